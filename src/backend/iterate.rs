@@ -6,8 +6,8 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::progress::Watch;
+use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::distances::DistanceScale;
-use crate::exact::partial::Partial;
 
 /// The kept rows of a session.
 pub trait KeptRows: Send {
@@ -145,10 +145,10 @@ pub trait Iterate<T: Float>: KeptRows {
         Ok(Advanced { done: Vec::new(), assigned: Some(self.assign(centroids, false)?) })
     }
     /// The sums of all rows under their labels.
-    fn partial(&mut self) -> Result<&Partial>;
+    fn cluster_sums(&mut self) -> Result<&ClusterSums>;
     /// Rows of positive weight in each cluster.
     fn sizes(&mut self) -> Result<Vec<u64>> {
-        memory::collected(self.partial()?.rows.iter().map(|&rows| rows as u64), "the sizes of the clusters")
+        memory::collected(self.cluster_sums()?.rows.iter().map(|&rows| rows as u64), "the sizes of the clusters")
     }
     /// Marks the sums as read.
     fn clear_dirty(&mut self);

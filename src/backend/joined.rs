@@ -24,8 +24,8 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::at_once;
 use crate::base::progress::Watch;
+use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::distances::DistanceScale;
-use crate::exact::partial::Partial;
 use crate::input::tile::Part;
 use crate::statistics::Statistics;
 
@@ -41,7 +41,7 @@ pub struct Joined<'a, T, S: ?Sized = dyn Session<T> + 'a> {
     /// The most threads of an update, or 0 for those of the pool.
     threads: usize,
     /// The sums of all sessions, as of the last assign or relocation. None before the first one.
-    merged: Option<Partial>,
+    merged: Option<ClusterSums>,
     /// Draw totals of each session.
     totals: Vec<u128>,
     /// The total weight of each session.
@@ -109,12 +109,12 @@ impl<'a, T: Float, S: Session<T> + ?Sized> Joined<'a, T, S> {
             merged.clear_sums();
         }
         for session in &mut self.sessions {
-            let partial = session.partial()?;
+            let cluster_sums = session.cluster_sums()?;
             let merged = match &mut merged {
                 Some(merged) => merged,
-                None => merged.insert(Partial::new(partial.rows.len(), partial.d)?),
+                None => merged.insert(ClusterSums::new(cluster_sums.rows.len(), cluster_sums.d)?),
             };
-            merged.merge(partial);
+            merged.merge(cluster_sums);
         }
         self.merged = merged;
         Ok(())
@@ -264,7 +264,7 @@ impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
         let assigned = self.each(|session, _| {
             let assigned = session.assign(centroids, want_inertia)?;
             // Sums come from a device here, so that all devices send them at the same time.
-            session.partial()?;
+            session.cluster_sums()?;
             Ok(assigned)
         })?;
         self.merge()?;
@@ -290,7 +290,7 @@ impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
         }
     }
 
-    fn partial(&mut self) -> Result<&Partial> {
+    fn cluster_sums(&mut self) -> Result<&ClusterSums> {
         if self.merged.is_none() {
             self.merge()?;
         }

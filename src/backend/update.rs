@@ -8,8 +8,8 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
 use crate::base::params::Metric;
+use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::fixed::round_quotient;
-use crate::exact::partial::Partial;
 use crate::exact::reference;
 use crate::input::transform::{finish_centroid, same_direction};
 use crate::statistics::Statistics;
@@ -46,11 +46,11 @@ pub fn update<T: Float>(
     let d = statistics.lows.len();
     let same = if statistics.metric == Metric::Cosine { same_direction::<T>(d) } else { 0.0 };
     let relocated = relocate_into_empty(session, same, statistics.ties.as_deref())?;
-    let partial = session.partial()?;
+    let cluster_sums = session.cluster_sums()?;
     let Scratch { moves, workers } = scratch;
     let clusters = (TASK / d).max(1);
-    if moves.len() != partial.mass.len() {
-        *moves = memory::zeroed(partial.mass.len(), "how far the centroids moved")?;
+    if moves.len() != cluster_sums.mass.len() {
+        *moves = memory::zeroed(cluster_sums.mass.len(), "how far the centroids moved")?;
         let count = workers_for(threads, moves.len().div_ceil(clusters));
         *workers = memory::try_collected((0..count).map(|_| Worker::new(d, statistics.metric)), "the threads' buffers")?;
     }
@@ -61,8 +61,8 @@ pub fn update<T: Float>(
         for (i, (centroid, moved)) in centroids.chunks_exact_mut(d).zip(moves).enumerate() {
             let j = task * clusters + i;
             // A cluster whose rows did not change keeps its mean. Right after seeding all clusters are dirty.
-            if partial.dirty[j] {
-                *moved = worker.replace(partial, j, statistics, centroid);
+            if cluster_sums.dirty[j] {
+                *moved = worker.replace(cluster_sums, j, statistics, centroid);
             }
         }
     })?;
@@ -87,12 +87,12 @@ impl<T: Float> Worker<T> {
     }
 
     /// Replaces a centroid by the mean of the rows of cluster j. Returns the reference distance between both.
-    fn replace(&mut self, partial: &Partial, j: usize, statistics: &Statistics, centroid: &mut [T]) -> f64 {
+    fn replace(&mut self, cluster_sums: &ClusterSums, j: usize, statistics: &Statistics, centroid: &mut [T]) -> f64 {
         self.old.copy_from_slice(centroid);
         match statistics.metric {
-            Metric::Euclidean => mean(partial, j, statistics, centroid),
+            Metric::Euclidean => mean(cluster_sums, j, statistics, centroid),
             Metric::Cosine => {
-                quotients(partial, j, statistics, &mut self.direction);
+                quotients(cluster_sums, j, statistics, &mut self.direction);
                 finish_centroid(&mut self.direction, centroid);
             }
         }
@@ -103,8 +103,8 @@ impl<T: Float> Worker<T> {
 }
 
 /// The exact quotient, rounded once to `T` and clamped to the column's extent.
-fn mean<T: Float>(partial: &Partial, j: usize, statistics: &Statistics, out: &mut [T]) {
-    quotients(partial, j, statistics, out);
+fn mean<T: Float>(cluster_sums: &ClusterSums, j: usize, statistics: &Statistics, out: &mut [T]) {
+    quotients(cluster_sums, j, statistics, out);
     for (f, mean) in out.iter_mut().enumerate() {
         let (low, high) = (T::from_f64(statistics.lows[f]), T::from_f64(statistics.highs[f]));
         if *mean < low {
@@ -116,10 +116,10 @@ fn mean<T: Float>(partial: &Partial, j: usize, statistics: &Statistics, out: &mu
 }
 
 /// The exact quotients of sums and weight, rounded once to `R`.
-fn quotients<R: Float>(partial: &Partial, j: usize, statistics: &Statistics, out: &mut [R]) {
-    let mass = partial.mass[j].unsigned_abs();
+fn quotients<R: Float>(cluster_sums: &ClusterSums, j: usize, statistics: &Statistics, out: &mut [R]) {
+    let mass = cluster_sums.mass[j].unsigned_abs();
     let weight_exponent = statistics.weights.map_or(0, |scale| scale.exponent - 53);
-    for ((out, &sum), scale) in out.iter_mut().zip(partial.sums_of(j)).zip(&statistics.scales) {
+    for ((out, &sum), scale) in out.iter_mut().zip(cluster_sums.sums_of(j)).zip(&statistics.scales) {
         *out = round_quotient(sum, mass, scale.quantum_exponent() - weight_exponent);
     }
 }
@@ -128,7 +128,7 @@ fn quotients<R: Float>(partial: &Partial, j: usize, statistics: &Statistics, out
 /// among the rows whose cluster keeps at least one other row. A row whose squared distance is at most `same` counts as equal to
 /// its centroid. Returns whether there was an empty cluster. `ties` becomes true if rows are equally far.
 fn relocate_into_empty<T: Float>(session: &mut dyn Iterate<T>, same: f64, ties: Option<&AtomicBool>) -> Result<bool> {
-    if session.partial()?.rows.iter().all(|rows| *rows > 0) {
+    if session.cluster_sums()?.rows.iter().all(|rows| *rows > 0) {
         return Ok(false);
     }
     let mut sizes = session.sizes()?;

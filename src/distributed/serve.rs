@@ -24,7 +24,7 @@ use crate::base::params::{Device, Metric};
 #[cfg(feature = "cuda")]
 use crate::base::params::{Init, KMeans};
 use crate::base::strategy::Strategy;
-use crate::exact::partial::Partial;
+use crate::exact::cluster_sums::ClusterSums;
 use crate::fit::engine::Engine;
 use crate::input::features::{Column, Features};
 use crate::input::tile::{self, Part, WeightScale};
@@ -346,13 +346,13 @@ fn answer_call<T: Float>(session: &mut dyn Session<T>, call: Call, part: &Part<'
         }
         Call::Assign { centroids, want_inertia } => {
             let assigned = session.assign(&typed::<T>(&centroids)?, want_inertia)?;
-            let sums = sums(session.partial()?)?;
+            let sums = sums(session.cluster_sums()?)?;
             Reply::Assigned { changed: assigned.changed, inertia: assigned.inertia, effort: assigned.effort, sums }
         }
         Call::Farthest { count, donors } => Reply::Far(session.farthest(count.min(session.rows() as usize), &donors)?),
         Call::Relocate(moves) => {
             session.relocate(&moves)?;
-            Reply::Sums(sums(session.partial()?)?)
+            Reply::Sums(sums(session.cluster_sums()?)?)
         }
         Call::Inertia(scales) => Reply::Totals(match scales[..] {
             [scale] => session.inertia(Scales::Same(scale))?,
@@ -371,11 +371,11 @@ fn some_rows<T: Float>(rows: Vec<u64>, values: &[T], weights: Vec<f64>) -> Resul
     Ok(Reply::Rows(SomeRows { rows, values: memory::collected(values.iter().map(|x| x.to_f64()), MESSAGE)?, weights }))
 }
 
-fn sums(partial: &Partial) -> Result<Sums> {
+fn sums(cluster_sums: &ClusterSums) -> Result<Sums> {
     Ok(Sums {
-        sums: memory::copied(&partial.sums, MESSAGE)?,
-        mass: memory::copied(&partial.mass, MESSAGE)?,
-        rows: memory::copied(&partial.rows, MESSAGE)?,
+        sums: memory::copied(&cluster_sums.sums, MESSAGE)?,
+        mass: memory::copied(&cluster_sums.mass, MESSAGE)?,
+        rows: memory::copied(&cluster_sums.rows, MESSAGE)?,
     })
 }
 

@@ -22,8 +22,8 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::params::{Init, Params, RowOrder};
+use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::distances::DistanceScale;
-use crate::exact::partial::Partial;
 use crate::statistics::Statistics;
 
 /// What errors call rows that travel.
@@ -43,7 +43,7 @@ pub struct Remote<'l, 'e, T> {
     rows: Vec<u64>,
     positive: Vec<u64>,
     /// The sums of all parts, as of the last assign or relocation.
-    merged: Partial,
+    merged: ClusterSums,
     /// The draw total of each part, its total weight, and the scale of the distances.
     totals: Vec<u128>,
     weights: Vec<u128>,
@@ -91,7 +91,7 @@ impl<'l, 'e, T: Float> Remote<'l, 'e, T> {
             threads,
             d,
             starts,
-            merged: Partial::new(k, d)?,
+            merged: ClusterSums::new(k, d)?,
             totals: zeros()?,
             weights: zeros()?,
             scale: None,
@@ -162,7 +162,7 @@ impl<'l, 'e, T: Float> Remote<'l, 'e, T> {
 
     /// Takes the sums of all parts in place of those before.
     fn merge(&mut self, all: &[Sums]) -> Result<()> {
-        let mut merged = Partial::new(self.merged.rows.len(), self.d)?;
+        let mut merged = ClusterSums::new(self.merged.rows.len(), self.d)?;
         for Sums { sums, mass, rows } in all {
             if [sums.len(), mass.len(), rows.len()] != [merged.sums.len(), merged.mass.len(), merged.rows.len()] {
                 return Err(refused("sums of other clusters".into()));

@@ -268,7 +268,7 @@ fn in_filters_range<'x>(x: &'x [f32], copies: &DifferenceTable, scaled: &'x mut 
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
-    use crate::exact::partial::UNASSIGNED;
+    use crate::exact::cluster_sums::UNASSIGNED;
     use crate::exact::reference::{self, Nearest};
     use crate::input::tile::Part;
     use crate::simd::{InstructionSet, Task};

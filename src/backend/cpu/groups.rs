@@ -138,7 +138,7 @@ impl<T: Float> CpuSession<'_, T> {
     pub(super) fn assign_by_groups(&mut self) -> Result<Option<u64>> {
         let longest = self.pruning.iter().flat_map(|pruning| &pruning.parts).map(|part| part.physical.len()).max().unwrap_or(0);
         let (together, threads) = (self.sorted_together(longest), self.workers.len());
-        let Self { part, statistics, quantiser, set, labels, partial, workers, table, pruning, d, k, .. } = self;
+        let Self { part, statistics, quantiser, set, labels, cluster_sums, workers, table, pruning, d, k, .. } = self;
         let by_columns = part.features.is_by_columns();
         let (Some(table), Some(found)) = (table.as_deref(), pruning.as_mut()) else { return Ok(None) };
         let is_kept = !found.kept.is_empty();
@@ -181,7 +181,7 @@ impl<T: Float> CpuSession<'_, T> {
         let copies = by_copies.as_ref().map(|by_copies| &by_copies.copies);
         let tables: &[DotTable] = by_copies.as_ref().filter(|_| copied).map_or(&[], |by_copies| &by_copies.tables);
         let tasks = parts.iter().map(move |task| (task, split_off(&mut rest, task.kept), kept.next()));
-        let partial = std::sync::Mutex::new(partial);
+        let cluster_sums = std::sync::Mutex::new(cluster_sums);
         for_each_task(workers, tasks, |worker, (task, labels, kept)| {
             let Some(mut scratch) = worker.groups.take() else { unreachable!("there is room for each worker") };
             let mut its_own = scratch.sorted.take();
@@ -191,7 +191,7 @@ impl<T: Float> CpuSession<'_, T> {
                 statistics,
                 quantiser,
                 table,
-                partial: &partial,
+                cluster_sums: &cluster_sums,
                 worker,
                 scratch: &mut scratch,
                 sorted,

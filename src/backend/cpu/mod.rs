@@ -54,8 +54,8 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
+use crate::exact::cluster_sums::{ClusterSums, Quantiser, UNASSIGNED};
 use crate::exact::distances::DistanceScale;
-use crate::exact::partial::{Partial, Quantiser, UNASSIGNED};
 use crate::input::tile::{Part, Tile};
 use crate::simd::InstructionSet;
 use crate::statistics::Statistics;
@@ -85,7 +85,7 @@ pub struct CpuSession<'a, T> {
     labels: Vec<u32>,
     /// Whether labels are from an assign, or [`UNASSIGNED`].
     has_labels: bool,
-    partial: Partial,
+    cluster_sums: ClusterSums,
     workers: Vec<Worker<T>>,
     /// A point near the centroids of the first assign. Empty before.
     centre: Vec<f64>,
@@ -125,7 +125,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             tasks: memory::with_room(n.div_ceil(task), "the list of tasks")?,
             labels: Vec::new(),
             has_labels: false,
-            partial: Partial::new(k, statistics.scales.len())?,
+            cluster_sums: ClusterSums::new(k, statistics.scales.len())?,
             centre: Vec::new(),
             table: None,
             seeds: None,
@@ -199,13 +199,13 @@ impl<'a, T: Float> CpuSession<'a, T> {
 
     /// Runs one pass. `pass` says what to do with each tile.
     fn pass(&mut self, pass: Pass<'_>) -> Result<()> {
-        let Self { part, statistics, quantiser, set, tasks, labels, partial, workers, table, .. } = self;
+        let Self { part, statistics, quantiser, set, tasks, labels, cluster_sums, workers, table, .. } = self;
         let Some(table) = table else { return Ok(()) };
         let mut rest = labels.as_mut_slice();
         let tasks = tasks.iter().map(move |task| (task, split_off(&mut rest, task.kept)));
-        let partial = Mutex::new(partial);
+        let cluster_sums = Mutex::new(cluster_sums);
         for_each_task(workers, tasks, |worker, (task, labels)| {
-            set.run(TaskPass { part, statistics, quantiser, table, partial: &partial, worker, task, labels, pass });
+            set.run(TaskPass { part, statistics, quantiser, table, cluster_sums: &cluster_sums, worker, task, labels, pass });
         })
     }
 
@@ -240,7 +240,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
     fn reset(&mut self) -> Result<()> {
         self.forget();
         self.has_labels = false;
-        self.partial.reset();
+        self.cluster_sums.reset();
         self.centre.clear();
         // Sorted rows are kept: they do not depend on labels or centroids.
         self.decided = false;
@@ -266,7 +266,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         let effort = Effort { settled: Some(few + all), scores };
         let mut changed = 0;
         for worker in &mut self.workers {
-            worker.deltas.flush(&self.quantiser, &mut self.partial);
+            worker.deltas.flush(&self.quantiser, &mut self.cluster_sums);
             changed += std::mem::take(&mut worker.changed);
         }
         let inertia = match (want_inertia, scores) {
@@ -278,12 +278,12 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         Ok(Assigned { changed, inertia, effort })
     }
 
-    fn partial(&mut self) -> Result<&Partial> {
-        Ok(&self.partial)
+    fn cluster_sums(&mut self) -> Result<&ClusterSums> {
+        Ok(&self.cluster_sums)
     }
 
     fn clear_dirty(&mut self) {
-        self.partial.clear_dirty();
+        self.cluster_sums.clear_dirty();
     }
 
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
@@ -304,11 +304,11 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
             let tile = self.load_row(row as usize)?;
             let from = std::mem::replace(&mut self.labels[row as usize], to);
             let (weights, moved) = (given(&tile.weights, self.statistics), [Moved { row: 0, from, to }]);
-            let (deltas, target) = (&mut self.workers[0].deltas, Mutex::new(&mut self.partial));
+            let (deltas, target) = (&mut self.workers[0].deltas, Mutex::new(&mut self.cluster_sums));
             let (quantiser, values) = (&self.quantiser, tile.values());
             self.set.run(MoveRows { deltas, quantiser, values, weights, moved: &moved, target: &target });
         }
-        self.workers[0].deltas.flush(&self.quantiser, &mut self.partial);
+        self.workers[0].deltas.flush(&self.quantiser, &mut self.cluster_sums);
         Ok(())
     }
 

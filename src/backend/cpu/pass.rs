@@ -16,8 +16,8 @@ use crate::backend::{Far, Scales};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::exact::cluster_sums::{ClusterSums, Quantiser};
 use crate::exact::distances::DistanceScale;
-use crate::exact::partial::{Partial, Quantiser};
 use crate::input::tile::{Columns, Part, Tile, WeightScale};
 use crate::simd::{Task, Vector};
 use crate::statistics::Statistics;
@@ -117,12 +117,12 @@ pub fn take_moved<V: Vector, T: Float>(
     moved: &mut Vec<Moved>,
     deltas: &mut Deltas,
     quantiser: &Quantiser,
-    partial: &Mutex<&mut Partial>,
+    cluster_sums: &Mutex<&mut ClusterSums>,
 ) -> u64 {
     if let Some((weights, _)) = weights {
         moved.retain(|moved| weights[moved.row as usize] > 0.0);
     }
-    deltas.move_rows::<V, T, _>(quantiser, values, weights, moved, partial);
+    deltas.move_rows::<V, T, _>(quantiser, values, weights, moved, cluster_sums);
     moved.len() as u64
 }
 
@@ -155,7 +155,7 @@ pub struct TaskPass<'p, 'a, 'm, T> {
     pub statistics: &'p Statistics,
     pub quantiser: &'p Quantiser,
     pub table: &'p CentroidTable<T>,
-    pub partial: &'p Mutex<&'m mut Partial>,
+    pub cluster_sums: &'p Mutex<&'m mut ClusterSums>,
     pub worker: &'p mut Worker<T>,
     pub task: &'p TaskRows,
     pub labels: &'p mut [u32],
@@ -225,7 +225,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
         let tile = &*tile;
         if sums {
             let weights = given(&tile.weights, self.statistics);
-            *changed += take_moved::<V, T>(values(tile), weights, moved, deltas, self.quantiser, self.partial);
+            *changed += take_moved::<V, T>(values(tile), weights, moved, deltas, self.quantiser, self.cluster_sums);
         }
         if want_inertia {
             own_distances_from(values(tile), 0, self.table, labels, distances);

@@ -45,8 +45,8 @@ use crate::base::memory;
 use crate::base::params::{Init, Params};
 use crate::base::progress::Watch;
 use crate::base::strategy::Strategy;
+use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::fixed::Limbs;
-use crate::exact::partial::Partial;
 use crate::input::tile::Part;
 use crate::statistics::Statistics;
 
@@ -65,7 +65,7 @@ pub struct CudaSession<'a, T> {
     inertia: InertiaPass,
     draws: Option<DeviceDraws<T>>,
     /// The copy of the sums on the host, if it is up to date.
-    partial: Option<Partial>,
+    cluster_sums: Option<ClusterSums>,
 }
 
 impl<'a, T: Float + Plain> CudaSession<'a, T> {
@@ -92,7 +92,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let step = chosen.candidate.make(&Fit { shape, queue: &queue, parts, statistics })?;
         let inertia = InertiaPass::new::<T>(&queue, shape.chunk, shape.k, shape.half)?;
         let positive = positive_rows(&rows)?;
-        Ok(Self { rows, positive, statistics, state, step, update, inertia, draws: None, partial: None })
+        Ok(Self { rows, positive, statistics, state, step, update, inertia, draws: None, cluster_sums: None })
     }
 
     /// Sets the centroids, and computes everything that the next step reads.
@@ -106,7 +106,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// Queues one step over all rows. Its sums stay pending. If `inertia` is given, it also adds the inertia under the new
     /// labels. Afterwards the new labels are the current ones.
     fn launch_step(&mut self, mut inertia: Option<&mut Inertia>) -> Result<()> {
-        self.partial = None;
+        self.cluster_sums = None;
         let Self { rows, state, step, update, inertia: pass, .. } = self;
         let mut pending = 0;
         rows.visit(|chunk| {
@@ -167,7 +167,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
 
     /// The host's copies of sums and labels are out of date, and so is what the step has carried.
     fn forget(&mut self) {
-        self.partial = None;
+        self.cluster_sums = None;
         self.step.forget();
     }
 }
@@ -220,7 +220,7 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
         let control = self.update.read_control()?;
         let effort = self.effort(control.all_settled(), control.scores);
         let changed = host.as_ref().map_or(control.changed, |sums| sums.changed);
-        self.partial = host.map(|sums| sums.partial);
+        self.cluster_sums = host.map(|sums| sums.cluster_sums);
         Ok(Assigned { changed, inertia: inertia.map(Inertia::total).transpose()?, effort })
     }
 
@@ -231,23 +231,23 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
         advance::advance(&mut [self], centroids, stop, limit, watch)
     }
 
-    fn partial(&mut self) -> Result<&Partial> {
-        if self.partial.is_none() {
+    fn cluster_sums(&mut self) -> Result<&ClusterSums> {
+        if self.cluster_sums.is_none() {
             let FitShape { d, k, weighted, .. } = self.state.shape;
             let columns = self.state.shape.columns();
             let sums = self.state.sums.canonical.to_vec()?;
-            let mut partial = Partial::new(k, d)?;
-            partial.rows = self.state.sums.rows.to_vec()?;
+            let mut cluster_sums = ClusterSums::new(k, d)?;
+            cluster_sums.rows = self.state.sums.rows.to_vec()?;
             for (j, row) in sums.chunks_exact(columns).enumerate() {
-                partial.sums[j * d..][..d].copy_from_slice(&row[..d]);
-                partial.mass[j] = if weighted { row[d] } else { i128::from(partial.rows[j]) };
+                cluster_sums.sums[j * d..][..d].copy_from_slice(&row[..d]);
+                cluster_sums.mass[j] = if weighted { row[d] } else { i128::from(cluster_sums.rows[j]) };
             }
             // All clusters count as changed. Computing a mean again gives the same mean.
-            partial.dirty.fill(true);
-            self.partial = Some(partial);
+            cluster_sums.dirty.fill(true);
+            self.cluster_sums = Some(cluster_sums);
         }
-        let Some(partial) = &self.partial else { unreachable!("it was just made") };
-        Ok(partial)
+        let Some(cluster_sums) = &self.cluster_sums else { unreachable!("it was just made") };
+        Ok(cluster_sums)
     }
 
     fn sizes(&mut self) -> Result<Vec<u64>> {

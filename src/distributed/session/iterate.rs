@@ -13,7 +13,7 @@ use crate::base::memory;
 use crate::base::progress::Watch;
 use crate::distributed::message::{Call, Reply, Sums};
 use crate::distributed::passes::taken;
-use crate::exact::partial::Partial;
+use crate::exact::cluster_sums::ClusterSums;
 
 impl<T: Float> Iterate<T> for Remote<'_, '_, T> {
     fn reset(&mut self) -> Result<()> {
@@ -52,7 +52,7 @@ impl<T: Float> Iterate<T> for Remote<'_, '_, T> {
         }
     }
 
-    fn partial(&mut self) -> Result<&Partial> {
+    fn cluster_sums(&mut self) -> Result<&ClusterSums> {
         Ok(&self.merged)
     }
 

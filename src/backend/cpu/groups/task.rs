@@ -15,7 +15,7 @@ use crate::backend::cpu::tasks::TaskRows;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::exact::partial::{Partial, Quantiser};
+use crate::exact::cluster_sums::{ClusterSums, Quantiser};
 use crate::input::tile::{Part, Tile, Values};
 use crate::simd::{SQUARE, Task, Vector};
 use crate::statistics::Statistics;
@@ -68,7 +68,7 @@ pub struct GroupTask<'p, 'a, 'm, 'n, T> {
     pub statistics: &'p Statistics,
     pub quantiser: &'p Quantiser,
     pub table: &'p CentroidTable<T>,
-    pub partial: &'p Mutex<&'m mut Partial>,
+    pub cluster_sums: &'p Mutex<&'m mut ClusterSums>,
     pub worker: &'p mut Worker<T>,
     pub scratch: &'p mut GroupScratch<T>,
     pub sorted: &'p mut Sorted<T>,
@@ -158,7 +158,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     /// Labels some rows of a group. `is_here`: as [`GroupTask::keep`] says.
     #[inline(always)]
     fn label<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) {
-        let Self { part, statistics, quantiser, table, partial, worker, scratch, sorted, labels, step, .. } = self;
+        let Self { part, statistics, quantiser, table, cluster_sums, worker, scratch, sorted, labels, step, .. } = self;
         let GroupScratch { tile, labels: own, radii: gathered, scores, .. } = &mut **scratch;
         let blocks = rows.len().div_ceil(BLOCK);
         let mut radii = &sorted.radii[rows.start / BLOCK..][..blocks];
@@ -191,15 +191,28 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let group_rows = GroupRows { values, first, rows: rows.len(), group, radii, own };
         let new = assigner.label_group::<V, T>(&group_rows, table, step, distances, scores);
         list_moved(labels, places, (first, new), moved);
-        *changed += take_moved::<V, T>(values, given(weights, statistics), moved, deltas, quantiser, partial);
+        *changed += take_moved::<V, T>(values, given(weights, statistics), moved, deltas, quantiser, cluster_sums);
     }
 
     /// Labels a block of rows by integer copies. Rows in doubt and those whose label changes are loaded. Returns false if there are no copies or they
     /// leave too much in doubt. `is_here`: as [`GroupTask::keep`] says.
     #[inline(always)]
     fn label_by_copies<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) -> bool {
-        let Self { part, statistics, quantiser, table, partial, worker, scratch, sorted, labels, step, copies, tables, .. } =
-            self;
+        let Self {
+            part,
+            statistics,
+            quantiser,
+            table,
+            cluster_sums,
+            worker,
+            scratch,
+            sorted,
+            labels,
+            step,
+            copies,
+            tables,
+            ..
+        } = self;
         let (Some(shared), Some(copies), Some(dot_table)) = (copies, &sorted.copies, tables.get(group)) else { return false };
         let GroupScratch { tile, needed, order, scores, .. } = &mut **scratch;
         let Worker { assigner, deltas, moved, changed, .. } = &mut **worker;
@@ -243,7 +256,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
                 moved.push(Moved { row, from: std::mem::replace(label, to), to });
             }
         }
-        *changed += take_moved::<V, T>(values, given(&tile.weights, statistics), moved, deltas, quantiser, partial);
+        *changed += take_moved::<V, T>(values, given(&tile.weights, statistics), moved, deltas, quantiser, cluster_sums);
         true
     }
 }

@@ -15,7 +15,7 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
-use crate::exact::partial::{Partial, Quantiser, UNASSIGNED};
+use crate::exact::cluster_sums::{ClusterSums, Quantiser, UNASSIGNED};
 use crate::input::tile::{Part, Tile};
 use crate::simd::InstructionSet;
 use crate::statistics::Statistics;
@@ -99,7 +99,7 @@ impl<'a, T: Float> HostRows<'a, T> {
     }
 
     /// The sums of all rows under their labels, and how many rows of positive weight have a new label.
-    pub fn add(&mut self, labels: Vec<u32>, k: usize) -> Result<(Partial, u64)> {
+    pub fn add(&mut self, labels: Vec<u32>, k: usize) -> Result<(ClusterSums, u64)> {
         let (parts, statistics, d) = (self.parts, self.statistics, self.statistics.scales.len());
         let quantiser = Quantiser::new(&statistics.scales)?;
         let room = (WORKER_MEMORY / k.saturating_mul(d).saturating_mul(16).max(1)).max(1);
@@ -110,8 +110,8 @@ impl<'a, T: Float> HostRows<'a, T> {
             Ok((Tile::<T>::new(d, TILE)?, Deltas::new(k, &quantiser, weighted)?, moved, 0u64))
         };
         let mut workers = memory::try_collected((0..count).map(worker), "the threads' buffers")?;
-        let mut partial = Partial::new(k, d)?;
-        let target = Mutex::new(&mut partial);
+        let mut cluster_sums = ClusterSums::new(k, d)?;
+        let target = Mutex::new(&mut cluster_sums);
         let tasks = self.tasks.iter().scan(0, |first, task| {
             let start = *first;
             *first += task.kept;
@@ -137,11 +137,11 @@ impl<'a, T: Float> HostRows<'a, T> {
         })?;
         let mut changed = 0;
         for (_, mut deltas, _, count) in workers {
-            deltas.flush(&quantiser, &mut partial);
+            deltas.flush(&quantiser, &mut cluster_sums);
             changed += count;
         }
-        partial.dirty.fill(true);
+        cluster_sums.dirty.fill(true);
         self.before = labels;
-        Ok((partial, changed))
+        Ok((cluster_sums, changed))
     }
 }

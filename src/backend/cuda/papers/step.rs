@@ -211,15 +211,15 @@ impl<T: Float + Plain> Step<T> for SystemStep<'_, T> {
         stages.end(0);
         let labels = labels_of(state.labels.array())?;
         stages.end(1);
-        let (partial, changed) = host.add(labels, k)?;
+        let (cluster_sums, changed) = host.add(labels, k)?;
         stages.end(2);
         let mut sums = memory::with_room(k * state.shape.columns(), "the sums of the clusters")?;
         for j in 0..k {
-            sums.extend_from_slice(partial.sums_of(j));
-            sums.extend(weighted.then_some(partial.mass[j]));
+            sums.extend_from_slice(cluster_sums.sums_of(j));
+            sums.extend(weighted.then_some(cluster_sums.mass[j]));
         }
         state.sums.canonical.write(0, &sums)?;
-        state.sums.rows.write(0, &partial.rows)?;
-        Ok(Some(HostSums { partial, changed }))
+        state.sums.rows.write(0, &cluster_sums.rows)?;
+        Ok(Some(HostSums { cluster_sums, changed }))
     }
 }

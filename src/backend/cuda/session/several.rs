@@ -17,8 +17,8 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::progress::Watch;
+use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::distances::{DistanceScale, DistanceSum};
-use crate::exact::partial::Partial;
 use crate::input::tile::Part;
 use crate::statistics::Statistics;
 
@@ -198,9 +198,9 @@ impl<T: Float + Plain> Iterate<T> for Several<'_, T> {
         self.in_step(|sessions| advance::advance(sessions, centroids, stop, limit, watch))
     }
 
-    fn partial(&mut self) -> Result<&Partial> {
+    fn cluster_sums(&mut self) -> Result<&ClusterSums> {
         // Every GPU has the sums of all.
-        self.joined.sessions_mut()[0].partial()
+        self.joined.sessions_mut()[0].cluster_sums()
     }
 
     fn clear_dirty(&mut self) {}

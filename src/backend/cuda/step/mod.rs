@@ -27,7 +27,7 @@ use super::shape::{FitShape, GpuSize};
 use super::state::State;
 use crate::base::error::{KMeansError, Result};
 use crate::base::strategy::Strategy;
-use crate::exact::partial::Partial;
+use crate::exact::cluster_sums::ClusterSums;
 use crate::input::tile::Part;
 use crate::statistics::Statistics;
 
@@ -108,7 +108,7 @@ pub trait Step<T>: Send {
 
 /// The sums that a step has added up on the host.
 pub struct HostSums {
-    pub partial: Partial,
+    pub cluster_sums: ClusterSums,
     /// Rows of positive weight whose label changed.
     pub changed: u64,
 }

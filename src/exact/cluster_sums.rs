@@ -1,7 +1,7 @@
 //! The running state of the update step: exact sums, weights and row counts of every cluster.
 //!
 //! All of it is integers. So the partial sums of chunks, devices and machines can be merged by addition, in any order
-//! ([`Partial::merge`]). A row that changes cluster is subtracted from one sum and added to the other, without drift.
+//! ([`ClusterSums::merge`]). A row that changes cluster is subtracted from one sum and added to the other, without drift.
 
 use crate::base::error::Result;
 use crate::base::memory;
@@ -12,7 +12,7 @@ pub const UNASSIGNED: u32 = u32::MAX;
 
 /// Exact sums over the rows of each cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Partial {
+pub struct ClusterSums {
     pub d: usize,
     /// `(k, d)`: sums of contributions, in quanta of their column.
     pub sums: Vec<i128>,
@@ -20,11 +20,11 @@ pub struct Partial {
     pub mass: Vec<i128>,
     /// `(k)`: numbers of rows of positive weight.
     pub rows: Vec<i64>,
-    /// `(k)`: whether a value above has changed since [`Partial::clear_dirty`].
+    /// `(k)`: whether a value above has changed since [`ClusterSums::clear_dirty`].
     pub dirty: Vec<bool>,
 }
 
-impl Partial {
+impl ClusterSums {
     pub fn new(k: usize, d: usize) -> Result<Self> {
         const WHAT: &str = "the sums of the clusters";
         Ok(Self {
