@@ -1,6 +1,6 @@
 //! Error bounds for the filters: one type per filter, with its derivation.
 //!
-//! A filter computes an approximate score for every centroid. The centroids that the bound cannot rule out are *in reach*. The
+//! A filter computes an approximate score for every centroid. The centroids that the bound cannot rule out are *in reach*: the candidates of the row. The
 //! centroid that the reference distance picks is always in reach, and so is every tie with it. If one centroid is in reach, it is
 //! the label. If several are in reach, reference distances decide.
 //!

@@ -174,9 +174,9 @@ impl Assigner {
             (Filter::Product(copies), _, Some(product)) if table.k > 1 => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
                     let rows = first..tile.rows.min(first + product::ROWS);
-                    product.find_reach::<V, T, true>(tile.values(), rows.clone(), copies, table.k, None, Soon::Nothing);
+                    product.find_candidates::<V, T, true>(tile.values(), rows.clone(), copies, table.k, None, Soon::Nothing);
                     for r in rows {
-                        (out.labels[r], out.others[r]) = match product.reach(r - first) {
+                        (out.labels[r], out.others[r]) = match product.candidates(r - first) {
                             Some([a, b]) => (*a, *b),
                             candidates => {
                                 open.push(r, candidates, tile.values(), table);
@@ -213,9 +213,9 @@ fn label_products<V: Vector, T: Float>(
 ) {
     for first in (0..rows).step_by(product::ROWS) {
         let rows = first..rows.min(first + product::ROWS);
-        product.find_reach::<V, T, false>(values, rows.clone(), copies, table.k, None, soon);
+        product.find_candidates::<V, T, false>(values, rows.clone(), copies, table.k, None, soon);
         for r in rows {
-            match product.reach(r - first) {
+            match product.candidates(r - first) {
                 Some([label]) => found.labels[r] = *label,
                 candidates => open.push(r, candidates, values, table),
             }

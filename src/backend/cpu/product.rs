@@ -20,8 +20,8 @@
 //! ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the second best score. (6) `product/int_dot.rs`
 //! does the same on integer copies, which the caller keeps from assign to assign.
 
+mod candidates;
 mod closer;
-mod in_reach;
 mod in_tiles;
 mod int_dot;
 mod kernel;
@@ -33,7 +33,7 @@ use std::ops::Range;
 
 pub use self::int_dot::{DotRows, DotTable};
 use self::kernel::Products;
-use self::lists::{ALL, Lists, REACH};
+use self::lists::{ALL, Lists, MOST_CANDIDATES};
 pub use self::scores::{MOST_STEPS, PanelFacts};
 pub use self::soon::{NextRows, Soon};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
@@ -99,8 +99,8 @@ pub struct ProductScratch {
     /// For each row, the number of centroids in reach, or [`ALL`].
     counts: [u8; ROWS],
     /// These centroids in ascending order, and their scores.
-    reach: [[u32; REACH]; ROWS],
-    reach_scores: [[f32; REACH]; ROWS],
+    candidates: [[u32; MOST_CANDIDATES]; ROWS],
+    candidate_scores: [[f32; MOST_CANDIDATES]; ROWS],
     /// `(panel, ROWS)`: the scores. With integer copies, the sums that they are made of.
     scores: Lines,
     /// `(panels of centroids, ROWS)`: the least scores by integer copies.
@@ -124,15 +124,15 @@ impl ProductScratch {
             second: [0.0; ROWS],
             weight: Weight::default(),
             counts: [0; ROWS],
-            reach: [[0; REACH]; ROWS],
-            reach_scores: [[0.0; REACH]; ROWS],
+            candidates: [[0; MOST_CANDIDATES]; ROWS],
+            candidate_scores: [[0.0; MOST_CANDIDATES]; ROWS],
         })
     }
 
     /// Finds the centroids in reach of some rows of a tile, at most 64: those that can be nearest, or with `TWO`
     /// those that can be nearest or second nearest. `listed`: the groups of centroids that are compared; else all are.
     #[inline(always)]
-    pub fn find_reach<V: Vector, T: Float, const TWO: bool>(
+    pub fn find_candidates<V: Vector, T: Float, const TWO: bool>(
         &mut self,
         values: impl Columns<T>,
         rows: Range<usize>,
@@ -151,7 +151,7 @@ impl ProductScratch {
     /// Turns places into numbers of centroids, in ascending order.
     #[inline(always)]
     fn name(&mut self, table: &ProductTable, listed: Option<&[u32]>) {
-        for (reach, count) in self.reach.iter_mut().zip(&mut self.counts) {
+        for (candidates, count) in self.candidates.iter_mut().zip(&mut self.counts) {
             let name = |j: u32| {
                 let place = match listed {
                     None => j as usize,
@@ -167,19 +167,19 @@ impl ProductScratch {
                 }
                 // Most rows.
                 1 => {
-                    reach[0] = name(reach[0]);
-                    *count = if reach[0] == NOBODY { ALL } else { 1 };
+                    candidates[0] = name(candidates[0]);
+                    *count = if candidates[0] == NOBODY { ALL } else { 1 };
                     continue;
                 }
                 _ => {}
             }
-            let reach = &mut reach[..usize::from(*count)];
-            reach.iter_mut().for_each(|j| *j = name(*j));
+            let candidates = &mut candidates[..usize::from(*count)];
+            candidates.iter_mut().for_each(|j| *j = name(*j));
             // Nobody is in reach only where a score is NaN.
-            if reach.contains(&NOBODY) {
+            if candidates.contains(&NOBODY) {
                 *count = ALL;
             } else {
-                reach.sort_unstable();
+                candidates.sort_unstable();
             }
         }
     }
@@ -254,7 +254,7 @@ impl ProductScratch {
             let centroids = panel.start * GROUP..(panel.end * GROUP).min(k);
             self.collect::<V, TWO>(centroids, rows);
         }
-        self.drop_out_of_reach::<TWO>(rows);
+        self.drop_candidates::<TWO>(rows);
     }
 
     /// Learns the weight of the next tile from the last 64 rows of this one. `labels` are those of the tile.
@@ -266,10 +266,10 @@ impl ProductScratch {
 
     /// The centroids in reach of row `r`, in ascending order. `None` if all centroids are.
     #[inline(always)]
-    pub fn reach(&self, r: usize) -> Option<&[u32]> {
+    pub fn candidates(&self, r: usize) -> Option<&[u32]> {
         match self.counts[r] {
             ALL => None,
-            count => Some(&self.reach[r][..count as usize]),
+            count => Some(&self.candidates[r][..count as usize]),
         }
     }
 
@@ -337,7 +337,7 @@ impl ProductScratch {
             for r in start..(start + V::LANES).min(rows) {
                 let bit = 1 << (r - start);
                 self.counts[r] = 1;
-                self.reach[r][0] = names[r].to_bits();
+                self.candidates[r][0] = names[r].to_bits();
                 // A limit that is not finite rules nothing out.
                 if !limits[r].is_finite() || seen & bit == 0 {
                     self.counts[r] = ALL;
@@ -353,11 +353,11 @@ impl ProductScratch {
     fn list(&mut self, r: usize, k: usize, limit: f32) {
         let mut count = 0;
         for j in (0..k).filter(|j| !(self.scores[j * ROWS + r] > limit)) {
-            if count == REACH {
+            if count == MOST_CANDIDATES {
                 self.counts[r] = ALL;
                 return;
             }
-            self.reach[r][count] = j as u32;
+            self.candidates[r][count] = j as u32;
             count += 1;
         }
         self.counts[r] = count as u8;
@@ -390,7 +390,11 @@ impl ProductScratch {
                 while near != 0 {
                     let r = near.trailing_zeros() as usize;
                     near &= near - 1;
-                    let mut lists = Lists { counts: &mut self.counts, reach: &mut self.reach, scores: &mut self.reach_scores };
+                    let mut lists = Lists {
+                        counts: &mut self.counts,
+                        candidates: &mut self.candidates,
+                        scores: &mut self.candidate_scores,
+                    };
                     lists.push(r, (centroids.start + j) as u32, self.scores[j * ROWS + r], limits[r]);
                 }
             }
@@ -398,11 +402,11 @@ impl ProductScratch {
     }
 
     #[inline(always)]
-    fn drop_out_of_reach<const TWO: bool>(&mut self, rows: usize) {
+    fn drop_candidates<const TWO: bool>(&mut self, rows: usize) {
         for r in 0..rows {
             let limit = self.limit::<TWO>(r);
             if self.counts[r] != ALL {
-                Lists { counts: &mut self.counts, reach: &mut self.reach, scores: &mut self.reach_scores }
+                Lists { counts: &mut self.counts, candidates: &mut self.candidates, scores: &mut self.candidate_scores }
                     .keep_within(r, limit);
             }
             // A limit that is not finite rules nothing out.

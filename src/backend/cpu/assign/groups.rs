@@ -105,9 +105,9 @@ impl Assigner {
                     scores.computed += (product::computed_rows::<V>(here) * near.len() * GROUP) as u64;
                     let rows = first + at..first + at + here;
                     let behind = if values.stride == product::ROWS { values.x } else { &[] };
-                    product.find_reach::<V, T, false>(values, rows, copies, table.k, Some(near), Soon::Blocks(behind));
+                    product.find_candidates::<V, T, false>(values, rows, copies, table.k, Some(near), Soon::Blocks(behind));
                     for r in 0..here {
-                        match product.reach(r) {
+                        match product.candidates(r) {
                             Some([label]) => found.labels[at + r] = *label,
                             candidates => open.push(first + at + r, candidates, values, table),
                         }

@@ -34,7 +34,7 @@ impl Assigner {
     ) -> bool {
         let (Filter::Product(copies), Some(product)) = (&table.filter, self.product.first_mut()) else { return false };
         let &DotBlock { rows, count, table: dot_table, listed, closer, unit } = block;
-        product.find_reach_by_int_dot::<V>(rows, count, dot_table, copies, listed, unit);
+        product.find_candidates_by_int_dot::<V>(rows, count, dot_table, copies, listed, unit);
         let centroids = listed.len() * GROUP;
         scores.by_int_dot += count as u64;
         if product.is_in_doubt(count, [centroids, table.k, table.d], closer) {
@@ -58,7 +58,7 @@ impl Assigner {
         product.look_closer::<V, T>(count, table, row);
         for r in 0..count {
             // A row in doubt has the label of its first candidate until it is settled.
-            self.found.labels[r] = product.reach(r).map_or(0, |reach| reach[0]);
+            self.found.labels[r] = product.candidates(r).map_or(0, |candidates| candidates[0]);
         }
     }
 
@@ -90,7 +90,7 @@ impl Assigner {
         for (i, r) in needed.iter().enumerate() {
             let r = *r as usize;
             if product.is_open(r) {
-                open.push(if is_gathered { i } else { r }, product.reach(r), values, table);
+                open.push(if is_gathered { i } else { r }, product.candidates(r), values, table);
             }
         }
         open.settle::<V, T>(values, table);

@@ -111,11 +111,12 @@ impl ProductScratch {
             }
             let listed = usize::from(self.counts[r]);
             let mut least = f32::INFINITY;
-            for (j, sum) in self.reach[r][..listed].iter().zip(&mut self.reach_scores[r]) {
+            for (j, sum) in self.candidates[r][..listed].iter().zip(&mut self.candidate_scores[r]) {
                 *sum = squared_distance::<V, T>(x, table.row(*j as usize));
                 least = least.min(*sum);
             }
-            let mut lists = Lists { counts: &mut self.counts, reach: &mut self.reach, scores: &mut self.reach_scores };
+            let mut lists =
+                Lists { counts: &mut self.counts, candidates: &mut self.candidates, scores: &mut self.candidate_scores };
             lists.keep_within(r, bound.threshold(least));
         }
     }

@@ -8,7 +8,7 @@
 //!     score of j and r = sums[j][r] * step of r * step of j + folded half square of j        (scores.rs)
 //!     least[panel][r] = least score of its j;  best[r] = min(best[r], score + margin of j)
 //!   limit = best + the row's width
-//!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r        (in_reach.rs)
+//!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r        (candidates.rs)
 //! ```
 //! Points to note: (1) Copies of rows and of centroids are made by the caller, who centres those of a group of rows at the group's point.
 //! `src/bounds/int_dot.rs` derives the bound. (2) Sums of many features run over panels of features, so that operands stay in the first-level cache. (3) Products
@@ -16,7 +16,7 @@
 
 use std::ops::Range;
 
-use super::in_reach::InReach;
+use super::candidates::FindCandidates;
 use super::lists::{ALL, Lists};
 use super::scores::{Least, PanelFacts};
 use super::{CENTROID_PANEL, ProductScratch, ROWS, vectors};
@@ -141,7 +141,7 @@ impl ProductScratch {
     /// Finds the centroids in reach of `count` of 64 rows. They are compared with the first panels of a table: as many as are listed.
     /// `names`: the numbers of these centroids.
     #[inline(always)]
-    pub fn find_reach_by_int_dot<V: Vector>(
+    pub fn find_candidates_by_int_dot<V: Vector>(
         &mut self,
         rows: DotRows<'_>,
         count: usize,
@@ -173,14 +173,15 @@ impl ProductScratch {
                 limits[r] = if limit.is_finite() { limit } else { f32::NEG_INFINITY };
                 self.counts[r] = if limit.is_finite() { self.counts[r] } else { ALL };
             }
-            let lists = Lists { counts: &mut self.counts, reach: &mut self.reach, scores: &mut self.reach_scores };
+            let lists =
+                Lists { counts: &mut self.counts, candidates: &mut self.candidates, scores: &mut self.candidate_scores };
             let (least, own) = (&self.least.as_chunks().0[..panels.len()], &table.own[panels]);
-            InReach { least, sums: &self.scores, steps: &rows.facts[0], own, first, count, limits: &limits, lists }
+            FindCandidates { least, sums: &self.scores, steps: &rows.facts[0], own, first, count, limits: &limits, lists }
                 .collect::<V>();
         }
         // Lists that were made with the last limits are complete.
         if panels > HELD {
-            self.drop_out_of_reach::<false>(count);
+            self.drop_candidates::<false>(count);
         }
         self.name(names, Some(listed));
     }

@@ -7,7 +7,7 @@ use crate::backend::cpu::product::attacks::{Case, KINDS, Random, case};
 use crate::backend::cpu::product::{ProductScratch, ROWS};
 
 /// The centroids in reach of every row: those that the copies leave, and those that a closer look leaves.
-struct Reach<'t, T> {
+struct CandidatesOfRows<'t, T> {
     rows: DotRows<'t>,
     table: &'t DotTable,
     names: &'t ProductTable,
@@ -17,15 +17,15 @@ struct Reach<'t, T> {
     values: &'t [T],
 }
 
-impl<T: Float> Task for Reach<'_, T> {
+impl<T: Float> Task for CandidatesOfRows<'_, T> {
     type Output = [Vec<Option<Vec<u32>>>; 2];
 
     #[inline(always)]
     fn run<V: Vector>(self) -> Self::Output {
         let Self { rows, table, names, listed, unit, centroids, values } = self;
         let mut scratch = ProductScratch::new(centroids.k).unwrap();
-        scratch.find_reach_by_int_dot::<V>(rows, ROWS, table, names, listed, unit);
-        let lists = |scratch: &ProductScratch| (0..ROWS).map(|r| scratch.reach(r).map(<[u32]>::to_vec)).collect();
+        scratch.find_candidates_by_int_dot::<V>(rows, ROWS, table, names, listed, unit);
+        let lists = |scratch: &ProductScratch| (0..ROWS).map(|r| scratch.candidates(r).map(<[u32]>::to_vec)).collect();
         let by_copies = lists(&scratch);
         scratch.look_closer::<V, T>(ROWS, centroids, |r| Some(&values[r * centroids.d..][..centroids.d]));
         [by_copies, lists(&scratch)]
@@ -57,7 +57,7 @@ fn attack<T: Float>(case: &Case<T>, off: i32, what: &str) -> [usize; 3] {
         copies.fill(0, &x, ROWS, &groups, 0, &by_copies.copies);
         let listed = step.listed(0, f64::INFINITY, None);
         let (rows, table) = (copies.block(0), &by_copies.tables[0]);
-        let found = set.run(Reach { rows, table, names: &names, listed, unit, centroids: &centroid_table, values });
+        let found = set.run(CandidatesOfRows { rows, table, names: &names, listed, unit, centroids: &centroid_table, values });
         for (r, distances) in distances.iter().enumerate() {
             certain[2] += 1;
             let least = distances.iter().fold(f64::INFINITY, |least, s| least.min(*s));

@@ -7,7 +7,7 @@ use crate::backend::cpu::filter::GROUP;
 use crate::simd::Vector;
 
 /// The sums of some panels of centroids, and what their scores are compared with.
-pub struct InReach<'p> {
+pub struct FindCandidates<'p> {
     /// The least scores: `(panels, ROWS)`.
     pub least: &'p [[f32; ROWS]],
     /// `(panels * GROUP, ROWS)`.
@@ -24,7 +24,7 @@ pub struct InReach<'p> {
     pub lists: Lists<'p>,
 }
 
-impl InReach<'_> {
+impl FindCandidates<'_> {
     /// Lists the centroids in reach. No processor can predict which they are. So there is no branch for each centroid: one loop is over the panels that have
     /// some, and one in it over these.
     #[inline(always)]
