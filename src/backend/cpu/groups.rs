@@ -43,7 +43,7 @@ use self::partition::Groups;
 use self::plan::{Rows, pays};
 use self::scores::GROUPS;
 pub use self::scores::{BLOCK, MOST_GROUPS, Scores, largest};
-use self::sorted::{Sorted, Way};
+use self::sorted::{RowLayout, Sorted};
 pub use self::step::GroupStep;
 pub use self::task::GroupScratch;
 use self::task::GroupTask;
@@ -149,14 +149,14 @@ impl<T: Float> CpuSession<'_, T> {
             for worker in workers.iter_mut() {
                 if worker.groups.is_none() {
                     worker.assigner.reserve_groups::<T>(*k, *d)?;
-                    let (way, most, sorted) = match kept.first() {
-                        Some(kept) => (kept.way, longest, None),
+                    let (layout, most, sorted) = match kept.first() {
+                        Some(kept) => (kept.layout, longest, None),
                         None => {
                             let sorted = Sorted::new([*d, together, groups.count()], by_columns)?;
-                            (sorted.way, together, Some(sorted))
+                            (sorted.layout, together, Some(sorted))
                         }
                     };
-                    worker.groups = Some(GroupScratch::new([*d, most, worker.tile.stride], way, sorted)?);
+                    worker.groups = Some(GroupScratch::new([*d, most, worker.tile.stride], layout, sorted)?);
                 }
             }
             let step = GroupStep::new(groups, &table.rows, *known, threads)?;
@@ -234,7 +234,7 @@ impl<T: Float> CpuSession<'_, T> {
             pruning.kept.iter_mut().for_each(|sorted| sorted.copies = None);
         }
         // Without their copies, such rows are gathered.
-        let is_kept = pruning.kept.first().is_some_and(|kept| kept.way != Way::Copies);
+        let is_kept = pruning.kept.first().is_some_and(|kept| kept.layout != RowLayout::Copies);
         let rows = if is_kept { Rows::Kept } else { Rows::Sorted };
         let by_columns = self.part.features.is_by_columns();
         // Integer copies pay without anything left out.

@@ -157,11 +157,11 @@ impl<T: Float> CpuSession<'_, T> {
         let total = |width, bytes: &dyn Fn([usize; 3]) -> usize| {
             parts.iter().map(|part| bytes([width, part.physical.len(), most])).fold(0, usize::saturating_add)
         };
-        let bytes = |way| total(d, &|shape| Sorted::<T>::bytes_kept(shape, way));
+        let bytes = |layout| total(d, &|shape| Sorted::<T>::bytes_kept(shape, layout));
         let may_keep = self.use_groups != UseGroups::AlwaysSort;
-        let plain_fits = may_keep && bytes(Sorted::<T>::way_kept(d, false, by_columns)) <= MOST_BYTES;
-        let way = Sorted::<T>::way_kept(d, true, by_columns);
-        let kept = bytes(way);
+        let plain_fits = may_keep && bytes(Sorted::<T>::layout_kept(d, false, by_columns)) <= MOST_BYTES;
+        let layout = Sorted::<T>::layout_kept(d, true, by_columns);
+        let kept = bytes(layout);
         let copies = self.plan_copies().filter(|copies| {
             may_keep && kept.saturating_add(total(copies.unit.lanes(d), &Sorted::<T>::bytes_copied)) <= MOST_BYTES
         });
@@ -200,7 +200,7 @@ impl<T: Float> CpuSession<'_, T> {
         {
             copies.unit = words;
         }
-        let way = Sorted::<T>::way_kept(d, copies.is_some(), by_columns);
+        let layout = Sorted::<T>::layout_kept(d, copies.is_some(), by_columns);
         // With one group, nothing is left out.
         let parts = if groups.count() == 1 { self.parts(1)? } else { parts };
         let mut pruning = GroupPruning {
@@ -217,7 +217,7 @@ impl<T: Float> CpuSession<'_, T> {
         if is_kept {
             let count = pruning.groups.count();
             let lanes = copies.as_ref().map(|copies| copies.unit.lanes(d));
-            let sorted = pruning.parts.iter().map(|part| Sorted::kept([d, part.physical.len(), count], way, lanes));
+            let sorted = pruning.parts.iter().map(|part| Sorted::kept([d, part.physical.len(), count], layout, lanes));
             match memory::try_collected(sorted, GROUPS) {
                 Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(pruning), chosen)),
                 kept => pruning.kept = kept?,

@@ -14,7 +14,7 @@ use crate::input::tile::{Part, Tile, WeightScale};
 
 /// Where the values of the rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum RowLayout {
     /// All in one tile: for few features.
     Tile,
     /// In blocks, which have short columns. Columns of features are read in order, and each fills its part of all blocks.
@@ -28,7 +28,7 @@ pub enum Way {
     Rows,
 }
 
-/// Most features of [`Way::Tile`] where rows are sorted for one assign: the columns of more are in each other's way.
+/// Most features of [`RowLayout::Tile`] where rows are sorted for one assign: the columns of more are in each other's way.
 pub const FEW: usize = 64;
 /// Values between blocks, so that their columns do not have the same place in a cache.
 const APART: usize = 16;
@@ -40,15 +40,15 @@ const fn block_len(d: usize) -> usize {
 
 /// Rows in the order of their groups. Each group begins with a block of its own. A *place* counts rows and gaps in this order.
 pub struct Sorted<T> {
-    pub way: Way,
+    pub layout: RowLayout,
     /// Most rows.
     pub most: usize,
-    /// With [`Way::Tile`].
+    /// With [`RowLayout::Tile`].
     pub tile: Tile<T>,
     d: usize,
-    /// With [`Way::Blocks`]: `(blocks, d, BLOCK)`, and [`APART`] more values for each block.
+    /// With [`RowLayout::Blocks`]: `(blocks, d, BLOCK)`, and [`APART`] more values for each block.
     blocks: Vec<T>,
-    /// With [`Way::Rows`]: `(rows, d)`, in the order of the labels.
+    /// With [`RowLayout::Rows`]: `(rows, d)`, in the order of the labels.
     by_rows: Vec<T>,
     /// Whether the rows are there.
     has_rows: bool,
@@ -60,22 +60,22 @@ pub struct Sorted<T> {
     pub places: Vec<u32>,
     pub order: Vec<usize>,
     /// For each block: at least the largest distance of its rows from the group's point, or infinity if there is one group. Not with
-    /// [`Way::Gather`].
+    /// [`RowLayout::Gather`].
     pub radii: Vec<f64>,
-    /// Integer copies, where they are used: with [`Way::Copies`] and [`Way::Rows`].
+    /// Integer copies, where they are used: with [`RowLayout::Copies`] and [`RowLayout::Rows`].
     pub copies: Option<RowCopies>,
 }
 
 impl<T: Float> Sorted<T> {
     /// Bytes of [`Sorted::kept`].
-    pub fn bytes_kept([d, most, groups]: [usize; 3], way: Way) -> usize {
+    pub fn bytes_kept([d, most, groups]: [usize; 3], layout: RowLayout) -> usize {
         let places = Self::places(most, groups);
-        let values = match way {
-            Way::Tile | Way::Blocks => places.saturating_mul(d),
-            Way::Rows => most.saturating_mul(d),
-            Way::Gather | Way::Copies => 0,
+        let values = match layout {
+            RowLayout::Tile | RowLayout::Blocks => places.saturating_mul(d),
+            RowLayout::Rows => most.saturating_mul(d),
+            RowLayout::Gather | RowLayout::Copies => 0,
         };
-        let of_tile = if way == Way::Tile { size_of::<f64>() + size_of::<bool>() } else { 0 };
+        let of_tile = if layout == RowLayout::Tile { size_of::<f64>() + size_of::<bool>() } else { 0 };
         let of_places = places.saturating_mul(of_tile + size_of::<u32>() + size_of::<usize>());
         values.saturating_mul(size_of::<T>()).saturating_add(of_places)
     }
@@ -86,8 +86,8 @@ impl<T: Float> Sorted<T> {
     }
 
     /// Room for rows that are sorted for some assigns. `lanes`: those of the integer copies, if there are copies.
-    pub fn kept([d, most, groups]: [usize; 3], way: Way, lanes: Option<usize>) -> Result<Self> {
-        let mut sorted = Self::with_room(way, [d, most, groups])?;
+    pub fn kept([d, most, groups]: [usize; 3], layout: RowLayout, lanes: Option<usize>) -> Result<Self> {
+        let mut sorted = Self::with_room(layout, [d, most, groups])?;
         if let Some(lanes) = lanes {
             sorted.copies = Some(RowCopies::new(sorted.places.len(), lanes, groups)?);
         }
@@ -100,40 +100,40 @@ impl<T: Float> Sorted<T> {
     }
 
     /// How rows lie that are sorted for some assigns. `by_columns`: how the features lie.
-    pub fn way_kept(d: usize, copied: bool, by_columns: bool) -> Way {
+    pub fn layout_kept(d: usize, copied: bool, by_columns: bool) -> RowLayout {
         match Form::of::<T>(d) {
-            Form::Difference => Way::Tile,
-            Form::Product if !copied => Way::Blocks,
-            Form::Product if by_columns => Way::Rows,
-            Form::Product => Way::Copies,
+            Form::Difference => RowLayout::Tile,
+            Form::Product if !copied => RowLayout::Blocks,
+            Form::Product if by_columns => RowLayout::Rows,
+            Form::Product => RowLayout::Copies,
         }
     }
 
     /// Whether rows are labelled a block at a time.
     pub fn has_blocks(&self) -> bool {
-        matches!(self.way, Way::Blocks | Way::Copies | Way::Rows)
+        matches!(self.layout, RowLayout::Blocks | RowLayout::Copies | RowLayout::Rows)
     }
 
     /// Room for rows that are sorted for one assign. `by_columns`: how the features lie.
     pub fn new([d, most, groups]: [usize; 3], by_columns: bool) -> Result<Self> {
-        let way = match by_columns {
-            _ if d <= FEW => Way::Tile,
-            true => Way::Blocks,
-            false => Way::Gather,
+        let layout = match by_columns {
+            _ if d <= FEW => RowLayout::Tile,
+            true => RowLayout::Blocks,
+            false => RowLayout::Gather,
         };
-        Self::with_room(way, [d, most, groups])
+        Self::with_room(layout, [d, most, groups])
     }
 
-    fn with_room(way: Way, [d, most, groups]: [usize; 3]) -> Result<Self> {
+    fn with_room(layout: RowLayout, [d, most, groups]: [usize; 3]) -> Result<Self> {
         let places = Self::places(most, groups);
         let blocks = places / BLOCK;
         Ok(Self {
-            way,
+            layout,
             most,
-            tile: Tile::new(d, if way == Way::Tile { places } else { 0 })?,
+            tile: Tile::new(d, if layout == RowLayout::Tile { places } else { 0 })?,
             d,
-            blocks: memory::zeroed(if way == Way::Blocks { blocks * block_len(d) } else { 0 }, GROUPS)?,
-            by_rows: memory::zeroed(if way == Way::Rows { most * d } else { 0 }, GROUPS)?,
+            blocks: memory::zeroed(if layout == RowLayout::Blocks { blocks * block_len(d) } else { 0 }, GROUPS)?,
+            by_rows: memory::zeroed(if layout == RowLayout::Rows { most * d } else { 0 }, GROUPS)?,
             has_rows: false,
             firsts: memory::zeroed(groups, GROUPS)?,
             ends: memory::zeroed(groups, GROUPS)?,
@@ -156,13 +156,13 @@ impl<T: Float> Sorted<T> {
         self.firsts[group]..self.ends[group]
     }
 
-    /// The values of a block of [`Way::Blocks`], and of all blocks after it.
+    /// The values of a block of [`RowLayout::Blocks`], and of all blocks after it.
     #[inline(always)]
     pub fn block(&self, place: usize) -> &[T] {
         &self.blocks[place / BLOCK * block_len(self.d)..]
     }
 
-    /// The values of a row of [`Way::Rows`].
+    /// The values of a row of [`RowLayout::Rows`].
     #[inline(always)]
     pub fn row(&self, place: usize) -> &[T] {
         &self.by_rows[self.places[place] as usize * self.d..][..self.d]
@@ -170,7 +170,7 @@ impl<T: Float> Sorted<T> {
 
     /// Whether rows must be taken by [`Sorted::take_rows`].
     pub fn lacks_rows(&self) -> bool {
-        self.way == Way::Rows && !self.has_rows
+        self.layout == RowLayout::Rows && !self.has_rows
     }
 
     /// Takes the rows of a tile row by row. `at`: where the label of the first one is.
@@ -225,33 +225,33 @@ impl<T: Float> Sorted<T> {
                 kept += 1;
             }
         }
-        match self.way {
-            Way::Tile => {
+        match self.layout {
+            RowLayout::Tile => {
                 self.tile.load_sorted(part, weights, physical, to, &self.order[..used]);
                 self.fill_gaps();
             }
-            Way::Blocks => self.fill_blocks(part, physical, used),
-            Way::Gather | Way::Copies | Way::Rows => return,
+            RowLayout::Blocks => self.fill_blocks(part, physical, used),
+            RowLayout::Gather | RowLayout::Copies | RowLayout::Rows => return,
         }
         for group in 0..step.groups() {
             let rows = self.rows(group);
             for start in rows.clone().step_by(BLOCK) {
                 let count = BLOCK.min(rows.end - start);
-                self.radii[start / BLOCK] = match self.way {
-                    Way::Tile => step.radius(&self.tile.x[start..], self.tile.stride, count, group),
+                self.radii[start / BLOCK] = match self.layout {
+                    RowLayout::Tile => step.radius(&self.tile.x[start..], self.tile.stride, count, group),
                     _ => step.radius(self.block(start), BLOCK, count, group),
                 };
             }
         }
     }
 
-    /// Finds the largest distance of a block of rows that are in a tile. With [`Way::Copies`] and [`Way::Rows`].
+    /// Finds the largest distance of a block of rows that are in a tile. With [`RowLayout::Copies`] and [`RowLayout::Rows`].
     #[inline(always)]
     pub fn measure(&mut self, rows: Range<usize>, group: usize, tile: &Tile<T>, step: &GroupStep<'_, T>) {
         self.radii[rows.start / BLOCK] = step.radius(&tile.x, BLOCK, rows.len(), group);
     }
 
-    /// Loads the rows of some places. With [`Way::Copies`] and [`Way::Rows`]. `order`: their physical rows.
+    /// Loads the rows of some places. With [`RowLayout::Copies`] and [`RowLayout::Rows`]. `order`: their physical rows.
     #[inline(always)]
     pub fn load(
         &self,
@@ -261,13 +261,13 @@ impl<T: Float> Sorted<T> {
         order: &[usize],
         places: impl Iterator<Item = usize>,
     ) {
-        match self.way {
-            Way::Rows => tile.load_rows(part, weights, order, places.map(|place| self.row(place))),
+        match self.layout {
+            RowLayout::Rows => tile.load_rows(part, weights, order, places.map(|place| self.row(place))),
             _ => tile.load_list(part, weights, order),
         }
     }
 
-    /// Makes integer copies of a block of rows that are in a tile. With [`Way::Copies`] and [`Way::Rows`].
+    /// Makes integer copies of a block of rows that are in a tile. With [`RowLayout::Copies`] and [`RowLayout::Rows`].
     #[inline(always)]
     pub fn copy(&mut self, rows: Range<usize>, group: usize, tile: &Tile<T>, step: &GroupStep<'_, T>, shared: &Copies) {
         let Some(mut copies) = self.copies.take() else { return };

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use super::int_dot::Copies;
-use super::sorted::{Sorted, Way};
+use super::sorted::{RowLayout, Sorted};
 use super::{BLOCK, GROUPS, GroupStep, Scores};
 use crate::backend::cpu::assign::{DotBlock, GroupRows};
 use crate::backend::cpu::centroids::CentroidTable;
@@ -41,15 +41,15 @@ pub struct GroupScratch<T> {
 
 impl<T: Float> GroupScratch<T> {
     /// `most`: rows that are sorted together. `stride`: rows of the worker's tile. `sorted`: where they go, unless the sorted rows are kept.
-    pub fn new([d, most, stride]: [usize; 3], way: Way, sorted: Option<Sorted<T>>) -> Result<Self> {
-        let rows = match way {
-            Way::Tile => 0,
-            Way::Blocks | Way::Copies | Way::Rows => BLOCK,
-            Way::Gather => stride,
+    pub fn new([d, most, stride]: [usize; 3], layout: RowLayout, sorted: Option<Sorted<T>>) -> Result<Self> {
+        let rows = match layout {
+            RowLayout::Tile => 0,
+            RowLayout::Blocks | RowLayout::Copies | RowLayout::Rows => BLOCK,
+            RowLayout::Gather => stride,
         };
         Ok(Self {
             // The values of rows in blocks are read where they are.
-            tile: Tile::new(if way == Way::Blocks { 0 } else { d }, rows)?,
+            tile: Tile::new(if layout == RowLayout::Blocks { 0 } else { d }, rows)?,
             groups: memory::zeroed(most + stride, GROUPS)?,
             to: memory::zeroed(most, GROUPS)?,
             labels: memory::zeroed(stride, GROUPS)?,
@@ -144,7 +144,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     #[inline(always)]
     fn keep(&mut self, group: usize, rows: Range<usize>) -> bool {
         let Self { part, statistics, scratch, sorted, step, copies, .. } = self;
-        if !matches!(sorted.way, Way::Copies | Way::Rows) {
+        if !matches!(sorted.layout, RowLayout::Copies | RowLayout::Rows) {
             return false;
         }
         sorted.load(&mut scratch.tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
@@ -162,19 +162,19 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let GroupScratch { tile, labels: own, radii: gathered, scores, .. } = &mut **scratch;
         let blocks = rows.len().div_ceil(BLOCK);
         let mut radii = &sorted.radii[rows.start / BLOCK..][..blocks];
-        let (values, first, weights) = match sorted.way {
-            Way::Tile => (sorted.tile.values(), rows.start, &sorted.tile.weights[..]),
-            Way::Blocks => {
+        let (values, first, weights) = match sorted.layout {
+            RowLayout::Tile => (sorted.tile.values(), rows.start, &sorted.tile.weights[..]),
+            RowLayout::Blocks => {
                 tile.load_weights(part, statistics.weights, &sorted.order[rows.clone()]);
                 (Values { x: sorted.block(rows.start), stride: BLOCK }, 0, &tile.weights[..])
             }
-            Way::Copies | Way::Rows => {
+            RowLayout::Copies | RowLayout::Rows => {
                 if !is_here {
                     sorted.load(tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
                 }
                 (tile.values(), 0, &tile.weights[..])
             }
-            Way::Gather => {
+            RowLayout::Gather => {
                 tile.load_list(part, statistics.weights, &sorted.order[rows.clone()]);
                 for (radius, start) in gathered.iter_mut().zip((0..rows.len()).step_by(BLOCK)) {
                     *radius = step.radius(&tile.x[start..], tile.stride, BLOCK.min(rows.len() - start), group);
@@ -221,15 +221,15 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
             count: rows.len(),
             table: dot_table,
             listed: step.listed(group, sorted.radii[rows.start / BLOCK], None),
-            closer: sorted.way == Way::Rows || part.features.row(sorted.order[rows.start]).is_some(),
+            closer: sorted.layout == RowLayout::Rows || part.features.row(sorted.order[rows.start]).is_some(),
             unit: shared.unit,
         };
         if !assigner.filter_by_int_dot::<V, T>(&block, table, scores) {
             return false;
         }
         let features = &part.features;
-        match sorted.way {
-            Way::Rows => assigner.look_closer::<V, T>(rows.len(), table, |r| Some(sorted.row(rows.start + r))),
+        match sorted.layout {
+            RowLayout::Rows => assigner.look_closer::<V, T>(rows.len(), table, |r| Some(sorted.row(rows.start + r))),
             _ => assigner.look_closer::<V, T>(rows.len(), table, |r| features.row(sorted.order[rows.start + r])),
         }
         let places = &sorted.places[rows.clone()];
