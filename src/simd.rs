@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 pub use doubles::{Doubles, MOST_LANES};
 pub use int_dot::{Dot, DotTask, DotUnit, packed};
 pub use portable::Portable;
-pub use prefetch::Ahead;
+pub use prefetch::Prefetch;
 pub use tiles::{SIDE, TOGETHER, Tiles};
 
 /// The instruction sets that kernels are compiled for.

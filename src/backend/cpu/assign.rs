@@ -10,7 +10,7 @@ use super::centroids::CentroidTable;
 use super::difference::{Found, assign_difference};
 use super::distances::own_distances;
 use super::filter::{DifferenceTable, Filter, Form, ProductTable};
-use super::product::{self, ProductScratch, Soon};
+use super::product::{self, PrefetchNext, ProductScratch};
 use super::settle::Open;
 use crate::backend::cpu::deltas::Moved;
 use crate::base::error::Result;
@@ -127,7 +127,7 @@ impl Assigner {
                 open.push_all(found.contested.drain(..));
             }
             (Filter::Product(copies), _, Some(product)) => {
-                label_products::<V, T>(product, tile.values(), tile.rows, (copies, table), Soon::Nothing, found, open);
+                label_products::<V, T>(product, tile.values(), tile.rows, (copies, table), PrefetchNext::Nothing, found, open);
             }
             _ => {
                 for r in 0..tile.rows {
@@ -174,7 +174,14 @@ impl Assigner {
             (Filter::Product(copies), _, Some(product)) if table.k > 1 => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
                     let rows = first..tile.rows.min(first + product::ROWS);
-                    product.find_candidates::<V, T, true>(tile.values(), rows.clone(), copies, table.k, None, Soon::Nothing);
+                    product.find_candidates::<V, T, true>(
+                        tile.values(),
+                        rows.clone(),
+                        copies,
+                        table.k,
+                        None,
+                        PrefetchNext::Nothing,
+                    );
                     for r in rows {
                         (out.labels[r], out.others[r]) = match product.candidates(r - first) {
                             Some([a, b]) => (*a, *b),
@@ -207,13 +214,13 @@ fn label_products<V: Vector, T: Float>(
     values: impl Columns<T>,
     rows: usize,
     (copies, table): (&ProductTable, &CentroidTable<T>),
-    soon: Soon<'_, T>,
+    prefetch_next: PrefetchNext<'_, T>,
     found: &mut Found,
     open: &mut Open,
 ) {
     for first in (0..rows).step_by(product::ROWS) {
         let rows = first..rows.min(first + product::ROWS);
-        product.find_candidates::<V, T, false>(values, rows.clone(), copies, table.k, None, soon);
+        product.find_candidates::<V, T, false>(values, rows.clone(), copies, table.k, None, prefetch_next);
         for r in rows {
             match product.candidates(r - first) {
                 Some([label]) => found.labels[r] = *label,

@@ -26,16 +26,16 @@ mod in_tiles;
 mod int_dot;
 mod kernel;
 mod lists;
+mod prefetch;
 mod scores;
-mod soon;
 
 use std::ops::Range;
 
 pub use self::int_dot::{DotRows, DotTable};
 use self::kernel::Products;
 use self::lists::{ALL, Lists, MOST_CANDIDATES};
+pub use self::prefetch::{NextRows, PrefetchNext};
 pub use self::scores::{MOST_STEPS, PanelFacts};
-pub use self::soon::{NextRows, Soon};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::groups::MOST_GROUPS;
 use crate::base::aligned::Lines;
@@ -43,7 +43,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::bounds::{Expanded, PANEL};
 use crate::input::tile::Columns;
-use crate::simd::{Ahead, SIDE, Task, Vector};
+use crate::simd::{Prefetch, SIDE, Task, Vector};
 
 /// Number of rows whose scores are computed together: four AVX-512 vectors.
 pub const ROWS: usize = 64;
@@ -139,10 +139,10 @@ impl ProductScratch {
         table: &ProductTable,
         k: usize,
         listed: Option<&[u32]>,
-        soon: Soon<'_, T>,
+        prefetch_next: PrefetchNext<'_, T>,
     ) {
         // SAFETY: the caller runs with this instruction set.
-        unsafe { V::call(FindPlaces::<'_, T, _, TWO> { product: self, values, rows, table, k, listed, soon }) };
+        unsafe { V::call(FindPlaces::<'_, T, _, TWO> { product: self, values, rows, table, k, listed, prefetch_next }) };
         if listed.is_some() || !table.names.is_empty() {
             self.name(table, listed);
         }
@@ -192,7 +192,7 @@ impl ProductScratch {
         table: &ProductTable,
         k: usize,
         listed: Option<&[u32]>,
-        soon: Soon<'_, T>,
+        prefetch_next: PrefetchNext<'_, T>,
     ) {
         let (first, rows) = (rows.start, rows.len());
         assert!((1..=ROWS).contains(&rows));
@@ -217,13 +217,13 @@ impl ProductScratch {
                 self.copy_rows(values, first, features.clone(), table, first_group == 0);
                 let copy = &self.copy[..features.len() * ROWS];
                 for place in panel.clone() {
-                    let ahead = match soon {
-                        Soon::Blocks(behind) if first_group == 0 => {
+                    let prefetch = match prefetch_next {
+                        PrefetchNext::Blocks(behind) if first_group == 0 => {
                             let behind = behind.get(features.end * ROWS..).unwrap_or_default();
-                            Ahead::of(&behind[..behind.len().min(PANEL * ROWS)]).part(place, panel.len())
+                            Prefetch::of(&behind[..behind.len().min(PANEL * ROWS)]).part(place, panel.len())
                         }
-                        Soon::Rows(next) if start == 0 => next.piece(first / ROWS * groups + place, groups),
-                        _ => Ahead::of::<T>(&[]),
+                        PrefetchNext::Rows(next) if start == 0 => next.piece(first / ROWS * groups + place, groups),
+                        _ => Prefetch::of::<T>(&[]),
                     };
                     let group = listed.map_or(place, |listed| listed[place] as usize);
                     let products = Products {
@@ -232,7 +232,7 @@ impl ProductScratch {
                         own: if features.end == d { Some(&weighted.own[group * 2 * GROUP..][..2 * GROUP]) } else { None },
                         first: features.start == 0,
                         rows,
-                        ahead,
+                        prefetch,
                     };
                     let scores = &mut self.scores[(place - first_group) * GROUP * ROWS..][..GROUP * ROWS];
                     let least = [&mut self.best, &mut self.second];
@@ -425,7 +425,7 @@ struct FindPlaces<'p, T, C, const TWO: bool> {
     table: &'p ProductTable,
     k: usize,
     listed: Option<&'p [u32]>,
-    soon: Soon<'p, T>,
+    prefetch_next: PrefetchNext<'p, T>,
 }
 
 impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindPlaces<'_, T, C, TWO> {
@@ -433,8 +433,8 @@ impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindPlaces<'_, T, C, TWO
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { product, values, rows, table, k, listed, soon } = self;
-        product.find_places::<V, T, TWO>(values, rows, table, k, listed, soon);
+        let Self { product, values, rows, table, k, listed, prefetch_next } = self;
+        product.find_places::<V, T, TWO>(values, rows, table, k, listed, prefetch_next);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::backend::cpu::difference::{Copies, assign_difference};
 use crate::backend::cpu::distances::own_distances_from;
 use crate::backend::cpu::filter::{Filter, Form, GROUP, NOBODY};
 use crate::backend::cpu::groups::{BLOCK, GroupStep, Scores, largest};
-use crate::backend::cpu::product::{self, Soon};
+use crate::backend::cpu::product::{self, PrefetchNext};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -105,7 +105,14 @@ impl Assigner {
                     scores.computed += (product::computed_rows::<V>(here) * near.len() * GROUP) as u64;
                     let rows = first + at..first + at + here;
                     let behind = if values.stride == product::ROWS { values.x } else { &[] };
-                    product.find_candidates::<V, T, false>(values, rows, copies, table.k, Some(near), Soon::Blocks(behind));
+                    product.find_candidates::<V, T, false>(
+                        values,
+                        rows,
+                        copies,
+                        table.k,
+                        Some(near),
+                        PrefetchNext::Blocks(behind),
+                    );
                     for r in 0..here {
                         match product.candidates(r) {
                             Some([label]) => found.labels[at + r] = *label,

@@ -5,7 +5,7 @@ use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::deltas::Moved;
 use crate::backend::cpu::difference::assign_difference;
 use crate::backend::cpu::filter::Filter;
-use crate::backend::cpu::product::{NextRows, Soon};
+use crate::backend::cpu::product::{NextRows, PrefetchNext};
 use crate::base::float::Float;
 use crate::input::tile::{Columns, FewColumns, ManyColumns};
 use crate::simd::Vector;
@@ -47,7 +47,7 @@ impl Assigner {
             unreachable!("more features are compared by products")
         };
         open.clear();
-        label_products::<V, T>(product, columns, rows, (copies, table), Soon::Rows(next), found, open);
+        label_products::<V, T>(product, columns, rows, (copies, table), PrefetchNext::Rows(next), found, open);
         self.settle_in_place::<V, T>(columns, table, labels, moved);
         if let (Filter::Product(copies), Some(product)) = (&table.filter, self.product.first_mut()) {
             product.weigh(copies, &self.found.labels[..rows]);

@@ -112,7 +112,7 @@ impl<T: Float, const TWO: bool> Task for CandidatesOfRows<'_, T, TWO> {
             self.table,
             self.k,
             None,
-            Soon::Nothing,
+            PrefetchNext::Nothing,
         );
         (0..self.tile.rows).map(|r| scratch.candidates(r).map(<[u32]>::to_vec)).collect()
     }

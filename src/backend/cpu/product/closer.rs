@@ -8,7 +8,7 @@ use super::{MOST_LANES, ProductScratch, ROWS};
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::base::float::Float;
 use crate::bounds::Difference;
-use crate::simd::{Ahead, Vector};
+use crate::simd::{Prefetch, Vector};
 
 /// Vectors of partial sums of one sum.
 const SUMS: usize = 4;
@@ -107,7 +107,7 @@ impl ProductScratch {
             let Some(x) = row(r) else { return };
             // Rows are far apart in memory. So the one after the next is asked for meanwhile.
             if let Some(next) = open[..len].get(i + 2).and_then(|r| row(usize::from(*r))) {
-                Ahead::of(next).ask_all();
+                Prefetch::of(next).ask_all();
             }
             let listed = usize::from(self.counts[r]);
             let mut least = f32::INFINITY;

@@ -1,11 +1,11 @@
 //! What is read next, and asked for meanwhile.
 
 use crate::input::tile::{Columns, ManyColumns};
-use crate::simd::Ahead;
+use crate::simd::Prefetch;
 
 /// What is asked for while rows are compared, because it is read next.
 #[derive(Clone, Copy)]
-pub enum Soon<'s, T> {
+pub enum PrefetchNext<'s, T> {
     /// It is in a cache already.
     Nothing,
     /// Blocks that lie one behind the other: the values from those of this block on.
@@ -24,10 +24,10 @@ pub struct NextRows<'s, T> {
 impl<T: Copy> NextRows<'_, T> {
     /// What is asked for at a step. `groups`: the steps of a block. A column takes as many steps as there are for it.
     #[inline(always)]
-    pub fn piece(&self, step: usize, groups: usize) -> Ahead {
+    pub fn piece(&self, step: usize, groups: usize) -> Prefetch {
         let of_column = (self.blocks * groups / self.d).max(1);
         let f = step / of_column;
         let column = if f < self.d { self.columns.column(f) } else { &[] };
-        Ahead::of(column).part(step % of_column, of_column)
+        Prefetch::of(column).part(step % of_column, of_column)
     }
 }
