@@ -22,7 +22,7 @@ use crate::fit::order::only_decides_ties;
 use crate::fit::sort_by::Key;
 use crate::fit::{Origin, fitted};
 use crate::input::tile::Selection;
-use crate::input::transform::Arrival;
+use crate::input::transform::RowTransform;
 use crate::model::{AnyFitted, Fitted, Scaling};
 use crate::seeding;
 use crate::statistics::factors::factors_by;
@@ -99,15 +99,15 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wan
     let later = params.output.too_few == TooFew::Fewer;
     let common = Params { k: if later { 1 } else { params.k }, ..params.clone() };
     let factors = factors_by::<T>(&mut RemotePasses(&link), &common)?;
-    let arrives = Arrival::new(factors.clone(), params.space.metric);
-    let seeding = match &arrives {
-        Some(arrival) => arrival.seeding::<T>(params.seeding, &names)?,
+    let row_transform = RowTransform::new(factors.clone(), params.space.metric);
+    let seeding = match &row_transform {
+        Some(row_transform) => row_transform.seeding::<T>(params.seeding, &names)?,
         None => None,
     };
     let params = Params { seeding: seeding.as_ref().unwrap_or(params.seeding), ..params };
-    if arrives.is_some() {
+    if row_transform.is_some() {
         let cosine = params.space.metric == Metric::Cosine;
-        link.restart(&Start { factors, cosine, ..start }, arrives)?;
+        link.restart(&Start { factors, cosine, ..start }, row_transform)?;
     }
     let by_values = params.rows.row_order == RowOrder::Values;
     let ties = by_values.then(|| Arc::new(AtomicBool::new(false)));
@@ -149,7 +149,7 @@ fn fit_with_statistics<T: Float>(
     }
     let session = Remote::<T>::new(link, statistics, params)?;
     let names = link.facts[0].names.clone();
-    let scaling = Scaling::new(link.arrival.as_deref(), params)?;
+    let scaling = Scaling::new(link.row_transform.as_deref(), params)?;
     let rows = link.facts.iter().map(|facts| facts.rows as usize);
     let selection = match params.wanted {
         // The parts keep what belongs to their rows.

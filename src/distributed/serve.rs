@@ -28,7 +28,7 @@ use crate::exact::cluster_sums::ClusterSums;
 use crate::fit::engine::Engine;
 use crate::input::features::{Column, Features};
 use crate::input::tile::{self, Part, WeightScale};
-use crate::input::transform::Arrival;
+use crate::input::transform::RowTransform;
 use crate::simd::InstructionSet;
 use crate::statistics::Statistics;
 use crate::statistics::given::{Given, HostRows};
@@ -57,8 +57,8 @@ pub fn serve<T: Engine>(
                     computed,
                 };
                 let metric = if start.cosine { Metric::Cosine } else { Metric::Euclidean };
-                let arrival = Arrival::new(start.factors.clone(), metric);
-                let mut parts = [Part::new(features.arriving(arrival), weights.cloned())];
+                let row_transform = RowTransform::new(start.factors.clone(), metric);
+                let mut parts = [Part::new(features.transformed_by(row_transform), weights.cloned())];
                 match HostRows(&parts).count().and_then(|_| place(&mut parts, &start)) {
                     Ok(place) => {
                         feed.reply(Ok(Reply::Facts(facts)));

@@ -106,7 +106,7 @@ impl<T: Float> Arranged<T> {
     fn new(parts: &[Part<'_, T>], rows: Vec<u32>, given: usize, threads: usize) -> Result<Self> {
         let d = parts[0].features.n_features();
         // Values are copied as they are given.
-        let raw = parts.iter().map(|part| Part { features: part.features.arriving(None), ..part.clone() });
+        let raw = parts.iter().map(|part| Part { features: part.features.transformed_by(None), ..part.clone() });
         let raw = memory::collected(raw, COPY)?;
         // SAFETY: `Float` is sealed: its types are floating-point numbers, for which zero bytes are 0.
         let mut values = unsafe { memory::zero_bytes::<T>(rows.len().saturating_mul(d), COPY) }?;
@@ -151,7 +151,7 @@ impl<T: Float> Arranged<T> {
         let features = Features::new(memory::try_collected((0..d).map(column), COPY)?)?.with_names(given.names().clone())?;
         let weights = self.weights.as_ref().map(|weights| Chunk::new(weights, None));
         let weights = weights.map(|chunk| Column::of([chunk])).transpose()?;
-        Ok(Part::new(features.arriving_as(given), weights))
+        Ok(Part::new(features.transformed_as(given), weights))
     }
 
     /// What a fit of the copy says of its rows becomes what it says of the rows as given.

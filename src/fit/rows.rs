@@ -29,7 +29,7 @@ use crate::fit::factors::factors;
 use crate::fit::order;
 use crate::fit::sort_by::Key;
 use crate::input::tile::{self, Part, Selection};
-use crate::input::transform::Arrival;
+use crate::input::transform::RowTransform;
 use crate::model::{Fitted, Scaling};
 use crate::seeding;
 use crate::simd::InstructionSet;
@@ -53,7 +53,7 @@ pub(crate) fn fit<T: Float>(
     set: InstructionSet,
     wanted: Wanted,
 ) -> Result<Fitted<T>> {
-    arrived(estimator, &[estimator.k], parts, set, wanted, |rows, choice, watch| rows.fit(choice, watch))
+    transformed(estimator, &[estimator.k], parts, set, wanted, |rows, choice, watch| rows.fit(choice, watch))
 }
 
 /// The fits for several numbers of clusters.
@@ -66,11 +66,11 @@ pub(crate) fn fit_each<T: Float>(
     if k.is_empty() {
         return Ok(Vec::new());
     }
-    arrived(estimator, k, parts, set, Wanted::Nothing, |rows, choice, watch| rows.fit_each(choice, k, watch))
+    transformed(estimator, k, parts, set, Wanted::Nothing, |rows, choice, watch| rows.fit_each(choice, k, watch))
 }
 
 /// Lets rows arrive, and calls `work` with them and with the choice for the most clusters.
-fn arrived<T: Float, R>(
+fn transformed<T: Float, R>(
     estimator: &KMeans,
     k: &[usize],
     mut parts: Vec<Part<'_, T>>,
@@ -111,14 +111,14 @@ fn arrived<T: Float, R>(
     // Whether there are enough rows is asked later, for each fit.
     let later = k.len() > 1 || params.output.too_few == TooFew::Fewer;
     let factors = factors(&mut parts, &Params { k: if later { 1 } else { params.k }, ..params.clone() })?;
-    let arrival = Arrival::new(factors, params.space.metric);
-    let seeding = match &arrival {
-        Some(arrival) => arrival.seeding::<T>(params.seeding, parts[0].features.names())?,
+    let row_transform = RowTransform::new(factors, params.space.metric);
+    let seeding = match &row_transform {
+        Some(row_transform) => row_transform.seeding::<T>(params.seeding, parts[0].features.names())?,
         None => None,
     };
     let params = Params { seeding: seeding.as_ref().unwrap_or(params.seeding), ..params };
     for part in &mut parts {
-        part.features = part.features.arriving(arrival.clone());
+        part.features = part.features.transformed_by(row_transform.clone());
     }
     work(&Rows { parts, params: &params, request, shape, set }, &choice, &mut watch)
 }
@@ -295,7 +295,7 @@ pub(crate) struct Origin {
 impl Origin {
     pub(super) fn of<T: Float>(parts: &[Part<'_, T>], params: &Params) -> Result<Self> {
         let selection = parts.iter().map(|part| (part.selection.clone(), part.features.n_rows())).collect();
-        let scaling = Scaling::new(parts[0].features.arrival(), params)?;
+        let scaling = Scaling::new(parts[0].features.row_transform(), params)?;
         Ok(Self { names: parts[0].features.names().clone(), selection, scaling })
     }
 }

@@ -26,14 +26,14 @@ const LANES: usize = 16;
 
 /// What happens to each row. Shared by all views of the rows.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Arrival {
+pub struct RowTransform {
     /// One factor per feature, or none: positive and finite.
     factors: Vec<f64>,
     /// Whether rows are normalised.
     directions: bool,
 }
 
-impl Arrival {
+impl RowTransform {
     /// `None` if rows stay as they are.
     pub fn new(factors: Option<Vec<f64>>, metric: Metric) -> Option<Arc<Self>> {
         let directions = metric == Metric::Cosine;
@@ -54,7 +54,7 @@ impl Arrival {
     /// The first `rows` rows of a tile arrive: feature f of row r is `x[f * stride + r]`.
     #[inline]
     pub fn tile<T: Float>(&self, rows: usize, stride: usize, x: &mut [T]) {
-        InstructionSet::detect().run(Arrive { arrival: self, rows, stride, x });
+        InstructionSet::detect().run(TransformRows { row_transform: self, rows, stride, x });
     }
 
     /// One row arrives.
@@ -79,7 +79,7 @@ impl Arrival {
         const WHAT: &str = "the starting centroids";
         let Init::Given(given) = &seeding.init else { return Ok(None) };
         let refused = |expected: String, got: String| KMeansError::InvalidOption { option: "init", expected, got };
-        let mut arrived: Vec<T> = memory::collected(given.iter().map(|c| T::from_f64(*c)), WHAT)?;
+        let mut transformed: Vec<T> = memory::collected(given.iter().map(|c| T::from_f64(*c)), WHAT)?;
         let finite = |centroids: &[T], how: &str| match centroids.iter().position(|c| !c.is_finite()) {
             None => Ok(()),
             Some(place) => {
@@ -88,13 +88,13 @@ impl Arrival {
                 Err(refused(format!("starting centroids that are finite as {}{how}", T::NAME), got))
             }
         };
-        finite(&arrived, "")?;
-        for centroid in arrived.chunks_exact_mut(names.len()) {
+        finite(&transformed, "")?;
+        for centroid in transformed.chunks_exact_mut(names.len()) {
             self.scale(1, 1, centroid);
         }
-        finite(&arrived, " after their scaling")?;
+        finite(&transformed, " after their scaling")?;
         if self.directions {
-            for (j, centroid) in arrived.chunks_exact_mut(names.len()).enumerate() {
+            for (j, centroid) in transformed.chunks_exact_mut(names.len()).enumerate() {
                 if centroid.iter().all(|c| c.to_f64() == 0.0) {
                     return Err(refused(
                         "starting centroids with a direction (metric=\"cosine\")".into(),
@@ -104,7 +104,7 @@ impl Arrival {
                 normalise::<T, 1>(0, 1, centroid);
             }
         }
-        let init = Init::Given(memory::collected(arrived.iter().map(|c| c.to_f64()), WHAT)?);
+        let init = Init::Given(memory::collected(transformed.iter().map(|c| c.to_f64()), WHAT)?);
         // Not a copy of all of it: the given centroids may be many.
         let &Seeding { n_init, seed, oversampling, rounds, chain_length, init_sample, .. } = seeding;
         Ok(Some(Seeding { init, n_init, seed, oversampling, rounds, chain_length, init_sample }))
@@ -112,21 +112,21 @@ impl Arrival {
 }
 
 /// The rows of a tile arrive. Compiled for each instruction set.
-struct Arrive<'a, T> {
-    arrival: &'a Arrival,
+struct TransformRows<'a, T> {
+    row_transform: &'a RowTransform,
     rows: usize,
     stride: usize,
     x: &'a mut [T],
 }
 
-impl<T: Float> Task for Arrive<'_, T> {
+impl<T: Float> Task for TransformRows<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { arrival, rows, stride, x } = self;
-        arrival.scale(rows, stride, x);
-        if arrival.directions {
+        let Self { row_transform, rows, stride, x } = self;
+        row_transform.scale(rows, stride, x);
+        if row_transform.directions {
             let whole = rows - rows % LANES;
             (0..whole).step_by(LANES).for_each(|first| normalise::<T, LANES>(first, stride, x));
             (whole..rows).for_each(|row| normalise::<T, 1>(row, stride, x));
@@ -219,22 +219,22 @@ mod tests {
     }
 
     fn rows_of_length_one<T: Float>(d: usize, spread: i32) {
-        let arrival = Arrival::new(None, Metric::Cosine).unwrap();
+        let row_transform = RowTransform::new(None, Metric::Cosine).unwrap();
         let mut state = d as u64;
         let rows: Vec<Vec<T>> = (0..37).map(|_| (0..d).map(|_| T::from_f64(value(&mut state, spread))).collect()).collect();
         let mut tile = vec![T::default(); d * 40];
         rows.iter().enumerate().for_each(|(r, row)| (0..d).for_each(|f| tile[f * 40 + r] = row[f]));
-        arrival.tile(37, 40, &mut tile);
+        row_transform.tile(37, 40, &mut tile);
         for (r, row) in rows.iter().enumerate() {
             let mut alone = row.clone();
-            arrival.row(&mut alone);
+            row_transform.row(&mut alone);
             let of_tile: Vec<T> = (0..d).map(|f| tile[f * 40 + r]).collect();
             assert_eq!(alone, of_tile);
             let zeros = vec![T::default(); d];
             assert!((reference::distance(&alone, &zeros) - 1.0).abs() < if T::IS_F32 { 1e-6 } else { 1e-12 }, "{row:?}");
             // A row that has a power of two as a factor has the same direction.
             let mut larger: Vec<T> = row.iter().map(|x| T::from_f64(x.to_f64() * 4.0)).collect();
-            arrival.row(&mut larger);
+            row_transform.row(&mut larger);
             assert_eq!(larger, alone);
             // Its centroid is as near as `same_direction` says.
             let mut centroid = alone.clone();

@@ -175,7 +175,7 @@ impl<T: Predictor> Placed<'_, Model<T>> {
         let _environment = FloatEnvironment::default_rounding();
         let _share = PoolShare::enter();
         let _scope = Scope::enter(None);
-        let features = &features.arriving(model.arrival()?);
+        let features = &features.transformed_by(model.row_transform()?);
         let place = match device {
             _ if features.gpu().is_some() => self.place(job, features, weighted)?,
             Device::Cpu => Place::Cpu,

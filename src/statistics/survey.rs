@@ -270,7 +270,7 @@ pub fn bad_counts<T: Float>(parts: &[Part<'_, T>]) -> Result<Vec<BadCounts>> {
     let mut tile = Tile::<T>::new(d, TILE)?;
     let mut nulls = memory::zeroed::<bool>((d + 1) * TILE, WHAT)?;
     for part in parts {
-        let (n, raw) = (part.features.n_rows(), part.features.arriving(None));
+        let (n, raw) = (part.features.n_rows(), part.features.transformed_by(None));
         for start in (0..n).step_by(TILE) {
             let range = start..(start + TILE).min(n);
             nulls.fill(false);

@@ -1,6 +1,5 @@
 //! Compares the engine with an oracle that shares no code with it. It works on slices, without Polars.
 
-mod arrival;
 #[cfg(feature = "cuda")]
 #[path = "../common/child.rs"]
 mod child;
@@ -50,6 +49,7 @@ mod tensor;
 mod tensor_data;
 #[cfg(feature = "cuda")]
 mod tensor_predictions;
+mod transform;
 mod traps;
 #[cfg(feature = "cuda")]
 mod yinyang;

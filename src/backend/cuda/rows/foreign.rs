@@ -69,7 +69,7 @@ pub fn take_in<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result
         first += kept.count;
     }
     if !rows.x.is_foreign() {
-        rows.arrive(parts[0].features.arrival())?;
+        rows.transform(parts[0].features.row_transform())?;
     }
     // The kernels read the bits of the kept rows and, where the caller's memory ends, that of the caller.
     queue.wait()?;
@@ -85,7 +85,7 @@ pub fn is_in_place<T: Float>(features: &Features<'_, T>) -> bool {
 fn in_place<T: Float>(parts: &[Part<'_, T>]) -> Option<GpuValues> {
     let [part] = parts else { return None };
     let GpuRows { table, rows } = part.features.gpu_rows()?;
-    let whole = rows.start.is_multiple_of(ROW_ALIGNMENT) && part.selection.is_all() && part.features.arrival().is_none();
+    let whole = rows.start.is_multiple_of(ROW_ALIGNMENT) && part.selection.is_all() && part.features.row_transform().is_none();
     let stored = part.features.half() == table.half();
     let values = (whole && stored && table.is_read_in_place()).then(|| table.pieces()[0])?;
     Some(GpuValues { first: values.first + rows.start as i64 * values.row_pitch, ..values })

@@ -1,12 +1,12 @@
 //! The rows of a fit on the device, as a column-major matrix. Columns are uploaded into it as they are. Or they were there before.
 
-mod arrival;
 pub mod chunks;
 pub mod download;
 pub mod foreign;
 mod matrix;
 pub mod stream;
 mod table;
+mod transform;
 pub mod upload;
 
 use std::ops::Range;

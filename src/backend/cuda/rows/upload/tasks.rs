@@ -10,7 +10,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::input::features::Values;
 use crate::input::tile::Part;
-use crate::input::transform::Arrival;
+use crate::input::transform::RowTransform;
 
 /// The name of the tasks in errors.
 pub const TASKS: &str = "the list of uploads";
@@ -74,8 +74,8 @@ impl<'a, T: Float + Plain> Source<'a, T> {
     }
 
     /// What happens to the rows after they were sent.
-    pub fn arrival(&self) -> Option<&Arrival> {
-        self.part.features.arrival()
+    pub fn row_transform(&self) -> Option<&RowTransform> {
+        self.part.features.row_transform()
     }
 
     /// Whether the rows are sent row by row.

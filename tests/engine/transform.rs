@@ -54,7 +54,7 @@ fn check<T: Engine>(kind: &str, case: usize) -> bool {
     let what = format!("{kind}, case {case}: n {n}, d {d}, k {k}, cosine: {cosine}, {scaling:?}, sample of {sample:?}");
     let plain = Task { rows: table, weights, k, start, sample, restarts, max_iter, tol, tol_labels: 0.0, seed, cosine: false };
     // Rows that are zero, also only after their scaling, have no direction.
-    let scaled = oracle::arrive(&plain, &scaling).0.rows;
+    let scaled = oracle::transform(&plain, &scaling).0.rows;
     if cosine && scaled.iter().any(|row| row.iter().all(|x| x.to_f64() == 0.0)) {
         return false;
     }
@@ -118,7 +118,7 @@ fn task<T: Engine>(x: &[T], d: usize, estimator: &KMeans) -> Task<T> {
 /// The rows as they arrive, by the oracle and the factors of a fit.
 fn arrived<T: Engine>(x: &[T], d: usize, estimator: &KMeans, fit: &Fitted<T>) -> Vec<T> {
     let factors = fit.model.scaling().map_or(Scaling::None, |scaling| Scaling::Factors(scaling.factors().to_vec()));
-    oracle::arrive(&task(x, d, estimator), &factors).0.rows.concat()
+    oracle::transform(&task(x, d, estimator), &factors).0.rows.concat()
 }
 
 fn models_take_raw_rows_of<T: Engine>() {

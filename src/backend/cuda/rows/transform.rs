@@ -5,7 +5,7 @@ use crate::backend::cuda::arguments::{self, NormaliseArgument, ScaleColumnsArgum
 use crate::backend::cuda::device::{Block, Launch, Plain};
 use crate::base::error::Result;
 use crate::base::float::Float;
-use crate::input::transform::Arrival;
+use crate::input::transform::RowTransform;
 
 /// Values of a column that a block scales.
 const CHUNK: usize = 8_192;
@@ -14,10 +14,10 @@ const COLUMNS: usize = 256;
 
 impl<T: Float + Plain> DeviceRows<T> {
     /// Scales and normalises rows that have just been sent. Their padding stays zero.
-    pub fn arrive(&self, arrival: Option<&Arrival>) -> Result<()> {
-        let Some(arrival) = arrival.filter(|_| self.n > 0) else { return Ok(()) };
+    pub fn transform(&self, row_transform: Option<&RowTransform>) -> Result<()> {
+        let Some(row_transform) = row_transform.filter(|_| self.n > 0) else { return Ok(()) };
         let gpu = &self.queue.gpu;
-        for (group, some) in arrival.factors().chunks(COLUMNS).enumerate() {
+        for (group, some) in row_transform.factors().chunks(COLUMNS).enumerate() {
             let mut factors = [1.0; COLUMNS];
             factors[..some.len()].copy_from_slice(some);
             let x = self.x.at_index(group * COLUMNS * self.stride);
@@ -29,7 +29,7 @@ impl<T: Float + Plain> DeviceRows<T> {
             // because there is one factor per feature.
             unsafe { self.queue.run(&Launch::exactly(kernel, Block::of(THREADS), blocks), &argument)? };
         }
-        if !arrival.directions() {
+        if !row_transform.directions() {
             return Ok(());
         }
         let argument = NormaliseArgument { x: self.x.at(), stride: self.stride as u64, n: self.n as u32, d: self.d as i32 };

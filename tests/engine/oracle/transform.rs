@@ -30,7 +30,7 @@ pub fn direction(values: &[f64]) -> Option<Vec<f64>> {
 }
 
 /// The task with rows and starting centroids as they arrive, and the factors of the columns. No row may be zero with `cosine`.
-pub fn arrive<T: Float>(raw: &Task<T>, scaling: &Scaling) -> (Task<T>, Vec<f64>) {
+pub fn transform<T: Float>(raw: &Task<T>, scaling: &Scaling) -> (Task<T>, Vec<f64>) {
     let d = raw.rows[0].len();
     let positive = |i: &usize| raw.weights.as_ref().is_none_or(|w| w[*i] > 0.0);
     let column = |f: usize, rows: &mut dyn Iterator<Item = usize>| rows.map(|i| raw.rows[i][f].to_f64()).collect::<Vec<f64>>();
