@@ -24,7 +24,7 @@ use super::device::{Buffer, Plain, Queue, product};
 use super::passes::statistics::DevicePasses;
 use super::rows::DeviceRows;
 use super::rows::download::{PIECE, download};
-use super::rows::foreign::is_in_place;
+use super::rows::external::is_in_place;
 use super::rows::upload::upload;
 use crate::backend::answers::{ANSWERS, Answered, Distances, LABELS, Labels, Predictions, every_row};
 use crate::backend::cuda::array::{GpuArray, GpuPredictions};

@@ -10,7 +10,7 @@ use crate::backend::cuda::arguments::{
 };
 use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Launch, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::rows::chunks::{Chunk, Chunks};
-use crate::backend::cuda::rows::foreign::finite_rows;
+use crate::backend::cuda::rows::external::finite_rows;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;

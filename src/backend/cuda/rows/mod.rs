@@ -2,7 +2,7 @@
 
 pub mod chunks;
 pub mod download;
-pub mod foreign;
+pub mod external;
 mod matrix;
 pub mod stream;
 mod table;
@@ -77,7 +77,7 @@ impl<T: Float + Plain> DeviceRows<T> {
         let at = values.address + (values.first as usize * size) as u64;
         // SAFETY: the maker of the table has promised that the values are there as long as it lives, and rows do not outlive it. The
         // table has checked that whole tiles may be read.
-        let x = unsafe { Matrix::foreign(queue, at, product([stride, d - 1]) + Self::stride(n), half) };
+        let x = unsafe { Matrix::external(queue, at, product([stride, d - 1]) + Self::stride(n), half) };
         let weights = if weighted { Some(queue.zeros(Self::stride(n), "the weights")?) } else { None };
         Ok(Self { queue: queue.clone(), x, stride, n, d, weights })
     }

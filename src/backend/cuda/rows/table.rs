@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use super::foreign::host_copy;
+use super::external::host_copy;
 use crate::backend::cuda::device::Gpu;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;

@@ -36,7 +36,7 @@ pub use self::lanes::{BorrowedLane, Lane, Staging, UploadPlan};
 pub use self::tasks::{Source, Task};
 use crate::backend::cuda::device::{Plain, Queue, failed};
 use crate::backend::cuda::rows::DeviceRows;
-use crate::backend::cuda::rows::foreign::take_in;
+use crate::backend::cuda::rows::external::take_in;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::input::fp16::Half;

@@ -56,7 +56,7 @@ enum Values {
 }
 
 /// Rows that another library has, in one of the two float types.
-pub struct Given {
+pub struct ExternalArray {
     values: Values,
     shape: [usize; 2],
     one_dimension: bool,
@@ -69,7 +69,7 @@ fn unreadable(py: Python<'_>, what: &'static str, expected: impl Into<String>, g
     raise(py, &KMeansError::InvalidOption { option: what, expected: expected.into(), got: got.into() })
 }
 
-impl Given {
+impl ExternalArray {
     /// The rows of an object. `what` is what errors call it. `wide`: as float64, whatever type they have.
     pub fn of(object: &Bound<'_, PyAny>, what: &'static str, wide: bool) -> PyResult<Self> {
         let py = object.py();
@@ -159,7 +159,7 @@ impl Given {
         Ok(weights)
     }
 
-    /// The rows as weights: an array of one dimension that was read by [`Given::weights_of`].
+    /// The rows as weights: an array of one dimension that was read by [`ExternalArray::weights_of`].
     pub fn weights(&self) -> Result<Column<'_, f64>> {
         if !self.one_dimension {
             let got = format!("{} x {}", self.shape[0], self.shape[1]);

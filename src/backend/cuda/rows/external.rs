@@ -60,7 +60,7 @@ pub fn take_in<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result
     };
     let mut first = 0;
     for (part, kept) in parts.iter().zip(&kept) {
-        if !rows.x.is_foreign() {
+        if !rows.x.is_external() {
             take_in_features(&rows, part, kept, first)?;
         }
         if let Some(weights) = &rows.weights {
@@ -68,7 +68,7 @@ pub fn take_in<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result
         }
         first += kept.count;
     }
-    if !rows.x.is_foreign() {
+    if !rows.x.is_external() {
         rows.transform(parts[0].features.row_transform())?;
     }
     // The kernels read the bits of the kept rows and, where the caller's memory ends, that of the caller.
@@ -208,6 +208,6 @@ pub fn host_copy<T: Float>(table: &GpuTable<T>) -> Result<HostCopy<T>> {
 fn bitmap(queue: &Queue, at: u64, first: u64, n: usize) -> Result<(Vec<u8>, usize)> {
     let (byte, bit) = (first / 8, (first % 8) as usize);
     // SAFETY: the maker of the table has promised that the bitmap is there.
-    let bits = unsafe { Buffer::<u8>::foreign(at + byte, (bit + n).div_ceil(8), queue.clone()) };
+    let bits = unsafe { Buffer::<u8>::external(at + byte, (bit + n).div_ceil(8), queue.clone()) };
     Ok((bits.to_vec()?, bit))
 }
