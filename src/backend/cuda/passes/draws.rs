@@ -2,7 +2,7 @@
 
 use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::passes::labels::SeedLabels;
-use crate::backend::cuda::passes::many;
+use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::picks;
 use crate::backend::cuda::passes::seeds::{self, DeviceSeeds};
 use crate::backend::cuda::predict::DeviceTable;
@@ -150,6 +150,6 @@ pub fn masses<T: Float + Plain>(chunks: &Chunks<'_, T>, weights: Option<WeightSc
     let queue = chunks.queue();
     let masses = queue.zeros::<u128>(candidates.len() / chunks.d(), WHAT)?;
     let table = DeviceTable::new(queue.gpu.ordinal, candidates, chunks.d())?;
-    chunks.visit(|chunk| many::add_masses(&table, chunk.rows, weights, &masses))?;
+    chunks.visit(|chunk| nearest_batch::add_masses(&table, chunk.rows, weights, &masses))?;
     masses.to_vec()
 }

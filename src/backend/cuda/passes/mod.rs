@@ -5,7 +5,7 @@ pub mod distances;
 pub mod draws;
 pub mod farthest;
 pub mod labels;
-pub mod many;
+pub mod nearest_batch;
 pub mod picks;
 mod plus_plus;
 pub mod samples;

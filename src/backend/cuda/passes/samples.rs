@@ -4,7 +4,7 @@
 use crate::backend::Sample;
 use crate::backend::cuda::arguments::{FoundRowsArgument, SampleArgument};
 use crate::backend::cuda::device::{Plain, Queue, bytes_of, product, sum};
-use crate::backend::cuda::passes::many;
+use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -48,7 +48,7 @@ pub fn candidate_bytes<T: Float + Plain>(
         return 0;
     }
     let of_round = room_for(candidates.of_round, shape.rows);
-    let taken = if lists == 0 { sum([draws, many::bytes::<T>(shape, of_round.max(shape.k), gpu)]) } else { 0 };
+    let taken = if lists == 0 { sum([draws, nearest_batch::bytes::<T>(shape, of_round.max(shape.k), gpu)]) } else { 0 };
     if candidates.rounds == 0 {
         return taken;
     }
@@ -57,7 +57,7 @@ pub fn candidate_bytes<T: Float + Plain>(
     // The numbers of the rows, found and asked for, and their values.
     let round = sum([draws, bytes_of::<u64>(of_round), bytes_of::<u64>(of_round), values(of_round)]);
     let round = round.saturating_add(values(all).saturating_mul(lists));
-    round.max(taken).max(sum([many::bytes::<T>(shape, all, gpu), bytes_of::<u128>(all)]))
+    round.max(taken).max(sum([nearest_batch::bytes::<T>(shape, all, gpu), bytes_of::<u128>(all)]))
 }
 
 /// The numbers of the rows that `find` finds, in ascending order. `n`: the number of all rows.

@@ -7,7 +7,7 @@ use crate::backend::cuda::arguments::{
 };
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::passes::byte_copies::copies_scale;
-use crate::backend::cuda::passes::many;
+use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::plus_plus::StepBuffers;
 use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::rows::DeviceRows;
@@ -200,7 +200,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let queue = &rows.queue;
         if centroids.len() != rows.d {
             if !centroids.is_empty() {
-                many::lower(rows, &self.nearest, centroids, !self.taken)?;
+                nearest_batch::lower(rows, &self.nearest, centroids, !self.taken)?;
                 self.taken = true;
             }
             self.total = totals(queue, self.draws(rows), &self.totals)?;

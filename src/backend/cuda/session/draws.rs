@@ -5,7 +5,7 @@ use super::other_rows::OtherRows;
 use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::passes::draws::{self, DeviceDraws};
 use crate::backend::cuda::passes::labels::SeedLabels;
-use crate::backend::cuda::passes::many;
+use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::picks::batch;
 use crate::backend::{DrawBy, Draws, KeptRows, Picked, PlusPlus, Sample, Sampled};
 use crate::base::error::Result;
@@ -99,7 +99,7 @@ impl<T: Float + Plain> Draws<T> for CudaSession<'_, T> {
     }
 
     fn nearest_of(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>> {
-        many::nearest_of(self.rows.queue(), rows, centroids, self.rows.d())
+        nearest_batch::nearest_of(self.rows.queue(), rows, centroids, self.rows.d())
     }
 
     fn other_rows<'t>(&self, part: &Part<'t, T>, statistics: &'t Statistics, k: usize) -> Option<Box<dyn Draws<T> + 't>> {

@@ -4,7 +4,7 @@
 use crate::backend::cuda::device::{Buffer, Plain, Queue};
 use crate::backend::cuda::passes::draws::{self, DeviceDraws, positive_rows};
 use crate::backend::cuda::passes::labels::SeedLabels;
-use crate::backend::cuda::passes::many;
+use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::picks::batch;
 use crate::backend::cuda::passes::seeds::DeviceSeeds;
 use crate::backend::cuda::rows::chunks::Chunks;
@@ -144,7 +144,7 @@ impl<T: Float + Plain> Draws<T> for OtherRows<'_, T> {
     }
 
     fn nearest_of(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>> {
-        many::nearest_of(self.rows.queue(), rows, centroids, self.rows.d())
+        nearest_batch::nearest_of(self.rows.queue(), rows, centroids, self.rows.d())
     }
 
     fn other_rows<'o>(&self, part: &Part<'o, T>, statistics: &'o Statistics, k: usize) -> Option<Box<dyn Draws<T> + 'o>> {
