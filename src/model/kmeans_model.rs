@@ -369,17 +369,17 @@ impl Placed<'_, KMeansModel> {
     }
 
     #[cfg(all(feature = "python", feature = "cuda"))]
-    pub(crate) fn predict_any_there(&self, features: &AnyFeatures<'_>) -> Result<GpuArray<i32>> {
+    pub(crate) fn predict_any_on_device(&self, features: &AnyFeatures<'_>) -> Result<GpuArray<i32>> {
         self.in_type(features, |model, x| model.predict_there(x), |model, x| model.predict_there(x))
     }
 
     #[cfg(all(feature = "python", feature = "cuda"))]
-    pub(crate) fn predict_distances_any_there(&self, features: &AnyFeatures<'_>) -> Result<GpuPredictions> {
+    pub(crate) fn predict_distances_any_on_device(&self, features: &AnyFeatures<'_>) -> Result<GpuPredictions> {
         self.in_type(features, |model, x| model.predict_distances_there(x), |model, x| model.predict_distances_there(x))
     }
 
     #[cfg(all(feature = "python", feature = "cuda"))]
-    pub(crate) fn transform_any_there(&self, features: &AnyFeatures<'_>) -> Result<GpuArray<f64>> {
+    pub(crate) fn transform_any_on_device(&self, features: &AnyFeatures<'_>) -> Result<GpuArray<f64>> {
         self.in_type(features, |model, x| model.transform_there(x), |model, x| model.transform_there(x))
     }
 

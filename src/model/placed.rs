@@ -139,7 +139,7 @@ impl<T: Predictor> Placed<'_, Model<T>> {
     /// As [`Placed::predict`]. [`KMeansError::InvalidOption`] for rows on the host, and for rows on another GPU than this one.
     #[cfg(feature = "cuda")]
     pub fn predict_there(&self, features: &Features<'_, T>) -> Result<GpuArray<i32>> {
-        self.run(Job::Labels, features, false, T::labels_there)
+        self.run(Job::Labels, features, false, T::labels_on_device)
     }
 
     /// As [`Placed::predict_there`], with the distances to the two nearest centroids.
@@ -148,7 +148,7 @@ impl<T: Predictor> Placed<'_, Model<T>> {
     /// As [`Placed::predict_there`].
     #[cfg(feature = "cuda")]
     pub fn predict_distances_there(&self, features: &Features<'_, T>) -> Result<GpuPredictions> {
-        self.run(Job::Nearest, features, false, T::nearest_there)
+        self.run(Job::Nearest, features, false, T::nearest_on_device)
     }
 
     /// The distances of rows on a GPU to every centroid, as an array there: `(n, k)`, row-major. NaN for a row with a null or a value
@@ -158,7 +158,7 @@ impl<T: Predictor> Placed<'_, Model<T>> {
     /// As [`Placed::predict_there`].
     #[cfg(feature = "cuda")]
     pub fn transform_there(&self, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
-        self.run(Job::Distances, features, false, T::distances_there)
+        self.run(Job::Distances, features, false, T::distances_on_device)
     }
 
     fn run<R>(

@@ -240,9 +240,9 @@ fn predict_external(model: &KMeansModel, rows: &ExternalArray, output: Answer, d
     #[cfg(feature = "cuda")]
     if rows.is_on_gpu() {
         if output == Answer::Label {
-            return Ok(vec![Some(Answers::new(Values::GpuI32(model.predict_any_there(&features)?), [n]))]);
+            return Ok(vec![Some(Answers::new(Values::GpuI32(model.predict_any_on_device(&features)?), [n]))]);
         }
-        let all = model.predict_distances_any_there(&features)?;
+        let all = model.predict_distances_any_on_device(&features)?;
         let distances = [Some(all.nearest), all.seconds];
         let distances = distances.map(|values| values.map(|values| Answers::new(Values::GpuF64(values), [n])));
         return Ok([Some(Answers::new(Values::GpuI32(all.labels), [n]))].into_iter().chain(distances).collect());
@@ -274,7 +274,7 @@ fn transform_external(model: &KMeansModel, rows: &ExternalArray, device: Device)
     let (model, features) = (model.on(device), rows.features()?);
     #[cfg(feature = "cuda")]
     if rows.is_on_gpu() {
-        return Ok(Answers::new(Values::GpuF64(model.transform_any_there(&features)?), shape));
+        return Ok(Answers::new(Values::GpuF64(model.transform_any_on_device(&features)?), shape));
     }
     Ok(Answers::new(Values::F64(model.transform_any(&features)?), shape))
 }

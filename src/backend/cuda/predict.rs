@@ -127,7 +127,7 @@ fn download_distances(distances: &Buffer<f64>, out: &mut [f64]) -> Result<()> {
 }
 
 /// The labels of rows that are on the GPU, as an array there. -1 for rows with a null or a value that is not finite.
-pub fn labels_there<T: Float + Plain>(
+pub fn labels_on_device<T: Float + Plain>(
     table: &DeviceTable<T>,
     features: &Features<'_, T>,
     strategy: Strategy,
@@ -142,7 +142,7 @@ pub fn labels_there<T: Float + Plain>(
 
 /// The labels of rows that are on the GPU, and their distances to the nearest and the second nearest centroid, as arrays there. Rows
 /// without an answer have label -1 and distances of NaN. With one centroid there are no second distances.
-pub fn nearest_there<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuPredictions> {
+pub fn nearest_on_device<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuPredictions> {
     let n = features.n_rows();
     let (labels, nearest, seconds) = (room::<T, i32>(table, n)?, room::<T, f64>(table, n)?, room::<T, f64>(table, n)?);
     let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| {
@@ -164,7 +164,7 @@ pub fn nearest_there<T: Float + Plain>(table: &DeviceTable<T>, features: &Featur
 
 /// The distances of rows that are on the GPU to all centroids, `(n, k)`, row-major, as an array there. They are NaN for rows with a
 /// null or a value that is not finite.
-pub fn distances_there<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
+pub fn distances_on_device<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
     let out = room::<T, f64>(table, product([features.n_rows(), table.k]))?;
     let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| {
         let distances = DistanceBuffers::allocate(queue, rows.n, table.k)?;
