@@ -219,10 +219,10 @@ fn settled<T: Float>(
     watch: &mut Watch<'_>,
 ) -> Result<Run<T>> {
     let start = Instant::now();
-    let (mut run, Assigned { changed, effort, .. }) = labelled(session, centroids, statistics)?;
+    let (mut run, Assigned { changed, work_counts, .. }) = labelled(session, centroids, statistics)?;
     let full = params.output.history == History::Full;
     let total = full.then(|| run.inertia.iter().collect::<ExactSum>().to_f64());
-    let done = Iteration { changed, shift: 0.0, moved: false, seconds: start.elapsed().as_secs_f64(), effort };
+    let done = Iteration { changed, shift: 0.0, moved: false, seconds: start.elapsed().as_secs_f64(), work_counts };
     record(&mut run.history, &done, total, [session.rows(), params.k as u64])?;
     watch.show(changed, 0.0, total, Some(&run.centroids))?;
     Ok(run)
@@ -267,9 +267,9 @@ fn lloyd<T: Float>(
             let total = clusters.as_ref().map(|clusters| clusters.iter().collect::<ExactSum>().to_f64());
             let before: f64 = done.iter().map(|iteration| iteration.seconds).sum();
             let seconds = (start.elapsed().as_secs_f64() - before).max(0.0);
-            let (changed, shift, effort) = (assigned.changed, updated.shift, assigned.effort);
+            let (changed, shift, work_counts) = (assigned.changed, updated.shift, assigned.work_counts);
             moved = updated.moved;
-            record(&mut history, &Iteration { changed, shift, moved, seconds, effort }, total, extent)?;
+            record(&mut history, &Iteration { changed, shift, moved, seconds, work_counts }, total, extent)?;
             inertia = clusters.filter(|_| !moved);
             watch.show(changed, shift, total, Some(&centroids))?;
         }
@@ -293,8 +293,8 @@ fn lloyd<T: Float>(
 
 /// Appends an iteration over so many rows and clusters to the history.
 fn record(history: &mut Vec<HistoryRow>, done: &Iteration, inertia: Option<f64>, [rows, k]: [u64; 2]) -> Result<()> {
-    let (iteration, &Iteration { changed, shift, seconds, effort, .. }) = (history.len() as u32 + 1, done);
-    let (settled, skipped) = (effort.share_settled(rows), effort.share_skipped(rows, k));
+    let (iteration, &Iteration { changed, shift, seconds, work_counts, .. }) = (history.len() as u32 + 1, done);
+    let (settled, skipped) = (work_counts.share_settled(rows), work_counts.share_skipped(rows, k));
     let row = HistoryRow { iteration, changed, shift, inertia, settled, skipped, seconds: Some(seconds) };
     memory::push(history, row, "the history")
 }

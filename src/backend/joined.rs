@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use super::cpu::Method;
 use super::{
-    Advanced, Assigned, DrawBy, Draws, Effort, Far, Iterate, Iteration, KeptRows, Move, Picked, Sample, Sampled, Scales,
-    Session, Stop,
+    Advanced, Assigned, DrawBy, Draws, Far, Iterate, Iteration, KeptRows, Move, Picked, Sample, Sampled, Scales, Session, Stop,
+    WorkCounts,
 };
 use crate::backend::answers::{DISTANCES, Distances, LABELS};
 use crate::backend::update;
@@ -269,9 +269,9 @@ impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
         })?;
         self.merge()?;
         let changed = assigned.iter().map(|assigned| assigned.changed).sum();
-        let effort = assigned.iter().map(|assigned| assigned.effort).reduce(Effort::and).unwrap_or_default();
+        let work_counts = assigned.iter().map(|assigned| assigned.work_counts).reduce(WorkCounts::and).unwrap_or_default();
         let inertia = memory::collected(assigned.into_iter().filter_map(|assigned| assigned.inertia), SESSIONS)?;
-        Ok(Assigned { changed, inertia: want_inertia.then(|| added(inertia)), effort })
+        Ok(Assigned { changed, inertia: want_inertia.then(|| added(inertia)), work_counts })
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
@@ -279,10 +279,10 @@ impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
         let mut scratch = update::Scratch::default();
         loop {
             let start = Instant::now();
-            let Assigned { changed, effort, .. } = self.assign(centroids, false)?;
+            let Assigned { changed, work_counts, .. } = self.assign(centroids, false)?;
             let update::Updated { shift, moved } = update::update(self, centroids, statistics, threads, &mut scratch)?;
             let seconds = start.elapsed().as_secs_f64();
-            memory::push(&mut done, Iteration { changed, shift, moved, seconds, effort }, "the history")?;
+            memory::push(&mut done, Iteration { changed, shift, moved, seconds, work_counts }, "the history")?;
             watch.show(changed, shift, None, Some(centroids))?;
             if stop.after(changed, shift) || done.len() as u32 == limit {
                 return Ok(Advanced { done, assigned: None });

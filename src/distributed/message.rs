@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::by_values::Beginning;
-use crate::backend::{DrawBy, Effort, Far, Move, Sample};
+use crate::backend::{DrawBy, Far, Move, Sample, WorkCounts};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::names::Names;
@@ -331,7 +331,7 @@ pub enum Reply {
     Assigned {
         changed: u64,
         inertia: Option<Vec<u128>>,
-        effort: Effort,
+        work_counts: WorkCounts,
         sums: Sums,
     },
     Sums(Sums),

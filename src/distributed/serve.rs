@@ -347,7 +347,7 @@ fn answer_call<T: Float>(session: &mut dyn Session<T>, call: Call, part: &Part<'
         Call::Assign { centroids, want_inertia } => {
             let assigned = session.assign(&typed::<T>(&centroids)?, want_inertia)?;
             let sums = sums(session.cluster_sums()?)?;
-            Reply::Assigned { changed: assigned.changed, inertia: assigned.inertia, effort: assigned.effort, sums }
+            Reply::Assigned { changed: assigned.changed, inertia: assigned.inertia, work_counts: assigned.work_counts, sums }
         }
         Call::Farthest { count, donors } => Reply::Far(session.farthest(count.min(session.rows() as usize), &donors)?),
         Call::Relocate(moves) => {

@@ -194,8 +194,8 @@ fn iterate<T: Float>(
         if let Some(assigned) = assigned {
             let updated = update::update(session, centroids, statistics, 0, &mut update::Scratch::default())?;
             let seconds = (begin.elapsed().as_secs_f64() - seconds).max(0.0);
-            let (Assigned { changed, effort, .. }, update::Updated { shift, moved }) = (assigned, updated);
-            iterations.push(Iteration { changed, shift, moved, seconds, effort });
+            let (Assigned { changed, work_counts, .. }, update::Updated { shift, moved }) = (assigned, updated);
+            iterations.push(Iteration { changed, shift, moved, seconds, work_counts });
         }
     }
     Ok(iterations)

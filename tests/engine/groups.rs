@@ -59,7 +59,7 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
         let advanced = session.advance(&mut centroids, stop, limit, &mut Watch::default()).unwrap();
         history.extend(advanced.done.iter().map(|done| (done.changed, done.shift.to_bits())));
         let done = advanced.done.len().max(1) as f64;
-        share = advanced.done.iter().map(|done| done.effort.scores.unwrap_or(u64::MAX) as f64).sum::<f64>()
+        share = advanced.done.iter().map(|done| done.work_counts.scores.unwrap_or(u64::MAX) as f64).sum::<f64>()
             / (kept * k) as f64
             / done;
         if advanced.assigned.is_none() {

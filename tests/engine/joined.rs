@@ -24,7 +24,7 @@ fn of_session<T: Engine>(mut session: Box<dyn Session<T> + '_>, start: &[T], lim
     session.reset().unwrap();
     let advanced = session.advance(&mut centroids, stop, limit, &mut Watch::default()).unwrap();
     assert_eq!(advanced.assigned, None);
-    assert!(advanced.done.iter().all(|done| done.effort.settled.is_some()));
+    assert!(advanced.done.iter().all(|done| done.work_counts.settled.is_some()));
     let iterations = advanced.done.iter().map(|done| (done.changed, done.shift.to_bits())).collect();
     session.assign(&centroids, false).unwrap();
     let sizes = session.sizes().unwrap();

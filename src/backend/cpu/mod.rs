@@ -47,7 +47,7 @@ use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, Worker, given};
 use self::seeds::Seeds;
 use self::tasks::{TaskRows, split_off};
 use super::centre::middle;
-use super::{Assigned, Effort, Far, Iterate, Move, Scales};
+use super::{Assigned, Far, Iterate, Move, Scales, WorkCounts};
 use crate::backend::answers::{Distances, LABELS};
 use crate::backend::cpu::deltas::{MoveRows, Moved};
 use crate::base::error::Result;
@@ -263,7 +263,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
             self.pass(Pass::Assign { sums: true, inertia: want_inertia })?;
         }
         let InDoubt { few, all } = self.take_in_doubt();
-        let effort = Effort { settled: Some(few + all), scores };
+        let work_counts = WorkCounts { settled: Some(few + all), scores };
         let mut changed = 0;
         for worker in &mut self.workers {
             worker.deltas.flush(&self.quantiser, &mut self.cluster_sums);
@@ -275,7 +275,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
             // An assign by groups adds up no distances.
             (true, Some(_)) => Some(self.inertia(Scales::Same(self.statistics.distances))?),
         };
-        Ok(Assigned { changed, inertia, effort })
+        Ok(Assigned { changed, inertia, work_counts })
     }
 
     fn cluster_sums(&mut self) -> Result<&ClusterSums> {

@@ -38,7 +38,7 @@ use super::step::choice::choose;
 use super::step::{Fit, Step};
 use super::update::Update;
 use crate::backend::answers::Distances;
-use crate::backend::{Advanced, Assigned, Effort, Far, Iterate, Move, Scales, Stop};
+use crate::backend::{Advanced, Assigned, Far, Iterate, Move, Scales, Stop, WorkCounts};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -130,10 +130,10 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     }
 
     /// What an assign took: settled rows, and scores if the step counts them. Other steps compute all scores.
-    fn effort(&self, settled: u64, scores: u64) -> Effort {
+    fn work_counts(&self, settled: u64, scores: u64) -> WorkCounts {
         // Where several GPUs exchange their sums, the counts are already those of all of them.
         let all = if self.state.port.is_some() { 0 } else { self.scores_of_step() };
-        Effort { settled: Some(settled), scores: Some(if all == 0 { scores } else { all }) }
+        WorkCounts { settled: Some(settled), scores: Some(if all == 0 { scores } else { all }) }
     }
 
     /// Whether all rows are on the GPU.
@@ -218,10 +218,10 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
             self.update.fold(&self.state)?;
         }
         let control = self.update.read_control()?;
-        let effort = self.effort(control.all_settled(), control.scores);
+        let work_counts = self.work_counts(control.all_settled(), control.scores);
         let changed = host.as_ref().map_or(control.changed, |sums| sums.changed);
         self.cluster_sums = host.map(|sums| sums.cluster_sums);
-        Ok(Assigned { changed, inertia: inertia.map(Inertia::total).transpose()?, effort })
+        Ok(Assigned { changed, inertia: inertia.map(Inertia::total).transpose()?, work_counts })
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {

@@ -68,7 +68,7 @@ pub fn advance<T: Float + Plain>(
             shift: record.shift,
             moved: record.moved != 0,
             seconds: record.nanoseconds as f64 * 1e-9,
-            effort: sessions[0].effort(record.settled, record.scores),
+            work_counts: sessions[0].work_counts(record.settled, record.scores),
         }));
         // Of a batch, the device has the centroids after the last iteration. If clusters are empty, it has moved them already.
         let now = &sessions[0].state.centroids.now;
@@ -84,8 +84,8 @@ pub fn advance<T: Float + Plain>(
             if control.stop == STOP_EMPTY {
                 // The clusters that are not empty have already moved. Go back to the centroids that the rows were assigned to.
                 sessions.iter_mut().for_each(|session| session.update.undo(&mut session.state));
-                let effort = sessions[0].effort(control.all_settled(), control.scores);
-                advanced.assigned = Some(Assigned { changed: control.changed, inertia: None, effort });
+                let work_counts = sessions[0].work_counts(control.all_settled(), control.scores);
+                advanced.assigned = Some(Assigned { changed: control.changed, inertia: None, work_counts });
             }
             sessions[0].state.centroids.now.read(0, centroids)?;
             return Ok(advanced);
@@ -111,7 +111,7 @@ pub fn assign<T: Float + Plain>(
     })?;
     fold_total(sessions, Of::Step)?;
     let control = control(sessions)?;
-    let effort = sessions[0].effort(control.all_settled(), control.scores);
+    let work_counts = sessions[0].work_counts(control.all_settled(), control.scores);
     let mut inertia: Option<Vec<u128>> = None;
     for more in inertias.into_iter().flatten() {
         let more = more.total()?;
@@ -120,7 +120,7 @@ pub fn assign<T: Float + Plain>(
             Some(all) => all.iter_mut().zip(more).for_each(|(all, more)| *all += more),
         }
     }
-    Ok(Assigned { changed: control.changed, inertia, effort })
+    Ok(Assigned { changed: control.changed, inertia, work_counts })
 }
 
 /// Moves rows of all sessions and their contributions to other clusters. Rows are counted from the first session's first row.
