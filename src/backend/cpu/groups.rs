@@ -38,7 +38,7 @@ mod task;
 use self::int_dot::ByCopies;
 #[cfg(feature = "bench")]
 pub use self::int_dot::seconds_a_score;
-pub use self::method::{Chosen, Method};
+pub use self::method::{LabelPlan, Method};
 use self::partition::Groups;
 use self::plan::{Rows, pays};
 use self::scores::GROUPS;
@@ -168,7 +168,7 @@ impl<T: Float> CpuSession<'_, T> {
         };
         let (step, copied) = match make_room() {
             Err(KMeansError::NoMemory { .. }) => {
-                self.chosen = Chosen::NoMemory;
+                self.plan = LabelPlan::NoMemory;
                 self.give_up_groups();
                 return Ok(None);
             }
@@ -230,7 +230,7 @@ impl<T: Float> CpuSession<'_, T> {
         };
         if pruning.by_copies.as_mut().is_some_and(|by_copies| by_copies.gives_up(is_doubtful)) {
             pruning.by_copies = None;
-            self.chosen = self.chosen.without_copies();
+            self.plan = self.plan.without_copies();
             pruning.kept.iter_mut().for_each(|sorted| sorted.copies = None);
         }
         // Without their copies, such rows are gathered.
@@ -243,7 +243,7 @@ impl<T: Float> CpuSession<'_, T> {
             let groups = pruning.groups.count();
             if pruning.is_fresh() || groups == 1 {
                 if groups > 1 {
-                    self.chosen = Chosen::GivenUp { groups, remained: share.into() };
+                    self.plan = LabelPlan::GivenUp { groups, remained: share.into() };
                 }
                 self.give_up_groups();
             } else {

@@ -42,7 +42,7 @@ pub use least::LeastDistances;
 pub use settle::InDoubt;
 
 use self::assign::{Assigner, TwoNearest};
-use self::groups::{Chosen, GroupPruning};
+use self::groups::{GroupPruning, LabelPlan};
 use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, Worker, given};
 use self::seeds::Seeds;
 use self::tasks::{TaskRows, split_off};
@@ -98,7 +98,7 @@ pub struct CpuSession<'a, T> {
     pruning: Option<GroupPruning<T>>,
     decided: bool,
     /// What was decided, and why.
-    chosen: Chosen,
+    plan: LabelPlan,
 }
 
 impl<'a, T: Float> CpuSession<'a, T> {
@@ -133,7 +133,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             use_int_dot: UseIntDot::default(),
             pruning: None,
             decided: false,
-            chosen: Chosen::ALL,
+            plan: LabelPlan::ALL,
         };
         let mut first = 0;
         for start in (0..n).step_by(task) {
@@ -322,7 +322,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
     }
 
     fn method(&self) -> Option<Method> {
-        Some(Method { set: self.set, chosen: self.chosen })
+        Some(Method { set: self.set, plan: self.plan })
     }
 
     fn labels(&self) -> Result<Vec<u32>> {

@@ -8,12 +8,12 @@ use crate::simd::{DotUnit, InstructionSet};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Method {
     pub(in crate::backend::cpu) set: InstructionSet,
-    pub(in crate::backend::cpu) chosen: Chosen,
+    pub(in crate::backend::cpu) plan: LabelPlan,
 }
 
 /// What a session chose. Shares are those of the scores of rows and centroids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Chosen {
+pub enum LabelPlan {
     /// All centroids, because there is no memory for groups of rows.
     NoMemory,
     /// All centroids, because this share of a sample would remain, or because there are too few rows or clusters to look at a sample. Maybe by
@@ -49,7 +49,7 @@ impl fmt::Display for PerMille {
     }
 }
 
-impl Chosen {
+impl LabelPlan {
     /// What small fits choose.
     pub const ALL: Self = Self::All { remains: None, copies: None };
 
@@ -67,17 +67,17 @@ impl Chosen {
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const ALL: &str = "rows are compared with all centroids";
-        let Self { set, chosen } = self;
-        match chosen {
-            Chosen::NoMemory => write!(f, "{ALL}, because there is no memory for groups of rows")?,
-            Chosen::All { remains, copies } => {
+        let Self { set, plan } = self;
+        match plan {
+            LabelPlan::NoMemory => write!(f, "{ALL}, because there is no memory for groups of rows")?,
+            LabelPlan::All { remains, copies } => {
                 match remains {
                     None => write!(f, "{ALL}, because there are few rows or few clusters")?,
                     Some(share) => write!(f, "{ALL}, because groups of rows would leave {share} of the distances in a sample")?,
                 }
                 copies.iter().try_for_each(|copies| copies.fmt(f))?;
             }
-            Chosen::Groups { groups, remains, copies } => {
+            LabelPlan::Groups { groups, remains, copies } => {
                 write!(
                     f,
                     "rows lie in {groups} groups and are compared with the centroids near them, which leaves {remains} of the"
@@ -85,7 +85,7 @@ impl fmt::Display for Method {
                 f.write_str(" distances in a sample")?;
                 copies.iter().try_for_each(|copies| copies.fmt(f))?;
             }
-            Chosen::GivenUp { groups, remained } => {
+            LabelPlan::GivenUp { groups, remained } => {
                 write!(f, "{ALL}, because {groups} groups of rows left {remained} of the distances")?;
             }
         }
@@ -108,18 +108,18 @@ mod tests {
 
     unit_test!(a_method_is_a_sentence);
     fn a_method_is_a_sentence() {
-        let said = |chosen| Method { set: InstructionSet::Avx2, chosen }.to_string();
+        let said = |plan| Method { set: InstructionSet::Avx2, plan }.to_string();
         let copies = Some(Copied { unit: DotUnit::Avx2, given_up: false });
-        let near = Chosen::Groups { groups: 32, remains: 0.1147.into(), copies };
+        let near = LabelPlan::Groups { groups: 32, remains: 0.1147.into(), copies };
         assert_eq!(
             said(near),
             "rows lie in 32 groups and are compared with the centroids near them, which leaves 11.5 % of the distances in a \
              sample; first by copies in bytes (AVX-VNNI); instructions: AVX2"
         );
         assert!(said(near.without_copies()).contains("(AVX-VNNI), until these left too many rows in doubt; "));
-        let few = said(Chosen::All { remains: None, copies });
+        let few = said(LabelPlan::All { remains: None, copies });
         assert!(few.contains("few clusters; first by copies in bytes (AVX-VNNI); "), "{few}");
-        let given_up = said(Chosen::GivenUp { groups: 8, remained: 2.0.into() });
+        let given_up = said(LabelPlan::GivenUp { groups: 8, remained: 2.0.into() });
         assert!(given_up.starts_with("rows are compared with all centroids, because 8 groups of rows left 100.0 % of"));
     }
 }

@@ -3,7 +3,7 @@
 
 use super::guess::Guess;
 use super::int_dot::{ByCopies, Copies};
-use super::method::{Chosen, Copied, PerMille};
+use super::method::{Copied, LabelPlan, PerMille};
 use super::partition::Groups;
 use super::sorted::{self, Sorted};
 use super::{BLOCK, GROUPS, GroupPruning, GroupStep, MOST_GROUPS, UseGroups, UseIntDot};
@@ -124,12 +124,12 @@ impl<T: Float> CpuSession<'_, T> {
         let planned = match &mut self.pruning {
             Some(pruning) => pruning.regroup(centroids, self.d),
             None if self.decided => Ok(()),
-            None => self.plan_pruning(centroids).map(|(pruning, chosen)| (self.pruning, self.chosen) = (pruning, chosen)),
+            None => self.plan_pruning(centroids).map(|(pruning, plan)| (self.pruning, self.plan) = (pruning, plan)),
         };
         self.decided = true;
         match planned {
             Err(KMeansError::NoMemory { .. }) => {
-                self.chosen = Chosen::NoMemory;
+                self.plan = LabelPlan::NoMemory;
                 self.give_up_groups();
             }
             planned => planned?,
@@ -144,11 +144,11 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     /// Decides before the first assign whether rows are compared with near centroids only, and whether by integer copies first.
-    fn plan_pruning(&self, centroids: &[T]) -> Result<(Option<GroupPruning<T>>, Chosen)> {
+    fn plan_pruning(&self, centroids: &[T]) -> Result<(Option<GroupPruning<T>>, LabelPlan)> {
         let d = self.d;
         let is_asked = self.use_groups != UseGroups::Auto || self.use_int_dot != UseIntDot::Auto;
         if self.labels.is_empty() || (self.labels.len() < FEWEST_ROWS && !is_asked) {
-            return Ok((None, Chosen::ALL));
+            return Ok((None, LabelPlan::ALL));
         }
         let parts = self.parts(TIMES_WORK)?;
         let longest = parts.iter().map(|part| part.physical.len()).max().unwrap_or(0);
@@ -184,14 +184,16 @@ impl<T: Float> CpuSession<'_, T> {
         if may_be_kept && !is_kept {
             planned = self.plan_groups(centroids, longest, false)?;
         }
-        let mut chosen = match &planned {
-            Planned::Groups(groups, share) => Chosen::Groups { groups: groups.count(), remains: (*share).into(), copies: None },
-            Planned::None(share) => Chosen::All { remains: share.map(PerMille::from), copies: None },
+        let mut plan = match &planned {
+            Planned::Groups(groups, share) => {
+                LabelPlan::Groups { groups: groups.count(), remains: (*share).into(), copies: None }
+            }
+            Planned::None(share) => LabelPlan::All { remains: share.map(PerMille::from), copies: None },
         };
         let groups = match (planned, &copies) {
             (Planned::Groups(groups, _), _) => groups,
             (Planned::None(_), Some(_)) => Groups::new(centroids, d, 1)?,
-            (Planned::None(_), None) => return Ok((None, chosen)),
+            (Planned::None(_), None) => return Ok((None, plan)),
         };
         if let (Some(copies), UseIntDot::Auto) = (&mut copies, self.use_int_dot)
             && let [_, Some(words)] = DotUnit::detect()
@@ -219,17 +221,17 @@ impl<T: Float> CpuSession<'_, T> {
             let lanes = copies.as_ref().map(|copies| copies.unit.lanes(d));
             let sorted = pruning.parts.iter().map(|part| Sorted::kept([d, part.physical.len(), count], layout, lanes));
             match memory::try_collected(sorted, GROUPS) {
-                Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(pruning), chosen)),
+                Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(pruning), plan)),
                 kept => pruning.kept = kept?,
             }
         }
         if let Some(copies) = copies {
-            if let Chosen::Groups { copies: copied, .. } | Chosen::All { copies: copied, .. } = &mut chosen {
+            if let LabelPlan::Groups { copies: copied, .. } | LabelPlan::All { copies: copied, .. } = &mut plan {
                 *copied = Some(Copied { unit: copies.unit, given_up: false });
             }
             pruning.by_copies = Some(ByCopies::new(copies, pruning.groups.count())?);
         }
-        Ok((Some(pruning), chosen))
+        Ok((Some(pruning), plan))
     }
 
     /// Whether rows should be compared with near centroids only. `longest`: the rows of the longest part. `is_kept`: whether sorted rows are kept.
