@@ -8,7 +8,7 @@ pub mod plus_plus;
 mod random;
 mod sample;
 mod table;
-mod undrawn;
+mod without_replacement;
 
 pub use self::distinct::distinct_rows;
 use self::table::Table;

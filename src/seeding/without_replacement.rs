@@ -10,7 +10,7 @@ use crate::base::memory;
 const OF_BUCKET: u64 = 32;
 
 /// The numbers below `n` that are not drawn yet.
-pub struct Undrawn {
+pub struct WithoutReplacement {
     n: u64,
     /// Numbers of a bucket.
     width: u64,
@@ -20,7 +20,7 @@ pub struct Undrawn {
     left: Vec<u64>,
 }
 
-impl Undrawn {
+impl WithoutReplacement {
     /// All numbers below `n`. About `draws` of them will be drawn.
     pub fn new(n: u64, draws: u64) -> Result<Self> {
         let width = n.div_ceil((draws / OF_BUCKET).max(1)).max(1);
@@ -94,12 +94,12 @@ mod tests {
     unit_test!(draws_are_those_from_a_list);
     fn draws_are_those_from_a_list() {
         for (n, draws) in [(1, 1), (10, 10), (1_000, 1_000), (997, 300), (40_000, 50), (1 << 12, 1 << 10)] {
-            let (mut list, mut undrawn) = ((0..n).collect::<Vec<u64>>(), Undrawn::new(n, draws).unwrap());
+            let (mut list, mut left) = ((0..n).collect::<Vec<u64>>(), WithoutReplacement::new(n, draws).unwrap());
             let mut state = n;
             for _ in 0..draws {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let target = (state >> 33) % list.len() as u64;
-                assert_eq!(undrawn.take(target).unwrap(), list.remove(target as usize));
+                assert_eq!(left.take(target).unwrap(), list.remove(target as usize));
             }
         }
     }
