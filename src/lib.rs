@@ -75,7 +75,7 @@ pub use input::fp16::Half;
 pub use input::gpu_table::{GpuTable, GpuValues, ValueType};
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
-pub use model::{Fitted, HistoryRow, Model, Placed, Scaling, Settings};
+pub use model::{DeviceModel, Fitted, HistoryRow, Model, Scaling, Settings};
 pub use simd::{DotUnit, InstructionSet};
 
 /// The README's Rust examples run as tests.

@@ -12,7 +12,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::Device;
-use crate::model::{AnyModel, FeatureLayout, KMeansModel, Model, Placed};
+use crate::model::{AnyModel, DeviceModel, FeatureLayout, KMeansModel, Model};
 
 impl KMeansModel {
     /// A frame of `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column per feature in the
@@ -144,7 +144,7 @@ impl KMeansModel {
 }
 
 /// The errors are those of the model's own methods. A device that was demanded and cannot be used is an error too.
-impl Placed<'_, KMeansModel> {
+impl DeviceModel<'_, KMeansModel> {
     /// As [`KMeansModel::predict`].
     pub fn predict(&self, df: &DataFrame) -> Result<UInt32Chunked> {
         self.predict_columns(&self.model.select(df)?)

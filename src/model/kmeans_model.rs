@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Derived, HistoryRow, Model, Placed, Ran, Scaling, Settings};
+use super::{Derived, DeviceModel, HistoryRow, Model, Ran, Scaling, Settings};
 use crate::backend::answers::Labels;
 #[cfg(feature = "polars")]
 use crate::backend::answers::Predictions;
@@ -308,9 +308,9 @@ impl KMeansModel {
         matches!(self.model, AnyModel::F32(_))
     }
 
-    /// The model on a device. [`Placed`] gives the same predictions, with the same bits.
-    pub fn on(&self, device: Device) -> Placed<'_, Self> {
-        Placed::new(self, device)
+    /// The model on a device. [`DeviceModel`] gives the same predictions, with the same bits.
+    pub fn on(&self, device: Device) -> DeviceModel<'_, Self> {
+        DeviceModel::new(self, device)
     }
 
     /// Refuses a model from bytes or a file whose parts do not fit together. Every error says that the model is at fault.
@@ -350,7 +350,7 @@ impl KMeansModel {
     }
 }
 
-impl Placed<'_, KMeansModel> {
+impl DeviceModel<'_, KMeansModel> {
     pub(crate) fn predict_any(&self, features: &AnyFeatures<'_>) -> Result<Labels> {
         self.in_type(features, |model, x| model.predict(x), |model, x| model.predict(x))
     }
@@ -388,8 +388,8 @@ impl Placed<'_, KMeansModel> {
     fn in_type<R>(
         &self,
         features: &AnyFeatures<'_>,
-        narrow: impl FnOnce(Placed<'_, Model<f32>>, &Features<'_, f32>) -> Result<R>,
-        wide: impl FnOnce(Placed<'_, Model<f64>>, &Features<'_, f64>) -> Result<R>,
+        narrow: impl FnOnce(DeviceModel<'_, Model<f32>>, &Features<'_, f32>) -> Result<R>,
+        wide: impl FnOnce(DeviceModel<'_, Model<f64>>, &Features<'_, f64>) -> Result<R>,
     ) -> Result<R> {
         let _environment = FloatEnvironment::default_rounding();
         let (whole, device) = (self.model, self.device);

@@ -3,11 +3,11 @@
 //! [`Model`] is the model of the engine, in one float type. [`KMeansModel`] is the model that users of frames, batches and
 //! files get: it has either float type, and the names of its columns.
 
+mod device_model;
 #[cfg(feature = "arrow")]
 mod file;
 #[cfg(feature = "serde")]
 mod kmeans_model;
-mod placed;
 pub(crate) mod predict;
 mod scaling;
 mod settings;
@@ -15,11 +15,11 @@ mod tables;
 #[cfg(any(feature = "arrow", feature = "polars"))]
 mod wire;
 
+pub use device_model::DeviceModel;
 #[cfg(feature = "serde")]
 pub(crate) use kmeans_model::AnyFeatures;
 #[cfg(feature = "serde")]
 pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
-pub use placed::Placed;
 pub use scaling::Scaling;
 pub use settings::Settings;
 #[cfg(any(feature = "arrow", feature = "polars"))]
@@ -245,9 +245,9 @@ impl<T: Float> Model<T> {
 }
 
 impl<T: Predictor> Model<T> {
-    /// The model on a device. [`Placed`] gives the same predictions, with the same bits.
-    pub fn on(&self, device: Device) -> Placed<'_, Self> {
-        Placed::new(self, device)
+    /// The model on a device. [`DeviceModel`] gives the same predictions, with the same bits.
+    pub fn on(&self, device: Device) -> DeviceModel<'_, Self> {
+        DeviceModel::new(self, device)
     }
 
     /// The exact label of every row. A row with a null or a value that is not finite has none. This method and those below run

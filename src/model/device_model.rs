@@ -31,21 +31,21 @@ use crate::model::predict::{Predictor, Rows};
 /// # Ok::<(), polars_kmeans::KMeansError>(())
 /// ```
 #[derive(Debug)]
-pub struct Placed<'m, M> {
+pub struct DeviceModel<'m, M> {
     pub(crate) model: &'m M,
     pub(crate) device: Device,
     strategy: Strategy,
 }
 
-impl<M> Clone for Placed<'_, M> {
+impl<M> Clone for DeviceModel<'_, M> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<M> Copy for Placed<'_, M> {}
+impl<M> Copy for DeviceModel<'_, M> {}
 
-impl<'m, M> Placed<'m, M> {
+impl<'m, M> DeviceModel<'m, M> {
     pub(crate) fn new(model: &'m M, device: Device) -> Self {
         Self { model, device, strategy: Strategy::Default }
     }
@@ -58,7 +58,7 @@ impl<'m, M> Placed<'m, M> {
     }
 }
 
-impl<T: Predictor> Placed<'_, Model<T>> {
+impl<T: Predictor> DeviceModel<'_, Model<T>> {
     /// The device that this many rows would run on, and why.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl<T: Predictor> Placed<'_, Model<T>> {
     /// As [`Model::predict`].
     ///
     /// # Errors
-    /// As [`Model::predict`], and [`Placed::choice`].
+    /// As [`Model::predict`], and [`DeviceModel::choice`].
     pub fn predict(&self, features: &Features<'_, T>) -> Result<Labels> {
         self.run(Job::Labels, features, false, T::labels)
     }
@@ -99,7 +99,7 @@ impl<T: Predictor> Placed<'_, Model<T>> {
     /// As [`Model::predict_distances`].
     ///
     /// # Errors
-    /// As [`Placed::predict`].
+    /// As [`DeviceModel::predict`].
     pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Predictions> {
         self.run(Job::Nearest, features, false, T::nearest)
     }
@@ -107,7 +107,7 @@ impl<T: Predictor> Placed<'_, Model<T>> {
     /// As [`Model::transform`].
     ///
     /// # Errors
-    /// As [`Placed::predict`].
+    /// As [`DeviceModel::predict`].
     pub fn transform(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
         self.run(Job::Distances, features, false, T::distances)
     }
@@ -115,7 +115,7 @@ impl<T: Predictor> Placed<'_, Model<T>> {
     /// As [`Model::score`].
     ///
     /// # Errors
-    /// As [`Model::score`], and [`Placed::choice`].
+    /// As [`Model::score`], and [`DeviceModel::choice`].
     pub fn score(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
         if let Some(weights) = weights
             && weights.len() != features.n_rows()
@@ -136,16 +136,16 @@ impl<T: Predictor> Placed<'_, Model<T>> {
     /// The labels of rows on a GPU, as an array there: -1 for a row with a null or a value that is not finite.
     ///
     /// # Errors
-    /// As [`Placed::predict`]. [`KMeansError::InvalidOption`] for rows on the host, and for rows on another GPU than this one.
+    /// As [`DeviceModel::predict`]. [`KMeansError::InvalidOption`] for rows on the host, and for rows on another GPU than this one.
     #[cfg(feature = "cuda")]
     pub fn predict_there(&self, features: &Features<'_, T>) -> Result<GpuArray<i32>> {
         self.run(Job::Labels, features, false, T::labels_on_device)
     }
 
-    /// As [`Placed::predict_there`], with the distances to the two nearest centroids.
+    /// As [`DeviceModel::predict_there`], with the distances to the two nearest centroids.
     ///
     /// # Errors
-    /// As [`Placed::predict_there`].
+    /// As [`DeviceModel::predict_there`].
     #[cfg(feature = "cuda")]
     pub fn predict_distances_there(&self, features: &Features<'_, T>) -> Result<GpuPredictions> {
         self.run(Job::Nearest, features, false, T::nearest_on_device)
@@ -155,7 +155,7 @@ impl<T: Predictor> Placed<'_, Model<T>> {
     /// that is not finite.
     ///
     /// # Errors
-    /// As [`Placed::predict_there`].
+    /// As [`DeviceModel::predict_there`].
     #[cfg(feature = "cuda")]
     pub fn transform_there(&self, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
         self.run(Job::Distances, features, false, T::distances_on_device)
