@@ -91,7 +91,7 @@ pub const PANEL: usize = 64;
 /// copies are `x^ = fl32(s fl_T(x' - m))`. So
 ///
 /// ```text
-/// |x^ - x| <= q |x| + w,  |c^ - c| <= q |c| + w,   q = 1.001 u,  w = sqrt(d) 2^-149   (one rounding for float32, two for float64)
+/// |x^ - x| <= q |x| + w,  |c^ - c| <= q |c| + w,   q = 1.001 u,  w = sqrt(d) 2^-149  (one rounding for float32, two for float64)
 /// |x^.c^ - x.c|          <= 2.01 q |x| |c| + 1.01 w (|x| + |c|) + w^2
 /// |y_j - (p_j - x^.c^)|  <= gamma_m(u) |x^| |c^| + 1.001 u |p_j| + d 2^-148       m = min(d, PANEL) + ceil(d / PANEL)
 /// ```

@@ -1,8 +1,8 @@
 //! START HERE: the whole algorithm. `fit/rows.rs` has the way of the rows to it.
 //!
 //! ```text
-//! rows arrive: scaled, normalised, if so asked                       src/input/transform.rs
-//! rows are sorted by their values, if so asked                       src/fit/order.rs
+//! rows are transformed: scaled, normalised, if asked                 src/input/transform.rs
+//! rows are sorted by their values, if asked                          src/fit/order.rs
 //! best of `restarts`:
 //!   centroids = seed(...)                                            src/seeding
 //!   for it in 1..=max_iter:
@@ -10,7 +10,7 @@
 //!     update: relocate into empty clusters, then exact means         src/backend/update.rs
 //!     stop if changed <= tol_labels * n or shift <= tol * variance
 //!   one assign more if the centroids moved since the last one
-//! clusters are numbered by their sizes or a feature, if so asked     src/fit/sort_by.rs
+//! clusters are numbered by their sizes or a feature, if asked        src/fit/sort_by.rs
 //! ```
 //! S. P. Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982), doi:10.1109/TIT.1982.1056489.
 //! Labels are exact and every sum is an integer, so the result does not depend on the backend, threads or chunking.

@@ -331,7 +331,7 @@ impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
     }
 
     fn method(&self) -> Option<Method> {
-        // That of the first rows.
+        // The method of the session of the first rows.
         self.sessions.first().and_then(|session| session.method())
     }
 

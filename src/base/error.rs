@@ -152,7 +152,10 @@ pub enum KMeansError {
     )]
     NotFinite { column: String, nulls: u64, nans: u64, infinities: u64 },
     /// Values have magnitudes for which distances cannot be computed.
-    #[error("{what}: expected a largest magnitude of {}, got {got:e}", if *.got < 1.0 { "0 or at least 2^-450" } else { "at most 2^450" })]
+    #[error(
+        "{what}: expected a largest magnitude of {}, got {got:e}",
+        if *.got < 1.0 { "0 or at least 2^-450" } else { "at most 2^450" }
+    )]
     MagnitudeOutOfRange { what: String, got: f64 },
     /// A column's values overflow or vanish when they are scaled.
     #[error(

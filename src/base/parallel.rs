@@ -173,7 +173,7 @@ fn with_help(helpers: usize, help: &(dyn Fn() + Sync), work_here: &mut dyn FnMut
 }
 
 /// Does work on each of these items at the same time, with a thread for each. For work that mostly waits for something else than this
-/// CPU. Returns the results in order, or the first error. Where the system has no thread left, the others do more.
+/// CPU. Returns the results in order, or the first error. Where the system has no thread left, the threads that there are do more.
 pub fn at_once<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + Sync) -> Result<Vec<R>> {
     const WHAT: &str = "the results of several threads";
     let count = items.len();

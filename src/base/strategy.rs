@@ -63,7 +63,7 @@ strategies! {
         #[default]
         Default "default" "ours",
         /// Keeps bounds of each row from iteration to iteration: one for its centroid and one for each group of centroids. Rows
-        /// whose bounds prove that their label stays are not looked at. The others are compared with the groups that may hold
+        /// whose bounds prove that their label stays are not looked at. Other rows are compared with the groups that may hold
         /// their label.
         Yinyang "yinyang" "ours; bounds as Ding et al. 2015",
         /// Keeps rows in registers. One pass finds labels and the sums of rows that changed. At most 12 features.

@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! g = gamma_(d+2)(v)    S = (1 +- g) D +- eta,  eta <= d 2^-1074     a reference distance (v: 2^-53)
-//! U >= S_i(x)           for all x of the box: the chain over max(fl(c - low), fl(high - c)), as rounding is monotone (see `skip.rs`)
+//! U >= S_i(x)           for all x of the box: the chain over max(fl(c - low), fl(high - c)); rounding is monotone (`skip.rs`)
 //! ```
 //! Then for every x of the box
 //!

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! x^ = a X,  c^_j = b_j Y_j       bytes: integers X and Y from -127 to 127,  a = max |x| / 127,  b_j = max |c_j| / 127
-//!                                 words: integers with |X|, |Y| < 46,300,    a = |x| / 45,000,   b_j = |c_j| / 45,000,  or max / 32,767 if that is more
+//!                                 words: integers with |X|, |Y| < 46,300,    a = |x| / 45,000,   b_j = |c_j| / 45,000,
+//!                                        or max / 32,767 if that is more
 //! |x - x^| <= dx,  |c_j - c^_j| <= dc_j
 //! ```
 //! dx and dc are measured, not estimated: they are norms of the residuals that the rounding leaves, with the roundings of the subtraction.

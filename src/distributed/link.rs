@@ -72,7 +72,7 @@ impl<'e> Link<'e> {
         Ok(link)
     }
 
-    /// Starts all parts again: rows arrive in another way.
+    /// Starts all parts again: rows are transformed in another way.
     pub fn restart(&mut self, start: &Start, row_transform: Option<Arc<RowTransform>>) -> Result<()> {
         let facts = self.facts_of(start)?;
         self.row_transform = row_transform;

@@ -118,7 +118,7 @@ impl Message for Answer {
     const KIND: u8 = 2;
 }
 
-/// How rows arrive, and where the part works on them.
+/// How rows are transformed, and where the part works on them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Start {
     /// One factor for each feature, if values are scaled.

@@ -9,7 +9,7 @@
 //! ```
 //! A term has an error of less than one quantum, so a sum that is kept is within 2^-40 of the exact sum. If a sum is not kept,
 //! every term is at most T + 1/2 old quanta, so it fits the smaller range. The quantum of a sum depends on integer sums only, and
-//! these do not depend on the order of their terms. Data of ordinary ranges never need a second pass.
+//! integer sums do not depend on the order of their terms. Data of ordinary ranges never need a second pass.
 
 use std::cmp::Ordering;
 

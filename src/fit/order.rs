@@ -8,7 +8,7 @@
 //! labels  = back to the rows as given
 //! ```
 //! Values are compared after they are scaled and normalised, feature by feature. The copy has the rows as they are given, because
-//! they arrive again as they are read. So draws and ties need no other code for this order, on the CPU and on a GPU, and the loop
+//! they are transformed again as they are read. So draws and ties need no other code for this order, on the CPU and on a GPU, and the loop
 //! costs what it costs for rows as given.
 //!
 //! Given and optimal starting centroids need no draws. Then rows are sorted only if some are equally far when one of them must move to

@@ -1,8 +1,8 @@
-//! From the caller's rows to a session: they arrive, are put in order, and are prepared where the fit runs.
+//! From the caller's rows to a session: they are transformed, put in order, and are prepared where the fit runs.
 //!
 //! ```text
 //! parameters are checked; a device is chosen, before anything is computed or sent
-//! rows arrive (src/input/transform.rs) and are sorted (src/fit/order.rs), if so asked
+//! rows are transformed (src/input/transform.rs) and sorted (src/fit/order.rs), if asked
 //! rows are prepared once, and a session is made for each number of clusters
 //! too few distinct rows, and too_few="fewer": they are found (src/seeding/distinct.rs), and the fit starts again with them
 //! ```
@@ -37,7 +37,7 @@ use crate::simd::InstructionSet;
 use crate::statistics::gather_by;
 use crate::statistics::{Statistics, gather};
 
-/// Rows that have arrived, and all that their fits have in common.
+/// Rows that are transformed, and all that their fits have in common.
 struct Rows<'r, 'a, 'e, T> {
     parts: Vec<Part<'a, T>>,
     params: &'r Params<'e>,
@@ -69,7 +69,7 @@ pub(crate) fn fit_each<T: Float>(
     transformed(estimator, k, parts, set, Wanted::Nothing, |rows, choice, watch| rows.fit_each(choice, k, watch))
 }
 
-/// Lets rows arrive, and calls `work` with them and with the choice for the most clusters.
+/// Transforms rows, and calls `work` with them and with the choice for the most clusters.
 fn transformed<T: Float, R>(
     estimator: &KMeans,
     k: &[usize],
@@ -157,7 +157,7 @@ impl<'a, T: Float> Rows<'_, 'a, '_, T> {
         Ok(fits.into_iter().map(|fit| self.or_fewer(given(fit), watch)).collect())
     }
 
-    /// The fit, or, if it found too few distinct rows and so asked, the fit in which these rows are the centroids.
+    /// The fit, or, if there are too few distinct rows and the parameters ask for it, the fit in which these rows are the centroids.
     fn or_fewer(&self, fit: Result<Fitted<T>>, watch: &mut Watch<'_>) -> Result<Fitted<T>> {
         let (k, rows) = match fit {
             Err(KMeansError::TooFewDistinct { k, rows }) if self.params.output.too_few == TooFew::Fewer => (k, rows),
@@ -214,7 +214,7 @@ fn with_sessions<T: Float, R>(
     mut work: impl FnMut(Box<dyn Session<T> + '_>, &Params<'_>, &Statistics, Origin) -> Result<R>,
 ) -> Result<Vec<Result<R>>> {
     let [first, rest @ ..] = each else { return Ok(Vec::new()) };
-    // One that has too few rows does not keep the others from theirs.
+    // A fit that has too few rows does not keep the other fits from theirs.
     let common = &Params { k: if rest.is_empty() { first.k } else { 1 }, ..first.clone() };
     let mut found = memory::with_room(each.len(), "the fits")?;
     match choice.place {

@@ -278,7 +278,7 @@ impl<'a, T: Float> Features<'a, T> {
         Ok(self)
     }
 
-    /// The same view with another arrival of its rows. Rows that are scaled or normalised have more than 16 bits.
+    /// The same view with another transformation of its rows. Rows that are scaled or normalised have more than 16 bits.
     pub(crate) fn transformed_by(&self, row_transform: Option<Arc<RowTransform>>) -> Self {
         let half = if row_transform.is_none() { self.half } else { None };
         Self { row_transform, half, ..self.clone() }
@@ -294,7 +294,7 @@ impl<'a, T: Float> Features<'a, T> {
         self.half
     }
 
-    /// The same view, whose rows arrive as those of another one.
+    /// The same view, whose rows are transformed as those of another one.
     pub(crate) fn transformed_as(&self, other: &Features<'_, T>) -> Self {
         self.transformed_by(other.row_transform.clone())
     }

@@ -7,9 +7,9 @@
 //!         norm = sqrt(s),  s = 0; for f in 0..d { s = fma(y[f], y[f], s) }
 //!         x[f] = y[f] / norm                                   float64, rounded once to the type of the row
 //! ```
-//! [`Features`](crate::Features) apply it where rows are read, so all compute code sees rows that have arrived. On a GPU,
+//! [`Features`](crate::Features) apply it where rows are read, so all compute code sees transformed rows. On a GPU,
 //! `kernels/passes/arrival.cu` does the same with rows that were sent. A row without a direction (all zeros) becomes NaN, so it is
-//! left out where rows that are not finite are. The model keeps its arrival: predictions take raw rows.
+//! left out where rows that are not finite are. The model keeps the transformation: predictions take raw rows.
 
 use std::sync::Arc;
 
@@ -51,13 +51,13 @@ impl RowTransform {
         self.directions
     }
 
-    /// The first `rows` rows of a tile arrive: feature f of row r is `x[f * stride + r]`.
+    /// Transforms the first `rows` rows of a tile: feature f of row r is `x[f * stride + r]`.
     #[inline]
     pub fn tile<T: Float>(&self, rows: usize, stride: usize, x: &mut [T]) {
         InstructionSet::detect().run(TransformRows { row_transform: self, rows, stride, x });
     }
 
-    /// One row arrives.
+    /// Transforms one row.
     #[cfg(any(feature = "tests", feature = "cuda"))]
     pub fn row<T: Float>(&self, row: &mut [T]) {
         self.tile(1, 1, row);
@@ -71,7 +71,7 @@ impl RowTransform {
         }
     }
 
-    /// How starting centroids are found: given ones arrive as rows do. `None` if they are not given.
+    /// How starting centroids are found: given ones are transformed as rows are. `None` if they are not given.
     ///
     /// # Errors
     /// [`KMeansError::InvalidOption`] if a value is not finite then, or if a centroid has no direction.
@@ -111,7 +111,7 @@ impl RowTransform {
     }
 }
 
-/// The rows of a tile arrive. Compiled for each instruction set.
+/// Transforms the rows of a tile. Compiled for each instruction set.
 struct TransformRows<'a, T> {
     row_transform: &'a RowTransform,
     rows: usize,

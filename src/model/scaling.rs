@@ -1,4 +1,4 @@
-//! What a model knows of the arrival of its rows: the factors of the columns, and centroids in the units of the columns.
+//! What a model knows of the transformation of its rows: the factors of the columns, and centroids in the units of the columns.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct Scaling {
 }
 
 impl Scaling {
-    /// The factors by which rows arrive in a fit. `None` if there are none.
+    /// The factors by which the rows of a fit are multiplied. `None` if there are none.
     pub(crate) fn new(row_transform: Option<&RowTransform>, params: &Params) -> Result<Option<Self>> {
         let Some(row_transform) = row_transform.filter(|row_transform| !row_transform.factors().is_empty()) else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! `too_few="fewer"`: the distinct rows of positive weight, for a fit in which clusters are more than these.
+//! `too_few="fewer"`: the distinct rows of positive weight, for a fit that asks for more clusters than there are such rows.
 //!
 //! ```text
 //! the first row of positive weight; then, again and again, the first row that is at a positive distance from all of them

@@ -17,12 +17,12 @@ pub trait Dot: Vector {
     /// In each lane, the integer `self + x_0 c_0 + x_1 c_1 + x_2 c_2 + x_3 c_3`. The lanes of `x` and `c` are quads of a row and of a centroid.
     ///
     /// # Safety
-    /// As [`Vector`] says.
+    /// The machine must have the instruction set, and its instruction that multiplies bytes.
     unsafe fn dot(self, x: Self, c: Self) -> Self;
     /// The same for pairs of words: `self + x_0 c_0 + x_1 c_1`.
     ///
     /// # Safety
-    /// As [`Vector`] says.
+    /// The machine must have the instruction set, and its instruction that multiplies words.
     unsafe fn dot_words(self, x: Self, c: Self) -> Self;
 }
 

@@ -166,14 +166,14 @@ mod amx {
     /// # Safety
     /// [`is_available`] must be true.
     pub unsafe fn configure() {
-        // SAFETY: the caller's. The instruction reads 64 bytes.
+        // SAFETY: the caller keeps the conditions of this function. The instruction reads 64 bytes.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, preserves_flags)) };
     }
 
     /// # Safety
     /// [`is_available`] must be true.
     pub unsafe fn release() {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the conditions of this function.
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
     }
 
@@ -183,7 +183,7 @@ mod amx {
     /// [`configure`] ran in this thread. `rows`, `centroids` and `sums` are as in [`super::Tiles::multiply`], with `blocks` times 16 lanes,
     /// and 32 rows are left.
     pub unsafe fn two_by_two(rows: *const f32, blocks: usize, centroids: *const f32, sums: *mut f32) {
-        // SAFETY: the caller's. In each round the loads read 16 lanes of 32 rows and of two tiles of centroids; the stores write 32 columns
+        // SAFETY: the caller keeps the conditions of this function. In each round the loads read 16 lanes of 32 rows and of two tiles of centroids; the stores write 32 columns
         // of 32 lines.
         unsafe {
             asm!(
@@ -231,7 +231,7 @@ mod amx {
     /// # Safety
     /// As [`two_by_two`].
     pub unsafe fn one_by_two(rows: *const f32, blocks: usize, centroids: *const f32, sums: *mut f32) {
-        // SAFETY: the caller's. As in `two_by_two`, with one tile of centroids and 16 lines.
+        // SAFETY: the caller keeps the conditions of this function. As in `two_by_two`, with one tile of centroids and 16 lines.
         unsafe {
             asm!(
                 "tilezero tmm0",

@@ -20,7 +20,7 @@ use crate::statistics::{check_column_magnitudes, survey_rows};
 const DIGIT: u32 = 8;
 const VALUES: usize = 1 << DIGIT;
 
-/// One factor per feature, by passes over rows that may be anywhere. They have not arrived. `None` if nothing is scaled.
+/// One factor per feature, by passes over rows that may be anywhere. The rows are not transformed. `None` if nothing is scaled.
 ///
 /// # Errors
 /// [`KMeansError::InvalidOption`] for a factor of no column. Any error in the rows.

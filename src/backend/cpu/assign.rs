@@ -49,7 +49,7 @@ pub struct TwoNearest {
     pub nearest: Vec<f64>,
     /// The distance to the nearest other centroid. Infinite if there is one cluster.
     pub second: Vec<f64>,
-    /// The other one of the two nearest centroids, where the filter is sure which two these are.
+    /// The other one of the two nearest centroids, where the filter is sure which two centroids are nearest.
     others: Vec<u32>,
 }
 

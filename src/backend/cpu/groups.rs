@@ -8,7 +8,7 @@
 //! each assign:
 //!   for each group:  all centroids, a few at a time, in the order of their distance from m             (`groups/step.rs`)
 //!   for each block:  U = the largest distance to a centroid
-//!     compared are the centroids that are at most R + U from m: the first ones of the order            (`groups/task.rs`)
+//!     the block is compared with the centroids at most R + U from m: the first ones of the order       (`groups/task.rs`)
 //!
 //! where the product filter is used, and the machine multiplies small integers:                (`groups/int_dot.rs`)
 //!   sorted rows are copied about m, and in each assign the centroids near each group, too
@@ -67,7 +67,7 @@ pub enum UseGroups {
     Auto,
     /// Wherever it is possible. For tests.
     Always,
-    /// The same, but rows are sorted for each assign, a few at a time.
+    /// Wherever it is possible, and rows are sorted for each assign, a few at a time.
     AlwaysSort,
     Never,
 }
@@ -80,7 +80,7 @@ pub enum UseIntDot {
     Auto,
     /// Wherever it is possible, by this unit or its emulation. For tests.
     Always(DotUnit),
-    /// The same, but copies are given up after two assigns.
+    /// Wherever it is possible, but copies are given up after two assigns.
     Twice(DotUnit),
     Never,
 }

@@ -56,7 +56,7 @@ fn by_distance<T: Float>(session: &CpuSession<'_, T>, targets: &[u128]) -> Resul
     Ok(sweep.rows())
 }
 
-/// As the others, by a number that the integer of a weight becomes.
+/// The rows that targets draw, where `number` says what the integer of a weight counts.
 fn by_weight<T: Float>(session: &CpuSession<'_, T>, targets: &[u128], number: impl Fn(u128) -> u128) -> Result<Vec<u64>> {
     let (part, mut sweep, mut row) = (&session.part, Sweep::new(targets)?, 0);
     let (Some(column), Some(scale)) = (&part.weights, session.statistics.weights) else { unreachable!("there are weights") };

@@ -10,11 +10,11 @@
 //!         after the last panel:  scores[j][r] += folded half square of j;  best[r] = min(best[r], scores[j][r] + margin of j)
 //!     limit = best + the row's width
 //!     every (j, r) with score <= limit is in reach of row r
-//!   rows with one centroid in reach have their label; the others are settled by reference distances
+//!   rows with one centroid in reach have their label; rows with several are settled by reference distances
 //! ```
 //! Points to note: (1) Sums run over panels of features. This keeps operands in the first-level cache, and the error bound grows
 //! with the panel instead of d. The error of a centroid is in its own score (`bounds/own.rs`), so a centroid far out does not
-//! make the bound of the others wider. (2) A limit can only fall from panel to panel of centroids. So a row's list may hold centroids
+//! make the bounds of other centroids wider. (2) A limit can only fall from panel to panel of centroids. So a row's list may hold centroids
 //! that a later limit rules out. They are dropped at the end, or when the list is full. (3) A row is compared with all centroids
 //! if its list overflows or its scores are not finite. (4) If all centroids fit in one panel, most labels are found without lists
 //! ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the second best score. (6) `product/int_dot.rs`
@@ -98,7 +98,7 @@ pub struct ProductScratch {
     second: [f32; ROWS],
     /// For each row, the number of centroids in reach, or [`ALL`].
     counts: [u8; ROWS],
-    /// These centroids in ascending order, and their scores.
+    /// For each row, the centroids in reach in ascending order, and their scores.
     candidates: [[u32; MOST_CANDIDATES]; ROWS],
     candidate_scores: [[f32; MOST_CANDIDATES]; ROWS],
     /// `(panel, ROWS)`: the scores. With integer copies, the sums that they are made of.
@@ -309,7 +309,7 @@ impl ProductScratch {
         }
     }
 
-    /// Processes the scores of all centroids, where they fit in one panel. Most rows have one centroid in reach; these are found
+    /// Processes the scores of all centroids, where they fit in one panel. Most rows have one centroid in reach: their labels are found
     /// in vector registers.
     #[inline(always)]
     fn collect_all<V: Vector>(&mut self, k: usize, rows: usize) {

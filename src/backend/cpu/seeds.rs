@@ -86,7 +86,7 @@ pub struct Seeds<T> {
     /// rows nearer.
     tried: Vec<T>,
     gaining: Vec<u32>,
-    /// `(units, candidates, UNIT)`: the distances of these. Empty where it costs less to compute them again.
+    /// `(units, candidates, UNIT)`: the distances to the candidates of `gaining`. Empty where it costs less to compute them again.
     kept: Vec<f64>,
     share: Share,
 }

@@ -5,7 +5,7 @@
 //! does the same update and gets the same bits. No centroid is sent, and the host does not wait.
 //!
 //! A GPU must not change sums that another one still reads. So steps use two arrays of pending sums in turn. A GPU clears one of them
-//! when the others have come to the next exchange: by then they have read it.
+//! when the other GPUs have come to the next exchange: by then they have read it.
 //!
 //! A kernel waits for the other GPUs. It is queued when all of them have been given the work that it waits for: [`arrive`] for every GPU,
 //! then [`total`] for every GPU. A driver may make any call wait until a GPU has done its work, with locks that other calls need.
@@ -28,7 +28,7 @@ pub const MOST_GPUS: usize = 16;
 /// The name of this memory in errors.
 const WHAT: &str = "the sums that the GPUs share";
 
-/// What one GPU of a fit has for the others: the pending sums of its steps.
+/// What one GPU of a fit has for the other GPUs: the pending sums of its steps.
 pub struct Port {
     turns: [Turn; 2],
     /// The place of the next step's sums in `turns`.

@@ -119,7 +119,7 @@ pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize, in
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Copies {
     None,
-    /// Those that a kernel cannot do without.
+    /// The copies that a kernel cannot do without.
     Needed,
     All,
 }

@@ -4,7 +4,7 @@
 //! once a model:  the centroids and the filter's copies of them go to the device, and stay there
 //! per batch of rows, of bounded size; while the device works on a batch, the next one is sent:
 //!   upload
-//!   labels       what a filter is sure of, then the others                step/tiled.rs, or predict/tensor.rs
+//!   labels       what a filter is sure of, then the rows in doubt         step/tiled.rs, or predict/tensor.rs
 //!   distances    to the two nearest centroids, or to all                  predict/table.rs
 //!   blank        no answer for a row with a value that is not finite      predict/table.rs
 //!   download; rows with nulls have no answer either: the host sees to that, because the device does not know nulls

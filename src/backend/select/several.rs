@@ -120,7 +120,7 @@ fn divided(rows: u64, speeds: &[u64]) -> Vec<u64> {
     ends.map(|end| end - std::mem::replace(&mut before, end)).collect()
 }
 
-/// The rows of each GPU if none has more than its most: what is too much for one goes to the others. None if there is not enough room.
+/// The rows of each GPU if none has more than its most: what is too much for one GPU goes to the other GPUs. None if there is not enough room.
 fn filled(rows: &[u64], most: &[u64]) -> Option<Vec<u64>> {
     let mut filled: Vec<u64> = rows.iter().zip(most).map(|(rows, most)| *rows.min(most)).collect();
     let mut left = rows.iter().sum::<u64>() - filled.iter().sum::<u64>();

@@ -223,7 +223,7 @@ impl KMeans {
     }
 }
 
-/// Checked parameters. Compute code takes these.
+/// Checked parameters, as compute code takes them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Params<'e> {
     /// Number of clusters, at least 1.

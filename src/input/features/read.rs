@@ -135,7 +135,7 @@ impl<'a, T: Float> Features<'a, T> {
     }
 
     /// Copies the rows of `range` in another order: row i of the range to `out[f * stride + to[i]]`. `order`: the rows that count, in their new
-    /// order. The others may go to any place behind these.
+    /// order. Rows that do not count may go to any place behind the rows that do.
     ///
     /// # Panics
     /// If there is no such place, or no such row.

@@ -31,7 +31,7 @@ impl Assigner {
         self.settle_in_place::<V, T>(columns, table, labels, moved);
     }
 
-    /// As [`Assigner::relabel_few`], for the product filter. `next`: the rows after these.
+    /// As [`Assigner::relabel_few`], for the product filter. `next`: the rows that are labelled next.
     #[inline(always)]
     pub fn relabel_many<V: Vector, T: Float>(
         &mut self,

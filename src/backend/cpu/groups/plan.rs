@@ -43,8 +43,9 @@ const LEAST_ROWS: usize = 4_096;
 const TIMES_WORK: usize = 4;
 /// Most bytes of the sorted rows that are kept.
 const MOST_BYTES: usize = 1 << 30;
-/// Copies in bytes or words are not worth it for fewer features, and those in bytes not for fewer of them than these.
+/// Copies in bytes or words are not worth it for fewer features.
 const FEWEST_DOT_FEATURES: usize = 32;
+/// Copies in bytes are not worth it for fewer features.
 const FEWEST_BYTES: usize = 64;
 
 /// The share of rows in doubt by copies in bytes, for each unit of their coarseness.
@@ -65,20 +66,20 @@ fn fewest_dot_centroids(d: usize) -> f64 {
 
 /// Whether rows are compared with near centroids only.
 enum Planned<T> {
-    /// With those near these groups. The share of the scores of a sample that remains.
+    /// With the centroids near each of these groups. The share of the scores of a sample that remains.
     Groups(Groups<T>, f64),
-    /// They are not. The share that would remain, if a sample was looked at.
+    /// With all centroids. The share that would remain by groups, if a sample was looked at.
     None(Option<f64>),
 }
 
 /// What an assign does with the order of the rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Rows {
-    /// It was kept from another assign.
+    /// The order of an earlier assign is used again.
     Kept,
-    /// It is made and kept.
+    /// A new order is made, and kept.
     ToKeep,
-    /// It is made for this assign alone.
+    /// A new order is made for this assign alone.
     Sorted,
 }
 

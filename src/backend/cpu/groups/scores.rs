@@ -10,9 +10,9 @@ pub const MOST_GROUPS: usize = 32;
 /// Numbers of scores.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Scores {
-    /// Of rows and listed centroids.
+    /// Scores of rows and listed centroids.
     pub needed: u64,
-    /// With those of blocks that are not full.
+    /// As `needed`, with the empty places of blocks that are not full.
     pub computed: u64,
     /// Rows that were compared by integer copies, and those of them that had to be compared again.
     pub by_int_dot: u64,

@@ -48,7 +48,7 @@ impl<'n, T: Float> GroupStep<'n, T> {
         let row = |j: u32| &centroids[j as usize * d..][..d];
         let panels = groups.order.chunks_exact(GROUP);
         let count = panels.len();
-        // The first centroid of a panel, and at least the distance of the others from it.
+        // At least the distances of the other centroids of a panel from its first one.
         let around = |panel: &[u32]| {
             let others = panel.iter().filter(|j| **j != NOBODY).map(|j| square(row(*j), row(panel[0])));
             bound.upper(largest(others))
@@ -130,7 +130,7 @@ impl<'n, T: Float> GroupStep<'n, T> {
         self.bound.upper(squares.sum())
     }
 
-    /// At least the largest of these distances, which are squares.
+    /// At least the largest of some distances, of which `squares` has the squares.
     #[inline(always)]
     pub fn most(&self, squares: &[f64]) -> f64 {
         self.bound.upper(largest(squares.iter().copied()))

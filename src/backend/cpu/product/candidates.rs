@@ -25,8 +25,8 @@ pub struct FindCandidates<'p> {
 }
 
 impl FindCandidates<'_> {
-    /// Lists the centroids in reach. No processor can predict which they are. So there is no branch for each centroid: one loop is over the panels that have
-    /// some, and one in it over these.
+    /// Lists the centroids in reach. No processor can predict which they are. So there is no branch for each centroid: one loop runs over the panels that have
+    /// candidates, and a loop in it over the candidates of the panel.
     #[inline(always)]
     pub fn collect<V: Vector>(&mut self) {
         let Self { least, sums, steps, own, first, count, limits, ref mut lists } = *self;

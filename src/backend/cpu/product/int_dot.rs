@@ -8,7 +8,7 @@
 //!     score of j and r = sums[j][r] * step of r * step of j + folded half square of j        (scores.rs)
 //!     least[panel][r] = least score of its j;  best[r] = min(best[r], score + margin of j)
 //!   limit = best + the row's width
-//!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r        (candidates.rs)
+//!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r  (candidates.rs)
 //! ```
 //! Points to note: (1) Copies of rows and of centroids are made by the caller, who centres those of a group of rows at the group's point.
 //! `src/bounds/int_dot.rs` derives the bound. (2) Sums of many features run over panels of features, so that operands stay in the first-level cache. (3) Products

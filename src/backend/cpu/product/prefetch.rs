@@ -6,7 +6,7 @@ use crate::simd::Prefetch;
 /// What is asked for while rows are compared, because it is read next.
 #[derive(Clone, Copy)]
 pub enum PrefetchNext<'s, T> {
-    /// It is in a cache already.
+    /// Nothing is asked for: what is read next is in a cache already.
     Nothing,
     /// Blocks that lie one behind the other: the values from those of this block on.
     Blocks(&'s [T]),

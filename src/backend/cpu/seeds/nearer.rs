@@ -315,7 +315,7 @@ pub struct Gains<'g> {
     pub share: &'g mut Share,
     /// For each unit of the strip, the candidates that are nearer to some row. Empty if nobody asks.
     pub gaining: &'g mut [u32],
-    /// `(units, m, UNIT)`: the distances of these. Empty if they are not kept.
+    /// `(units, m, UNIT)`: the distances to the candidates of `gaining`. Empty if they are not kept.
     pub kept: &'g mut [f64],
 }
 
@@ -377,7 +377,7 @@ impl Changes<'_> {
     }
 }
 
-/// Lowers the distances of the strip's rows to those to the `asked` candidates, where these are nearer.
+/// Lowers the distances of the strip's rows to their distances to the `asked` candidates, where a candidate is nearer.
 #[inline(always)]
 #[expect(clippy::too_many_arguments)]
 pub fn lower<V: Vector, T: Float>(

@@ -63,8 +63,8 @@ impl<T: Float> Tree<T> {
     }
 }
 
-/// Splits the members of a node. Returns the feature, the threshold, and the number of members that are not above it. These come
-/// first afterwards.
+/// Splits the members of a node. Returns the feature, the threshold, and the number of members that are not above it. The members
+/// that are not above it come first afterwards.
 fn split<T: Float>(sample: &[T], m: usize, members: &mut [u32]) -> (u32, T, usize) {
     let Some(&first) = members.first() else { return (0, T::default(), 0) };
     let mut widest = (0.0, 0);

@@ -17,7 +17,7 @@ pub struct TileGains<'p, 'a, T> {
     pub statistics: &'p Statistics,
     pub tile: &'p mut Tile<T>,
     pub task: &'p TaskRows,
-    /// Of the rows of the task.
+    /// The distances of the rows of the task.
     pub near: &'p [f64],
     pub candidates: &'p Candidates<'p, T>,
     pub out: Gains<'p>,
@@ -47,7 +47,7 @@ pub struct TileTake<'p, 'a, T> {
     pub statistics: &'p Statistics,
     pub tile: &'p mut Tile<T>,
     pub task: &'p TaskRows,
-    /// Of the rows of the task.
+    /// The distances of the rows of the task.
     pub near: &'p mut [f64],
     pub candidates: &'p Candidates<'p, T>,
     pub changes: Changes<'p>,

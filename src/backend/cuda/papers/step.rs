@@ -3,7 +3,7 @@
 //! ```text
 //! clear_sums   if the system adds up all rows again           kernels/papers/mass.cu
 //! labels       certain ones; with sums in a single pass       kernels/papers/assign_*.cu, or step/tiled.rs
-//! settle       the others                                     kernels/step/settle.cu
+//! settle       the rows in doubt                              kernels/step/settle.cu
 //! passes       sums, counts                                   kernels/papers/sum_*.cu, kernels/papers/mass.cu
 //! ```
 

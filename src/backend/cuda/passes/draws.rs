@@ -99,7 +99,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
     }
 }
 
-/// The rows that targets draw. `draws`: the distances, if these are asked for. `batch`: how many rows a device draws at a time.
+/// The rows that targets draw. `draws`: the distances, if the caller wants them. `batch`: how many rows a device draws at a time.
 pub fn pick<T: Float + Plain>(
     chunks: &Chunks<'_, T>,
     draws: Option<(&DeviceDraws<T>, &SeedLabels<'_>)>,

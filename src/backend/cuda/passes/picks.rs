@@ -35,7 +35,7 @@ pub fn batch<T: Float + Plain>(shape: &FitShape) -> usize {
     sizes.into_iter().find(|&size| BatchBuffers::<T>::bytes(size, shape.d) <= room).unwrap_or(1)
 }
 
-/// The rows that targets draw. `seeds`: the distances, if these are asked for.
+/// The rows that targets draw. `seeds`: the distances, if the caller wants them.
 pub fn pick<T: Float + Plain>(
     rows: &DeviceRows<T>,
     seeds: Option<&DeviceSeeds<T>>,

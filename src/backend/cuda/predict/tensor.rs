@@ -82,7 +82,7 @@ impl<T: Float + Plain> TensorTable<T> {
         Ok(Some(labels))
     }
 
-    /// The centres. The first of several threads makes them. The others wait for it.
+    /// The centres. The first of several threads makes them. The other threads wait for it.
     ///
     /// # Safety
     /// The addresses of the centroids and of the counters are live.

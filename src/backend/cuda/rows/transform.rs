@@ -1,4 +1,4 @@
-//! Rows that were sent arrive: they are scaled and normalised where they are (`kernels/passes/arrival.cu`).
+//! Rows that were sent are transformed: scaled and normalised where they are (`kernels/passes/arrival.cu`).
 
 use super::{DeviceRows, THREADS};
 use crate::backend::cuda::arguments::{self, NormaliseArgument, ScaleColumnsArgument};

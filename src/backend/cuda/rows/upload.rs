@@ -9,7 +9,7 @@
 //!         fill it with the kept rows of the task, chunk by chunk
 //!         columns: copy it to its place in the column-major matrix
 //!         blocks:  copy it to a piece of device memory, and turn rows into columns there (kernels/passes/layout.cu)
-//! wait for all lanes; scale and normalise the rows, if so asked           rows/transform.rs
+//! wait for all lanes; scale and normalise the rows, if asked              rows/transform.rs
 //! ```
 //! One thread fills pinned memory at a fifth of the speed at which the bus empties it. So several threads fill it at once. Each
 //! sends its own slots, and none waits for another. Pinning is slow, so lanes are kept until the process ends. The host memory
@@ -43,7 +43,7 @@ use crate::input::fp16::Half;
 use crate::input::tile::{self, Part};
 
 /// Uploads the kept rows of all parts, in order, and their weights as they are. If only some parts have weights, the rows of
-/// the others get weight 1.
+/// parts without weights get weight 1.
 ///
 /// When it returns, everything has arrived. Rows that are on the device already are taken in there.
 pub fn upload<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result<DeviceRows<T>> {

@@ -184,7 +184,7 @@ fn wait_for_all<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>]) -> R
     }
 }
 
-/// Waits for all sessions. Returns the control of the first. The others have the same.
+/// Waits for all sessions. Returns the control of the first session. All sessions have the same.
 fn control<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>]) -> Result<Control> {
     wait_for_all(sessions)?;
     let mut controls = memory::with_room(sessions.len(), GPUS)?;

@@ -140,7 +140,7 @@ impl<T: Float + Plain> Draws<T> for Several<'_, T> {
         }
         let Some(all) = &mut self.gathered else { return Ok(()) };
         let before = centroids.len();
-        // It has not taken those of the steps that the host has done.
+        // `all` has not taken the centroids of the steps that the host has done.
         all.rows.take_seeds(&centroids[all.taken..], potential.scale)?;
         all.rows.plus_plus_steps(asked, potential, centroids)?;
         all.taken = centroids.len();

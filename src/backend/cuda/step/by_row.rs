@@ -41,7 +41,7 @@ impl ByRow {
         bytes_of::<u32>(Self::words::<T>(shape))
     }
 
-    /// Those of all rows, and of a sector behind the last one: `deltas.cu` may read there.
+    /// The words of all rows, and of a sector behind the last one: `deltas.cu` may read there.
     fn words<T>(shape: &FitShape) -> usize {
         product([shape.chunk, row_bytes::<T>(shape) / 4]).saturating_add(SECTOR / 4)
     }

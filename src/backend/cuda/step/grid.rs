@@ -2,10 +2,12 @@
 //! `cells_rows.cu`, `cells_split.cu`, `cells_lists.cu`, `assign_cells.cu` and `cells_labels.cu`.
 //!
 //! ```text
-//! once a fit:     a tree that splits space into cells; a copy of the rows in the order of their cells; the box of the rows of each cell
-//! an iteration:   for each cell, the centroids that can be nearest to a row of its box; then the rows, each beside these centroids alone
+//! once a fit:     a tree that splits space into cells; a copy of the rows in the order of their cells;
+//!                 the box of the rows of each cell
+//! an iteration:   for each cell, the centroids that can be nearest to a row of its box; then the rows,
+//!                 each compared with these centroids alone
 //! ```
-//! The step keeps labels in the order of its copy. They are written to those of the rows when somebody wants to read these.
+//! The step keeps labels in the order of its copy. They are written in the order of the rows when somebody wants to read them.
 
 mod order;
 mod sizes;

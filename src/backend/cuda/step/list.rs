@@ -13,7 +13,7 @@ use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::papers;
 use crate::base::float::Float;
 
-/// All candidates. The first ones are ours; the others are the systems of the papers.
+/// All candidates. The first ones are ours; then come the systems of the papers.
 pub fn candidates<T: Float + Plain>() -> Vec<Box<dyn Candidate<T>>> {
     let mut all: Vec<Box<dyn Candidate<T>>> = Vec::new();
     all.extend(Registers::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));

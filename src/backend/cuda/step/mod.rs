@@ -84,13 +84,13 @@ pub trait Step<T>: Send {
         Ok(())
     }
 
-    /// Labels were changed behind its back: what it has carried is void.
+    /// Somebody else has changed labels: what the step has carried is void.
     fn forget(&mut self) {}
 
     /// The host has set the centroids. `state.centroids.drift` does not say how far they moved.
     fn restart(&mut self) {}
 
-    /// Whether it may leave scores out, and counts those that it computes in `Control::scores`. If not, it computes all of them.
+    /// Whether the step may leave scores out, and counts the scores that it computes in `Control::scores`. If not, it computes all scores.
     fn counts_scores(&self) -> bool {
         false
     }

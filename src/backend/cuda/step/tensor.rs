@@ -8,7 +8,7 @@
 //! an iteration:   for each group, copies of the centroids that can be nearest to its rows; products; settling; sums
 //! ```
 //! The columns of the rows stay where they are. Settling and sums read them, or where there is memory a copy whose features lie side by side. If rows stream, the copies are made again for every chunk.
-//! Groups come from the centroids. Where these start far from where they end, groups are bad and many rows are in doubt. So groups are made
+//! Groups come from the centroids. Where centroids start far from where they end, groups are bad and many rows are in doubt. So groups are made
 //! again in a few iterations, if the one before had much doubt. Rows of a group are in the order of their labels, as they were then.
 
 pub mod centres;

@@ -176,10 +176,10 @@ impl<T: Float + Plain> Settle<T> {
         unsafe { self.launch_from(queue, assign, centroids, 1) }
     }
 
-    /// The same, but does nothing if fewer than `fewest` rows are in doubt.
+    /// As `launch`, but does nothing if fewer than `fewest` rows are in doubt.
     ///
     /// # Safety
-    /// The same.
+    /// The same as for `launch`.
     pub unsafe fn launch_from(&self, queue: &Queue, assign: &AssignArgument<T>, centroids: u64, fewest: u32) -> Result<()> {
         let argument = SettleArgument { fewest, ..self.argument(assign, centroids) };
         // SAFETY: the caller promises the addresses. The shared memory has room for the values. The kernel begins with the wait.

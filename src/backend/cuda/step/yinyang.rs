@@ -5,8 +5,8 @@
 //! ```text
 //! once a fit:     groups of centroids that start near each other (`groups.rs`)
 //! after the first iteration:   a copy of the rows in the order of their centroids
-//! an iteration:   how far each centroid has moved; rows whose bounds hold keep their label; the others get a fresh upper bound; those whose
-//!                 bounds still do not hold are compared with the groups whose bounds do not hold
+//! an iteration:   how far each centroid has moved; rows whose bounds hold keep their label; other rows get a
+//!                 fresh upper bound; rows whose bounds still do not hold are compared with the groups whose bounds do not hold
 //! ```
 //! The step keeps the centroids of its last launch and measures drifts itself. So it does not matter who sets the centroids. But if
 //! others have changed labels, it begins anew. Bounds have an epoch: after the fit has stopped, launches that are still queued do nothing, so only the device knows
@@ -110,7 +110,7 @@ struct YinyangStep<T> {
     deltas: Deltas,
     /// 2 E_x over the weighted sum of squares.
     error: f64,
-    /// That of the bounds.
+    /// The epoch of the bounds.
     epoch: u32,
     /// Whether a launch has labelled the rows since labels were last changed by others.
     known: bool,
@@ -136,7 +136,7 @@ impl<T: Float + Plain> YinyangStep<T> {
         let terms = ExpandedTerms::new(d, sizes.filter().chains, 0);
         let mut centroids = CentroidBuffers::<T>::allocate(queue, &sizes)?;
         centroids.largest.fill(0)?;
-        // The first launch compares centroids with these. It computes all scores, whatever comes out.
+        // The first launch compares the centroids with zeros. It computes all scores, whatever comes out.
         centroids.kept.fill(0)?;
         centroids.control.fill(0)?;
         Ok(Self {

@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | two centroids | `settle_pairs` | the front of the rows in doubt |
 //! | a few, whose numbers are known | `settle_few` | rows with their candidates |
-//! | others, if they are not many rows | `settle_listed` | the back of the rows in doubt: compared with the group's list, or with all centroids |
-//! | others | `settle` | the same: compared with all centroids |
+//! | more, for not many rows | `settle_listed` | the back of the rows in doubt: compared with the group's list or all centroids |
+//! | more | `settle` | the back of the rows in doubt: compared with all centroids |
 
 use super::sizes::Sizes;
 use crate::backend::cuda::arguments::{

@@ -39,7 +39,7 @@ pub fn bytes_of_batch<T: Float + Plain>(sizes: &Sizes) -> u64 {
 /// The centres for a model: [`Centres::fixed`].
 ///
 /// # Safety
-/// The same.
+/// The same as for [`TensorLabels::launch`].
 pub unsafe fn centres_of_model<T: Float + Plain>(
     unit: Unit,
     sizes: &Sizes,

@@ -37,7 +37,7 @@ impl Sizes {
         Self::with_groups(shape, MOST_GROUPS.min(k / 4).min(n / (8 * TILE_ROWS)).min(n / k.max(1).saturating_mul(2)).max(1))
     }
 
-    /// Those of a batch of rows of a model. It is labelled once, so groups must be good at once: there are more of them for fewer rows than in a
+    /// The sizes for a batch of rows of a model. A batch is labelled once, so groups must be good at once: there are more of them for fewer rows than in a
     /// fit. Their number is a power of two, because each number has its own centres.
     pub fn of_batch(shape: &FitShape) -> Self {
         let most = MOST_GROUPS.min(shape.k / 4).min(shape.chunk / (4 * TILE_ROWS)).max(1);

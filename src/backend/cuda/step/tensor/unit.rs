@@ -94,7 +94,7 @@ impl Unit {
         self.found(gpu)?.ok_or_else(|| untrusted_unit().of(self.strategy()))
     }
 
-    /// The same. None if the sums are outside of every bound.
+    /// How the tensor cores of this GPU add up. None if their sums are outside of every bound.
     fn found(self, gpu: &Arc<Gpu>) -> Result<Option<Added>> {
         let known = answers().get(&(gpu.ordinal, self)).copied();
         if let Some(known) = known {
