@@ -77,8 +77,8 @@ impl KMeans {
         self.fit_parts(vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect(), wanted)
     }
 
-    /// Fits the same rows once for each of these numbers of clusters, which take the place of this estimator's. Rows are sent and looked
-    /// at once. The models are those of single fits, to the last bit; there are no labels.
+    /// Fits the same rows once for each of these numbers of clusters, which take the place of this estimator's. Rows are sent and
+    /// looked at once. The models are those of single fits, to the last bit; there are no labels.
     ///
     /// ```
     /// use polars_kmeans::{Features, KMeans};
@@ -92,7 +92,8 @@ impl KMeans {
     /// ```
     ///
     /// # Errors
-    /// As [`KMeans::fit_features`]. A fit that fails by itself, for instance for too few distinct rows, has its error in the list.
+    /// As [`KMeans::fit_features`]. A fit that fails by itself, for instance for too few distinct rows, has its error in the
+    /// list.
     pub fn fit_each<T: Engine>(
         &self,
         k: &[usize],

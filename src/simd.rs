@@ -102,8 +102,8 @@ impl InstructionSet {
 
 /// Code to compile for each instruction set. `run` and everything that its hot loops call are `#[inline(always)]`.
 ///
-/// Kernels that several tasks use are tasks themselves, which [`Vector::call`] runs. So they are compiled once for each set, and not once
-/// for each task that uses them.
+/// Kernels that several tasks use are tasks themselves, which [`Vector::call`] runs. So they are compiled once for each set, and
+/// not once for each task that uses them.
 pub trait Task {
     type Output;
     fn run<V: Vector>(self) -> Self::Output;
@@ -175,7 +175,8 @@ pub trait Vector: Copy {
     unsafe fn bits(mask: Self::Mask) -> u32;
     /// Copies 32 bits at a time, of any meaning: value f of row i goes to `to[f * stride + i]`, for sixteen of each.
     /// # Safety
-    /// The machine must have the instruction set. Sixteen values must be readable at each row, and writable at each `to + f * stride`.
+    /// The machine must have the instruction set. Sixteen values must be readable at each row, and writable at each `to + f *
+    /// stride`.
     #[inline(always)]
     unsafe fn transpose(rows: [*const f32; SQUARE], to: *mut f32, stride: usize) {
         // SAFETY: the caller keeps the conditions of this function.

@@ -116,9 +116,9 @@ pub struct PlusPlus {
 
 /// A sample for which every row decides alone, as k-means|| asks for it (Bahmani et al. 2012).
 ///
-/// The row with number i in the whole fit and with draw weight D is in the sample if `floor(u * total / 2^64) < expected * D`. The
-/// 64-bit number u has the counter `(2 + 256 round, restart, i mod 2^32, i div 2^32)`. With `row_order="values"`, i is the hash of the
-/// values of the row (`src/exact/rng.rs`).
+/// The row with number i in the whole fit and with draw weight D is in the sample if `floor(u * total / 2^64) < expected * D`.
+/// The 64-bit number u has the counter `(2 + 256 round, restart, i mod 2^32, i div 2^32)`. With `row_order="values"`, i is the
+/// hash of the values of the row (`src/exact/rng.rs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct Sample {

@@ -34,8 +34,8 @@ pub struct Scratch<T> {
     workers: Vec<Worker<T>>,
 }
 
-/// Replaces `centroids` by the means of their rows. `threads`: the most threads, or 0 for those of the pool. `scratch`: of an update of as many
-/// clusters, or empty.
+/// Replaces `centroids` by the means of their rows. `threads`: the most threads, or 0 for those of the pool. `scratch`: of an
+/// update of as many clusters, or empty.
 pub fn update<T: Float>(
     session: &mut dyn Iterate<T>,
     centroids: &mut [T],

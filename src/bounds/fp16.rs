@@ -1,7 +1,8 @@
 //! Half-precision products, with every centroid's own error and a centre for each group of rows, on tensor cores.
 //!
-//! A group of rows shares a centre m and two powers of two, `s_x` for rows and `s_c <= s_x` for centroids. m holds values of the feature
-//! type, so rows and centroids subtract the same bits. Let `x = s_x (x' - m)` and `c_j = s_c (c'_j - m)`, exact, and let the copies be
+//! A group of rows shares a centre m and two powers of two, `s_x` for rows and `s_c <= s_x` for centroids. m holds values of the
+//! feature type, so rows and centroids subtract the same bits. Let `x = s_x (x' - m)` and `c_j = s_c (c'_j - m)`, exact, and let
+//! the copies be
 //!
 //! ```text
 //! x^ = fl16(s_x fl_T(x' - m)),  c^_j = fl16(s_c (c'_j - m) in float64),  |x - x^| <= dx,  |c_j - c^_j| <= dc_j
@@ -9,8 +10,9 @@
 //! dx and dc are measured, not estimated: they are norms of the residuals that the rounding leaves, with the roundings of the
 //! subtraction. A copy that is not finite counts as 0 with an infinite residual.
 //!
-//! In units of `s_x s_c`, what orders the centroids is `H_j = (s_x / s_c) |c_j|^2 / 2 - x.c_j`. The kernel computes `y_j = fl(p_j - P_j)`,
-//! where P_j is the sum of products of copies as tensor cores add them, with `|P_j - x^.c^_j| <= A / (1 - A) |x^| |c^_j|`. Then
+//! In units of `s_x s_c`, what orders the centroids is `H_j = (s_x / s_c) |c_j|^2 / 2 - x.c_j`. The kernel computes `y_j =
+//! fl(p_j - P_j)`, where P_j is the sum of products of copies as tensor cores add them, with `|P_j - x^.c^_j| <= A / (1 -
+//! A) |x^| |c^_j|`. Then
 //!
 //! ```text
 //! |x^.c^_j - x.c_j| <= dx |c_j| + |x^| dc_j
@@ -20,31 +22,34 @@
 //! e_j = (q |c_j|^2 + dc_j^2 / q + B C^2) / (2 t)          C   = |c^_j| + w
 //! ```
 //! by `2 a b <= t a^2 + b^2 / t` for each of the four products of a norm of the row and one of the centroid: `dx |c|` splits into
-//! `t dx^2 / q` and `q |c|^2 / t`, `|x^| dc` into `t q X^2` and `dc^2 / (q t)`. So [`own`](super::own) holds, with the half square
-//! `(s_x / s_c) |c_j|^2 / 2`. q is near the relative rounding of a copy: then both parts of each are alike. `w = sqrt(d) 2^-14` covers
-//! what tensor cores do to subnormal copies: they align them as if they were larger.
+//! `t dx^2 / q` and `q |c|^2 / t`, `|x^| dc` into `t q X^2` and `dc^2 / (q t)`. So [`own`](super::own) holds, with the half
+//! square `(s_x / s_c) |c_j|^2 / 2`. q is near the relative rounding of a copy: then both parts of each are alike. `w = sqrt(d)
+//! 2^-14` covers what tensor cores do to subnormal copies: they align them as if they were larger.
 //!
-//! The reference distance in these units is `s_x s_c D = (s_c / s_x) |x|^2 ...`, at most `2 |x|^2 s_c / s_x + 2 (s_x / s_c) |c_b|^2`. So the
-//! row's part of it, `2 r |x|^2`, is below 2^-18 of E_x for up to 2^16 features and t from 2^-6 on: less than half of the factor 1.00001 that
-//! the kernels put on E_x. The centroid's is `4 r` half squares.
+//! The reference distance in these units is `s_x s_c D = (s_c / s_x) |x|^2 ...`, at most `2 |x|^2 s_c / s_x + 2 (s_x /
+//! s_c) |c_b|^2`. So the row's part of it, `2 r |x|^2`, is below 2^-18 of E_x for up to 2^16 features and t from 2^-6 on: less
+//! than half of the factor 1.00001 that the kernels put on E_x. The centroid's is `4 r` half squares.
 //!
 //! # How tensor cores add
 //!
-//! [`adding`] says what is assumed, and how each device and instruction is asked for it at first use. On an H200 A is `ceil(d / 16) 21 2^-25`.
+//! [`adding`] says what is assumed, and how each device and instruction is asked for it at first use. On an H200 A is `ceil(d
+//! / 16) 21 2^-25`.
 //!
 //! # Limits
 //!
-//! The threshold of [`own`](super::own) is valid for every centroid b. So the kernel need not know the best one: it keeps a limit for each row, and every
-//! tile of centroids may lower it to its least score, plus the largest F of the tile, plus the row's part. A lower limit is still a threshold. What
-//! is above the limit of any moment is above the last one, so a tile without a score up to the limit is done.
+//! The threshold of [`own`](super::own) is valid for every centroid b. So the kernel need not know the best one: it keeps a limit
+//! for each row, and every tile of centroids may lower it to its least score, plus the largest F of the tile, plus the row's
+//! part. A lower limit is still a threshold. What is above the limit of any moment is above the last one, so a tile without a
+//! score up to the limit is done.
 //!
 //! # Which centroids a group needs
 //!
-//! Let R be at least the distance of every row with a copy from m, and b the centroid nearest to m. A row is at most `R + |c_b - m|` from
-//! b, and at least `|c_j - m| - R` from j. If `|c_j - m| > 2 R + |c_b - m| + 2 sqrt(n)`, by more than all roundings, then `S_j > S_b` as
-//! rounded numbers: j is not the label of any row of the group. No tie is lost, because the inequality is strict. n is what a reference
-//! distance loses below the least float64 (`Reference::underflow`): two distances that differ by more than `2 sqrt(n)` have squares that
-//! differ by more than `2 n`. Without it, distances near 2^-540 are all 0, and a tie would lose its smallest index.
+//! Let R be at least the distance of every row with a copy from m, and b the centroid nearest to m. A row is at most `R + |c_b -
+//! m|` from b, and at least `|c_j - m| - R` from j. If `|c_j - m| > 2 R + |c_b - m| + 2 sqrt(n)`, by more than all roundings,
+//! then `S_j > S_b` as rounded numbers: j is not the label of any row of the group. No tie is lost, because the inequality is
+//! strict. n is what a reference distance loses below the least float64 (`Reference::underflow`): two distances that differ by
+//! more than `2 sqrt(n)` have squares that differ by more than `2 n`. Without it, distances near 2^-540 are all 0, and a tie
+//! would lose its smallest index.
 
 pub mod adding;
 
@@ -74,7 +79,8 @@ pub struct Fp16Bound {
 }
 
 impl Fp16Bound {
-    /// `added`: how the tensor cores add. `scale_exponent`: of the power of two that all rows and centroids were scaled by before.
+    /// `added`: how the tensor cores add. `scale_exponent`: of the power of two that all rows and centroids were scaled by
+    /// before.
     pub fn new(d: usize, added: Added, scale_exponent: i32) -> Self {
         let a = added.error(d);
         Self {
@@ -96,8 +102,8 @@ impl Fp16Bound {
         (rest * rest / self.share + (self.share + self.sum) * norm * norm) * 1.000_01
     }
 
-    /// What belongs to a centroid. `square`: its squared norm. `copy`, `rest`: as above. `ratio`: the row's scale over the centroid's.
-    /// `tensor_centroids` in `kernels/step/tensor_centroids.cu` computes the same.
+    /// What belongs to a centroid. `square`: its squared norm. `copy`, `rest`: as above. `ratio`: the row's scale over the
+    /// centroid's. `tensor_centroids` in `kernels/step/tensor_centroids.cu` computes the same.
     pub fn own(&self, [square, copy, rest]: [f64; 3], ratio: f64, balance: f64) -> super::own::Own {
         let (rest, copy) = (rest + 1.2e-16 * square.sqrt(), copy + self.subnormal);
         let own = self.share * square + rest * rest / self.share + self.sum * copy * copy;

@@ -1,13 +1,15 @@
 //! What lets a whole box of rows leave out a centroid: another centroid is nearer to every row of the box.
 //!
-//! The label of a row is decided by *rounded* reference distances S. So centroid j may be left out for a box if one centroid i has
-//! `S_i(x) < S_j(x)`, as rounded numbers, for every x of the box. Then ties and the order of the centroids cannot matter. If each centroid that is
-//! left out has such a rival, one of the others is the label: the relation is a strict order, so it has no cycles.
+//! The label of a row is decided by *rounded* reference distances S. So centroid j may be left out for a box if one centroid i
+//! has `S_i(x) < S_j(x)`, as rounded numbers, for every x of the box. Then ties and the order of the centroids cannot matter. If
+//! each centroid that is left out has such a rival, one of the others is the label: the relation is a strict order, so it has no
+//! cycles.
 //!
 //! # The corner
 //!
-//! `D_j(x) - D_i(x)`, of true squared distances, is linear in x: `|c_j|^2 - |c_i|^2 - 2 x.(c_j - c_i)`. So over a box it is least in the corner v
-//! that is farthest in the direction of `c_j - c_i`: the upper end of a feature if `c_j > c_i` there, else the lower end. Let
+//! `D_j(x) - D_i(x)`, of true squared distances, is linear in x: `|c_j|^2 - |c_i|^2 - 2 x.(c_j - c_i)`. So over a box it is least
+//! in the corner v that is farthest in the direction of `c_j - c_i`: the upper end of a feature if `c_j > c_i` there, else the
+//! lower end. Let
 //!
 //! ```text
 //! g = gamma_(d+2)(v)    S = (1 +- g) D +- eta,  eta <= d 2^-1074     a reference distance (v: 2^-53)
@@ -20,10 +22,10 @@
 //! S_j(x) - S_i(x)  >=  D_j(x) (1 - g) - D_i(x) (1 + g) - 2 eta  >=  delta (1 - g) - 2 g D_i(x) - 2 eta
 //! D_i(x)           <=  (U + eta) (1 + 1.01 g)
 //! ```
-//! So `S_j(v) - S_i(v) > 4 g (S_j(v) + S_i(v) + U) + (d + 4) 2^-1070` is enough. The factor 4 also covers the rounding of both sides in float64: each
-//! is a few v of its terms, and `g >= 3 v`. What underflows in the product is less than 2^-1074. Where a number is infinite or NaN, the
-//! comparison is false. Corners and centroids are values of the rows' type, so they are exact. `Seen::is_farther` in
-//! `kernels/step/cells_lists.cu` computes the same.
+//! So `S_j(v) - S_i(v) > 4 g (S_j(v) + S_i(v) + U) + (d + 4) 2^-1070` is enough. The factor 4 also covers the rounding of both
+//! sides in float64: each is a few v of its terms, and `g >= 3 v`. What underflows in the product is less than 2^-1074. Where a
+//! number is infinite or NaN, the comparison is false. Corners and centroids are values of the rows' type, so they are exact.
+//! `Seen::is_farther` in `kernels/step/cells_lists.cu` computes the same.
 
 use super::{V, gamma};
 
@@ -62,7 +64,8 @@ mod tests {
         own - other > relative.mul_add(own + other + far(low, high, i), underflow)
     }
 
-    /// Boxes and pairs of centroids, many of them with a corner between the two: no row of a box is nearer to a centroid that is left out, or as near.
+    /// Boxes and pairs of centroids, many of them with a corner between the two: no row of a box is nearer to a centroid that is
+    /// left out, or as near.
     fn attack<T: Float>(seed: u64) {
         let random = &mut Random(seed);
         let (mut left_out, mut close) = (0, 0);

@@ -1,19 +1,21 @@
 //! What lets a block of rows leave out centroids that are far from it, by the triangle inequality.
 //!
-//! A block of rows has a point m beside it, and a few centroids have one of them, q, beside them. All are values of the rows' type. Let
+//! A block of rows has a point m beside it, and a few centroids have one of them, q, beside them. All are values of the rows'
+//! type. Let
 //!
 //! ```text
 //! R >= |x - m|            for every row x of the block
 //! U >= |x - c_a|          for every row x and some centroid c_a of its own
 //! L <= |c_j - m|          for each of the few centroids: |q - m| - max_j |q - c_j|
 //! ```
-//! Then `|x - c_j| >= L - R`. If `L > R + U`, all rows are nearer to their own centroid. A centroid b near m does for all rows where nothing
-//! better is known: `U = R + |c_b - m|`.
+//! Then `|x - c_j| >= L - R`. If `L > R + U`, all rows are nearer to their own centroid. A centroid b near m does for all rows
+//! where nothing better is known: `U = R + |c_b - m|`.
 //!
 //! # Rounding
 //!
-//! A sum of d squared differences in float64, added in any order, is `s = (1 +- g) D +- eta` with `g = gamma_(d+2)(v)` and `eta <= d 2^-1074`. So
-//! `sqrt(s)` is within a relative g and an absolute `sqrt(d) 2^-537` of the distance. Let `e = (d + 16) 2^-52` and `t = sqrt(d) 2^-535`. Then
+//! A sum of d squared differences in float64, added in any order, is `s = (1 +- g) D +- eta` with `g = gamma_(d+2)(v)` and `eta
+//! <= d 2^-1074`. So `sqrt(s)` is within a relative g and an absolute `sqrt(d) 2^-537` of the distance. Let `e = (d + 16) 2^-52`
+//! and `t = sqrt(d) 2^-535`. Then
 //!
 //! ```text
 //! at most   sqrt(s) (1 + e) + t        at least   sqrt(s) (1 - e) - t
@@ -23,9 +25,9 @@
 //! ```text
 //! L (1 - e) > (R + U) (1 + e) + t
 //! ```
-//! with L, R and U bounds of this kind. Then `|x - c_j| > U (1 + e) + t`, because `L >= U`. So `D_j > D_a (1 + 2 e)` and `D_j > D_a + d 2^-1070`:
-//! more than reference distances may be wrong by, and `S_j > S_a` as rounded numbers. Ties and the order of the centroids cannot matter. Where L is
-//! not finite, nothing is left out: a sum that overflows says nothing of its size.
+//! with L, R and U bounds of this kind. Then `|x - c_j| > U (1 + e) + t`, because `L >= U`. So `D_j > D_a (1 + 2 e)` and `D_j >
+//! D_a + d 2^-1070`: more than reference distances may be wrong by, and `S_j > S_a` as rounded numbers. Ties and the order of the
+//! centroids cannot matter. Where L is not finite, nothing is left out: a sum that overflows says nothing of its size.
 
 /// The constants of the bounds.
 #[derive(Debug, Clone, Copy)]
@@ -47,8 +49,8 @@ impl GroupBound {
         sum.sqrt() * (1.0 + self.relative) + self.least
     }
 
-    /// What the limits of blocks are compared with: `L (1 - e)`, from the sum of squares between q and m and the radius around q. Minus infinity
-    /// if nothing is known.
+    /// What the limits of blocks are compared with: `L (1 - e)`, from the sum of squares between q and m and the radius around q.
+    /// Minus infinity if nothing is known.
     #[inline(always)]
     pub fn key(&self, sum: f64, radius: f64) -> f64 {
         let lower = sum.sqrt() * (1.0 - self.relative) - self.least - radius;

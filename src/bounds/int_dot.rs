@@ -1,7 +1,8 @@
 //! Copies in bytes or in words of 16 bits on CPUs, with every centroid's own error and a centre for each group of rows.
 //!
-//! A group of rows shares a centre m, whose values have the feature type. So rows and centroids subtract the same bits. All of a session share a power
-//! of two s. Let `x = s (x' - m)` and `c_j = s (c'_j - m)`, exact. Each row and each centroid has a float32 step of its own, and its copy is
+//! A group of rows shares a centre m, whose values have the feature type. So rows and centroids subtract the same bits. All of a
+//! session share a power of two s. Let `x = s (x' - m)` and `c_j = s (c'_j - m)`, exact. Each row and each centroid has a float32
+//! step of its own, and its copy is
 //!
 //! ```text
 //! x^ = a X,  c^_j = b_j Y_j       bytes: integers X and Y from -127 to 127,  a = max |x| / 127,  b_j = max |c_j| / 127
@@ -9,17 +10,19 @@
 //!                                        or max / 32,767 if that is more
 //! |x - x^| <= dx,  |c_j - c^_j| <= dc_j
 //! ```
-//! dx and dc are measured, not estimated: they are norms of the residuals that the rounding leaves, with the roundings of the subtraction.
+//! dx and dc are measured, not estimated: they are norms of the residuals that the rounding leaves, with the roundings of the
+//! subtraction.
 //!
-//! `P_j = X.Y_j` is an exact 32-bit integer for up to 2^16 features: bytes have `127^2 2^16 < 2^31`, and words `|X| |Y| < 2^31`, because rounding adds at most
-//! `sqrt(2^16) / 2` to 45,000, and float32 norms are wrong by at most half a percent. The sums on the way may wrap around, because units add modulo 2^32. Where
-//! a unit takes bytes of rows without signs, they are multiplied as `X + 128`, and sums start at `-128 sum_f Y_jf`. The score is
+//! `P_j = X.Y_j` is an exact 32-bit integer for up to 2^16 features: bytes have `127^2 2^16 < 2^31`, and words `|X| |Y| < 2^31`,
+//! because rounding adds at most `sqrt(2^16) / 2` to 45,000, and float32 norms are wrong by at most half a percent. The sums on
+//! the way may wrap around, because units add modulo 2^32. Where a unit takes bytes of rows without signs, they are multiplied as
+//! `X + 128`, and sums start at `-128 sum_f Y_jf`. The score is
 //!
 //! ```text
 //! y_j = fl(fl(fl(P_j) a) b_j + p_j)        |y_j - (p_j - x^.c^_j)| <= 5.01 u |x^| |c^_j| + 1.001 u |p_j|
 //! ```
-//! where signs are those of negated centroids, and the last operation is fused or not. What underflows is below 2^-125: a and b are 0 or at least 2^-66,
-//! so `fl(P_j) a` is 0 or normal. Then
+//! where signs are those of negated centroids, and the last operation is fused or not. What underflows is below 2^-125: a and b
+//! are 0 or at least 2^-66, so `fl(P_j) a` is 0 or normal. Then
 //!
 //! ```text
 //! |x^.c^_j - x.c_j| <= dx |c_j| + |x^| dc_j
@@ -28,16 +31,17 @@
 //! E_x = t / 2 (dx^2 / q + (q + B) X^2)                    X = |x^| + dx
 //! e_j = (q |c_j|^2 + dc_j^2 / q + B |c^_j|^2) / (2 t)
 //! ```
-//! by `2 a b <= t a^2 + b^2 / t` for each of the products of a norm of the row and one of the centroid. So [`own`](super::own) holds. q and t are shared
-//! by a group in one assign. t makes both halves alike, and q both parts of each half: it is near the relative residual of a copy. A row keeps `X^2` and
-//! `dx^2`, and its error is made of them in each assign.
+//! by `2 a b <= t a^2 + b^2 / t` for each of the products of a norm of the row and one of the centroid. So [`own`](super::own)
+//! holds. q and t are shared by a group in one assign. t makes both halves alike, and q both parts of each half: it is near the
+//! relative residual of a copy. A row keeps `X^2` and `dx^2`, and its error is made of them in each assign.
 //!
-//! The row's part of the error of a reference distance is `r (1 + t) |x|^2` with `r = 1.01 (d + 2) 2^-53`. For up to 2^16 features, t from 2^-4 on and q
-//! from 2^-14 on, it is below `2^-18` of `2 E_x >= t q X^2`: less than half of the factor 1.00001 that the norms have. The centroid's is
-//! `r (1 + 1 / t) |c_j|^2`.
+//! The row's part of the error of a reference distance is `r (1 + t) |x|^2` with `r = 1.01 (d + 2) 2^-53`. For up to 2^16
+//! features, t from 2^-4 on and q from 2^-14 on, it is below `2^-18` of `2 E_x >= t q X^2`: less than half of the factor 1.00001
+//! that the norms have. The centroid's is `r (1 + 1 / t) |c_j|^2`.
 //!
-//! For bytes, q is 2^-8 to 2^-6, depending on the data. For words it is near `sqrt(d / 12) / 45,000`, less than 2^-12 for a thousand features, unless a few
-//! numbers make up the whole norm. So bytes leave more rows in doubt, and have twice the products in an instruction.
+//! For bytes, q is 2^-8 to 2^-6, depending on the data. For words it is near `sqrt(d / 12) / 45,000`, less than 2^-12 for a
+//! thousand features, unless a few numbers make up the whole norm. So bytes leave more rows in doubt, and have twice the products
+//! in an instruction.
 
 use super::own::{Own, Reference, down};
 use super::{U, V};
@@ -81,8 +85,8 @@ impl DotBound {
         }
     }
 
-    /// What a row keeps, `X^2` and `dx^2`, rounded up. `copy` and `rest` are sums of the squares of its copy and of what rounding left, of d features,
-    /// in float32.
+    /// What a row keeps, `X^2` and `dx^2`, rounded up. `copy` and `rest` are sums of the squares of its copy and of what rounding
+    /// left, of d features, in float32.
     #[inline(always)]
     pub fn of_row(d: usize, copy: f32, rest: f32) -> [f32; 2] {
         // Each square has a rounding, and the sum d. Squares of residuals may underflow.
@@ -95,7 +99,8 @@ impl DotBound {
         [norm * norm, rest * rest].map(|square| super::up(square * AROUND))
     }
 
-    /// What `X^2` and `dx^2` are multiplied by for `2 E_x`. The factor covers two roundings of a threshold: see `Expanded::threshold`.
+    /// What `X^2` and `dx^2` are multiplied by for `2 E_x`. The factor covers two roundings of a threshold: see
+    /// `Expanded::threshold`.
     pub fn slopes(&self) -> [f32; 2] {
         [self.share + SUM, 1.0 / self.share].map(|slope| super::up(1.001 * self.balance * slope))
     }

@@ -1,25 +1,27 @@
 //! Bounds that a GPU carries from iteration to iteration: the constants of `kernels/common/bounds.cuh`.
 //!
-//! All lengths are in the filter's scaled units, `x = s (x' - m)` and `c = s (c' - m)`, with s a power of two. `v = 2^-53`. A row belongs to centroid
-//! a. Let `U >= |x - c_a|` and `L <= |x - c_j|` be true in exact arithmetic.
+//! All lengths are in the filter's scaled units, `x = s (x' - m)` and `c = s (c' - m)`, with s a power of two. `v = 2^-53`. A row
+//! belongs to centroid a. Let `U >= |x - c_a|` and `L <= |x - c_j|` be true in exact arithmetic.
 //!
 //! # A row keeps its label
 //!
-//! Reference distances are rounded: `s^2 S = (1 +- g) D^2 +- eta`, D the true distance, `g = gamma_(d+2)(v)`, `eta = d 2^-1074 s^2`. With float32 features no
-//! square underflows, and eta is 0. Let `G = (d + 4) v` and `tau = sqrt(eta)`. Then
+//! Reference distances are rounded: `s^2 S = (1 +- g) D^2 +- eta`, D the true distance, `g = gamma_(d+2)(v)`, `eta = d 2^-1074
+//! s^2`. With float32 features no square underflows, and eta is 0. Let `G = (d + 4) v` and `tau = sqrt(eta)`. Then
 //!
 //! ```text
 //! L (1 - G) > U (1 + G) + 1.5 tau    implies    S_j > S_a
 //! ```
-//! since then `(1 - g) L^2 >= (1 - G)^2 L^2 > (1 + G)^2 U^2 + 2.25 tau^2 >= (1 + g) U^2 + 2 eta`. The comparison of rounded numbers is strict, so ties and the order of
-//! the centroids do not matter. The kernel rounds the left side down and the right side up. If anything is NaN, the comparison is false.
+//! since then `(1 - g) L^2 >= (1 - G)^2 L^2 > (1 + G)^2 U^2 + 2.25 tau^2 >= (1 + g) U^2 + 2 eta`. The comparison of rounded
+//! numbers is strict, so ties and the order of the centroids do not matter. The kernel rounds the left side down and the right
+//! side up. If anything is NaN, the comparison is false.
 //!
 //! # Drifts
 //!
-//! `|x - c_j|` changes by at most the drift of c_j, which the kernel computes from the rounded centroids: `t = fl(fl(after - before) s)`, the sum of t^2 in any order. So
-//! `drift <= sqrt(sum) (1 + G) + tiny` with `tiny = sqrt(d) 2^-536`, which covers squares and products by s that underflow. C_j adds the drifts up, C_g the largest ones
-//! of a group. Sums are rounded up: `C(later) - C(then)` is at least the sum of the drifts between. Let `down <= C <= up` be the float32 neighbours. A bound is stored
-//! as `u = RU(U - down_a)` or `l = RD(L + down_g)`. Later
+//! `|x - c_j|` changes by at most the drift of c_j, which the kernel computes from the rounded centroids: `t = fl(fl(after -
+//! before) s)`, the sum of t^2 in any order. So `drift <= sqrt(sum) (1 + G) + tiny` with `tiny = sqrt(d) 2^-536`, which covers
+//! squares and products by s that underflow. C_j adds the drifts up, C_g the largest ones of a group. Sums are rounded up:
+//! `C(later) - C(then)` is at least the sum of the drifts between. Let `down <= C <= up` be the float32 neighbours. A bound is
+//! stored as `u = RU(U - down_a)` or `l = RD(L + down_g)`. Later
 //!
 //! ```text
 //! RU(u + up_a(later)) >= U + C_a(later) - C_a(then) >= U + drifts of a
@@ -34,17 +36,19 @@
 //! ```text
 //! low = RD(|x|^2 - 2 E_x),  high = RU(|x|^2 + 2 E_x):     RD(2 y_j + low) <= D_j^2,     RU(2 (y_b + margin_b) + high) >= D_b^2
 //! ```
-//! `2 E_x = unit t sum W x_f^2`. Both sums of squares are float64 sums of `t = fl(s x' - s m)`, with at most d + 20 roundings. Where the bound of the filter does not
-//! hold (copies that are not finite, rows of squared length 1e37), low is -infinity and high is infinity. Then the bounds are 0 and infinity.
+//! `2 E_x = unit t sum W x_f^2`. Both sums of squares are float64 sums of `t = fl(s x' - s m)`, with at most d + 20 roundings.
+//! Where the bound of the filter does not hold (copies that are not finite, rows of squared length 1e37), low is -infinity and
+//! high is infinity. Then the bounds are 0 and infinity.
 //!
-//! A group's bound stands for its centroids without the row's own. The least score of a group is a bound for all of them, so it holds whichever of them a settled row
-//! gets. The second score of the group is one for all but the best: it is stored only where the best is certified. If a row changes to another centroid, groups that were
-//! not compared hold neither the old centroid (its group is always compared) nor the new one.
+//! A group's bound stands for its centroids without the row's own. The least score of a group is a bound for all of them, so it
+//! holds whichever of them a settled row gets. The second score of the group is one for all but the best: it is stored only where
+//! the best is certified. If a row changes to another centroid, groups that were not compared hold neither the old centroid (its
+//! group is always compared) nor the new one.
 //!
 //! # Labels of rows that are compared with some groups
 //!
-//! For a group that is left out, `S_j > S_a` for all its centroids. a is among the centroids that are compared. So the label is too, with all ties, and the filter's
-//! certificate for these centroids is one for all.
+//! For a group that is left out, `S_j > S_a` for all its centroids. a is among the centroids that are compared. So the label is
+//! too, with all ties, and the filter's certificate for these centroids is one for all.
 
 use super::own::down;
 use super::{V, up};

@@ -76,8 +76,9 @@ pub struct Looped<T> {
     pub centroids: Vec<T>,
 }
 
-/// Runs so many iterations from given starting centroids. Returns the labels that the last one gave, before its update. A fit labels its rows
-/// once more at its end, with everything made anew. These labels come from what steps carry from iteration to iteration.
+/// Runs so many iterations from given starting centroids. Returns the labels that the last one gave, before its update. A fit
+/// labels its rows once more at its end, with everything made anew. These labels come from what steps carry from iteration to
+/// iteration.
 ///
 /// # Errors
 /// As [`KMeans::fit_features`].

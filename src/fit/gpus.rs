@@ -18,8 +18,8 @@ use crate::statistics::{Statistics, gather_by};
 /// The name of the shares in errors.
 const SHARES: &str = "the rows of several GPUs";
 
-/// Prepares rows on the GPUs of a choice, and works with a session for each of these parameters, which differ in k only. `common`: those
-/// that the rows are prepared for.
+/// Prepares rows on the GPUs of a choice, and works with a session for each of these parameters, which differ in k only.
+/// `common`: those that the rows are prepared for.
 pub(super) fn with_sessions<T: Float, R>(
     choice: &Choice,
     parts: &[Part<'_, T>],

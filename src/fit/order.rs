@@ -8,11 +8,11 @@
 //! labels  = back to the rows as given
 //! ```
 //! Values are compared after they are scaled and normalised, feature by feature. The copy has the rows as they are given, because
-//! they are transformed again as they are read. So draws and ties need no other code for this order, on the CPU and on a GPU, and the loop
-//! costs what it costs for rows as given.
+//! they are transformed again as they are read. So draws and ties need no other code for this order, on the CPU and on a GPU, and
+//! the loop costs what it costs for rows as given.
 //!
-//! Given and optimal starting centroids need no draws. Then rows are sorted only if some are equally far when one of them must move to
-//! an empty cluster: the fit starts again.
+//! Given and optimal starting centroids need no draws. Then rows are sorted only if some are equally far when one of them must
+//! move to an empty cluster: the fit starts again.
 //!
 //! A fit that is refused for its rows is not sorted, so that its error names the rows as given.
 
@@ -53,8 +53,8 @@ pub struct Arranged<T> {
     chunk: usize,
 }
 
-/// Whether the order of the values only decides which of some rows that are equally far moves to an empty cluster, because seeding
-/// draws no rows.
+/// Whether the order of the values only decides which of some rows that are equally far moves to an empty cluster, because
+/// seeding draws no rows.
 pub fn only_decides_ties(params: &Params) -> bool {
     let draws = match params.seeding.init {
         Init::Given(_) => false,
@@ -273,7 +273,8 @@ mod tests {
     fn too_many_rows_are_refused() {
         assert!(check_count(u32::MAX as usize).is_ok());
         let error = check_count(1 << 32).unwrap_err().to_string();
-        let expected = "row_order: expected \"given\" for more than 2^32 - 1 rows, which are not sorted, got \"values\" for 4294967296 rows";
+        let expected = "row_order: expected \"given\" for more than 2^32 - 1 rows, which are not sorted, got \"values\" for \
+            4294967296 rows";
         assert_eq!(error, expected);
     }
 }

@@ -157,7 +157,8 @@ impl<'a, T: Float> Rows<'_, 'a, '_, T> {
         Ok(fits.into_iter().map(|fit| self.or_fewer(given(fit), watch)).collect())
     }
 
-    /// The fit, or, if there are too few distinct rows and the parameters ask for it, the fit in which these rows are the centroids.
+    /// The fit, or, if there are too few distinct rows and the parameters ask for it, the fit in which these rows are the
+    /// centroids.
     fn or_fewer(&self, fit: Result<Fitted<T>>, watch: &mut Watch<'_>) -> Result<Fitted<T>> {
         let (k, rows) = match fit {
             Err(KMeansError::TooFewDistinct { k, rows }) if self.params.output.too_few == TooFew::Fewer => (k, rows),

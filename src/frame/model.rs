@@ -28,8 +28,8 @@ impl KMeansModel {
     }
 
     /// One row per iteration: `iteration` (UInt32), `changed` (UInt64), `shift`, `inertia` (null unless the history is full),
-    /// `settled` and `skipped` (Float64: shares of the rows that reference distances settled, and of the scores that were not computed; null where
-    /// nobody counted them) and `seconds` (Float64). The last three are null in a model that was loaded.
+    /// `settled` and `skipped` (Float64: shares of the rows that reference distances settled, and of the scores that were not
+    /// computed; null where nobody counted them) and `seconds` (Float64). The last three are null in a model that was loaded.
     ///
     /// # Errors
     /// [`KMeansError::Frame`] if Polars refuses.

@@ -1,9 +1,9 @@
 //! A view of the features, without a copy. The view holds `d` columns, each with its own chunks, or row-major blocks.
 //!
-//! Values may also lie at regular distances ([`Features::from_strided`]), or on a GPU ([`Features::on_gpu`]). Only passes on that GPU
-//! read values that are there. Other engines read one tile at a time ([`Features::copy_tile`]). A tile holds a few dozen rows of every
-//! feature, feature-major. Vector units need this layout, and a tile fits in a cache. Rows are scaled or normalised as they are read
-//! (`transform.rs`).
+//! Values may also lie at regular distances ([`Features::from_strided`]), or on a GPU ([`Features::on_gpu`]). Only passes on that
+//! GPU read values that are there. Other engines read one tile at a time ([`Features::copy_tile`]). A tile holds a few dozen rows
+//! of every feature, feature-major. Vector units need this layout, and a tile fits in a cache. Rows are scaled or normalised as
+//! they are read (`transform.rs`).
 //!
 //! `column.rs` has a column and its chunks, `read.rs` the passes over tiles, `values.rs` the types of values.
 
@@ -177,8 +177,8 @@ impl<'a, T: Float> Features<'a, T> {
         Ok(Self { layout: Arc::new(Layout::Blocks(list, starts)), n, d, names: default_names(d)?, row_transform: None, half })
     }
 
-    /// Values at regular distances in a slice: value `f` of row `r` is `values[first + r * row_step + f * column_step]`. Steps may
-    /// be negative.
+    /// Values at regular distances in a slice: value `f` of row `r` is `values[first + r * row_step + f * column_step]`. Steps
+    /// may be negative.
     ///
     /// # Errors
     /// [`KMeansError::NoFeatures`] if `d` is 0, [`KMeansError::LengthMismatch`] if a value lies outside of the slice.

@@ -8,8 +8,8 @@
 //!         x[f] = y[f] / norm                                   float64, rounded once to the type of the row
 //! ```
 //! [`Features`](crate::Features) apply it where rows are read, so all compute code sees transformed rows. On a GPU,
-//! `kernels/passes/arrival.cu` does the same with rows that were sent. A row without a direction (all zeros) becomes NaN, so it is
-//! left out where rows that are not finite are. The model keeps the transformation: predictions take raw rows.
+//! `kernels/passes/arrival.cu` does the same with rows that were sent. A row without a direction (all zeros) becomes NaN, so it
+//! is left out where rows that are not finite are. The model keeps the transformation: predictions take raw rows.
 
 use std::sync::Arc;
 
@@ -192,16 +192,16 @@ pub fn finish_centroid<T: Float>(mean: &mut [f64], centroid: &mut [T]) {
 ///
 /// Let `|e| <= u` (2^-24 or 2^-53) for every rounding, and x a row that has arrived. Its values are those of an exact unit vector
 /// with a relative error of at most `e_1 = u` (float32: one rounding, the rest is far smaller) or `(d / 2 + 2) u` (float64: the
-/// chain, halved by the root, the root and the division). So `||x| - 1| <= e_1`. The mean of equal rows is x but for the rounding of
-/// its contribution and of the mean, at most `2 u` in float64, which changes the norm by as much. The division by the new norm then
-/// changes a value relatively by at most
+/// chain, halved by the root, the root and the division). So `||x| - 1| <= e_1`. The mean of equal rows is x but for the rounding
+/// of its contribution and of the mean, at most `2 u` in float64, which changes the norm by as much. The division by the new norm
+/// then changes a value relatively by at most
 ///
 /// ```text
 /// float32: e_1 + u                               = 2 u         the squared distance is at most 4 u^2 (1 + ..)        < 2^-45
 /// float64: 2 u + e_1 + 2 u + (d / 2 + 1) u + u   = (d + 8) u   it is at most (d + 8)^2 u^2 (1 + ..)    < (2 d + 8)^2 u^2
 /// ```
-/// `d u` is left for the quantum in float64. It is enough if the weight of the rows is at least 2^-37 of the largest: then the mean
-/// moves by at most 2^-54 in each feature.
+/// `d u` is left for the quantum in float64. It is enough if the weight of the rows is at least 2^-37 of the largest: then the
+/// mean moves by at most 2^-54 in each feature.
 pub fn same_direction<T: Float>(d: usize) -> f64 {
     if T::IS_F32 { power_of_two(-45) } else { (d as f64 + 4.0) * (d as f64 + 4.0) * power_of_two(-104) }
 }

@@ -50,8 +50,8 @@ impl<'m, M> DeviceModel<'m, M> {
         Self { model, device, strategy: Strategy::Default }
     }
 
-    /// The kernels that find labels on a GPU: those of tensor cores, or [`Strategy::Tiled`] for float32 products. For tests and benches: all
-    /// give the same labels, and the default chooses.
+    /// The kernels that find labels on a GPU: those of tensor cores, or [`Strategy::Tiled`] for float32 products. For tests and
+    /// benches: all give the same labels, and the default chooses.
     #[doc(hidden)]
     pub fn strategy(self, strategy: Strategy) -> Self {
         Self { strategy, ..self }
@@ -136,7 +136,8 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
     /// The labels of rows on a GPU, as an array there: -1 for a row with a null or a value that is not finite.
     ///
     /// # Errors
-    /// As [`DeviceModel::predict`]. [`KMeansError::InvalidOption`] for rows on the host, and for rows on another GPU than this one.
+    /// As [`DeviceModel::predict`]. [`KMeansError::InvalidOption`] for rows on the host, and for rows on another GPU than this
+    /// one.
     #[cfg(feature = "cuda")]
     pub fn predict_there(&self, features: &Features<'_, T>) -> Result<GpuArray<i32>> {
         self.run(Job::Labels, features, false, T::labels_on_device)
@@ -151,8 +152,8 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
         self.run(Job::Nearest, features, false, T::nearest_on_device)
     }
 
-    /// The distances of rows on a GPU to every centroid, as an array there: `(n, k)`, row-major. NaN for a row with a null or a value
-    /// that is not finite.
+    /// The distances of rows on a GPU to every centroid, as an array there: `(n, k)`, row-major. NaN for a row with a null or a
+    /// value that is not finite.
     ///
     /// # Errors
     /// As [`DeviceModel::predict_there`].
@@ -179,7 +180,8 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
         let place = match device {
             _ if features.gpu().is_some() => self.place(job, features, weighted)?,
             Device::Cpu => Place::Cpu,
-            // A query engine asks for thousands of morsels per second. To ask the driver each time would take longer than the work.
+            // A query engine asks for thousands of morsels per second. To ask the driver each time would take longer than the
+            // work.
             Device::Cuda(wanted) if let Some(ordinal) = model.is_on(wanted).filter(|_| job != Job::Score) => {
                 Place::Cuda(ordinal)
             }

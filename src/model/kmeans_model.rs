@@ -226,8 +226,8 @@ impl KMeansModel {
         self.ran.0.as_ref().map(|ran| &ran.choice)
     }
 
-    /// How the fit compared rows with centroids on the CPU, and why. `None` for fits on GPUs and in parts, and in a model that was read from bytes or
-    /// a file.
+    /// How the fit compared rows with centroids on the CPU, and why. `None` for fits on GPUs and in parts, and in a model that
+    /// was read from bytes or a file.
     pub fn method(&self) -> Option<Method> {
         self.ran.0.as_ref().and_then(|ran| ran.method)
     }

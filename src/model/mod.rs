@@ -54,8 +54,9 @@ pub struct HistoryRow {
     pub shift: f64,
     /// Inertia after the assign step and before the update step. Present only with [`crate::History::Full`].
     pub inertia: Option<f64>,
-    /// The share of the rows whose label reference distances settled, because the filter could not prove it. `None` if nobody counted them.
-    /// It depends on the device and the strategy, and so do the fields below. So they are not saved: `None` in a model that was loaded.
+    /// The share of the rows whose label reference distances settled, because the filter could not prove it. `None` if nobody
+    /// counted them. It depends on the device and the strategy, and so do the fields below. So they are not saved: `None` in a
+    /// model that was loaded.
     pub settled: Option<f64>,
     /// The share of the scores of a row and a centroid that were not computed. `None` if nobody counted them, as on the
     /// CPU where all are computed.
@@ -267,8 +268,8 @@ impl<T: Predictor> Model<T> {
         self.on(Device::Cpu).predict_distances(features)
     }
 
-    /// The distance of every row to every centroid, `(n, k)` row-major: Euclidean, after the rows were scaled and normalised as in
-    /// the fit. NaN if a row holds a null or a value that is
+    /// The distance of every row to every centroid, `(n, k)` row-major: Euclidean, after the rows were scaled and normalised as
+    /// in the fit. NaN if a row holds a null or a value that is
     /// not finite.
     ///
     /// # Errors

@@ -178,8 +178,8 @@ fn external_arrays<'py>(
     Ok((rows, weights))
 }
 
-/// Fits an array. None if there are too few distinct rows and the options ask for that. With `labels`, also returns the labels of the
-/// rows, which are on the host.
+/// Fits an array. None if there are too few distinct rows and the options ask for that. With `labels`, also returns the labels of
+/// the rows, which are on the host.
 #[pyfunction]
 #[pyo3(signature = (array, weights, options, progress=None, labels=false))]
 pub fn fit_array<'py>(

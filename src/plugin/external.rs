@@ -1,6 +1,6 @@
 //! Rows that another library has: an array (`__dlpack__` or `__array_interface__`), or a data frame on a GPU
-//! (`__arrow_c_device_array__`). They are read where they are, also on a GPU. On the host, values of 16 bits are widened in a copy, and
-//! so are values that are not aligned.
+//! (`__arrow_c_device_array__`). They are read where they are, also on a GPU. On the host, values of 16 bits are widened in a
+//! copy, and so are values that are not aligned.
 
 mod array;
 
@@ -101,8 +101,8 @@ impl ExternalArray {
         let shape = [frame.rows, frame.pieces.len()];
         let wide = wide || frame.pieces.iter().any(|piece| piece.value_type.is_wide());
         let (ordinal, pieces) = (frame.ordinal, frame.pieces);
-        // SAFETY: the frame is kept as long as the table, and `DeviceFrame::of` has waited until its values are there. The caller of the
-        // package does not change a frame while a call reads it.
+        // SAFETY: the frame is kept as long as the table, and `DeviceFrame::of` has waited until its values are there. The caller
+        // of the package does not change a frame while a call reads it.
         let table = unsafe {
             if wide {
                 GpuTable::new(ordinal, frame.rows, pieces).map(Values::GpuF64)
@@ -198,7 +198,8 @@ impl Slice {
     }
 
     fn features<T: Float>(&self, shape: [usize; 2]) -> Result<Features<'_, T>> {
-        // SAFETY: the keeper of the rows keeps the values. The caller of the package does not write to an array while a call reads it.
+        // SAFETY: the keeper of the rows keeps the values. The caller of the package does not write to an array while a call
+        // reads it.
         let values = unsafe { self.values::<T>() };
         Features::from_strided(values, self.first, shape, self.steps)
     }

@@ -9,10 +9,10 @@
 //!           the last row of the chain is the next centroid
 //! ```
 //! Departures from the paper:
-//! 1. The rows that chains propose do not depend on the chains. So the rows of many steps are drawn at once, and their distances to the
-//!    centroids so far are computed for a block of steps at once. Within the block each new centroid lowers them.
-//! 2. A chain may end in a row that is a centroid already. Then nearly all of what q draws are such rows, and further chains would find
-//!    little. Steps of k-means++ find this centroid and the rest.
+//! 1. The rows that chains propose do not depend on the chains. So the rows of many steps are drawn at once, and their distances
+//!    to the centroids so far are computed for a block of steps at once. Within the block each new centroid lowers them.
+//! 2. A chain may end in a row that is a centroid already. Then nearly all of what q draws are such rows, and further chains
+//!    would find little. Steps of k-means++ find this centroid and the rest.
 
 use std::ops::Range;
 
@@ -165,8 +165,8 @@ impl<T: Float> Proposing<T> {
         Ok(Proposals { values, odds })
     }
 
-    /// Runs the chain of a step. `nearest`: the distances of its rows to the nearest centroid so far. Returns the place of the row in
-    /// which the chain ends, unless that is a centroid already.
+    /// Runs the chain of a step. `nearest`: the distances of its rows to the nearest centroid so far. Returns the place of the
+    /// row in which the chain ends, unless that is a centroid already.
     fn run_chain(&self, step: usize, odds: &[Odds], nearest: &[f64]) -> Option<usize> {
         let distance = |place: usize| odds[place].weight * nearest[place];
         let mut x = 0;

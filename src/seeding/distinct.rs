@@ -3,12 +3,12 @@
 //! ```text
 //! the first row of positive weight; then, again and again, the first row that is at a positive distance from all of them
 //! ```
-//! The integers of draws say which row that is: a positive distance is at least 1, so the first row whose running total exceeds 0 is
-//! the one. Each row found is one pass.
+//! The integers of draws say which row that is: a positive distance is at least 1, so the first row whose running total exceeds 0
+//! is the one. Each row found is one pass.
 //!
-//! With `metric="cosine"`, rows of one direction may differ by rounding (`transform::same_direction`), and there may be as many such rows
-//! as there are rows. So rows are drawn by k-means++, which finds directions that differ long before it finds roundings, and roundings
-//! are left out. The rows are then in the order of the draws.
+//! With `metric="cosine"`, rows of one direction may differ by rounding (`transform::same_direction`), and there may be as many
+//! such rows as there are rows. So rows are drawn by k-means++, which finds directions that differ long before it finds
+//! roundings, and roundings are left out. The rows are then in the order of the draws.
 
 use super::{CENTROIDS, plus_plus};
 use crate::backend::{Draws, PlusPlus};

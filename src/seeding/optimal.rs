@@ -9,8 +9,9 @@
 //! clusters  = the cuts from i = 0 on, j = k
 //! ```
 //! Departures from the paper:
-//! 1. The least t grows with i, so each layer takes `values * log(values)` deviations instead of `values^2` (Song and Zhong, "Efficient
-//!    weighted univariate clustering maps outstanding dysregulated genomic zones in human cancers", Bioinformatics 36, 2020).
+//! 1. The least t grows with i, so each layer takes `values * log(values)` deviations instead of `values^2` (Song and Zhong,
+//!    "Efficient weighted univariate clustering maps outstanding dysregulated genomic zones in human cancers", Bioinformatics 36,
+//!    2020).
 //! 2. Layers go from the right to the left. So of several best clusterings the one with the least cuts from the left is found.
 //! 3. A deviation is an exact integer that is rounded once (`optimal/deviations.rs`).
 

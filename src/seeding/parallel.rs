@@ -9,7 +9,8 @@
 //! centroids  = k-means++ among the candidates with these weights                                      seeding/plus_plus.rs
 //! ```
 //! l is `oversampling * k`. Departures from the paper:
-//! 1. The number of rounds is an option. The paper's log of the first potential is far more than the few rounds that it finds enough.
+//! 1. The number of rounds is an option. The paper's log of the first potential is far more than the few rounds that it finds
+//!    enough.
 //! 2. The k-means++ at the end is the greedy one.
 //! 3. If there are too few candidates for k centroids, steps of k-means++ over all rows find the rest.
 

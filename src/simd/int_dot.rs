@@ -1,8 +1,9 @@
-//! Products of quads of bytes, added to 32-bit integers: four times the products of a float32 instruction, or with tiles 32 times. And of pairs of words,
-//! numbers of 16 bits: twice the products.
+//! Products of quads of bytes, added to 32-bit integers: four times the products of a float32 instruction, or with tiles 32
+//! times. And of pairs of words, numbers of 16 bits: twice the products.
 //!
-//! A lane of 32 bits holds four numbers or two, the lowest bits first. Bytes of rows are from 0 to 255, those of centroids from -127 to 127, because such
-//! are the instructions; in tiles both have signs. Words are from -32,767 to 32,767. Sums wrap around. So they are exact wherever the result fits.
+//! A lane of 32 bits holds four numbers or two, the lowest bits first. Bytes of rows are from 0 to 255, those of centroids from
+//! -127 to 127, because such are the instructions; in tiles both have signs. Words are from -32,767 to 32,767. Sums wrap around.
+//! So they are exact wherever the result fits.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -14,7 +15,8 @@ use super::{InstructionSet, Portable, Vector};
 
 /// A vector that multiplies quads.
 pub trait Dot: Vector {
-    /// In each lane, the integer `self + x_0 c_0 + x_1 c_1 + x_2 c_2 + x_3 c_3`. The lanes of `x` and `c` are quads of a row and of a centroid.
+    /// In each lane, the integer `self + x_0 c_0 + x_1 c_1 + x_2 c_2 + x_3 c_3`. The lanes of `x` and `c` are quads of a row and
+    /// of a centroid.
     ///
     /// # Safety
     /// The machine must have the instruction set, and its instruction that multiplies bytes.

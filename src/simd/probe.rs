@@ -1,4 +1,5 @@
-//! Whether the units that multiply bytes and words add exactly, as `src/bounds/int_dot.rs` assumes: some thousand sums of each, once in a process.
+//! Whether the units that multiply bytes and words add exactly, as `src/bounds/int_dot.rs` assumes: some thousand sums of each,
+//! once in a process.
 
 use super::int_dot::{Dot, DotTask, DotUnit, added, added_words, packed};
 use super::tiles::{self, SIDE, TOGETHER, Tiles};
@@ -20,7 +21,8 @@ impl Numbers {
         packed(std::array::from_fn(|_| if case % 3 == 1 { 255 } else { self.next() as u8 }))
     }
 
-    /// A lane of a centroid. In every fourth case all bytes are the largest or the least, so that pairs of products do not fit in 16 bits.
+    /// A lane of a centroid. In every fourth case all bytes are the largest or the least, so that pairs of products do not fit in
+    /// 16 bits.
     fn centroid(&mut self, case: usize) -> f32 {
         packed(std::array::from_fn(|_| match case % 4 {
             1 => 127,

@@ -53,7 +53,8 @@ pub fn refused<T: Float>(parts: &[Part<'_, T>]) -> Result<Refused> {
     Ok(found)
 }
 
-/// Refuses columns that hold other values than zero, but nothing else after they were scaled. `survey` is that of the transformed rows.
+/// Refuses columns that hold other values than zero, but nothing else after they were scaled. `survey` is that of the transformed
+/// rows.
 ///
 /// # Errors
 /// [`KMeansError::ScaledOutOfRange`], [`KMeansError::NoMemory`].

@@ -228,8 +228,8 @@ pub fn negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Result<Option<(u64, f
 }
 
 /// Refuses weights if more than one in 1,000 is below 2^-43 of the largest. `w^` keeps 53 bits below the largest weight, so such
-/// small weights would keep fewer than ten bits. `smallest` and `largest` are taken over the `positive` positive weights of kept rows.
-/// `below` counts the weights below a bound.
+/// small weights would keep fewer than ten bits. `smallest` and `largest` are taken over the `positive` positive weights of kept
+/// rows. `below` counts the weights below a bound.
 ///
 /// # Errors
 /// [`KMeansError::WeightRangeTooWide`].

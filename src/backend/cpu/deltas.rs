@@ -5,8 +5,9 @@
 //!   a square of values, which lie feature by feature, is transposed
 //!   for each row: limbs of its values, added to one cluster's and taken from another's
 //! ```
-//! Points to note: (1) The sums of a cluster lie side by side, so a vector of limbs is added at once. (2) Values go through a buffer. The processor cannot
-//! forward several short stores to one vector load at once, but the square is written long before it is read.
+//! Points to note: (1) The sums of a cluster lie side by side, so a vector of limbs is added at once. (2) Values go through a
+//! buffer. The processor cannot forward several short stores to one vector load at once, but the square is written long before it
+//! is read.
 
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
@@ -239,8 +240,8 @@ impl<C> Batch<'_, C> {
             for f in 0..TOGETHER {
                 columns[f] = self.values.column(first + f.min(F - 1))[self.rows[0]..][..TOGETHER].as_ptr().cast();
             }
-            // SAFETY: sixteen values of 32 bits lie at each pointer, and the square has room for sixteen times as many. For the features of the
-            // instruction set see `Vector`.
+            // SAFETY: sixteen values of 32 bits lie at each pointer, and the square has room for sixteen times as many. For the
+            // features of the instruction set see `Vector`.
             unsafe { V::transpose(columns, square.as_mut_ptr().cast(), TOGETHER) };
         } else {
             for f in 0..F {

@@ -1,4 +1,5 @@
-//! Assigns that compare rows only with the centroids near them. Integer copies are compared first, where the machine multiplies them fast.
+//! Assigns that compare rows only with the centroids near them. Integer copies are compared first, where the machine multiplies
+//! them fast.
 //!
 //! ```text
 //! at the first assign, and again when less is left out than before:
@@ -15,15 +16,16 @@
 //!   a block is compared by its copies; only rows in doubt and rows whose label changes are loaded
 //!   a block with much doubt is compared again in float32
 //! ```
-//! Points to note: (1) `src/bounds/groups.rs` derives what may be left out. (2) A row that changes its label stays in its block until rows are put
-//! in order again: neither the row nor m has moved. (3) Before the first assign, rows take the group whose point is nearest. (4) The sorted rows are
-//! kept from assign to assign where their copy is small enough. Else each assign sorts some of them at a time. (5) To sort takes time. So a sample of
-//! the rows decides at the first assign whether it pays, and every assign decides for the next one. (6) Where differences are computed (few
-//! features), U comes from the distances to the labels so far, for up to eight blocks together; else from R. (7) Where nothing can be left out, copies
-//! alone may pay. Then there is one group of all centroids (`groups/plan.rs`).
+//! Points to note: (1) `src/bounds/groups.rs` derives what may be left out. (2) A row that changes its label stays in its block
+//! until rows are put in order again: neither the row nor m has moved. (3) Before the first assign, rows take the group whose
+//! point is nearest. (4) The sorted rows are kept from assign to assign where their copy is small enough. Else each assign sorts
+//! some of them at a time. (5) To sort takes time. So a sample of the rows decides at the first assign whether it pays, and every
+//! assign decides for the next one. (6) Where differences are computed (few features), U comes from the distances to the labels
+//! so far, for up to eight blocks together; else from R. (7) Where nothing can be left out, copies alone may pay. Then there is
+//! one group of all centroids (`groups/plan.rs`).
 //!
-//! The idea is that of the rings of Drake & Hamerly (2012) and of blocks of rows as in the tree of Kanungo et al. (2002), for kernels that
-//! work on blocks.
+//! The idea is that of the rings of Drake & Hamerly (2012) and of blocks of rows as in the tree of Kanungo et al. (2002), for
+//! kernels that work on blocks.
 
 mod guess;
 mod int_dot;
@@ -106,8 +108,8 @@ pub struct GroupPruning<T> {
 }
 
 impl<T: Float> GroupPruning<T> {
-    /// Makes the groups again for an assign by these centroids, if they leave out less than they did. Centroids move most in the first iterations,
-    /// and those of empty clusters leave their group.
+    /// Makes the groups again for an assign by these centroids, if they leave out less than they did. Centroids move most in the
+    /// first iterations, and those of empty clusters leave their group.
     fn regroup(&mut self, centroids: &[T], d: usize) -> Result<()> {
         if self.assigns >= self.patience && self.shares.is_some_and(|(first, last)| last > first * WORSE + 0.01) {
             self.groups = Groups::new(centroids, d, self.groups.count())?;
@@ -133,8 +135,8 @@ impl<T: Float> GroupPruning<T> {
 }
 
 impl<T: Float> CpuSession<'_, T> {
-    /// Assigns by the centroids near each row, if that was decided. Returns the number of scores. None if the assign must compare all, also where
-    /// there is no memory for the order of the rows.
+    /// Assigns by the centroids near each row, if that was decided. Returns the number of scores. None if the assign must compare
+    /// all, also where there is no memory for the order of the rows.
     pub(super) fn assign_by_groups(&mut self) -> Result<Option<u64>> {
         let longest = self.pruning.iter().flat_map(|pruning| &pruning.parts).map(|part| part.physical.len()).max().unwrap_or(0);
         let (together, threads) = (self.sorted_together(longest), self.workers.len());
@@ -219,8 +221,8 @@ impl<T: Float> CpuSession<'_, T> {
         Ok(Some(scores.needed))
     }
 
-    /// Decides how the next assign is done. `share`: that of the scores which were computed. `is_usual`: whether it says something of later assigns.
-    /// `is_idle`: whether integer copies were there, but not used.
+    /// Decides how the next assign is done. `share`: that of the scores which were computed. `is_usual`: whether it says
+    /// something of later assigns. `is_idle`: whether integer copies were there, but not used.
     fn judge_groups(&mut self, scores: Scores, share: f64, is_usual: bool, is_idle: bool) {
         let Some(pruning) = &mut self.pruning else { return };
         let is_doubtful = match self.use_int_dot {

@@ -62,8 +62,8 @@ use crate::statistics::Statistics;
 
 /// Most rows of a task.
 const MAX_TASK: usize = 16_384;
-/// Most arithmetic (rows x features x centroids) of a task that has more than one tile: some hundredths of a second. A call can be stopped
-/// between tasks.
+/// Most arithmetic (rows x features x centroids) of a task that has more than one tile: some hundredths of a second. A call can
+/// be stopped between tasks.
 const MAX_WORK: usize = 1 << 30;
 /// Bytes that the sum tables of all workers together may take.
 const WORKER_MEMORY: usize = 4 << 30;
@@ -359,7 +359,8 @@ impl<T: Float> CpuSession<'_, T> {
         }
     }
 
-    /// Before the first assign, no row has a label. The threads share the work: the system hands out the pages of the labels meanwhile.
+    /// Before the first assign, no row has a label. The threads share the work: the system hands out the pages of the labels
+    /// meanwhile.
     fn start_labels(&mut self) -> Result<()> {
         if !std::mem::replace(&mut self.has_labels, true) {
             for_each_task(&mut self.workers, self.labels.chunks_mut(MAX_TASK), |_, labels| labels.fill(UNASSIGNED))?;

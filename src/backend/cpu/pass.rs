@@ -96,8 +96,8 @@ pub fn given<'w>(weights: &'w [f64], statistics: &Statistics) -> Option<(&'w [f6
     statistics.weights.map(|scale| (weights, scale))
 }
 
-/// Replaces the labels of some rows, and lists those that change. `places`: where in `labels` each row's is. `first`: the number of the first row at
-/// hand. `moved` has room for all rows.
+/// Replaces the labels of some rows, and lists those that change. `places`: where in `labels` each row's is. `first`: the number
+/// of the first row at hand. `moved` has room for all rows.
 #[inline(always)]
 pub fn list_moved(labels: &mut [u32], places: &[u32], (first, new): (usize, &[u32]), moved: &mut Vec<Moved>) {
     moved.clear();

@@ -55,7 +55,8 @@ pub fn distances<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>)
     Ok(out)
 }
 
-/// The inertia of the finite rows of positive weight. It is the inertia of a fit that has these centroids. `table` is made of them.
+/// The inertia of the finite rows of positive weight. It is the inertia of a fit that has these centroids. `table` is made of
+/// them.
 pub fn inertia<T: Float>(
     centroids: &[T],
     metric: Metric,

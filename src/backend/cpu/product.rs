@@ -14,11 +14,11 @@
 //! ```
 //! Points to note: (1) Sums run over panels of features. This keeps operands in the first-level cache, and the error bound grows
 //! with the panel instead of d. The error of a centroid is in its own score (`bounds/own.rs`), so a centroid far out does not
-//! make the bounds of other centroids wider. (2) A limit can only fall from panel to panel of centroids. So a row's list may hold centroids
-//! that a later limit rules out. They are dropped at the end, or when the list is full. (3) A row is compared with all centroids
-//! if its list overflows or its scores are not finite. (4) If all centroids fit in one panel, most labels are found without lists
-//! ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the second best score. (6) `product/int_dot.rs`
-//! does the same on integer copies, which the caller keeps from assign to assign.
+//! make the bounds of other centroids wider. (2) A limit can only fall from panel to panel of centroids. So a row's list may hold
+//! centroids that a later limit rules out. They are dropped at the end, or when the list is full. (3) A row is compared with all
+//! centroids if its list overflows or its scores are not finite. (4) If all centroids fit in one panel, most labels are found
+//! without lists ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the
+//! second best score. (6) `product/int_dot.rs` does the same on integer copies, which the caller keeps from assign to assign.
 
 mod candidates;
 mod closer;
@@ -61,8 +61,8 @@ pub const MAX_TILE_ROWS: usize = 1_024;
 /// Number of centroids whose scores are held at a time. With 64 rows of float32 the scores fill half of a second-level cache.
 const CENTROID_PANEL: usize = 170 * GROUP;
 
-/// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns are then
-/// in each other's way, because their addresses differ by a power of two. Such rows need no long columns to be read well.
+/// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns are
+/// then in each other's way, because their addresses differ by a power of two. Such rows need no long columns to be read well.
 pub fn tile_rows(d: usize, row_by_row: bool) -> usize {
     let (values, least) = match row_by_row {
         true => (TILE_VALUES / 4, ROWS),
@@ -309,8 +309,8 @@ impl ProductScratch {
         }
     }
 
-    /// Processes the scores of all centroids, where they fit in one panel. Most rows have one centroid in reach: their labels are found
-    /// in vector registers.
+    /// Processes the scores of all centroids, where they fit in one panel. Most rows have one centroid in reach: their labels are
+    /// found in vector registers.
     #[inline(always)]
     fn collect_all<V: Vector>(&mut self, k: usize, rows: usize) {
         for start in (0..rows).step_by(V::LANES) {
@@ -320,8 +320,8 @@ impl ProductScratch {
             }
             let mut names = [0.0f32; ROWS];
             let (mut seen, mut twice) = (0u32, 0u32);
-            // SAFETY: `scores` holds ROWS values for each centroid, `limits` and `names` hold ROWS values, and LANES divides ROWS.
-            // For the features of the instruction set see `Vector`.
+            // SAFETY: `scores` holds ROWS values for each centroid, `limits` and `names` hold ROWS values, and LANES divides
+            // ROWS. For the features of the instruction set see `Vector`.
             unsafe {
                 let limit = V::load(limits.as_ptr().add(start));
                 let mut label = V::splat(0.0);

@@ -6,8 +6,8 @@
 //! take  : the same with the candidate that was chosen, in the units of 32 rows where it had a gain
 //! draw  : the range of rows that has the target, then the row                                     seeds/ranges.rs
 //! ```
-//! What is skipped changes no distance, so all integers are those of a pass over all rows. Small fits have no copy: their rows come
-//! through tiles, and nothing is skipped.
+//! What is skipped changes no distance, so all integers are those of a pass over all rows. Small fits have no copy: their rows
+//! come through tiles, and nothing is skipped.
 
 mod blocks;
 mod grouped;
@@ -82,11 +82,12 @@ pub struct Seeds<T> {
     amounts: Vec<Vec<u128>>,
     /// For each block, its largest distance.
     farthest: Vec<f64>,
-    /// The candidates of the last gains, and for each unit of places those that are nearer to some row. Later takes only make fewer
-    /// rows nearer.
+    /// The candidates of the last gains, and for each unit of places those that are nearer to some row. Later takes only make
+    /// fewer rows nearer.
     tried: Vec<T>,
     gaining: Vec<u32>,
-    /// `(units, candidates, UNIT)`: the distances to the candidates of `gaining`. Empty where it costs less to compute them again.
+    /// `(units, candidates, UNIT)`: the distances to the candidates of `gaining`. Empty where it costs less to compute them
+    /// again.
     kept: Vec<f64>,
     share: Share,
 }

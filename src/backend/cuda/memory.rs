@@ -1,5 +1,5 @@
-//! The memory that a job takes on a GPU. It is the sum of the lists (`device/list.rs`) from which the job allocates. By it a device
-//! is chosen, a limit is kept, and chunks are cut.
+//! The memory that a job takes on a GPU. It is the sum of the lists (`device/list.rs`) from which the job allocates. By it a
+//! device is chosen, a limit is kept, and chunks are cut.
 //!
 //! ```text
 //! a fit         rows + the larger of    what the passes before the fit need
@@ -7,8 +7,8 @@
 //! rows          all rows, or the buffers of the chunks that fit at a time and pieces of row-major rows on their way
 //! predictions   the model's table + two batches of rows + their answers
 //! ```
-//! Not counted: the pieces of row-major rows that are all sent at once. The lanes of the upload have them, at most 32 MiB in all, and
-//! only until the rows have arrived.
+//! Not counted: the pieces of row-major rows that are all sent at once. The lanes of the upload have them, at most 32 MiB in all,
+//! and only until the rows have arrived.
 
 use super::device::{Plain, sum};
 use super::exchange::Port;
@@ -44,7 +44,8 @@ impl From<&DeviceInfo> for GpuSize {
     }
 }
 
-/// The bytes of a fit with default kernels whose rows are all on the GPU. `more_copies`: with copies that they could do without. For tests.
+/// The bytes of a fit with default kernels whose rows are all on the GPU. `more_copies`: with copies that they could do without.
+/// For tests.
 #[doc(hidden)]
 pub fn resident_bytes(shape: Shape, device: &DeviceInfo, more_copies: bool) -> u64 {
     let plan = |copies| {
@@ -92,8 +93,9 @@ fn fit_shape(shape: Shape, chunk: u64) -> FitShape {
     }
 }
 
-/// The plan of a fit whose rows are all on the GPU. `in_place`: they were there before, and only the weights need room. If the plan needs
-/// more than `room`, kernels do without copies that they need not have, and then the default takes one without copies of the rows.
+/// The plan of a fit whose rows are all on the GPU. `in_place`: they were there before, and only the weights need room. If the
+/// plan needs more than `room`, kernels do without copies that they need not have, and then the default takes one without copies
+/// of the rows.
 ///
 /// # Errors
 /// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if the strategy cannot do the shape.
@@ -139,7 +141,8 @@ fn planned<T: Float + Plain>(
     })
 }
 
-/// The plan of a fit. `copies`: whether the default may copy the rows. `rows`: the bytes of the rows. `draws`: the bytes that seeding needs.
+/// The plan of a fit. `copies`: whether the default may copy the rows. `rows`: the bytes of the rows. `draws`: the bytes that
+/// seeding needs.
 fn plan_of<T: Float + Plain>(
     fit: &FitShape,
     (strategy, copies): (Strategy, bool),

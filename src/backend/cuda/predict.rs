@@ -74,9 +74,9 @@ struct Batch<'t, 'a, T: Plain, B> {
     _queue: CallQueue<'t>,
 }
 
-/// Sends the rows batch by batch. Each of the tables' GPUs takes the next batch when it is ready. `launch` queues the kernels of a batch.
-/// `finish` downloads the answers for the rows of a batch. It is called when the GPU's next batch has been sent, so the GPU computes while
-/// the bus is busy.
+/// Sends the rows batch by batch. Each of the tables' GPUs takes the next batch when it is ready. `launch` queues the kernels of
+/// a batch. `finish` downloads the answers for the rows of a batch. It is called when the GPU's next batch has been sent, so the
+/// GPU computes while the bus is busy.
 fn in_batches<'a, T: Float + Plain, B>(
     tables: &[&DeviceTable<T>],
     job: Job,
@@ -140,8 +140,8 @@ pub fn labels_on_device<T: Float + Plain>(
     Ok(GpuArray::new(out))
 }
 
-/// The labels of rows that are on the GPU, and their distances to the nearest and the second nearest centroid, as arrays there. Rows
-/// without an answer have label -1 and distances of NaN. With one centroid there are no second distances.
+/// The labels of rows that are on the GPU, and their distances to the nearest and the second nearest centroid, as arrays there.
+/// Rows without an answer have label -1 and distances of NaN. With one centroid there are no second distances.
 pub fn nearest_on_device<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuPredictions> {
     let n = features.n_rows();
     let (labels, nearest, seconds) = (room::<T, i32>(table, n)?, room::<T, f64>(table, n)?, room::<T, f64>(table, n)?);
@@ -162,8 +162,8 @@ pub fn nearest_on_device<T: Float + Plain>(table: &DeviceTable<T>, features: &Fe
     Ok(GpuPredictions { labels: GpuArray::new(labels), nearest: GpuArray::new(nearest), seconds })
 }
 
-/// The distances of rows that are on the GPU to all centroids, `(n, k)`, row-major, as an array there. They are NaN for rows with a
-/// null or a value that is not finite.
+/// The distances of rows that are on the GPU to all centroids, `(n, k)`, row-major, as an array there. They are NaN for rows with
+/// a null or a value that is not finite.
 pub fn distances_on_device<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
     let out = room::<T, f64>(table, product([features.n_rows(), table.k]))?;
     let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| {

@@ -70,8 +70,8 @@ pub struct CudaSession<'a, T> {
 
 impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// A session for rows whose weights are rounded already. `parts`: the same rows in host memory. `strategy`: the kernel that
-    /// was chosen for the fit. `more_copies`: whether there is memory for copies of the rows that it could do without. `group`: the GPUs that
-    /// exchange their sums, if the fit has several.
+    /// was chosen for the fit. `more_copies`: whether there is memory for copies of the rows that it could do without. `group`:
+    /// the GPUs that exchange their sums, if the fit has several.
     pub fn new(
         rows: impl Into<Arc<Chunks<'a, T>>>,
         parts: &'a [Part<'a, T>],

@@ -189,7 +189,8 @@ impl<T: Float + Plain> State<T> {
         ])
     }
 
-    /// The state before the first iteration. `largest`: as for [`Filter::new`]. `group`: the GPUs that read the sums, if there are several.
+    /// The state before the first iteration. `largest`: as for [`Filter::new`]. `group`: the GPUs that read the sums, if there
+    /// are several.
     pub fn new(
         queue: &Queue,
         shape: &FitShape,

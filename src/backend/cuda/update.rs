@@ -108,7 +108,8 @@ impl<T: Float + Plain> Update<T> {
         if let Some(directions) = &self.directions {
             let UpdateArgument { sums, mean_exponents, centroids, previous, control, .. } = argument;
             let argument = DirectionsArgument { sums, mean_exponents, centroids, directions: previous, control };
-            // SAFETY: as below. The kernel writes (k, d) centroids to the buffer of those before, which the update has not filled yet.
+            // SAFETY: as below. The kernel writes (k, d) centroids to the buffer of those before, which the update has not filled
+            // yet.
             unsafe { state.queue.run(directions, &argument)? };
         }
         // SAFETY: the addresses are those of the state's and of this object's buffers, which have room for (k, columns, limbs)

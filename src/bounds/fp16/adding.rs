@@ -2,32 +2,35 @@
 //!
 //! # What is assumed
 //!
-//! A sum starts at 0. Products are added in blocks, and the sum before takes part in each block. All products are exact. The numbers of a
-//! block are aligned to the largest exponent among them, and each is cut towards zero at `2^(largest - 23 - extra)`. Their sum is cut to the
-//! 24 bits of a float32. A product's exponent is the sum of its factors' exponents, and that of a factor below 2^-14 counts as -14.
+//! A sum starts at 0. Products are added in blocks, and the sum before takes part in each block. All products are exact. The
+//! numbers of a block are aligned to the largest exponent among them, and each is cut towards zero at `2^(largest - 23 - extra)`.
+//! Their sum is cut to the 24 bits of a float32. A product's exponent is the sum of its factors' exponents, and that of a factor
+//! below 2^-14 counts as -14.
 //!
-//! Let `M = sum max(|x|, 2^-14) max(|c|, 2^-14)`. Then the largest power of two of a block is at most M and what has been lost before. In a
-//! block of b products, b + 1 numbers lose less than `2^-(23 + extra) M` each, and the sum loses less than `2^-23 M`. So
+//! Let `M = sum max(|x|, 2^-14) max(|c|, 2^-14)`. Then the largest power of two of a block is at most M and what has been lost
+//! before. In a block of b products, b + 1 numbers lose less than `2^-(23 + extra) M` each, and the sum loses less than `2^-23
+//! M`. So
 //!
 //! ```text
 //! A = ceil(d / b) ((b + 1) 2^-(23 + extra) + 2^-23)        error <= A / (1 - A) M <= A / (1 - A) (|x| + w) (|c| + w)
 //! ```
-//! where the last step is the inequality of Cauchy and Schwarz, with `w = sqrt(d) 2^-14`. The factor `1 / (1 - A)` covers that partial sums
-//! may be larger than M by what was lost.
+//! where the last step is the inequality of Cauchy and Schwarz, with `w = sqrt(d) 2^-14`. The factor `1 / (1 - A)` covers that
+//! partial sums may be larger than M by what was lost.
 //!
 //! # The wide bound
 //!
-//! Nothing in this depends on the order of the products, nor on which of them share a block. So `A = (d + 4 ceil(d / 4)) 2^-23` is enough for
-//! every way of adding whose numbers are aligned with at least 24 bits (`extra >= 0`) and whose blocks, all but the last, have at least four
-//! products, of any lengths: a block of b products loses at most `(b + 2) 2^-23 M`, or `(b + 4) 2^-23 M` if it is cut alone and then once more with
-//! the accumulator. All b together are d, and there are at most `ceil(d / 4)` blocks. A chain of single products with one rounding each, of any kind, loses `d 2^-23 M` at most.
+//! Nothing in this depends on the order of the products, nor on which of them share a block. So `A = (d + 4 ceil(d / 4)) 2^-23`
+//! is enough for every way of adding whose numbers are aligned with at least 24 bits (`extra >= 0`) and whose blocks, all but the
+//! last, have at least four products, of any lengths: a block of b products loses at most `(b + 2) 2^-23 M`, or `(b + 4) 2^-23 M`
+//! if it is cut alone and then once more with the accumulator. All b together are d, and there are at most `ceil(d / 4)` blocks.
+//! A chain of single products with one rounding each, of any kind, loses `d 2^-23 M` at most.
 //!
 //! # What the vectors can show
 //!
-//! Some thousand sums do not prove how a unit works. They tell apart the ways that were seen or are likely: each of [`ways`] gives other bits
-//! for some of the vectors. If all bits are those of one way, the unit gets its A. If not, it gets the wide bound, but only if all sums are
-//! within that. Among the vectors are those that lose nearly all that a block can lose, so a unit that aligns with 23 bits is found out. If some
-//! sum is outside, nothing is known, and the unit is not used.
+//! Some thousand sums do not prove how a unit works. They tell apart the ways that were seen or are likely: each of [`ways`]
+//! gives other bits for some of the vectors. If all bits are those of one way, the unit gets its A. If not, it gets the wide
+//! bound, but only if all sums are within that. Among the vectors are those that lose nearly all that a block can lose, so a unit
+//! that aligns with 23 bits is found out. If some sum is outside, nothing is known, and the unit is not used.
 
 /// How tensor cores add up products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,7 +190,8 @@ fn of_diagonal(i: usize) -> Option<[[u16; FEATURES]; 2]> {
             pair.iter_mut().for_each(|side| side[place] = one);
             Some(pair)
         }
-        // 2^-9 - 2^-9 + 2^-26. The first one has a subnormal factor, so it is aligned like 2. If the last one is in its block, it is lost.
+        // 2^-9 - 2^-9 + 2^-26. The first one has a subnormal factor, so it is aligned like 2. If the last one is in its block, it
+        // is lost.
         24..28 => {
             let mut pair = [[0; FEATURES]; 2];
             let last = [2, 5, 9, 16][i - 24];

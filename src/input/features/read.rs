@@ -134,8 +134,8 @@ impl<'a, T: Float> Features<'a, T> {
         self.arrive(rows.len(), stride, out);
     }
 
-    /// Copies the rows of `range` in another order: row i of the range to `out[f * stride + to[i]]`. `order`: the rows that count, in their new
-    /// order. Rows that do not count may go to any place behind the rows that do.
+    /// Copies the rows of `range` in another order: row i of the range to `out[f * stride + to[i]]`. `order`: the rows that
+    /// count, in their new order. Rows that do not count may go to any place behind the rows that do.
     ///
     /// # Panics
     /// If there is no such place, or no such row.
@@ -148,8 +148,8 @@ impl<'a, T: Float> Features<'a, T> {
         self.arrive(order.len(), stride, out);
     }
 
-    /// Copies these rows of `range`, for columns, to blocks of 64 rows: row p of the list, feature f, to `out[p / 64 * block + f * 64 + p % 64]`. The
-    /// rows have not arrived yet.
+    /// Copies these rows of `range`, for columns, to blocks of 64 rows: row p of the list, feature f, to `out[p / 64 * block +
+    /// f * 64 + p % 64]`. The rows have not arrived yet.
     ///
     /// # Panics
     /// If the features are not columns, or there is no such row or place.

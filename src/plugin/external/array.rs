@@ -133,8 +133,8 @@ impl Array {
             column_pitch: self.steps[1] / bytes,
             validity: None,
         };
-        // SAFETY: the array is kept as long as the table, and `import` has waited until its values are there. The caller of the package
-        // does not write to an array while a call reads it.
+        // SAFETY: the array is kept as long as the table, and `import` has waited until its values are there. The caller of the
+        // package does not write to an array while a call reads it.
         unsafe {
             Ok(if wide {
                 Values::GpuF64(GpuTable::new(ordinal, n, [values])?)

@@ -1,4 +1,5 @@
-//! The instructions that `neon.rs` takes, in plain Rust, for tests on other processors. Names and types are those of the standard library.
+//! The instructions that `neon.rs` takes, in plain Rust, for tests on other processors. Names and types are those of the standard
+//! library.
 
 #![allow(non_camel_case_types)]
 

@@ -41,8 +41,8 @@ impl Assigner {
         memory::reserve(&mut self.listed, most * d, WHAT)
     }
 
-    /// As [`Assigner::label`], for rows of one group. They are compared with the centroids near the group. `distances` is written over. Adds to the
-    /// number of scores.
+    /// As [`Assigner::label`], for rows of one group. They are compared with the centroids near the group. `distances` is written
+    /// over. Adds to the number of scores.
     #[inline(always)]
     pub fn label_group<V: Vector, T: Float>(
         &mut self,

@@ -11,8 +11,8 @@ use crate::input::tile::{Columns, FewColumns, ManyColumns};
 use crate::simd::Vector;
 
 impl Assigner {
-    /// As [`Assigner::relabel`], for the difference filter and rows that are read where they lie. There are values up to the next multiple of 64 rows. Call
-    /// it only where [`CentroidTable::reads_in_place`] says so.
+    /// As [`Assigner::relabel`], for the difference filter and rows that are read where they lie. There are values up to the next
+    /// multiple of 64 rows. Call it only where [`CentroidTable::reads_in_place`] says so.
     #[inline(always)]
     pub fn relabel_few<V: Vector, T: Float>(
         &mut self,

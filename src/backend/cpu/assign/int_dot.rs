@@ -23,8 +23,8 @@ pub struct DotBlock<'r> {
 }
 
 impl Assigner {
-    /// Finds the labels that are certain, and the candidates of the other rows. Returns whether that is enough. If not, the rows should be compared in
-    /// float32.
+    /// Finds the labels that are certain, and the candidates of the other rows. Returns whether that is enough. If not, the rows
+    /// should be compared in float32.
     #[inline(always)]
     pub fn filter_by_int_dot<V: Vector, T: Float>(
         &mut self,
@@ -74,8 +74,8 @@ impl Assigner {
         }
     }
 
-    /// Settles the rows in doubt among the needed ones. `is_gathered`: whether the values are those of the needed rows, else those of the
-    /// whole block. Returns the labels of the whole block.
+    /// Settles the rows in doubt among the needed ones. `is_gathered`: whether the values are those of the needed rows, else
+    /// those of the whole block. Returns the labels of the whole block.
     #[inline(always)]
     pub fn settle_needed<V: Vector, T: Float>(
         &mut self,

@@ -34,8 +34,8 @@ impl<T: Float> GroupStep<'_, T> {
         let d = self.groups.d();
         assert!(first + width <= stride && x.len() >= d * stride && width <= BLOCK);
         let mut found = [0.0f32; BLOCK];
-        // SAFETY: each of the d columns of `stride` values has those from `first` to `first + width`, and `found` has room for as many. For the
-        // features of the instruction set see `Vector`.
+        // SAFETY: each of the d columns of `stride` values has those from `first` to `first + width`, and `found` has room for as
+        // many. For the features of the instruction set see `Vector`.
         unsafe {
             let (mut best, mut names) = ([V::splat(f32::INFINITY); GUESSED], [V::splat(0.0); GUESSED]);
             for group in (0..self.groups()).step_by(TOGETHER) {

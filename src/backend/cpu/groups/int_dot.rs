@@ -1,7 +1,7 @@
 //! Copies in bytes or words of rows and centroids, about the point of each group: for the product filter on quads of features.
 //!
-//! Rows are copied when they are sorted, and centroids in each assign. Both subtract the same bits of the group's point. `src/bounds/int_dot.rs` says what
-//! is measured of them.
+//! Rows are copied when they are sorted, and centroids in each assign. Both subtract the same bits of the group's point.
+//! `src/bounds/int_dot.rs` says what is measured of them.
 
 #[cfg(feature = "tests")]
 mod attacks;
@@ -254,8 +254,8 @@ impl ByCopies {
         self.doubtful > 1
     }
 
-    /// Copies the centroids near each group, or all where nobody knows yet how far rows are from the group's point. Returns whether there are tables
-    /// now: there are none if they would take too much memory.
+    /// Copies the centroids near each group, or all where nobody knows yet how far rows are from the group's point. Returns
+    /// whether there are tables now: there are none if they would take too much memory.
     pub fn copy_centroids<T: Float>(
         &mut self,
         step: &GroupStep<'_, T>,
@@ -357,7 +357,8 @@ struct CopyPlace {
     words: bool,
 }
 
-/// The squared norms of a centroid, of its copy, and of what rounding left; the step of the copy, and the sum of its negated numbers.
+/// The squared norms of a centroid, of its copy, and of what rounding left; the step of the copy, and the sum of its negated
+/// numbers.
 #[derive(Debug, Clone, Copy, Default)]
 struct CentroidCopy {
     square: f64,

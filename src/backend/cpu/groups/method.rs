@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::simd::{DotUnit, InstructionSet};
 
-/// How the rows of a fit on the CPU were compared with centroids, and why. It is written as a sentence. Results do not depend on it.
+/// How the rows of a fit on the CPU were compared with centroids, and why. It is written as a sentence. Results do not depend on
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Method {
     pub(in crate::backend::cpu) set: InstructionSet,
@@ -16,8 +17,8 @@ pub struct Method {
 pub enum LabelPlan {
     /// All centroids, because there is no memory for groups of rows.
     NoMemory,
-    /// All centroids, because this share of a sample would remain, or because there are too few rows or clusters to look at a sample. Maybe by
-    /// integer copies first.
+    /// All centroids, because this share of a sample would remain, or because there are too few rows or clusters to look at a
+    /// sample. Maybe by integer copies first.
     All { remains: Option<PerMille>, copies: Option<Copied> },
     /// The centroids near each group of rows.
     Groups { groups: usize, remains: PerMille, copies: Option<Copied> },

@@ -1,5 +1,5 @@
-//! What a session decides before its first assign: whether rows are compared with near centroids only, and whether integer copies are compared
-//! first.
+//! What a session decides before its first assign: whether rows are compared with near centroids only, and whether integer copies
+//! are compared first.
 
 use super::guess::Guess;
 use super::int_dot::{ByCopies, Copies};
@@ -83,7 +83,8 @@ pub enum Rows {
     Sorted,
 }
 
-/// Whether it pays to put rows in the order of their groups and leave out this share of the scores. Measured on two cores of a Zen 4.
+/// Whether it pays to put rows in the order of their groups and leave out this share of the scores. Measured on two cores of a
+/// Zen 4.
 pub fn pays(skipped: f64, [k, d]: [usize; 2], rows: Rows, by_columns: bool) -> bool {
     // For each value and for each row: the time to sort it and to measure its distance, in multiply-adds of the kernel.
     let (of_value, of_row) = match (rows, by_columns) {
@@ -235,7 +236,8 @@ impl<T: Float> CpuSession<'_, T> {
         Ok((Some(pruning), plan))
     }
 
-    /// Whether rows should be compared with near centroids only. `longest`: the rows of the longest part. `is_kept`: whether sorted rows are kept.
+    /// Whether rows should be compared with near centroids only. `longest`: the rows of the longest part. `is_kept`: whether
+    /// sorted rows are kept.
     fn plan_groups(&self, centroids: &[T], longest: usize, is_kept: bool) -> Result<Planned<T>> {
         let together = if is_kept { longest } else { self.sorted_together(longest) };
         let (n, k, d, by_columns) = (self.labels.len(), self.k, self.d, self.part.features.is_by_columns());
@@ -275,8 +277,8 @@ impl<T: Float> CpuSession<'_, T> {
         Copies::new(unit?, self.statistics, d)
     }
 
-    /// Whether copies in bytes leave so much doubt that copies in words, with half of the products in an instruction, take less time. `compared`: the
-    /// centroids that a row is compared with.
+    /// Whether copies in bytes leave so much doubt that copies in words, with half of the products in an instruction, take less
+    /// time. `compared`: the centroids that a row is compared with.
     fn suits_words(&self, step: &GroupStep<'_, T>, compared: f64) -> Result<bool> {
         let d = self.d as f64;
         let (mut coarseness, mut count) = (0.0, 0.0);
@@ -286,7 +288,8 @@ impl<T: Float> CpuSession<'_, T> {
                 let t = tile.x[f * tile.stride + r].to_f64() - m.to_f64();
                 (largest, square) = (largest.max(t.abs()), square + t * t);
             }
-            // What rounding leaves, over what remains of the row: scores of centroids differ by the square root of d less than norms do.
+            // What rounding leaves, over what remains of the row: scores of centroids differ by the square root of d less than
+            // norms do.
             if square > 0.0 && square.is_finite() {
                 coarseness += largest / 127.0 * (d / 12.0).sqrt() * d.sqrt() / square.sqrt();
                 count += 1.0;

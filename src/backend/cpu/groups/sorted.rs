@@ -23,8 +23,8 @@ pub enum RowLayout {
     Gather,
     /// Where they were, with integer copies: few rows of a block are loaded.
     Copies,
-    /// Row by row, in the order of the labels, with integer copies: for features that lie column by column. To load one row from columns takes as long
-    /// as to load several.
+    /// Row by row, in the order of the labels, with integer copies: for features that lie column by column. To load one row from
+    /// columns takes as long as to load several.
     Rows,
 }
 
@@ -59,8 +59,8 @@ pub struct Sorted<T> {
     /// For each place: where the row's label is, and the physical row.
     pub places: Vec<u32>,
     pub order: Vec<usize>,
-    /// For each block: at least the largest distance of its rows from the group's point, or infinity if there is one group. Not with
-    /// [`RowLayout::Gather`].
+    /// For each block: at least the largest distance of its rows from the group's point, or infinity if there is one group. Not
+    /// with [`RowLayout::Gather`].
     pub radii: Vec<f64>,
     /// Integer copies, where they are used: with [`RowLayout::Copies`] and [`RowLayout::Rows`].
     pub copies: Option<RowCopies>,
@@ -187,8 +187,8 @@ impl<T: Float> Sorted<T> {
         self.has_rows = true;
     }
 
-    /// Takes the rows of a range. `groups`: the groups of those that are kept. `at`: where the first one's label is. `to`: room for where each row
-    /// goes.
+    /// Takes the rows of a range. `groups`: the groups of those that are kept. `at`: where the first one's label is. `to`: room
+    /// for where each row goes.
     #[inline(always)]
     pub fn fill(
         &mut self,

@@ -91,8 +91,8 @@ impl<'n, T: Float> GroupStep<'n, T> {
         self.keys.len() / self.groups()
     }
 
-    /// The panels of centroids that may hold the labels of rows of this group. `rows`: at least the distances of the rows from the group's point.
-    /// `own`: at least the distances to some centroid each, if they are known.
+    /// The panels of centroids that may hold the labels of rows of this group. `rows`: at least the distances of the rows from
+    /// the group's point. `own`: at least the distances to some centroid each, if they are known.
     #[inline(always)]
     pub fn listed(&self, group: usize, rows: f64, own: Option<f64>) -> &[u32] {
         let limit = self.bound.limit(rows, own.unwrap_or(rows + self.own[group]));
@@ -107,8 +107,8 @@ impl<'n, T: Float> GroupStep<'n, T> {
         self.groups.order[panel as usize * GROUP..][..GROUP].iter().copied()
     }
 
-    /// At least the largest distance of some rows from the point of a group. `x`: their values, `x[f * stride + r]`, and those of more rows up to
-    /// [`BLOCK`]. Infinity if there is one group: all centroids are listed then.
+    /// At least the largest distance of some rows from the point of a group. `x`: their values, `x[f * stride + r]`, and those of
+    /// more rows up to [`BLOCK`]. Infinity if there is one group: all centroids are listed then.
     #[inline(always)]
     pub fn radius(&self, x: &[T], stride: usize, rows: usize, group: usize) -> f64 {
         if self.groups() == 1 {

@@ -40,7 +40,8 @@ pub struct GroupScratch<T> {
 }
 
 impl<T: Float> GroupScratch<T> {
-    /// `most`: rows that are sorted together. `stride`: rows of the worker's tile. `sorted`: where they go, unless the sorted rows are kept.
+    /// `most`: rows that are sorted together. `stride`: rows of the worker's tile. `sorted`: where they go, unless the sorted
+    /// rows are kept.
     pub fn new([d, most, stride]: [usize; 3], layout: RowLayout, sorted: Option<Sorted<T>>) -> Result<Self> {
         let rows = match layout {
             RowLayout::Tile => 0,
@@ -140,7 +141,8 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         kept
     }
 
-    /// Loads a newly sorted block of rows and makes integer copies of it, where they are used. Returns whether the rows of the block are in the tile.
+    /// Loads a newly sorted block of rows and makes integer copies of it, where they are used. Returns whether the rows of the
+    /// block are in the tile.
     #[inline(always)]
     fn keep(&mut self, group: usize, rows: Range<usize>) -> bool {
         let Self { part, statistics, scratch, sorted, step, copies, .. } = self;
@@ -194,8 +196,8 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         *changed += take_moved::<V, T>(values, given(weights, statistics), moved, deltas, quantiser, cluster_sums);
     }
 
-    /// Labels a block of rows by integer copies. Rows in doubt and those whose label changes are loaded. Returns false if there are no copies or they
-    /// leave too much in doubt. `is_here`: as [`GroupTask::keep`] says.
+    /// Labels a block of rows by integer copies. Rows in doubt and those whose label changes are loaded. Returns false if there
+    /// are no copies or they leave too much in doubt. `is_here`: as [`GroupTask::keep`] says.
     #[inline(always)]
     fn label_by_copies<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) -> bool {
         let Self {

@@ -25,8 +25,8 @@ pub struct FindCandidates<'p> {
 }
 
 impl FindCandidates<'_> {
-    /// Lists the centroids in reach. No processor can predict which they are. So there is no branch for each centroid: one loop runs over the panels that have
-    /// candidates, and a loop in it over the candidates of the panel.
+    /// Lists the centroids in reach. No processor can predict which they are. So there is no branch for each centroid: one loop
+    /// runs over the panels that have candidates, and a loop in it over the candidates of the panel.
     #[inline(always)]
     pub fn collect<V: Vector>(&mut self) {
         let Self { least, sums, steps, own, first, count, limits, ref mut lists } = *self;
@@ -35,7 +35,8 @@ impl FindCandidates<'_> {
             let counted = u32::MAX >> (32 - V::LANES.min(count - at));
             for (start, least) in (0..).step_by(64).zip(least.chunks(64)) {
                 let mut panels = 0u64;
-                // SAFETY: LANES divides ROWS. The assertion bounds the panels and their sums. For the features of the instruction set see `Vector`.
+                // SAFETY: LANES divides ROWS. The assertion bounds the panels and their sums. For the features of the instruction
+                // set see `Vector`.
                 unsafe {
                     let limit = V::load(limits.as_ptr().add(at));
                     for (i, least) in least.iter().enumerate() {

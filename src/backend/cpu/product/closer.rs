@@ -1,7 +1,8 @@
 //! A closer look at rows in doubt whose values lie side by side: sums of squared differences in float32.
 //!
-//! A reference distance is one chain of float64 operations, which a sum in float32 need not be. So this takes a small part of the time, and it
-//! leaves few rows to reference distances. Values are not scaled. So sums of very large or very small values drop nothing.
+//! A reference distance is one chain of float64 operations, which a sum in float32 need not be. So this takes a small part of the
+//! time, and it leaves few rows to reference distances. Values are not scaled. So sums of very large or very small values drop
+//! nothing.
 
 use super::lists::{ALL, Lists};
 use super::{MOST_LANES, ProductScratch, ROWS};
@@ -45,7 +46,8 @@ fn squared_distance_of_singles<V: Vector>(x: &[f32], c: &[f32]) -> f32 {
     let d = x.len().min(c.len());
     let mut lanes = [0.0f32; MOST_LANES];
     let whole = d / V::LANES * V::LANES;
-    // SAFETY: what is loaded ends at `whole` at most, and `lanes` has room for a vector. For the features of the instruction set see `Vector`.
+    // SAFETY: what is loaded ends at `whole` at most, and `lanes` has room for a vector. For the features of the instruction set
+    // see `Vector`.
     unsafe {
         let mut sums = [V::splat(0.0); SUMS];
         let mut f = 0;
@@ -87,8 +89,8 @@ fn total(sums: &mut [f32]) -> f32 {
 }
 
 impl ProductScratch {
-    /// Drops centroids in reach of some rows that are farther than others in reach, by these sums. Rows with no list keep all centroids.
-    /// `row`: the values of a row, if they lie side by side.
+    /// Drops centroids in reach of some rows that are farther than others in reach, by these sums. Rows with no list keep all
+    /// centroids. `row`: the values of a row, if they lie side by side.
     #[inline(always)]
     pub fn look_closer<'v, V: Vector, T: Float>(
         &mut self,

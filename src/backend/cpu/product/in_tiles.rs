@@ -1,6 +1,7 @@
 //! Scores of integer copies whose products are computed in tiles.
 //!
-//! Tiles are multiplied by a unit of their own. So the processor makes scores of the sums of one pair of tiles while it multiplies the next one.
+//! Tiles are multiplied by a unit of their own. So the processor makes scores of the sums of one pair of tiles while it
+//! multiplies the next one.
 
 use std::ops::Range;
 
@@ -43,8 +44,8 @@ impl Sums<'_> {
         );
         for panel in panels {
             for start in (0..count).step_by(R * V::LANES) {
-                // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds the panels and their sums. For the features of the
-                // instruction set see `Vector`.
+                // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds the panels and their sums.
+                // For the features of the instruction set see `Vector`.
                 unsafe {
                     let mut of_panel = [[V::splat(0.0); R]; GROUP];
                     for c in 0..GROUP {

@@ -1,5 +1,5 @@
-//! The product filter on copies in bytes, four features in a lane, or in words, two in a lane: a quarter or half of the instructions of float32, and a
-//! wider bound.
+//! The product filter on copies in bytes, four features in a lane, or in words, two in a lane: a quarter or half of the
+//! instructions of float32, and a wider bound.
 //!
 //! ```text
 //! for 64 rows:
@@ -10,9 +10,9 @@
 //!   limit = best + the row's width
 //!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r  (candidates.rs)
 //! ```
-//! Points to note: (1) Copies of rows and of centroids are made by the caller, who centres those of a group of rows at the group's point.
-//! `src/bounds/int_dot.rs` derives the bound. (2) Sums of many features run over panels of features, so that operands stay in the first-level cache. (3) Products
-//! in tiles: `in_tiles.rs`.
+//! Points to note: (1) Copies of rows and of centroids are made by the caller, who centres those of a group of rows at the
+//! group's point. `src/bounds/int_dot.rs` derives the bound. (2) Sums of many features run over panels of features, so that
+//! operands stay in the first-level cache. (3) Products in tiles: `in_tiles.rs`.
 
 use std::ops::Range;
 
@@ -27,8 +27,8 @@ use crate::simd::{Dot, DotTask, DotUnit, SIDE, Tiles, Vector};
 
 /// Lanes of a panel of features.
 const PANEL: usize = 64;
-/// Panels of centroids whose sums are held at a time. They fill pairs of tiles. Fewer would fit in the first-level cache, but with tiles this was measured to
-/// be faster.
+/// Panels of centroids whose sums are held at a time. They fill pairs of tiles. Fewer would fit in the first-level cache, but
+/// with tiles this was measured to be faster.
 const HELD: usize = CENTROID_PANEL / (2 * SIDE * GROUP) * (2 * SIDE);
 
 /// The copies of 64 rows.
@@ -36,14 +36,16 @@ const HELD: usize = CENTROID_PANEL / (2 * SIDE * GROUP) * (2 * SIDE);
 pub struct DotRows<'r> {
     /// `(lanes, ROWS)`.
     pub copies: &'r [f32],
-    /// For each row: its step, and what its bound is made of: see `bounds::int_dot::DotBound::of_row`. A row without a bound has infinities.
+    /// For each row: its step, and what its bound is made of: see `bounds::int_dot::DotBound::of_row`. A row without a bound has
+    /// infinities.
     pub facts: &'r [[f32; ROWS]; 3],
 }
 
 /// The copies of some centroids, about the same point.
 #[derive(Debug, Default)]
 pub struct DotTable {
-    /// The negated copies: `(panels, lanes, GROUP)`, or for tiles `(tiles, lanes / SIDE, SIDE, SIDE)`, a tile for every 16 centroids.
+    /// The negated copies: `(panels, lanes, GROUP)`, or for tiles `(tiles, lanes / SIDE, SIDE, SIDE)`, a tile for every 16
+    /// centroids.
     pub packed: Lines,
     /// For each panel, what belongs to its centroids.
     pub own: Vec<PanelFacts>,
@@ -51,8 +53,8 @@ pub struct DotTable {
     pub slopes: [f32; 2],
 }
 
-/// The least scores of the held panels, the rows' least sums of a score and a margin, and the sums of products: `(HELD, ROWS)`, `(ROWS)`,
-/// `(HELD * GROUP, ROWS)`.
+/// The least scores of the held panels, the rows' least sums of a score and a margin, and the sums of products: `(HELD, ROWS)`,
+/// `(ROWS)`, `(HELD * GROUP, ROWS)`.
 struct Found<'p> {
     least: &'p mut [[f32; ROWS]],
     best: &'p mut [f32; ROWS],
@@ -94,8 +96,8 @@ impl<const WORDS: bool> Score<'_, WORDS> {
             let end = lanes.min(first + PANEL);
             for (panel, own) in own.iter().enumerate() {
                 for start in (0..count).step_by(R * V::LANES) {
-                    // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertions bound the lanes, the panels and their sums. For
-                    // the features of the instruction set see `Vector`.
+                    // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertions bound the lanes, the panels
+                    // and their sums. For the features of the instruction set see `Vector`.
                     unsafe {
                         let held = found.sums.as_mut_ptr().add(panel * GROUP * ROWS + start);
                         let mut sums = [[V::splat(0.0); R]; GROUP];
@@ -138,8 +140,8 @@ impl<const WORDS: bool> Score<'_, WORDS> {
 }
 
 impl ProductScratch {
-    /// Finds the centroids in reach of `count` of 64 rows. They are compared with the first panels of a table: as many as are listed.
-    /// `names`: the numbers of these centroids.
+    /// Finds the centroids in reach of `count` of 64 rows. They are compared with the first panels of a table: as many as are
+    /// listed. `names`: the numbers of these centroids.
     #[inline(always)]
     pub fn find_candidates_by_int_dot<V: Vector>(
         &mut self,
@@ -168,7 +170,8 @@ impl ProductScratch {
             }
             let mut limits = [0.0f32; ROWS];
             for r in 0..ROWS {
-                // A limit that is not finite rules nothing out, and no list has room for these centroids and those of later panels.
+                // A limit that is not finite rules nothing out, and no list has room for these centroids and those of later
+                // panels.
                 let limit = Expanded::threshold(self.best[r], self.widths[r]);
                 limits[r] = if limit.is_finite() { limit } else { f32::NEG_INFINITY };
                 self.counts[r] = if limit.is_finite() { self.counts[r] } else { ALL };
@@ -199,8 +202,9 @@ impl ProductScratch {
         }
     }
 
-    /// Whether it takes longer to look at the open ones of some rows than to compare all rows by float32 products with so many centroids. Rows without a
-    /// list are settled with all k centroids of d features. `closer`: whether those with a list can be looked at closer, else reference distances settle them.
+    /// Whether it takes longer to look at the open ones of some rows than to compare all rows by float32 products with so many
+    /// centroids. Rows without a list are settled with all k centroids of d features. `closer`: whether those with a list can be
+    /// looked at closer, else reference distances settle them.
     #[inline(always)]
     pub fn is_in_doubt(&self, count: usize, [centroids, k, d]: [usize; 3], closer: bool) -> bool {
         // The time for a row, and for each of its candidates, in products of the filter.

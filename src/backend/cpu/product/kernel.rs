@@ -21,8 +21,8 @@ pub struct Products<'p> {
 }
 
 impl Products<'_> {
-    /// `scores[c][r] += sum_f copy[f][r] * centroids[f][c]`, with R vectors of rows at a time. After the last panel, adds the half
-    /// squares and lowers the rows' least sums. With `TWO`, also the second least.
+    /// `scores[c][r] += sum_f copy[f][r] * centroids[f][c]`, with R vectors of rows at a time. After the last panel, adds the
+    /// half squares and lowers the rows' least sums. With `TWO`, also the second least.
     #[inline(always)]
     pub fn add<V: Vector, const R: usize, const TWO: bool>(&self, scores: &mut [f32], [best, second]: [&mut [f32; ROWS]; 2]) {
         let Self { copy, centroids, own, first, rows, prefetch } = *self;

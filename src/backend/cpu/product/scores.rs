@@ -6,8 +6,8 @@ use crate::simd::Vector;
 
 /// The largest steps of rows and of centroids. Whoever makes copies holds to them.
 ///
-/// A sum of products is below 2^31, so its product with both steps is below 2^127, and finite. So a score is finite, or infinite like the half
-/// square that is added, and never NaN: a NaN would lower no least score, and its centroid would be lost.
+/// A sum of products is below 2^31, so its product with both steps is below 2^127, and finite. So a score is finite, or infinite
+/// like the half square that is added, and never NaN: a NaN would lower no least score, and its centroid would be lost.
 pub const MOST_STEPS: [f32; 2] = [(1u64 << 43) as f32, (1u64 << 53) as f32];
 
 /// What belongs to the centroids of a panel.
@@ -47,7 +47,8 @@ pub struct Least<'p> {
 }
 
 impl Least<'_> {
-    /// Finds the least scores, and lowers the other sums. `sums`: of R vectors of rows from `start` on and each centroid of the panel. `steps`: of all rows.
+    /// Finds the least scores, and lowers the other sums. `sums`: of R vectors of rows from `start` on and each centroid of the
+    /// panel. `steps`: of all rows.
     ///
     /// # Safety
     /// The machine must have the instruction set of `V`. `start + R * LANES` must be at most [`ROWS`].

@@ -69,8 +69,8 @@ impl<'c, T: Float> Candidates<'c, T> {
         u32::MAX >> (MOST - self.count())
     }
 
-    /// Finds the rows of the unit that can be nearer to each of the `asked` candidates, as far as float32 differences say. Returns
-    /// the candidates with such rows.
+    /// Finds the rows of the unit that can be nearer to each of the `asked` candidates, as far as float32 differences say.
+    /// Returns the candidates with such rows.
     #[inline(always)]
     fn open<V: Vector>(&self, strip: Strip<'_, T>, unit: usize, near: &[f64; UNIT], asked: u32, rows: &mut [u32; MOST]) -> u32 {
         match (self.limit, T::as_f32s(strip.x), T::as_f32s(self.values)) {
@@ -125,8 +125,8 @@ impl Unit<'_> {
     ) -> u32 {
         assert!(R * V::LANES == UNIT && self.x.len() >= (self.d - 1) * self.stride + UNIT);
         let rows: [&[f32]; C] = candidates.map(|candidate| &self.values[candidate * self.d..][..self.d]);
-        // SAFETY: the assertion bounds what is read of `x`: R vectors of each of the d features. `limits` has R * LANES values, and
-        // each of `rows` d values. For the features of the instruction set see `Vector`.
+        // SAFETY: the assertion bounds what is read of `x`: R vectors of each of the d features. `limits` has R * LANES values,
+        // and each of `rows` d values. For the features of the instruction set see `Vector`.
         unsafe {
             let mut limits = [V::splat(0.0); R];
             for v in 0..R {
@@ -319,8 +319,8 @@ pub struct Gains<'g> {
     pub kept: &'g mut [f64],
 }
 
-/// Adds to each of the `asked` candidates' gains what it would take off the draw weights of the strip's rows. `weights` is empty if
-/// all are 1.
+/// Adds to each of the `asked` candidates' gains what it would take off the draw weights of the strip's rows. `weights` is empty
+/// if all are 1.
 #[inline(always)]
 pub fn add_gains<V: Vector, T: Float>(
     strip: Strip<'_, T>,

@@ -23,7 +23,8 @@ pub struct Buffer<T> {
 }
 // SAFETY: this is an address on the device, and every call that uses it binds the context first.
 unsafe impl<T: Plain> Send for Buffer<T> {}
-// SAFETY: as above. The host never reads or writes through the address. All changes are work in a queue, and the queue orders them.
+// SAFETY: as above. The host never reads or writes through the address. All changes are work in a queue, and the queue orders
+// them.
 unsafe impl<T: Plain> Sync for Buffer<T> {}
 
 impl<T: Plain> Buffer<T> {
@@ -136,8 +137,8 @@ impl<T: Plain> Buffer<T> {
         interrupt::check()
     }
 
-    /// Queues a copy of the bytes of another buffer of the device to this one, from value `first` on. The values have one size. The work that writes them is
-    /// before it in this buffer's queue, or done.
+    /// Queues a copy of the bytes of another buffer of the device to this one, from value `first` on. The values have one size.
+    /// The work that writes them is before it in this buffer's queue, or done.
     pub fn copy_from<U: Plain>(&self, first: usize, from: &Buffer<U>, queue: &Queue) -> Result<()> {
         assert_eq!(size_of::<T>(), size_of::<U>());
         assert!(!self.external && first + from.len <= self.len, "{} values at {first} of {}", from.len, self.len);

@@ -135,8 +135,8 @@ impl<T: Float + Plain> CopiedRows<T> {
         };
         let kernel = arguments::plus_copies::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
         let blocks = rows.n.div_ceil(COPY_THREADS as usize) as u32;
-        // SAFETY: the rows of a centre take as many places as it has rows, from its start on. These places are below `places`, for
-        // which there is room. `nearest` has a distance for each row.
+        // SAFETY: the rows of a centre take as many places as it has rows, from its start on. These places are below `places`,
+        // for which there is room. `nearest` has a distance for each row.
         unsafe { queue.run(&Launch::exactly(kernel, Block::of(COPY_THREADS), blocks), &argument)? };
         Ok(copied)
     }

@@ -1,5 +1,5 @@
-//! The nearest of many candidates for every row, piece by piece, by the kernels that label rows for a model. k-means|| has tens of
-//! thousands of candidates: reference distances to all of them would take many times longer.
+//! The nearest of many candidates for every row, piece by piece, by the kernels that label rows for a model. k-means|| has tens
+//! of thousands of candidates: reference distances to all of them would take many times longer.
 
 use std::ops::Range;
 
@@ -41,7 +41,8 @@ fn visit<T: Float + Plain>(
     // Work on the table is on a queue of its own, which is empty when it is dropped. Then the table may be dropped too.
     rows.queue.wait()?;
     let queue = table.queue()?;
-    // Copies of rows are optional memory, within the limit of the fit. The table and the labels are not taken from this queue's room.
+    // Copies of rows are optional memory, within the limit of the fit. The table and the labels are not taken from this queue's
+    // room.
     let much = product([rows.n, table.k, table.d]) >= LEAST_FOR_TENSOR;
     let piece = rows.n.min(MOST_ROWS);
     let answers = DeviceTable::<T>::answer_bytes(Job::Labels, [piece, table.d, table.k], queue.gpu.size());
@@ -93,13 +94,14 @@ pub fn add_masses<T: Float + Plain>(
             weight_to_integer: weights.map_or(1.0, |scale| power_of_two(53 - scale.exponent)),
             n: piece.len() as u64,
         };
-        // SAFETY: each row of the piece has a label, which is below the number of masses (asserted), and a weight if there are any.
+        // SAFETY: each row of the piece has a label, which is below the number of masses (asserted), and a weight if there are
+        // any.
         unsafe { queue.run(&launch, &argument) }
     })
 }
 
-/// The nearest centroid of each of some rows in host memory (both row-major), if it pays. The plan of the GPU's memory does not count
-/// this. If there is no room, the answer is None.
+/// The nearest centroid of each of some rows in host memory (both row-major), if it pays. The plan of the GPU's memory does not
+/// count this. If there is no room, the answer is None.
 pub fn nearest_of<T: Float + Plain>(queue: &Queue, rows: &[T], centroids: &[T], d: usize) -> Option<Vec<u32>> {
     let find = || {
         let table = DeviceTable::new(queue.gpu.ordinal, centroids, d)?;

@@ -1,5 +1,5 @@
-//! Many drawn rows at once (`seed_search` of `kernels/passes/seed.cu`, a block a row), in batches that take no more memory than the
-//! steps of k-means++.
+//! Many drawn rows at once (`seed_search` of `kernels/passes/seed.cu`, a block a row), in batches that take no more memory than
+//! the steps of k-means++.
 
 use crate::backend::cuda::arguments::{self, DrawsArgument, SearchArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, buffers, bytes_of};

@@ -1,5 +1,5 @@
-//! Samples in which every row decides alone: the parameters of the kernels (`kernels/passes/draws.cuh`), and the list of rows that a
-//! kernel finds.
+//! Samples in which every row decides alone: the parameters of the kernels (`kernels/passes/draws.cuh`), and the list of rows
+//! that a kernel finds.
 
 use crate::backend::Sample;
 use crate::backend::cuda::arguments::{FoundRowsArgument, SampleArgument};
@@ -35,8 +35,8 @@ fn room_for(expected: u64, n: usize) -> usize {
 }
 
 /// The bytes that many candidates take on the device. `draws`: the bytes of the distances of the rows, which are gone when the
-/// candidates get their masses. `lists`: how many lists of all candidates there may be at a time before that. Rows that stream have
-/// such lists, and are compared with the candidates by kernels of their own.
+/// candidates get their masses. `lists`: how many lists of all candidates there may be at a time before that. Rows that stream
+/// have such lists, and are compared with the candidates by kernels of their own.
 pub fn candidate_bytes<T: Float + Plain>(
     shape: &FitShape,
     candidates: Candidates,

@@ -65,7 +65,8 @@ impl Ranges {
     }
 }
 
-// ---- arguments, as `kernels/passes/seed.cu` declares them -----------------------------------------------------------------------
+// ---- arguments, as `kernels/passes/seed.cu` declares
+// them -----------------------------------------------------------------------
 
 /// What a row weighs in a draw: `DRAW_*` of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

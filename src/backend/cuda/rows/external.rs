@@ -1,5 +1,5 @@
-//! Rows that another program has put on the device (`gpu_table.rs`). Where kernels can, they read them where they are. Otherwise the
-//! device makes columns of them, once.
+//! Rows that another program has put on the device (`gpu_table.rs`). Where kernels can, they read them where they are. Otherwise
+//! the device makes columns of them, once.
 
 use super::DeviceRows;
 use crate::backend::cuda::arguments::{self, FiniteRowsArgument, ForeignArgument, KeptRowsArgument};
@@ -81,7 +81,8 @@ pub fn is_in_place<T: Float>(features: &Features<'_, T>) -> bool {
     in_place(&[Part::new(features.clone(), None)]).is_some()
 }
 
-/// The values of the only part, if kernels can read them where they are. Tiles of some of a table's rows end within the tiles of the table.
+/// The values of the only part, if kernels can read them where they are. Tiles of some of a table's rows end within the tiles of
+/// the table.
 fn in_place<T: Float>(parts: &[Part<'_, T>]) -> Option<GpuValues> {
     let [part] = parts else { return None };
     let GpuRows { table, rows } = part.features.gpu_rows()?;

@@ -25,8 +25,8 @@ impl<T: Float + Plain> DeviceRows<T> {
                 ScaleColumnsArgument { x, stride: self.stride as u64, n: self.n as u32, columns: some.len() as u32, factors };
             let kernel = arguments::scale_columns::<T>().load(gpu, "")?;
             let blocks = (some.len() * self.n.div_ceil(CHUNK)) as u32;
-            // SAFETY: the kernel reads and writes the first n values of these columns, each by one thread. The columns are below d,
-            // because there is one factor per feature.
+            // SAFETY: the kernel reads and writes the first n values of these columns, each by one thread. The columns are below
+            // d, because there is one factor per feature.
             unsafe { self.queue.run(&Launch::exactly(kernel, Block::of(THREADS), blocks), &argument)? };
         }
         if !row_transform.directions() {

@@ -148,8 +148,9 @@ fn fold_total<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>], of: Of
     })
 }
 
-/// Does work for every session. One thread queues the work of all. To queue an iteration takes tens of microseconds, and the first call to CUDA
-/// on a new thread some hundreds. If rows stream, the host sends chunks while a step runs, so every session needs a thread.
+/// Does work for every session. One thread queues the work of all. To queue an iteration takes tens of microseconds, and the
+/// first call to CUDA on a new thread some hundreds. If rows stream, the host sends chunks while a step runs, so every session
+/// needs a thread.
 fn each<T: Float + Plain, R: Send>(
     sessions: &mut [&mut CudaSession<'_, T>],
     work: impl Fn(usize, &mut CudaSession<'_, T>) -> Result<R> + Sync,
@@ -162,8 +163,8 @@ fn each<T: Float + Plain, R: Send>(
     at_once(all, |(place, session)| work(place, session))
 }
 
-/// Waits for several sessions. A GPU may wait for one on which a kernel has failed, so all are looked at in turn. On an error, or if the call was
-/// stopped, no GPU waits any more.
+/// Waits for several sessions. A GPU may wait for one on which a kernel has failed, so all are looked at in turn. On an error, or
+/// if the call was stopped, no GPU waits any more.
 fn wait_for_all<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>]) -> Result<()> {
     if sessions.len() < 2 {
         return Ok(());

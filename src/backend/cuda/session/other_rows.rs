@@ -1,5 +1,5 @@
-//! A few rows beside those of a fit on a GPU, for seeding: the candidates of k-means||, or a sample. The plan of the GPU's memory does
-//! not count them. If there is no room, the CPU has them.
+//! A few rows beside those of a fit on a GPU, for seeding: the candidates of k-means||, or a sample. The plan of the GPU's memory
+//! does not count them. If there is no room, the CPU has them.
 
 use crate::backend::cuda::device::{Buffer, Plain, Queue};
 use crate::backend::cuda::passes::draws::{self, DeviceDraws, positive_rows};
@@ -16,7 +16,8 @@ use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::input::tile::Part;
 use crate::statistics::Statistics;
 
-/// The least arithmetic (rows x features x centroids) for which it pays to send the rows. Below this a CPU takes a few milliseconds.
+/// The least arithmetic (rows x features x centroids) for which it pays to send the rows. Below this a CPU takes a few
+/// milliseconds.
 const LEAST: usize = 1 << 22;
 
 pub struct OtherRows<'t, T> {

@@ -52,8 +52,8 @@ impl<'a, T: Float + Plain> Several<'a, T> {
     }
 }
 
-/// All rows of a fit on one GPU. A step of k-means++ is short, and each would make several rounds through the host, which take longer
-/// than the step on one GPU.
+/// All rows of a fit on one GPU. A step of k-means++ is short, and each would make several rounds through the host, which take
+/// longer than the step on one GPU.
 struct Gathered<'a, T> {
     rows: OtherRows<'a, T>,
     /// How many values of the centroids it has taken.

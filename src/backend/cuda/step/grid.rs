@@ -1,5 +1,5 @@
-//! Labels and sums over rows in the order of small cells of space, for few features and many clusters: `kernels/step/cells_tree.cu`,
-//! `cells_rows.cu`, `cells_split.cu`, `cells_lists.cu`, `assign_cells.cu` and `cells_labels.cu`.
+//! Labels and sums over rows in the order of small cells of space, for few features and many clusters:
+//! `kernels/step/cells_tree.cu`, `cells_rows.cu`, `cells_split.cu`, `cells_lists.cu`, `assign_cells.cu` and `cells_labels.cu`.
 //!
 //! ```text
 //! once a fit:     a tree that splits space into cells; a copy of the rows in the order of their cells;
@@ -99,8 +99,9 @@ impl<T: Float + Plain> Candidate<T> for Grid {
         Needs { filter: Self::filter(shape), label_arrays: LabelArrays::InPlace, bytes }
     }
 
-    /// Measured on an H200, for float32. The length of lists is that of cells of equal sides. It is meant to be too large rather than too small, since
-    /// lists are longer where data have long tails. A tenth of the time in which the rows are put in order: fits are assumed to have ten iterations.
+    /// Measured on an H200, for float32. The length of lists is that of cells of equal sides. It is meant to be too large rather
+    /// than too small, since lists are longer where data have long tails. A tenth of the time in which the rows are put in order:
+    /// fits are assumed to have ten iterations.
     fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
         Candidate::<T>::supports(self, shape, gpu).ok()?;
         let sizes = Sizes::new(shape);
@@ -244,8 +245,8 @@ impl<T: Float + Plain> Step<T> for GridStep<T> {
         }
         (self.ordered, self.current) = (true, true);
         self.ahead.store(true, Ordering::Relaxed);
-        // SAFETY: the rows are in order. The lists have room for each cell and each parent, and the state has k x d centroids. Both kernels begin
-        // with the wait.
+        // SAFETY: the rows are in order. The lists have room for each cell and each parent, and the state has k x d centroids.
+        // Both kernels begin with the wait.
         unsafe {
             // Not behind the memset, which is no kernel.
             let lists = self.lists_argument(state);

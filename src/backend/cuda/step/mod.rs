@@ -4,8 +4,8 @@
 //! an iteration:   step (chunk by chunk)   reduce (over the devices of a fit)   update (exact means, copies for the next step)
 //! ```
 //! A [`Candidate`] is one way to do the step. It says in one place which shapes it supports, what memory it needs, how it wants
-//! the copies of the centroids, how long it is expected to take, and how it is launched. [`list::candidates`] lists all of them. To add
-//! a kernel, write its file and add it to the list.
+//! the copies of the centroids, how long it is expected to take, and how it is launched. [`list::candidates`] lists all of them.
+//! To add a kernel, write its file and add it to the list.
 
 pub mod by_row;
 pub mod choice;
@@ -65,7 +65,8 @@ pub trait Candidate<T>: Sync {
         None
     }
 
-    /// The time of an iteration in microseconds, if it is not taken from the table. A candidate with neither is never chosen by default.
+    /// The time of an iteration in microseconds, if it is not taken from the table. A candidate with neither is never chosen by
+    /// default.
     fn predicted(&self, _shape: &FitShape, _gpu: GpuSize) -> Option<f64> {
         None
     }
@@ -90,7 +91,8 @@ pub trait Step<T>: Send {
     /// The host has set the centroids. `state.centroids.drift` does not say how far they moved.
     fn restart(&mut self) {}
 
-    /// Whether the step may leave scores out, and counts the scores that it computes in `Control::scores`. If not, it computes all scores.
+    /// Whether the step may leave scores out, and counts the scores that it computes in `Control::scores`. If not, it computes
+    /// all scores.
     fn counts_scores(&self) -> bool {
         false
     }

@@ -246,8 +246,8 @@ impl<T: Float + Plain> TiledLabels<T> {
     /// k x d values.
     pub unsafe fn launch(&self, queue: &Queue, after_kernel: bool, argument: &AssignArgument<T>, centroids: u64) -> Result<()> {
         let shared = self.shares.of(argument);
-        // SAFETY: the caller promises the addresses. The shares have a place for every row of every share, and the number of blocks
-        // is a multiple of theirs. All kernels here begin with the wait.
+        // SAFETY: the caller promises the addresses. The shares have a place for every row of every share, and the number of
+        // blocks is a multiple of theirs. All kernels here begin with the wait.
         unsafe {
             if after_kernel {
                 queue.run_behind(&self.assign, &shared)?;

@@ -1,6 +1,6 @@
 //! Bounds that are carried from iteration to iteration, so that most scores of later iterations need not be computed: `yinyang`.
-//! `kernels/step/bounds_order.cu`, `bounds_carry.cu`, `bounds_rows.cu`, `assign_bounded.cu`, `settle.cu` and `deltas.cu`; the proofs are in
-//! `bounds/yinyang.rs`.
+//! `kernels/step/bounds_order.cu`, `bounds_carry.cu`, `bounds_rows.cu`, `assign_bounded.cu`, `settle.cu` and `deltas.cu`; the
+//! proofs are in `bounds/yinyang.rs`.
 //!
 //! ```text
 //! once a fit:     groups of centroids that start near each other (`groups.rs`)
@@ -8,9 +8,9 @@
 //! an iteration:   how far each centroid has moved; rows whose bounds hold keep their label; other rows get a
 //!                 fresh upper bound; rows whose bounds still do not hold are compared with the groups whose bounds do not hold
 //! ```
-//! The step keeps the centroids of its last launch and measures drifts itself. So it does not matter who sets the centroids. But if
-//! others have changed labels, it begins anew. Bounds have an epoch: after the fit has stopped, launches that are still queued do nothing, so only the device knows
-//! which bounds it has.
+//! The step keeps the centroids of its last launch and measures drifts itself. So it does not matter who sets the centroids. But
+//! if others have changed labels, it begins anew. Bounds have an epoch: after the fit has stopped, launches that are still queued
+//! do nothing, so only the device knows which bounds it has.
 
 mod groups;
 mod sizes;
@@ -238,7 +238,8 @@ impl<T: Float + Plain> YinyangStep<T> {
             x: self.rows.moved.at(),
             stride: self.sizes.stride() as u64,
         };
-        // SAFETY: each row has a label below k, because the launch before has labelled all rows. The buffers have a place for each row.
+        // SAFETY: each row has a label below k, because the launch before has labelled all rows. The buffers have a place for
+        // each row.
         unsafe {
             for launch in &self.order {
                 state.queue.run(launch, &carried)?;
@@ -290,8 +291,9 @@ impl<T: Float + Plain> Step<T> for YinyangStep<T> {
             group_tiles: self.sizes.group_tiles as u32,
         };
         let (queue, several) = (&state.queue, self.sizes.groups > 1);
-        // SAFETY: the addresses are those of the state's buffers and of this step's, which have a place for each row, tile of rows, centroid and group. If
-        // bounds are not known, the first kernel says that all rows are compared. All kernels begin with the wait.
+        // SAFETY: the addresses are those of the state's buffers and of this step's, which have a place for each row, tile of
+        // rows, centroid and group. If bounds are not known, the first kernel says that all rows are compared. All kernels begin
+        // with the wait.
         unsafe {
             // Not behind an upload, which is no kernel.
             if anew {

@@ -99,7 +99,8 @@ fn what_reference_distances_find_is_in_reach_of_float64_rows() {
 }
 
 unit_test!(residuals_in_one_direction);
-/// Rows halfway between two centroids. Their copies are wrong by as much as a copy can be, all in the direction from one to the other.
+/// Rows halfway between two centroids. Their copies are wrong by as much as a copy can be, all in the direction from one to the
+/// other.
 fn residuals_in_one_direction() {
     let random = &mut Random(13);
     for number in 0..600 {

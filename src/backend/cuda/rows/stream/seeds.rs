@@ -1,6 +1,6 @@
 //! Seeding from rows that stream through the device. The host has the totals of the draw weights of ranges of rows. The device
-//! has one label for each row (`kernels/passes/stream.cu`). Rows are drawn from host memory: the totals say which range has the row,
-//! and then the host looks through this range once.
+//! has one label for each row (`kernels/passes/stream.cu`). Rows are drawn from host memory: the totals say which range has the
+//! row, and then the host looks through this range once.
 
 use std::ops::Range;
 

@@ -185,7 +185,8 @@ impl<T: Float + Plain> GridStep<T> {
             bins: sizes.group_cells() as u32,
             ..first
         };
-        // SAFETY: the buffers between have a place for each row. The blocks are enough for all groups, each of which may have an unfilled one.
+        // SAFETY: the buffers between have a place for each row. The blocks are enough for all groups, each of which may have an
+        // unfilled one.
         unsafe {
             queue.run(&split.with_blocks(blocks), &by_groups)?;
             queue.run(&split.with_blocks(blocks + sizes.groups()), &by_cells)

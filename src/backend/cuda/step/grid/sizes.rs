@@ -5,8 +5,8 @@ use crate::backend::cuda::arguments::CellTile;
 use crate::backend::cuda::device::{buffers, product};
 use crate::backend::cuda::shape::{FitShape, ROW_ALIGNMENT, padded};
 
-/// Constants of `kernels/common/cells.cuh`: the most cells as a power of two, points of a part of the tree, places of a tile, words of a list,
-/// and the most parents of cells.
+/// Constants of `kernels/common/cells.cuh`: the most cells as a power of two, points of a part of the tree, places of a tile,
+/// words of a list, and the most parents of cells.
 pub const MOST_LEVELS: u32 = 15;
 pub const POINTS: usize = 2_048;
 pub const TILE: usize = 128;
@@ -104,7 +104,8 @@ buffers! {
 }
 
 buffers! {
-    /// The rows in the order of the groups of their cells, until they are in the order of the cells. Nothing if they are sorted once.
+    /// The rows in the order of the groups of their cells, until they are in the order of the cells. Nothing if they are sorted
+    /// once.
     pub struct Between = "rows on their way to their cells" (sizes: &Sizes) {
         x: u8 [if sizes.group_cells() > 1 { product([sizes.d, padded(sizes.n, ROW_ALIGNMENT), sizes.value]) } else { 0 }],
         rows: u32 [if sizes.group_cells() > 1 { sizes.n } else { 0 }],

@@ -1,7 +1,9 @@
-//! Groups of centroids that are near each other, once a fit: the nearer they are, the more often a whole group is too far from a row.
+//! Groups of centroids that are near each other, once a fit: the nearer they are, the more often a whole group is too far from a
+//! row.
 //!
-//! All groups but the last have the same number of centroids, because a group is a number of tiles. So the centroids are split at the middle of the direction
-//! between two that are far apart, then each half likewise, until a part is one tile. Only speed depends on it.
+//! All groups but the last have the same number of centroids, because a group is a number of tiles. So the centroids are split at
+//! the middle of the direction between two that are far apart, then each half likewise, until a part is one tile. Only speed
+//! depends on it.
 
 use crate::base::float::Float;
 
