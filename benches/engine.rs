@@ -13,7 +13,7 @@ use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::Iterate;
 use polars_kmeans::backend::cpu::CpuSession;
 use polars_kmeans::input::tile::Part;
-use polars_kmeans::statistics::prepare;
+use polars_kmeans::statistics::gather;
 use polars_kmeans::{Device, Engine, Features, Init, KMeans, Restarts, RowOrder};
 
 /// Name, rows, features, clusters, iterations.
@@ -132,8 +132,8 @@ pub fn main(arguments: Arguments) {
 
         let params = estimator.validate(d).expect("valid");
         let mut parts = vec![Part::new(features.clone(), None)];
-        let prepared = prepare(&mut parts, &params).expect("finite");
-        let mut session = CpuSession::new(parts.remove(0), &prepared, k, 0, InstructionSet::detect()).expect("memory for it");
+        let statistics = gather(&mut parts, &params).expect("finite");
+        let mut session = CpuSession::new(parts.remove(0), &statistics, k, 0, InstructionSet::detect()).expect("memory for it");
         let start: Vec<f32> = start.iter().map(|c| *c as f32).collect();
         let (mut all, mut none) = (Vec::new(), Vec::new());
         for _ in 0..rounds {

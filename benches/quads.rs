@@ -4,7 +4,7 @@
 //! `cargo bench --no-default-features --features bench --bench kmeans -- quads [DxK ...]`.
 
 use crate::Arguments;
-use polars_kmeans::QuadUnit;
+use polars_kmeans::DotUnit;
 use polars_kmeans::backend::cpu::seconds_a_score;
 
 const SHAPES: [[usize; 2]; 5] = [[64, 64], [64, 1_000], [256, 100], [256, 1_000], [768, 100]];
@@ -23,7 +23,7 @@ pub fn main(arguments: Arguments) {
     let shapes = if shapes.is_empty() { SHAPES.to_vec() } else { shapes };
     println!("d x k: multiply-adds a nanosecond of {FEW} blocks, and of {MANY}");
     for [d, k] in shapes {
-        for unit in QuadUnit::HARDWARE.into_iter().filter(|unit| unit.or_emulated() == *unit) {
+        for unit in DotUnit::HARDWARE.into_iter().filter(|unit| unit.or_emulated() == *unit) {
             let rate = |blocks, times| d as f64 / (1e9 * seconds_a_score(unit, [d, k, blocks], times).expect("memory"));
             let times = (1e9 / (d * k * FEW * 64) as f64).ceil() as usize;
             let (few, many) = (rate(FEW, times), rate(MANY, times.div_ceil(MANY / FEW)));

@@ -8,13 +8,13 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
-use polars_kmeans::backend::cpu::{CpuSession, LookNear, LookQuads};
+use polars_kmeans::backend::cpu::{CpuSession, UseGroups, UseIntDot};
 use polars_kmeans::backend::{Iterate, Joined, Stop};
 use polars_kmeans::base::progress::Watch;
 use polars_kmeans::input::tile::Part;
-use polars_kmeans::statistics::prepare;
+use polars_kmeans::statistics::gather;
+use polars_kmeans::{DotUnit, InstructionSet};
 use polars_kmeans::{Features, Init, KMeans};
-use polars_kmeans::{InstructionSet, QuadUnit};
 
 use crate::Arguments;
 use crate::kinds::{Kind, generate, row_by_row, starting_rows};
@@ -22,30 +22,27 @@ use crate::kinds::{Kind, generate, row_by_row, starting_rows};
 const SHAPES: [[usize; 3]; 3] = [[20_000, 256, 300], [100_000, 32, 128], [100_000, 3, 500]];
 
 /// What is switched off, and how.
-type Way = (&'static str, InstructionSet, LookNear, LookQuads);
+type Way = (&'static str, InstructionSet, UseGroups, UseIntDot);
 
 fn ways() -> Vec<Way> {
     use InstructionSet::{Avx2, Avx512, Portable};
     let set = InstructionSet::detect();
     let mut ways = vec![
-        ("as chosen", set, LookNear::Auto, LookQuads::Auto),
-        ("without integer copies", set, LookNear::Auto, LookQuads::Never),
-        ("without near centroids", set, LookNear::Never, LookQuads::Auto),
-        ("without both", set, LookNear::Never, LookQuads::Never),
+        ("as chosen", set, UseGroups::Auto, UseIntDot::Auto),
+        ("without integer copies", set, UseGroups::Auto, UseIntDot::Never),
+        ("without near centroids", set, UseGroups::Never, UseIntDot::Auto),
+        ("without both", set, UseGroups::Never, UseIntDot::Never),
     ];
-    for (name, unit) in [
-        ("AMX", QuadUnit::Amx),
-        ("AVX512-VNNI", QuadUnit::Avx512),
-        ("AVX-VNNI", QuadUnit::Avx2),
-        ("words", QuadUnit::Avx512Words),
-    ] {
+    for (name, unit) in
+        [("AMX", DotUnit::Amx), ("AVX512-VNNI", DotUnit::Avx512), ("AVX-VNNI", DotUnit::Avx2), ("words", DotUnit::Avx512Words)]
+    {
         if unit.or_emulated() == unit {
-            ways.push((name, set, LookNear::Auto, LookQuads::Always(unit)));
+            ways.push((name, set, UseGroups::Auto, UseIntDot::Always(unit)));
         }
     }
     for (name, set) in [("AVX-512, without both", Avx512), ("AVX2, without both", Avx2), ("portable, without both", Portable)] {
         if set.is_available() {
-            ways.push((name, set, LookNear::Never, LookQuads::Never));
+            ways.push((name, set, UseGroups::Never, UseIntDot::Never));
         }
     }
     ways
@@ -55,17 +52,17 @@ fn ways() -> Vec<Way> {
 fn run(
     features: &Features<'_, f32>,
     start: &[f64],
-    (_, set, near, quads): Way,
+    (_, set, groups, int_dot): Way,
     iterations: u32,
     threads: usize,
 ) -> (f64, usize, u64) {
     let d = features.n_features();
     let estimator = KMeans::new(start.len() / d).init(Init::Given(start.to_vec())).tol(0.0);
     let mut parts = vec![Part::new(features.clone(), None)];
-    let prepared = prepare(&mut parts, &estimator.validate(d).expect("valid")).expect("finite");
-    let session = CpuSession::new(parts.remove(0), &prepared, start.len() / d, threads, set).expect("memory for it");
-    let session = session.looking_near(near).looking_at_quads(quads);
-    let mut session = Joined::new(vec![Box::new(session)], &prepared, threads).expect("one session");
+    let statistics = gather(&mut parts, &estimator.validate(d).expect("valid")).expect("finite");
+    let session = CpuSession::new(parts.remove(0), &statistics, start.len() / d, threads, set).expect("memory for it");
+    let session = session.with_groups(groups).with_int_dot(int_dot);
+    let mut session = Joined::new(vec![Box::new(session)], &statistics, threads).expect("one session");
     let mut centroids: Vec<f32> = start.iter().map(|c| *c as f32).collect();
     let time = Instant::now();
     let stop = Stop { changed: 0.0, shift: 0.0 };

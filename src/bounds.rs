@@ -1,8 +1,8 @@
 //! Error bounds for the filters: one type per filter, with its derivation.
 //!
-//! A filter computes an approximate score for every centroid. The centroids that the bound cannot rule out are *in reach*. The
-//! centroid that the reference distance picks is always in reach, and so is every tie with it. If one centroid is in reach, it is
-//! the label. If several are in reach, reference distances decide.
+//! A filter computes an approximate score for every centroid. The centroids that the bound cannot rule out are *in reach*: the
+//! candidates of the row. The centroid that the reference distance picks is always in reach, and so is every tie with it. If one
+//! centroid is in reach, it is the label. If several are in reach, reference distances decide.
 //!
 //! A threshold may stand on the score of any centroid i. A centroid above it is farther than i by reference distances. With the
 //! second best score, a centroid above the threshold is farther than both of the best two. So the two nearest centroids by
@@ -12,16 +12,16 @@
 
 #[cfg(feature = "tests")]
 mod attacks;
-#[cfg(feature = "cuda")]
-pub mod carry_gpu;
-pub mod cells;
 pub mod differences;
 #[cfg(feature = "cuda")]
-pub mod halves;
-pub mod near;
+pub mod fp16;
+pub mod grid;
+pub mod groups;
+pub mod int_dot;
 pub mod own;
-pub mod quads;
 pub mod skip;
+#[cfg(feature = "cuda")]
+pub mod yinyang;
 
 /// Unit roundoff of float32.
 const U: f64 = 1.0 / (1u64 << 24) as f64;
@@ -91,7 +91,7 @@ pub const PANEL: usize = 64;
 /// copies are `x^ = fl32(s fl_T(x' - m))`. So
 ///
 /// ```text
-/// |x^ - x| <= q |x| + w,  |c^ - c| <= q |c| + w,   q = 1.001 u,  w = sqrt(d) 2^-149   (one rounding for float32, two for float64)
+/// |x^ - x| <= q |x| + w,  |c^ - c| <= q |c| + w,   q = 1.001 u,  w = sqrt(d) 2^-149  (one rounding for float32, two for float64)
 /// |x^.c^ - x.c|          <= 2.01 q |x| |c| + 1.01 w (|x| + |c|) + w^2
 /// |y_j - (p_j - x^.c^)|  <= gamma_m(u) |x^| |c^| + 1.001 u |p_j| + d 2^-148       m = min(d, PANEL) + ceil(d / PANEL)
 /// ```
@@ -121,8 +121,8 @@ pub struct Expanded {
 }
 
 impl Expanded {
-    /// The binary logarithms of the weights t that tiles may have. Between two of them the sum of both errors is at most 1.06 times
-    /// the least.
+    /// The binary logarithms of the weights t that tiles may have. Between two of them the sum of both errors is at most 1.06
+    /// times the least.
     pub const WEIGHTS: [i32; 6] = [-4, -2, 0, 2, 4, 6];
 
     /// The bound for tiles of weight `2^weight`. Copies are scaled by `2^scale_exponent`.
@@ -185,8 +185,8 @@ impl Chains {
         }
     }
 
-    /// The weight of feature `f` in the weighted sums of squares. It is at least the number of roundings of its product plus 2.02:
-    /// see [`ExpandedTerms`]. 16 features share one weight. `weight_of` in `kernels/common/filter.cuh` computes the same.
+    /// The weight of feature `f` in the weighted sums of squares. It is at least the number of roundings of its product plus
+    /// 2.02: see [`ExpandedTerms`]. 16 features share one weight. `weight_of` in `kernels/common/filter.cuh` computes the same.
     pub fn weight(self, f: usize, d: usize) -> usize {
         let (group, panel) = (f & !15, self.panel());
         match self {
@@ -196,8 +196,8 @@ impl Chains {
     }
 }
 
-/// Expanded form on the GPU, with every centroid's own error. See [`own`] for the statement about any such kernel. Here chains may be
-/// longer, and a sum of squares of the row weighs each feature by the roundings of its products.
+/// Expanded form on the GPU, with every centroid's own error. See [`own`] for the statement about any such kernel. Here chains
+/// may be longer, and a sum of squares of the row weighs each feature by the roundings of its products.
 ///
 /// Let `m_f` be the number of roundings that product f goes through, `W_f >= m_f + 2.02`, and `unit = u / (1 - max W u)`. Then
 ///
@@ -205,12 +205,12 @@ impl Chains {
 /// |fl(sum) - x.c| <= sum (gamma_(m_f)(u) + 2.01 q) |x_f| |c_f| <= unit sum W_f |x_f| |c_f| <= E_x + e_j
 /// E_x = unit t / 2 sum W_f x_f^2      e_j = unit / (2 t) sum W_f c_jf^2 + underflow of products and copies, below 2^-118
 /// ```
-/// With panels of p features, product f goes through the roundings in the rest of its panel, at most `ceil(d / p) - f / p` additions
-/// of panel sums, and the addition of the folded half square. A chain that starts at the folded half square has up to d roundings for
-/// each product and for the half square. Then all weights are 1, and the roundings are part of the unit.
+/// With panels of p features, product f goes through the roundings in the rest of its panel, at most `ceil(d / p) - f / p`
+/// additions of panel sums, and the addition of the folded half square. A chain that starts at the folded half square has up to d
+/// roundings for each product and for the half square. Then all weights are 1, and the roundings are part of the unit.
 ///
-/// A kernel gives the weighted sum of squares of the row's copy, and adds up the limit with roundings upwards. If a row is so long that
-/// its scores overflow, its square overflows first. Its limit is then infinite, and no centroid is ruled out.
+/// A kernel gives the weighted sum of squares of the row's copy, and adds up the limit with roundings upwards. If a row is so
+/// long that its scores overflow, its square overflows first. Its limit is then infinite, and no centroid is ruled out.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpandedTerms {
     d: usize,
@@ -290,8 +290,8 @@ impl ExpandedTerms {
 
 /// A threshold that needs no margin: the score of the best centroid says how long that centroid can be. All weights W are 1.
 ///
-/// [`own::Own`] makes margins so that `F_b <= P |c_b|^2 + Q lower + N`, where `Q = 2.03 g_h + 2.02 u` counts the roundings of p. For the
-/// distance `D_b` of the row from the centroid, `D_b^2 = 2 H_b + |x|^2`. So
+/// [`own::Own`] makes margins so that `F_b <= P |c_b|^2 + Q lower + N`, where `Q = 2.03 g_h + 2.02 u` counts the roundings of p.
+/// For the distance `D_b` of the row from the centroid, `D_b^2 = 2 H_b + |x|^2`. So
 ///
 /// ```text
 /// |c_b|^2 <= (|x| + D_b)^2 <= 1.5 |x|^2 + 3 D_b^2 = 4.5 |x|^2 + 6 H_b
@@ -303,8 +303,8 @@ impl ExpandedTerms {
 /// ```text
 /// y_b + 6 p y_b + (unit t + r (1 + t) + p (4.5 + 3 unit t)) |x|^2 + (6 p (1 + Q) + Q) lower + (1 + 6 p) N
 /// ```
-/// Where the row is much nearer to its centroid than to the centre, this is about 1.5 times as wide as with margins. But nothing is looked
-/// up, and a long centroid makes only the threshold of its own rows wide.
+/// Where the row is much nearer to its centroid than to the centre, this is about 1.5 times as wide as with margins. But nothing
+/// is looked up, and a long centroid makes only the threshold of its own rows wide.
 #[derive(Debug, Clone, Copy)]
 pub struct Ceiling {
     /// The factor of the row's square.
@@ -317,8 +317,8 @@ pub struct Ceiling {
 }
 
 impl Ceiling {
-    /// The threshold on a row's least score. `square`: the sum of squares of its copy. `lower`: as in [`ExpandedTerms`]. A kernel rounds each
-    /// sum up: `ceiling` in `kernels/common/filter.cuh`.
+    /// The threshold on a row's least score. `square`: the sum of squares of its copy. `lower`: as in [`ExpandedTerms`]. A kernel
+    /// rounds each sum up: `ceiling` in `kernels/common/filter.cuh`.
     #[cfg(feature = "tests")]
     fn threshold(&self, square: f64, least: f64, lower: f64) -> f64 {
         let offset = f64::from(up(self.lower * lower + self.offset));

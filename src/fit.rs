@@ -1,8 +1,8 @@
 //! START HERE: the whole algorithm. `fit/rows.rs` has the way of the rows to it.
 //!
 //! ```text
-//! rows arrive: scaled, normalised, if so asked                       src/input/transform.rs
-//! rows are sorted by their values, if so asked                       src/fit/order.rs
+//! rows are transformed: scaled, normalised, if asked                 src/input/transform.rs
+//! rows are sorted by their values, if asked                          src/fit/order.rs
 //! best of `restarts`:
 //!   centroids = seed(...)                                            src/seeding
 //!   for it in 1..=max_iter:
@@ -10,7 +10,7 @@
 //!     update: relocate into empty clusters, then exact means         src/backend/update.rs
 //!     stop if changed <= tol_labels * n or shift <= tol * variance
 //!   one assign more if the centroids moved since the last one
-//! clusters are numbered by their sizes or a feature, if so asked     src/fit/sort_by.rs
+//! clusters are numbered by their sizes or a feature, if asked        src/fit/sort_by.rs
 //! ```
 //! S. P. Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982), doi:10.1109/TIT.1982.1056489.
 //! Labels are exact and every sum is an integer, so the result does not depend on the backend, threads or chunking.
@@ -51,7 +51,7 @@ use crate::input::tile::Part;
 use crate::model::{Derived, Fitted, HistoryRow, Model, Scaling, Settings};
 use crate::seeding;
 use crate::simd::InstructionSet;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 impl KMeans {
     /// Fits `features` (`n` rows of `d` features), with one weight per row if weights are given.
@@ -77,8 +77,8 @@ impl KMeans {
         self.fit_parts(vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect(), wanted)
     }
 
-    /// Fits the same rows once for each of these numbers of clusters, which take the place of this estimator's. Rows are sent and looked
-    /// at once. The models are those of single fits, to the last bit; there are no labels.
+    /// Fits the same rows once for each of these numbers of clusters, which take the place of this estimator's. Rows are sent and
+    /// looked at once. The models are those of single fits, to the last bit; there are no labels.
     ///
     /// ```
     /// use polars_kmeans::{Features, KMeans};
@@ -92,7 +92,8 @@ impl KMeans {
     /// ```
     ///
     /// # Errors
-    /// As [`KMeans::fit_features`]. A fit that fails by itself, for instance for too few distinct rows, has its error in the list.
+    /// As [`KMeans::fit_features`]. A fit that fails by itself, for instance for too few distinct rows, has its error in the
+    /// list.
     pub fn fit_each<T: Engine>(
         &self,
         k: &[usize],
@@ -113,14 +114,14 @@ impl KMeans {
 pub(crate) fn fitted<'a, T: Float>(
     session: Box<dyn Session<T> + 'a>,
     params: &Params,
-    prepared: &Prepared,
+    statistics: &Statistics,
     rows: Origin,
     choice: Choice,
     watch: &mut Watch<'_>,
 ) -> Result<Fitted<T>> {
     watch.show_rows(rows.names.len(), rows.scaling.as_ref().map_or(&[], Scaling::factors))?;
     let key = Key::of(&params.output.sort_by, &rows.names)?;
-    let (run, labels, distances) = best_of_restarts(session, params, prepared, key, watch)?;
+    let (run, labels, distances) = best_of_restarts(session, params, statistics, key, watch)?;
     let inertia: ExactSum = run.inertia.iter().collect();
     let model = Model {
         d: rows.names.len(),
@@ -131,7 +132,7 @@ pub(crate) fn fitted<'a, T: Float>(
         inertia: inertia.to_f64(),
         n_iter: run.history.len() as u32,
         history: run.history,
-        settings: Settings::new(params, prepared.weights.is_some()),
+        settings: Settings::new(params, statistics.weights.is_some()),
         scaling: rows.scaling,
         table: Derived::default(),
     };
@@ -154,7 +155,7 @@ struct Run<T> {
 fn best_of_restarts<'a, T: Float>(
     mut session: Box<dyn Session<T> + 'a>,
     params: &Params,
-    prepared: &Prepared,
+    statistics: &Statistics,
     key: Option<Key>,
     watch: &mut Watch<'_>,
 ) -> Result<(Run<T>, Vec<u32>, Option<Distances>)> {
@@ -162,12 +163,12 @@ fn best_of_restarts<'a, T: Float>(
     for restart in 0..params.restarts {
         let start = match params.settled {
             Some(rows) => memory::collected(rows.iter().map(|c| T::from_f64(*c)), seeding::CENTROIDS)?,
-            None => seeding::seed(session.as_mut(), params, prepared, restart)?,
+            None => seeding::seed(session.as_mut(), params, statistics, restart)?,
         };
         watch.show_seeds(restart, &start)?;
         let run = match params.settled {
-            Some(_) => settled(session.as_mut(), start, params, prepared, watch)?,
-            None => lloyd(session.as_mut(), start, params, prepared, watch)?,
+            Some(_) => settled(session.as_mut(), start, params, statistics, watch)?,
+            None => lloyd(session.as_mut(), start, params, statistics, watch)?,
         };
         watch.iterated();
         let inertia: ExactSum = run.inertia.iter().collect();
@@ -182,11 +183,11 @@ fn best_of_restarts<'a, T: Float>(
         }
     }
     let Some((_, mut run, mut labels)) = best else { unreachable!("there is at least one restart") };
-    let d = prepared.lows.len();
+    let d = statistics.lows.len();
     if let Some(order) = key.map(|key| key.order(&run.centroids, d, &run.sizes)).transpose()?.flatten() {
         let centroids = sort_by::arranged(&run.centroids, d, &order)?;
         let Run { history, method, .. } = run;
-        run = Run { history, method, ..labelled(session.as_mut(), centroids, prepared)?.0 };
+        run = Run { history, method, ..labelled(session.as_mut(), centroids, statistics)?.0 };
         labels = None;
     }
     Ok(match (params.wanted, labels) {
@@ -201,11 +202,11 @@ fn best_of_restarts<'a, T: Float>(
 }
 
 /// The run of centroids that stay as they are, without a history, and its only assign.
-fn labelled<T: Float>(session: &mut dyn Iterate<T>, centroids: Vec<T>, prepared: &Prepared) -> Result<(Run<T>, Assigned)> {
+fn labelled<T: Float>(session: &mut dyn Iterate<T>, centroids: Vec<T>, statistics: &Statistics) -> Result<(Run<T>, Assigned)> {
     session.reset()?;
     let mut assigned = session.assign(&centroids, true)?;
-    let totals = assigned.inertia.take().map_or_else(|| session.inertia(Scales::Same(prepared.distances)), Ok)?;
-    let inertia = precise_inertia(session, totals, prepared)?;
+    let totals = assigned.inertia.take().map_or_else(|| session.inertia(Scales::Same(statistics.distances)), Ok)?;
+    let inertia = precise_inertia(session, totals, statistics)?;
     let sizes = session.sizes()?;
     Ok((Run { centroids, sizes, inertia, history: Vec::new(), method: session.method() }, assigned))
 }
@@ -215,14 +216,14 @@ fn settled<T: Float>(
     session: &mut dyn Iterate<T>,
     centroids: Vec<T>,
     params: &Params,
-    prepared: &Prepared,
+    statistics: &Statistics,
     watch: &mut Watch<'_>,
 ) -> Result<Run<T>> {
     let start = Instant::now();
-    let (mut run, Assigned { changed, effort, .. }) = labelled(session, centroids, prepared)?;
+    let (mut run, Assigned { changed, work_counts, .. }) = labelled(session, centroids, statistics)?;
     let full = params.output.history == History::Full;
     let total = full.then(|| run.inertia.iter().collect::<ExactSum>().to_f64());
-    let done = Iteration { changed, shift: 0.0, moved: false, seconds: start.elapsed().as_secs_f64(), effort };
+    let done = Iteration { changed, shift: 0.0, moved: false, seconds: start.elapsed().as_secs_f64(), work_counts };
     record(&mut run.history, &done, total, [session.rows(), params.k as u64])?;
     watch.show(changed, 0.0, total, Some(&run.centroids))?;
     Ok(run)
@@ -233,13 +234,13 @@ fn lloyd<T: Float>(
     session: &mut dyn Iterate<T>,
     mut centroids: Vec<T>,
     params: &Params,
-    prepared: &Prepared,
+    statistics: &Statistics,
     watch: &mut Watch<'_>,
 ) -> Result<Run<T>> {
     let full = params.output.history == History::Full;
     let stop = Stop {
-        changed: params.stopping.tol_labels * prepared.n_positive as f64,
-        shift: params.stopping.tol * prepared.variance,
+        changed: params.stopping.tol_labels * statistics.n_positive as f64,
+        shift: params.stopping.tol * statistics.variance,
     };
     let extent = [session.rows(), params.k as u64];
     let mut history: Vec<HistoryRow> = Vec::new();
@@ -262,14 +263,14 @@ fn lloyd<T: Float>(
             moved = iteration.moved;
         }
         if let Some(assigned) = assigned {
-            let clusters = assigned.inertia.map(|totals| precise_inertia(session, totals, prepared)).transpose()?;
-            let updated = update::update(session, &mut centroids, prepared, params.execution.threads, &mut scratch)?;
+            let clusters = assigned.inertia.map(|totals| precise_inertia(session, totals, statistics)).transpose()?;
+            let updated = update::update(session, &mut centroids, statistics, params.execution.threads, &mut scratch)?;
             let total = clusters.as_ref().map(|clusters| clusters.iter().collect::<ExactSum>().to_f64());
             let before: f64 = done.iter().map(|iteration| iteration.seconds).sum();
             let seconds = (start.elapsed().as_secs_f64() - before).max(0.0);
-            let (changed, shift, effort) = (assigned.changed, updated.shift, assigned.effort);
+            let (changed, shift, work_counts) = (assigned.changed, updated.shift, assigned.work_counts);
             moved = updated.moved;
-            record(&mut history, &Iteration { changed, shift, moved, seconds, effort }, total, extent)?;
+            record(&mut history, &Iteration { changed, shift, moved, seconds, work_counts }, total, extent)?;
             inertia = clusters.filter(|_| !moved);
             watch.show(changed, shift, total, Some(&centroids))?;
         }
@@ -283,8 +284,8 @@ fn lloyd<T: Float>(
         Some(clusters) if !moved => clusters,
         _ => {
             let assigned = if moved { session.assign(&centroids, true)?.inertia } else { None };
-            let totals = assigned.map_or_else(|| session.inertia(Scales::Same(prepared.distances)), Ok)?;
-            precise_inertia(session, totals, prepared)?
+            let totals = assigned.map_or_else(|| session.inertia(Scales::Same(statistics.distances)), Ok)?;
+            precise_inertia(session, totals, statistics)?
         }
     };
     let sizes = session.sizes()?;
@@ -293,16 +294,20 @@ fn lloyd<T: Float>(
 
 /// Appends an iteration over so many rows and clusters to the history.
 fn record(history: &mut Vec<HistoryRow>, done: &Iteration, inertia: Option<f64>, [rows, k]: [u64; 2]) -> Result<()> {
-    let (iteration, &Iteration { changed, shift, seconds, effort, .. }) = (history.len() as u32 + 1, done);
-    let (settled, skipped) = (effort.share_settled(rows), effort.share_skipped(rows, k));
+    let (iteration, &Iteration { changed, shift, seconds, work_counts, .. }) = (history.len() as u32 + 1, done);
+    let (settled, skipped) = (work_counts.share_settled(rows), work_counts.share_skipped(rows, k));
     let row = HistoryRow { iteration, changed, shift, inertia, settled, skipped, seconds: Some(seconds) };
     memory::push(history, row, "the history")
 }
 
 /// The inertia of each cluster under the session's labels, from its total in the base scale.
-fn precise_inertia<T: Float>(session: &mut dyn Iterate<T>, totals: Vec<u128>, prepared: &Prepared) -> Result<Vec<DistanceSum>> {
+fn precise_inertia<T: Float>(
+    session: &mut dyn Iterate<T>,
+    totals: Vec<u128>,
+    statistics: &Statistics,
+) -> Result<Vec<DistanceSum>> {
     let sizes = session.sizes()?;
-    let sums = totals.into_iter().map(|total| DistanceSum { total, scale: prepared.distances });
+    let sums = totals.into_iter().map(|total| DistanceSum { total, scale: statistics.distances });
     let sums = memory::collected(sums, "the inertia of the clusters")?;
     DistanceSum::precise_each(sums, &sizes, |scales| session.inertia(Scales::Each(scales)))
 }

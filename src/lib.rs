@@ -1,8 +1,8 @@
 //! Exact, bit-reproducible k-means for data frames.
 //!
-//! **Labels are exact**: the label of a row is the smallest j whose reference distance ([`exact::reference::distance`]: float64, feature
-//! order, fused multiply-add) is smallest. **Results do not depend on the machine**: sums are fixed-point integers. So labels,
-//! centroids and inertia have the same bits for any number of threads and any chunking.
+//! **Labels are exact**: the label of a row is the smallest j whose reference distance ([`exact::reference::distance`]: float64,
+//! feature order, fused multiply-add) is smallest. **Results do not depend on the machine**: sums are fixed-point integers. So
+//! labels, centroids and inertia have the same bits for any number of threads and any chunking.
 //!
 //! ```text
 //! columns --> Features (a view, no copy) --> statistics (validity, extents, quanta) --> seeding
@@ -75,8 +75,8 @@ pub use input::fp16::Half;
 pub use input::gpu_table::{GpuTable, GpuValues, ValueType};
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
-pub use model::{Fitted, HistoryRow, Model, Placed, Scaling, Settings};
-pub use simd::{InstructionSet, QuadUnit};
+pub use model::{DeviceModel, Fitted, HistoryRow, Model, Scaling, Settings};
+pub use simd::{DotUnit, InstructionSet};
 
 /// The README's Rust examples run as tests.
 #[cfg(all(doctest, feature = "polars"))]

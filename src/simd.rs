@@ -5,12 +5,12 @@
 //! and float64 arithmetic follows the contract, which rounds the same at any width.
 
 mod doubles;
+mod int_dot;
 #[cfg(any(target_arch = "aarch64", feature = "emulated-neon"))]
 mod neon;
 mod portable;
 mod prefetch;
 mod probe;
-mod quads;
 mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -19,9 +19,9 @@ use std::fmt;
 use std::sync::OnceLock;
 
 pub use doubles::{Doubles, MOST_LANES};
+pub use int_dot::{Dot, DotTask, DotUnit, packed};
 pub use portable::Portable;
-pub use prefetch::Ahead;
-pub use quads::{Dot, QuadTask, QuadUnit, packed};
+pub use prefetch::Prefetch;
 pub use tiles::{SIDE, TOGETHER, Tiles};
 
 /// The instruction sets that kernels are compiled for.
@@ -102,8 +102,8 @@ impl InstructionSet {
 
 /// Code to compile for each instruction set. `run` and everything that its hot loops call are `#[inline(always)]`.
 ///
-/// Kernels that several tasks use are tasks themselves, which [`Vector::call`] runs. So they are compiled once for each set, and not once
-/// for each task that uses them.
+/// Kernels that several tasks use are tasks themselves, which [`Vector::call`] runs. So they are compiled once for each set, and
+/// not once for each task that uses them.
 pub trait Task {
     type Output;
     fn run<V: Vector>(self) -> Self::Output;
@@ -111,7 +111,7 @@ pub trait Task {
 
 /// A vector of float32 lanes. It has only the operations that the kernels need.
 ///
-/// All methods but `splat` are unsafe to call where the instruction set is not available. `load` and `store` need `LANES` valid
+/// All methods are unsafe to call where the instruction set is not available. `load` and `store` need `LANES` valid
 /// values at the pointer, at any alignment.
 pub trait Vector: Copy {
     const LANES: usize;
@@ -124,61 +124,62 @@ pub trait Vector: Copy {
     type Doubles: Doubles;
     /// Runs a task as a function of its own, compiled for this instruction set.
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn call<T: Task>(task: T) -> T::Output;
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn splat(x: f32) -> Self;
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set, and `LANES` values must be readable at the pointer.
     unsafe fn load(p: *const f32) -> Self;
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set, and `LANES` values must be writable at the pointer.
     unsafe fn store(self, p: *mut f32);
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn sub(self, other: Self) -> Self;
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn add(self, other: Self) -> Self;
     /// `self * b + c`, fused where the hardware does.
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
     /// The lanes as the bits of integers of 32 bits, converted and rounded to nearest.
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn integers_as_floats(self) -> Self;
     /// The sum of integers of 32 bits, which wraps around.
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn add_integers(self, other: Self) -> Self;
     /// The smaller value, or `best` where `self` is NaN.
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn min_or(self, best: Self) -> Self;
     /// The larger value, or NaN where `other` is NaN.
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn max_or_nan(self, other: Self) -> Self;
     /// Lanes where `self` is not above `limit`. NaN counts as not above.
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn not_above(self, limit: Self) -> Self::Mask;
     /// `a` where the mask is set, else `b`. Moves bits and computes nothing.
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
     /// One bit per lane.
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn bits(mask: Self::Mask) -> u32;
     /// Copies 32 bits at a time, of any meaning: value f of row i goes to `to[f * stride + i]`, for sixteen of each.
     /// # Safety
-    /// As the trait says. Sixteen values can be read at each row, and written at `to + f * stride`.
+    /// The machine must have the instruction set. Sixteen values must be readable at each row, and writable at each `to + f *
+    /// stride`.
     #[inline(always)]
     unsafe fn transpose(rows: [*const f32; SQUARE], to: *mut f32, stride: usize) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the conditions of this function.
         unsafe {
             for f in 0..SQUARE {
                 for (i, row) in rows.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The unit tests: they stand beside what they test, and are compiled with the library by feature `tests`.
 //!
-//! `cargo test --features tests --test unit [-- NAME]` runs them. Cargo's own way compiles the whole library a second time for unit tests,
-//! which takes longer than all of them run.
+//! `cargo test --features tests --test unit [-- NAME]` runs them. Cargo's own way compiles the whole library a second time for
+//! unit tests, which takes longer than all of them run.
 
 /// A test, by its path.
 pub struct UnitTest {

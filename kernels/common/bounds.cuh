@@ -1,4 +1,4 @@
-// Bounds that are carried from iteration to iteration: what the kernels of the step `yinyang` share. src/bounds/carry_gpu.rs
+// Bounds that are carried from iteration to iteration: what the kernels of the step `yinyang` share. src/bounds/yinyang.rs
 // has the proofs. All lengths here are in the filter's scaled units.
 //
 //   centroid j has moved by at most d_j since the last launch. C_j is the sum of all its d_j, C_g that of the largest d_j of group g

@@ -1,4 +1,4 @@
-// Half-precision copies of rows and centroids for tensor cores, and the bound on scores from their products: src/bounds/halves.rs.
+// Half-precision copies of rows and centroids for tensor cores, and the bound on scores from their products: src/bounds/fp16.rs.
 //
 //   a group     rows near one point, its centre. The copies of its rows and of the centroids near them are taken from this centre
 //   a tile      128 places for rows of one group, or 256 places for centroids, in chunks of 64 features. A chunk is as wgmma reads it:
@@ -20,7 +20,7 @@ struct TensorGroup {
     double lengths; // sum of the rows' distances from the centre
     u32 first_tile; // of its tiles of rows
     u32 centroids; // how many of the current centroids can be nearest to a row
-    float balance; // t of src/bounds/halves.rs, for the current centroids
+    float balance; // t of src/bounds/fp16.rs, for the current centroids
     float row_scale, centroid_scale; // powers of two; the second one is for the current centroids
     float radius; // rows that are farther have no copies: they are compared with all centroids
     u32 alone; // of the first group: whether all rows belong to it (tensor_merge)

@@ -17,7 +17,7 @@
 // Memory:    copies of rows and centroids, read tile by tile. A warp requests steps ahead, across the borders of tiles. One thread makes the list of
 //            coming tiles.
 // Precision: as assign_tiled: a score is one chain of d fmas, or of partial sums of PANEL features, and the folded half square is added last. Bounds of
-//            distances: src/bounds/carry_gpu.rs.
+//            distances: src/bounds/yinyang.rs.
 // Relies on: x is aligned to 16 bytes and its stride a multiple of 128. k_padded is a multiple of 128, with zero copies and infinite half squares
 //            from k on. Every row that is listed wants the group of its own centroid.
 #include "../common/bounds.cuh"

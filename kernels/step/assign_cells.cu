@@ -1,7 +1,7 @@
 // assign_cells: labels and sums in one pass over rows that are in the order of their cells. Only the centroids of a cell's list are looked at.
 //
 // Source:    the filtering algorithm of Kanungo et al. 2002 (Hall & Hart 2004 have nearest-centroid search by a tree on GPUs).
-// Used when: up to 4 features and enough clusters (src/backend/cuda/step/cells.rs).
+// Used when: up to 4 features and enough clusters (src/backend/cuda/step/grid.rs).
 // Tile:      up to 128 rows of one cell: a warp has a tile, a lane 4 rows (one 16-byte load a float32 column). All lanes look at the same centroids.
 // Memory:    the rows at their places, once. Asynchronous copies bring the next tile while the warp works on one; a cell with one centroid in its list needs its labels only, and nothing if its rows had this label before.
 // Precision: float32 rows: differences in float32, then reference distances where a second centroid is in reach. float64 rows: reference

@@ -1,6 +1,6 @@
 // assign_tensor: labels by tensor cores. Products of half-precision copies are a filter; what its bound cannot decide is settled afterwards.
 //
-//   y_j = p_j - x^.c^_j       p_j: the half square with the centroid's own error taken off (src/bounds/halves.rs)
+//   y_j = p_j - x^.c^_j       p_j: the half square with the centroid's own error taken off (src/bounds/fp16.rs)
 //   for each tile of rows, for each tile of the centroids of its group:
 //     for each chunk of 64 features:  the products of 128 rows and 256 centroids, added up in registers
 //     the least score of each row, and which columns are in reach (tensor_best.cuh)

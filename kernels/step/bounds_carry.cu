@@ -9,7 +9,7 @@
 //
 // Source:    Ding et al. 2015 (Yinyang: a lower bound for each group of centroids; kmcuda 2016 has it on GPUs). Departures:
 //            (1) bounds are stored beside sums of drifts, so that a row whose bounds hold is not written; (2) drifts are those of the rounded
-//            centroids, measured here; (3) a bound counts only if it holds for rounded reference distances, too (src/bounds/carry_gpu.rs).
+//            centroids, measured here; (3) a bound counts only if it holds for rounded reference distances, too (src/bounds/yinyang.rs).
 // Used when: before assign_bounded. If nothing is known, or if bounds have just saved next to nothing, all rows are compared with all centroids: then all
 //            kernels but the first two return at once.
 // Tile:      bounds_drifts: a warp has a centroid. The others: a thread has a row. Lists are in the order of the rows, a block at a time.

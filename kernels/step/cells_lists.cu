@@ -5,7 +5,7 @@
 // Used when: before each assign_cells.
 // Tile:      a block has a parent: a thread takes some centroids. Then a warp has a part of the parent's cells, first together and then one by one: a
 //            lane takes some centroids of the list before.
-// Precision: float64. The test is that of src/bounds/cells.rs: a centroid is left out only if for every row of the box its rounded reference distance is
+// Precision: float64. The test is that of src/bounds/grid.rs: a centroid is left out only if for every row of the box its rounded reference distance is
 //            greater than that of another centroid.
 #include "../common/cells.cuh"
 
@@ -45,7 +45,7 @@ template <int D> struct Seen {
             far = __fma_rn(t, t, far);
         }
     }
-    // Whether the other centroid is nearer to every row of the box, by rounded reference distances: `is_farther` of src/bounds/cells.rs.
+    // Whether the other centroid is nearer to every row of the box, by rounded reference distances: `is_farther` of src/bounds/grid.rs.
     __device__ __forceinline__ bool is_farther(const Seen& other, const Box<D>& box, double relative, double underflow) const {
         double own = 0.0, others = 0.0;
 #pragma unroll

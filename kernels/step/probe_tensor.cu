@@ -1,5 +1,5 @@
 // probe_tensor: sums of products of given vectors by the instructions of assign_tensor and assign_tensor_mma. From these sums
-// src/bounds/halves/adding.rs finds out how the tensor cores of this device add up.
+// src/bounds/fp16/adding.rs finds out how the tensor cores of this device add up.
 //
 // Used when: once a process, before the first assign_tensor or assign_tensor_mma on a device.
 // Tile:      one block: 64 rows, 256 centroids, 64 features. One warpgroup multiplies by m64n256k16, or 4 warps by m16n8k16, in the same order of

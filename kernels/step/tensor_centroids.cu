@@ -5,7 +5,7 @@
 //   tensor_merge      one group instead of all, if most centroids can be nearest to a row of most groups: then groups skip little, and the mean of
 //                     all rows is the better centre
 //   tensor_near       the distance of each centroid from each group's centre, in float64
-//   tensor_list       which centroids can be nearest to a row of the group: src/bounds/halves.rs. The others are not multiplied
+//   tensor_list       which centroids can be nearest to a row of the group: src/bounds/fp16.rs. The others are not multiplied
 //   tensor_centroids  their half-precision copies from the group's centre, with their own parts of the bound
 //
 // Used when: before every assign_tensor. tensor_centres, tensor_means and tensor_merge: before the copies of the rows (tensor_rows.cu).

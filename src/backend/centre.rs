@@ -8,8 +8,8 @@ use crate::base::memory;
 /// The median of each feature over at most this many centroids is the centre.
 const MOST: usize = 63;
 
-/// A point amid most of the centroids (`(k, d)`, row-major): the median, feature by feature. The mean would leave them where a few
-/// rows are far out; then the errors of all scores would be large.
+/// A point amid most of the centroids (`(k, d)`, row-major): the median, feature by feature. The mean would leave them where a
+/// few rows are far out; then the errors of all scores would be large.
 pub fn middle<T: Float>(centroids: &[T], d: usize) -> Result<Vec<f64>> {
     let k = centroids.len() / d;
     let step = k.div_ceil(MOST);

@@ -51,8 +51,8 @@ impl fmt::Display for Chunking {
 }
 
 impl Chunking {
-    /// The chunking for a fit in `room` bytes of a GPU. `bytes_of`: what the fit takes with chunks of so many rows, of which so many
-    /// are there at a time. The error is the number of bytes that are needed.
+    /// The chunking for a fit in `room` bytes of a GPU. `bytes_of`: what the fit takes with chunks of so many rows, of which so
+    /// many are there at a time. The error is the number of bytes that are needed.
     pub fn new(shape: Shape, room: u64, bytes_of: impl Fn(u64, u64) -> u64) -> Result<Self, u64> {
         let row = row_bytes(shape);
         let all = shape.rows.div_ceil(LEAST_ROWS).max(1).saturating_mul(LEAST_ROWS);

@@ -7,7 +7,7 @@ use crate::base::memory;
 use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::exact::rng::{Stream, below, draw_u64};
 use crate::input::tile::Part;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// The rows of a fit as seeding sees them. Every row has a draw weight, an integer.
 ///
@@ -54,7 +54,7 @@ pub trait Draws<T: Float>: KeptRows {
         None
     }
     /// A session over other rows for k centroids, on the same device, if there is room and it pays.
-    fn other_rows<'t>(&self, _part: &Part<'t, T>, _prepared: &'t Prepared, _k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+    fn other_rows<'t>(&self, _part: &Part<'t, T>, _statistics: &'t Statistics, _k: usize) -> Option<Box<dyn Draws<T> + 't>> {
         None
     }
     /// Frees the memory that only seeding needs.
@@ -116,9 +116,9 @@ pub struct PlusPlus {
 
 /// A sample for which every row decides alone, as k-means|| asks for it (Bahmani et al. 2012).
 ///
-/// The row with number i in the whole fit and with draw weight D is in the sample if `floor(u * total / 2^64) < expected * D`. The
-/// 64-bit number u has the counter `(2 + 256 round, restart, i mod 2^32, i div 2^32)`. With `row_order="values"`, i is the hash of the
-/// values of the row (`src/exact/rng.rs`).
+/// The row with number i in the whole fit and with draw weight D is in the sample if `floor(u * total / 2^64) < expected * D`.
+/// The 64-bit number u has the counter `(2 + 256 round, restart, i mod 2^32, i div 2^32)`. With `row_order="values"`, i is the
+/// hash of the values of the row (`src/exact/rng.rs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct Sample {

@@ -6,8 +6,8 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::progress::Watch;
+use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::distances::DistanceScale;
-use crate::exact::partial::Partial;
 
 /// The kept rows of a session.
 pub trait KeptRows: Send {
@@ -25,14 +25,14 @@ pub trait KeptRows: Send {
 /// How much an assign pass computed. It is outside the bits: it depends on the device, the strategy and the chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
-pub struct Effort {
+pub struct WorkCounts {
     /// Rows whose label the filter left to reference distances. None: nobody counted them.
     pub settled: Option<u64>,
     /// Scores of a row and a centroid that the filter computed. None: nobody counted them.
     pub scores: Option<u64>,
 }
 
-impl Effort {
+impl WorkCounts {
     /// The effort of two sessions together.
     pub fn and(self, other: Self) -> Self {
         let both = |one: Option<u64>, other: Option<u64>| Some(one?.saturating_add(other?));
@@ -57,7 +57,7 @@ pub struct Assigned {
     pub changed: u64,
     /// The integer inertia of each cluster in the base scale, if the caller asked for it.
     pub inertia: Option<Vec<u128>>,
-    pub effort: Effort,
+    pub work_counts: WorkCounts,
 }
 
 /// The scales that turn the distances of each cluster into integers.
@@ -120,7 +120,7 @@ pub struct Iteration {
     /// Whether a centroid moved.
     pub moved: bool,
     pub seconds: f64,
-    pub effort: Effort,
+    pub work_counts: WorkCounts,
 }
 
 /// What a session did in [`Iterate::advance`].
@@ -145,10 +145,10 @@ pub trait Iterate<T: Float>: KeptRows {
         Ok(Advanced { done: Vec::new(), assigned: Some(self.assign(centroids, false)?) })
     }
     /// The sums of all rows under their labels.
-    fn partial(&mut self) -> Result<&Partial>;
+    fn cluster_sums(&mut self) -> Result<&ClusterSums>;
     /// Rows of positive weight in each cluster.
     fn sizes(&mut self) -> Result<Vec<u64>> {
-        memory::collected(self.partial()?.rows.iter().map(|&rows| rows as u64), "the sizes of the clusters")
+        memory::collected(self.cluster_sums()?.rows.iter().map(|&rows| rows as u64), "the sizes of the clusters")
     }
     /// Marks the sums as read.
     fn clear_dirty(&mut self);
@@ -183,12 +183,12 @@ mod tests {
 
     unit_test!(shares_of_what_was_counted);
     fn shares_of_what_was_counted() {
-        let some = Effort { settled: Some(30), scores: Some(1_500) };
+        let some = WorkCounts { settled: Some(30), scores: Some(1_500) };
         assert_eq!((some.share_settled(1_000), some.share_skipped(1_000, 2)), (Some(0.03), Some(0.25)));
         // Rows that fill up a tile may be counted too.
-        assert_eq!(Effort { scores: Some(1_028), ..some }.share_skipped(1_000, 1), Some(0.0));
-        let both = some.and(Effort { settled: Some(1), scores: None });
-        assert_eq!(both, Effort { settled: Some(31), scores: None });
+        assert_eq!(WorkCounts { scores: Some(1_028), ..some }.share_skipped(1_000, 1), Some(0.0));
+        let both = some.and(WorkCounts { settled: Some(1), scores: None });
+        assert_eq!(both, WorkCounts { settled: Some(31), scores: None });
         assert_eq!(both.share_skipped(1_000, 2), None);
     }
 }

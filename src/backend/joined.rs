@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use super::cpu::Method;
 use super::{
-    Advanced, Assigned, DrawBy, Draws, Effort, Far, Iterate, Iteration, KeptRows, Move, Picked, Sample, Sampled, Scales,
-    Session, Stop,
+    Advanced, Assigned, DrawBy, Draws, Far, Iterate, Iteration, KeptRows, Move, Picked, Sample, Sampled, Scales, Session, Stop,
+    WorkCounts,
 };
 use crate::backend::answers::{DISTANCES, Distances, LABELS};
 use crate::backend::update;
@@ -24,10 +24,10 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::at_once;
 use crate::base::progress::Watch;
+use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::distances::DistanceScale;
-use crate::exact::partial::Partial;
 use crate::input::tile::Part;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// What errors call the list of sessions.
 const SESSIONS: &str = "the list of sessions";
@@ -37,11 +37,11 @@ pub struct Joined<'a, T, S: ?Sized = dyn Session<T> + 'a> {
     sessions: Vec<Box<S>>,
     /// First row of each session.
     starts: Vec<u64>,
-    prepared: &'a Prepared,
+    statistics: &'a Statistics,
     /// The most threads of an update, or 0 for those of the pool.
     threads: usize,
     /// The sums of all sessions, as of the last assign or relocation. None before the first one.
-    merged: Option<Partial>,
+    merged: Option<ClusterSums>,
     /// Draw totals of each session.
     totals: Vec<u128>,
     /// The total weight of each session.
@@ -52,9 +52,9 @@ pub struct Joined<'a, T, S: ?Sized = dyn Session<T> + 'a> {
 }
 
 impl<'a, T: Float, S: Session<T> + ?Sized> Joined<'a, T, S> {
-    /// Combines these sessions, at least one, in row order. `prepared` was computed from the rows of all of them.
+    /// Combines these sessions, at least one, in row order. `statistics` was computed from the rows of all of them.
     /// `threads`: the most threads of an update, or 0 for those of the pool.
-    pub fn new(sessions: Vec<Box<S>>, prepared: &'a Prepared, threads: usize) -> Result<Self> {
+    pub fn new(sessions: Vec<Box<S>>, statistics: &'a Statistics, threads: usize) -> Result<Self> {
         let starts = sessions.iter().scan(0, |next, session| {
             let start = *next;
             *next += session.rows();
@@ -64,7 +64,7 @@ impl<'a, T: Float, S: Session<T> + ?Sized> Joined<'a, T, S> {
         let (totals, weights) = (memory::zeroed(sessions.len(), SESSIONS)?, memory::zeroed(sessions.len(), SESSIONS)?);
         // A session on the CPU takes all threads for each of its passes.
         let at_once = sessions.iter().all(|session| session.on_device());
-        Ok(Self { sessions, starts, prepared, threads, merged: None, totals, weights, at_once, rows: PhantomData })
+        Ok(Self { sessions, starts, statistics, threads, merged: None, totals, weights, at_once, rows: PhantomData })
     }
 
     /// The session that has a row.
@@ -109,12 +109,12 @@ impl<'a, T: Float, S: Session<T> + ?Sized> Joined<'a, T, S> {
             merged.clear_sums();
         }
         for session in &mut self.sessions {
-            let partial = session.partial()?;
+            let cluster_sums = session.cluster_sums()?;
             let merged = match &mut merged {
                 Some(merged) => merged,
-                None => merged.insert(Partial::new(partial.rows.len(), partial.d)?),
+                None => merged.insert(ClusterSums::new(cluster_sums.rows.len(), cluster_sums.d)?),
             };
-            merged.merge(partial);
+            merged.merge(cluster_sums);
         }
         self.merged = merged;
         Ok(())
@@ -245,8 +245,8 @@ impl<T: Float, S: Session<T> + ?Sized> Draws<T> for Joined<'_, T, S> {
         self.sessions[0].nearest_of(rows, centroids)
     }
 
-    fn other_rows<'t>(&self, part: &Part<'t, T>, prepared: &'t Prepared, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
-        self.sessions[0].other_rows(part, prepared, k)
+    fn other_rows<'t>(&self, part: &Part<'t, T>, statistics: &'t Statistics, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+        self.sessions[0].other_rows(part, statistics, k)
     }
 
     fn end_draws(&mut self) {
@@ -264,25 +264,25 @@ impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
         let assigned = self.each(|session, _| {
             let assigned = session.assign(centroids, want_inertia)?;
             // Sums come from a device here, so that all devices send them at the same time.
-            session.partial()?;
+            session.cluster_sums()?;
             Ok(assigned)
         })?;
         self.merge()?;
         let changed = assigned.iter().map(|assigned| assigned.changed).sum();
-        let effort = assigned.iter().map(|assigned| assigned.effort).reduce(Effort::and).unwrap_or_default();
+        let work_counts = assigned.iter().map(|assigned| assigned.work_counts).reduce(WorkCounts::and).unwrap_or_default();
         let inertia = memory::collected(assigned.into_iter().filter_map(|assigned| assigned.inertia), SESSIONS)?;
-        Ok(Assigned { changed, inertia: want_inertia.then(|| added(inertia)), effort })
+        Ok(Assigned { changed, inertia: want_inertia.then(|| added(inertia)), work_counts })
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
-        let (mut done, prepared, threads) = (Vec::new(), self.prepared, self.threads);
+        let (mut done, statistics, threads) = (Vec::new(), self.statistics, self.threads);
         let mut scratch = update::Scratch::default();
         loop {
             let start = Instant::now();
-            let Assigned { changed, effort, .. } = self.assign(centroids, false)?;
-            let update::Updated { shift, moved } = update::update(self, centroids, prepared, threads, &mut scratch)?;
+            let Assigned { changed, work_counts, .. } = self.assign(centroids, false)?;
+            let update::Updated { shift, moved } = update::update(self, centroids, statistics, threads, &mut scratch)?;
             let seconds = start.elapsed().as_secs_f64();
-            memory::push(&mut done, Iteration { changed, shift, moved, seconds, effort }, "the history")?;
+            memory::push(&mut done, Iteration { changed, shift, moved, seconds, work_counts }, "the history")?;
             watch.show(changed, shift, None, Some(centroids))?;
             if stop.after(changed, shift) || done.len() as u32 == limit {
                 return Ok(Advanced { done, assigned: None });
@@ -290,7 +290,7 @@ impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
         }
     }
 
-    fn partial(&mut self) -> Result<&Partial> {
+    fn cluster_sums(&mut self) -> Result<&ClusterSums> {
         if self.merged.is_none() {
             self.merge()?;
         }
@@ -331,7 +331,7 @@ impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
     }
 
     fn method(&self) -> Option<Method> {
-        // That of the first rows.
+        // The method of the session of the first rows.
         self.sessions.first().and_then(|session| session.method())
     }
 
@@ -358,7 +358,8 @@ impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
         let n = self.rows() as usize;
         let (mut labels, mut nearest) = (memory::with_room(n, LABELS)?, memory::with_room(n, DISTANCES)?);
         // With one cluster no session has second distances.
-        let mut second = if centroids.len() > self.prepared.lows.len() { Some(memory::with_room(n, DISTANCES)?) } else { None };
+        let mut second =
+            if centroids.len() > self.statistics.lows.len() { Some(memory::with_room(n, DISTANCES)?) } else { None };
         for session in &mut self.sessions {
             let (more, distances) = session.nearest(centroids)?;
             labels.extend(more);
@@ -379,7 +380,7 @@ mod tests {
     use crate::base::params::KMeans;
     use crate::input::features::Features;
     use crate::simd::InstructionSet;
-    use crate::statistics::prepare;
+    use crate::statistics::gather;
 
     const ROWS: usize = 900;
 
@@ -390,11 +391,11 @@ mod tests {
         let mut parts: Vec<_> =
             [0, 1, 400, ROWS].windows(2).map(|cut| Part::new(features.slice(cut[0]..cut[1]).unwrap(), None)).collect();
         let estimator = KMeans::new(7);
-        let prepared = prepare(&mut parts, &estimator.validate(2).unwrap()).unwrap();
+        let statistics = gather(&mut parts, &estimator.validate(2).unwrap()).unwrap();
         let session = |part| -> Box<dyn Session<f64> + '_> {
-            Box::new(CpuSession::new(part, &prepared, 7, 1, InstructionSet::detect()).unwrap())
+            Box::new(CpuSession::new(part, &statistics, 7, 1, InstructionSet::detect()).unwrap())
         };
-        let mut joined = Joined::new(parts.into_iter().map(session).collect(), &prepared, 1).unwrap();
+        let mut joined = Joined::new(parts.into_iter().map(session).collect(), &statistics, 1).unwrap();
         assert!(!joined.on_device());
         joined.at_once = at_once;
         work(&mut joined)
@@ -403,7 +404,7 @@ mod tests {
     unit_test!(sessions_at_the_same_time_give_the_bits_of_one_after_the_other);
     fn sessions_at_the_same_time_give_the_bits_of_one_after_the_other() {
         let all = |joined: &mut Joined<'_, f64>| {
-            let scale = joined.prepared.distances;
+            let scale = joined.statistics.distances;
             joined.start_draws().unwrap();
             let total = joined.take_seeds(&[1.0, 2.0, 3.0, 4.0], scale).unwrap();
             let sample = Sample { seed: 5, restart: 0, round: 1, total, expected: 50, first: 0, by_values: false };

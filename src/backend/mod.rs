@@ -23,7 +23,7 @@ pub(crate) mod update;
 
 pub(crate) use draws::trials;
 pub use draws::{DrawBy, Draws, Picked, PlusPlus, Sample, Sampled};
-pub use iterate::{Advanced, Assigned, Effort, Far, Iterate, Iteration, KeptRows, Move, Scales, Stop};
+pub use iterate::{Advanced, Assigned, Far, Iterate, Iteration, KeptRows, Move, Scales, Stop, WorkCounts};
 pub use joined::Joined;
 pub use session::Session;
 

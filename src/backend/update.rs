@@ -8,11 +8,11 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
 use crate::base::params::Metric;
+use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::fixed::round_quotient;
-use crate::exact::partial::Partial;
 use crate::exact::reference;
 use crate::input::transform::{finish_centroid, same_direction};
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// What an update did.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,25 +34,25 @@ pub struct Scratch<T> {
     workers: Vec<Worker<T>>,
 }
 
-/// Replaces `centroids` by the means of their rows. `threads`: the most threads, or 0 for those of the pool. `scratch`: of an update of as many
-/// clusters, or empty.
+/// Replaces `centroids` by the means of their rows. `threads`: the most threads, or 0 for those of the pool. `scratch`: of an
+/// update of as many clusters, or empty.
 pub fn update<T: Float>(
     session: &mut dyn Iterate<T>,
     centroids: &mut [T],
-    prepared: &Prepared,
+    statistics: &Statistics,
     threads: usize,
     scratch: &mut Scratch<T>,
 ) -> Result<Updated> {
-    let d = prepared.lows.len();
-    let same = if prepared.metric == Metric::Cosine { same_direction::<T>(d) } else { 0.0 };
-    let relocated = relocate_into_empty(session, same, prepared.ties.as_deref())?;
-    let partial = session.partial()?;
+    let d = statistics.lows.len();
+    let same = if statistics.metric == Metric::Cosine { same_direction::<T>(d) } else { 0.0 };
+    let relocated = relocate_into_empty(session, same, statistics.ties.as_deref())?;
+    let cluster_sums = session.cluster_sums()?;
     let Scratch { moves, workers } = scratch;
     let clusters = (TASK / d).max(1);
-    if moves.len() != partial.mass.len() {
-        *moves = memory::zeroed(partial.mass.len(), "how far the centroids moved")?;
+    if moves.len() != cluster_sums.mass.len() {
+        *moves = memory::zeroed(cluster_sums.mass.len(), "how far the centroids moved")?;
         let count = workers_for(threads, moves.len().div_ceil(clusters));
-        *workers = memory::try_collected((0..count).map(|_| Worker::new(d, prepared.metric)), "the threads' buffers")?;
+        *workers = memory::try_collected((0..count).map(|_| Worker::new(d, statistics.metric)), "the threads' buffers")?;
     }
     moves.fill(0.0);
     workers.iter_mut().for_each(|worker| worker.moved = false);
@@ -61,14 +61,14 @@ pub fn update<T: Float>(
         for (i, (centroid, moved)) in centroids.chunks_exact_mut(d).zip(moves).enumerate() {
             let j = task * clusters + i;
             // A cluster whose rows did not change keeps its mean. Right after seeding all clusters are dirty.
-            if partial.dirty[j] {
-                *moved = worker.replace(partial, j, prepared, centroid);
+            if cluster_sums.dirty[j] {
+                *moved = worker.replace(cluster_sums, j, statistics, centroid);
             }
         }
     })?;
     let moved = relocated || workers.iter().any(|worker| worker.moved);
     session.clear_dirty();
-    Ok(Updated { shift: prepared.shifts.sum(moves.iter().copied()).to_f64(), moved })
+    Ok(Updated { shift: statistics.shifts.sum(moves.iter().copied()).to_f64(), moved })
 }
 
 /// What a thread needs to divide.
@@ -87,12 +87,12 @@ impl<T: Float> Worker<T> {
     }
 
     /// Replaces a centroid by the mean of the rows of cluster j. Returns the reference distance between both.
-    fn replace(&mut self, partial: &Partial, j: usize, prepared: &Prepared, centroid: &mut [T]) -> f64 {
+    fn replace(&mut self, cluster_sums: &ClusterSums, j: usize, statistics: &Statistics, centroid: &mut [T]) -> f64 {
         self.old.copy_from_slice(centroid);
-        match prepared.metric {
-            Metric::Euclidean => mean(partial, j, prepared, centroid),
+        match statistics.metric {
+            Metric::Euclidean => mean(cluster_sums, j, statistics, centroid),
             Metric::Cosine => {
-                quotients(partial, j, prepared, &mut self.direction);
+                quotients(cluster_sums, j, statistics, &mut self.direction);
                 finish_centroid(&mut self.direction, centroid);
             }
         }
@@ -103,10 +103,10 @@ impl<T: Float> Worker<T> {
 }
 
 /// The exact quotient, rounded once to `T` and clamped to the column's extent.
-fn mean<T: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &mut [T]) {
-    quotients(partial, j, prepared, out);
+fn mean<T: Float>(cluster_sums: &ClusterSums, j: usize, statistics: &Statistics, out: &mut [T]) {
+    quotients(cluster_sums, j, statistics, out);
     for (f, mean) in out.iter_mut().enumerate() {
-        let (low, high) = (T::from_f64(prepared.lows[f]), T::from_f64(prepared.highs[f]));
+        let (low, high) = (T::from_f64(statistics.lows[f]), T::from_f64(statistics.highs[f]));
         if *mean < low {
             *mean = low;
         } else if *mean > high {
@@ -116,10 +116,10 @@ fn mean<T: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &mut [T
 }
 
 /// The exact quotients of sums and weight, rounded once to `R`.
-fn quotients<R: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &mut [R]) {
-    let mass = partial.mass[j].unsigned_abs();
-    let weight_exponent = prepared.weights.map_or(0, |scale| scale.exponent - 53);
-    for ((out, &sum), scale) in out.iter_mut().zip(partial.sums_of(j)).zip(&prepared.scales) {
+fn quotients<R: Float>(cluster_sums: &ClusterSums, j: usize, statistics: &Statistics, out: &mut [R]) {
+    let mass = cluster_sums.mass[j].unsigned_abs();
+    let weight_exponent = statistics.weights.map_or(0, |scale| scale.exponent - 53);
+    for ((out, &sum), scale) in out.iter_mut().zip(cluster_sums.sums_of(j)).zip(&statistics.scales) {
         *out = round_quotient(sum, mass, scale.quantum_exponent() - weight_exponent);
     }
 }
@@ -128,7 +128,7 @@ fn quotients<R: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &m
 /// among the rows whose cluster keeps at least one other row. A row whose squared distance is at most `same` counts as equal to
 /// its centroid. Returns whether there was an empty cluster. `ties` becomes true if rows are equally far.
 fn relocate_into_empty<T: Float>(session: &mut dyn Iterate<T>, same: f64, ties: Option<&AtomicBool>) -> Result<bool> {
-    if session.partial()?.rows.iter().all(|rows| *rows > 0) {
+    if session.cluster_sums()?.rows.iter().all(|rows| *rows > 0) {
         return Ok(false);
     }
     let mut sizes = session.sizes()?;

@@ -1,4 +1,5 @@
-//! Float32 values that start at a cache line. A register of 64 bytes, or a line of a tile, is then in one cache line instead of two.
+//! Float32 values that start at a cache line. A register of 64 bytes, or a line of a tile, is then in one cache line instead of
+//! two.
 
 use std::ops::{Deref, DerefMut};
 

@@ -96,7 +96,8 @@ pub enum KMeansError {
     #[error("features: expected at least one column, got none")]
     NoFeatures,
     /// There are no rows to fit.
-    #[error("rows: expected at least one row, got none{}", .skipped.map(|s| format!(" ({s} rows were skipped for nulls or non-finite values)")).unwrap_or_default())]
+    #[error("rows: expected at least one row, got none{}", .skipped.map(|s| format!(" ({s} rows were skipped for nulls or \
+        non-finite values)")).unwrap_or_default())]
     NoRows { skipped: Option<u64> },
     /// More rows than the fixed-point sums can hold.
     #[error("rows: expected at most 2^36, got {got}")]
@@ -114,7 +115,8 @@ pub enum KMeansError {
     },
     /// The columns of a model are looked up by name, but the model was fitted to expressions.
     #[error(
-        "model: expected the columns to use, since it was fitted to expressions named {names:?} and columns of these names may hold something else"
+        "model: expected the columns to use, since it was fitted to expressions named {names:?} and columns of these names may \
+        hold something else"
     )]
     ComputedFeatures { names: Vec<String> },
     /// A column was asked for by name but does not exist.
@@ -125,7 +127,8 @@ pub enum KMeansError {
     UnsupportedDtype { column: String, got: String },
     /// A feature has the same name as a column of the centroid frame.
     #[error(
-        "a feature may not be named {name:?}, which is a column of the centroid frame: rename it, e.g. pl.col({name:?}).alias(\"{name}_\") (the expression kmeans takes it, because it returns labels only)"
+        "a feature may not be named {name:?}, which is a column of the centroid frame: rename it, e.g. \
+        pl.col({name:?}).alias(\"{name}_\") (the expression kmeans takes it, because it returns labels only)"
     )]
     ReservedName { name: String },
     /// A feature has no name, so it cannot be a column of the centroid frame.
@@ -148,11 +151,15 @@ pub enum KMeansError {
     // ---- values -------------------------------------------------------------------------------------------
     /// A column holds values that have no distance (nulls, NaNs or infinities), and `null_policy` is `"raise"`.
     #[error(
-        "column {column:?}: expected finite values, got nulls: {nulls}, NaNs: {nans}, infinities: {infinities} (null_policy=\"skip\" leaves such rows out)"
+        "column {column:?}: expected finite values, got nulls: {nulls}, NaNs: {nans}, infinities: {infinities} \
+        (null_policy=\"skip\" leaves such rows out)"
     )]
     NotFinite { column: String, nulls: u64, nans: u64, infinities: u64 },
     /// Values have magnitudes for which distances cannot be computed.
-    #[error("{what}: expected a largest magnitude of {}, got {got:e}", if *.got < 1.0 { "0 or at least 2^-450" } else { "at most 2^450" })]
+    #[error(
+        "{what}: expected a largest magnitude of {}, got {got:e}",
+        if *.got < 1.0 { "0 or at least 2^-450" } else { "at most 2^450" }
+    )]
     MagnitudeOutOfRange { what: String, got: f64 },
     /// A column's values overflow or vanish when they are scaled.
     #[error(
@@ -166,12 +173,14 @@ pub enum KMeansError {
     },
     /// Rows of zeros have no direction, and `null_policy` is `"raise"`.
     #[error(
-        "rows: expected values other than zero in each (metric=\"cosine\"), got {count} rows of zeros (null_policy=\"skip\" leaves such rows out)"
+        "rows: expected values other than zero in each (metric=\"cosine\"), got {count} rows of zeros (null_policy=\"skip\" \
+        leaves such rows out)"
     )]
     ZeroRows { count: u64 },
     /// More than half of a column's values are so small compared with its largest value that they cannot be told apart.
     #[error(
-        "column {column:?}: its values span too wide a range for exact sums: more than half of the nonzero values (times their weights) lie below 2^-66 of the largest, {largest:e} (a sentinel for missing values?)"
+        "column {column:?}: its values span too wide a range for exact sums: more than half of the nonzero values (times their \
+        weights) lie below 2^-66 of the largest, {largest:e} (a sentinel for missing values?)"
     )]
     RangeTooWide { column: String, largest: f64 },
     /// A weight is negative.
@@ -182,14 +191,16 @@ pub enum KMeansError {
     NoPositiveWeight,
     /// Some weights are so small compared with the largest weight that they cannot be told apart.
     #[error(
-        "weights: expected at most one in 1,000 positive weights below 2^-43 of the largest, {largest:e}, got {small} of {positive}"
+        "weights: expected at most one in 1,000 positive weights below 2^-43 of the largest, {largest:e}, got {small} of \
+        {positive}"
     )]
     WeightRangeTooWide { largest: f64, small: u64, positive: u64 },
     /// The largest weight is out of range.
     #[error("weights: expected a largest weight between 2^-64 and 2^64, got {got:e}")]
     WeightOutOfRange { got: f64 },
     /// There are fewer distinct rows than clusters.
-    #[error("k: expected at most as many clusters as distinct rows of positive weight, got k = {k} and {rows} such rows{} (too_few=\"fewer\" makes fewer clusters)", if (*k as u64) <= *.rows { ", too few of them distinct" } else { "" })]
+    #[error("k: expected at most as many clusters as distinct rows of positive weight, got k = {k} and {rows} such rows{} \
+        (too_few=\"fewer\" makes fewer clusters)", if (*k as u64) <= *.rows { ", too few of them distinct" } else { "" })]
     TooFewDistinct { k: usize, rows: u64 },
 
     // ---- the machine ----------------------------------------------------------------------------------------
@@ -198,7 +209,8 @@ pub enum KMeansError {
     File { path: String, message: String },
     /// The columns of a fit are more than memory may hold, and a file for them could not be made, written or mapped.
     #[error(
-        "spill_directory {directory:?}: expected room for the columns, which memory may not hold, got an error after {}: {message} (choose a folder with more room, or a larger memory_limit)",
+        "spill_directory {directory:?}: expected room for the columns, which memory may not hold, got an error after {}: \
+        {message} (choose a folder with more room, or a larger memory_limit)",
         Amount(*.written)
     )]
     Spill { directory: String, written: u64, message: String },
@@ -207,7 +219,8 @@ pub enum KMeansError {
     NoMemory { what: Cow<'static, str>, bytes: Option<u64> },
     /// This process is a child that was forked from a process that had run queries.
     #[error(
-        "process: expected one with threads of its own, got a child that was forked after process {parent} had run queries: Polars' threads stayed there, and waiting for them would take forever (start processes with \"spawn\" or \"forkserver\")"
+        "process: expected one with threads of its own, got a child that was forked after process {parent} had run queries: \
+        Polars' threads stayed there, and waiting for them would take forever (start processes with \"spawn\" or \"forkserver\")"
     )]
     Forked { parent: u32 },
     /// The caller demanded a device that cannot be used.

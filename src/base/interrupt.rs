@@ -5,8 +5,8 @@
 //! passes look before each of their tasks    parallel.rs
 //! loops look after each wait for a GPU      backend/cuda/device/buffer.rs
 //! ```
-//! Three things stop a call: its [`Cancel`], an interrupt of the whole process (Ctrl-C in Python), and a function that the call's own
-//! thread asks a few times a second. That function then decides about interrupts too.
+//! Three things stop a call: its [`Cancel`], an interrupt of the whole process (Ctrl-C in Python), and a function that the call's
+//! own thread asks a few times a second. That function then decides about interrupts too.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -120,7 +120,8 @@ impl Scope {
         Self::with(None, Some(ask))
     }
 
-    /// On a thread that helps a call: what stops the call stops this part of it too. `stopped`: what [`stopped`] said on the call's thread.
+    /// On a thread that helps a call: what stops the call stops this part of it too. `stopped`: what [`stopped`] said on the
+    /// call's thread.
     pub fn helping(stopped: Option<Arc<Stopped>>) -> Self {
         CALL.with_borrow_mut(|call| {
             let own = Stopped { outer: stopped, ..Stopped::default() };

@@ -114,7 +114,7 @@ pub fn collected<T>(items: impl IntoIterator<Item = T>, what: &'static str) -> R
     let mut items = items.into_iter();
     let known = items.size_hint().0;
     let mut values = with_room(known, what)?;
-    // There is room for these.
+    // There is room for so many.
     values.extend(items.by_ref().take(known));
     for item in items {
         push(&mut values, item, what)?;

@@ -158,8 +158,8 @@ pub fn for_each_task<W: Send, I: Send>(
     interrupt::check()
 }
 
-/// Calls `help` on so many threads of the pool, while this thread works too. So a short pass does not wait for other threads to wake up.
-/// Not generic: what the pool needs for a job is compiled once, and not once for each pass.
+/// Calls `help` on so many threads of the pool, while this thread works too. So a short pass does not wait for other threads to
+/// wake up. Not generic: what the pool needs for a job is compiled once, and not once for each pass.
 fn with_help(helpers: usize, help: &(dyn Fn() + Sync), work_here: &mut dyn FnMut()) {
     rayon::in_place_scope(|scope| {
         for _ in 0..helpers {
@@ -172,8 +172,9 @@ fn with_help(helpers: usize, help: &(dyn Fn() + Sync), work_here: &mut dyn FnMut
     });
 }
 
-/// Does work on each of these items at the same time, with a thread for each. For work that mostly waits for something else than this
-/// CPU. Returns the results in order, or the first error. Where the system has no thread left, the others do more.
+/// Does work on each of these items at the same time, with a thread for each. For work that mostly waits for something else than
+/// this CPU. Returns the results in order, or the first error. Where the system has no thread left, the threads that there are do
+/// more.
 pub fn at_once<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + Sync) -> Result<Vec<R>> {
     const WHAT: &str = "the results of several threads";
     let count = items.len();

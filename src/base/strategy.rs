@@ -1,8 +1,8 @@
 //! The named strategies of a fit: the systems of the source papers, and our own. All give the same bits.
 //!
 //! A name changes which kernels run and what crosses the bus, but never a bit of the result. `src/backend/cuda/papers/systems.rs`
-//! says what the papers' systems consist of. `src/backend/cuda/step/choice.rs` chooses the one that [`Strategy::Default`] takes on
-//! a GPU.
+//! says what the papers' systems consist of. `src/backend/cuda/step/choice.rs` chooses the one that [`Strategy::Default`] takes
+//! on a GPU.
 
 use std::fmt;
 use std::str::FromStr;
@@ -63,7 +63,7 @@ strategies! {
         #[default]
         Default "default" "ours",
         /// Keeps bounds of each row from iteration to iteration: one for its centroid and one for each group of centroids. Rows
-        /// whose bounds prove that their label stays are not looked at. The others are compared with the groups that may hold
+        /// whose bounds prove that their label stays are not looked at. Other rows are compared with the groups that may hold
         /// their label.
         Yinyang "yinyang" "ours; bounds as Ding et al. 2015",
         /// Keeps rows in registers. One pass finds labels and the sums of rows that changed. At most 12 features.
@@ -74,11 +74,11 @@ strategies! {
         RegistersGroups8 "registers-groups8" "ours: a variant of registers",
         /// [`Strategy::Registers`] with centroids in groups of 16.
         RegistersGroups16 "registers-groups16" "ours: a variant of registers",
-        /// Puts the rows in the order of small cells of space, and looks only at the centroids that can be nearest to a row of a cell. At most
-        /// 4 features.
+        /// Puts the rows in the order of small cells of space, and looks only at the centroids that can be nearest to a row of a
+        /// cell. At most 4 features.
         Cells "cells" "ours; the filtering of Kanungo et al. 2002",
-        /// Reads column by column and keeps the scores in registers. One pass finds labels and the sums of rows that changed. At most
-        /// 32 clusters, at least 9 features.
+        /// Reads column by column and keeps the scores in registers. One pass finds labels and the sums of rows that changed. At
+        /// most 32 clusters, at least 9 features.
         Columns "columns" "ours",
         /// Computes the product in tiles of shared memory, then the sums of rows that changed. Any number of features.
         Tiled "tiled" "ours; labels as Li et al. 2010, algorithm 4",

@@ -30,8 +30,8 @@ pub struct BatchFeatures {
     pub width_unknown: bool,
 }
 
-/// Whether a numeric type becomes float64, by the same rule as for Polars: integers up to 16 bits and booleans become float32, and
-/// float16 counts as float32. `None` if the type is not numeric.
+/// Whether a numeric type becomes float64, by the same rule as for Polars: integers up to 16 bits and booleans become float32,
+/// and float16 counts as float32. `None` if the type is not numeric.
 fn is_float64(dtype: &DataType) -> Option<bool> {
     use DataType::*;
     match dtype {

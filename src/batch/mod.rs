@@ -30,7 +30,7 @@ use crate::base::memory;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::Wanted;
 use crate::base::params::{Device, KMeans};
-use crate::model::{AnyModel, FeatureLayout, KMeansModel, Model, Placed};
+use crate::model::{AnyModel, DeviceModel, FeatureLayout, KMeansModel, Model};
 
 /// How error messages call names.
 const NAMES: &str = "the names of the columns";
@@ -200,7 +200,7 @@ impl KMeansModel {
 }
 
 /// The errors are those of the model's own methods. A device that was demanded and cannot be used is an error too.
-impl Placed<'_, KMeansModel> {
+impl DeviceModel<'_, KMeansModel> {
     /// As [`KMeansModel::predict_batch`].
     pub fn predict_batch(&self, batch: &RecordBatch) -> Result<UInt32Array> {
         let Some(features) = self.model.batch_features(std::slice::from_ref(batch))? else {

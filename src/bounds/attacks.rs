@@ -1,4 +1,4 @@
-//! Random values for the attacks on bounds that leave out centroids: `skip.rs` and `cells.rs`.
+//! Random values for the attacks on bounds that leave out centroids: `skip.rs` and `grid.rs`.
 
 use crate::base::float::Float;
 
@@ -15,7 +15,8 @@ impl Random {
         self.next() % n
     }
 
-    /// A value of one of several sorts: coarse, next to a power of two, tiny, huge, with an offset, of any magnitude, or ordinary.
+    /// A value of one of several sorts: coarse, next to a power of two, tiny, huge, with an offset, of any magnitude, or
+    /// ordinary.
     pub fn value<T: Float>(&mut self, sort: u64) -> T {
         let (fraction, sign) = (self.next() as f64 * 2f64.powi(-31), if self.below(2) == 0 { 1.0 } else { -1.0 });
         let (tiny, huge) = if T::IS_F32 { (-149, 126) } else { (-545, 449) };

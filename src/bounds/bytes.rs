@@ -1,5 +1,5 @@
-//! Copies in 8-bit integers: when they prove that a row does not come nearer to a candidate of k-means++. `kernels/passes/bytes.cuh`
-//! computes with this bound. Here is its proof, and a model of the kernels that the tests attack.
+//! Copies in 8-bit integers: when they prove that a row does not come nearer to a candidate of k-means++.
+//! `kernels/passes/bytes.cuh` computes with this bound. Here is its proof, and a model of the kernels that the tests attack.
 //!
 //! A row x', a candidate c' and a centre m' give `x = s (x' - m')` and `c = s (c' - m')`, exactly, with a power of two s. Their
 //! copies are `a X` and `b Y`: integers X and Y from -127 to 127, and float32 steps a and b. All norms are Euclidean.
@@ -10,24 +10,24 @@
 //! D = |x|^2 + |c|^2 - 2 x.c >= |x|^2 + |c|^2 - 2 (a b X.Y + e)                                  (copies)
 //! D >= (|c| - |x|)^2                                                                            (norms)
 //! ```
-//! X.Y is an exact 32-bit integer for up to 133,000 features. The candidate comes nearer only if its *rounded* reference distance S
-//! is below the stored distance `near`. With `g = gamma_(d+2)(v)` and `h = d 2^-1074`, `s^2 S >= D (1 - g) - s^2 h`. So it stays away
-//! if a lower bound L of D satisfies `L - s^2 near > g D + s^2 h`.
+//! X.Y is an exact 32-bit integer for up to 133,000 features. The candidate comes nearer only if its *rounded* reference distance
+//! S is below the stored distance `near`. With `g = gamma_(d+2)(v)` and `h = d 2^-1074`, `s^2 S >= D (1 - g) - s^2 h`. So it
+//! stays away if a lower bound L of D satisfies `L - s^2 near > g D + s^2 h`.
 //!
 //! What the kernels keep and how it is rounded, with v = 2^-53, u = 2^-24:
 //!
-//! - A difference `t = s fl(x' - m')` has a relative error of v. Sums of squares in float64 have one of `gamma_(d+4)(v)`. For up to
-//!   10^5 features both are below `2^-35`. [`ROUNDED`] = 2^-30 covers them where a square is rounded down, and [`NORM`] = 2^-20 where
-//!   a norm is rounded up.
+//! - A difference `t = s fl(x' - m')` has a relative error of v. Sums of squares in float64 have one of `gamma_(d+4)(v)`. For up
+//!   to 10^5 features both are below `2^-35`. [`ROUNDED`] = 2^-30 covers them where a square is rounded down, and [`NORM`] =
+//!   2^-20 where a norm is rounded up.
 //! - The error of a copy is measured: `r = t - a X`, with one rounding. Its exact norm is at most `|r| (1 + NORM) + ROUNDED |x|`.
-//! - A row keeps `lead = |x|^2 - s^2 near`, rounded down. When `near` falls, the difference is added, rounded down again. A lead that
-//!   does not follow is smaller than it could be, which is safe. A row with `near = 0` has lead [`NEVER`]: no S is below 0.
+//! - A row keeps `lead = |x|^2 - s^2 near`, rounded down. When `near` falls, the difference is added, rounded down again. A lead
+//!   that does not follow is smaller than it could be, which is safe. A row with `near = 0` has lead [`NEVER`]: no S is below 0.
 //!
 //! The test itself is in float32. Let `M = |lead| + |x|^2 + |c|^2`. Since `p <= 1.01 |x|` and `q <= 1.01 |c|`, `|a b X.Y| <= 2.1
-//! (|x|^2 + |c|^2)` and `e <= 1.6 (|x|^2 + |c|^2)`. Each of them goes through at most 5 roundings, and the sum through 4: less than
-//! 60 u M in all. `g D <= 2 g M` is below 2^-34 M. [`SLACK`] M = 128 u M covers the sum, and its own roundings. What underflows is
-//! below 2^-100, as is `s^2 h` for s up to 2^400. [`LEAST`] covers it. Whatever is infinite or NaN is not ruled out, because only a
-//! comparison that holds rules out.
+//! (|x|^2 + |c|^2)` and `e <= 1.6 (|x|^2 + |c|^2)`. Each of them goes through at most 5 roundings, and the sum through 4: less
+//! than 60 u M in all. `g D <= 2 g M` is below 2^-34 M. [`SLACK`] M = 128 u M covers the sum, and its own roundings. What
+//! underflows is below 2^-100, as is `s^2 h` for s up to 2^400. [`LEAST`] covers it. Whatever is infinite or NaN is not ruled
+//! out, because only a comparison that holds rules out.
 
 /// Relative roundings of float64.
 const ROUNDED: f64 = 1.0 / (1u64 << 30) as f64;

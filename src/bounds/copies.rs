@@ -15,8 +15,8 @@ struct Copies<T> {
     scale: T,
     /// `(d, k padded)`: the centred and scaled centroids, negated.
     values: Vec<f32>,
-    /// `(k padded)`: half of each copy's squared norm, lowered by the centroid's own error. The padding is infinite, so it is never
-    /// nearest.
+    /// `(k padded)`: half of each copy's squared norm, lowered by the centroid's own error. The padding is infinite, so it is
+    /// never nearest.
     half_squares: Vec<f32>,
     /// `(k padded)`.
     margins: Vec<f32>,

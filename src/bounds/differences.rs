@@ -4,9 +4,9 @@
 use super::V;
 use super::{U, up};
 
-/// Differences of copies: `s~_j = sum fl(x^ - c^_j)^2` in float32, on the centred, scaled copies of [`super::Expanded`]. A second filter, for
-/// rows that the first one leaves open. The products of a row far from the centre have large errors, but this form only loses what
-/// the copies lose.
+/// Differences of copies: `s~_j = sum fl(x^ - c^_j)^2` in float32, on the centred, scaled copies of [`super::Expanded`]. A second
+/// filter, for rows that the first one leaves open. The products of a row far from the centre have large errors, but this form
+/// only loses what the copies lose.
 ///
 /// Let X be the length of the row's copy, D_j the true distance in scaled units, and w what underflows. One chain of d fmas gives
 ///
@@ -19,9 +19,9 @@ use super::{U, up};
 /// ```text
 /// sqrt(s~_a)  <=  (1 + (d + 6) 1.02 u) sqrt(s~_b) + 4.04 u X + w
 /// ```
-/// Where a kernel takes the differences of float32 values, scaled by a power of two, there are no copies, and the term in X falls away.
-/// A centroid with a larger `s~` is out of reach of b, and the least `s~` gives the strictest threshold. 2e-18 covers all that underflows in
-/// float32. `Differences` in `kernels/step/differences.cuh` computes the same, with all roundings upwards.
+/// Where a kernel takes the differences of float32 values, scaled by a power of two, there are no copies, and the term in X falls
+/// away. A centroid with a larger `s~` is out of reach of b, and the least `s~` gives the strictest threshold. 2e-18 covers all
+/// that underflows in float32. `Differences` in `kernels/step/differences.cuh` computes the same, with all roundings upwards.
 #[derive(Debug, Clone, Copy)]
 pub struct CopyDifference {
     pub d: usize,
@@ -46,7 +46,8 @@ impl CopyDifference {
         up(2e-18 + 8.0 * (self.d as f64).sqrt() * 2f64.powi(-537) * scale)
     }
 
-    /// The largest `s~` of a centroid that is not farther from a row than one with `least`. `square`: the sum of squares of the row's copy.
+    /// The largest `s~` of a centroid that is not farther from a row than one with `least`. `square`: the sum of squares of the
+    /// row's copy.
     #[cfg(feature = "tests")]
     pub(super) fn threshold(&self, least: f32, square: f32) -> f32 {
         let up = |x: f64| up(x * (1.0 + 4.0 * V));

@@ -5,11 +5,12 @@
 //! ```text
 //! |y_j - (p_j - x.c_j)| <= E_x + e_j + g_h |p_j|
 //! ```
-//! x is a row and c_j a centroid, both exact, centred and scaled: `x = s (x' - m)`. y_j is the score that the kernel computes. p_j is
-//! a float32 that the kernel starts from or adds at the end. E_x is an error that belongs to the row, and e_j one that belongs to the
-//! centroid. g_h counts the roundings that p_j goes through.
+//! x is a row and c_j a centroid, both exact, centred and scaled: `x = s (x' - m)`. y_j is the score that the kernel computes.
+//! p_j is a float32 that the kernel starts from or adds at the end. E_x is an error that belongs to the row, and e_j one that
+//! belongs to the centroid. g_h counts the roundings that p_j goes through.
 //!
-//! Let `hs = |c_j|^2 / 2`, and let hs- and hs+ enclose it. `H_j = hs - x.c_j` orders the centroids as `|x - c_j|^2` does. We choose
+//! Let `hs = |c_j|^2 / 2`, and let hs- and hs+ enclose it. `H_j = hs - x.c_j` orders the centroids as `|x - c_j|^2` does. We
+//! choose
 //!
 //! ```text
 //! z_j = RD(hs- - e_j),   p_j = RD32(z_j - 1.01 g_h |z_j|)       so that  p_j + e_j + g_h |p_j| <= hs-,  and  y_j <= H_j + E_x
@@ -17,16 +18,16 @@
 //! `|p_j| <= 1.01 |z_j|` while g_h is below 1/200, and a subnormal p_j only gets smaller: the absolute term of e_j is larger than
 //! `g_h 2^-149`. In the other direction `H_b <= y_b + E_x + (hs+ - p_b + g_h |p_b| + e_b)`.
 //!
-//! The label is decided by *rounded* reference distances `S_j = (1 +- g) D_j +- n`, with `D_j = |x - c_j|^2`, `g = gamma_(d+2)(v)` and
-//! `n = d 2^-1074 s^2`. So `S_a <= S_b` implies `H_a - H_b <= r D_b + 1.01 n` with `r = 1.01 (d + 2) v`, and
+//! The label is decided by *rounded* reference distances `S_j = (1 +- g) D_j +- n`, with `D_j = |x - c_j|^2`, `g =
+//! gamma_(d+2)(v)` and `n = d 2^-1074 s^2`. So `S_a <= S_b` implies `H_a - H_b <= r D_b + 1.01 n` with `r = 1.01 (d + 2) v`, and
 //! `D_b <= (1 + t) |x|^2 + (1 + 1 / t) |c_b|^2` for every positive t. Together: if a is the label, then for *any* b
 //!
 //! ```text
 //! y_a <= y_b + F_b + (2 E_x + r (1 + t) |x|^2),   F_b = hs+ - p_b + 1.01 g_h |p_b| + e_b + r (1 + 1 / t) |c_b|^2 + 1.01 n
 //! ```
 //! F is made from the p that is used, so it absorbs the rounding of the fold. Only F_b is looked up: the errors of the other
-//! centroids are in their scores. The least `y + F` gives the strictest threshold. With the second least `y + F`, the second nearest
-//! centroid is in reach too: of two different b, one is not nearer than the second nearest.
+//! centroids are in their scores. The least `y + F` gives the strictest threshold. With the second least `y + F`, the second
+//! nearest centroid is in reach too: of two different b, one is not nearer than the second nearest.
 //!
 //! All scores that are compared with one threshold share s, m and t.
 
@@ -42,8 +43,8 @@ pub struct Own {
 }
 
 impl Own {
-    /// `half_square` is half the sum of the squares of the d differences `c' - m`, scaled, in float64. `error` is e, with its absolute
-    /// term. `roundings` is g_h. `reference` is [`Reference::of_centroid`].
+    /// `half_square` is half the sum of the squares of the d differences `c' - m`, scaled, in float64. `error` is e, with its
+    /// absolute term. `roundings` is g_h. `reference` is [`Reference::of_centroid`].
     pub fn new(half_square: f64, d: usize, error: f64, roundings: f64, reference: f64) -> Self {
         Self::lowered(half_square, 0.0, d, error, roundings, reference)
     }

@@ -1,7 +1,7 @@
 //! What lets seeding skip a row: a candidate lowers a row's distance only if the candidate is nearer than the row's nearest seed.
 //!
-//! Both distances are *rounded* reference distances, and the comparison is strict: `S(x, c) < D`, where D is the reference distance
-//! to the nearest seed. So a test may skip a row only if it proves `S(x, c) >= D` for the rounded numbers.
+//! Both distances are *rounded* reference distances, and the comparison is strict: `S(x, c) < D`, where D is the reference
+//! distance to the nearest seed. So a test may skip a row only if it proves `S(x, c) >= D` for the rounded numbers.
 //!
 //! # A box of rows
 //!
@@ -31,9 +31,9 @@
 //! ```text
 //! s~ <= L = D (1 + gamma_(d+3)(u)) / (1 - gamma_(d+2)(v)) + d 2^-149
 //! ```
-//! and a row with `s~ > L` is skipped. Suppose that something overflows, with L finite in float32. Partial sums never fall. So with
-//! an unlimited exponent the sum would be above the largest float32, hence above L: the row is skipped rightly. If L is not finite,
-//! nothing is above it. No term is negative and no value is infinite at the start, so nothing is NaN.
+//! and a row with `s~ > L` is skipped. Suppose that something overflows, with L finite in float32. Partial sums never fall. So
+//! with an unlimited exponent the sum would be above the largest float32, hence above L: the row is skipped rightly. If L is not
+//! finite, nothing is above it. No term is negative and no value is infinite at the start, so nothing is NaN.
 
 use super::{U, V, gamma};
 

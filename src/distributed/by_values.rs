@@ -16,7 +16,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::input::tile::{Part, Tile, WeightScale};
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 use crate::statistics::tiles::{Visit, for_each_tile};
 
 /// Bits of a digit of a key, and the number of its values.
@@ -169,8 +169,8 @@ pub fn rows<T: Float>(
 }
 
 /// The first row in the order of the values whose running total of weights exceeds `target`, which is below the total.
-pub fn draw<T: Float>(link: &Link<'_>, prepared: &Prepared, mut target: u128) -> Result<Vec<T>> {
-    let d = prepared.lows.len();
+pub fn draw<T: Float>(link: &Link<'_>, statistics: &Statistics, mut target: u128) -> Result<Vec<T>> {
+    let d = statistics.lows.len();
     let mut beginning = Beginning::default();
     while beginning.keys.len() < d {
         let mut counts: Vec<Counted> = memory::filled(VALUES, (0, 0), COUNTS)?;
@@ -191,7 +191,7 @@ pub fn draw<T: Float>(link: &Link<'_>, prepared: &Prepared, mut target: u128) ->
         let Some((digit, rows)) = found else { return Err(refused("other totals than before".into())) };
         beginning = beginning.longer(digit);
         if rows <= FEW && beginning.keys.len() < d {
-            return among(link, prepared, &beginning, target);
+            return among(link, statistics, &beginning, target);
         }
     }
     // All rows that are left have these values.
@@ -199,8 +199,8 @@ pub fn draw<T: Float>(link: &Link<'_>, prepared: &Prepared, mut target: u128) ->
 }
 
 /// As [`draw`], among the rows with a beginning.
-fn among<T: Float>(link: &Link<'_>, prepared: &Prepared, beginning: &Beginning, mut target: u128) -> Result<Vec<T>> {
-    let d = prepared.lows.len();
+fn among<T: Float>(link: &Link<'_>, statistics: &Statistics, beginning: &Beginning, mut target: u128) -> Result<Vec<T>> {
+    let d = statistics.lows.len();
     let found = link.ask_all(Call::ValueRows(beginning.clone()), taken!(Rows))?;
     let mut all: Vec<(&[f64], f64)> = Vec::new();
     for rows in &found {
@@ -208,7 +208,7 @@ fn among<T: Float>(link: &Link<'_>, prepared: &Prepared, beginning: &Beginning, 
     }
     all.sort_by(|a, b| a.0.iter().map(|x| key(*x)).cmp(b.0.iter().map(|x| key(*x))));
     for (values, weight) in all {
-        let weight = integer(prepared.weights, weight);
+        let weight = integer(statistics.weights, weight);
         if target < weight {
             return memory::collected(values.iter().map(|x| T::from_f64(*x)), COUNTS);
         }

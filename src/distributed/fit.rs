@@ -22,11 +22,11 @@ use crate::fit::order::only_decides_ties;
 use crate::fit::sort_by::Key;
 use crate::fit::{Origin, fitted};
 use crate::input::tile::Selection;
-use crate::input::transform::Arrival;
+use crate::input::transform::RowTransform;
 use crate::model::{AnyFitted, Fitted, Scaling};
 use crate::seeding;
 use crate::statistics::factors::factors_by;
-use crate::statistics::{Prepared, prepare_by};
+use crate::statistics::{Statistics, gather_by};
 
 /// Fits the rows of all parts of an executor, in the order of the parts. The result has the bits of a fit of all rows at once.
 ///
@@ -99,33 +99,33 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wan
     let later = params.output.too_few == TooFew::Fewer;
     let common = Params { k: if later { 1 } else { params.k }, ..params.clone() };
     let factors = factors_by::<T>(&mut RemotePasses(&link), &common)?;
-    let arrives = Arrival::new(factors.clone(), params.space.metric);
-    let seeding = match &arrives {
-        Some(arrival) => arrival.seeding::<T>(params.seeding, &names)?,
+    let row_transform = RowTransform::new(factors.clone(), params.space.metric);
+    let seeding = match &row_transform {
+        Some(row_transform) => row_transform.seeding::<T>(params.seeding, &names)?,
         None => None,
     };
     let params = Params { seeding: seeding.as_ref().unwrap_or(params.seeding), ..params };
-    if arrives.is_some() {
+    if row_transform.is_some() {
         let cosine = params.space.metric == Metric::Cosine;
-        link.restart(&Start { factors, cosine, ..start }, arrives)?;
+        link.restart(&Start { factors, cosine, ..start }, row_transform)?;
     }
     let by_values = params.rows.row_order == RowOrder::Values;
     let ties = by_values.then(|| Arc::new(AtomicBool::new(false)));
-    let prepared = prepare_by::<T>(&mut RemotePasses(&link), &Params { k: common.k, ..params.clone() });
-    let fit = prepared.and_then(|prepared| {
-        let prepared = Prepared { ties: ties.clone(), ..prepared };
-        match fit_prepared::<T>(&link, &prepared, &params, &mut watch) {
+    let statistics = gather_by::<T>(&mut RemotePasses(&link), &Params { k: common.k, ..params.clone() });
+    let fit = statistics.and_then(|statistics| {
+        let statistics = Statistics { ties: ties.clone(), ..statistics };
+        match fit_with_statistics::<T>(&link, &statistics, &params, &mut watch) {
             Err(KMeansError::TooFewDistinct { .. }) if later && by_values => {
                 Err(not_sorted("with too_few=\"fewer\", whose clusters are in the order of the rows"))
             }
             Err(KMeansError::TooFewDistinct { k, rows }) if later => {
                 let k = k.min(usize::try_from(rows).unwrap_or(k));
                 let few = Params { k, ..params.clone() };
-                let mut session = Remote::<T>::new(&link, &prepared, &few)?;
-                let distinct = seeding::distinct_rows(&mut session, &few, &prepared)?;
+                let mut session = Remote::<T>::new(&link, &statistics, &few)?;
+                let distinct = seeding::distinct_rows(&mut session, &few, &statistics)?;
                 let settled: Vec<f64> = memory::collected(distinct.iter().map(|c| c.to_f64()), seeding::CENTROIDS)?;
                 let params = Params { k: settled.len() / names.len(), settled: Some(&settled), ..params.clone() };
-                fit_prepared(&link, &prepared, &params, &mut watch)
+                fit_with_statistics(&link, &statistics, &params, &mut watch)
             }
             fit => fit,
         }
@@ -138,13 +138,18 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wan
     }
 }
 
-fn fit_prepared<T: Float>(link: &Link<'_>, prepared: &Prepared, params: &Params, watch: &mut Watch<'_>) -> Result<Fitted<T>> {
-    if params.k as u64 > prepared.n_positive {
-        return Err(KMeansError::TooFewDistinct { k: params.k, rows: prepared.n_positive });
+fn fit_with_statistics<T: Float>(
+    link: &Link<'_>,
+    statistics: &Statistics,
+    params: &Params,
+    watch: &mut Watch<'_>,
+) -> Result<Fitted<T>> {
+    if params.k as u64 > statistics.n_positive {
+        return Err(KMeansError::TooFewDistinct { k: params.k, rows: statistics.n_positive });
     }
-    let session = Remote::<T>::new(link, prepared, params)?;
+    let session = Remote::<T>::new(link, statistics, params)?;
     let names = link.facts[0].names.clone();
-    let scaling = Scaling::new(link.arrival.as_deref(), params)?;
+    let scaling = Scaling::new(link.row_transform.as_deref(), params)?;
     let rows = link.facts.iter().map(|facts| facts.rows as usize);
     let selection = match params.wanted {
         // The parts keep what belongs to their rows.
@@ -164,7 +169,7 @@ fn fit_prepared<T: Float>(link: &Link<'_>, prepared: &Prepared, params: &Params,
         room: u64::MAX,
         shares: Vec::new(),
     };
-    fitted(Box::new(session), params, prepared, Origin { names, selection, scaling }, choice, watch)
+    fitted(Box::new(session), params, statistics, Origin { names, selection, scaling }, choice, watch)
 }
 
 /// Refuses an order for which all rows would have to be sorted as a whole.

@@ -4,8 +4,8 @@ use super::message::{Call, Start};
 use crate::backend::Move;
 use crate::exact::distances::DistanceScale;
 
-/// The state of the parts: the calls that made it, without those that later ones have undone. All parts do the same, but for rows that
-/// move to empty clusters.
+/// The state of the parts: the calls that made it, without those that later ones have undone. All parts do the same, but for rows
+/// that move to empty clusters.
 #[derive(Debug, Default)]
 pub struct Journal {
     parts: usize,

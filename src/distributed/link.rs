@@ -18,7 +18,7 @@ use super::message::{Answer, Asked, Call, Facts, Head, Message, Reply, Start, re
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt;
 use crate::base::memory;
-use crate::input::transform::Arrival;
+use crate::input::transform::RowTransform;
 
 /// What errors call the lists of this file.
 pub const PARTS: &str = "the list of parts";
@@ -29,7 +29,7 @@ const MOST_LOSSES: usize = 100;
 pub struct Link<'e> {
     /// What the parts said of their rows.
     pub facts: Vec<Facts>,
-    pub arrival: Option<Arc<Arrival>>,
+    pub row_transform: Option<Arc<RowTransform>>,
     asking: Mutex<Asking<'e>>,
 }
 
@@ -54,7 +54,7 @@ impl<'e> Link<'e> {
         // It only has to differ from the numbers of other fits of the same parts.
         let fit = RandomState::new().build_hasher().finish();
         let asking = Asking { executor, fit, state: 0, parts, journal: Journal::new(parts), waiting: Vec::new() };
-        let mut link = Self { facts: Vec::new(), arrival: None, asking: Mutex::new(asking) };
+        let mut link = Self { facts: Vec::new(), row_transform: None, asking: Mutex::new(asking) };
         link.facts = link.facts_of(start)?;
         let first = &link.facts[0];
         for (part, facts) in link.facts.iter().enumerate() {
@@ -72,10 +72,10 @@ impl<'e> Link<'e> {
         Ok(link)
     }
 
-    /// Starts all parts again: rows arrive in another way.
-    pub fn restart(&mut self, start: &Start, arrival: Option<Arc<Arrival>>) -> Result<()> {
+    /// Starts all parts again: rows are transformed in another way.
+    pub fn restart(&mut self, start: &Start, row_transform: Option<Arc<RowTransform>>) -> Result<()> {
         let facts = self.facts_of(start)?;
-        self.arrival = arrival;
+        self.row_transform = row_transform;
         if facts == self.facts { Ok(()) } else { Err(other_rows()) }
     }
 

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::by_values::Beginning;
-use crate::backend::{DrawBy, Effort, Far, Move, Sample};
+use crate::backend::{DrawBy, Far, Move, Sample, WorkCounts};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::names::Names;
@@ -18,7 +18,7 @@ use crate::base::params::Metric;
 use crate::exact::distances::DistanceScale;
 use crate::exact::fixed::ColumnScale;
 use crate::input::tile::WeightScale;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 use crate::statistics::given::BadCounts;
 use crate::statistics::quanta::Counts;
 use crate::statistics::refused::Refused;
@@ -118,7 +118,7 @@ impl Message for Answer {
     const KIND: u8 = 2;
 }
 
-/// How rows arrive, and where the part works on them.
+/// How rows are transformed, and where the part works on them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Start {
     /// One factor for each feature, if values are scaled.
@@ -147,8 +147,8 @@ pub struct Known {
     cosine: bool,
 }
 
-impl From<&Prepared> for Known {
-    fn from(all: &Prepared) -> Self {
+impl From<&Statistics> for Known {
+    fn from(all: &Statistics) -> Self {
         Self {
             n: all.n,
             n_positive: all.n_positive,
@@ -164,7 +164,7 @@ impl From<&Prepared> for Known {
     }
 }
 
-impl From<Known> for Prepared {
+impl From<Known> for Statistics {
     fn from(known: Known) -> Self {
         let Known { n, n_positive, lows, highs, scales, distances, shifts, variance, weights, cosine } = known;
         let metric = if cosine { Metric::Cosine } else { Metric::Euclidean };
@@ -331,7 +331,7 @@ pub enum Reply {
     Assigned {
         changed: u64,
         inertia: Option<Vec<u128>>,
-        effort: Effort,
+        work_counts: WorkCounts,
         sums: Sums,
     },
     Sums(Sums),

@@ -11,8 +11,8 @@
 //! answer with integers: sums over all their rows, never changes. So the bits do not depend on the number of parts, and a
 //! repeated request does no harm.
 //!
-//! A part may be lost at any time. One that is made again from the same rows says so when it is asked, and the driver repeats
-//! what brings it back: how rows arrive, the facts about all rows, the centroids that seeding has taken, and the last
+//! A part may be lost at any time. A part that is made again from the same rows says so when it is asked, and the driver repeats
+//! what brings it back: how rows are transformed, the facts about all rows, the centroids that seeding has taken, and the last
 //! centroids, which give its labels (`journal.rs`).
 
 mod by_values;

@@ -7,7 +7,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::Names;
 use crate::input::tile::WeightScale;
-use crate::input::transform::Arrival;
+use crate::input::transform::RowTransform;
 use crate::statistics::factors::DigitCounts;
 use crate::statistics::given::{BadCounts, Given, checked_count};
 use crate::statistics::passes::Passes;
@@ -103,8 +103,8 @@ impl Given for RemoteRows<'_, '_> {
         &self.0.facts[0].names
     }
 
-    fn arrival(&self) -> Option<&Arrival> {
-        self.0.arrival.as_deref()
+    fn row_transform(&self) -> Option<&RowTransform> {
+        self.0.row_transform.as_deref()
     }
 
     fn is_weighted(&self) -> bool {

@@ -24,13 +24,13 @@ use crate::base::params::{Device, Metric};
 #[cfg(feature = "cuda")]
 use crate::base::params::{Init, KMeans};
 use crate::base::strategy::Strategy;
-use crate::exact::partial::Partial;
+use crate::exact::cluster_sums::ClusterSums;
 use crate::fit::engine::Engine;
 use crate::input::features::{Column, Features};
 use crate::input::tile::{self, Part, WeightScale};
-use crate::input::transform::Arrival;
+use crate::input::transform::RowTransform;
 use crate::simd::InstructionSet;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 use crate::statistics::given::{Given, HostRows};
 use crate::statistics::passes::{HostPasses, Passes};
 use crate::statistics::survey::Survey;
@@ -57,8 +57,8 @@ pub fn serve<T: Engine>(
                     computed,
                 };
                 let metric = if start.cosine { Metric::Cosine } else { Metric::Euclidean };
-                let arrival = Arrival::new(start.factors.clone(), metric);
-                let mut parts = [Part::new(features.arriving(arrival), weights.cloned())];
+                let row_transform = RowTransform::new(start.factors.clone(), metric);
+                let mut parts = [Part::new(features.transformed_by(row_transform), weights.cloned())];
                 match HostRows(&parts).count().and_then(|_| place(&mut parts, &start)) {
                     Ok(place) => {
                         feed.reply(Ok(Reply::Facts(facts)));
@@ -125,9 +125,9 @@ fn started_on_cpu<T: Engine>(feed: &mut Feed, parts: &mut [Part<'_, T>; 1], star
             feed.reply(Err(refused("facts about other columns".into())));
             continue;
         }
-        let prepared = Prepared::from(known);
-        match CpuSession::new(part, &prepared, k, start.threads, set) {
-            Ok(mut session) => answer_session(feed, &mut session, &parts[0], prepared.weights, [k, start.threads]),
+        let statistics = Statistics::from(known);
+        match CpuSession::new(part, &statistics, k, start.threads, set) {
+            Ok(mut session) => answer_session(feed, &mut session, &parts[0], statistics.weights, [k, start.threads]),
             Err(error) => feed.reply(Err(error)),
         }
     }
@@ -157,16 +157,16 @@ fn started_on_gpu<T: Engine>(
             feed.reply(Err(refused("facts about other columns".into())));
             continue;
         }
-        let prepared = Prepared::from(known);
+        let statistics = Statistics::from(known);
         let mut estimator = KMeans::new(k);
         if !starting.is_empty() {
             estimator = estimator.init(Init::Given(starting));
         }
-        let session = estimator.validate(prepared.lows.len()).and_then(|params| {
-            cuda::CudaSession::new(chunks.clone(), &parts[..], &prepared, &params, place.strategy, place.more_copies, None)
+        let session = estimator.validate(statistics.lows.len()).and_then(|params| {
+            cuda::CudaSession::new(chunks.clone(), &parts[..], &statistics, &params, place.strategy, place.more_copies, None)
         });
         match session {
-            Ok(mut session) => answer_session(feed, &mut session, &parts[0], prepared.weights, [k, start.threads]),
+            Ok(mut session) => answer_session(feed, &mut session, &parts[0], statistics.weights, [k, start.threads]),
             Err(error) => feed.reply(Err(error)),
         }
     }
@@ -346,13 +346,13 @@ fn answer_call<T: Float>(session: &mut dyn Session<T>, call: Call, part: &Part<'
         }
         Call::Assign { centroids, want_inertia } => {
             let assigned = session.assign(&typed::<T>(&centroids)?, want_inertia)?;
-            let sums = sums(session.partial()?)?;
-            Reply::Assigned { changed: assigned.changed, inertia: assigned.inertia, effort: assigned.effort, sums }
+            let sums = sums(session.cluster_sums()?)?;
+            Reply::Assigned { changed: assigned.changed, inertia: assigned.inertia, work_counts: assigned.work_counts, sums }
         }
         Call::Farthest { count, donors } => Reply::Far(session.farthest(count.min(session.rows() as usize), &donors)?),
         Call::Relocate(moves) => {
             session.relocate(&moves)?;
-            Reply::Sums(sums(session.partial()?)?)
+            Reply::Sums(sums(session.cluster_sums()?)?)
         }
         Call::Inertia(scales) => Reply::Totals(match scales[..] {
             [scale] => session.inertia(Scales::Same(scale))?,
@@ -371,11 +371,11 @@ fn some_rows<T: Float>(rows: Vec<u64>, values: &[T], weights: Vec<f64>) -> Resul
     Ok(Reply::Rows(SomeRows { rows, values: memory::collected(values.iter().map(|x| x.to_f64()), MESSAGE)?, weights }))
 }
 
-fn sums(partial: &Partial) -> Result<Sums> {
+fn sums(cluster_sums: &ClusterSums) -> Result<Sums> {
     Ok(Sums {
-        sums: memory::copied(&partial.sums, MESSAGE)?,
-        mass: memory::copied(&partial.mass, MESSAGE)?,
-        rows: memory::copied(&partial.rows, MESSAGE)?,
+        sums: memory::copied(&cluster_sums.sums, MESSAGE)?,
+        mass: memory::copied(&cluster_sums.mass, MESSAGE)?,
+        rows: memory::copied(&cluster_sums.rows, MESSAGE)?,
     })
 }
 

@@ -22,9 +22,9 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::params::{Init, Params, RowOrder};
+use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::distances::DistanceScale;
-use crate::exact::partial::Partial;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// What errors call rows that travel.
 const ROWS: &str = "the rows drawn";
@@ -35,7 +35,7 @@ const IN_ORDER: u64 = u64::MAX;
 /// The kept rows of all parts.
 pub struct Remote<'l, 'e, T> {
     link: &'l Link<'e>,
-    prepared: &'l Prepared,
+    statistics: &'l Statistics,
     threads: usize,
     d: usize,
     /// The first row of each part, its kept rows, and those of positive weight.
@@ -43,7 +43,7 @@ pub struct Remote<'l, 'e, T> {
     rows: Vec<u64>,
     positive: Vec<u64>,
     /// The sums of all parts, as of the last assign or relocation.
-    merged: Partial,
+    merged: ClusterSums,
     /// The draw total of each part, its total weight, and the scale of the distances.
     totals: Vec<u128>,
     weights: Vec<u128>,
@@ -64,7 +64,7 @@ struct Gains<T> {
 
 impl<'l, 'e, T: Float> Remote<'l, 'e, T> {
     /// A session for the clusters of these parameters.
-    pub fn new(link: &'l Link<'e>, prepared: &'l Prepared, params: &Params) -> Result<Self> {
+    pub fn new(link: &'l Link<'e>, statistics: &'l Statistics, params: &Params) -> Result<Self> {
         let (k, threads) = (params.k, params.execution.threads);
         let began = |reply| match reply {
             Reply::Began { rows, positive } => Some((rows, positive)),
@@ -74,24 +74,24 @@ impl<'l, 'e, T: Float> Remote<'l, 'e, T> {
             Init::Given(centroids) => memory::copied(centroids, PARTS)?,
             _ => Vec::new(),
         };
-        let began = link.ask_all(Call::Begin { known: Known::from(prepared), k, starting }, began)?;
+        let began = link.ask_all(Call::Begin { known: Known::from(statistics), k, starting }, began)?;
         let (rows, positive): (Vec<u64>, Vec<u64>) = began.into_iter().unzip();
-        if rows.iter().sum::<u64>() != prepared.n || positive.iter().sum::<u64>() != prepared.n_positive {
+        if rows.iter().sum::<u64>() != statistics.n || positive.iter().sum::<u64>() != statistics.n_positive {
             return Err(refused("other rows than before".into()));
         }
         let starts = rows.iter().scan(0, |next, rows| {
             *next += rows;
             Some(*next - rows)
         });
-        let (starts, d) = (starts.collect(), prepared.lows.len());
+        let (starts, d) = (starts.collect(), statistics.lows.len());
         let zeros = || memory::zeroed(rows.len(), PARTS);
         Ok(Self {
             link,
-            prepared,
+            statistics,
             threads,
             d,
             starts,
-            merged: Partial::new(k, d)?,
+            merged: ClusterSums::new(k, d)?,
             totals: zeros()?,
             weights: zeros()?,
             scale: None,
@@ -162,7 +162,7 @@ impl<'l, 'e, T: Float> Remote<'l, 'e, T> {
 
     /// Takes the sums of all parts in place of those before.
     fn merge(&mut self, all: &[Sums]) -> Result<()> {
-        let mut merged = Partial::new(self.merged.rows.len(), self.d)?;
+        let mut merged = ClusterSums::new(self.merged.rows.len(), self.d)?;
         for Sums { sums, mass, rows } in all {
             if [sums.len(), mass.len(), rows.len()] != [merged.sums.len(), merged.mass.len(), merged.rows.len()] {
                 return Err(refused("sums of other clusters".into()));
@@ -236,7 +236,7 @@ impl<T: Float> Draws<T> for Remote<'_, '_, T> {
 
     fn draw(&self, target: u128) -> Result<u64> {
         if self.by_values && self.scale.is_none() {
-            let values = by_values::draw(self.link, self.prepared, target)?;
+            let values = by_values::draw(self.link, self.statistics, target)?;
             *self.drawn.lock().unwrap_or_else(PoisonError::into_inner) = Some((IN_ORDER, values));
             return Ok(IN_ORDER);
         }

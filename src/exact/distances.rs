@@ -9,7 +9,7 @@
 //! ```
 //! A term has an error of less than one quantum, so a sum that is kept is within 2^-40 of the exact sum. If a sum is not kept,
 //! every term is at most T + 1/2 old quanta, so it fits the smaller range. The quantum of a sum depends on integer sums only, and
-//! these do not depend on the order of their terms. Data of ordinary ranges never need a second pass.
+//! integer sums do not depend on the order of their terms. Data of ordinary ranges never need a second pass.
 
 use std::cmp::Ordering;
 
@@ -70,16 +70,16 @@ impl DistanceScale {
         }
     }
 
-    /// The limbs of [`DistanceScale::quantise`], without branches. [`ColumnScale::join`] of [`DistanceScale::column`] makes the integer of them, or of
-    /// sums of them.
+    /// The limbs of [`DistanceScale::quantise`], without branches. [`ColumnScale::join`] of [`DistanceScale::column`] makes the
+    /// integer of them, or of sums of them.
     #[inline(always)]
     pub fn limbs(&self, weight: f64, s: f64) -> (i64, i64) {
         // Without a scale, every limb is 0.
         limbs(if self.scale.is_some() { weight } else { 0.0 }, s, self.scale.map_or((0.0, 0.0, 0.0), |scale| scale.factors()))
     }
 
-    /// The sum over some rows of the integer of the distance `before`, less the integer of the smaller of both distances. The same
-    /// as with [`DistanceScale::quantise`], for vector units. There are at most 4,096 rows.
+    /// The sum over some rows of the integer of the distance `before`, less the integer of the smaller of both distances. The
+    /// same as with [`DistanceScale::quantise`], for vector units. There are at most 4,096 rows.
     #[inline(always)]
     pub fn lowered<const N: usize>(&self, weights: &[f64; N], before: &[f64; N], after: &[f64; N]) -> u128 {
         const { assert!(N <= 4_096) };

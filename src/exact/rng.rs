@@ -72,10 +72,11 @@ pub fn below(u: u64, total: u128) -> u128 {
 /// The hash of no values.
 pub const NO_VALUES: u64 = 0x243F_6A88_85A3_08D3;
 
-/// The 64-bit hash of the values of a row: starts as [`NO_VALUES`], and takes the values in feature order. Both zeros have the same.
+/// The 64-bit hash of the values of a row: starts as [`NO_VALUES`], and takes the values in feature order. Both zeros have the
+/// same.
 ///
-/// Rows have it as their number in a draw where the order of the rows does not matter. For one hash, different values give different
-/// hashes: multiplications by odd numbers and the xors with shifted bits can be undone.
+/// Rows have it as their number in a draw where the order of the rows does not matter. For one hash, different values give
+/// different hashes: multiplications by odd numbers and the xors with shifted bits can be undone.
 #[inline(always)]
 pub fn hash_value(hash: u64, value: f64) -> u64 {
     let first = (hash ^ (value + 0.0).to_bits()).wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -25,10 +25,10 @@ use crate::base::progress::Watch;
 use crate::input::features::Features;
 use crate::input::tile::Part;
 use crate::simd::InstructionSet;
-use crate::statistics::Prepared;
-use crate::statistics::prepare;
+use crate::statistics::Statistics;
+use crate::statistics::gather;
 #[cfg(feature = "cuda")]
-use crate::statistics::prepare_by;
+use crate::statistics::gather_by;
 
 /// What the iterations of a fit cost.
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ pub struct Extent {
 /// # Errors
 /// As [`KMeans::fit_features`].
 pub fn measure<T: Float>(estimator: &KMeans, features: &Features<'_, T>, extent: Extent) -> Result<Measured> {
-    in_session(estimator, features, &mut |session, start, prepared| measured(session, start, prepared, extent))
+    in_session(estimator, features, &mut |session, start, statistics| measured(session, start, statistics, extent))
 }
 
 /// The rows whose label is not the right one.
@@ -76,13 +76,14 @@ pub struct Looped<T> {
     pub centroids: Vec<T>,
 }
 
-/// Runs so many iterations from given starting centroids. Returns the labels that the last one gave, before its update. A fit labels its rows
-/// once more at its end, with everything made anew. These labels come from what steps carry from iteration to iteration.
+/// Runs so many iterations from given starting centroids. Returns the labels that the last one gave, before its update. A fit
+/// labels its rows once more at its end, with everything made anew. These labels come from what steps carry from iteration to
+/// iteration.
 ///
 /// # Errors
 /// As [`KMeans::fit_features`].
 pub(crate) fn labels_of_loop<T: Float>(estimator: &KMeans, features: &Features<'_, T>, iterations: u32) -> Result<Looped<T>> {
-    in_session(estimator, features, &mut |session, start, prepared| {
+    in_session(estimator, features, &mut |session, start, statistics| {
         let (mut centroids, mut done) = (memory::copied(start, "the centroids")?, 0);
         session.reset()?;
         loop {
@@ -95,13 +96,13 @@ pub(crate) fn labels_of_loop<T: Float>(estimator: &KMeans, features: &Features<'
             if done >= iterations {
                 return Ok(Looped { labels: session.labels()?, centroids });
             }
-            update::update(session, &mut centroids, prepared, 0, &mut update::Scratch::default())?;
+            update::update(session, &mut centroids, statistics, 0, &mut update::Scratch::default())?;
         }
     })
 }
 
 /// What is done with a session, its starting centroids, and what is known about its rows.
-type Use<'u, T, R> = &'u mut dyn FnMut(&mut dyn Timed<T>, &[T], &Prepared) -> Result<R>;
+type Use<'u, T, R> = &'u mut dyn FnMut(&mut dyn Timed<T>, &[T], &Statistics) -> Result<R>;
 
 /// Makes the session of a fit, on the device that the fit would take.
 fn in_session<T: Float, R>(estimator: &KMeans, features: &Features<'_, T>, then: Use<'_, T, R>) -> Result<R> {
@@ -128,20 +129,20 @@ fn in_session<T: Float, R>(estimator: &KMeans, features: &Features<'_, T>, then:
     let mut parts = vec![Part::new(features.clone(), None)];
     match choice.place {
         Place::Cpu => {
-            let prepared = prepare(&mut parts, &params)?;
+            let statistics = gather(&mut parts, &params)?;
             let set = InstructionSet::detect();
-            let mut session = CpuSession::new(parts.remove(0), &prepared, params.k, execution.threads, set)?;
-            then(&mut session, &start, &prepared)
+            let mut session = CpuSession::new(parts.remove(0), &statistics, params.k, execution.threads, set)?;
+            then(&mut session, &start, &statistics)
         }
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => {
             let queue = cuda::Gpu::get(ordinal)?.queue()?.within(choice.room);
             let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
-            let prepared = prepare_by(&mut passes, &params)?;
+            let statistics = gather_by(&mut passes, &params)?;
             let Some(chunks) = passes.into_chunks() else { unreachable!("rows are prepared") };
             let (strategy, more) = (choice.strategy, choice.more_copies);
-            let mut session = cuda::CudaSession::new(chunks, &parts, &prepared, &params, strategy, more, None)?;
-            then(&mut session, &start, &prepared)
+            let mut session = cuda::CudaSession::new(chunks, &parts, &statistics, &params, strategy, more, None)?;
+            then(&mut session, &start, &statistics)
         }
         #[cfg(feature = "cuda")]
         Place::Several(_) => {
@@ -153,12 +154,12 @@ fn in_session<T: Float, R>(estimator: &KMeans, features: &Features<'_, T>, then:
     }
 }
 
-fn measured<T: Float>(session: &mut dyn Timed<T>, start: &[T], prepared: &Prepared, extent: Extent) -> Result<Measured> {
+fn measured<T: Float>(session: &mut dyn Timed<T>, start: &[T], statistics: &Statistics, extent: Extent) -> Result<Measured> {
     let (mut iterations, mut centroids): (Vec<Iteration>, Vec<T>) = (Vec::new(), Vec::new());
     let mut steady = f64::INFINITY;
     for _ in 0..extent.runs.max(1) {
         centroids = memory::copied(start, "the centroids")?;
-        let again = iterate(session, &mut centroids, prepared, extent.iterations)?;
+        let again = iterate(session, &mut centroids, statistics, extent.iterations)?;
         if iterations.is_empty() {
             iterations = again;
         } else {
@@ -180,7 +181,7 @@ const NEVER: Stop = Stop { changed: -1.0, shift: -1.0 };
 fn iterate<T: Float>(
     session: &mut dyn Timed<T>,
     centroids: &mut [T],
-    prepared: &Prepared,
+    statistics: &Statistics,
     limit: u32,
 ) -> Result<Vec<Iteration>> {
     let mut iterations: Vec<Iteration> = Vec::new();
@@ -192,10 +193,10 @@ fn iterate<T: Float>(
         let seconds = done.iter().map(|iteration| iteration.seconds).sum::<f64>();
         iterations.extend(done);
         if let Some(assigned) = assigned {
-            let updated = update::update(session, centroids, prepared, 0, &mut update::Scratch::default())?;
+            let updated = update::update(session, centroids, statistics, 0, &mut update::Scratch::default())?;
             let seconds = (begin.elapsed().as_secs_f64() - seconds).max(0.0);
-            let (Assigned { changed, effort, .. }, update::Updated { shift, moved }) = (assigned, updated);
-            iterations.push(Iteration { changed, shift, moved, seconds, effort });
+            let (Assigned { changed, work_counts, .. }, update::Updated { shift, moved }) = (assigned, updated);
+            iterations.push(Iteration { changed, shift, moved, seconds, work_counts });
         }
     }
     Ok(iterations)

@@ -9,7 +9,7 @@ use crate::input::tile::{Part, Selection, on_host};
 use crate::statistics::factors::factors_by;
 use crate::statistics::passes::{HostPasses, Passes};
 
-/// One factor per feature for the rows of these parts, which have not arrived. `None` if nothing is scaled.
+/// One factor per feature for the rows of these parts, which are not transformed. `None` if nothing is scaled.
 ///
 /// # Errors
 /// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) for a factor of no column. Any error in the rows.

@@ -13,20 +13,20 @@ use crate::base::memory;
 use crate::base::parallel::at_once;
 use crate::base::params::Params;
 use crate::input::tile::Part;
-use crate::statistics::{Prepared, prepare_by};
+use crate::statistics::{Statistics, gather_by};
 
 /// The name of the shares in errors.
 const SHARES: &str = "the rows of several GPUs";
 
-/// Prepares rows on the GPUs of a choice, and works with a session for each of these parameters, which differ in k only. `common`: those
-/// that the rows are prepared for.
+/// Prepares rows on the GPUs of a choice, and works with a session for each of these parameters, which differ in k only.
+/// `common`: those that the rows are prepared for.
 pub(super) fn with_sessions<T: Float, R>(
     choice: &Choice,
     parts: &[Part<'_, T>],
     each: &[Params<'_>],
     common: &Params<'_>,
     ties: Option<Arc<AtomicBool>>,
-    mut work: impl FnMut(Box<dyn Session<T> + '_>, &Params<'_>, &Prepared, Origin) -> Result<R>,
+    mut work: impl FnMut(Box<dyn Session<T> + '_>, &Params<'_>, &Statistics, Origin) -> Result<R>,
 ) -> Result<Vec<Result<R>>> {
     let queue = |share: &Share| Ok(Gpu::get(share.ordinal)?.queue()?.within(share.room));
     let queues = memory::try_collected(choice.shares.iter().map(queue), SHARES)?;
@@ -34,17 +34,17 @@ pub(super) fn with_sessions<T: Float, R>(
     let shares = queues.iter().zip(&choice.shares).zip(&counts);
     let shares = shares.map(|((queue, share), parts)| (queue.clone(), share.chunking, *parts));
     let mut passes = SeveralPasses::new(shares, &mut parts)?;
-    let prepared = Prepared { ties, ..prepare_by(&mut passes, common)? };
+    let statistics = Statistics { ties, ..gather_by(&mut passes, common)? };
     let chunks = passes.into_chunks()?;
     // All rows of a share may have been left out.
     let used = chunks.iter().zip(&queues).filter(|(chunks, _)| chunks.is_some()).map(|(_, queue)| queue.clone());
     let used = memory::collected(used, SHARES)?;
     // Sums of more rows, and those that a paper's system adds up on the host, are merged there.
-    let on_host = prepared.n > MOST_PENDING as u64 || choice.strategy.is_of_a_paper();
+    let on_host = statistics.n > MOST_PENDING as u64 || choice.strategy.is_of_a_paper();
     let mut found = memory::with_room(each.len(), "the fits")?;
     for params in each {
         let mut fit = || {
-            enough(params, prepared.n_positive)?;
+            enough(params, statistics.n_positive)?;
             let group = if on_host { None } else { Group::new(&used)? };
             let mut places = memory::with_room(used.len(), SHARES)?;
             let mut first = 0;
@@ -55,15 +55,15 @@ pub(super) fn with_sessions<T: Float, R>(
             }
             let mut sessions = at_once(places, |(chunks, share, parts)| {
                 let (strategy, more) = (share.strategy, share.more_copies);
-                CudaSession::new(chunks.clone(), parts, &prepared, params, strategy, more, group.as_ref()).map(Box::new)
+                CudaSession::new(chunks.clone(), parts, &statistics, params, strategy, more, group.as_ref()).map(Box::new)
             })?;
             let threads = params.execution.threads;
             let session: Box<dyn Session<T> + '_> = match group {
                 _ if sessions.len() == 1 => sessions.remove(0),
-                Some(group) => Box::new(Several::new(sessions, group, &prepared, threads)?),
-                None => Box::new(Joined::<T, CudaSession<'_, T>>::new(sessions, &prepared, threads)?),
+                Some(group) => Box::new(Several::new(sessions, group, &statistics, threads)?),
+                None => Box::new(Joined::<T, CudaSession<'_, T>>::new(sessions, &statistics, threads)?),
             };
-            work(session, params, &prepared, Origin::of(&parts, params)?)
+            work(session, params, &statistics, Origin::of(&parts, params)?)
         };
         found.push(fit());
     }

@@ -8,11 +8,11 @@
 //! labels  = back to the rows as given
 //! ```
 //! Values are compared after they are scaled and normalised, feature by feature. The copy has the rows as they are given, because
-//! they arrive again as they are read. So draws and ties need no other code for this order, on the CPU and on a GPU, and the loop
-//! costs what it costs for rows as given.
+//! they are transformed again as they are read. So draws and ties need no other code for this order, on the CPU and on a GPU, and
+//! the loop costs what it costs for rows as given.
 //!
-//! Given and optimal starting centroids need no draws. Then rows are sorted only if some are equally far when one of them must move to
-//! an empty cluster: the fit starts again.
+//! Given and optimal starting centroids need no draws. Then rows are sorted only if some are equally far when one of them must
+//! move to an empty cluster: the fit starts again.
 //!
 //! A fit that is refused for its rows is not sorted, so that its error names the rows as given.
 
@@ -53,8 +53,8 @@ pub struct Arranged<T> {
     chunk: usize,
 }
 
-/// Whether the order of the values only decides which of some rows that are equally far moves to an empty cluster, because seeding
-/// draws no rows.
+/// Whether the order of the values only decides which of some rows that are equally far moves to an empty cluster, because
+/// seeding draws no rows.
 pub fn only_decides_ties(params: &Params) -> bool {
     let draws = match params.seeding.init {
         Init::Given(_) => false,
@@ -106,7 +106,7 @@ impl<T: Float> Arranged<T> {
     fn new(parts: &[Part<'_, T>], rows: Vec<u32>, given: usize, threads: usize) -> Result<Self> {
         let d = parts[0].features.n_features();
         // Values are copied as they are given.
-        let raw = parts.iter().map(|part| Part { features: part.features.arriving(None), ..part.clone() });
+        let raw = parts.iter().map(|part| Part { features: part.features.transformed_by(None), ..part.clone() });
         let raw = memory::collected(raw, COPY)?;
         // SAFETY: `Float` is sealed: its types are floating-point numbers, for which zero bytes are 0.
         let mut values = unsafe { memory::zero_bytes::<T>(rows.len().saturating_mul(d), COPY) }?;
@@ -151,7 +151,7 @@ impl<T: Float> Arranged<T> {
         let features = Features::new(memory::try_collected((0..d).map(column), COPY)?)?.with_names(given.names().clone())?;
         let weights = self.weights.as_ref().map(|weights| Chunk::new(weights, None));
         let weights = weights.map(|chunk| Column::of([chunk])).transpose()?;
-        Ok(Part::new(features.arriving_as(given), weights))
+        Ok(Part::new(features.transformed_as(given), weights))
     }
 
     /// What a fit of the copy says of its rows becomes what it says of the rows as given.
@@ -273,7 +273,8 @@ mod tests {
     fn too_many_rows_are_refused() {
         assert!(check_count(u32::MAX as usize).is_ok());
         let error = check_count(1 << 32).unwrap_err().to_string();
-        let expected = "row_order: expected \"given\" for more than 2^32 - 1 rows, which are not sorted, got \"values\" for 4294967296 rows";
+        let expected = "row_order: expected \"given\" for more than 2^32 - 1 rows, which are not sorted, got \"values\" for \
+            4294967296 rows";
         assert_eq!(error, expected);
     }
 }

@@ -1,8 +1,8 @@
-//! From the caller's rows to a session: they arrive, are put in order, and are prepared where the fit runs.
+//! From the caller's rows to a session: they are transformed, put in order, and are prepared where the fit runs.
 //!
 //! ```text
 //! parameters are checked; a device is chosen, before anything is computed or sent
-//! rows arrive (src/input/transform.rs) and are sorted (src/fit/order.rs), if so asked
+//! rows are transformed (src/input/transform.rs) and sorted (src/fit/order.rs), if asked
 //! rows are prepared once, and a session is made for each number of clusters
 //! too few distinct rows, and too_few="fewer": they are found (src/seeding/distinct.rs), and the fit starts again with them
 //! ```
@@ -29,15 +29,15 @@ use crate::fit::factors::factors;
 use crate::fit::order;
 use crate::fit::sort_by::Key;
 use crate::input::tile::{self, Part, Selection};
-use crate::input::transform::Arrival;
+use crate::input::transform::RowTransform;
 use crate::model::{Fitted, Scaling};
 use crate::seeding;
 use crate::simd::InstructionSet;
 #[cfg(feature = "cuda")]
-use crate::statistics::prepare_by;
-use crate::statistics::{Prepared, prepare};
+use crate::statistics::gather_by;
+use crate::statistics::{Statistics, gather};
 
-/// Rows that have arrived, and all that their fits have in common.
+/// Rows that are transformed, and all that their fits have in common.
 struct Rows<'r, 'a, 'e, T> {
     parts: Vec<Part<'a, T>>,
     params: &'r Params<'e>,
@@ -53,7 +53,7 @@ pub(crate) fn fit<T: Float>(
     set: InstructionSet,
     wanted: Wanted,
 ) -> Result<Fitted<T>> {
-    arrived(estimator, &[estimator.k], parts, set, wanted, |rows, choice, watch| rows.fit(choice, watch))
+    transformed(estimator, &[estimator.k], parts, set, wanted, |rows, choice, watch| rows.fit(choice, watch))
 }
 
 /// The fits for several numbers of clusters.
@@ -66,11 +66,11 @@ pub(crate) fn fit_each<T: Float>(
     if k.is_empty() {
         return Ok(Vec::new());
     }
-    arrived(estimator, k, parts, set, Wanted::Nothing, |rows, choice, watch| rows.fit_each(choice, k, watch))
+    transformed(estimator, k, parts, set, Wanted::Nothing, |rows, choice, watch| rows.fit_each(choice, k, watch))
 }
 
-/// Lets rows arrive, and calls `work` with them and with the choice for the most clusters.
-fn arrived<T: Float, R>(
+/// Transforms rows, and calls `work` with them and with the choice for the most clusters.
+fn transformed<T: Float, R>(
     estimator: &KMeans,
     k: &[usize],
     mut parts: Vec<Part<'_, T>>,
@@ -111,14 +111,14 @@ fn arrived<T: Float, R>(
     // Whether there are enough rows is asked later, for each fit.
     let later = k.len() > 1 || params.output.too_few == TooFew::Fewer;
     let factors = factors(&mut parts, &Params { k: if later { 1 } else { params.k }, ..params.clone() })?;
-    let arrival = Arrival::new(factors, params.space.metric);
-    let seeding = match &arrival {
-        Some(arrival) => arrival.seeding::<T>(params.seeding, parts[0].features.names())?,
+    let row_transform = RowTransform::new(factors, params.space.metric);
+    let seeding = match &row_transform {
+        Some(row_transform) => row_transform.seeding::<T>(params.seeding, parts[0].features.names())?,
         None => None,
     };
     let params = Params { seeding: seeding.as_ref().unwrap_or(params.seeding), ..params };
     for part in &mut parts {
-        part.features = part.features.arriving(arrival.clone());
+        part.features = part.features.transformed_by(row_transform.clone());
     }
     work(&Rows { parts, params: &params, request, shape, set }, &choice, &mut watch)
 }
@@ -146,9 +146,9 @@ impl<'a, T: Float> Rows<'_, 'a, '_, T> {
             Some(arranged) => vec![arranged.part(&self.parts[0].features)?],
             None => self.parts.clone(),
         };
-        let fits = with_sessions(choice, rows, &each, self.set, None, |session, params, prepared, rows| {
+        let fits = with_sessions(choice, rows, &each, self.set, None, |session, params, statistics, rows| {
             *watch = watch.again();
-            fitted(session, params, prepared, rows, choice.clone(), watch)
+            fitted(session, params, statistics, rows, choice.clone(), watch)
         })?;
         let given = |fit: Result<Fitted<T>>| match (&arranged, fit) {
             (Some(arranged), Ok(fitted)) => arranged.as_given(fitted),
@@ -157,7 +157,8 @@ impl<'a, T: Float> Rows<'_, 'a, '_, T> {
         Ok(fits.into_iter().map(|fit| self.or_fewer(given(fit), watch)).collect())
     }
 
-    /// The fit, or, if it found too few distinct rows and so asked, the fit in which these rows are the centroids.
+    /// The fit, or, if there are too few distinct rows and the parameters ask for it, the fit in which these rows are the
+    /// centroids.
     fn or_fewer(&self, fit: Result<Fitted<T>>, watch: &mut Watch<'_>) -> Result<Fitted<T>> {
         let (k, rows) = match fit {
             Err(KMeansError::TooFewDistinct { k, rows }) if self.params.output.too_few == TooFew::Fewer => (k, rows),
@@ -167,8 +168,8 @@ impl<'a, T: Float> Rows<'_, 'a, '_, T> {
         // Rows that are numbered by their values are sorted, so that the first of them are the same for every order.
         self.in_order(|parts| {
             let most = [Params { k: k.min(usize::try_from(rows).unwrap_or(k)), ..self.params.clone() }];
-            let find = |mut session: Box<dyn Session<T> + '_>, params: &Params<'_>, prepared: &Prepared, _| {
-                seeding::distinct_rows(session.as_mut(), params, prepared)
+            let find = |mut session: Box<dyn Session<T> + '_>, params: &Params<'_>, statistics: &Statistics, _| {
+                seeding::distinct_rows(session.as_mut(), params, statistics)
             };
             let found = with_sessions(&place(most[0].k)?, parts.clone(), &most, self.set, None, find)?;
             let distinct = memory::try_collected(found, seeding::CENTROIDS)?.concat();
@@ -196,8 +197,8 @@ impl<'a, T: Float> Rows<'_, 'a, '_, T> {
         ties: Option<Arc<AtomicBool>>,
         watch: &mut Watch<'_>,
     ) -> Result<Fitted<T>> {
-        let run = |session: Box<dyn Session<T> + '_>, params: &Params<'_>, prepared: &Prepared, rows| {
-            fitted(session, params, prepared, rows, choice.clone(), watch)
+        let run = |session: Box<dyn Session<T> + '_>, params: &Params<'_>, statistics: &Statistics, rows| {
+            fitted(session, params, statistics, rows, choice.clone(), watch)
         };
         let mut one = with_sessions(choice, parts, std::slice::from_ref(params), self.set, ties, run)?;
         one.pop().unwrap_or(Err(KMeansError::NoFeatures))
@@ -211,28 +212,28 @@ fn with_sessions<T: Float, R>(
     each: &[Params<'_>],
     set: InstructionSet,
     ties: Option<Arc<AtomicBool>>,
-    mut work: impl FnMut(Box<dyn Session<T> + '_>, &Params<'_>, &Prepared, Origin) -> Result<R>,
+    mut work: impl FnMut(Box<dyn Session<T> + '_>, &Params<'_>, &Statistics, Origin) -> Result<R>,
 ) -> Result<Vec<Result<R>>> {
     let [first, rest @ ..] = each else { return Ok(Vec::new()) };
-    // One that has too few rows does not keep the others from theirs.
+    // A fit that has too few rows does not keep the other fits from theirs.
     let common = &Params { k: if rest.is_empty() { first.k } else { 1 }, ..first.clone() };
     let mut found = memory::with_room(each.len(), "the fits")?;
     match choice.place {
         Place::Cpu => {
-            let prepared = Prepared { ties, ..prepare(&mut parts, common)? };
+            let statistics = Statistics { ties, ..gather(&mut parts, common)? };
             for params in each {
                 let mut fit = || {
-                    enough(params, prepared.n_positive)?;
+                    enough(params, statistics.n_positive)?;
                     let mut sessions: Vec<Box<dyn Session<T> + '_>> = Vec::with_capacity(parts.len());
                     for part in &parts {
-                        let session = CpuSession::new(part.clone(), &prepared, params.k, params.execution.threads, set)?;
+                        let session = CpuSession::new(part.clone(), &statistics, params.k, params.execution.threads, set)?;
                         sessions.push(Box::new(session));
                     }
                     let session = match sessions.len() {
                         1 => sessions.remove(0),
-                        _ => Box::new(Joined::new(sessions, &prepared, params.execution.threads)?),
+                        _ => Box::new(Joined::new(sessions, &statistics, params.execution.threads)?),
                     };
-                    work(session, params, &prepared, Origin::of(&parts, params)?)
+                    work(session, params, &statistics, Origin::of(&parts, params)?)
                 };
                 found.push(fit());
             }
@@ -241,14 +242,14 @@ fn with_sessions<T: Float, R>(
         Place::Cuda(ordinal) => {
             let queue = cuda::Gpu::get(ordinal)?.queue()?.within(choice.room);
             let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
-            let prepared = Prepared { ties, ..prepare_by(&mut passes, common)? };
+            let statistics = Statistics { ties, ..gather_by(&mut passes, common)? };
             let Some(chunks) = passes.into_chunks().map(Arc::new) else { unreachable!("rows are prepared") };
             for params in each {
                 let mut fit = || {
-                    enough(params, prepared.n_positive)?;
+                    enough(params, statistics.n_positive)?;
                     let (strategy, more) = (choice.strategy, choice.more_copies);
-                    let session = cuda::CudaSession::new(chunks.clone(), &parts, &prepared, params, strategy, more, None)?;
-                    work(Box::new(session), params, &prepared, Origin::of(&parts, params)?)
+                    let session = cuda::CudaSession::new(chunks.clone(), &parts, &statistics, params, strategy, more, None)?;
+                    work(Box::new(session), params, &statistics, Origin::of(&parts, params)?)
                 };
                 found.push(fit());
             }
@@ -295,7 +296,7 @@ pub(crate) struct Origin {
 impl Origin {
     pub(super) fn of<T: Float>(parts: &[Part<'_, T>], params: &Params) -> Result<Self> {
         let selection = parts.iter().map(|part| (part.selection.clone(), part.features.n_rows())).collect();
-        let scaling = Scaling::new(parts[0].features.arrival(), params)?;
+        let scaling = Scaling::new(parts[0].features.row_transform(), params)?;
         Ok(Self { names: parts[0].features.names().clone(), selection, scaling })
     }
 }

@@ -5,10 +5,10 @@
 //! order = clusters by (key, number)                            nothing to do if they are in this order
 //! centroids = those in this order; one assign more
 //! ```
-//! The last assign is there for rows that are equally near to two centroids: the smaller number gets them, and numbers have changed.
-//! So a fit and a prediction give the same labels. Sizes and inertia are those of this assign. Keys are not compared again: with such
-//! rows, there may be no numbers for which sizes ascend. (Two clusters with one row each, and one row halfway between them: whichever
-//! is first has two.)
+//! The last assign is there for rows that are equally near to two centroids: the smaller number gets them, and numbers have
+//! changed. So a fit and a prediction give the same labels. Sizes and inertia are those of this assign. Keys are not compared
+//! again: with such rows, there may be no numbers for which sizes ascend. (Two clusters with one row each, and one row halfway
+//! between them: whichever is first has two.)
 
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;

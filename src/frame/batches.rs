@@ -36,8 +36,8 @@ pub struct Spill {
 }
 
 impl Spill {
-    /// Rows go to a file in the system's temporary folder when less than half of the memory is free that was free before. Where the
-    /// system does not say how much is free, they stay in memory.
+    /// Rows go to a file in the system's temporary folder when less than half of the memory is free that was free before. Where
+    /// the system does not say how much is free, they stay in memory.
     pub fn new() -> Self {
         Self::default()
     }
@@ -54,11 +54,11 @@ impl Spill {
 }
 
 impl KMeans {
-    /// Fits the named columns of frames that follow one another, as [`KMeans::fit`] fits those of one frame: with the same bits. What
-    /// memory does not hold goes to a file, as `spill` says.
+    /// Fits the named columns of frames that follow one another, as [`KMeans::fit`] fits those of one frame: with the same bits.
+    /// What memory does not hold goes to a file, as `spill` says.
     ///
-    /// With Polars' features `lazy` and `new_streaming`, `lf.collect_batches(Engine::Streaming, true, None, true)?` makes such frames of
-    /// a query. The query runs once.
+    /// With Polars' features `lazy` and `new_streaming`, `lf.collect_batches(Engine::Streaming, true, None, true)?` makes such
+    /// frames of a query. The query runs once.
     ///
     /// ```
     /// use polars::prelude::*;
@@ -129,8 +129,8 @@ impl Limit {
         bytes.map_or_else(free, Self::Bytes)
     }
 
-    /// Whether so many bytes are too many. Columns may be in memory that was taken before, such as that of a frame. So by default it
-    /// counts what is free, and not what is held.
+    /// Whether so many bytes are too many. Columns may be in memory that was taken before, such as that of a frame. So by default
+    /// it counts what is free, and not what is held.
     fn is_passed(&mut self, held: u64, free: impl FnOnce() -> Option<u64>) -> bool {
         match self {
             Self::Bytes(most) => held > *most,

@@ -279,7 +279,7 @@ pub(super) fn other_width(column: &str, expected: usize, got: usize) -> KMeansEr
     KMeansError::LengthMismatch { what: format!("every list of column {column:?}"), expected, got }
 }
 
-/// The numbers of a feature in this float type. Those of Float16 stay as they are.
+/// The numbers of a feature in this float type. Numbers of Float16 stay as they are.
 pub(super) fn to_feature(numbers: &Series, dtype: &DataType) -> PolarsResult<Series> {
     if *numbers.dtype() == DataType::Float16 { Ok(numbers.clone()) } else { to_float(numbers, dtype) }
 }

@@ -12,7 +12,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::Device;
-use crate::model::{AnyModel, FeatureLayout, KMeansModel, Model, Placed};
+use crate::model::{AnyModel, DeviceModel, FeatureLayout, KMeansModel, Model};
 
 impl KMeansModel {
     /// A frame of `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column per feature in the
@@ -28,8 +28,8 @@ impl KMeansModel {
     }
 
     /// One row per iteration: `iteration` (UInt32), `changed` (UInt64), `shift`, `inertia` (null unless the history is full),
-    /// `settled` and `skipped` (Float64: shares of the rows that reference distances settled, and of the scores that were not computed; null where
-    /// nobody counted them) and `seconds` (Float64). The last three are null in a model that was loaded.
+    /// `settled` and `skipped` (Float64: shares of the rows that reference distances settled, and of the scores that were not
+    /// computed; null where nobody counted them) and `seconds` (Float64). The last three are null in a model that was loaded.
     ///
     /// # Errors
     /// [`KMeansError::Frame`] if Polars refuses.
@@ -144,7 +144,7 @@ impl KMeansModel {
 }
 
 /// The errors are those of the model's own methods. A device that was demanded and cannot be used is an error too.
-impl Placed<'_, KMeansModel> {
+impl DeviceModel<'_, KMeansModel> {
     /// As [`KMeansModel::predict`].
     pub fn predict(&self, df: &DataFrame) -> Result<UInt32Chunked> {
         self.predict_columns(&self.model.select(df)?)

@@ -1,9 +1,9 @@
 //! A view of the features, without a copy. The view holds `d` columns, each with its own chunks, or row-major blocks.
 //!
-//! Values may also lie at regular distances ([`Features::from_strided`]), or on a GPU ([`Features::on_gpu`]). Only passes on that GPU
-//! read values that are there. Other engines read one tile at a time ([`Features::copy_tile`]). A tile holds a few dozen rows of every
-//! feature, feature-major. Vector units need this layout, and a tile fits in a cache. Rows are scaled or normalised as they are read
-//! (`transform.rs`).
+//! Values may also lie at regular distances ([`Features::from_strided`]), or on a GPU ([`Features::on_gpu`]). Only passes on that
+//! GPU read values that are there. Other engines read one tile at a time ([`Features::copy_tile`]). A tile holds a few dozen rows
+//! of every feature, feature-major. Vector units need this layout, and a tile fits in a cache. Rows are scaled or normalised as
+//! they are read (`transform.rs`).
 //!
 //! `column.rs` has a column and its chunks, `read.rs` the passes over tiles, `values.rs` the types of values.
 
@@ -27,7 +27,7 @@ use crate::base::names::Names;
 use crate::input::fp16::Half;
 #[cfg(feature = "cuda")]
 use crate::input::gpu_table::{GpuRows, GpuTable};
-use crate::input::transform::Arrival;
+use crate::input::transform::RowTransform;
 
 pub use self::column::{Chunk, Column, Validity};
 pub(crate) use self::values::Values;
@@ -63,7 +63,7 @@ pub struct Features<'a, T> {
     d: usize,
     names: Names,
     /// What happens to rows as they are read. Row slices and columns are read as they are.
-    arrival: Option<Arc<Arrival>>,
+    row_transform: Option<Arc<RowTransform>>,
     /// The type in which a GPU keeps the rows, if it is one of 16 bits.
     half: Option<Half>,
 }
@@ -82,7 +82,7 @@ impl<'a, T: Float> Features<'a, T> {
             }
         }
         let half = columns[0].half().filter(|half| T::IS_F32 && columns.iter().all(|column| column.half() == Some(*half)));
-        Ok(Self { layout: Arc::new(Layout::Columns(columns)), n, d, names: default_names(d)?, arrival: None, half })
+        Ok(Self { layout: Arc::new(Layout::Columns(columns)), n, d, names: default_names(d)?, row_transform: None, half })
     }
 
     /// One slice per column.
@@ -174,11 +174,11 @@ impl<'a, T: Float> Features<'a, T> {
         }
         let n = starts[starts.len() - 1];
         let half = half.filter(|_| T::IS_F32);
-        Ok(Self { layout: Arc::new(Layout::Blocks(list, starts)), n, d, names: default_names(d)?, arrival: None, half })
+        Ok(Self { layout: Arc::new(Layout::Blocks(list, starts)), n, d, names: default_names(d)?, row_transform: None, half })
     }
 
-    /// Values at regular distances in a slice: value `f` of row `r` is `values[first + r * row_step + f * column_step]`. Steps may
-    /// be negative.
+    /// Values at regular distances in a slice: value `f` of row `r` is `values[first + r * row_step + f * column_step]`. Steps
+    /// may be negative.
     ///
     /// # Errors
     /// [`KMeansError::NoFeatures`] if `d` is 0, [`KMeansError::LengthMismatch`] if a value lies outside of the slice.
@@ -200,7 +200,7 @@ impl<'a, T: Float> Features<'a, T> {
             return Self::new(memory::try_collected((0..d).map(column), VIEW)?);
         }
         let layout = Arc::new(Layout::Strided(strided));
-        Ok(Self { layout, n, d, names: default_names(d)?, arrival: None, half: None })
+        Ok(Self { layout, n, d, names: default_names(d)?, row_transform: None, half: None })
     }
 
     /// Rows in the memory of a GPU. Fits and predictions of these features run on that GPU.
@@ -215,7 +215,7 @@ impl<'a, T: Float> Features<'a, T> {
             n,
             d,
             names: default_names(d)?,
-            arrival: None,
+            row_transform: None,
             half: table.half(),
         })
     }
@@ -278,10 +278,10 @@ impl<'a, T: Float> Features<'a, T> {
         Ok(self)
     }
 
-    /// The same view with another arrival of its rows. Rows that are scaled or normalised have more than 16 bits.
-    pub(crate) fn arriving(&self, arrival: Option<Arc<Arrival>>) -> Self {
-        let half = if arrival.is_none() { self.half } else { None };
-        Self { arrival, half, ..self.clone() }
+    /// The same view with another transformation of its rows. Rows that are scaled or normalised have more than 16 bits.
+    pub(crate) fn transformed_by(&self, row_transform: Option<Arc<RowTransform>>) -> Self {
+        let half = if row_transform.is_none() { self.half } else { None };
+        Self { row_transform, half, ..self.clone() }
     }
 
     /// The same view, whose rows a GPU keeps in the feature type.
@@ -294,14 +294,14 @@ impl<'a, T: Float> Features<'a, T> {
         self.half
     }
 
-    /// The same view, whose rows arrive as those of another one.
-    pub(crate) fn arriving_as(&self, other: &Features<'_, T>) -> Self {
-        self.arriving(other.arrival.clone())
+    /// The same view, whose rows are transformed as those of another one.
+    pub(crate) fn transformed_as(&self, other: &Features<'_, T>) -> Self {
+        self.transformed_by(other.row_transform.clone())
     }
 
     /// What happens to rows as they are read. `None`: nothing.
-    pub(crate) fn arrival(&self) -> Option<&Arrival> {
-        self.arrival.as_deref()
+    pub(crate) fn row_transform(&self) -> Option<&RowTransform> {
+        self.row_transform.as_deref()
     }
 
     /// The number of rows, nulls included.
@@ -364,7 +364,7 @@ impl<'a, T: Float> Features<'a, T> {
             n,
             d: self.d,
             names: self.names.clone(),
-            arrival: self.arrival.clone(),
+            row_transform: self.row_transform.clone(),
             half: self.half,
         })
     }

@@ -2,8 +2,9 @@
 //! scores read them there. No value passes through the host.
 //!
 //! A [`GpuTable`] says where the values are. [`Features::on_gpu`](crate::Features::on_gpu) and
-//! [`Column::on_gpu`](crate::Column::on_gpu) are views of it, as others are of slices. If the values are columns of the engine's own
-//! type, kernels read them where they are. Otherwise the device makes such columns of them, once (`kernels/passes/foreign.cu`).
+//! [`Column::on_gpu`](crate::Column::on_gpu) are views of it, as others are of slices. If the values are columns of the engine's
+//! own type, kernels read them where they are. Otherwise the device makes such columns of them, once
+//! (`kernels/passes/foreign.cu`).
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -143,8 +144,8 @@ impl<T> GpuTable<T> {
         self.d
     }
 
-    /// Whether a fit reads the values where they are: they are columns of the type `T` that kernels can read, and rows are neither
-    /// scaled nor normalised. Otherwise a fit makes its own copy on the GPU.
+    /// Whether a fit reads the values where they are: they are columns of the type `T` that kernels can read, and rows are
+    /// neither scaled nor normalised. Otherwise a fit makes its own copy on the GPU.
     pub fn is_read_in_place(&self) -> bool {
         self.in_place
     }

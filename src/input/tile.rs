@@ -296,7 +296,8 @@ impl<T: Float> Tile<T> {
         self.round_weights(scale);
     }
 
-    /// Loads the weights of a list of rows, whose values are elsewhere. The part's selection must keep all of them. Rounds weights to `w^`.
+    /// Loads the weights of a list of rows, whose values are elsewhere. The part's selection must keep all of them. Rounds
+    /// weights to `w^`.
     pub fn load_weights(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, rows: &[usize]) {
         self.rows = rows.len();
         if let Some(weights) = &part.weights {
@@ -320,8 +321,8 @@ impl<T: Float> Tile<T> {
         self.load_weights(part, scale, rows);
     }
 
-    /// Loads rows of `range` in another order: see [`Features::scatter_tile`]. The part's selection must keep all rows of `order`. Rounds weights
-    /// to `w^`.
+    /// Loads rows of `range` in another order: see [`Features::scatter_tile`]. The part's selection must keep all rows of
+    /// `order`. Rounds weights to `w^`.
     pub fn load_sorted(
         &mut self,
         part: &Part<'_, T>,

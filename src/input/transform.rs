@@ -7,9 +7,9 @@
 //!         norm = sqrt(s),  s = 0; for f in 0..d { s = fma(y[f], y[f], s) }
 //!         x[f] = y[f] / norm                                   float64, rounded once to the type of the row
 //! ```
-//! [`Features`](crate::Features) apply it where rows are read, so all compute code sees rows that have arrived. On a GPU,
-//! `kernels/passes/arrival.cu` does the same with rows that were sent. A row without a direction (all zeros) becomes NaN, so it is
-//! left out where rows that are not finite are. The model keeps its arrival: predictions take raw rows.
+//! [`Features`](crate::Features) apply it where rows are read, so all compute code sees transformed rows. On a GPU,
+//! `kernels/passes/arrival.cu` does the same with rows that were sent. A row without a direction (all zeros) becomes NaN, so it
+//! is left out where rows that are not finite are. The model keeps the transformation: predictions take raw rows.
 
 use std::sync::Arc;
 
@@ -26,14 +26,14 @@ const LANES: usize = 16;
 
 /// What happens to each row. Shared by all views of the rows.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Arrival {
+pub struct RowTransform {
     /// One factor per feature, or none: positive and finite.
     factors: Vec<f64>,
     /// Whether rows are normalised.
     directions: bool,
 }
 
-impl Arrival {
+impl RowTransform {
     /// `None` if rows stay as they are.
     pub fn new(factors: Option<Vec<f64>>, metric: Metric) -> Option<Arc<Self>> {
         let directions = metric == Metric::Cosine;
@@ -51,13 +51,13 @@ impl Arrival {
         self.directions
     }
 
-    /// The first `rows` rows of a tile arrive: feature f of row r is `x[f * stride + r]`.
+    /// Transforms the first `rows` rows of a tile: feature f of row r is `x[f * stride + r]`.
     #[inline]
     pub fn tile<T: Float>(&self, rows: usize, stride: usize, x: &mut [T]) {
-        InstructionSet::detect().run(Arrive { arrival: self, rows, stride, x });
+        InstructionSet::detect().run(TransformRows { row_transform: self, rows, stride, x });
     }
 
-    /// One row arrives.
+    /// Transforms one row.
     #[cfg(any(feature = "tests", feature = "cuda"))]
     pub fn row<T: Float>(&self, row: &mut [T]) {
         self.tile(1, 1, row);
@@ -71,7 +71,7 @@ impl Arrival {
         }
     }
 
-    /// How starting centroids are found: given ones arrive as rows do. `None` if they are not given.
+    /// How starting centroids are found: given ones are transformed as rows are. `None` if they are not given.
     ///
     /// # Errors
     /// [`KMeansError::InvalidOption`] if a value is not finite then, or if a centroid has no direction.
@@ -79,7 +79,7 @@ impl Arrival {
         const WHAT: &str = "the starting centroids";
         let Init::Given(given) = &seeding.init else { return Ok(None) };
         let refused = |expected: String, got: String| KMeansError::InvalidOption { option: "init", expected, got };
-        let mut arrived: Vec<T> = memory::collected(given.iter().map(|c| T::from_f64(*c)), WHAT)?;
+        let mut transformed: Vec<T> = memory::collected(given.iter().map(|c| T::from_f64(*c)), WHAT)?;
         let finite = |centroids: &[T], how: &str| match centroids.iter().position(|c| !c.is_finite()) {
             None => Ok(()),
             Some(place) => {
@@ -88,13 +88,13 @@ impl Arrival {
                 Err(refused(format!("starting centroids that are finite as {}{how}", T::NAME), got))
             }
         };
-        finite(&arrived, "")?;
-        for centroid in arrived.chunks_exact_mut(names.len()) {
+        finite(&transformed, "")?;
+        for centroid in transformed.chunks_exact_mut(names.len()) {
             self.scale(1, 1, centroid);
         }
-        finite(&arrived, " after their scaling")?;
+        finite(&transformed, " after their scaling")?;
         if self.directions {
-            for (j, centroid) in arrived.chunks_exact_mut(names.len()).enumerate() {
+            for (j, centroid) in transformed.chunks_exact_mut(names.len()).enumerate() {
                 if centroid.iter().all(|c| c.to_f64() == 0.0) {
                     return Err(refused(
                         "starting centroids with a direction (metric=\"cosine\")".into(),
@@ -104,29 +104,29 @@ impl Arrival {
                 normalise::<T, 1>(0, 1, centroid);
             }
         }
-        let init = Init::Given(memory::collected(arrived.iter().map(|c| c.to_f64()), WHAT)?);
+        let init = Init::Given(memory::collected(transformed.iter().map(|c| c.to_f64()), WHAT)?);
         // Not a copy of all of it: the given centroids may be many.
         let &Seeding { n_init, seed, oversampling, rounds, chain_length, init_sample, .. } = seeding;
         Ok(Some(Seeding { init, n_init, seed, oversampling, rounds, chain_length, init_sample }))
     }
 }
 
-/// The rows of a tile arrive. Compiled for each instruction set.
-struct Arrive<'a, T> {
-    arrival: &'a Arrival,
+/// Transforms the rows of a tile. Compiled for each instruction set.
+struct TransformRows<'a, T> {
+    row_transform: &'a RowTransform,
     rows: usize,
     stride: usize,
     x: &'a mut [T],
 }
 
-impl<T: Float> Task for Arrive<'_, T> {
+impl<T: Float> Task for TransformRows<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { arrival, rows, stride, x } = self;
-        arrival.scale(rows, stride, x);
-        if arrival.directions {
+        let Self { row_transform, rows, stride, x } = self;
+        row_transform.scale(rows, stride, x);
+        if row_transform.directions {
             let whole = rows - rows % LANES;
             (0..whole).step_by(LANES).for_each(|first| normalise::<T, LANES>(first, stride, x));
             (whole..rows).for_each(|row| normalise::<T, 1>(row, stride, x));
@@ -192,16 +192,16 @@ pub fn finish_centroid<T: Float>(mean: &mut [f64], centroid: &mut [T]) {
 ///
 /// Let `|e| <= u` (2^-24 or 2^-53) for every rounding, and x a row that has arrived. Its values are those of an exact unit vector
 /// with a relative error of at most `e_1 = u` (float32: one rounding, the rest is far smaller) or `(d / 2 + 2) u` (float64: the
-/// chain, halved by the root, the root and the division). So `||x| - 1| <= e_1`. The mean of equal rows is x but for the rounding of
-/// its contribution and of the mean, at most `2 u` in float64, which changes the norm by as much. The division by the new norm then
-/// changes a value relatively by at most
+/// chain, halved by the root, the root and the division). So `||x| - 1| <= e_1`. The mean of equal rows is x but for the rounding
+/// of its contribution and of the mean, at most `2 u` in float64, which changes the norm by as much. The division by the new norm
+/// then changes a value relatively by at most
 ///
 /// ```text
 /// float32: e_1 + u                               = 2 u         the squared distance is at most 4 u^2 (1 + ..)        < 2^-45
 /// float64: 2 u + e_1 + 2 u + (d / 2 + 1) u + u   = (d + 8) u   it is at most (d + 8)^2 u^2 (1 + ..)    < (2 d + 8)^2 u^2
 /// ```
-/// `d u` is left for the quantum in float64. It is enough if the weight of the rows is at least 2^-37 of the largest: then the mean
-/// moves by at most 2^-54 in each feature.
+/// `d u` is left for the quantum in float64. It is enough if the weight of the rows is at least 2^-37 of the largest: then the
+/// mean moves by at most 2^-54 in each feature.
 pub fn same_direction<T: Float>(d: usize) -> f64 {
     if T::IS_F32 { power_of_two(-45) } else { (d as f64 + 4.0) * (d as f64 + 4.0) * power_of_two(-104) }
 }
@@ -219,22 +219,22 @@ mod tests {
     }
 
     fn rows_of_length_one<T: Float>(d: usize, spread: i32) {
-        let arrival = Arrival::new(None, Metric::Cosine).unwrap();
+        let row_transform = RowTransform::new(None, Metric::Cosine).unwrap();
         let mut state = d as u64;
         let rows: Vec<Vec<T>> = (0..37).map(|_| (0..d).map(|_| T::from_f64(value(&mut state, spread))).collect()).collect();
         let mut tile = vec![T::default(); d * 40];
         rows.iter().enumerate().for_each(|(r, row)| (0..d).for_each(|f| tile[f * 40 + r] = row[f]));
-        arrival.tile(37, 40, &mut tile);
+        row_transform.tile(37, 40, &mut tile);
         for (r, row) in rows.iter().enumerate() {
             let mut alone = row.clone();
-            arrival.row(&mut alone);
+            row_transform.row(&mut alone);
             let of_tile: Vec<T> = (0..d).map(|f| tile[f * 40 + r]).collect();
             assert_eq!(alone, of_tile);
             let zeros = vec![T::default(); d];
             assert!((reference::distance(&alone, &zeros) - 1.0).abs() < if T::IS_F32 { 1e-6 } else { 1e-12 }, "{row:?}");
             // A row that has a power of two as a factor has the same direction.
             let mut larger: Vec<T> = row.iter().map(|x| T::from_f64(x.to_f64() * 4.0)).collect();
-            arrival.row(&mut larger);
+            row_transform.row(&mut larger);
             assert_eq!(larger, alone);
             // Its centroid is as near as `same_direction` says.
             let mut centroid = alone.clone();

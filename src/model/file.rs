@@ -9,14 +9,14 @@
 //!
 //! Parquet's footer says where the pages are. So its readers do not see what stands between.
 //!
-//! [`KMeansModel::load`] reads the model and its checksum, and the two marks. **It does not look at the table**: a file whose table was
-//! changed in place still gives the model that was saved. A file that was cut or added to has no mark at its end, and is refused. If
-//! it happens to end in these four bytes, only its table is damaged, because the checksum covers the whole model. Memory and time
-//! are in proportion to the length that the model says it has, which is never more than that of the file.
+//! [`KMeansModel::load`] reads the model and its checksum, and the two marks. **It does not look at the table**: a file whose
+//! table was changed in place still gives the model that was saved. A file that was cut or added to has no mark at its end, and
+//! is refused. If it happens to end in these four bytes, only its table is damaged, because the checksum covers the whole model.
+//! Memory and time are in proportion to the length that the model says it has, which is never more than that of the file.
 //!
-//! If values are scaled, the table has the scaled centroids, bit for bit, and the metadata have the factors. The metadata are JSON for
-//! people and programs to read. They say who wrote the file, the parameters, the iterations and the inertia. Values are plain and
-//! uncompressed, which all readers know. Equal fits give equal files.
+//! If values are scaled, the table has the scaled centroids, bit for bit, and the metadata have the factors. The metadata are
+//! JSON for people and programs to read. They say who wrote the file, the parameters, the iterations and the inertia. Values are
+//! plain and uncompressed, which all readers know. Equal fits give equal files.
 
 mod disk;
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Derived, HistoryRow, Model, Placed, Ran, Scaling, Settings};
+use super::{Derived, DeviceModel, HistoryRow, Model, Ran, Scaling, Settings};
 use crate::backend::answers::Labels;
 #[cfg(feature = "polars")]
 use crate::backend::answers::Predictions;
@@ -226,8 +226,8 @@ impl KMeansModel {
         self.ran.0.as_ref().map(|ran| &ran.choice)
     }
 
-    /// How the fit compared rows with centroids on the CPU, and why. `None` for fits on GPUs and in parts, and in a model that was read from bytes or
-    /// a file.
+    /// How the fit compared rows with centroids on the CPU, and why. `None` for fits on GPUs and in parts, and in a model that
+    /// was read from bytes or a file.
     pub fn method(&self) -> Option<Method> {
         self.ran.0.as_ref().and_then(|ran| ran.method)
     }
@@ -308,9 +308,9 @@ impl KMeansModel {
         matches!(self.model, AnyModel::F32(_))
     }
 
-    /// The model on a device. [`Placed`] gives the same predictions, with the same bits.
-    pub fn on(&self, device: Device) -> Placed<'_, Self> {
-        Placed::new(self, device)
+    /// The model on a device. [`DeviceModel`] gives the same predictions, with the same bits.
+    pub fn on(&self, device: Device) -> DeviceModel<'_, Self> {
+        DeviceModel::new(self, device)
     }
 
     /// Refuses a model from bytes or a file whose parts do not fit together. Every error says that the model is at fault.
@@ -342,15 +342,15 @@ impl KMeansModel {
 impl KMeansModel {
     /// The error that counts the values because of which rows have no label.
     pub(crate) fn bad_values(&self, features: &AnyFeatures<'_>) -> Result<KMeansError> {
-        let arrival = either!(self, model => model.arrival()?);
+        let row_transform = either!(self, model => model.row_transform()?);
         Ok(match features {
-            AnyFeatures::F32(x) => count_bad(&HostRows(&[Part::new(x.arriving(arrival), None)])),
-            AnyFeatures::F64(x) => count_bad(&HostRows(&[Part::new(x.arriving(arrival), None)])),
+            AnyFeatures::F32(x) => count_bad(&HostRows(&[Part::new(x.transformed_by(row_transform), None)])),
+            AnyFeatures::F64(x) => count_bad(&HostRows(&[Part::new(x.transformed_by(row_transform), None)])),
         })
     }
 }
 
-impl Placed<'_, KMeansModel> {
+impl DeviceModel<'_, KMeansModel> {
     pub(crate) fn predict_any(&self, features: &AnyFeatures<'_>) -> Result<Labels> {
         self.in_type(features, |model, x| model.predict(x), |model, x| model.predict(x))
     }
@@ -369,17 +369,17 @@ impl Placed<'_, KMeansModel> {
     }
 
     #[cfg(all(feature = "python", feature = "cuda"))]
-    pub(crate) fn predict_any_there(&self, features: &AnyFeatures<'_>) -> Result<GpuArray<i32>> {
+    pub(crate) fn predict_any_on_device(&self, features: &AnyFeatures<'_>) -> Result<GpuArray<i32>> {
         self.in_type(features, |model, x| model.predict_there(x), |model, x| model.predict_there(x))
     }
 
     #[cfg(all(feature = "python", feature = "cuda"))]
-    pub(crate) fn predict_distances_any_there(&self, features: &AnyFeatures<'_>) -> Result<GpuPredictions> {
+    pub(crate) fn predict_distances_any_on_device(&self, features: &AnyFeatures<'_>) -> Result<GpuPredictions> {
         self.in_type(features, |model, x| model.predict_distances_there(x), |model, x| model.predict_distances_there(x))
     }
 
     #[cfg(all(feature = "python", feature = "cuda"))]
-    pub(crate) fn transform_any_there(&self, features: &AnyFeatures<'_>) -> Result<GpuArray<f64>> {
+    pub(crate) fn transform_any_on_device(&self, features: &AnyFeatures<'_>) -> Result<GpuArray<f64>> {
         self.in_type(features, |model, x| model.transform_there(x), |model, x| model.transform_there(x))
     }
 
@@ -388,8 +388,8 @@ impl Placed<'_, KMeansModel> {
     fn in_type<R>(
         &self,
         features: &AnyFeatures<'_>,
-        narrow: impl FnOnce(Placed<'_, Model<f32>>, &Features<'_, f32>) -> Result<R>,
-        wide: impl FnOnce(Placed<'_, Model<f64>>, &Features<'_, f64>) -> Result<R>,
+        narrow: impl FnOnce(DeviceModel<'_, Model<f32>>, &Features<'_, f32>) -> Result<R>,
+        wide: impl FnOnce(DeviceModel<'_, Model<f64>>, &Features<'_, f64>) -> Result<R>,
     ) -> Result<R> {
         let _environment = FloatEnvironment::default_rounding();
         let (whole, device) = (self.model, self.device);

@@ -3,11 +3,11 @@
 //! [`Model`] is the model of the engine, in one float type. [`KMeansModel`] is the model that users of frames, batches and
 //! files get: it has either float type, and the names of its columns.
 
+mod device_model;
 #[cfg(feature = "arrow")]
 mod file;
 #[cfg(feature = "serde")]
 mod kmeans_model;
-mod placed;
 pub(crate) mod predict;
 mod scaling;
 mod settings;
@@ -15,11 +15,11 @@ mod tables;
 #[cfg(any(feature = "arrow", feature = "polars"))]
 mod wire;
 
+pub use device_model::DeviceModel;
 #[cfg(feature = "serde")]
 pub(crate) use kmeans_model::AnyFeatures;
 #[cfg(feature = "serde")]
 pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
-pub use placed::Placed;
 pub use scaling::Scaling;
 pub use settings::Settings;
 #[cfg(any(feature = "arrow", feature = "polars"))]
@@ -54,8 +54,9 @@ pub struct HistoryRow {
     pub shift: f64,
     /// Inertia after the assign step and before the update step. Present only with [`crate::History::Full`].
     pub inertia: Option<f64>,
-    /// The share of the rows whose label reference distances settled, because the filter could not prove it. `None` if nobody counted them.
-    /// It depends on the device and the strategy, and so do the fields below. So they are not saved: `None` in a model that was loaded.
+    /// The share of the rows whose label reference distances settled, because the filter could not prove it. `None` if nobody
+    /// counted them. It depends on the device and the strategy, and so do the fields below. So they are not saved: `None` in a
+    /// model that was loaded.
     pub settled: Option<f64>,
     /// The share of the scores of a row and a centroid that were not computed. `None` if nobody counted them, as on the
     /// CPU where all are computed.
@@ -245,9 +246,9 @@ impl<T: Float> Model<T> {
 }
 
 impl<T: Predictor> Model<T> {
-    /// The model on a device. [`Placed`] gives the same predictions, with the same bits.
-    pub fn on(&self, device: Device) -> Placed<'_, Self> {
-        Placed::new(self, device)
+    /// The model on a device. [`DeviceModel`] gives the same predictions, with the same bits.
+    pub fn on(&self, device: Device) -> DeviceModel<'_, Self> {
+        DeviceModel::new(self, device)
     }
 
     /// The exact label of every row. A row with a null or a value that is not finite has none. This method and those below run
@@ -267,8 +268,8 @@ impl<T: Predictor> Model<T> {
         self.on(Device::Cpu).predict_distances(features)
     }
 
-    /// The distance of every row to every centroid, `(n, k)` row-major: Euclidean, after the rows were scaled and normalised as in
-    /// the fit. NaN if a row holds a null or a value that is
+    /// The distance of every row to every centroid, `(n, k)` row-major: Euclidean, after the rows were scaled and normalised as
+    /// in the fit. NaN if a row holds a null or a value that is
     /// not finite.
     ///
     /// # Errors

@@ -130,13 +130,13 @@ pub trait Predictor: Float {
     fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64>;
     #[cfg(feature = "cuda")]
     #[doc(hidden)]
-    fn labels_there(rows: Rows<'_, '_, Self>) -> Result<GpuArray<i32>>;
+    fn labels_on_device(rows: Rows<'_, '_, Self>) -> Result<GpuArray<i32>>;
     #[cfg(feature = "cuda")]
     #[doc(hidden)]
-    fn nearest_there(rows: Rows<'_, '_, Self>) -> Result<GpuPredictions>;
+    fn nearest_on_device(rows: Rows<'_, '_, Self>) -> Result<GpuPredictions>;
     #[cfg(feature = "cuda")]
     #[doc(hidden)]
-    fn distances_there(rows: Rows<'_, '_, Self>) -> Result<GpuArray<f64>>;
+    fn distances_on_device(rows: Rows<'_, '_, Self>) -> Result<GpuArray<f64>>;
 }
 
 macro_rules! predictor {
@@ -155,16 +155,16 @@ macro_rules! predictor {
                 inertia(rows, weights)
             }
             #[cfg(feature = "cuda")]
-            fn labels_there(rows: Rows<'_, '_, Self>) -> Result<GpuArray<i32>> {
-                cuda::predict::labels_there(&*rows.model.device_table(rows.gpu()?)?, rows.features, rows.strategy)
+            fn labels_on_device(rows: Rows<'_, '_, Self>) -> Result<GpuArray<i32>> {
+                cuda::predict::labels_on_device(&*rows.model.device_table(rows.gpu()?)?, rows.features, rows.strategy)
             }
             #[cfg(feature = "cuda")]
-            fn nearest_there(rows: Rows<'_, '_, Self>) -> Result<GpuPredictions> {
-                cuda::predict::nearest_there(&*rows.model.device_table(rows.gpu()?)?, rows.features)
+            fn nearest_on_device(rows: Rows<'_, '_, Self>) -> Result<GpuPredictions> {
+                cuda::predict::nearest_on_device(&*rows.model.device_table(rows.gpu()?)?, rows.features)
             }
             #[cfg(feature = "cuda")]
-            fn distances_there(rows: Rows<'_, '_, Self>) -> Result<GpuArray<f64>> {
-                cuda::predict::distances_there(&*rows.model.device_table(rows.gpu()?)?, rows.features)
+            fn distances_on_device(rows: Rows<'_, '_, Self>) -> Result<GpuArray<f64>> {
+                cuda::predict::distances_on_device(&*rows.model.device_table(rows.gpu()?)?, rows.features)
             }
         }
     )*};

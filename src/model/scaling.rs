@@ -1,4 +1,4 @@
-//! What a model knows of the arrival of its rows: the factors of the columns, and centroids in the units of the columns.
+//! What a model knows of the transformation of its rows: the factors of the columns, and centroids in the units of the columns.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::params::{Metric, Params};
 use crate::base::units::{FACTORS, in_units};
-use crate::input::transform::Arrival;
+use crate::input::transform::RowTransform;
 
 /// The factors that the values of the columns are multiplied by.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,10 +23,12 @@ pub struct Scaling {
 }
 
 impl Scaling {
-    /// The factors by which rows arrive in a fit. `None` if there are none.
-    pub(crate) fn new(arrival: Option<&Arrival>, params: &Params) -> Result<Option<Self>> {
-        let Some(arrival) = arrival.filter(|arrival| !arrival.factors().is_empty()) else { return Ok(None) };
-        let factors = memory::copied(arrival.factors(), FACTORS)?;
+    /// The factors by which the rows of a fit are multiplied. `None` if there are none.
+    pub(crate) fn new(row_transform: Option<&RowTransform>, params: &Params) -> Result<Option<Self>> {
+        let Some(row_transform) = row_transform.filter(|row_transform| !row_transform.factors().is_empty()) else {
+            return Ok(None);
+        };
+        let factors = memory::copied(row_transform.factors(), FACTORS)?;
         Ok(Some(Self { scale: params.space.scale.word().into(), factors }))
     }
 
@@ -70,9 +72,9 @@ impl<T: Float> Model<T> {
     }
 
     /// What happens to rows before they are compared with the centroids. `None`: nothing.
-    pub(crate) fn arrival(&self) -> Result<Option<Arc<Arrival>>> {
+    pub(crate) fn row_transform(&self) -> Result<Option<Arc<RowTransform>>> {
         let factors = self.scaling.as_ref().map(|scaling| memory::copied(&scaling.factors, FACTORS)).transpose()?;
-        Ok(Arrival::new(factors, self.metric()))
+        Ok(RowTransform::new(factors, self.metric()))
     }
 
     /// The centroids in the units of the columns, `(k, d)`, row-major: each value over its factor, rounded once. One that is too

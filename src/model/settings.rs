@@ -42,8 +42,8 @@ pub struct Settings {
     pub sort_by: Option<String>,
 }
 
-/// Text is for people and programs to read. It leaves out the options that a fit does not use. Bytes hold every field, because they
-/// do not name the fields.
+/// Text is for people and programs to read. It leaves out the options that a fit does not use. Bytes hold every field, because
+/// they do not name the fields.
 #[cfg(feature = "serde")]
 impl serde::Serialize for Settings {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {

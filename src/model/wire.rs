@@ -8,9 +8,9 @@
 //! the body                          the model, as postcard encodes it
 //! ```
 //!
-//! Postcard names no fields. So any change of what is encoded needs another [`FORMAT`]. A test holds the bytes of models to golden
-//! hashes. A new word for an option, such as another metric, needs none: `Settings::check` refuses words that it does not know, by
-//! name.
+//! Postcard names no fields. So any change of what is encoded needs another [`FORMAT`]. A test holds the bytes of models to
+//! golden hashes. A new word for an option, such as another metric, needs none: `Settings::check` refuses words that it does not
+//! know, by name.
 //!
 //! Every morsel of a prediction gets these bytes. Decoded models are cached under the hash of the body, so that a morsel does not
 //! decode the model again.

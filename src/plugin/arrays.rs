@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::dlpack::{self, Export};
-use super::given::Given;
+use super::external::ExternalArray;
 use super::inputs::unless_too_few;
 use super::options::{Answer, FitOptions};
 use super::signals::{Raised, interruptible, watched};
@@ -168,14 +168,18 @@ impl Answers {
 }
 
 /// Reads rows and, if there are any, their weights.
-fn given<'py>(array: &Bound<'py, PyAny>, weights: Option<&Bound<'py, PyAny>>, wide: bool) -> PyResult<(Given, Option<Given>)> {
-    let rows = Given::of(array, ROWS, wide)?;
-    let weights = weights.map(|weights| Given::weights_of(weights, WEIGHTS)).transpose()?;
+fn external_arrays<'py>(
+    array: &Bound<'py, PyAny>,
+    weights: Option<&Bound<'py, PyAny>>,
+    wide: bool,
+) -> PyResult<(ExternalArray, Option<ExternalArray>)> {
+    let rows = ExternalArray::of(array, ROWS, wide)?;
+    let weights = weights.map(|weights| ExternalArray::weights_of(weights, WEIGHTS)).transpose()?;
     Ok((rows, weights))
 }
 
-/// Fits an array. None if there are too few distinct rows and the options ask for that. With `labels`, also returns the labels of the
-/// rows, which are on the host.
+/// Fits an array. None if there are too few distinct rows and the options ask for that. With `labels`, also returns the labels of
+/// the rows, which are on the host.
 #[pyfunction]
 #[pyo3(signature = (array, weights, options, progress=None, labels=false))]
 pub fn fit_array<'py>(
@@ -186,17 +190,17 @@ pub fn fit_array<'py>(
     labels: bool,
 ) -> PyResult<Option<(Fit<'py>, Option<Answers>)>> {
     let (py, options, raised) = (array.py(), options.extract::<FitOptions>()?, Raised::default());
-    let (rows, weights) = given(array, weights, false)?;
+    let (rows, weights) = external_arrays(array, weights, false)?;
     let see = |estimator| watched(estimator, progress, &raised);
     let wanted = if labels { Wanted::Labels } else { Wanted::Nothing };
-    let fit = interruptible(py, &raised, || fit_given(&rows, weights.as_ref(), &options, wanted, see))?;
+    let fit = interruptible(py, &raised, || fit_external(&rows, weights.as_ref(), &options, wanted, see))?;
     let (model, labels) = fit.unzip();
     Ok(encoded(py, model)?.map(|fit| (fit, labels.flatten())))
 }
 
-fn fit_given(
-    rows: &Given,
-    weights: Option<&Given>,
+fn fit_external(
+    rows: &ExternalArray,
+    weights: Option<&ExternalArray>,
     options: &FitOptions,
     wanted: Wanted,
     see: impl FnOnce(KMeans) -> KMeans,
@@ -213,7 +217,7 @@ fn fit_given(
     if columns.is_empty() {
         return Err(KMeansError::NoFeatures);
     }
-    let weights = weights.map(Given::weights).transpose()?;
+    let weights = weights.map(ExternalArray::weights).transpose()?;
     unless_too_few(options, || {
         let estimator = see(options.estimator(&columns)?);
         let (model, kept) = estimator.fit_any(layout.copy()?, rows.features()?, weights.as_ref(), wanted)?;
@@ -227,18 +231,18 @@ fn fit_given(
 pub fn predict_array(model: &[u8], array: &Bound<'_, PyAny>, output: &str, device: &str) -> PyResult<Vec<Option<Answers>>> {
     let py = array.py();
     let model = decode(py, model)?;
-    let rows = Given::of(array, ROWS, !model.is_f32())?;
-    interruptible(py, &Raised::default(), || predict_given(&model, &rows, output.parse()?, device.parse()?))
+    let rows = ExternalArray::of(array, ROWS, !model.is_f32())?;
+    interruptible(py, &Raised::default(), || predict_external(&model, &rows, output.parse()?, device.parse()?))
 }
 
-fn predict_given(model: &KMeansModel, rows: &Given, output: Answer, device: Device) -> Result<Vec<Option<Answers>>> {
+fn predict_external(model: &KMeansModel, rows: &ExternalArray, output: Answer, device: Device) -> Result<Vec<Option<Answers>>> {
     let (model, features, n) = (model.on(device), rows.features()?, rows.n_rows());
     #[cfg(feature = "cuda")]
     if rows.is_on_gpu() {
         if output == Answer::Label {
-            return Ok(vec![Some(Answers::new(Values::GpuI32(model.predict_any_there(&features)?), [n]))]);
+            return Ok(vec![Some(Answers::new(Values::GpuI32(model.predict_any_on_device(&features)?), [n]))]);
         }
-        let all = model.predict_distances_any_there(&features)?;
+        let all = model.predict_distances_any_on_device(&features)?;
         let distances = [Some(all.nearest), all.seconds];
         let distances = distances.map(|values| values.map(|values| Answers::new(Values::GpuF64(values), [n])));
         return Ok([Some(Answers::new(Values::GpuI32(all.labels), [n]))].into_iter().chain(distances).collect());
@@ -261,16 +265,16 @@ fn predict_given(model: &KMeansModel, rows: &Given, output: Answer, device: Devi
 pub fn transform_array(model: &[u8], array: &Bound<'_, PyAny>, device: &str) -> PyResult<Answers> {
     let py = array.py();
     let model = decode(py, model)?;
-    let rows = Given::of(array, ROWS, !model.is_f32())?;
-    interruptible(py, &Raised::default(), || transform_given(&model, &rows, device.parse()?))
+    let rows = ExternalArray::of(array, ROWS, !model.is_f32())?;
+    interruptible(py, &Raised::default(), || transform_external(&model, &rows, device.parse()?))
 }
 
-fn transform_given(model: &KMeansModel, rows: &Given, device: Device) -> Result<Answers> {
+fn transform_external(model: &KMeansModel, rows: &ExternalArray, device: Device) -> Result<Answers> {
     let shape = [rows.n_rows(), model.n_clusters()];
     let (model, features) = (model.on(device), rows.features()?);
     #[cfg(feature = "cuda")]
     if rows.is_on_gpu() {
-        return Ok(Answers::new(Values::GpuF64(model.transform_any_there(&features)?), shape));
+        return Ok(Answers::new(Values::GpuF64(model.transform_any_on_device(&features)?), shape));
     }
     Ok(Answers::new(Values::F64(model.transform_any(&features)?), shape))
 }
@@ -285,9 +289,9 @@ pub fn score_array<'py>(
 ) -> PyResult<f64> {
     let py = array.py();
     let model = decode(py, model)?;
-    let (rows, weights) = given(array, weights, !model.is_f32())?;
+    let (rows, weights) = external_arrays(array, weights, !model.is_f32())?;
     let score = || {
-        let weights = weights.as_ref().map(Given::weights).transpose()?;
+        let weights = weights.as_ref().map(ExternalArray::weights).transpose()?;
         model.on(device.parse()?).score_any(&rows.features()?, weights.as_ref())
     };
     interruptible(py, &Raised::default(), score)

@@ -1,5 +1,5 @@
-//! DLPack: how array libraries pass arrays to each other in memory (<https://dmlc.github.io/dlpack/latest/>). The structs are those of
-//! `dlpack.h`, version 1.0 and the one before it.
+//! DLPack: how array libraries pass arrays to each other in memory (<https://dmlc.github.io/dlpack/latest/>). The structs are
+//! those of `dlpack.h`, version 1.0 and the one before it.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;

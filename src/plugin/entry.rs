@@ -46,8 +46,8 @@ fn guarded<R>(work: impl FnOnce() -> PolarsResult<R>) -> Option<R> {
     without_panic(work).inspect_err(keep).ok()
 }
 
-/// The keywords of a thread's last call of one function, as they came and decoded. A query of many groups makes a call for each of them, all with
-/// the same keywords.
+/// The keywords of a thread's last call of one function, as they came and decoded. A query of many groups makes a call for each
+/// of them, all with the same keywords.
 pub struct Last<K>(RefCell<Option<(Vec<u8>, Rc<K>)>>);
 
 impl<K> Last<K> {

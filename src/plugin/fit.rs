@@ -1,10 +1,10 @@
 //! A fit on the calling thread, for the estimator.
 //!
-//! A query of a frame computes the columns. Its only expression, `hold`, puts them into a [`Columns`] as they are, without a copy. Columns of numbers
-//! that are there already need no query: [`Columns::take`] takes them through Arrow's C stream interface
-//! (<https://arrow.apache.org/docs/format/CStreamInterface.html>), which takes a microsecond instead of the hundred of a query. Then
-//! [`fit`] takes them, after the query. So columns have the same rules and errors as in the expressions, and the fit itself runs
-//! where the caller waits for it. The columns of a lazy query come batch by batch instead (`gathered.rs`).
+//! A query of a frame computes the columns. Its only expression, `hold`, puts them into a [`Columns`] as they are, without a
+//! copy. Columns of numbers that are there already need no query: [`Columns::take`] takes them through Arrow's C stream interface
+//! (<https://arrow.apache.org/docs/format/CStreamInterface.html>), which takes a microsecond instead of the hundred of a query.
+//! Then [`fit`] takes them, after the query. So columns have the same rules and errors as in the expressions, and the fit itself
+//! runs where the caller waits for it. The columns of a lazy query come batch by batch instead (`gathered.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,8 +76,8 @@ impl Columns {
 fn streamed(name: PlSmallStr, column: &Bound<'_, PyAny>) -> PyResult<Series> {
     let capsule = column.call_method0("__arrow_c_stream__")?.cast_into::<PyCapsule>()?;
     let stream = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<ArrowArrayStream>();
-    // SAFETY: by the interface, a capsule of this name holds a stream. The stream moves out of it, and what is left is one that was released, so
-    // nobody releases it twice.
+    // SAFETY: by the interface, a capsule of this name holds a stream. The stream moves out of it, and what is left is one that
+    // was released, so nobody releases it twice.
     let stream = unsafe { std::ptr::replace(stream.as_ptr(), ArrowArrayStream::empty()) };
     let read = || -> Result<Series> {
         // SAFETY: a valid stream gives a valid field and valid arrays. They own their values.

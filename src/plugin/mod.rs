@@ -11,9 +11,9 @@ mod device_frame;
 mod dlpack;
 mod entry;
 mod expressions;
+mod external;
 mod fit;
 mod gathered;
-mod given;
 mod inputs;
 mod options;
 mod parts;
@@ -76,7 +76,8 @@ fn decode(py: Python<'_>, model: &[u8]) -> PyResult<Arc<KMeansModel>> {
     KMeansModel::from_bytes(model).map_err(|error| raise(py, &error))
 }
 
-/// An encoded model, the device that the fit ran on, why it ran there, how the CPU found labels, and the seconds for rows, seeding and iterations.
+/// An encoded model, the device that the fit ran on, why it ran there, how the CPU found labels, and the seconds for rows,
+/// seeding and iterations.
 type Fit<'py> = (Bound<'py, PyBytes>, String, String, Option<String>, (f64, f64, f64));
 
 /// What Python gets of a fit, if there is a model.

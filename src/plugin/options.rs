@@ -40,8 +40,8 @@ options! {
     /// What a call returns. `src/base/params/table.rs` has the other options.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct Results {
-        /// What to do if there are fewer distinct rows (of positive weight) than clusters: `"raise"`, `"null"` for null labels, or
-        /// `"fewer"` for as many clusters as there are distinct rows.
+        /// What to do if there are fewer distinct rows (of positive weight) than clusters: `"raise"`, `"null"` for null labels,
+        /// or `"fewer"` for as many clusters as there are distinct rows.
         ///
         /// With `"fewer"`, these rows are then the centroids, in the order in which they first appear. With `metric="cosine"`, in
         /// the order in which they are drawn.

@@ -1,8 +1,8 @@
 //! Ctrl-C stops fits and predictions.
 //!
-//! A call on the main thread of Python asks Python a few times a second whether there is a signal: the handler that the program has set
-//! decides what happens, as anywhere in Python. Only the main thread may ask. So all other calls, which are those in queries and in
-//! other threads, stop at every SIGINT, of which a handler of our own tells the engine.
+//! A call on the main thread of Python asks Python a few times a second whether there is a signal: the handler that the program
+//! has set decides what happens, as anywhere in Python. Only the main thread may ask. So all other calls, which are those in
+//! queries and in other threads, stop at every SIGINT, of which a handler of our own tells the engine.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -77,8 +77,8 @@ impl Centroids {
     }
 }
 
-/// Lets an estimator call a Python function with each stage of a fit: stage, restart, iteration, changed, shift, inertia, seconds, centroids. The fit
-/// stops if the function returns a true value, or raises an exception.
+/// Lets an estimator call a Python function with each stage of a fit: stage, restart, iteration, changed, shift, inertia,
+/// seconds, centroids. The fit stops if the function returns a true value, or raises an exception.
 pub fn watched(estimator: KMeans, call: Option<Py<PyAny>>, raised: &Raised) -> KMeans {
     let (Some(call), raised) = (call, raised.clone()) else { return estimator };
     estimator.on_centroids(move |p, centroids| {
@@ -98,8 +98,8 @@ pub fn watched(estimator: KMeans, call: Option<Py<PyAny>>, raised: &Raised) -> K
     })
 }
 
-/// Runs the work of a call without the interpreter's lock. A signal stops it: then the error is what Python's handler raised, such as
-/// `KeyboardInterrupt`.
+/// Runs the work of a call without the interpreter's lock. A signal stops it: then the error is what Python's handler raised,
+/// such as `KeyboardInterrupt`.
 pub fn interruptible<R: Send>(py: Python<'_>, raised: &Raised, work: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
     listen();
     let asks = on_main_thread(py)?;

@@ -9,10 +9,10 @@
 //!           the last row of the chain is the next centroid
 //! ```
 //! Departures from the paper:
-//! 1. The rows that chains propose do not depend on the chains. So the rows of many steps are drawn at once, and their distances to the
-//!    centroids so far are computed for a block of steps at once. Within the block each new centroid lowers them.
-//! 2. A chain may end in a row that is a centroid already. Then nearly all of what q draws are such rows, and further chains would find
-//!    little. Steps of k-means++ find this centroid and the rest.
+//! 1. The rows that chains propose do not depend on the chains. So the rows of many steps are drawn at once, and their distances
+//!    to the centroids so far are computed for a block of steps at once. Within the block each new centroid lowers them.
+//! 2. A chain may end in a row that is a centroid already. Then nearly all of what q draws are such rows, and further chains
+//!    would find little. Steps of k-means++ find this centroid and the rest.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ use crate::exact::distances::DistanceSum;
 use crate::exact::fixed::power_of_two;
 use crate::exact::reference;
 use crate::exact::rng::{Stream, below, draw_two, draw_u64};
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// Steps of a block.
 const BLOCK: usize = 32;
@@ -39,16 +39,16 @@ const BESIDE: usize = 64;
 /// Rows whose odds one thread computes at a time.
 const TOGETHER: usize = 256;
 
-pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared, restart: u32) -> Result<Vec<T>> {
-    let d = prepared.lows.len();
+pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, statistics: &Statistics, restart: u32) -> Result<Vec<T>> {
+    let d = statistics.lows.len();
     let asked = PlusPlus::of(params, restart);
     let First { values: mut centroids, weight, .. } = plus_plus::first(session, &asked)?;
-    let potential = plus_plus::taken(session, &centroids, prepared.distances)?;
+    let potential = plus_plus::taken(session, &centroids, statistics.distances)?;
     if params.k == 1 || potential.total == 0 {
         return Ok(centroids);
     }
     memory::reserve(&mut centroids, d.saturating_mul(params.k - 1), super::CENTROIDS)?;
-    let proposing = Proposing::new(params, prepared, restart, &centroids, weight, potential)?;
+    let proposing = Proposing::new(params, statistics, restart, &centroids, weight, potential)?;
     let (threads, chain) = (params.execution.threads, proposing.chain);
     let of_block = chain.saturating_mul(BLOCK).saturating_mul(d.saturating_mul(size_of::<T>()).saturating_add(BESIDE));
     let at_once = BLOCK * (DRAWN / of_block).max(1);
@@ -62,13 +62,13 @@ pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Pr
             let (block, rest) = rows.split_at(steps * chain * d);
             let mut least = match session.nearest_of(block, &centroids) {
                 Some(labels) => LeastDistances::to_known(block, &centroids, &labels, d, threads)?,
-                None => LeastDistances::new(block, &centroids, d, prepared.extent(), threads)?,
+                None => LeastDistances::new(block, &centroids, d, statistics.extent(), threads)?,
             };
             let before = centroids.len();
             for (at, odds) in (0..steps * chain).step_by(chain).zip(odds.chunks_exact(chain)) {
                 least.lower(at..at + chain, &centroids[before..]);
                 let Some(chosen) = proposing.run_chain(step, odds, &least.distances()[at..][..chain]) else {
-                    plus_plus::complete(session, &asked, prepared.distances, &mut centroids, d)?;
+                    plus_plus::complete(session, &asked, statistics.distances, &mut centroids, d)?;
                     return Ok(centroids);
                 };
                 centroids.extend_from_slice(&block[(at + chosen) * d..][..d]);
@@ -111,13 +111,13 @@ struct Proposals<T> {
 impl<T: Float> Proposing<T> {
     fn new(
         params: &Params,
-        prepared: &Prepared,
+        statistics: &Statistics,
         restart: u32,
         first: &[T],
         weight: u128,
         potential: DistanceSum,
     ) -> Result<Self> {
-        let quantum = prepared.weights.map_or(1.0, |scale| power_of_two(scale.exponent - 53));
+        let quantum = statistics.weights.map_or(1.0, |scale| power_of_two(scale.exponent - 53));
         Ok(Self {
             seed: params.seeding.seed,
             restart,
@@ -165,8 +165,8 @@ impl<T: Float> Proposing<T> {
         Ok(Proposals { values, odds })
     }
 
-    /// Runs the chain of a step. `nearest`: the distances of its rows to the nearest centroid so far. Returns the place of the row in
-    /// which the chain ends, unless that is a centroid already.
+    /// Runs the chain of a step. `nearest`: the distances of its rows to the nearest centroid so far. Returns the place of the
+    /// row in which the chain ends, unless that is a centroid already.
     fn run_chain(&self, step: usize, odds: &[Odds], nearest: &[f64]) -> Option<usize> {
         let distance = |place: usize| odds[place].weight * nearest[place];
         let mut x = 0;

@@ -1,14 +1,14 @@
-//! `too_few="fewer"`: the distinct rows of positive weight, for a fit in which clusters are more than these.
+//! `too_few="fewer"`: the distinct rows of positive weight, for a fit that asks for more clusters than there are such rows.
 //!
 //! ```text
 //! the first row of positive weight; then, again and again, the first row that is at a positive distance from all of them
 //! ```
-//! The integers of draws say which row that is: a positive distance is at least 1, so the first row whose running total exceeds 0 is
-//! the one. Each row found is one pass.
+//! The integers of draws say which row that is: a positive distance is at least 1, so the first row whose running total exceeds 0
+//! is the one. Each row found is one pass.
 //!
-//! With `metric="cosine"`, rows of one direction may differ by rounding (`transform::same_direction`), and there may be as many such rows
-//! as there are rows. So rows are drawn by k-means++, which finds directions that differ long before it finds roundings, and roundings
-//! are left out. The rows are then in the order of the draws.
+//! With `metric="cosine"`, rows of one direction may differ by rounding (`transform::same_direction`), and there may be as many
+//! such rows as there are rows. So rows are drawn by k-means++, which finds directions that differ long before it finds
+//! roundings, and roundings are left out. The rows are then in the order of the draws.
 
 use super::{CENTROIDS, plus_plus};
 use crate::backend::{Draws, PlusPlus};
@@ -18,15 +18,15 @@ use crate::base::memory;
 use crate::base::params::{Metric, Params, RowOrder};
 use crate::exact::reference;
 use crate::input::transform::same_direction;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// The distinct rows, at most k: row-major, in the order in which they first appear.
-pub fn distinct_rows<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared) -> Result<Vec<T>> {
-    let (k, d) = (params.k, prepared.lows.len());
-    let mut rows = match prepared.metric {
-        Metric::Euclidean => in_order(session, prepared, k, d)?,
+pub fn distinct_rows<T: Float>(session: &mut dyn Draws<T>, params: &Params, statistics: &Statistics) -> Result<Vec<T>> {
+    let (k, d) = (params.k, statistics.lows.len());
+    let mut rows = match statistics.metric {
+        Metric::Euclidean => in_order(session, statistics, k, d)?,
         Metric::Cosine => {
-            let drawn = plus_plus::seed(session, &PlusPlus::of(params, 0), prepared.distances)?;
+            let drawn = plus_plus::seed(session, &PlusPlus::of(params, 0), statistics.distances)?;
             let same = same_direction::<T>(d);
             let mut rows = memory::with_room(drawn.len(), CENTROIDS)?;
             for row in drawn.chunks_exact(d) {
@@ -45,10 +45,10 @@ pub fn distinct_rows<T: Float>(session: &mut dyn Draws<T>, params: &Params, prep
     Ok(rows)
 }
 
-fn in_order<T: Float>(session: &mut dyn Draws<T>, prepared: &Prepared, k: usize, d: usize) -> Result<Vec<T>> {
+fn in_order<T: Float>(session: &mut dyn Draws<T>, statistics: &Statistics, k: usize, d: usize) -> Result<Vec<T>> {
     session.start_draws()?;
     let mut rows = session.row(session.draw(0)?)?;
-    while rows.len() < k.saturating_mul(d) && session.take_seeds(&rows[rows.len() - d..], prepared.distances)? > 0 {
+    while rows.len() < k.saturating_mul(d) && session.take_seeds(&rows[rows.len() - d..], statistics.distances)? > 0 {
         let next = session.row(session.draw(0)?)?;
         memory::extend(&mut rows, &next, CENTROIDS)?;
     }

@@ -8,7 +8,7 @@ pub mod plus_plus;
 mod random;
 mod sample;
 mod table;
-mod undrawn;
+mod without_replacement;
 
 pub use self::distinct::distinct_rows;
 use self::table::Table;
@@ -17,7 +17,7 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::params::{Init, Params, RowOrder};
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// The name for the starting centroids in errors.
 pub(crate) const CENTROIDS: &str = "the starting centroids";
@@ -28,7 +28,7 @@ const ROWS: &str = "the rows that seeding draws";
 ///
 /// # Errors
 /// [`KMeansError::TooFewDistinct`] when a method runs out of distinct rows.
-pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared, restart: u32) -> Result<Vec<T>> {
+pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, statistics: &Statistics, restart: u32) -> Result<Vec<T>> {
     if let Init::Given(centroids) = &params.seeding.init {
         let mut typed = memory::zeroed(centroids.len(), CENTROIDS)?;
         typed.iter_mut().zip(centroids).for_each(|(typed, c)| *typed = T::from_f64(*c));
@@ -36,12 +36,12 @@ pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Pr
     }
     let rows = session.positive_rows();
     let mut centroids = match params.seeding.init_sample {
-        Some(most) if most < rows => from_sample(session, params, prepared, restart, most)?,
-        _ => by_method(session, params, prepared, restart)?,
+        Some(most) if most < rows => from_sample(session, params, statistics, restart, most)?,
+        _ => by_method(session, params, statistics, restart)?,
     };
-    let d = prepared.lows.len();
+    let d = statistics.lows.len();
     if centroids.len() < params.k * d && params.seeding.init_sample.is_some() {
-        plus_plus::complete(session, &PlusPlus::of(params, restart), prepared.distances, &mut centroids, d)?;
+        plus_plus::complete(session, &PlusPlus::of(params, restart), statistics.distances, &mut centroids, d)?;
     }
     session.end_draws();
     if params.rows.row_order == RowOrder::Values {
@@ -52,14 +52,14 @@ pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Pr
 }
 
 /// As many centroids as the method finds, at most k.
-fn by_method<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared, restart: u32) -> Result<Vec<T>> {
+fn by_method<T: Float>(session: &mut dyn Draws<T>, params: &Params, statistics: &Statistics, restart: u32) -> Result<Vec<T>> {
     match params.seeding.init {
         Init::Given(_) => unreachable!("given centroids need no method"),
         Init::Random => random::seed(session, params, restart),
-        Init::KMeansPlusPlus => plus_plus::seed(session, &PlusPlus::of(params, restart), prepared.distances),
-        Init::KMeansParallel => parallel::seed(session, params, prepared, restart),
-        Init::AfkMc2 => afk_mc2::seed(session, params, prepared, restart),
-        Init::Optimal => optimal::seed(session, params, prepared),
+        Init::KMeansPlusPlus => plus_plus::seed(session, &PlusPlus::of(params, restart), statistics.distances),
+        Init::KMeansParallel => parallel::seed(session, params, statistics, restart),
+        Init::AfkMc2 => afk_mc2::seed(session, params, statistics, restart),
+        Init::Optimal => optimal::seed(session, params, statistics),
     }
 }
 
@@ -67,13 +67,13 @@ fn by_method<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &P
 fn from_sample<T: Float>(
     session: &mut dyn Draws<T>,
     params: &Params,
-    prepared: &Prepared,
+    statistics: &Statistics,
     restart: u32,
     rows: u64,
 ) -> Result<Vec<T>> {
     let sample = sample::draw(session, params, restart, rows)?;
     // Weights are rounded already, and distances count in the scale of all rows.
-    let facts = table::Facts { distances: prepared.distances, weights: prepared.weights };
-    let table = Table::new(sample.values, prepared.weights.is_some().then_some(sample.weights), prepared, facts)?;
-    table.with_session(session, params, |session| by_method(session, params, &table.prepared, restart))
+    let facts = table::Facts { distances: statistics.distances, weights: statistics.weights };
+    let table = Table::new(sample.values, statistics.weights.is_some().then_some(sample.weights), statistics, facts)?;
+    table.with_session(session, params, |session| by_method(session, params, &table.statistics, restart))
 }

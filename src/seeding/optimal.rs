@@ -9,8 +9,9 @@
 //! clusters  = the cuts from i = 0 on, j = k
 //! ```
 //! Departures from the paper:
-//! 1. The least t grows with i, so each layer takes `values * log(values)` deviations instead of `values^2` (Song and Zhong, "Efficient
-//!    weighted univariate clustering maps outstanding dysregulated genomic zones in human cancers", Bioinformatics 36, 2020).
+//! 1. The least t grows with i, so each layer takes `values * log(values)` deviations instead of `values^2` (Song and Zhong,
+//!    "Efficient weighted univariate clustering maps outstanding dysregulated genomic zones in human cancers", Bioinformatics 36,
+//!    2020).
 //! 2. Layers go from the right to the left. So of several best clusterings the one with the least cuts from the left is found.
 //! 3. A deviation is an exact integer that is rounded once (`optimal/deviations.rs`).
 
@@ -23,15 +24,15 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::params::Params;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// The name for the table of cuts in errors.
 const CUTS: &str = "the table of optimal cuts";
 
 /// The means of the best clusters, ascending. If there are too few different values, these values.
-pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared) -> Result<Vec<T>> {
+pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, statistics: &Statistics) -> Result<Vec<T>> {
     let (values, weights) = session.all_rows()?;
-    let deviations = Deviations::new(&values, &weights, prepared)?;
+    let deviations = Deviations::new(&values, &weights, statistics)?;
     drop((values, weights));
     let starts = starts(&deviations, params.k.min(deviations.values()))?;
     let ends = starts.iter().skip(1).copied().chain([deviations.values()]);

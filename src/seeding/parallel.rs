@@ -9,7 +9,8 @@
 //! centroids  = k-means++ among the candidates with these weights                                      seeding/plus_plus.rs
 //! ```
 //! l is `oversampling * k`. Departures from the paper:
-//! 1. The number of rounds is an option. The paper's log of the first potential is far more than the few rounds that it finds enough.
+//! 1. The number of rounds is an option. The paper's log of the first potential is far more than the few rounds that it finds
+//!    enough.
 //! 2. The k-means++ at the end is the greedy one.
 //! 3. If there are too few candidates for k centroids, steps of k-means++ over all rows find the rest.
 
@@ -23,31 +24,36 @@ use crate::base::params::{Params, RowOrder};
 use crate::exact::distances::DistanceScale;
 use crate::exact::rng::Stream;
 use crate::input::tile::WeightScale;
-use crate::statistics::{Prepared, diameter};
+use crate::statistics::{Statistics, diameter};
 
-pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared, restart: u32) -> Result<Vec<T>> {
-    let d = prepared.lows.len();
+pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, statistics: &Statistics, restart: u32) -> Result<Vec<T>> {
+    let d = statistics.lows.len();
     let asked = PlusPlus::of(params, restart);
-    let candidates = candidates(session, params, prepared, &asked)?;
+    let candidates = candidates(session, params, statistics, &asked)?;
     let mut centroids = if candidates.len() < params.k * d {
         candidates
     } else {
         session.end_draws();
         let masses = session.masses(&candidates)?;
-        let table = weighted(candidates, &masses, prepared)?;
+        let table = weighted(candidates, &masses, statistics)?;
         let among = PlusPlus { stream: Stream::Candidates, ..asked };
-        table.with_session(session, params, |session| plus_plus::seed(session, &among, table.prepared.distances))?
+        table.with_session(session, params, |session| plus_plus::seed(session, &among, table.statistics.distances))?
     };
-    plus_plus::complete(session, &asked, prepared.distances, &mut centroids, d)?;
+    plus_plus::complete(session, &asked, statistics.distances, &mut centroids, d)?;
     Ok(centroids)
 }
 
 /// The different candidates of all rounds, in the order of the rows.
-fn candidates<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared, asked: &PlusPlus) -> Result<Vec<T>> {
-    let d = prepared.lows.len();
+fn candidates<T: Float>(
+    session: &mut dyn Draws<T>,
+    params: &Params,
+    statistics: &Statistics,
+    asked: &PlusPlus,
+) -> Result<Vec<T>> {
+    let d = statistics.lows.len();
     let First { row, mut values, .. } = plus_plus::first(session, asked)?;
     let mut rows = memory::filled(1, row, super::ROWS)?;
-    let mut potential = plus_plus::taken(session, &values, prepared.distances)?;
+    let mut potential = plus_plus::taken(session, &values, statistics.distances)?;
     let expected = params.seeding.candidates(params.k).of_round;
     let by_values = params.rows.row_order == RowOrder::Values;
     for round in 0..params.seeding.rounds {
@@ -92,7 +98,7 @@ fn different<T: Float>(values: &[T], d: usize, order: &[usize]) -> Result<Vec<T>
 }
 
 /// The candidates as rows with these weights.
-fn weighted<T: Float>(candidates: Vec<T>, masses: &[u128], all: &Prepared) -> Result<Table<T>> {
+fn weighted<T: Float>(candidates: Vec<T>, masses: &[u128], all: &Statistics) -> Result<Table<T>> {
     let weights: Vec<f64> = memory::collected(masses.iter().map(|mass| *mass as f64), super::ROWS)?;
     // Some row is nearest to some candidate, so the largest weight is positive.
     let scale = WeightScale::new(weights.iter().copied().fold(0.0, f64::max));

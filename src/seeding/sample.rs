@@ -1,6 +1,6 @@
 //! Different rows of positive weight, each equally likely: `init_sample`, and `init="random"`.
 
-use super::undrawn::Undrawn;
+use super::without_replacement::WithoutReplacement;
 use crate::backend::{DrawBy, Draws, Picked};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -17,12 +17,12 @@ pub fn draw<T: Float>(session: &mut dyn Draws<T>, params: &Params, restart: u32,
 
 /// Draws `count` of `n` ranks without replacement, in the order of the draws.
 pub fn ranks(seed: u64, stream: Stream, restart: u32, n: u64, count: u64) -> Result<Vec<u128>> {
-    let mut undrawn = Undrawn::new(n, count)?;
+    let mut left = WithoutReplacement::new(n, count)?;
     let mut ranks = memory::with_room(count as usize, super::ROWS)?;
     for step in 0..count {
         let u = draw_u64(seed, stream, restart, step as u32, 0);
         let target = below(u, u128::from(n - step)) as u64;
-        ranks.push(u128::from(undrawn.take(target)?));
+        ranks.push(u128::from(left.take(target)?));
     }
     Ok(ranks)
 }

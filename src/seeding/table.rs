@@ -10,13 +10,13 @@ use crate::exact::distances::DistanceScale;
 use crate::input::features::{Column, Features};
 use crate::input::tile::{Part, WeightScale};
 use crate::simd::InstructionSet;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// Some rows of a fit, with weights of their own.
 pub struct Table<T> {
     values: Vec<T>,
     weights: Option<Vec<f64>>,
-    pub prepared: Prepared,
+    pub statistics: Statistics,
 }
 
 /// The scales of the integers of a table.
@@ -27,10 +27,10 @@ pub struct Facts {
 
 impl<T: Float> Table<T> {
     /// `values`: `(rows, d)`, row-major. `all`: what is known of all rows of the fit.
-    pub fn new(values: Vec<T>, weights: Option<Vec<f64>>, all: &Prepared, facts: Facts) -> Result<Self> {
+    pub fn new(values: Vec<T>, weights: Option<Vec<f64>>, all: &Statistics, facts: Facts) -> Result<Self> {
         const WHAT: &str = "the columns' extents";
         let rows = (values.len() / all.lows.len()) as u64;
-        let prepared = Prepared {
+        let statistics = Statistics {
             n: rows,
             n_positive: rows,
             lows: memory::copied(&all.lows, WHAT)?,
@@ -44,7 +44,7 @@ impl<T: Float> Table<T> {
             ties: None,
             weights: facts.weights,
         };
-        Ok(Self { values, weights, prepared })
+        Ok(Self { values, weights, statistics })
     }
 
     /// Calls `work` with a session over the rows: where those of `near` are, or on the CPU.
@@ -54,9 +54,9 @@ impl<T: Float> Table<T> {
         params: &Params,
         work: impl Fn(&mut dyn Draws<T>) -> Result<R>,
     ) -> Result<R> {
-        let features = Features::from_rows(&self.values, self.prepared.lows.len())?;
+        let features = Features::from_rows(&self.values, self.statistics.lows.len())?;
         let part = Part::new(features, self.weights.as_ref().map(|weights| Column::from_slice(weights)));
-        if let Some(mut session) = near.other_rows(&part, &self.prepared, params.k) {
+        if let Some(mut session) = near.other_rows(&part, &self.statistics, params.k) {
             match work(session.as_mut()) {
                 // The plan of a device does not count these rows.
                 Err(KMeansError::NoMemory { .. }) => {}
@@ -64,6 +64,6 @@ impl<T: Float> Table<T> {
             }
         }
         let threads = params.execution.threads;
-        work(&mut CpuSession::new(part, &self.prepared, params.k, threads, InstructionSet::detect())?)
+        work(&mut CpuSession::new(part, &self.statistics, params.k, threads, InstructionSet::detect())?)
     }
 }

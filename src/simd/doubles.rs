@@ -15,36 +15,36 @@ pub trait Doubles: Copy {
     const LANES: usize;
     type Mask: Copy;
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn splat(x: f64) -> Self;
     /// Loads values of either feature type. Widening is exact.
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set, and `LANES` values must be readable at the pointer.
     unsafe fn load<T: Float>(p: *const T) -> Self;
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set, and `LANES` values must be writable at the pointer.
     unsafe fn store(self, p: *mut f64);
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn sub(self, other: Self) -> Self;
     /// `self * self + c`, rounded once.
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn square_add(self, c: Self) -> Self;
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn sqrt(self) -> Self;
     /// The smaller value, or `best` where `self` is NaN.
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn min_or(self, best: Self) -> Self;
     /// Lanes where `self` is below `other`. NaN is not below.
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn below(self, other: Self) -> Self::Mask;
     /// `a` where the mask is set, else `b`. Moves bits and computes nothing.
     /// # Safety
-    /// As the trait says.
+    /// The machine must have the instruction set.
     unsafe fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
 }
 

@@ -1,6 +1,7 @@
 //! NEON: two registers of four lanes, as wide as AVX2.
 //!
-//! No machine with NEON was at hand. Its kernels were never timed. The tests of this module run on every machine, with the instructions in plain Rust.
+//! No machine with NEON was at hand. Its kernels were never timed. The tests of this module run on every machine, with the
+//! instructions in plain Rust.
 
 #[cfg(not(target_arch = "aarch64"))]
 mod emulated;
@@ -33,8 +34,9 @@ macro_rules! both {
     }};
 }
 
-// SAFETY of every call below: all processors of aarch64 have these instructions. The caller promises valid pointers, as the trait requires. Loads and
-// stores need no alignment. Instructions that touch no memory are safe there, but not in other versions of the standard library.
+// SAFETY of every call below: all processors of aarch64 have these instructions. The caller promises valid pointers, as the trait
+// requires. Loads and stores need no alignment. Instructions that touch no memory are safe there, but not in other versions of
+// the standard library.
 #[allow(unused_unsafe)]
 impl Vector for Neon {
     const LANES: usize = 2 * HALF;
@@ -132,7 +134,8 @@ mod tests {
     /// Lanes of all kinds, in all pairs of places.
     const VALUES: [f32; 11] = [0.0, -0.0, 1.0, -1.5, 3.0e38, -3.0e38, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40, 7.25];
 
-    /// What every operation makes of two vectors, as bits. Products are of small integers, which are exact with one rounding and with two.
+    /// What every operation makes of two vectors, as bits. Products are of small integers, which are exact with one rounding and
+    /// with two.
     unsafe fn all<V: Vector>(a: &[f32; 8], b: &[f32; 8]) -> Vec<u32> {
         // SAFETY: the pointers are those of eight values. The set is one of every machine.
         unsafe {

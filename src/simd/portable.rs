@@ -7,7 +7,8 @@ use super::{Task, Vector, doubles};
 #[repr(C, align(32))]
 pub struct Portable(pub(super) [f32; 8]);
 
-/// An array of one value for each lane. A closure for each of them is not always inlined, and a call takes twenty times as long as the operation.
+/// An array of one value for each lane. A closure for each of them is not always inlined, and a call takes twenty times as long
+/// as the operation.
 macro_rules! lanes {
     ($i:ident in $zero:expr, $value:expr) => {{
         let mut lanes = $zero;

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 /// Values that are read soon and may still be in memory. Only the processor's caches see whether they are asked for.
 #[derive(Debug, Clone, Copy)]
-pub struct Ahead {
+pub struct Prefetch {
     first: *const u8,
     lines: usize,
 }
 
-impl Ahead {
+impl Prefetch {
     /// Bytes that come together.
     const LINE: usize = 64;
 

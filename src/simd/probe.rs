@@ -1,6 +1,7 @@
-//! Whether the units that multiply bytes and words add exactly, as `src/bounds/quads.rs` assumes: some thousand sums of each, once in a process.
+//! Whether the units that multiply bytes and words add exactly, as `src/bounds/int_dot.rs` assumes: some thousand sums of each,
+//! once in a process.
 
-use super::quads::{Dot, QuadTask, QuadUnit, added, added_words, packed};
+use super::int_dot::{Dot, DotTask, DotUnit, added, added_words, packed};
 use super::tiles::{self, SIDE, TOGETHER, Tiles};
 
 /// Number of lanes that are tried together: a multiple of every vector's.
@@ -20,7 +21,8 @@ impl Numbers {
         packed(std::array::from_fn(|_| if case % 3 == 1 { 255 } else { self.next() as u8 }))
     }
 
-    /// A lane of a centroid. In every fourth case all bytes are the largest or the least, so that pairs of products do not fit in 16 bits.
+    /// A lane of a centroid. In every fourth case all bytes are the largest or the least, so that pairs of products do not fit in
+    /// 16 bits.
     fn centroid(&mut self, case: usize) -> f32 {
         packed(std::array::from_fn(|_| match case % 4 {
             1 => 127,
@@ -31,7 +33,7 @@ impl Numbers {
 }
 
 /// The bytes of lanes of words may be any, as those of bytes.
-pub fn lanes(unit: QuadUnit) -> bool {
+pub fn lanes(unit: DotUnit) -> bool {
     let mut numbers = Numbers(1);
     let words = unit.is_for_words();
     (0..256).all(|case| {
@@ -48,10 +50,10 @@ pub fn lanes(unit: QuadUnit) -> bool {
 }
 
 /// Tiles must be the same bits as their emulation.
-pub fn tiles(unit: QuadUnit) -> bool {
+pub fn tiles(unit: DotUnit) -> bool {
     const ROWS: usize = tiles::STRIDE;
     // SAFETY: these are the only tiles of this thread, and the second ones are emulated.
-    let (tiles, emulated) = unsafe { (Tiles::new(unit), Tiles::new(QuadUnit::EmulatedTiles)) };
+    let (tiles, emulated) = unsafe { (Tiles::new(unit), Tiles::new(DotUnit::EmulatedTiles)) };
     let (Some(tiles), Some(emulated)) = (tiles, emulated) else { return false };
     let mut numbers = Numbers(2);
     (0..12).all(|case| {
@@ -79,14 +81,14 @@ struct Probe<'p> {
     words: bool,
 }
 
-impl QuadTask for Probe<'_> {
+impl DotTask for Probe<'_> {
     type Output = [f32; PROBED];
 
     #[inline(always)]
     fn run<V: Dot>(self) -> [f32; PROBED] {
         let mut found = [0.0; PROBED];
         for at in (0..PROBED).step_by(V::LANES) {
-            // SAFETY: LANES divides PROBED. `QuadUnit::run` enables the features.
+            // SAFETY: LANES divides PROBED. `DotUnit::run` enables the features.
             unsafe {
                 let sum = V::load(self.start.as_ptr().add(at));
                 let (x, c) = (V::load(self.x.as_ptr().add(at)), V::load(self.c.as_ptr().add(at)));

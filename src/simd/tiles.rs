@@ -4,7 +4,7 @@
 
 use std::marker::PhantomData;
 
-use super::quads::{QuadUnit, added_signed};
+use super::int_dot::{DotUnit, added_signed};
 
 /// Centroids, rows and lanes of a tile.
 pub const SIDE: usize = 16;
@@ -17,31 +17,32 @@ pub const TOGETHER: usize = 2 * SIDE;
 
 /// Tile registers that are ready for use in this thread.
 pub struct Tiles {
-    unit: QuadUnit,
+    unit: DotUnit,
     /// The registers are those of one thread.
     _thread: PhantomData<*mut ()>,
 }
 
 impl Tiles {
-    /// Prepares the tile registers of this thread. None for a unit that multiplies no tiles. Without the hardware, tiles are emulated.
+    /// Prepares the tile registers of this thread. None for a unit that multiplies no tiles. Without the hardware, tiles are
+    /// emulated.
     ///
     /// # Safety
     /// A thread must not have two of them at a time, unless one is emulated: whichever is dropped first releases the registers.
-    pub unsafe fn new(unit: QuadUnit) -> Option<Self> {
+    pub unsafe fn new(unit: DotUnit) -> Option<Self> {
         if !unit.is_tiled() {
             return None;
         }
         let unit = unit.or_emulated();
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if unit == QuadUnit::Amx {
+        if unit == DotUnit::Amx {
             // SAFETY: the unit is available.
             unsafe { amx::configure() };
         }
         Some(Self { unit, _thread: PhantomData })
     }
 
-    /// `sums[c][r] = sum over lanes of centroids[c] . rows[r]` for one tile of centroids or two, and for 32 of the 64 rows: those from `first` on, which
-    /// is 0 or 32. A lane is a quad of bytes with signs, and a sum the bits of an integer.
+    /// `sums[c][r] = sum over lanes of centroids[c] . rows[r]` for one tile of centroids or two, and for 32 of the 64 rows: those
+    /// from `first` on, which is 0 or 32. A lane is a quad of bytes with signs, and a sum the bits of an integer.
     ///
     /// - `rows`: `(lanes, 64)`, where lanes is a multiple of 16
     /// - `centroids`: `(tiles, lanes / 16, 16, 16)`: a block of lanes of a tile, and in it one centroid after the other
@@ -52,8 +53,9 @@ impl Tiles {
         assert!(lanes > 0 && lanes.is_multiple_of(SIDE) && rows.len() == lanes * STRIDE && first <= STRIDE - TOGETHER);
         assert!((1..=2).contains(&tiles) && sums.len() == tiles * SIDE * STRIDE && centroids.len() == tiles * SIDE * lanes);
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if self.unit == QuadUnit::Amx {
-            // SAFETY: `new` prepared the registers of this thread. The assertions bound what is read and written: 32 columns from `first` on.
+        if self.unit == DotUnit::Amx {
+            // SAFETY: `new` prepared the registers of this thread. The assertions bound what is read and written: 32 columns from
+            // `first` on.
             unsafe {
                 let (rows, sums) = (rows.as_ptr().add(first), sums.as_mut_ptr().add(first));
                 match tiles {
@@ -72,7 +74,7 @@ impl Tiles {
 impl Drop for Tiles {
     fn drop(&mut self) {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if self.unit == QuadUnit::Amx {
+        if self.unit == DotUnit::Amx {
             // SAFETY: the unit is available.
             unsafe { amx::release() };
         }
@@ -154,8 +156,9 @@ mod amx {
         has(24) && has(25) && palette.ebx == 8 << 16 | 64 && palette.ecx & 0xffff == SIDE as u32
     }
 
-    /// Asks the kernel for the tile registers. It grants them to the whole process for good, or says no. From then on it refuses stacks for signals
-    /// that are too small for these registers, and it says no where a thread has such a stack already. So only fits that use tiles ask.
+    /// Asks the kernel for the tile registers. It grants them to the whole process for good, or says no. From then on it refuses
+    /// stacks for signals that are too small for these registers, and it says no where a thread has such a stack already. So only
+    /// fits that use tiles ask.
     fn may_use_tiles() -> bool {
         const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
         const TILE_DATA: libc::c_long = 18;
@@ -166,25 +169,25 @@ mod amx {
     /// # Safety
     /// [`is_available`] must be true.
     pub unsafe fn configure() {
-        // SAFETY: the caller's. The instruction reads 64 bytes.
+        // SAFETY: the caller keeps the conditions of this function. The instruction reads 64 bytes.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, preserves_flags)) };
     }
 
     /// # Safety
     /// [`is_available`] must be true.
     pub unsafe fn release() {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the conditions of this function.
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
     }
 
     /// Two tiles of centroids by 32 rows.
     ///
     /// # Safety
-    /// [`configure`] ran in this thread. `rows`, `centroids` and `sums` are as in [`super::Tiles::multiply`], with `blocks` times 16 lanes,
-    /// and 32 rows are left.
+    /// [`configure`] ran in this thread. `rows`, `centroids` and `sums` are as in [`super::Tiles::multiply`], with `blocks` times
+    /// 16 lanes, and 32 rows are left.
     pub unsafe fn two_by_two(rows: *const f32, blocks: usize, centroids: *const f32, sums: *mut f32) {
-        // SAFETY: the caller's. In each round the loads read 16 lanes of 32 rows and of two tiles of centroids; the stores write 32 columns
-        // of 32 lines.
+        // SAFETY: the caller keeps the conditions of this function. In each round the loads read 16 lanes of 32 rows and of two
+        // tiles of centroids; the stores write 32 columns of 32 lines.
         unsafe {
             asm!(
                 "tilezero tmm0",
@@ -231,7 +234,7 @@ mod amx {
     /// # Safety
     /// As [`two_by_two`].
     pub unsafe fn one_by_two(rows: *const f32, blocks: usize, centroids: *const f32, sums: *mut f32) {
-        // SAFETY: the caller's. As in `two_by_two`, with one tile of centroids and 16 lines.
+        // SAFETY: the caller keeps the conditions of this function. As in `two_by_two`, with one tile of centroids and 16 lines.
         unsafe {
             asm!(
                 "tilezero tmm0",

@@ -20,7 +20,7 @@ use crate::statistics::{check_column_magnitudes, survey_rows};
 const DIGIT: u32 = 8;
 const VALUES: usize = 1 << DIGIT;
 
-/// One factor per feature, by passes over rows that may be anywhere. They have not arrived. `None` if nothing is scaled.
+/// One factor per feature, by passes over rows that may be anywhere. The rows are not transformed. `None` if nothing is scaled.
 ///
 /// # Errors
 /// [`KMeansError::InvalidOption`] for a factor of no column. Any error in the rows.
@@ -96,7 +96,8 @@ fn robust<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Vec<f
     memory::try_collected(quartiles.into_iter().enumerate().map(factor), FACTORS)
 }
 
-/// The values of two ranks in each column, over all kept rows. Finds their keys digit by digit, in one pass over the rows for each.
+/// The values of two ranks in each column, over all kept rows. Finds their keys digit by digit, in one pass over the rows for
+/// each.
 fn order_statistics<T: Float>(given: &dyn Given, ranks: [u64; 2], threads: usize) -> Result<Vec<[f64; 2]>> {
     let d = given.names().len();
     let digits = if T::IS_F32 { 32 } else { 64 } / DIGIT;
@@ -114,8 +115,8 @@ fn order_statistics<T: Float>(given: &dyn Given, ranks: [u64; 2], threads: usize
 /// How many values have each digit.
 pub type DigitCounts = [u64; VALUES];
 
-/// For both prefixes of each column: how many values of kept rows whose key begins with the prefix have each digit at `shift`. Rows
-/// are on the host.
+/// For both prefixes of each column: how many values of kept rows whose key begins with the prefix have each digit at `shift`.
+/// Rows are on the host.
 pub fn digits<T: Float>(parts: &[Part<'_, T>], prefixes: &[[u64; 2]], shift: u32, threads: usize) -> Result<Vec<DigitCounts>> {
     let counts = for_each_tile(parts, threads, &CountDigits { prefixes, shift })?;
     Ok(merge_columns(counts, |a, b| a.iter_mut().zip(b).for_each(|(a, b)| *a += b)))

@@ -8,7 +8,7 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::names::Names;
 use crate::input::tile::Part;
-use crate::input::transform::Arrival;
+use crate::input::transform::RowTransform;
 use crate::statistics::factors::{self, DigitCounts};
 use crate::statistics::refused::{self, Refused};
 
@@ -19,7 +19,7 @@ pub type BadCounts = [u64; 3];
 pub trait Given {
     fn names(&self) -> &Names;
     /// What happens to rows as they are read.
-    fn arrival(&self) -> Option<&Arrival>;
+    fn row_transform(&self) -> Option<&RowTransform>;
     fn is_weighted(&self) -> bool;
     /// The number of all rows. An error if there are too many, or if weights have another length.
     fn count(&self) -> Result<u64>;
@@ -46,8 +46,8 @@ impl<T: Float> Given for HostRows<'_, '_, T> {
         self.0[0].features.names()
     }
 
-    fn arrival(&self) -> Option<&Arrival> {
-        self.0[0].features.arrival()
+    fn row_transform(&self) -> Option<&RowTransform> {
+        self.0[0].features.row_transform()
     }
 
     fn is_weighted(&self) -> bool {
@@ -114,7 +114,7 @@ pub fn check_overflow(given: &dyn Given) -> Result<()> {
 }
 
 /// The error that counts the bad values of the first bad column as the caller gave it. Weights come last, then rows that are
-/// bad only after their arrival. If there is no memory to look, that error instead.
+/// bad only after their transformation. If there is no memory to look, that error instead.
 pub fn count_bad(given: &dyn Given) -> KMeansError {
     try_count_bad(given).unwrap_or_else(|error| error)
 }

@@ -43,7 +43,7 @@ const MAX_ROWS: u64 = 1 << 36;
 
 /// What the fit knows about its data.
 #[derive(Debug, Clone)]
-pub struct Prepared {
+pub struct Statistics {
     /// Number of kept rows.
     pub n: u64,
     /// Number of kept rows of positive weight.
@@ -67,7 +67,7 @@ pub struct Prepared {
     pub metric: Metric,
 }
 
-impl Prepared {
+impl Statistics {
     /// The largest magnitude of the rows of positive weight.
     pub fn extent(&self) -> f64 {
         self.lows.iter().chain(&self.highs).fold(0.0, |m, v| m.max(v.abs()))
@@ -78,12 +78,12 @@ impl Prepared {
 ///
 /// # Errors
 /// Any error in the values: see [`KMeansError`].
-pub fn prepare<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Prepared> {
-    prepare_by(&mut HostPasses::new(parts, params.execution.threads), params)
+pub fn gather<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Statistics> {
+    gather_by(&mut HostPasses::new(parts, params.execution.threads), params)
 }
 
-/// As [`prepare`], with passes over rows that may be anywhere.
-pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Prepared> {
+/// As [`gather`], with passes over rows that may be anywhere.
+pub fn gather_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Statistics> {
     let (survey, n) = surveyed(passes, params)?;
     let weighted = passes.given().is_weighted();
     let weights = (weighted && survey.largest_weight > 0.0).then(|| WeightScale::new(survey.largest_weight));
@@ -105,7 +105,7 @@ pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resu
     let metric = params.space.metric;
     let s = diameter(metric, &box_highs, &box_lows);
     let variance = if params.stopping.tol > 0.0 { variance(passes, &lows, &highs, survey.positive)? } else { 0.0 };
-    Ok(Prepared {
+    Ok(Statistics {
         n,
         n_positive: survey.positive,
         distances: DistanceScale::new(s, weights.map_or(1.0, |w| w.largest)),

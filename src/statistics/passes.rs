@@ -8,7 +8,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::input::tile::{Part, WeightScale};
 
-/// The rows of a fit, and the passes over them that [`super::prepare_by`] needs.
+/// The rows of a fit, and the passes over them that [`super::gather_by`] needs.
 ///
 /// All results but the sums of [`Extent`] are extrema, counts and integer sums. So every implementation gets the same results.
 pub trait Passes<T: Float> {

@@ -42,10 +42,10 @@ impl Refused {
 pub fn refused<T: Float>(parts: &[Part<'_, T>]) -> Result<Refused> {
     let mut found = Refused::default();
     for_each_scaled(parts, false, |tile, part, _| {
-        let Some(arrival) = part.features.arrival() else { return };
-        let bad = (0..arrival.factors().len()).find(|f| tile.column(*f).iter().any(|x| !x.is_finite()));
+        let Some(row_transform) = part.features.row_transform() else { return };
+        let bad = (0..row_transform.factors().len()).find(|f| tile.column(*f).iter().any(|x| !x.is_finite()));
         found.overflow = found.overflow.or(bad);
-        if arrival.directions() {
+        if row_transform.directions() {
             let zero = |r: &usize| tile.x.chunks_exact(tile.stride).all(|column| column[*r].to_f64() == 0.0);
             found.zero_rows += (0..tile.rows).filter(zero).count() as u64;
         }
@@ -53,12 +53,13 @@ pub fn refused<T: Float>(parts: &[Part<'_, T>]) -> Result<Refused> {
     Ok(found)
 }
 
-/// Refuses columns that hold other values than zero, but nothing else after they were scaled. `survey` is that of the arrived rows.
+/// Refuses columns that hold other values than zero, but nothing else after they were scaled. `survey` is that of the transformed
+/// rows.
 ///
 /// # Errors
 /// [`KMeansError::ScaledOutOfRange`], [`KMeansError::NoMemory`].
 pub fn check_vanished(given: &dyn Given, survey: &Survey) -> Result<()> {
-    let scaled = given.arrival().is_some_and(|arrival| !arrival.factors().is_empty());
+    let scaled = given.row_transform().is_some_and(|row_transform| !row_transform.factors().is_empty());
     if !scaled || survey.columns.iter().all(|column| column.largest > 0.0) {
         return Ok(());
     }
@@ -85,7 +86,7 @@ pub fn nonzero<T: Float>(parts: &[Part<'_, T>]) -> Result<Vec<[bool; 2]>> {
 
 fn out_of_range(given: &dyn Given, f: usize, how: &'static str) -> KMeansError {
     let column = given.names().get(f).unwrap_or_default();
-    let factor = given.arrival().and_then(|arrival| arrival.factors().get(f)).copied().unwrap_or(1.0);
+    let factor = given.row_transform().and_then(|row_transform| row_transform.factors().get(f)).copied().unwrap_or(1.0);
     KMeansError::ScaledOutOfRange { column, factor, how }
 }
 
@@ -101,7 +102,7 @@ fn for_each_scaled<T: Float>(
     let mut tile = Tile::<T>::new(d, TILE)?;
     let mut before = memory::zeroed(d, FACTORS)?;
     for part in parts {
-        let raw = Part { features: part.features.arriving(None), ..part.clone() };
+        let raw = Part { features: part.features.transformed_by(None), ..part.clone() };
         let n = part.features.n_rows();
         for start in (0..n).step_by(TILE) {
             tile.load_checked(&raw, start..(start + TILE).min(n));
@@ -110,8 +111,8 @@ fn for_each_scaled<T: Float>(
             }
             let (rows, stride) = (tile.rows, tile.stride);
             before.iter_mut().enumerate().for_each(|(f, any)| *any = tile.column(f).iter().any(|x| x.to_f64() != 0.0));
-            if let Some(arrival) = part.features.arrival() {
-                arrival.scale(rows, stride, &mut tile.x);
+            if let Some(row_transform) = part.features.row_transform() {
+                row_transform.scale(rows, stride, &mut tile.x);
             }
             visit(&tile, part, &before);
         }

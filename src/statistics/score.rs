@@ -3,7 +3,7 @@
 use super::given::first_negative_weight;
 use super::passes::Passes;
 use super::survey::check_weight_range;
-use super::{Prepared, check_magnitude, diameter};
+use super::{Statistics, check_magnitude, diameter};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -59,7 +59,7 @@ pub fn centroid_extents<T: Float>(centroids: &[T], d: usize) -> Result<[Vec<f64>
 /// # Errors
 /// [`KMeansError::NegativeWeight`], [`KMeansError::NoPositiveWeight`], [`KMeansError::WeightOutOfRange`],
 /// [`KMeansError::WeightRangeTooWide`] or [`KMeansError::MagnitudeOutOfRange`].
-pub fn survey_score<T: Float>(passes: &mut dyn Passes<T>, centroids: &[T], d: usize, metric: Metric) -> Result<Prepared> {
+pub fn survey_score<T: Float>(passes: &mut dyn Passes<T>, centroids: &[T], d: usize, metric: Metric) -> Result<Statistics> {
     let (n, weighted) = (passes.given().count()?, passes.given().is_weighted());
     let mut survey = passes.survey()?;
     if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(&*passes.given())).flatten() {
@@ -81,7 +81,7 @@ pub fn survey_score<T: Float>(passes: &mut dyn Passes<T>, centroids: &[T], d: us
     if let Some(scale) = scales.weights {
         passes.round_weights(scale)?;
     }
-    Ok(Prepared {
+    Ok(Statistics {
         n: n - survey.bad,
         n_positive: survey.positive,
         lows,

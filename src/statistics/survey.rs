@@ -227,9 +227,9 @@ pub fn negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Result<Option<(u64, f
     Ok(None)
 }
 
-/// Refuses weights if more than one in 1,000 is below 2^-43 of the largest. `w^` keeps 53 bits below the largest weight, so these
-/// weights would keep fewer than ten bits. `smallest` and `largest` are taken over the `positive` positive weights of kept rows.
-/// `below` counts the weights below a bound.
+/// Refuses weights if more than one in 1,000 is below 2^-43 of the largest. `w^` keeps 53 bits below the largest weight, so such
+/// small weights would keep fewer than ten bits. `smallest` and `largest` are taken over the `positive` positive weights of kept
+/// rows. `below` counts the weights below a bound.
 ///
 /// # Errors
 /// [`KMeansError::WeightRangeTooWide`].
@@ -270,7 +270,7 @@ pub fn bad_counts<T: Float>(parts: &[Part<'_, T>]) -> Result<Vec<BadCounts>> {
     let mut tile = Tile::<T>::new(d, TILE)?;
     let mut nulls = memory::zeroed::<bool>((d + 1) * TILE, WHAT)?;
     for part in parts {
-        let (n, raw) = (part.features.n_rows(), part.features.arriving(None));
+        let (n, raw) = (part.features.n_rows(), part.features.transformed_by(None));
         for start in (0..n).step_by(TILE) {
             let range = start..(start + TILE).min(n);
             nulls.fill(false);

@@ -20,7 +20,8 @@ pub trait Visit<T>: Sync {
     type Learnt: Send;
     /// The result of no rows.
     fn nothing(&self) -> Result<Self::Learnt>;
-    /// Learns from some rows of a part where they lie, if that is possible: from all of them, or from none. Returns whether it did.
+    /// Learns from some rows of a part where they lie, if that is possible: from all of them, or from none. Returns whether it
+    /// did.
     #[inline(always)]
     fn visit_in_place(&self, _learnt: &mut Self::Learnt, _part: &Part<'_, T>, _range: Range<usize>) -> bool {
         false

@@ -41,11 +41,11 @@ fn rows_become_candidates_by_their_distances() {
     let data = six();
     let weights = data.weights.clone().unwrap();
     let estimator = KMeans::new(2);
-    let prepared = data.prepared(&estimator);
+    let statistics = data.statistics(&estimator);
     let params = estimator.validate(1).unwrap();
-    let mut session = on_cpu(&data, &prepared, &params, &[0, 6], InstructionSet::detect());
+    let mut session = on_cpu(&data, &statistics, &params, &[0, 6], InstructionSet::detect());
     session.start_draws().unwrap();
-    let total = session.take_seeds(&[3.0], prepared.distances).unwrap();
+    let total = session.take_seeds(&[3.0], statistics.distances).unwrap();
     let distances: Vec<f64> = data.x.iter().zip(&weights).map(|(x, w)| w * (x - 3.0).powi(2)).collect();
     let sum: f64 = distances.iter().sum();
     let (trials, expected) = (20_000u32, 2u32);
@@ -83,14 +83,14 @@ fn rows_become_candidates_by_their_distances() {
 /// How often each two rows are the two centroids, in order.
 fn counts_of_pairs(estimator: &KMeans, trials: u64) -> Vec<u32> {
     let data = six();
-    let prepared = data.prepared(estimator);
+    let statistics = data.statistics(estimator);
     let params = estimator.validate(1).unwrap();
-    let mut session = on_cpu(&data, &prepared, &params, &[0, 6], InstructionSet::detect());
+    let mut session = on_cpu(&data, &statistics, &params, &[0, 6], InstructionSet::detect());
     let mut counts = vec![0u32; 36];
     for number in 0..trials {
         let estimator = estimator.clone().seed(number / 4);
         let params = estimator.validate(1).unwrap();
-        let seeds = seed(session.as_mut(), &params, &prepared, (number % 4) as u32).unwrap();
+        let seeds = seed(session.as_mut(), &params, &statistics, (number % 4) as u32).unwrap();
         let row = |value: f64| data.x.iter().position(|x| *x == value).unwrap();
         counts[row(seeds[0]) * 6 + row(seeds[1])] += 1;
     }
@@ -189,13 +189,13 @@ fn samples_hold_every_row_equally_often() {
     let data = Data { x, weights: Some((0..20).map(|i| f64::from(i % 4) * 0.3).collect()), d: 1 };
     for init in [Init::KMeansPlusPlus, Init::Random, Init::KMeansParallel, Init::AfkMc2, Init::Optimal] {
         let estimator = KMeans::new(1).init(init).init_sample(Some(1));
-        let prepared = data.prepared(&estimator);
+        let statistics = data.statistics(&estimator);
         let params = estimator.validate(1).unwrap();
-        let mut session = on_cpu(&data, &prepared, &params, &[0, 20], InstructionSet::detect());
+        let mut session = on_cpu(&data, &statistics, &params, &[0, 20], InstructionSet::detect());
         let mut counts = vec![0u32; 20];
         for number in 0..3_000 {
             let estimator = estimator.clone().seed(number);
-            let seeds = seed(session.as_mut(), &estimator.validate(1).unwrap(), &prepared, 0).unwrap();
+            let seeds = seed(session.as_mut(), &estimator.validate(1).unwrap(), &statistics, 0).unwrap();
             counts[seeds[0] as usize] += 1;
         }
         let expected: Vec<f64> = (0..20).map(|i| if i % 4 == 0 { 0.0 } else { 200.0 }).collect();

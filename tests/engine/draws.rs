@@ -5,7 +5,7 @@ use polars_kmeans::backend::{DrawBy, Draws, Picked, Sample, Sampled};
 use polars_kmeans::exact::distances::DistanceScale;
 use polars_kmeans::exact::reference;
 use polars_kmeans::exact::rng::{below, philox};
-use polars_kmeans::statistics::Prepared;
+use polars_kmeans::statistics::Statistics;
 use polars_kmeans::{Float, KMeans};
 
 use crate::data::{Random, rows};
@@ -15,7 +15,7 @@ use crate::sessions::{Data, every_way};
 /// The draw weights of all rows, computed one by one.
 struct Direct<'a, T> {
     data: &'a Data<T>,
-    prepared: &'a Prepared,
+    statistics: &'a Statistics,
     /// `w^` of each row.
     weights: Vec<f64>,
     /// Distance of each row to the nearest centroid taken.
@@ -23,10 +23,10 @@ struct Direct<'a, T> {
 }
 
 impl<'a, T: Float> Direct<'a, T> {
-    fn new(data: &'a Data<T>, prepared: &'a Prepared) -> Self {
-        let round = |w: f64| prepared.weights.map_or(1.0, |scale| scale.round(w));
+    fn new(data: &'a Data<T>, statistics: &'a Statistics) -> Self {
+        let round = |w: f64| statistics.weights.map_or(1.0, |scale| scale.round(w));
         let weights = (0..data.rows()).map(|i| round(data.weights.as_ref().map_or(1.0, |w| w[i]))).collect();
-        Self { data, prepared, weights, nearest: vec![f64::INFINITY; data.rows()] }
+        Self { data, statistics, weights, nearest: vec![f64::INFINITY; data.rows()] }
     }
 
     fn row(&self, i: usize) -> &[T] {
@@ -35,7 +35,7 @@ impl<'a, T: Float> Direct<'a, T> {
 
     /// The integer of `w^`.
     fn integer(&self, i: usize) -> u128 {
-        self.prepared.weights.map_or(1, |scale| scale.integer(self.weights[i]) as u128)
+        self.statistics.weights.map_or(1, |scale| scale.integer(self.weights[i]) as u128)
     }
 
     fn take(&mut self, centroids: &[T]) {
@@ -228,9 +228,9 @@ fn check<T: Float>(kind: &str, shape: [usize; 2], weighted: bool, seeds: [usize;
     let data: Data<T> = data(kind, shape, weighted, random);
     // Labels of one byte, so that several seeds share a number where rows stream.
     let estimator = KMeans::new(5);
-    let prepared = data.prepared(&estimator);
+    let statistics = data.statistics(&estimator);
     let batches: Vec<Vec<T>> = seeds.iter().map(|&count| some(&data, count, random)).collect();
-    let base = prepared.distances;
+    let base = statistics.distances;
     let finer = base.finer(1 << 40, 1).unwrap_or(base);
     let questions = Questions {
         scales: [base, finer],
@@ -249,11 +249,11 @@ fn check<T: Float>(kind: &str, shape: [usize; 2], weighted: bool, seeds: [usize;
             by_values: false,
         },
     };
-    let expected = questions.answer(Direct::new(&data, &prepared));
+    let expected = questions.answer(Direct::new(&data, &statistics));
     let drawn: usize = expected.samples.iter().map(|sampled| sampled.rows.len()).sum();
     assert!(drawn > 100 && drawn < 3 * shape[0], "{drawn} of {shape:?}");
     assert!(expected.samples[1].rows.len() > 40 + 6 * 7 + 64, "more rows are drawn than a list for 40 has room for");
-    every_way(&data, &prepared, &estimator, |what, session| {
+    every_way(&data, &statistics, &estimator, |what, session| {
         let answers = questions.ask(session);
         assert_eq!(answers, expected, "{kind}, {shape:?}, {}, weights: {weighted}, {what}", T::NAME);
     });
@@ -278,10 +278,10 @@ fn a_certain_row_is_always_in_the_sample() {
     x[1_234] = 5.0;
     let data = Data { x, weights: None, d: 1 };
     let estimator = KMeans::new(1);
-    let prepared = data.prepared(&estimator);
-    every_way(&data, &prepared, &estimator, |what, session| {
+    let statistics = data.statistics(&estimator);
+    every_way(&data, &statistics, &estimator, |what, session| {
         session.start_draws().unwrap();
-        let total = session.take_seeds(&[1.0], prepared.distances).unwrap();
+        let total = session.take_seeds(&[1.0], statistics.distances).unwrap();
         for seed in 0..20 {
             let sample = Sample { seed, restart: 0, round: 255, total, expected: 1, first: 0, by_values: false };
             assert_eq!(session.sample(&sample).unwrap(), Sampled { rows: vec![1_234], values: vec![5.0] }, "{what}");

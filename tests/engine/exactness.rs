@@ -184,7 +184,7 @@ pub fn check_arriving<T: Engine>(task: &Task<T>, scaling: &Scaling, what: &str) 
         Start::AfkMc2 { chain } => estimator.chain_length(chain),
         _ => estimator,
     };
-    let (arrived, factors) = oracle::arrive(task, scaling);
+    let (arrived, factors) = oracle::transform(task, scaling);
     let x = task.rows.concat();
     let features = Features::from_rows(&x, task.rows[0].len()).unwrap();
     let weights = task.weights.as_ref().map(|w| Column::from_slice(w));

@@ -24,7 +24,7 @@ fn of_session<T: Engine>(mut session: Box<dyn Session<T> + '_>, start: &[T], lim
     session.reset().unwrap();
     let advanced = session.advance(&mut centroids, stop, limit, &mut Watch::default()).unwrap();
     assert_eq!(advanced.assigned, None);
-    assert!(advanced.done.iter().all(|done| done.effort.settled.is_some()));
+    assert!(advanced.done.iter().all(|done| done.work_counts.settled.is_some()));
     let iterations = advanced.done.iter().map(|done| (done.changed, done.shift.to_bits())).collect();
     session.assign(&centroids, false).unwrap();
     let sizes = session.sizes().unwrap();
@@ -43,18 +43,18 @@ fn check<T: Engine>(kind: &str, [n, d, k]: [usize; 3], weighted: bool, repeated:
     let estimator = KMeans::new(k).init(Init::Given(start.clone())).tol(0.0).max_iter(limit);
     let expected = of_fit(&data, &estimator);
     let start: Vec<T> = start.into_iter().map(T::from_f64).collect();
-    let prepared = data.prepared(&estimator);
+    let statistics = data.statistics(&estimator);
     let what = format!("{kind}, n {n}, d {d}, k {k}, {}, weights: {weighted}", T::NAME);
     for cuts in [&[0, n / 2, n][..], &[0, 64, 65, n / 3, n]] {
         let params = estimator.validate(d).unwrap();
-        let session = on_cpu(&data, &prepared, &params, cuts, InstructionSet::detect());
+        let session = on_cpu(&data, &statistics, &params, cuts, InstructionSet::detect());
         assert_eq!(of_session(session, &start, limit), expected, "{what}, on the CPU");
     }
     #[cfg(feature = "cuda")]
     if crate::data::gpu().is_some() {
         for (cuts, chunk) in [(&[0, n / 2, n][..], None), (&[0, n / 4, n / 2, n], None), (&[0, n / 2, n], Some(1_024))] {
             let params = estimator.validate(d).unwrap();
-            let session = crate::sessions::on_gpu(&data, &prepared, &params, cuts, chunk);
+            let session = crate::sessions::on_gpu(&data, &statistics, &params, cuts, chunk);
             assert_eq!(of_session(session, &start, limit), expected, "{what}, on the GPU in chunks of {chunk:?}");
         }
     }

@@ -1,10 +1,5 @@
 //! Compares the engine with an oracle that shares no code with it. It works on slices, without Polars.
 
-mod arrival;
-#[cfg(feature = "cuda")]
-mod bounded;
-#[cfg(feature = "cuda")]
-mod cells;
 #[cfg(feature = "cuda")]
 #[path = "../common/child.rs"]
 mod child;
@@ -22,9 +17,11 @@ mod gpu;
 #[cfg(feature = "cuda")]
 mod gpu_tables;
 mod gpus;
+#[cfg(feature = "cuda")]
+mod grid;
+mod groups;
 mod half;
 mod joined;
-mod near;
 #[cfg(feature = "cuda")]
 mod no_memory;
 mod oracle;
@@ -52,4 +49,7 @@ mod tensor;
 mod tensor_data;
 #[cfg(feature = "cuda")]
 mod tensor_predictions;
+mod transform;
 mod traps;
+#[cfg(feature = "cuda")]
+mod yinyang;

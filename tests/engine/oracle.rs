@@ -1,8 +1,8 @@
 //! A k-means written straight from the contract, in big integers. It is slow. It shares only two things with the engine: the
 //! reference distance and the Philox block. These have tests of their own.
 
-mod arrival;
 mod seeds;
+mod transform;
 
 pub use seeds::hash_of;
 
@@ -10,8 +10,8 @@ use num_bigint::{BigInt, Sign};
 use polars_kmeans::Float;
 use polars_kmeans::exact::reference;
 
-pub use self::arrival::{Scaling, arrive};
-use self::arrival::{column_variance, direction};
+pub use self::transform::{Scaling, transform};
+use self::transform::{column_variance, direction};
 
 /// `value = integer * 2^exponent`, exactly.
 fn decode(x: f64) -> (BigInt, i32) {
@@ -111,7 +111,7 @@ pub struct Task<T> {
     pub tol: f64,
     pub tol_labels: f64,
     pub seed: u64,
-    /// Whether centroids are normalised. The rows have arrived: see [`arrive`].
+    /// Whether centroids are normalised. The rows have arrived: see [`transform`].
     pub cosine: bool,
 }
 

@@ -5,7 +5,7 @@ use polars_kmeans::backend::cpu::CpuSession;
 use polars_kmeans::backend::{Draws, Joined, Session};
 use polars_kmeans::exact::distances::{DistanceScale, DistanceSum};
 use polars_kmeans::exact::reference;
-use polars_kmeans::statistics::{Prepared, prepare};
+use polars_kmeans::statistics::{Statistics, gather};
 use polars_kmeans::{Float, KMeans, NullPolicy};
 
 use crate::data::{KINDS, Random, rows};
@@ -41,10 +41,10 @@ struct Plain<'a, T> {
 }
 
 impl<'a, T: Float> Plain<'a, T> {
-    fn new(data: &'a Data<T>, prepared: &Prepared) -> Self {
+    fn new(data: &'a Data<T>, statistics: &Statistics) -> Self {
         let kept = |x: &[T]| x.iter().all(|x| x.to_f64().is_finite());
         let all = data.x.chunks_exact(data.d).enumerate();
-        let weight = |i: usize| match (prepared.weights, &data.weights) {
+        let weight = |i: usize| match (statistics.weights, &data.weights) {
             (Some(scale), Some(weights)) => (scale.round(weights[i]), scale.integer(scale.round(weights[i])) as u128),
             _ => (1.0, 1),
         };
@@ -146,17 +146,18 @@ fn check<T: Float>(kind: &str, shape: [usize; 3], weighted: bool, nulls: bool) {
         // The first part is too small for an order of its own.
         let cuts = if in_parts { vec![0, n / 30, n] } else { vec![0, n] };
         let mut parts = data.parts(&cuts);
-        let prepared = match prepare(&mut parts, &params) {
-            Ok(prepared) => prepared,
+        let statistics = match gather(&mut parts, &params) {
+            Ok(statistics) => statistics,
             Err(error) => panic!("{kind}, {shape:?}: {error}"),
         };
-        let expected = expected.get_or_insert_with(|| seeding(&mut Plain::new(&data, &prepared), shape, prepared.distances));
+        let expected =
+            expected.get_or_insert_with(|| seeding(&mut Plain::new(&data, &statistics), shape, statistics.distances));
         let sessions: Vec<Box<dyn Session<T> + '_>> = parts
             .into_iter()
-            .map(|part| Box::new(CpuSession::new(part, &prepared, k, threads, set).unwrap()) as Box<dyn Session<T>>)
+            .map(|part| Box::new(CpuSession::new(part, &statistics, k, threads, set).unwrap()) as Box<dyn Session<T>>)
             .collect();
-        let mut session = Joined::new(sessions, &prepared, 1).unwrap();
-        let answers = seeding(&mut (&mut session as &mut dyn Session<T>), shape, prepared.distances);
+        let mut session = Joined::new(sessions, &statistics, 1).unwrap();
+        let answers = seeding(&mut (&mut session as &mut dyn Session<T>), shape, statistics.distances);
         assert_eq!(answers, *expected, "{kind}, {shape:?}, {}, {threads} threads, {set:?}", T::NAME);
     }
 }

@@ -52,14 +52,14 @@ fn check<T: Engine>(kind: &str, [n, d, k]: [usize; 3], weighted: bool, chunk: Op
     });
     let data = Data { x, weights, d };
     let estimator = KMeans::new(k).seed(random.next());
-    let prepared = data.prepared(&estimator);
+    let statistics = data.statistics(&estimator);
     let params = estimator.validate(d).unwrap();
     let cuts = [0, n];
     let restart = random.below(3) as u32;
-    let mut session = on_cpu(&data, &prepared, &params, &cuts, InstructionSet::detect());
-    let on_host = seed(session.as_mut(), &params, &prepared, restart);
-    let mut session = on_gpu(&data, &prepared, &params, &cuts, chunk);
-    let on_device = seed(session.as_mut(), &params, &prepared, restart);
+    let mut session = on_cpu(&data, &statistics, &params, &cuts, InstructionSet::detect());
+    let on_host = seed(session.as_mut(), &params, &statistics, restart);
+    let mut session = on_gpu(&data, &statistics, &params, &cuts, chunk);
+    let on_device = seed(session.as_mut(), &params, &statistics, restart);
     let bits = |seeds: polars_kmeans::Result<Vec<T>>| {
         seeds.map(|seeds| seeds.iter().map(|v| v.to_f64().to_bits()).collect::<Vec<_>>()).map_err(|error| error.to_string())
     };

@@ -96,15 +96,15 @@ fn check_every_way<T: Engine>(kind: &str, [n, d]: [usize; 2], weighted: bool, es
     weights[0] = 9.0;
     weights[n - 1] = 9.0;
     let data = Data { x, weights: weighted.then_some(weights), d };
-    let prepared = data.prepared(estimator);
+    let statistics = data.statistics(estimator);
     let params = estimator.validate(d).unwrap();
     let bits = |session: &mut dyn Draws<T>| -> Vec<Vec<u64>> {
         let seeds =
-            |restart| seed(session, &params, &prepared, restart).unwrap().iter().map(|x| x.to_f64().to_bits()).collect();
+            |restart| seed(session, &params, &statistics, restart).unwrap().iter().map(|x| x.to_f64().to_bits()).collect();
         [0, 1].map(seeds).into()
     };
-    let expected = bits(on_cpu(&data, &prepared, &params, &[0, n], InstructionSet::detect()).as_mut());
-    every_way(&data, &prepared, estimator, |what, session| {
+    let expected = bits(on_cpu(&data, &statistics, &params, &[0, n], InstructionSet::detect()).as_mut());
+    every_way(&data, &statistics, estimator, |what, session| {
         assert!(bits(session) == expected, "{kind}, {n} x {d}, {}, weights: {weighted}, {what}, {estimator:?}", T::NAME);
     });
 }

@@ -5,7 +5,7 @@ use polars_kmeans::backend::cpu::CpuSession;
 use polars_kmeans::backend::{Joined, Session};
 use polars_kmeans::base::params::Params;
 use polars_kmeans::input::tile::Part;
-use polars_kmeans::statistics::{Prepared, prepare};
+use polars_kmeans::statistics::{Statistics, gather};
 use polars_kmeans::{Column, Features, Float, KMeans};
 
 /// Rows of `d` features, row-major, with their weights.
@@ -31,27 +31,27 @@ impl<T: Float> Data<T> {
     }
 
     /// What a fit knows about all rows.
-    pub fn prepared(&self, estimator: &KMeans) -> Prepared {
-        prepare(&mut self.parts(&[0, self.rows()]), &estimator.validate(self.d).unwrap()).unwrap()
+    pub fn statistics(&self, estimator: &KMeans) -> Statistics {
+        gather(&mut self.parts(&[0, self.rows()]), &estimator.validate(self.d).unwrap()).unwrap()
     }
 }
 
 /// A session on the CPU for each part, joined if there are several.
 pub fn on_cpu<'a, T: Float>(
     data: &'a Data<T>,
-    prepared: &'a Prepared,
+    statistics: &'a Statistics,
     params: &Params<'_>,
     cuts: &[usize],
     set: InstructionSet,
 ) -> Box<dyn Session<T> + 'a> {
     let session = |part| -> Box<dyn Session<T> + 'a> {
-        Box::new(CpuSession::new(part, prepared, params.k, params.execution.threads, set).unwrap())
+        Box::new(CpuSession::new(part, statistics, params.k, params.execution.threads, set).unwrap())
     };
-    joined(data.parts(cuts).into_iter().map(session).collect(), prepared)
+    joined(data.parts(cuts).into_iter().map(session).collect(), statistics)
 }
 
-fn joined<'a, T: Float>(mut sessions: Vec<Box<dyn Session<T> + 'a>>, prepared: &'a Prepared) -> Box<dyn Session<T> + 'a> {
-    if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Joined::new(sessions, prepared, 2).unwrap()) }
+fn joined<'a, T: Float>(mut sessions: Vec<Box<dyn Session<T> + 'a>>, statistics: &'a Statistics) -> Box<dyn Session<T> + 'a> {
+    if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Joined::new(sessions, statistics, 2).unwrap()) }
 }
 
 /// A session on the GPU for each part, joined if there are several. With `chunk`, the rows stream in chunks of so many rows. All
@@ -59,7 +59,7 @@ fn joined<'a, T: Float>(mut sessions: Vec<Box<dyn Session<T> + 'a>>, prepared: &
 #[cfg(feature = "cuda")]
 pub fn on_gpu<'a, T: Float>(
     data: &'a Data<T>,
-    prepared: &'a Prepared,
+    statistics: &'a Statistics,
     params: &Params<'_>,
     cuts: &[usize],
     chunk: Option<u64>,
@@ -67,7 +67,7 @@ pub fn on_gpu<'a, T: Float>(
     use polars_kmeans::Strategy;
     use polars_kmeans::backend::chunking::Chunking;
     use polars_kmeans::backend::cuda::{CudaSession, DevicePasses, Gpu};
-    use polars_kmeans::statistics::prepare_by;
+    use polars_kmeans::statistics::gather_by;
 
     let devices = polars_kmeans::devices().unwrap();
     let device = devices.iter().find(|device| device.usable).unwrap();
@@ -78,18 +78,20 @@ pub fn on_gpu<'a, T: Float>(
         let mut part = [part];
         let mut passes = DevicePasses::new(&gpu.queue().unwrap(), &mut part, chunking);
         // This sends the rows. Their own facts are not those of all rows, except for the scale of the weights.
-        let own = prepare_by(&mut passes, params).unwrap();
-        assert_eq!(own.weights, prepared.weights);
-        Box::new(CudaSession::new(passes.into_chunks().unwrap(), &[], prepared, params, Strategy::Default, true, None).unwrap())
+        let own = gather_by(&mut passes, params).unwrap();
+        assert_eq!(own.weights, statistics.weights);
+        Box::new(
+            CudaSession::new(passes.into_chunks().unwrap(), &[], statistics, params, Strategy::Default, true, None).unwrap(),
+        )
     };
-    joined(data.parts(cuts).into_iter().map(session).collect(), prepared)
+    joined(data.parts(cuts).into_iter().map(session).collect(), statistics)
 }
 
 /// Sessions over the same rows in every way: whole and in parts, on the CPU and, where there is one, on the GPU. `check` gets what
 /// the way is called.
 pub fn every_way<T: Float>(
     data: &Data<T>,
-    prepared: &Prepared,
+    statistics: &Statistics,
     estimator: &KMeans,
     mut check: impl FnMut(&str, &mut dyn Session<T>),
 ) {
@@ -102,7 +104,7 @@ pub fn every_way<T: Float>(
         for cuts in cuts {
             for set in [InstructionSet::detect(), InstructionSet::Portable] {
                 let what = format!("{threads} threads, {} parts, {set:?}", cuts.len() - 1);
-                check(&what, on_cpu(data, prepared, &params, cuts, set).as_mut());
+                check(&what, on_cpu(data, statistics, &params, cuts, set).as_mut());
             }
         }
     }
@@ -112,7 +114,7 @@ pub fn every_way<T: Float>(
         for (cuts, chunk) in [(&whole[..], None), (&whole, Some(1_024)), (&[0, n / 3, n], None), (&[0, n / 3, n], Some(2_048))]
         {
             let what = format!("on the GPU, {} parts, in chunks of {chunk:?}", cuts.len() - 1);
-            check(&what, on_gpu(data, prepared, &params, cuts, chunk).as_mut());
+            check(&what, on_gpu(data, statistics, &params, cuts, chunk).as_mut());
         }
     }
 }

@@ -1,16 +1,16 @@
 //! Finds the labels of one tile: first the filter, then reference distances for the rows that the filter leaves open.
 
+mod groups;
 mod in_place;
-mod near;
-mod quads;
+mod int_dot;
 
-pub use self::near::NearRows;
-pub use self::quads::QuadBlock;
+pub use self::groups::GroupRows;
+pub use self::int_dot::DotBlock;
 use super::centroids::CentroidTable;
 use super::difference::{Found, assign_difference};
 use super::distances::own_distances;
 use super::filter::{DifferenceTable, Filter, Form, ProductTable};
-use super::product::{self, ProductScratch, Soon};
+use super::product::{self, PrefetchNext, ProductScratch};
 use super::settle::Open;
 use crate::backend::cpu::deltas::Moved;
 use crate::base::error::Result;
@@ -49,7 +49,7 @@ pub struct TwoNearest {
     pub nearest: Vec<f64>,
     /// The distance to the nearest other centroid. Infinite if there is one cluster.
     pub second: Vec<f64>,
-    /// The other one of the two nearest centroids, where the filter is sure which two these are.
+    /// The other one of the two nearest centroids, where the filter is sure which two centroids are nearest.
     others: Vec<u32>,
 }
 
@@ -127,7 +127,7 @@ impl Assigner {
                 open.push_all(found.contested.drain(..));
             }
             (Filter::Product(copies), _, Some(product)) => {
-                label_products::<V, T>(product, tile.values(), tile.rows, (copies, table), Soon::Nothing, found, open);
+                label_products::<V, T>(product, tile.values(), tile.rows, (copies, table), PrefetchNext::Nothing, found, open);
             }
             _ => {
                 for r in 0..tile.rows {
@@ -174,9 +174,16 @@ impl Assigner {
             (Filter::Product(copies), _, Some(product)) if table.k > 1 => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
                     let rows = first..tile.rows.min(first + product::ROWS);
-                    product.find_reach::<V, T, true>(tile.values(), rows.clone(), copies, table.k, None, Soon::Nothing);
+                    product.find_candidates::<V, T, true>(
+                        tile.values(),
+                        rows.clone(),
+                        copies,
+                        table.k,
+                        None,
+                        PrefetchNext::Nothing,
+                    );
                     for r in rows {
-                        (out.labels[r], out.others[r]) = match product.reach(r - first) {
+                        (out.labels[r], out.others[r]) = match product.candidates(r - first) {
                             Some([a, b]) => (*a, *b),
                             candidates => {
                                 open.push(r, candidates, tile.values(), table);
@@ -207,15 +214,15 @@ fn label_products<V: Vector, T: Float>(
     values: impl Columns<T>,
     rows: usize,
     (copies, table): (&ProductTable, &CentroidTable<T>),
-    soon: Soon<'_, T>,
+    prefetch_next: PrefetchNext<'_, T>,
     found: &mut Found,
     open: &mut Open,
 ) {
     for first in (0..rows).step_by(product::ROWS) {
         let rows = first..rows.min(first + product::ROWS);
-        product.find_reach::<V, T, false>(values, rows.clone(), copies, table.k, None, soon);
+        product.find_candidates::<V, T, false>(values, rows.clone(), copies, table.k, None, prefetch_next);
         for r in rows {
-            match product.reach(r - first) {
+            match product.candidates(r - first) {
                 Some([label]) => found.labels[r] = *label,
                 candidates => open.push(r, candidates, values, table),
             }
@@ -268,7 +275,7 @@ fn in_filters_range<'x>(x: &'x [f32], copies: &DifferenceTable, scaled: &'x mut 
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
-    use crate::exact::partial::UNASSIGNED;
+    use crate::exact::cluster_sums::UNASSIGNED;
     use crate::exact::reference::{self, Nearest};
     use crate::input::tile::Part;
     use crate::simd::{InstructionSet, Task};

@@ -30,7 +30,8 @@ impl<T: Float> CentroidTable<T> {
         Ok(Self { k, d, rows: memory::copied(rows, TABLE)?, packed, filter })
     }
 
-    /// Takes other centroids in place of these, without new memory. Returns whether it did: it does for the difference filter and as many centroids.
+    /// Replaces the table's centroids, without new memory. Returns whether it did: only with the difference filter, and for as
+    /// many centroids as before.
     pub fn replace(&mut self, rows: &[T], extent: f64) -> bool {
         if rows.len() != self.rows.len() || !self.filter.replace(rows, extent) {
             return false;

@@ -5,8 +5,9 @@
 //!   a square of values, which lie feature by feature, is transposed
 //!   for each row: limbs of its values, added to one cluster's and taken from another's
 //! ```
-//! Points to note: (1) The sums of a cluster lie side by side, so a vector of limbs is added at once. (2) Values go through a buffer. The processor cannot
-//! forward several short stores to one vector load at once, but the square is written long before it is read.
+//! Points to note: (1) The sums of a cluster lie side by side, so a vector of limbs is added at once. (2) Values go through a
+//! buffer. The processor cannot forward several short stores to one vector load at once, but the square is written long before it
+//! is read.
 
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
@@ -14,8 +15,8 @@ use std::sync::{Mutex, PoisonError};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::exact::cluster_sums::{ClusterSums, Quantiser, UNASSIGNED};
 use crate::exact::fixed::{round_to_integer, split};
-use crate::exact::partial::{Partial, Quantiser, UNASSIGNED};
 use crate::input::tile::{Columns, Values, WeightScale};
 use crate::simd::{SQUARE, Task, Vector};
 
@@ -45,7 +46,7 @@ struct Batch<'b, C> {
     moved: &'b [Moved],
 }
 
-/// One worker's changes to a [`Partial`], in int64 limbs.
+/// One worker's changes to a [`ClusterSums`], in int64 limbs.
 #[derive(Debug)]
 pub struct Deltas {
     d: usize,
@@ -88,7 +89,7 @@ impl Deltas {
         values: C,
         weights: Option<(&[f64], WeightScale)>,
         moved: &[Moved],
-        target: &Mutex<&mut Partial>,
+        target: &Mutex<&mut ClusterSums>,
     ) {
         if !moved.is_empty() {
             let task = Move { deltas: self, quantiser, values, weights, moved, target, of: PhantomData::<T> };
@@ -104,7 +105,7 @@ impl Deltas {
         values: C,
         weights: Option<(&[f64], WeightScale)>,
         moved: &[Moved],
-        target: &Mutex<&mut Partial>,
+        target: &Mutex<&mut ClusterSums>,
     ) {
         for moved in moved.chunks(TOGETHER) {
             let mut rows = [moved[0].row as usize; TOGETHER];
@@ -192,35 +193,35 @@ impl Deltas {
     }
 
     #[inline(always)]
-    fn count(&mut self, quantiser: &Quantiser, j: u32, rows: i32, target: &Mutex<&mut Partial>) {
+    fn count(&mut self, quantiser: &Quantiser, j: u32, rows: i32, target: &Mutex<&mut ClusterSums>) {
         let count = &mut self.counts[j as usize];
         count.rows += rows;
         count.pending += 1;
         if count.pending >= quantiser.capacity {
-            let mut partial = target.lock().unwrap_or_else(PoisonError::into_inner);
-            self.flush_cluster(quantiser, j as usize, &mut partial);
+            let mut cluster_sums = target.lock().unwrap_or_else(PoisonError::into_inner);
+            self.flush_cluster(quantiser, j as usize, &mut cluster_sums);
         }
     }
 
     #[cold]
-    fn flush_cluster(&mut self, quantiser: &Quantiser, j: usize, partial: &mut Partial) {
+    fn flush_cluster(&mut self, quantiser: &Quantiser, j: usize, cluster_sums: &mut ClusterSums) {
         let d = self.d;
         for (f, scale) in quantiser.scales.iter().enumerate() {
             let hi = std::mem::take(&mut self.hi[j * d + f]);
             let lo = self.lo.get_mut(j * d + f).map_or(0, std::mem::take);
-            partial.sums[j * d + f] += scale.join(hi, lo);
+            cluster_sums.sums[j * d + f] += scale.join(hi, lo);
         }
         let Count { rows, .. } = std::mem::take(&mut self.counts[j]);
-        partial.mass[j] += self.mass.get_mut(j).map_or(i128::from(rows), std::mem::take);
-        partial.rows[j] += i64::from(rows);
-        partial.dirty[j] = true;
+        cluster_sums.mass[j] += self.mass.get_mut(j).map_or(i128::from(rows), std::mem::take);
+        cluster_sums.rows[j] += i64::from(rows);
+        cluster_sums.dirty[j] = true;
     }
 
-    /// Adds all pending values to `partial`.
-    pub fn flush(&mut self, quantiser: &Quantiser, partial: &mut Partial) {
+    /// Adds all pending values to `cluster_sums`.
+    pub fn flush(&mut self, quantiser: &Quantiser, cluster_sums: &mut ClusterSums) {
         for j in 0..self.counts.len() {
             if self.counts[j].pending > 0 {
-                self.flush_cluster(quantiser, j, partial);
+                self.flush_cluster(quantiser, j, cluster_sums);
             }
         }
     }
@@ -239,8 +240,8 @@ impl<C> Batch<'_, C> {
             for f in 0..TOGETHER {
                 columns[f] = self.values.column(first + f.min(F - 1))[self.rows[0]..][..TOGETHER].as_ptr().cast();
             }
-            // SAFETY: sixteen values of 32 bits lie at each pointer, and the square has room for sixteen times as many. For the features of the
-            // instruction set see `Vector`.
+            // SAFETY: sixteen values of 32 bits lie at each pointer, and the square has room for sixteen times as many. For the
+            // features of the instruction set see `Vector`.
             unsafe { V::transpose(columns, square.as_mut_ptr().cast(), TOGETHER) };
         } else {
             for f in 0..F {
@@ -269,7 +270,7 @@ struct Move<'m, 'p, T, C> {
     values: C,
     weights: Option<(&'m [f64], WeightScale)>,
     moved: &'m [Moved],
-    target: &'m Mutex<&'p mut Partial>,
+    target: &'m Mutex<&'p mut ClusterSums>,
     of: PhantomData<T>,
 }
 
@@ -289,7 +290,7 @@ pub struct MoveRows<'m, 'p, T> {
     pub values: Values<'m, T>,
     pub weights: Option<(&'m [f64], WeightScale)>,
     pub moved: &'m [Moved],
-    pub target: &'m Mutex<&'p mut Partial>,
+    pub target: &'m Mutex<&'p mut ClusterSums>,
 }
 
 impl<T: Float> Task for MoveRows<'_, '_, T> {
@@ -314,8 +315,9 @@ mod tests {
         let weights: Vec<f64> = (0..n).map(|r| weight.map_or(1.0, |scale| scale.round(0.1 + (r % 7) as f64))).collect();
         let scales = vec![ColumnScale::new(7, limbs); d];
         let quantiser = Quantiser::new(&scales).unwrap();
-        let (mut deltas, mut partial) = (Deltas::new(k, &quantiser, weight.is_some()).unwrap(), Partial::new(k, d).unwrap());
-        let mut expected = Partial::new(k, d).unwrap();
+        let (mut deltas, mut cluster_sums) =
+            (Deltas::new(k, &quantiser, weight.is_some()).unwrap(), ClusterSums::new(k, d).unwrap());
+        let mut expected = ClusterSums::new(k, d).unwrap();
         let mut labels = vec![UNASSIGNED; n];
         for step in 1..5 {
             let there = (0..n).filter(|r| step == 1 || r % step == 0 || (20..37 + step).contains(r));
@@ -335,11 +337,11 @@ mod tests {
                 }
             }
             let (values, weights) = (Values { x: &x, stride: n }, weight.map(|scale| (&weights[..], scale)));
-            let target = Mutex::new(&mut partial);
+            let target = Mutex::new(&mut cluster_sums);
             set.run(MoveRows { deltas: &mut deltas, quantiser: &quantiser, values, weights, moved: &moved, target: &target });
         }
-        deltas.flush(&quantiser, &mut partial);
-        assert_eq!(partial, expected, "{set:?} d {d} {limbs:?} {weight:?}");
+        deltas.flush(&quantiser, &mut cluster_sums);
+        assert_eq!(cluster_sums, expected, "{set:?} d {d} {limbs:?} {weight:?}");
     }
 
     unit_test!(sums_are_those_of_single_values);
@@ -364,11 +366,11 @@ mod tests {
             let x: Vec<f32> = (0..2 * n).map(|i| value[i / n]).collect();
             let scales = [ColumnScale::new(7, limbs); 2];
             let quantiser = Quantiser::new(&scales).unwrap();
-            let (mut deltas, mut partial) = (Deltas::new(1, &quantiser, false).unwrap(), Partial::new(1, 2).unwrap());
+            let (mut deltas, mut cluster_sums) = (Deltas::new(1, &quantiser, false).unwrap(), ClusterSums::new(1, 2).unwrap());
             let moved: Vec<Moved> = (0..n).map(|r| Moved { row: r as u32, from: UNASSIGNED, to: 0 }).collect();
             let rounds = 300;
             for _ in 0..rounds {
-                let (values, target) = (Values { x: &x, stride: n }, Mutex::new(&mut partial));
+                let (values, target) = (Values { x: &x, stride: n }, Mutex::new(&mut cluster_sums));
                 let task = MoveRows {
                     deltas: &mut deltas,
                     quantiser: &quantiser,
@@ -379,10 +381,10 @@ mod tests {
                 };
                 InstructionSet::detect().run(task);
             }
-            deltas.flush(&quantiser, &mut partial);
+            deltas.flush(&quantiser, &mut cluster_sums);
             let total = (rounds * n) as i128;
-            assert_eq!(partial.sums, [total * scales[0].quantise(128.0), total * scales[1].quantise(-128.0)], "{limbs:?}");
-            assert_eq!((partial.rows[0], partial.mass[0]), (total as i64, total));
+            assert_eq!(cluster_sums.sums, [total * scales[0].quantise(128.0), total * scales[1].quantise(-128.0)], "{limbs:?}");
+            assert_eq!((cluster_sums.rows[0], cluster_sums.mass[0]), (total as i64, total));
         }
     }
 }

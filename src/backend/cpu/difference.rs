@@ -13,8 +13,8 @@
 //!   a row is contested if second <= threshold(best)
 //! ```
 //! Points to note: (1) The second pass computes scores again instead of storing k of them. It visits only groups that hold a
-//! near centroid of one of the rows. (2) Rows and centroids are finite, so no score is NaN: it is a sum of squares. A score that overflows is
-//! never above the limit, so such rows become contested. (3) Where the
+//! near centroid of one of the rows. (2) Rows and centroids are finite, so no score is NaN: it is a sum of squares. A score that
+//! overflows is never above the limit, so such rows become contested. (3) Where the
 //! two nearest centroids are wanted, the limit stands on the second best score, and rows with three in reach are contested.
 
 use super::filter::DifferenceTable;
@@ -75,8 +75,9 @@ struct Compare<'c, 'x, const TWO: bool> {
     others: &'c mut [u32],
 }
 
-/// Labels `rows` rows and appends the contested ones. There are values up to the next multiple of 64 rows, and room for as many labels. With
-/// `TWO`, finds the two nearest centroids: the one of smaller number becomes the label, and the other one goes to `others`.
+/// Labels `rows` rows and appends the contested ones. There are values up to the next multiple of 64 rows, and room for as many
+/// labels. With `TWO`, finds the two nearest centroids: the one of smaller number becomes the label, and the other one goes to
+/// `others`.
 #[inline(always)]
 pub fn assign_difference<V: Vector, const TWO: bool>(
     x: &FewColumns<'_, f32>,
@@ -126,8 +127,9 @@ fn assign_in_one_pass<V: Vector, const D: usize, const R: usize>(
     let k = table.centroids.len() / D;
     let width = R * V::LANES;
     for start in (0..rows).step_by(width) {
-        // SAFETY: width divides 64, so start + width is at most the next multiple of 64 rows. `assign_difference` checks that the columns and labels
-        // are as long. Every centroid j < k has D values. For the features of the instruction set see `Vector`.
+        // SAFETY: width divides 64, so start + width is at most the next multiple of 64 rows. `assign_difference` checks that the
+        // columns and labels are as long. Every centroid j < k has D values. For the features of the instruction set see
+        // `Vector`.
         unsafe {
             let mut columns = [[V::splat(0.0); R]; D];
             for f in 0..D {
@@ -177,9 +179,9 @@ fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
     // `Found::new` reserved the room.
     scratch.resize(groups * width, 0.0);
     for start in (0..rows).step_by(width) {
-        // SAFETY: width divides 64, so start + width is at most the next multiple of 64 rows. `assign_difference` checks that the columns and labels
-        // are as long, and `others` with TWO. So every load and store is in bounds. scratch holds `width` values per group. Every centroid j < k has D values. For the features of the instruction set see
-        // `Vector`.
+        // SAFETY: width divides 64, so start + width is at most the next multiple of 64 rows. `assign_difference` checks that the
+        // columns and labels are as long, and `others` with TWO. So every load and store is in bounds. scratch holds `width`
+        // values per group. Every centroid j < k has D values. For the features of the instruction set see `Vector`.
         unsafe {
             let mut columns = [[V::splat(0.0); R]; D];
             for f in 0..D {

@@ -13,7 +13,7 @@ pub fn own_distances<T: Float>(tile: &Tile<T>, table: &CentroidTable<T>, labels:
     own_distances_from(tile.values(), 0, table, &labels[..tile.rows], out);
 }
 
-/// The same for the rows from `first` on that have a label in the list.
+/// As [`own_distances`], for the rows from `first` on that have a label in the list.
 #[inline(always)]
 pub fn own_distances_from<T: Float>(
     values: impl Columns<T>,

@@ -21,9 +21,9 @@ impl<T: Float> KeptRows for CpuSession<'_, T> {
 impl<'a, T: Float> CpuSession<'a, T> {
     /// The state of seeding, and what its passes need.
     fn lend(&mut self) -> (Option<&mut Seeds<T>>, Lent<'_, 'a, T>) {
-        let Self { part, prepared, set, tasks, workers, seeds, .. } = self;
+        let Self { part, statistics, set, tasks, workers, seeds, .. } = self;
         let tiles = workers.iter_mut().map(|worker| &mut worker.tile).collect();
-        (seeds.as_mut(), Lent { set: *set, part, prepared, tasks, tiles })
+        (seeds.as_mut(), Lent { set: *set, part, statistics, tasks, tiles })
     }
 }
 
@@ -44,7 +44,7 @@ impl<T: Float> Draws<T> for CpuSession<'_, T> {
 
     fn draw(&self, target: u128) -> Result<u64> {
         let Some(seeds) = &self.seeds else { unreachable!("draws were started") };
-        Ok(seeds.draw(target, self.prepared) as u64)
+        Ok(seeds.draw(target, self.statistics) as u64)
     }
 
     fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {

@@ -46,9 +46,9 @@ pub enum Filter {
 }
 
 impl Filter {
-    /// The filter for these centroids (`(k, d)`, row-major). `centre` is near most of them. `extent` is the largest known magnitude of the
-    /// rows. Both only cost time where they are wrong. `order`: that in which products are computed, some places of it [`NOBODY`]'s. Empty: the
-    /// centroids' own.
+    /// The filter for these centroids (`(k, d)`, row-major). `centre` is near most of them. `extent` is the largest known
+    /// magnitude of the rows. Both only cost time where they are wrong. `order`: that in which products are computed, some places
+    /// of it [`NOBODY`]'s. Empty: the centroids' own.
     pub fn new<T: Float>(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32]) -> Result<Self> {
         match Form::of::<T>(d) {
             Form::Difference => difference(rows, d, extent),

@@ -18,7 +18,7 @@ pub struct Inertia {
     /// `(k)`: both limbs of rows that are not in `sums` yet, and their scale.
     limbs: Vec<[i64; 2]>,
     scale: Option<DistanceScale>,
-    /// Number of these rows.
+    /// Number of the rows in `limbs`.
     pending: usize,
 }
 

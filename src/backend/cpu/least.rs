@@ -50,7 +50,7 @@ impl<T: Float> LeastDistances<T> {
         Ok(distances)
     }
 
-    /// The same if the nearest centroid of each row is known: `labels`.
+    /// The distances where the nearest centroid of each row is known: `labels`.
     pub fn to_known(rows: &[T], centroids: &[T], labels: &[u32], d: usize, threads: usize) -> Result<Self> {
         let mut distances = Self::unknown(&Part::new(Features::from_rows(rows, d)?, None))?;
         let tasks = rows.chunks(TOGETHER * d).zip(labels.chunks(TOGETHER)).zip(distances.least.chunks_mut(TOGETHER));

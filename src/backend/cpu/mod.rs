@@ -20,9 +20,9 @@ mod distances;
 mod draws;
 mod farthest;
 mod filter;
+mod groups;
 mod inertia;
 mod least;
-mod near;
 mod pass;
 mod picks;
 pub mod predict;
@@ -35,35 +35,35 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 pub use centroids::CentroidTable;
-pub use least::LeastDistances;
 #[cfg(feature = "bench")]
-pub use near::seconds_a_score;
-pub use near::{LookNear, LookQuads, Method};
+pub use groups::seconds_a_score;
+pub use groups::{Method, UseGroups, UseIntDot};
+pub use least::LeastDistances;
 pub use settle::InDoubt;
 
 use self::assign::{Assigner, TwoNearest};
-use self::near::{Chosen, Near};
+use self::groups::{GroupPruning, LabelPlan};
 use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, Worker, given};
 use self::seeds::Seeds;
 use self::tasks::{TaskRows, split_off};
 use super::centre::middle;
-use super::{Assigned, Effort, Far, Iterate, Move, Scales};
+use super::{Assigned, Far, Iterate, Move, Scales, WorkCounts};
 use crate::backend::answers::{Distances, LABELS};
 use crate::backend::cpu::deltas::{MoveRows, Moved};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
+use crate::exact::cluster_sums::{ClusterSums, Quantiser, UNASSIGNED};
 use crate::exact::distances::DistanceScale;
-use crate::exact::partial::{Partial, Quantiser, UNASSIGNED};
 use crate::input::tile::{Part, Tile};
 use crate::simd::InstructionSet;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// Most rows of a task.
 const MAX_TASK: usize = 16_384;
-/// Most arithmetic (rows x features x centroids) of a task that has more than one tile: some hundredths of a second. A call can be stopped
-/// between tasks.
+/// Most arithmetic (rows x features x centroids) of a task that has more than one tile: some hundredths of a second. A call can
+/// be stopped between tasks.
 const MAX_WORK: usize = 1 << 30;
 /// Bytes that the sum tables of all workers together may take.
 const WORKER_MEMORY: usize = 4 << 30;
@@ -76,7 +76,7 @@ const INERTIA: &str = "the inertia of the clusters";
 /// The rows of one fit on the CPU.
 pub struct CpuSession<'a, T> {
     part: Part<'a, T>,
-    prepared: &'a Prepared,
+    statistics: &'a Statistics,
     quantiser: Quantiser,
     set: InstructionSet,
     k: usize,
@@ -85,39 +85,39 @@ pub struct CpuSession<'a, T> {
     labels: Vec<u32>,
     /// Whether labels are from an assign, or [`UNASSIGNED`].
     has_labels: bool,
-    partial: Partial,
+    cluster_sums: ClusterSums,
     workers: Vec<Worker<T>>,
     /// A point near the centroids of the first assign. Empty before.
     centre: Vec<f64>,
     /// The centroids of the last assign.
     table: Option<Arc<CentroidTable<T>>>,
     seeds: Option<Seeds<T>>,
-    look_near: LookNear,
-    look_quads: LookQuads,
-    /// Groups of near centroids, if there are some. Decided at the first assign.
-    near: Option<Near<T>>,
+    use_groups: UseGroups,
+    use_int_dot: UseIntDot,
+    /// Groups of rows and of the centroids near them, if there are some. Decided at the first assign.
+    pruning: Option<GroupPruning<T>>,
     decided: bool,
     /// What was decided, and why.
-    chosen: Chosen,
+    plan: LabelPlan,
 }
 
 impl<'a, T: Float> CpuSession<'a, T> {
-    /// A session over one part of the rows. `prepared` was computed from all rows.
-    pub fn new(part: Part<'a, T>, prepared: &'a Prepared, k: usize, threads: usize, set: InstructionSet) -> Result<Self> {
+    /// A session over one part of the rows. `statistics` was computed from all rows.
+    pub fn new(part: Part<'a, T>, statistics: &'a Statistics, k: usize, threads: usize, set: InstructionSet) -> Result<Self> {
         let (n, d) = (part.features.n_rows(), part.features.n_features());
         let tile_rows = Assigner::tile_rows(&part.features);
         let small = n.saturating_mul(d).saturating_mul(k) < SMALL_FIT;
-        let room = (WORKER_MEMORY / (k.saturating_mul(prepared.scales.len()).saturating_mul(16)).max(1)).max(1);
+        let room = (WORKER_MEMORY / (k.saturating_mul(statistics.scales.len()).saturating_mul(16)).max(1)).max(1);
         let threads = if small { 1 } else { workers_for(threads, n.div_ceil(tile_rows)).min(room) };
         // There are enough tasks for workers to finish together. A task consists of whole tiles, and its labels fit in a cache.
         let most = (MAX_WORK / d.saturating_mul(k).max(1)).clamp(tile_rows, MAX_TASK);
         let task = if threads == 1 { most } else { (n / (threads * 8)).clamp(tile_rows, most) }.next_multiple_of(tile_rows);
-        let quantiser = Quantiser::new(&prepared.scales)?;
-        let workers = (0..threads).map(|_| Worker::new(d, k, tile_rows, &quantiser, prepared.weights.is_some()));
+        let quantiser = Quantiser::new(&statistics.scales)?;
+        let workers = (0..threads).map(|_| Worker::new(d, k, tile_rows, &quantiser, statistics.weights.is_some()));
         let mut session = Self {
             workers: memory::try_collected(workers, "the threads' buffers")?,
             part,
-            prepared,
+            statistics,
             quantiser,
             set,
             k,
@@ -125,15 +125,15 @@ impl<'a, T: Float> CpuSession<'a, T> {
             tasks: memory::with_room(n.div_ceil(task), "the list of tasks")?,
             labels: Vec::new(),
             has_labels: false,
-            partial: Partial::new(k, prepared.scales.len())?,
+            cluster_sums: ClusterSums::new(k, statistics.scales.len())?,
             centre: Vec::new(),
             table: None,
             seeds: None,
-            look_near: LookNear::default(),
-            look_quads: LookQuads::default(),
-            near: None,
+            use_groups: UseGroups::default(),
+            use_int_dot: UseIntDot::default(),
+            pruning: None,
             decided: false,
-            chosen: Chosen::ALL,
+            plan: LabelPlan::ALL,
         };
         let mut first = 0;
         for start in (0..n).step_by(task) {
@@ -147,16 +147,16 @@ impl<'a, T: Float> CpuSession<'a, T> {
         Ok(session)
     }
 
-    /// The same session that looks for near centroids, or does not. For tests and benchmarks.
+    /// The same session that prunes by groups, or does not. For tests and benchmarks.
     #[doc(hidden)]
-    pub fn looking_near(self, look_near: LookNear) -> Self {
-        Self { look_near, ..self }
+    pub fn with_groups(self, use_groups: UseGroups) -> Self {
+        Self { use_groups, ..self }
     }
 
     /// The same session that takes integer copies, or does not. For tests and benchmarks.
     #[doc(hidden)]
-    pub fn looking_at_quads(self, look_quads: LookQuads) -> Self {
-        Self { look_quads, ..self }
+    pub fn with_int_dot(self, use_int_dot: UseIntDot) -> Self {
+        Self { use_int_dot, ..self }
     }
 
     /// Counts the kept rows of positive weight.
@@ -173,7 +173,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let stride = self.workers[0].tile.stride;
         let (mut tile, mut at) = (Tile::new(self.d, stride)?, 0);
         for start in physical.clone().step_by(stride) {
-            tile.load(&self.part, self.prepared.weights, start..(start + stride).min(physical.end));
+            tile.load(&self.part, self.statistics.weights, start..(start + stride).min(physical.end));
             visit(&tile, at);
             at += tile.rows;
         }
@@ -193,28 +193,28 @@ impl<'a, T: Float> CpuSession<'a, T> {
     fn load_row(&self, row: usize) -> Result<Tile<T>> {
         let at = self.physical(row);
         let mut tile = Tile::new(self.d, 1)?;
-        tile.load_list(&self.part, self.prepared.weights, &[at]);
+        tile.load_list(&self.part, self.statistics.weights, &[at]);
         Ok(tile)
     }
 
     /// Runs one pass. `pass` says what to do with each tile.
     fn pass(&mut self, pass: Pass<'_>) -> Result<()> {
-        let Self { part, prepared, quantiser, set, tasks, labels, partial, workers, table, .. } = self;
+        let Self { part, statistics, quantiser, set, tasks, labels, cluster_sums, workers, table, .. } = self;
         let Some(table) = table else { return Ok(()) };
         let mut rest = labels.as_mut_slice();
         let tasks = tasks.iter().map(move |task| (task, split_off(&mut rest, task.kept)));
-        let partial = Mutex::new(partial);
+        let cluster_sums = Mutex::new(cluster_sums);
         for_each_task(workers, tasks, |worker, (task, labels)| {
-            set.run(TaskPass { part, prepared, quantiser, table, partial: &partial, worker, task, labels, pass });
+            set.run(TaskPass { part, statistics, quantiser, table, cluster_sums: &cluster_sums, worker, task, labels, pass });
         })
     }
 
     /// Makes the table of these centroids, in the memory of the one before where it can.
     fn take_centroids(&mut self, centroids: &[T]) -> Result<()> {
-        let extent = self.prepared.extent();
+        let extent = self.statistics.extent();
         let again = self.table.as_mut().and_then(Arc::get_mut);
         if !again.is_some_and(|table| table.replace(centroids, extent)) {
-            let order = self.near.as_ref().map_or(&[][..], Near::order);
+            let order = self.pruning.as_ref().map_or(&[][..], GroupPruning::order);
             self.table = Some(Arc::new(CentroidTable::new(centroids, self.d, &self.centre, extent, order)?));
         }
         Ok(())
@@ -240,7 +240,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
     fn reset(&mut self) -> Result<()> {
         self.forget();
         self.has_labels = false;
-        self.partial.reset();
+        self.cluster_sums.reset();
         self.centre.clear();
         // Sorted rows are kept: they do not depend on labels or centroids.
         self.decided = false;
@@ -251,11 +251,11 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         if self.centre.is_empty() {
             self.centre = middle(centroids, self.d)?;
         }
-        self.prepare_near(centroids)?;
+        self.prepare_groups(centroids)?;
         self.start_labels()?;
         self.take_centroids(centroids)?;
         self.take_in_doubt();
-        let scores = self.assign_near()?;
+        let scores = self.assign_by_groups()?;
         if scores.is_none() {
             if want_inertia {
                 self.make_room_for_inertia()?;
@@ -263,27 +263,27 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
             self.pass(Pass::Assign { sums: true, inertia: want_inertia })?;
         }
         let InDoubt { few, all } = self.take_in_doubt();
-        let effort = Effort { settled: Some(few + all), scores };
+        let work_counts = WorkCounts { settled: Some(few + all), scores };
         let mut changed = 0;
         for worker in &mut self.workers {
-            worker.deltas.flush(&self.quantiser, &mut self.partial);
+            worker.deltas.flush(&self.quantiser, &mut self.cluster_sums);
             changed += std::mem::take(&mut worker.changed);
         }
         let inertia = match (want_inertia, scores) {
             (false, _) => None,
             (true, None) => Some(self.take_inertia()?),
             // An assign by groups adds up no distances.
-            (true, Some(_)) => Some(self.inertia(Scales::Same(self.prepared.distances))?),
+            (true, Some(_)) => Some(self.inertia(Scales::Same(self.statistics.distances))?),
         };
-        Ok(Assigned { changed, inertia, effort })
+        Ok(Assigned { changed, inertia, work_counts })
     }
 
-    fn partial(&mut self) -> Result<&Partial> {
-        Ok(&self.partial)
+    fn cluster_sums(&mut self) -> Result<&ClusterSums> {
+        Ok(&self.cluster_sums)
     }
 
     fn clear_dirty(&mut self) {
-        self.partial.clear_dirty();
+        self.cluster_sums.clear_dirty();
     }
 
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
@@ -303,12 +303,12 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         for &Move { row, to } in moves {
             let tile = self.load_row(row as usize)?;
             let from = std::mem::replace(&mut self.labels[row as usize], to);
-            let (weights, moved) = (given(&tile.weights, self.prepared), [Moved { row: 0, from, to }]);
-            let (deltas, target) = (&mut self.workers[0].deltas, Mutex::new(&mut self.partial));
+            let (weights, moved) = (given(&tile.weights, self.statistics), [Moved { row: 0, from, to }]);
+            let (deltas, target) = (&mut self.workers[0].deltas, Mutex::new(&mut self.cluster_sums));
             let (quantiser, values) = (&self.quantiser, tile.values());
             self.set.run(MoveRows { deltas, quantiser, values, weights, moved: &moved, target: &target });
         }
-        self.workers[0].deltas.flush(&self.quantiser, &mut self.partial);
+        self.workers[0].deltas.flush(&self.quantiser, &mut self.cluster_sums);
         Ok(())
     }
 
@@ -322,7 +322,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
     }
 
     fn method(&self) -> Option<Method> {
-        Some(Method { set: self.set, chosen: self.chosen })
+        Some(Method { set: self.set, plan: self.plan })
     }
 
     fn labels(&self) -> Result<Vec<u32>> {
@@ -335,17 +335,17 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
 
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
         self.centre = middle(centroids, self.d)?;
-        let table = CentroidTable::new(centroids, self.d, &self.centre, self.prepared.extent(), &[])?;
+        let table = CentroidTable::new(centroids, self.d, &self.centre, self.statistics.extent(), &[])?;
         let n = self.labels.len();
         let (mut labels, mut distances) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.k)?);
-        let Self { part, prepared, set, tasks, workers, .. } = self;
+        let Self { part, statistics, set, tasks, workers, .. } = self;
         let workers = workers.iter_mut().map(|worker| TwoNearest::new(worker.tile.stride).map(|two| (worker, two)));
         let mut workers = memory::try_collected(workers, "the threads' buffers")?;
         let second = distances.second.as_deref_mut().unwrap_or_default();
         let mut rest = NearestSink { labels: &mut labels, nearest: &mut distances.nearest, second };
         let tasks = tasks.iter().map(move |task| (task, rest.split_off(task.kept)));
         for_each_task(&mut workers, tasks, |(worker, two), (task, out)| {
-            set.run(TaskNearest { part, prepared, table: &table, worker, two, task, out });
+            set.run(TaskNearest { part, statistics, table: &table, worker, two, task, out });
         })?;
         Ok((labels, distances))
     }
@@ -354,12 +354,13 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
 impl<T: Float> CpuSession<'_, T> {
     /// Tells the groups that labels change without them.
     fn forget(&mut self) {
-        if let Some(near) = &mut self.near {
-            near.forget();
+        if let Some(pruning) = &mut self.pruning {
+            pruning.forget();
         }
     }
 
-    /// Before the first assign, no row has a label. The threads share the work: the system hands out the pages of the labels meanwhile.
+    /// Before the first assign, no row has a label. The threads share the work: the system hands out the pages of the labels
+    /// meanwhile.
     fn start_labels(&mut self) -> Result<()> {
         if !std::mem::replace(&mut self.has_labels, true) {
             for_each_task(&mut self.workers, self.labels.chunks_mut(MAX_TASK), |_, labels| labels.fill(UNASSIGNED))?;

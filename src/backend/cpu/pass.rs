@@ -7,8 +7,8 @@ use super::centroids::CentroidTable;
 use super::distances::{own_distances, own_distances_from};
 use super::farthest::Farthest;
 use super::filter::Filter;
+use super::groups::{BLOCK, GroupScratch};
 use super::inertia::Inertia;
-use super::near::{BLOCK, Scratch};
 use super::product::NextRows;
 use super::tasks::{TaskRows, split_off};
 use crate::backend::cpu::deltas::{Deltas, Moved};
@@ -16,11 +16,11 @@ use crate::backend::{Far, Scales};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::exact::cluster_sums::{ClusterSums, Quantiser};
 use crate::exact::distances::DistanceScale;
-use crate::exact::partial::{Partial, Quantiser};
 use crate::input::tile::{Columns, Part, Tile, WeightScale};
 use crate::simd::{Task, Vector};
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// One worker's buffers.
 pub struct Worker<T> {
@@ -34,7 +34,7 @@ pub struct Worker<T> {
     pub changed: u64,
     pub far: Farthest,
     /// For assigns by near centroids.
-    pub near: Option<Scratch<T>>,
+    pub groups: Option<GroupScratch<T>>,
     chosen: Chosen,
 }
 
@@ -75,7 +75,7 @@ impl<T: Float> Worker<T> {
             inertia: Inertia::default(),
             changed: 0,
             far: Farthest::default(),
-            near: None,
+            groups: None,
             chosen: Chosen::default(),
         })
     }
@@ -92,12 +92,12 @@ impl<T: Float> Worker<T> {
 
 /// The weights of rows at hand, if there are weights.
 #[inline(always)]
-pub fn given<'w>(weights: &'w [f64], prepared: &Prepared) -> Option<(&'w [f64], WeightScale)> {
-    prepared.weights.map(|scale| (weights, scale))
+pub fn given<'w>(weights: &'w [f64], statistics: &Statistics) -> Option<(&'w [f64], WeightScale)> {
+    statistics.weights.map(|scale| (weights, scale))
 }
 
-/// Replaces the labels of some rows, and lists those that change. `places`: where in `labels` each row's is. `first`: the number of the first row at
-/// hand. `moved` has room for all rows.
+/// Replaces the labels of some rows, and lists those that change. `places`: where in `labels` each row's is. `first`: the number
+/// of the first row at hand. `moved` has room for all rows.
 #[inline(always)]
 pub fn list_moved(labels: &mut [u32], places: &[u32], (first, new): (usize, &[u32]), moved: &mut Vec<Moved>) {
     moved.clear();
@@ -117,12 +117,12 @@ pub fn take_moved<V: Vector, T: Float>(
     moved: &mut Vec<Moved>,
     deltas: &mut Deltas,
     quantiser: &Quantiser,
-    partial: &Mutex<&mut Partial>,
+    cluster_sums: &Mutex<&mut ClusterSums>,
 ) -> u64 {
     if let Some((weights, _)) = weights {
         moved.retain(|moved| weights[moved.row as usize] > 0.0);
     }
-    deltas.move_rows::<V, T, _>(quantiser, values, weights, moved, partial);
+    deltas.move_rows::<V, T, _>(quantiser, values, weights, moved, cluster_sums);
     moved.len() as u64
 }
 
@@ -152,10 +152,10 @@ impl Pass<'_> {
 /// One task of one pass. It is compiled for each instruction set.
 pub struct TaskPass<'p, 'a, 'm, T> {
     pub part: &'p Part<'a, T>,
-    pub prepared: &'p Prepared,
+    pub statistics: &'p Statistics,
     pub quantiser: &'p Quantiser,
     pub table: &'p CentroidTable<T>,
-    pub partial: &'p Mutex<&'m mut Partial>,
+    pub cluster_sums: &'p Mutex<&'m mut ClusterSums>,
     pub worker: &'p mut Worker<T>,
     pub task: &'p TaskRows,
     pub labels: &'p mut [u32],
@@ -203,7 +203,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
                 self.take::<V, _>(|_| &columns, labels, sums, want_inertia);
                 at = here.end;
             } else {
-                tile.load(part, self.prepared.weights, range);
+                tile.load(part, self.statistics.weights, range);
                 let labels = &mut all[at..at + tile.rows];
                 assigner.relabel::<V, T>(tile, table, labels, moved);
                 at += tile.rows;
@@ -224,19 +224,19 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
         let Worker { tile, deltas, moved, distances, inertia, changed, .. } = &mut *self.worker;
         let tile = &*tile;
         if sums {
-            let weights = given(&tile.weights, self.prepared);
-            *changed += take_moved::<V, T>(values(tile), weights, moved, deltas, self.quantiser, self.partial);
+            let weights = given(&tile.weights, self.statistics);
+            *changed += take_moved::<V, T>(values(tile), weights, moved, deltas, self.quantiser, self.cluster_sums);
         }
         if want_inertia {
             own_distances_from(values(tile), 0, self.table, labels, distances);
-            inertia.add(&tile.weights, labels, distances, Scales::Same(self.prepared.distances));
+            inertia.add(&tile.weights, labels, distances, Scales::Same(self.statistics.distances));
         }
     }
 
     /// Measures the distances of rows to the centroids of their labels. Rows that the pass does not need are not loaded.
     #[inline(always)]
     fn measure(self) {
-        let Self { part, prepared, table, worker, task, labels, pass, .. } = self;
+        let Self { part, statistics, table, worker, task, labels, pass, .. } = self;
         let Worker { tile, distances, inertia, far, chosen, .. } = worker;
         let mut at = 0;
         for start in task.physical.clone().step_by(tile.stride) {
@@ -246,7 +246,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
             at += labels.len();
             let all = labels.iter().all(|label| pass.needs(*label));
             if all {
-                tile.load(part, prepared.weights, range);
+                tile.load(part, statistics.weights, range);
             } else {
                 chosen.clear();
                 for (place, row) in range.filter(|&row| part.selection.contains(row)).enumerate() {
@@ -254,7 +254,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
                         chosen.push(row, place, labels[place]);
                     }
                 }
-                tile.load_list(part, prepared.weights, &chosen.rows);
+                tile.load_list(part, statistics.weights, &chosen.rows);
             }
             let labels = if all { labels } else { &chosen.labels[..] };
             own_distances(tile, table, labels, distances);
@@ -275,7 +275,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
 /// Finds the two nearest centroids of the rows of one task.
 pub struct TaskNearest<'p, 'a, T> {
     pub part: &'p Part<'a, T>,
-    pub prepared: &'p Prepared,
+    pub statistics: &'p Statistics,
     pub table: &'p CentroidTable<T>,
     pub worker: &'p mut Worker<T>,
     pub two: &'p mut TwoNearest,
@@ -291,7 +291,7 @@ impl<T: Float> Task for TaskNearest<'_, '_, T> {
         let Worker { tile, assigner, .. } = self.worker;
         let mut at = 0;
         for start in self.task.physical.clone().step_by(tile.stride) {
-            tile.load(self.part, self.prepared.weights, start..(start + tile.stride).min(self.task.physical.end));
+            tile.load(self.part, self.statistics.weights, start..(start + tile.stride).min(self.task.physical.end));
             assigner.nearest::<V, T>(tile, self.table, self.two);
             for r in 0..tile.rows {
                 self.out.set(at + r, self.two, r);

@@ -20,7 +20,7 @@ const WEIGHTS: usize = 1_024;
 /// The rows that the targets draw.
 pub fn pick<T: Float>(session: &CpuSession<'_, T>, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
     let rows = match by {
-        DrawBy::Weight | DrawBy::Positive if session.prepared.weights.is_none() => {
+        DrawBy::Weight | DrawBy::Positive if session.statistics.weights.is_none() => {
             memory::collected(targets.iter().map(|&target| target as u64), ROWS)?
         }
         DrawBy::Distance => by_distance(session, targets)?,
@@ -50,16 +50,16 @@ fn by_distance<T: Float>(session: &CpuSession<'_, T>, targets: &[u128]) -> Resul
     let mut sweep = Sweep::new(targets)?;
     for (rows, total) in seeds.ranges() {
         if sweep.is_in(total) {
-            rows.for_each(|row| sweep.visit(row, seeds.weight(row, session.prepared)));
+            rows.for_each(|row| sweep.visit(row, seeds.weight(row, session.statistics)));
         }
     }
     Ok(sweep.rows())
 }
 
-/// As the others, by a number that the integer of a weight becomes.
+/// The rows that targets draw, where `number` says what the integer of a weight counts.
 fn by_weight<T: Float>(session: &CpuSession<'_, T>, targets: &[u128], number: impl Fn(u128) -> u128) -> Result<Vec<u64>> {
     let (part, mut sweep, mut row) = (&session.part, Sweep::new(targets)?, 0);
-    let (Some(column), Some(scale)) = (&part.weights, session.prepared.weights) else { unreachable!("there are weights") };
+    let (Some(column), Some(scale)) = (&part.weights, session.statistics.weights) else { unreachable!("there are weights") };
     let mut some = [0.0; WEIGHTS];
     for start in (0..column.len()).step_by(WEIGHTS) {
         if sweep.is_done() {
@@ -86,7 +86,7 @@ pub fn load<T: Float>(session: &CpuSession<'_, T>, rows: &[u64]) -> Result<(Vec<
     for places in order.chunks(TOGETHER) {
         physical.clear();
         physical.extend(places.iter().map(|&place| walk.physical(session, rows[place] as usize)));
-        tile.load_list(part, session.prepared.weights, &physical);
+        tile.load_list(part, session.statistics.weights, &physical);
         for (r, &place) in places.iter().enumerate() {
             let row = &mut values[place * d..][..d];
             row.iter_mut().enumerate().for_each(|(f, x)| *x = tile.x[f * tile.stride + r]);

@@ -55,7 +55,8 @@ pub fn distances<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>)
     Ok(out)
 }
 
-/// The inertia of the finite rows of positive weight. It is the inertia of a fit that has these centroids. `table` is made of them.
+/// The inertia of the finite rows of positive weight. It is the inertia of a fit that has these centroids. `table` is made of
+/// them.
 pub fn inertia<T: Float>(
     centroids: &[T],
     metric: Metric,
@@ -64,12 +65,12 @@ pub fn inertia<T: Float>(
     weights: Option<&Column<'_, f64>>,
 ) -> Result<f64> {
     let mut parts = [Part::new(features.clone(), weights.cloned())];
-    let prepared = survey_score(&mut HostPasses::new(&mut parts, 0), centroids, features.n_features(), metric)?;
+    let statistics = survey_score(&mut HostPasses::new(&mut parts, 0), centroids, features.n_features(), metric)?;
     let [part] = parts;
-    let mut session = CpuSession::new(part, &prepared, table.k, 0, InstructionSet::detect())?;
+    let mut session = CpuSession::new(part, &statistics, table.k, 0, InstructionSet::detect())?;
     let total = session.label(table)?.iter().sum();
-    let first = DistanceSum { total, scale: prepared.distances };
-    Ok(first.precise(prepared.n_positive, |finer| session.total_inertia(finer))?.to_f64())
+    let first = DistanceSum { total, scale: statistics.distances };
+    Ok(first.precise(statistics.n_positive, |finer| session.total_inertia(finer))?.to_f64())
 }
 
 /// Where the answers for the rows of a task go.

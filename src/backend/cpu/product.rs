@@ -10,40 +10,40 @@
 //!         after the last panel:  scores[j][r] += folded half square of j;  best[r] = min(best[r], scores[j][r] + margin of j)
 //!     limit = best + the row's width
 //!     every (j, r) with score <= limit is in reach of row r
-//!   rows with one centroid in reach have their label; the others are settled by reference distances
+//!   rows with one centroid in reach have their label; rows with several are settled by reference distances
 //! ```
 //! Points to note: (1) Sums run over panels of features. This keeps operands in the first-level cache, and the error bound grows
 //! with the panel instead of d. The error of a centroid is in its own score (`bounds/own.rs`), so a centroid far out does not
-//! make the bound of the others wider. (2) A limit can only fall from panel to panel of centroids. So a row's list may hold centroids
-//! that a later limit rules out. They are dropped at the end, or when the list is full. (3) A row is compared with all centroids
-//! if its list overflows or its scores are not finite. (4) If all centroids fit in one panel, most labels are found without lists
-//! ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the second best score. (6) `product/quads.rs`
-//! does the same on integer copies, which the caller keeps from assign to assign.
+//! make the bounds of other centroids wider. (2) A limit can only fall from panel to panel of centroids. So a row's list may hold
+//! centroids that a later limit rules out. They are dropped at the end, or when the list is full. (3) A row is compared with all
+//! centroids if its list overflows or its scores are not finite. (4) If all centroids fit in one panel, most labels are found
+//! without lists ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the
+//! second best score. (6) `product/int_dot.rs` does the same on integer copies, which the caller keeps from assign to assign.
 
+mod candidates;
 mod closer;
-mod in_reach;
 mod in_tiles;
+mod int_dot;
 mod kernel;
 mod lists;
-mod quads;
+mod prefetch;
 mod scores;
-mod soon;
 
 use std::ops::Range;
 
+pub use self::int_dot::{DotRows, DotTable};
 use self::kernel::Products;
-use self::lists::{ALL, Lists, REACH};
-pub use self::quads::{QuadRows, QuadTable};
+use self::lists::{ALL, Lists, MOST_CANDIDATES};
+pub use self::prefetch::{NextRows, PrefetchNext};
 pub use self::scores::{MOST_STEPS, PanelFacts};
-pub use self::soon::{NextRows, Soon};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
-use super::near::MOST_GROUPS;
+use super::groups::MOST_GROUPS;
 use crate::base::aligned::Lines;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::bounds::{Expanded, PANEL};
 use crate::input::tile::Columns;
-use crate::simd::{Ahead, SIDE, Task, Vector};
+use crate::simd::{Prefetch, SIDE, Task, Vector};
 
 /// Number of rows whose scores are computed together: four AVX-512 vectors.
 pub const ROWS: usize = 64;
@@ -61,8 +61,8 @@ pub const MAX_TILE_ROWS: usize = 1_024;
 /// Number of centroids whose scores are held at a time. With 64 rows of float32 the scores fill half of a second-level cache.
 const CENTROID_PANEL: usize = 170 * GROUP;
 
-/// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns are then
-/// in each other's way, because their addresses differ by a power of two. Such rows need no long columns to be read well.
+/// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns are
+/// then in each other's way, because their addresses differ by a power of two. Such rows need no long columns to be read well.
 pub fn tile_rows(d: usize, row_by_row: bool) -> usize {
     let (values, least) = match row_by_row {
         true => (TILE_VALUES / 4, ROWS),
@@ -98,9 +98,9 @@ pub struct ProductScratch {
     second: [f32; ROWS],
     /// For each row, the number of centroids in reach, or [`ALL`].
     counts: [u8; ROWS],
-    /// These centroids in ascending order, and their scores.
-    reach: [[u32; REACH]; ROWS],
-    reach_scores: [[f32; REACH]; ROWS],
+    /// For each row, the centroids in reach in ascending order, and their scores.
+    candidates: [[u32; MOST_CANDIDATES]; ROWS],
+    candidate_scores: [[f32; MOST_CANDIDATES]; ROWS],
     /// `(panel, ROWS)`: the scores. With integer copies, the sums that they are made of.
     scores: Lines,
     /// `(panels of centroids, ROWS)`: the least scores by integer copies.
@@ -124,25 +124,25 @@ impl ProductScratch {
             second: [0.0; ROWS],
             weight: Weight::default(),
             counts: [0; ROWS],
-            reach: [[0; REACH]; ROWS],
-            reach_scores: [[0.0; REACH]; ROWS],
+            candidates: [[0; MOST_CANDIDATES]; ROWS],
+            candidate_scores: [[0.0; MOST_CANDIDATES]; ROWS],
         })
     }
 
     /// Finds the centroids in reach of some rows of a tile, at most 64: those that can be nearest, or with `TWO`
     /// those that can be nearest or second nearest. `listed`: the groups of centroids that are compared; else all are.
     #[inline(always)]
-    pub fn find_reach<V: Vector, T: Float, const TWO: bool>(
+    pub fn find_candidates<V: Vector, T: Float, const TWO: bool>(
         &mut self,
         values: impl Columns<T>,
         rows: Range<usize>,
         table: &ProductTable,
         k: usize,
         listed: Option<&[u32]>,
-        soon: Soon<'_, T>,
+        prefetch_next: PrefetchNext<'_, T>,
     ) {
         // SAFETY: the caller runs with this instruction set.
-        unsafe { V::call(FindPlaces::<'_, T, _, TWO> { product: self, values, rows, table, k, listed, soon }) };
+        unsafe { V::call(FindPlaces::<'_, T, _, TWO> { product: self, values, rows, table, k, listed, prefetch_next }) };
         if listed.is_some() || !table.names.is_empty() {
             self.name(table, listed);
         }
@@ -151,7 +151,7 @@ impl ProductScratch {
     /// Turns places into numbers of centroids, in ascending order.
     #[inline(always)]
     fn name(&mut self, table: &ProductTable, listed: Option<&[u32]>) {
-        for (reach, count) in self.reach.iter_mut().zip(&mut self.counts) {
+        for (candidates, count) in self.candidates.iter_mut().zip(&mut self.counts) {
             let name = |j: u32| {
                 let place = match listed {
                     None => j as usize,
@@ -167,19 +167,19 @@ impl ProductScratch {
                 }
                 // Most rows.
                 1 => {
-                    reach[0] = name(reach[0]);
-                    *count = if reach[0] == NOBODY { ALL } else { 1 };
+                    candidates[0] = name(candidates[0]);
+                    *count = if candidates[0] == NOBODY { ALL } else { 1 };
                     continue;
                 }
                 _ => {}
             }
-            let reach = &mut reach[..usize::from(*count)];
-            reach.iter_mut().for_each(|j| *j = name(*j));
+            let candidates = &mut candidates[..usize::from(*count)];
+            candidates.iter_mut().for_each(|j| *j = name(*j));
             // Nobody is in reach only where a score is NaN.
-            if reach.contains(&NOBODY) {
+            if candidates.contains(&NOBODY) {
                 *count = ALL;
             } else {
-                reach.sort_unstable();
+                candidates.sort_unstable();
             }
         }
     }
@@ -192,7 +192,7 @@ impl ProductScratch {
         table: &ProductTable,
         k: usize,
         listed: Option<&[u32]>,
-        soon: Soon<'_, T>,
+        prefetch_next: PrefetchNext<'_, T>,
     ) {
         let (first, rows) = (rows.start, rows.len());
         assert!((1..=ROWS).contains(&rows));
@@ -217,13 +217,13 @@ impl ProductScratch {
                 self.copy_rows(values, first, features.clone(), table, first_group == 0);
                 let copy = &self.copy[..features.len() * ROWS];
                 for place in panel.clone() {
-                    let ahead = match soon {
-                        Soon::Blocks(behind) if first_group == 0 => {
+                    let prefetch = match prefetch_next {
+                        PrefetchNext::Blocks(behind) if first_group == 0 => {
                             let behind = behind.get(features.end * ROWS..).unwrap_or_default();
-                            Ahead::of(&behind[..behind.len().min(PANEL * ROWS)]).part(place, panel.len())
+                            Prefetch::of(&behind[..behind.len().min(PANEL * ROWS)]).part(place, panel.len())
                         }
-                        Soon::Rows(next) if start == 0 => next.piece(first / ROWS * groups + place, groups),
-                        _ => Ahead::of::<T>(&[]),
+                        PrefetchNext::Rows(next) if start == 0 => next.piece(first / ROWS * groups + place, groups),
+                        _ => Prefetch::of::<T>(&[]),
                     };
                     let group = listed.map_or(place, |listed| listed[place] as usize);
                     let products = Products {
@@ -232,7 +232,7 @@ impl ProductScratch {
                         own: if features.end == d { Some(&weighted.own[group * 2 * GROUP..][..2 * GROUP]) } else { None },
                         first: features.start == 0,
                         rows,
-                        ahead,
+                        prefetch,
                     };
                     let scores = &mut self.scores[(place - first_group) * GROUP * ROWS..][..GROUP * ROWS];
                     let least = [&mut self.best, &mut self.second];
@@ -254,7 +254,7 @@ impl ProductScratch {
             let centroids = panel.start * GROUP..(panel.end * GROUP).min(k);
             self.collect::<V, TWO>(centroids, rows);
         }
-        self.drop_out_of_reach::<TWO>(rows);
+        self.drop_candidates::<TWO>(rows);
     }
 
     /// Learns the weight of the next tile from the last 64 rows of this one. `labels` are those of the tile.
@@ -266,10 +266,10 @@ impl ProductScratch {
 
     /// The centroids in reach of row `r`, in ascending order. `None` if all centroids are.
     #[inline(always)]
-    pub fn reach(&self, r: usize) -> Option<&[u32]> {
+    pub fn candidates(&self, r: usize) -> Option<&[u32]> {
         match self.counts[r] {
             ALL => None,
-            count => Some(&self.reach[r][..count as usize]),
+            count => Some(&self.candidates[r][..count as usize]),
         }
     }
 
@@ -309,8 +309,8 @@ impl ProductScratch {
         }
     }
 
-    /// Processes the scores of all centroids, where they fit in one panel. Most rows have one centroid in reach; these are found
-    /// in vector registers.
+    /// Processes the scores of all centroids, where they fit in one panel. Most rows have one centroid in reach: their labels are
+    /// found in vector registers.
     #[inline(always)]
     fn collect_all<V: Vector>(&mut self, k: usize, rows: usize) {
         for start in (0..rows).step_by(V::LANES) {
@@ -320,8 +320,8 @@ impl ProductScratch {
             }
             let mut names = [0.0f32; ROWS];
             let (mut seen, mut twice) = (0u32, 0u32);
-            // SAFETY: `scores` holds ROWS values for each centroid, `limits` and `names` hold ROWS values, and LANES divides ROWS.
-            // For the features of the instruction set see `Vector`.
+            // SAFETY: `scores` holds ROWS values for each centroid, `limits` and `names` hold ROWS values, and LANES divides
+            // ROWS. For the features of the instruction set see `Vector`.
             unsafe {
                 let limit = V::load(limits.as_ptr().add(start));
                 let mut label = V::splat(0.0);
@@ -337,7 +337,7 @@ impl ProductScratch {
             for r in start..(start + V::LANES).min(rows) {
                 let bit = 1 << (r - start);
                 self.counts[r] = 1;
-                self.reach[r][0] = names[r].to_bits();
+                self.candidates[r][0] = names[r].to_bits();
                 // A limit that is not finite rules nothing out.
                 if !limits[r].is_finite() || seen & bit == 0 {
                     self.counts[r] = ALL;
@@ -353,11 +353,11 @@ impl ProductScratch {
     fn list(&mut self, r: usize, k: usize, limit: f32) {
         let mut count = 0;
         for j in (0..k).filter(|j| !(self.scores[j * ROWS + r] > limit)) {
-            if count == REACH {
+            if count == MOST_CANDIDATES {
                 self.counts[r] = ALL;
                 return;
             }
-            self.reach[r][count] = j as u32;
+            self.candidates[r][count] = j as u32;
             count += 1;
         }
         self.counts[r] = count as u8;
@@ -390,7 +390,11 @@ impl ProductScratch {
                 while near != 0 {
                     let r = near.trailing_zeros() as usize;
                     near &= near - 1;
-                    let mut lists = Lists { counts: &mut self.counts, reach: &mut self.reach, scores: &mut self.reach_scores };
+                    let mut lists = Lists {
+                        counts: &mut self.counts,
+                        candidates: &mut self.candidates,
+                        scores: &mut self.candidate_scores,
+                    };
                     lists.push(r, (centroids.start + j) as u32, self.scores[j * ROWS + r], limits[r]);
                 }
             }
@@ -398,11 +402,11 @@ impl ProductScratch {
     }
 
     #[inline(always)]
-    fn drop_out_of_reach<const TWO: bool>(&mut self, rows: usize) {
+    fn drop_candidates<const TWO: bool>(&mut self, rows: usize) {
         for r in 0..rows {
             let limit = self.limit::<TWO>(r);
             if self.counts[r] != ALL {
-                Lists { counts: &mut self.counts, reach: &mut self.reach, scores: &mut self.reach_scores }
+                Lists { counts: &mut self.counts, candidates: &mut self.candidates, scores: &mut self.candidate_scores }
                     .keep_within(r, limit);
             }
             // A limit that is not finite rules nothing out.
@@ -421,7 +425,7 @@ struct FindPlaces<'p, T, C, const TWO: bool> {
     table: &'p ProductTable,
     k: usize,
     listed: Option<&'p [u32]>,
-    soon: Soon<'p, T>,
+    prefetch_next: PrefetchNext<'p, T>,
 }
 
 impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindPlaces<'_, T, C, TWO> {
@@ -429,8 +433,8 @@ impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindPlaces<'_, T, C, TWO
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { product, values, rows, table, k, listed, soon } = self;
-        product.find_places::<V, T, TWO>(values, rows, table, k, listed, soon);
+        let Self { product, values, rows, table, k, listed, prefetch_next } = self;
+        product.find_places::<V, T, TWO>(values, rows, table, k, listed, prefetch_next);
     }
 }
 

@@ -6,8 +6,8 @@
 //! take  : the same with the candidate that was chosen, in the units of 32 rows where it had a gain
 //! draw  : the range of rows that has the target, then the row                                     seeds/ranges.rs
 //! ```
-//! What is skipped changes no distance, so all integers are those of a pass over all rows. Small fits have no copy: their rows come
-//! through tiles, and nothing is skipped.
+//! What is skipped changes no distance, so all integers are those of a pass over all rows. Small fits have no copy: their rows
+//! come through tiles, and nothing is skipped.
 
 mod blocks;
 mod grouped;
@@ -32,7 +32,7 @@ use crate::base::parallel::for_each_task;
 use crate::exact::distances::DistanceScale;
 use crate::input::tile::{Part, Tile};
 use crate::simd::{InstructionSet, Task, Vector};
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// The name for the distances in errors.
 const DISTANCES: &str = "the distances of the rows to the nearest seed";
@@ -43,7 +43,7 @@ const GAINS: &str = "the gains of candidates";
 pub struct Lent<'s, 'a, T> {
     pub set: InstructionSet,
     pub part: &'s Part<'a, T>,
-    pub prepared: &'s Prepared,
+    pub statistics: &'s Statistics,
     pub tasks: &'s [TaskRows],
     /// One tile per worker.
     pub tiles: Vec<&'s mut Tile<T>>,
@@ -82,11 +82,12 @@ pub struct Seeds<T> {
     amounts: Vec<Vec<u128>>,
     /// For each block, its largest distance.
     farthest: Vec<f64>,
-    /// The candidates of the last gains, and for each unit of places those that are nearer to some row. Later takes only make fewer
-    /// rows nearer.
+    /// The candidates of the last gains, and for each unit of places those that are nearer to some row. Later takes only make
+    /// fewer rows nearer.
     tried: Vec<T>,
     gaining: Vec<u32>,
-    /// `(units, candidates, UNIT)`: the distances of these. Empty where it costs less to compute them again.
+    /// `(units, candidates, UNIT)`: the distances to the candidates of `gaining`. Empty where it costs less to compute them
+    /// again.
     kept: Vec<f64>,
     share: Share,
 }
@@ -96,7 +97,7 @@ impl<T: Float> Seeds<T> {
     pub fn new(lent: &mut Lent<'_, '_, T>, k: usize) -> Result<Self> {
         let (rows, d) = (lent.part.features.n_rows(), lent.part.features.n_features());
         let kept = lent.tasks.iter().map(|task| task.kept).sum();
-        let grouped = if grouped::pays::<T>(rows, d, k, lent.prepared.weights.is_some()) {
+        let grouped = if grouped::pays::<T>(rows, d, k, lent.statistics.weights.is_some()) {
             Some(Grouped::new(lent.set, lent.part, lent.tasks, &mut lent.tiles)?)
         } else {
             None
@@ -129,7 +130,7 @@ impl<T: Float> Seeds<T> {
 
     /// Copies `w^` of all rows, unless all are 1.
     fn copy_weights(&mut self, lent: &Lent<'_, '_, T>) -> Result<()> {
-        let (Some(scale), Some(column)) = (lent.prepared.weights, &lent.part.weights) else { return Ok(()) };
+        let (Some(scale), Some(column)) = (lent.statistics.weights, &lent.part.weights) else { return Ok(()) };
         self.weights = memory::zeroed(self.nearest.len(), "the weights of the rows")?;
         let (mut row, mut some) = (0, [0.0; 1_024]);
         for start in (0..column.len()).step_by(some.len()) {
@@ -149,10 +150,10 @@ impl<T: Float> Seeds<T> {
     }
 
     /// The first row whose running total of draw weights exceeds `target`.
-    pub fn draw(&self, target: u128, prepared: &Prepared) -> usize {
+    pub fn draw(&self, target: u128, statistics: &Statistics) -> usize {
         let (rows, mut rest) = self.ranges.find(target);
         for row in rows.clone() {
-            match rest.checked_sub(self.weight(row, prepared)) {
+            match rest.checked_sub(self.weight(row, statistics)) {
                 Some(left) => rest = left,
                 None => return row,
             }
@@ -167,12 +168,12 @@ impl<T: Float> Seeds<T> {
 
     /// The draw weight of a row.
     #[inline(always)]
-    pub fn weight(&self, row: usize, prepared: &Prepared) -> u128 {
+    pub fn weight(&self, row: usize, statistics: &Statistics) -> u128 {
         let place = self.place(row);
         let weight = self.weights.get(place).map_or(1.0, |weight| *weight);
         match self.scale {
             Some(scale) => scale.quantise(weight, self.nearest[place]),
-            None => prepared.weights.map_or(1, |scale| scale.integer(weight) as u128),
+            None => statistics.weights.map_or(1, |scale| scale.integer(weight) as u128),
         }
     }
 
@@ -185,9 +186,9 @@ impl<T: Float> Seeds<T> {
     /// Adds up the draw weights of every range.
     fn add_up(&mut self, lent: &Lent<'_, '_, T>) -> Result<()> {
         let mut totals = std::mem::take(&mut self.ranges.totals);
-        let (this, prepared) = (&*self, lent.prepared);
+        let (this, statistics) = (&*self, lent.statistics);
         for_each_task(&mut vec![(); lent.tiles.len()], totals.iter_mut().enumerate(), |(), (range, total)| {
-            *total = lent.set.run(AddUp { seeds: this, prepared, rows: this.ranges.rows(range) });
+            *total = lent.set.run(AddUp { seeds: this, statistics, rows: this.ranges.rows(range) });
         })?;
         self.ranges.totals = totals;
         Ok(())
@@ -214,7 +215,7 @@ impl<T: Float> Seeds<T> {
         let d = lent.part.features.n_features();
         let mut gains = memory::zeroed(candidates.len() / d, GAINS)?;
         let scale = self.scale.unwrap_or(DistanceScale::NONE);
-        let Lent { set, part, prepared, tasks, tiles } = lent;
+        let Lent { set, part, statistics, tasks, tiles } = lent;
         let workers = tiles.into_iter().map(|tile| (tile, [0u128; MOST], Share::default()));
         let mut workers = memory::collected(workers, "the threads' buffers")?;
         for (batch, gains) in candidates.chunks(MOST * d).zip(gains.chunks_mut(MOST)) {
@@ -238,7 +239,7 @@ impl<T: Float> Seeds<T> {
                 for_each_task(&mut workers, tasks.iter(), |(tile, gains, share), task| {
                     let near = &near[task.first..][..task.kept];
                     let out = Gains { scale, gains, share, gaining: &mut [], kept: &mut [] };
-                    set.run(TileGains { part, prepared, tile, task, near, candidates, out });
+                    set.run(TileGains { part, statistics, tile, task, near, candidates, out });
                 })?;
             }
             self.share = Share::default();
@@ -303,15 +304,15 @@ impl<T: Float> Seeds<T> {
         anew: bool,
     ) -> Result<()> {
         let Self { nearest, ranges, amounts, .. } = self;
-        let Lent { set, part, prepared, tasks, tiles } = lent;
-        let (set, part, prepared, ranges) = (*set, *part, *prepared, &*ranges);
+        let Lent { set, part, statistics, tasks, tiles } = lent;
+        let (set, part, statistics, ranges) = (*set, *part, *statistics, &*ranges);
         let mut rest = nearest.as_mut_slice();
         let work = tasks.iter().map(|task| (task, split_off(&mut rest, task.kept)));
         let mut workers: Vec<_> = tiles.iter_mut().zip(amounts).collect();
         for_each_task(&mut workers, work, |(tile, amounts), (task, near)| {
             let amounts = if anew { &mut [] } else { amounts.as_mut_slice() };
             let changes = Changes { scale, ranges, amounts };
-            set.run(TileTake { part, prepared, tile, task, near, candidates, changes });
+            set.run(TileTake { part, statistics, tile, task, near, candidates, changes });
         })
     }
 }
@@ -319,7 +320,7 @@ impl<T: Float> Seeds<T> {
 /// Adds up the draw weights of some rows.
 struct AddUp<'p, T> {
     seeds: &'p Seeds<T>,
-    prepared: &'p Prepared,
+    statistics: &'p Statistics,
     rows: Range<usize>,
 }
 
@@ -328,8 +329,8 @@ impl<T: Float> Task for AddUp<'_, T> {
 
     #[inline(always)]
     fn run<V: Vector>(self) -> u128 {
-        let Self { seeds, prepared, rows } = self;
-        let Some(scale) = seeds.scale else { return rows.map(|row| seeds.weight(row, prepared)).sum() };
+        let Self { seeds, statistics, rows } = self;
+        let Some(scale) = seeds.scale else { return rows.map(|row| seeds.weight(row, statistics)).sum() };
         let mut total = 0;
         for start in rows.clone().step_by(UNIT) {
             let (mut near, mut weights) = ([0.0; UNIT], ONES);
@@ -353,7 +354,7 @@ mod tests {
     use crate::backend::Draws;
     use crate::base::params::KMeans;
     use crate::input::features::Features;
-    use crate::statistics::prepare;
+    use crate::statistics::gather;
 
     const ROWS: usize = 20_000;
     const CLUSTERS: usize = 60;
@@ -367,12 +368,12 @@ mod tests {
         };
         let x: Vec<f32> = (0..ROWS * d).map(|i| value(&mut unit, i / d, i % d) as f32).collect();
         let mut parts = vec![Part::new(Features::from_rows(&x, d).unwrap(), None)];
-        let prepared = prepare(&mut parts, &KMeans::new(CLUSTERS).validate(d).unwrap()).unwrap();
-        let mut session = CpuSession::new(parts.remove(0), &prepared, CLUSTERS, 2, InstructionSet::detect()).unwrap();
+        let statistics = gather(&mut parts, &KMeans::new(CLUSTERS).validate(d).unwrap()).unwrap();
+        let mut session = CpuSession::new(parts.remove(0), &statistics, CLUSTERS, 2, InstructionSet::detect()).unwrap();
         let mut total = session.start_draws().unwrap();
         let mut seed: Vec<f32> = x[..d].to_vec();
         for step in 0..CLUSTERS as u128 {
-            total = total.min(session.take_seeds(&seed, prepared.distances).unwrap());
+            total = total.min(session.take_seeds(&seed, statistics.distances).unwrap());
             let targets: Vec<u128> = (0..6).map(|trial| total / 360 * (6 * step + trial)).collect();
             seed = session.trials(&targets).unwrap().0[..d].to_vec();
         }

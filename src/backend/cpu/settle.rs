@@ -178,8 +178,8 @@ fn settle_all<V: Vector, T: Float, const R: usize>(
 ) {
     assert!(R * V::Doubles::LANES == MOST_LANES && rows.len() <= MOST_LANES && x.len() == table.d * MOST_LANES);
     let (mut labels, mut nearest, mut second) = ([0.0f64; MOST_LANES], [0.0f64; MOST_LANES], [0.0f64; MOST_LANES]);
-    // SAFETY: `x` holds MOST_LANES = R * LANES values for each feature, and so do the arrays. For the features of the instruction set
-    // see `Vector`.
+    // SAFETY: `x` holds MOST_LANES = R * LANES values for each feature, and so do the arrays. For the features of the instruction
+    // set see `Vector`.
     unsafe {
         let infinite = V::Doubles::splat(f64::INFINITY);
         let (mut label, mut best, mut other) = ([V::Doubles::splat(0.0); R], [infinite; R], [infinite; R]);

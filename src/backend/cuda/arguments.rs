@@ -6,7 +6,7 @@
 
 use super::device::{Argument, Entry, Plain};
 use crate::base::float::Float;
-use crate::bounds::halves::Halves;
+use crate::bounds::fp16::Fp16Bound;
 use crate::bounds::{self, ExpandedTerms};
 use crate::exact::distances;
 use crate::exact::fixed::{ColumnScale, Limbs};
@@ -103,9 +103,9 @@ impl From<ExpandedTerms> for BoundTermsArgument {
     }
 }
 
-impl From<Halves> for TensorTermsArgument {
-    fn from(bound: Halves) -> Self {
-        let Halves { share, sum, subnormal, half, least, radius, reference } = bound;
+impl From<Fp16Bound> for TensorTermsArgument {
+    fn from(bound: Fp16Bound) -> Self {
+        let Fp16Bound { share, sum, subnormal, half, least, radius, reference } = bound;
         let (reference, underflow) = (reference.relative, reference.underflow);
         Self { share, sum, reference, underflow, subnormal, half, least, radius }
     }

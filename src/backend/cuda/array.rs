@@ -54,8 +54,8 @@ pub struct GpuPredictions {
 
 impl<V: Plain> Drop for GpuArray<V> {
     fn drop(&mut self) {
-        // The owner may have read the values in streams of its own. So all work of the device comes before the memory is free. An error
-        // means that the context no longer exists, and neither does its memory.
+        // The owner may have read the values in streams of its own. So all work of the device comes before the memory is free. An
+        // error means that the context no longer exists, and neither does its memory.
         let _ = self.buffer.queue().gpu.wait();
     }
 }

@@ -1,15 +1,15 @@
-//! What happens between the step and the update of a fit on several GPUs: the pending sums of all GPUs become one, on each of them
-//! (`kernels/passes/exchange.cu`).
+//! What happens between the step and the update of a fit on several GPUs: the pending sums of all GPUs become one, on each of
+//! them (`kernels/passes/exchange.cu`).
 //!
 //! Pending sums are words that wrap around, and integers. So a plain sum over the GPUs is exact, in any order. Then every GPU
 //! does the same update and gets the same bits. No centroid is sent, and the host does not wait.
 //!
-//! A GPU must not change sums that another one still reads. So steps use two arrays of pending sums in turn. A GPU clears one of them
-//! when the others have come to the next exchange: by then they have read it.
+//! A GPU must not change sums that another one still reads. So steps use two arrays of pending sums in turn. A GPU clears one of
+//! them when the other GPUs have come to the next exchange: by then they have read it.
 //!
-//! A kernel waits for the other GPUs. It is queued when all of them have been given the work that it waits for: [`arrive`] for every GPU,
-//! then [`total`] for every GPU. A driver may make any call wait until a GPU has done its work, with locks that other calls need.
-//! So a kernel that waits for work that is not queued yet may wait for ever.
+//! A kernel waits for the other GPUs. It is queued when all of them have been given the work that it waits for: [`arrive`] for
+//! every GPU, then [`total`] for every GPU. A driver may make any call wait until a GPU has done its work, with locks that other
+//! calls need. So a kernel that waits for work that is not queued yet may wait for ever.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ pub const MOST_GPUS: usize = 16;
 /// The name of this memory in errors.
 const WHAT: &str = "the sums that the GPUs share";
 
-/// What one GPU of a fit has for the others: the pending sums of its steps.
+/// What one GPU of a fit has for the other GPUs: the pending sums of its steps.
 pub struct Port {
     turns: [Turn; 2],
     /// The place of the next step's sums in `turns`.
@@ -132,8 +132,8 @@ impl Port {
     }
 }
 
-/// Queues the first half of this GPU's part of an exchange: its sums are there. Without a port there is nothing to exchange. `scores`:
-/// those of the step, or 0 if it counts them.
+/// Queues the first half of this GPU's part of an exchange: its sums are there. Without a port there is nothing to exchange.
+/// `scores`: those of the step, or 0 if it counts them.
 pub fn arrive<T: Float + Plain>(state: &State<T>, of: Of, scores: u64) -> Result<()> {
     let Some(port) = &state.port else { return Ok(()) };
     let arrive = ArriveArgument {
@@ -148,8 +148,8 @@ pub fn arrive<T: Float + Plain>(state: &State<T>, of: Of, scores: u64) -> Result
     unsafe { state.queue.run_behind(&port.arrive, &arrive) }
 }
 
-/// Queues the second half: the sums of all GPUs become one. Afterwards this GPU's pending sums, and the counts in its control, are those of the
-/// whole fit. All GPUs of the fit must have been given the first half.
+/// Queues the second half: the sums of all GPUs become one. Afterwards this GPU's pending sums, and the counts in its control,
+/// are those of the whole fit. All GPUs of the fit must have been given the first half.
 pub fn total<T: Float + Plain>(state: &mut State<T>, of: Of) -> Result<()> {
     let Some(port) = &mut state.port else { return Ok(()) };
     let each = |address: &dyn Fn(&Addresses) -> u64| {
@@ -225,8 +225,9 @@ impl Group {
     }
 }
 
-/// The only group of this process that is at work. The hardware has few queues for the streams of a GPU, and kernels of two groups could
-/// wait for each other in them. A fit that comes second does not wait for the first: its thread may be one that the first one needs.
+/// The only group of this process that is at work. The hardware has few queues for the streams of a GPU, and kernels of two
+/// groups could wait for each other in them. A fit that comes second does not wait for the first: its thread may be one that the
+/// first one needs.
 struct Alone;
 
 static AT_WORK: AtomicBool = AtomicBool::new(false);

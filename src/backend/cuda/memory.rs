@@ -1,5 +1,5 @@
-//! The memory that a job takes on a GPU. It is the sum of the lists (`device/list.rs`) from which the job allocates. By it a device
-//! is chosen, a limit is kept, and chunks are cut.
+//! The memory that a job takes on a GPU. It is the sum of the lists (`device/list.rs`) from which the job allocates. By it a
+//! device is chosen, a limit is kept, and chunks are cut.
 //!
 //! ```text
 //! a fit         rows + the larger of    what the passes before the fit need
@@ -7,16 +7,16 @@
 //! rows          all rows, or the buffers of the chunks that fit at a time and pieces of row-major rows on their way
 //! predictions   the model's table + two batches of rows + their answers
 //! ```
-//! Not counted: the pieces of row-major rows that are all sent at once. The lanes of the upload have them, at most 32 MiB in all, and
-//! only until the rows have arrived.
+//! Not counted: the pieces of row-major rows that are all sent at once. The lanes of the upload have them, at most 32 MiB in all,
+//! and only until the rows have arrived.
 
 use super::device::{Plain, sum};
 use super::exchange::Port;
 use super::passes::distances::Inertia;
 use super::passes::farthest::FarSearch;
-use super::passes::prepare::preparation_bytes;
 use super::passes::samples::candidate_bytes;
 use super::passes::seeds::DeviceSeeds;
+use super::passes::statistics::statistics_bytes;
 use super::predict::DeviceTable;
 use super::rows::DeviceRows;
 use super::rows::stream::seeds::StreamedSeeds;
@@ -44,7 +44,8 @@ impl From<&DeviceInfo> for GpuSize {
     }
 }
 
-/// The bytes of a fit with default kernels whose rows are all on the GPU. `more_copies`: with copies that they could do without. For tests.
+/// The bytes of a fit with default kernels whose rows are all on the GPU. `more_copies`: with copies that they could do without.
+/// For tests.
 #[doc(hidden)]
 pub fn resident_bytes(shape: Shape, device: &DeviceInfo, more_copies: bool) -> u64 {
     let plan = |copies| {
@@ -92,8 +93,9 @@ fn fit_shape(shape: Shape, chunk: u64) -> FitShape {
     }
 }
 
-/// The plan of a fit whose rows are all on the GPU. `in_place`: they were there before, and only the weights need room. If the plan needs
-/// more than `room`, kernels do without copies that they need not have, and then the default takes one without copies of the rows.
+/// The plan of a fit whose rows are all on the GPU. `in_place`: they were there before, and only the weights need room. If the
+/// plan needs more than `room`, kernels do without copies that they need not have, and then the default takes one without copies
+/// of the rows.
 ///
 /// # Errors
 /// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if the strategy cannot do the shape.
@@ -119,7 +121,7 @@ pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize, in
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Copies {
     None,
-    /// Those that a kernel cannot do without.
+    /// The copies that a kernel cannot do without.
     Needed,
     All,
 }
@@ -139,7 +141,8 @@ fn planned<T: Float + Plain>(
     })
 }
 
-/// The plan of a fit. `copies`: whether the default may copy the rows. `rows`: the bytes of the rows. `draws`: the bytes that seeding needs.
+/// The plan of a fit. `copies`: whether the default may copy the rows. `rows`: the bytes of the rows. `draws`: the bytes that
+/// seeding needs.
 fn plan_of<T: Float + Plain>(
     fit: &FitShape,
     (strategy, copies): (Strategy, bool),
@@ -162,7 +165,7 @@ fn plan_of<T: Float + Plain>(
 fn fit_bytes<T: Float + Plain>(fit: &FitShape, needs: &Needs, rows: u64, draws: u64) -> u64 {
     let session = sum([State::<T>::bytes(fit, needs), Update::<T>::bytes(fit, LONGEST_BATCH as usize), needs.bytes]);
     let passes = draws.max(FarSearch::bytes(fit)).max(Inertia::bytes(fit.k)).max(nearest_bytes(fit.chunk));
-    sum([rows, preparation_bytes(fit.chunk, fit.d).max(sum([session, passes]))])
+    sum([rows, statistics_bytes(fit.chunk, fit.d).max(sum([session, passes]))])
 }
 
 /// The bytes that a fit on several GPUs takes on each of them beside its plan.
@@ -240,7 +243,7 @@ fn bytes_of_model<T: Float + Plain>(shape: Shape, gpu: GpuSize) -> u64 {
         sum([DeviceRows::<T>::bytes(n, d, shape.weighted, shape.half), answers.max(before)])
     };
     let rows = if shape.job == Job::Score {
-        bytes(shape.rows, preparation_bytes(usize::try_from(shape.rows).unwrap_or(usize::MAX), d))
+        bytes(shape.rows, statistics_bytes(usize::try_from(shape.rows).unwrap_or(usize::MAX), d))
     } else {
         // All batches between the first and the last are of one size.
         let batches: Vec<u64> = shape.batches().take(4).map(|range| bytes(range.end - range.start, 0)).collect();

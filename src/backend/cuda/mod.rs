@@ -29,8 +29,8 @@ pub use exchange::Group;
 #[cfg(all(feature = "bench", feature = "papers"))]
 pub use papers::STAGES;
 pub use passes::distances::MOST_PENDING;
-pub use passes::prepare::DevicePasses;
 pub use passes::several::SeveralPasses;
+pub use passes::statistics::DevicePasses;
 pub use predict::DeviceTable;
 #[cfg(feature = "bench")]
 pub use reference::reference_labels;

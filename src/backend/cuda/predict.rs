@@ -4,7 +4,7 @@
 //! once a model:  the centroids and the filter's copies of them go to the device, and stay there
 //! per batch of rows, of bounded size; while the device works on a batch, the next one is sent:
 //!   upload
-//!   labels       what a filter is sure of, then the others                step/tiled.rs, or predict/tensor.rs
+//!   labels       what a filter is sure of, then the rows in doubt         step/tiled.rs, or predict/tensor.rs
 //!   distances    to the two nearest centroids, or to all                  predict/table.rs
 //!   blank        no answer for a row with a value that is not finite      predict/table.rs
 //!   download; rows with nulls have no answer either: the host sees to that, because the device does not know nulls
@@ -21,10 +21,10 @@ use std::sync::{Mutex, PoisonError};
 use self::table::{CallQueue, DistanceBuffers};
 pub use self::table::{DeviceTable, NearestBuffers, ROWS};
 use super::device::{Buffer, Plain, Queue, product};
-use super::passes::prepare::DevicePasses;
+use super::passes::statistics::DevicePasses;
 use super::rows::DeviceRows;
 use super::rows::download::{PIECE, download};
-use super::rows::foreign::is_in_place;
+use super::rows::external::is_in_place;
 use super::rows::upload::upload;
 use crate::backend::answers::{ANSWERS, Answered, Distances, LABELS, Labels, Predictions, every_row};
 use crate::backend::cuda::array::{GpuArray, GpuPredictions};
@@ -74,9 +74,9 @@ struct Batch<'t, 'a, T: Plain, B> {
     _queue: CallQueue<'t>,
 }
 
-/// Sends the rows batch by batch. Each of the tables' GPUs takes the next batch when it is ready. `launch` queues the kernels of a batch.
-/// `finish` downloads the answers for the rows of a batch. It is called when the GPU's next batch has been sent, so the GPU computes while
-/// the bus is busy.
+/// Sends the rows batch by batch. Each of the tables' GPUs takes the next batch when it is ready. `launch` queues the kernels of
+/// a batch. `finish` downloads the answers for the rows of a batch. It is called when the GPU's next batch has been sent, so the
+/// GPU computes while the bus is busy.
 fn in_batches<'a, T: Float + Plain, B>(
     tables: &[&DeviceTable<T>],
     job: Job,
@@ -127,7 +127,7 @@ fn download_distances(distances: &Buffer<f64>, out: &mut [f64]) -> Result<()> {
 }
 
 /// The labels of rows that are on the GPU, as an array there. -1 for rows with a null or a value that is not finite.
-pub fn labels_there<T: Float + Plain>(
+pub fn labels_on_device<T: Float + Plain>(
     table: &DeviceTable<T>,
     features: &Features<'_, T>,
     strategy: Strategy,
@@ -140,9 +140,9 @@ pub fn labels_there<T: Float + Plain>(
     Ok(GpuArray::new(out))
 }
 
-/// The labels of rows that are on the GPU, and their distances to the nearest and the second nearest centroid, as arrays there. Rows
-/// without an answer have label -1 and distances of NaN. With one centroid there are no second distances.
-pub fn nearest_there<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuPredictions> {
+/// The labels of rows that are on the GPU, and their distances to the nearest and the second nearest centroid, as arrays there.
+/// Rows without an answer have label -1 and distances of NaN. With one centroid there are no second distances.
+pub fn nearest_on_device<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuPredictions> {
     let n = features.n_rows();
     let (labels, nearest, seconds) = (room::<T, i32>(table, n)?, room::<T, f64>(table, n)?, room::<T, f64>(table, n)?);
     let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| {
@@ -162,9 +162,9 @@ pub fn nearest_there<T: Float + Plain>(table: &DeviceTable<T>, features: &Featur
     Ok(GpuPredictions { labels: GpuArray::new(labels), nearest: GpuArray::new(nearest), seconds })
 }
 
-/// The distances of rows that are on the GPU to all centroids, `(n, k)`, row-major, as an array there. They are NaN for rows with a
-/// null or a value that is not finite.
-pub fn distances_there<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
+/// The distances of rows that are on the GPU to all centroids, `(n, k)`, row-major, as an array there. They are NaN for rows with
+/// a null or a value that is not finite.
+pub fn distances_on_device<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
     let out = room::<T, f64>(table, product([features.n_rows(), table.k]))?;
     let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| {
         let distances = DistanceBuffers::allocate(queue, rows.n, table.k)?;

@@ -1,5 +1,5 @@
-//! Labels by reference distances to all centroids, on one GPU: `kernels/bench/reference.cu`. Benches and tests check all labels of large fits
-//! with them (feature `bench`). No filter has a part in them, and no code that labels.
+//! Labels by reference distances to all centroids, on one GPU: `kernels/bench/reference.cu`. Benches and tests check all labels
+//! of large fits with them (feature `bench`). No filter has a part in them, and no code that labels.
 
 use super::arguments::{self, ReferenceArgument};
 use super::device::{Block, Gpu, Launch, Plain};

@@ -38,17 +38,17 @@ use super::step::choice::choose;
 use super::step::{Fit, Step};
 use super::update::Update;
 use crate::backend::answers::Distances;
-use crate::backend::{Advanced, Assigned, Effort, Far, Iterate, Move, Scales, Stop};
+use crate::backend::{Advanced, Assigned, Far, Iterate, Move, Scales, Stop, WorkCounts};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::params::{Init, Params};
 use crate::base::progress::Watch;
 use crate::base::strategy::Strategy;
+use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::fixed::Limbs;
-use crate::exact::partial::Partial;
 use crate::input::tile::Part;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// Most iterations of a batch.
 pub const LONGEST_BATCH: u32 = 32;
@@ -58,24 +58,24 @@ pub struct CudaSession<'a, T> {
     rows: Arc<Chunks<'a, T>>,
     /// Number of these rows that have a positive weight.
     positive: u64,
-    prepared: &'a Prepared,
+    statistics: &'a Statistics,
     state: State<T>,
     step: Box<dyn Step<T> + 'a>,
     update: Update<T>,
     inertia: InertiaPass,
     draws: Option<DeviceDraws<T>>,
     /// The copy of the sums on the host, if it is up to date.
-    partial: Option<Partial>,
+    cluster_sums: Option<ClusterSums>,
 }
 
 impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// A session for rows whose weights are rounded already. `parts`: the same rows in host memory. `strategy`: the kernel that
-    /// was chosen for the fit. `more_copies`: whether there is memory for copies of the rows that it could do without. `group`: the GPUs that
-    /// exchange their sums, if the fit has several.
+    /// was chosen for the fit. `more_copies`: whether there is memory for copies of the rows that it could do without. `group`:
+    /// the GPUs that exchange their sums, if the fit has several.
     pub fn new(
         rows: impl Into<Arc<Chunks<'a, T>>>,
         parts: &'a [Part<'a, T>],
-        prepared: &'a Prepared,
+        statistics: &'a Statistics,
         params: &Params,
         strategy: Strategy,
         more_copies: bool,
@@ -83,15 +83,16 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     ) -> Result<Self> {
         let rows = rows.into();
         let queue = rows.queue().clone();
-        let shape = FitShape { more_copies, ..shape_of(&rows, prepared, params.k) };
+        let shape = FitShape { more_copies, ..shape_of(&rows, statistics, params.k) };
         let chosen = choose::<T>(strategy, &shape, queue.gpu.size())?;
         let needs = chosen.candidate.needs(&shape, queue.gpu.size());
-        let update = Update::new(&queue, &shape, prepared, LONGEST_BATCH as usize)?;
-        let state = State::new(&queue, &shape, &needs, prepared, largest_distance(prepared, params), update.control(), group)?;
-        let step = chosen.candidate.make(&Fit { shape, queue: &queue, parts, prepared })?;
+        let update = Update::new(&queue, &shape, statistics, LONGEST_BATCH as usize)?;
+        let state =
+            State::new(&queue, &shape, &needs, statistics, largest_distance(statistics, params), update.control(), group)?;
+        let step = chosen.candidate.make(&Fit { shape, queue: &queue, parts, statistics })?;
         let inertia = InertiaPass::new::<T>(&queue, shape.chunk, shape.k, shape.half)?;
         let positive = positive_rows(&rows)?;
-        Ok(Self { rows, positive, prepared, state, step, update, inertia, draws: None, partial: None })
+        Ok(Self { rows, positive, statistics, state, step, update, inertia, draws: None, cluster_sums: None })
     }
 
     /// Sets the centroids, and computes everything that the next step reads.
@@ -105,7 +106,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// Queues one step over all rows. Its sums stay pending. If `inertia` is given, it also adds the inertia under the new
     /// labels. Afterwards the new labels are the current ones.
     fn launch_step(&mut self, mut inertia: Option<&mut Inertia>) -> Result<()> {
-        self.partial = None;
+        self.cluster_sums = None;
         let Self { rows, state, step, update, inertia: pass, .. } = self;
         let mut pending = 0;
         rows.visit(|chunk| {
@@ -129,10 +130,10 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     }
 
     /// What an assign took: settled rows, and scores if the step counts them. Other steps compute all scores.
-    fn effort(&self, settled: u64, scores: u64) -> Effort {
+    fn work_counts(&self, settled: u64, scores: u64) -> WorkCounts {
         // Where several GPUs exchange their sums, the counts are already those of all of them.
         let all = if self.state.port.is_some() { 0 } else { self.scores_of_step() };
-        Effort { settled: Some(settled), scores: Some(if all == 0 { scores } else { all }) }
+        WorkCounts { settled: Some(settled), scores: Some(if all == 0 { scores } else { all }) }
     }
 
     /// Whether all rows are on the GPU.
@@ -148,7 +149,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         }
     }
 
-    /// Queues the first half of this GPU's part of the exchange with the others of the fit, if there are others.
+    /// Queues the first half of this GPU's part of the exchange with the other GPUs of the fit, if there are any.
     fn arrive(&self, of: Of) -> Result<()> {
         exchange::arrive(&self.state, of, self.scores_of_step())
     }
@@ -166,15 +167,15 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
 
     /// The host's copies of sums and labels are out of date, and so is what the step has carried.
     fn forget(&mut self) {
-        self.partial = None;
+        self.cluster_sums = None;
         self.step.forget();
     }
 }
 
 /// The shape of a fit.
-fn shape_of<T: Float + Plain>(rows: &Chunks<'_, T>, prepared: &Prepared, k: usize) -> FitShape {
-    let weighted = prepared.weights.is_some();
-    let two = weighted || prepared.scales.iter().any(|scale| scale.limbs == Limbs::Two);
+fn shape_of<T: Float + Plain>(rows: &Chunks<'_, T>, statistics: &Statistics, k: usize) -> FitShape {
+    let weighted = statistics.weights.is_some();
+    let two = weighted || statistics.scales.iter().any(|scale| scale.limbs == Limbs::Two);
     let limbs = 1 + usize::from(two);
     FitShape {
         rows: rows.n(),
@@ -190,10 +191,10 @@ fn shape_of<T: Float + Plain>(rows: &Chunks<'_, T>, prepared: &Prepared, k: usiz
 }
 
 /// The largest distance of rows from each other and of starting centroids from rows, in any feature.
-fn largest_distance(prepared: &Prepared, params: &Params) -> f64 {
-    let d = prepared.lows.len();
+fn largest_distance(statistics: &Statistics, params: &Params) -> f64 {
+    let d = statistics.lows.len();
     let starting = if let Init::Given(centroids) = &params.seeding.init { &centroids[..] } else { &[] };
-    let extents = || prepared.lows.iter().zip(&prepared.highs);
+    let extents = || statistics.lows.iter().zip(&statistics.highs);
     let rows = starting.chunks_exact(d).map(|row| {
         let distances = row.iter().zip(extents()).map(|(x, (low, high))| (x - low).max(high - x));
         distances.fold(0.0f64, f64::max)
@@ -208,7 +209,7 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
     }
 
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
-        let (queue, k, base) = (&self.state.queue, self.state.shape.k, Scales::Same(self.prepared.distances));
+        let (queue, k, base) = (&self.state.queue, self.state.shape.k, Scales::Same(self.statistics.distances));
         let mut inertia = if want_inertia { Some(Inertia::new(queue, k, base)?) } else { None };
         self.start(centroids)?;
         self.launch_step(inertia.as_mut())?;
@@ -217,10 +218,10 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
             self.update.fold(&self.state)?;
         }
         let control = self.update.read_control()?;
-        let effort = self.effort(control.all_settled(), control.scores);
+        let work_counts = self.work_counts(control.all_settled(), control.scores);
         let changed = host.as_ref().map_or(control.changed, |sums| sums.changed);
-        self.partial = host.map(|sums| sums.partial);
-        Ok(Assigned { changed, inertia: inertia.map(Inertia::total).transpose()?, effort })
+        self.cluster_sums = host.map(|sums| sums.cluster_sums);
+        Ok(Assigned { changed, inertia: inertia.map(Inertia::total).transpose()?, work_counts })
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
@@ -230,23 +231,23 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
         advance::advance(&mut [self], centroids, stop, limit, watch)
     }
 
-    fn partial(&mut self) -> Result<&Partial> {
-        if self.partial.is_none() {
+    fn cluster_sums(&mut self) -> Result<&ClusterSums> {
+        if self.cluster_sums.is_none() {
             let FitShape { d, k, weighted, .. } = self.state.shape;
             let columns = self.state.shape.columns();
             let sums = self.state.sums.canonical.to_vec()?;
-            let mut partial = Partial::new(k, d)?;
-            partial.rows = self.state.sums.rows.to_vec()?;
+            let mut cluster_sums = ClusterSums::new(k, d)?;
+            cluster_sums.rows = self.state.sums.rows.to_vec()?;
             for (j, row) in sums.chunks_exact(columns).enumerate() {
-                partial.sums[j * d..][..d].copy_from_slice(&row[..d]);
-                partial.mass[j] = if weighted { row[d] } else { i128::from(partial.rows[j]) };
+                cluster_sums.sums[j * d..][..d].copy_from_slice(&row[..d]);
+                cluster_sums.mass[j] = if weighted { row[d] } else { i128::from(cluster_sums.rows[j]) };
             }
             // All clusters count as changed. Computing a mean again gives the same mean.
-            partial.dirty.fill(true);
-            self.partial = Some(partial);
+            cluster_sums.dirty.fill(true);
+            self.cluster_sums = Some(cluster_sums);
         }
-        let Some(partial) = &self.partial else { unreachable!("it was just made") };
-        Ok(partial)
+        let Some(cluster_sums) = &self.cluster_sums else { unreachable!("it was just made") };
+        Ok(cluster_sums)
     }
 
     fn sizes(&mut self) -> Result<Vec<u64>> {

@@ -10,7 +10,7 @@ use super::step::{LabelArrays, Needs};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// Names of the allocations in errors.
 const COLUMNS: &str = "the quanta and extents of the columns";
@@ -189,12 +189,13 @@ impl<T: Float + Plain> State<T> {
         ])
     }
 
-    /// The state before the first iteration. `largest`: as for [`Filter::new`]. `group`: the GPUs that read the sums, if there are several.
+    /// The state before the first iteration. `largest`: as for [`Filter::new`]. `group`: the GPUs that read the sums, if there
+    /// are several.
     pub fn new(
         queue: &Queue,
         shape: &FitShape,
         needs: &Needs,
-        prepared: &Prepared,
+        statistics: &Statistics,
         largest: f64,
         control: &Buffer<Control>,
         group: Option<&Group>,
@@ -209,17 +210,17 @@ impl<T: Float + Plain> State<T> {
             centroids: Centroids::allocate(queue, shape.d, shape.k)?,
             filter: Filter::new(queue, needs.filter, shape.d, largest)?,
             control: control.at(),
-            mass_to_integer: prepared.weights.map_or(1.0, |scale| crate::exact::fixed::power_of_two(53 - scale.exponent)),
+            mass_to_integer: statistics.weights.map_or(1.0, |scale| crate::exact::fixed::power_of_two(53 - scale.exponent)),
         };
         state.centroids.drift.fill(0)?;
-        state.describe_columns(prepared)?;
+        state.describe_columns(statistics)?;
         state.clear()?;
         Ok(state)
     }
 
-    fn describe_columns(&mut self, prepared: &Prepared) -> Result<()> {
-        let scales = prepared.scales.iter();
-        let weight_exponent = prepared.weights.map_or(0, |scale| scale.exponent - 53);
+    fn describe_columns(&mut self, statistics: &Statistics) -> Result<()> {
+        let scales = statistics.scales.iter();
+        let weight_exponent = statistics.weights.map_or(0, |scale| scale.exponent - 53);
         let mean_exponents = scales.clone().map(|scale| scale.quantum_exponent() - weight_exponent);
         let one_limb = scales.clone().map(|scale| u8::from(has_one_limb(scale))).chain(std::iter::repeat(0));
         let one_limb = memory::collected(one_limb.take(self.shape.columns()), COLUMNS)?;
@@ -227,8 +228,8 @@ impl<T: Float + Plain> State<T> {
         self.sums.one_limb.write(0, &one_limb)?;
         self.columns.factors.write(0, &memory::collected(scales.map(Factors::from), COLUMNS)?)?;
         self.columns.mean_exponents.write(0, &memory::collected(mean_exponents, COLUMNS)?)?;
-        self.columns.lows.write(0, &typed(&prepared.lows)?)?;
-        self.columns.highs.write(0, &typed(&prepared.highs)?)
+        self.columns.lows.write(0, &typed(&statistics.lows)?)?;
+        self.columns.highs.write(0, &typed(&statistics.highs)?)
     }
 
     /// Forgets all labels and sums.

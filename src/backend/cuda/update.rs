@@ -11,7 +11,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::params::Metric;
 use crate::exact::distances::DistanceScale;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// Threads of a block of `kernels/passes/directions.cu`.
 const DIRECTIONS: u32 = 256;
@@ -44,11 +44,11 @@ impl<T: Float + Plain> Update<T> {
         Preparation::<T>::bytes(shape.d, shape.k).saturating_add(UpdateBuffers::<T>::bytes(shape, batch))
     }
 
-    /// `prepared`: has the scale of the shift, and the metric.
-    pub fn new(queue: &Queue, shape: &FitShape, prepared: &Prepared, batch: usize) -> Result<Self> {
+    /// `statistics`: has the scale of the shift, and the metric.
+    pub fn new(queue: &Queue, shape: &FitShape, statistics: &Statistics, batch: usize) -> Result<Self> {
         let gpu = &queue.gpu;
         let preparation = Preparation::new(queue, shape.d, shape.k, shape.rows)?;
-        let (update, directions) = match prepared.metric {
+        let (update, directions) = match statistics.metric {
             Metric::Euclidean => (arguments::update::<T>(), None),
             Metric::Cosine => {
                 let kernel = arguments::directions::<T>().load(gpu, "")?;
@@ -61,7 +61,7 @@ impl<T: Float + Plain> Update<T> {
         let fold = Launch::resident(gpu, fold, Block::of(THREADS), cells.div_ceil(THREADS as usize))?;
         let end_chunk = Launch::exactly(arguments::end_chunk().load(gpu, "")?, Block::of(32), 1);
         let buffers = UpdateBuffers::allocate(queue, shape, batch)?;
-        Ok(Self { update, directions, fold, end_chunk, preparation, buffers, shifts: prepared.shifts })
+        Ok(Self { update, directions, fold, end_chunk, preparation, buffers, shifts: statistics.shifts })
     }
 
     /// What the kernels of an iteration tell each other.
@@ -108,7 +108,8 @@ impl<T: Float + Plain> Update<T> {
         if let Some(directions) = &self.directions {
             let UpdateArgument { sums, mean_exponents, centroids, previous, control, .. } = argument;
             let argument = DirectionsArgument { sums, mean_exponents, centroids, directions: previous, control };
-            // SAFETY: as below. The kernel writes (k, d) centroids to the buffer of those before, which the update has not filled yet.
+            // SAFETY: as below. The kernel writes (k, d) centroids to the buffer of those before, which the update has not filled
+            // yet.
             unsafe { state.queue.run(directions, &argument)? };
         }
         // SAFETY: the addresses are those of the state's and of this object's buffers, which have room for (k, columns, limbs)

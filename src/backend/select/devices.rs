@@ -39,8 +39,8 @@ impl fmt::Display for DeviceInfo {
 /// All devices of the machine, usable or not, or the reason why there is none.
 pub type Devices = std::result::Result<Vec<DeviceInfo>, String>;
 
-/// Whether the kernels run on a device under a driver. The text gives the reason. `architectures`: what the kernels of this build are
-/// for, as the build names them: `80+ptx,90a`.
+/// Whether the kernels run on a device under a driver. The text gives the reason. `architectures`: what the kernels of this build
+/// are for, as the build names them: `80+ptx,90a`.
 pub fn usable(driver: (u32, u32), capability: (u32, u32), architectures: &str) -> (bool, String) {
     let version = |(major, minor): (u32, u32)| format!("{major}.{minor}");
     let (oldest, has) = (version(OLDEST_DRIVER), version(driver));

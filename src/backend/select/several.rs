@@ -15,9 +15,9 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The shares of these GPUs, which may name one several times. Rows go by the number of multiprocessors. Where a share would not fit
-    /// on its GPU, others that have room take more, so that rows stay on the GPUs if they fit on all together. The inner error says
-    /// how much memory is needed.
+    /// The shares of these GPUs, which may name one several times. Rows go by the number of multiprocessors. Where a share would
+    /// not fit on its GPU, others that have room take more, so that rows stay on the GPUs if they fit on all together. The inner
+    /// error says how much memory is needed.
     pub fn new(shape: Shape, request: Request, devices: &[&DeviceInfo]) -> Result<std::result::Result<Self, String>> {
         let speeds: Vec<u64> = devices.iter().map(|device| u64::from(device.multiprocessors.max(1))).collect();
         let rows = divided(shape.rows, &speeds);
@@ -120,7 +120,8 @@ fn divided(rows: u64, speeds: &[u64]) -> Vec<u64> {
     ends.map(|end| end - std::mem::replace(&mut before, end)).collect()
 }
 
-/// The rows of each GPU if none has more than its most: what is too much for one goes to the others. None if there is not enough room.
+/// The rows of each GPU if none has more than its most: what is too much for one GPU goes to the other GPUs. None if there is not
+/// enough room.
 fn filled(rows: &[u64], most: &[u64]) -> Option<Vec<u64>> {
     let mut filled: Vec<u64> = rows.iter().zip(most).map(|(rows, most)| *rows.min(most)).collect();
     let mut left = rows.iter().sum::<u64>() - filled.iter().sum::<u64>();

@@ -70,8 +70,9 @@ impl Shape {
         (self.features as u64).saturating_mul(size).saturating_add(self.answer()).saturating_add(12)
     }
 
-    /// The rows of the batches of a prediction on a GPU, in order. The first is a quarter of the others, because the GPU has nothing to do while it is sent.
-    /// Batches begin at multiples of [`BATCH_START`] unless they are short: then kernels can read columns that are on the GPU where they are.
+    /// The rows of the batches of a prediction on a GPU, in order. The first batch is a quarter of a later one, because the GPU
+    /// has nothing to do while it is sent. Batches begin at multiples of [`BATCH_START`] unless they are short: then kernels can
+    /// read columns that are on the GPU where they are.
     pub fn batches(&self) -> impl Iterator<Item = Range<u64>> + use<> {
         let whole = |rows: u64| if rows < BATCH_START { rows.max(1) } else { rows / BATCH_START * BATCH_START };
         let (rows, most) = (self.rows, whole(BATCH_BYTES / self.row()));

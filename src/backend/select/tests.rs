@@ -331,8 +331,8 @@ fn data_that_do_not_fit_where_they_must_are_no_memory() {
 
 unit_test!(memory_counts_features_rows_weights_and_tables);
 fn memory_counts_features_rows_weights_and_tables() {
-    // A row: its values, the labels before and after, its place in the list of rows in doubt. While seeds are drawn: its distance, and
-    // its share of the list of rows that come nearer.
+    // A row: its values, the labels before and after, its place in the list of rows in doubt. While seeds are drawn: its
+    // distance, and its share of the list of rows that come nearer.
     let more = |shape: Shape, from: u64, on: &DeviceInfo| {
         let of = |rows| memory::resident_bytes(Shape { rows, ..shape }, on, false);
         (of(shape.rows) - of(from)) / (shape.rows - from)

@@ -68,9 +68,9 @@ impl KMeans {
         }
     }
 
-    /// Calls `observer` when the rows are there, when a restart has its starting centroids, and after each iteration. If it returns
-    /// [`ControlFlow::Break`], the fit ends with [`KMeansError::Cancelled`]. A GPU does several iterations in one batch, so the calls
-    /// for a batch come together. With `row_order="values"`, a fit from given or optimal centroids may start again.
+    /// Calls `observer` when the rows are there, when a restart has its starting centroids, and after each iteration. If it
+    /// returns [`ControlFlow::Break`], the fit ends with [`KMeansError::Cancelled`]. A GPU does several iterations in one batch,
+    /// so the calls for a batch come together. With `row_order="values"`, a fit from given or optimal centroids may start again.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -89,8 +89,8 @@ impl KMeans {
         Self { observer: Some(Observer::new(observer)), ..self }
     }
 
-    /// As [`KMeans::on_progress`]. The observer also gets the centroids after each stage, one by one, in the units of the columns. Before
-    /// there are any, it gets none. Of the iterations that a GPU does in one batch, only the last has them.
+    /// As [`KMeans::on_progress`]. The observer also gets the centroids after each stage, one by one, in the units of the
+    /// columns. Before there are any, it gets none. Of the iterations that a GPU does in one batch, only the last has them.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -114,8 +114,8 @@ impl KMeans {
         Self { observer: Some(Observer::of_centroids(observer)), ..self }
     }
 
-    /// Lets `cancel` stop the fit, at any time and from any thread. A fit that was stopped ends with [`KMeansError::Cancelled`] within
-    /// a few hundredths of a second, or after the work that a GPU has begun.
+    /// Lets `cancel` stop the fit, at any time and from any thread. A fit that was stopped ends with [`KMeansError::Cancelled`]
+    /// within a few hundredths of a second, or after the work that a GPU has begun.
     pub fn cancel(self, cancel: &Cancel) -> Self {
         Self { cancel: Some(cancel.clone()), ..self }
     }
@@ -223,7 +223,7 @@ impl KMeans {
     }
 }
 
-/// Checked parameters. Compute code takes these.
+/// Checked parameters, as compute code takes them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Params<'e> {
     /// Number of clusters, at least 1.
@@ -244,8 +244,8 @@ pub struct Params<'e> {
 }
 
 impl Params<'_> {
-    /// Whether rows of 16 bits a value stay so on a GPU. Rows that are scaled or normalised have more bits, rows in the order of their
-    /// values are a copy in the feature type, and the papers' systems read no others.
+    /// Whether rows of 16 bits a value stay so on a GPU. Rows that are scaled or normalised have more bits, rows in the order of
+    /// their values are a copy in the feature type, and the papers' systems read no others.
     pub fn keeps_halves(&self) -> bool {
         let as_given = self.space.scale == Scale::None && self.space.metric == Metric::Euclidean;
         as_given && self.rows.row_order == RowOrder::Given && !self.execution.strategy.is_of_a_paper()
@@ -335,7 +335,8 @@ mod tests {
             (
                 "init",
                 Some("best".into()),
-                "init: expected \"k-means++\", \"random\", \"kmeans-parallel\", \"afk-mc2\", \"optimal\" or starting centroids, got \"best\"",
+                "init: expected \"k-means++\", \"random\", \"kmeans-parallel\", \"afk-mc2\", \"optimal\" or starting centroids, \
+                got \"best\"",
             ),
             ("oversampling", Some(0.0.into()), "oversampling: expected a finite number above 0, got 0"),
             ("rounds", Some(256.into()), "rounds: expected an integer from 1 to 255, got 256"),
@@ -354,7 +355,8 @@ mod tests {
             (
                 "device",
                 Some(1.0.into()),
-                "device: expected \"auto\", \"cpu\", \"cuda\", \"cuda:all\" or numbered GPUs as \"cuda:0\" or \"cuda:0,cuda:1\", got 1",
+                "device: expected \"auto\", \"cpu\", \"cuda\", \"cuda:all\" or numbered GPUs as \"cuda:0\" or \
+                \"cuda:0,cuda:1\", got 1",
             ),
         ];
         for (option, value, expected) in refusals {

@@ -1,9 +1,9 @@
 //! The table of options: A NEW OPTION OF A FIT IS SAID HERE, once.
 //!
 //! From this table come the builder methods of [`KMeans`] with their documentation, the setters by name, the checks with their
-//! errors, the keywords of the Python functions with types, defaults and documentation, and the table in `docs/guide/parameters.md`.
-//! `make options` writes the last two. The first paragraph of a text stands in the guide. Write it for all readers: values are
-//! written as in Python.
+//! errors, the keywords of the Python functions with types, defaults and documentation, and the table in
+//! `docs/guide/parameters.md`. `make options` writes the last two. The first paragraph of a text stands in the guide. Write it
+//! for all readers: values are written as in Python.
 
 use super::KMeans;
 use super::declare::options;
@@ -14,10 +14,10 @@ options! {
     /// How a fit finds starting centroids.
     #[derive(Debug, Clone, PartialEq)]
     pub struct Seeding for KMeans.seeding {
-        /// The starting centroids. `"k-means++"` (greedy; Arthur & Vassilvitskii 2007), `"kmeans-parallel"` (Bahmani et al. 2012),
-        /// `"afk-mc2"` (Bachem et al. 2016) and `"random"` choose them. For one feature, `"optimal"` (Wang & Song 2011) finds the
-        /// clusters of least inertia. Or pass the centroids themselves: a frame or a model (columns matched by name), an array, or
-        /// `k` rows of numbers.
+        /// The starting centroids. `"k-means++"` (greedy; Arthur & Vassilvitskii 2007), `"kmeans-parallel"` (Bahmani et al.
+        /// 2012), `"afk-mc2"` (Bachem et al. 2016) and `"random"` choose them. For one feature, `"optimal"` (Wang & Song 2011)
+        /// finds the clusters of least inertia. Or pass the centroids themselves: a frame or a model (columns matched by name),
+        /// an array, or `k` rows of numbers.
         init: Init = Init::KMeansPlusPlus;
 
         /// The number of restarts. The result with the least inertia is kept. `"auto"`: 10 for random starts, else 1.
@@ -107,12 +107,12 @@ options! {
         /// structs).
         null_policy: NullPolicy = NullPolicy::Raise;
 
-        /// `"given"` or `"values"`. With `"values"`, the order of the rows does not matter: the same rows in another order give the
-        /// same centroids, inertia and history, and each row gets the same label. For tables whose rows come in another order each
-        /// time, as from SQL engines and shuffles.
+        /// `"given"` or `"values"`. With `"values"`, the order of the rows does not matter: the same rows in another order give
+        /// the same centroids, inertia and history, and each row gets the same label. For tables whose rows come in another order
+        /// each time, as from SQL engines and shuffles.
         ///
-        /// Seeding then draws among rows that are sorted by their values, feature by feature, after they are scaled and normalised.
-        /// The fit sorts the rows once and works on a copy of them.
+        /// Seeding then draws among rows that are sorted by their values, feature by feature, after they are scaled and
+        /// normalised. The fit sorts the rows once and works on a copy of them.
         row_order: RowOrder = RowOrder::Given;
     }
 }
@@ -121,12 +121,13 @@ options! {
     /// What a fit leaves.
     #[derive(Debug, Clone, PartialEq)]
     pub struct Output for KMeans.output {
-        /// `"size"` or the name of a feature: clusters are numbered in ascending order of their rows of positive weight, or of this
-        /// feature of their centroids. Clusters with equal values keep their order. None: in the order in which seeding found them.
+        /// `"size"` or the name of a feature: clusters are numbered in ascending order of their rows of positive weight, or of
+        /// this feature of their centroids. Clusters with equal values keep their order. None: in the order in which seeding
+        /// found them.
         ///
-        /// The numbers are given at the end of the fit, and change nothing else. They are given by the sizes before: where a row is
-        /// equally near to two centroids, the smaller number gets it, so sizes may be out of order by such rows. An entry of an Array
-        /// column `e` is named `e[0]`, `e[1]`, ... A feature named size cannot be used here.
+        /// The numbers are given at the end of the fit, and change nothing else. They are given by the sizes before: where a row
+        /// is equally near to two centroids, the smaller number gets it, so sizes may be out of order by such rows. An entry of
+        /// an Array column `e` is named `e[0]`, `e[1]`, ... A feature named size cannot be used here.
         sort_by: SortBy = SortBy::None, "\"size\" or the name of a feature" if |sort_by| sort_by.is_valid();
 
         /// What to do if there are fewer distinct rows of positive weight than clusters.

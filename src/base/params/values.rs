@@ -310,8 +310,8 @@ pub enum Device {
     Several(Gpus),
 }
 
-/// The numbers of GPUs that share the rows of a fit, in the order of their shares: at most [`Gpus::MOST`]. A number may come several
-/// times: then the GPU has as many shares.
+/// The numbers of GPUs that share the rows of a fit, in the order of their shares: at most [`Gpus::MOST`]. A number may come
+/// several times: then the GPU has as many shares.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Gpus {
     ordinals: [u32; Self::MOST],

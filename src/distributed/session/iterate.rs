@@ -6,14 +6,14 @@ use std::time::Instant;
 use super::{PARTS, Remote, added, sent};
 use crate::backend::answers::{DISTANCES, Distances, LABELS};
 use crate::backend::update;
-use crate::backend::{Advanced, Assigned, Effort, Far, Iterate, Iteration, KeptRows, Move, Scales, Stop};
+use crate::backend::{Advanced, Assigned, Far, Iterate, Iteration, KeptRows, Move, Scales, Stop, WorkCounts};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::progress::Watch;
 use crate::distributed::message::{Call, Reply, Sums};
 use crate::distributed::passes::taken;
-use crate::exact::partial::Partial;
+use crate::exact::cluster_sums::ClusterSums;
 
 impl<T: Float> Iterate<T> for Remote<'_, '_, T> {
     fn reset(&mut self) -> Result<()> {
@@ -24,27 +24,27 @@ impl<T: Float> Iterate<T> for Remote<'_, '_, T> {
 
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
         let assigned = |reply| match reply {
-            Reply::Assigned { changed, inertia, effort, sums } => Some((Assigned { changed, inertia, effort }, sums)),
+            Reply::Assigned { changed, inertia, work_counts, sums } => Some((Assigned { changed, inertia, work_counts }, sums)),
             _ => None,
         };
         let all = self.link.ask_all(Call::Assign { centroids: sent(centroids)?, want_inertia }, assigned)?;
         let (assigned, sums): (Vec<Assigned>, Vec<Sums>) = all.into_iter().unzip();
         self.merge(&sums)?;
         let changed = assigned.iter().map(|assigned| assigned.changed).sum();
-        let effort = assigned.iter().map(|assigned| assigned.effort).reduce(Effort::and).unwrap_or_default();
+        let work_counts = assigned.iter().map(|assigned| assigned.work_counts).reduce(WorkCounts::and).unwrap_or_default();
         let inertia = assigned.into_iter().filter_map(|assigned| assigned.inertia).collect();
-        Ok(Assigned { changed, inertia: want_inertia.then(|| added(inertia)), effort })
+        Ok(Assigned { changed, inertia: want_inertia.then(|| added(inertia)), work_counts })
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
-        let (mut done, prepared, threads) = (Vec::new(), self.prepared, self.threads);
+        let (mut done, statistics, threads) = (Vec::new(), self.statistics, self.threads);
         let mut scratch = update::Scratch::default();
         loop {
             let start = Instant::now();
-            let Assigned { changed, effort, .. } = self.assign(centroids, false)?;
-            let update::Updated { shift, moved } = update::update(self, centroids, prepared, threads, &mut scratch)?;
+            let Assigned { changed, work_counts, .. } = self.assign(centroids, false)?;
+            let update::Updated { shift, moved } = update::update(self, centroids, statistics, threads, &mut scratch)?;
             let seconds = start.elapsed().as_secs_f64();
-            memory::push(&mut done, Iteration { changed, shift, moved, seconds, effort }, "the history")?;
+            memory::push(&mut done, Iteration { changed, shift, moved, seconds, work_counts }, "the history")?;
             watch.show(changed, shift, None, Some(centroids))?;
             if stop.after(changed, shift) || done.len() as u32 == limit {
                 return Ok(Advanced { done, assigned: None });
@@ -52,7 +52,7 @@ impl<T: Float> Iterate<T> for Remote<'_, '_, T> {
         }
     }
 
-    fn partial(&mut self) -> Result<&Partial> {
+    fn cluster_sums(&mut self) -> Result<&ClusterSums> {
         Ok(&self.merged)
     }
 

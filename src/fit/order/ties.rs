@@ -6,7 +6,8 @@
 //!   few rows:   load them, compare the other values, then the weights
 //!   many rows:  new keys from the first values that are not the same in all of them, else from the weights; again from the start
 //! ```
-//! The longest run goes on in the loop and the others are calls, so calls are nested at most as deep as the logarithm of the rows.
+//! The longest run goes on in the loop and the others are calls, so calls are nested at most as deep as the logarithm of the
+//! rows.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -173,7 +174,8 @@ impl<'p, 'a, T: Float> Ties<'p, 'a, T> {
         }
     }
 
-    /// Sorts rows of equal keys, or gives them new keys. Returns how many features are then known to be equal in rows of equal keys.
+    /// Sorts rows of equal keys, or gives them new keys. Returns how many features are then known to be equal in rows of equal
+    /// keys.
     fn go_on(&mut self, run: &mut [Entry], known: usize) -> Option<usize> {
         if run.len() < 2 || known == WEIGHTS {
             return None;

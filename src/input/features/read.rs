@@ -43,19 +43,19 @@ impl<'a, T: Float> Features<'a, T> {
         let index = starts.partition_point(|start| *start <= row).checked_sub(1)?;
         let Values::Same(values) = blocks.get(index)?.values else { return None };
         let first = (row - starts[index]) * self.d;
-        values.get(first..first + self.d).filter(|_| self.arrival.is_none())
+        values.get(first..first + self.d).filter(|_| self.row_transform.is_none())
     }
 
     /// The columns of these rows, where they can be read as they lie: at most `MOST` features, one chunk of each.
     pub(crate) fn in_place<const MOST: usize>(&self, range: Range<usize>) -> Option<InPlace<'a, T, MOST>> {
         let Layout::Columns(columns) = &*self.layout else { return None };
-        InPlace::new(columns.iter().map(|column| column.in_one_piece(range.clone()))).filter(|_| self.arrival.is_none())
+        InPlace::new(columns.iter().map(|column| column.in_one_piece(range.clone()))).filter(|_| self.row_transform.is_none())
     }
 
     /// One feature of these rows, if its values lie side by side and are read as they are.
     pub(crate) fn column_in_place(&self, f: usize, range: Range<usize>) -> Option<&'a [T]> {
         let Layout::Columns(columns) = &*self.layout else { return None };
-        columns[f].in_one_piece(range).filter(|_| self.arrival.is_none())
+        columns[f].in_one_piece(range).filter(|_| self.row_transform.is_none())
     }
 
     /// Copies the rows of `range` to `out[f * stride + i]`. `i` counts from the start of the range.
@@ -134,8 +134,8 @@ impl<'a, T: Float> Features<'a, T> {
         self.arrive(rows.len(), stride, out);
     }
 
-    /// Copies the rows of `range` in another order: row i of the range to `out[f * stride + to[i]]`. `order`: the rows that count, in their new
-    /// order. The others may go to any place behind these.
+    /// Copies the rows of `range` in another order: row i of the range to `out[f * stride + to[i]]`. `order`: the rows that
+    /// count, in their new order. Rows that do not count may go to any place behind the rows that do.
     ///
     /// # Panics
     /// If there is no such place, or no such row.
@@ -148,8 +148,8 @@ impl<'a, T: Float> Features<'a, T> {
         self.arrive(order.len(), stride, out);
     }
 
-    /// Copies these rows of `range`, for columns, to blocks of 64 rows: row p of the list, feature f, to `out[p / 64 * block + f * 64 + p % 64]`. The
-    /// rows have not arrived yet.
+    /// Copies these rows of `range`, for columns, to blocks of 64 rows: row p of the list, feature f, to `out[p / 64 * block +
+    /// f * 64 + p % 64]`. The rows have not arrived yet.
     ///
     /// # Panics
     /// If the features are not columns, or there is no such row or place.
@@ -172,8 +172,8 @@ impl<'a, T: Float> Features<'a, T> {
     /// What rows become before anything else sees them. The tile holds values of such rows as they were given.
     #[inline]
     pub fn arrive(&self, rows: usize, stride: usize, tile: &mut [T]) {
-        if let Some(arrival) = &self.arrival {
-            arrival.tile(rows, stride, &mut tile[..self.d * stride]);
+        if let Some(row_transform) = &self.row_transform {
+            row_transform.tile(rows, stride, &mut tile[..self.d * stride]);
         }
     }
 

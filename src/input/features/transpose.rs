@@ -77,8 +77,8 @@ fn copy_rows<V: Vector, S: Copy + Default, T: Copy + Default, C: Conversion<S, T
                 from[i] = rows[i][f..][..ROWS].as_ptr().cast();
             }
             let to = out[f * stride + at..][..(ROWS - 1) * stride + ROWS].as_mut_ptr().cast();
-            // SAFETY: the slices have sixteen values of 32 bits at each pointer that is read or written. `MOVES_BITS` says that both types are the
-            // same.
+            // SAFETY: the slices have sixteen values of 32 bits at each pointer that is read or written. `MOVES_BITS` says that
+            // both types are the same.
             unsafe { V::transpose(from, to, stride) };
         }
         return;

@@ -16,7 +16,7 @@ use crate::base::memory;
 use crate::exact::fixed::{ColumnScale, Limbs, exponent_at_or_above, power_of_two};
 use crate::exact::reference;
 use crate::input::tile::WeightScale;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// The name for the sums in errors.
 const SUMS: &str = "the sorted values and their sums";
@@ -53,9 +53,9 @@ pub struct Deviations {
 
 impl Deviations {
     /// `weights`: the `w^` of the values. Values of weight 0 do not count.
-    pub fn new<T: Float>(values: &[T], weights: &[f64], prepared: &Prepared) -> Result<Self> {
+    pub fn new<T: Float>(values: &[T], weights: &[f64], statistics: &Statistics) -> Result<Self> {
         let numbers = values.iter().map(|x| x.to_f64() + 0.0);
-        Self::sorted(numbers.zip(weights.iter().copied()), values.len(), prepared.weights, prepared.extent())
+        Self::sorted(numbers.zip(weights.iter().copied()), values.len(), statistics.weights, statistics.extent())
     }
 
     fn sorted(

@@ -1,4 +1,5 @@
-//! The instructions that `neon.rs` takes, in plain Rust, for tests on other processors. Names and types are those of the standard library.
+//! The instructions that `neon.rs` takes, in plain Rust, for tests on other processors. Names and types are those of the standard
+//! library.
 
 #![allow(non_camel_case_types)]
 
@@ -52,20 +53,20 @@ pub unsafe fn vaddvq_u32(a: uint32x4_t) -> u32 {
 /// # Safety
 /// Four values can be read.
 pub unsafe fn vld1q_f32(p: *const f32) -> float32x4_t {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the conditions of this function.
     float32x4_t(unsafe { p.cast::<[f32; HALF]>().read_unaligned() })
 }
 
 /// # Safety
 /// Four values can be read.
 pub unsafe fn vld1q_u32(p: *const u32) -> uint32x4_t {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the conditions of this function.
     uint32x4_t(unsafe { p.cast::<[u32; HALF]>().read_unaligned() })
 }
 
 /// # Safety
 /// Four values can be written.
 pub unsafe fn vst1q_f32(p: *mut f32, a: float32x4_t) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the conditions of this function.
     unsafe { p.cast::<[f32; HALF]>().write_unaligned(a.0) }
 }

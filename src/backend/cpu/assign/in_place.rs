@@ -5,14 +5,14 @@ use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::deltas::Moved;
 use crate::backend::cpu::difference::assign_difference;
 use crate::backend::cpu::filter::Filter;
-use crate::backend::cpu::product::{NextRows, Soon};
+use crate::backend::cpu::product::{NextRows, PrefetchNext};
 use crate::base::float::Float;
 use crate::input::tile::{Columns, FewColumns, ManyColumns};
 use crate::simd::Vector;
 
 impl Assigner {
-    /// As [`Assigner::relabel`], for the difference filter and rows that are read where they lie. There are values up to the next multiple of 64 rows. Call
-    /// it only where [`CentroidTable::reads_in_place`] says so.
+    /// As [`Assigner::relabel`], for the difference filter and rows that are read where they lie. There are values up to the next
+    /// multiple of 64 rows. Call it only where [`CentroidTable::reads_in_place`] says so.
     #[inline(always)]
     pub fn relabel_few<V: Vector, T: Float>(
         &mut self,
@@ -31,7 +31,7 @@ impl Assigner {
         self.settle_in_place::<V, T>(columns, table, labels, moved);
     }
 
-    /// As [`Assigner::relabel_few`], for the product filter. `next`: the rows after these.
+    /// As [`Assigner::relabel_few`], for the product filter. `next`: the rows that are labelled next.
     #[inline(always)]
     pub fn relabel_many<V: Vector, T: Float>(
         &mut self,
@@ -47,7 +47,7 @@ impl Assigner {
             unreachable!("more features are compared by products")
         };
         open.clear();
-        label_products::<V, T>(product, columns, rows, (copies, table), Soon::Rows(next), found, open);
+        label_products::<V, T>(product, columns, rows, (copies, table), PrefetchNext::Rows(next), found, open);
         self.settle_in_place::<V, T>(columns, table, labels, moved);
         if let (Filter::Product(copies), Some(product)) = (&table.filter, self.product.first_mut()) {
             product.weigh(copies, &self.found.labels[..rows]);

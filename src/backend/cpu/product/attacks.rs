@@ -92,29 +92,29 @@ pub fn case<T: Float>(kind: &str, d: usize, k: usize, random: &mut Random) -> Ca
 }
 
 /// The centroids in reach of every row, for a tile of this weight.
-struct Reach<'t, T, const TWO: bool> {
+struct CandidatesOfRows<'t, T, const TWO: bool> {
     tile: &'t Tile<T>,
     table: &'t ProductTable,
     k: usize,
     weight: Weight,
 }
 
-impl<T: Float, const TWO: bool> Task for Reach<'_, T, TWO> {
+impl<T: Float, const TWO: bool> Task for CandidatesOfRows<'_, T, TWO> {
     type Output = Vec<Option<Vec<u32>>>;
 
     #[inline(always)]
     fn run<V: Vector>(self) -> Self::Output {
         let mut scratch = ProductScratch::new(self.k).unwrap();
         scratch.weight = self.weight;
-        scratch.find_reach::<V, T, TWO>(
+        scratch.find_candidates::<V, T, TWO>(
             self.tile.values(),
             0..self.tile.rows.min(ROWS),
             self.table,
             self.k,
             None,
-            Soon::Nothing,
+            PrefetchNext::Nothing,
         );
-        (0..self.tile.rows).map(|r| scratch.reach(r).map(<[u32]>::to_vec)).collect()
+        (0..self.tile.rows).map(|r| scratch.candidates(r).map(<[u32]>::to_vec)).collect()
     }
 }
 
@@ -131,8 +131,8 @@ fn attack<T: Float>(case: &Case<T>, weights: &[i32], what: &str) -> [usize; 2] {
         .flat_map(|set| weights.iter().map(move |weight| (set, *weight)))
     {
         let (tile, table, k, of) = (&tile, &table, *k, Weight::new(weight));
-        let one = set.run(Reach::<T, false> { tile, table, k, weight: of });
-        let two = set.run(Reach::<T, true> { tile, table, k, weight: of });
+        let one = set.run(CandidatesOfRows::<T, false> { tile, table, k, weight: of });
+        let two = set.run(CandidatesOfRows::<T, true> { tile, table, k, weight: of });
         for (r, distances) in distances.iter().enumerate() {
             let mut sorted = distances.clone();
             sorted.sort_by(f64::total_cmp);

@@ -1,14 +1,15 @@
 //! A closer look at rows in doubt whose values lie side by side: sums of squared differences in float32.
 //!
-//! A reference distance is one chain of float64 operations, which a sum in float32 need not be. So this takes a small part of the time, and it
-//! leaves few rows to reference distances. Values are not scaled. So sums of very large or very small values drop nothing.
+//! A reference distance is one chain of float64 operations, which a sum in float32 need not be. So this takes a small part of the
+//! time, and it leaves few rows to reference distances. Values are not scaled. So sums of very large or very small values drop
+//! nothing.
 
 use super::lists::{ALL, Lists};
 use super::{MOST_LANES, ProductScratch, ROWS};
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::base::float::Float;
 use crate::bounds::Difference;
-use crate::simd::{Ahead, Vector};
+use crate::simd::{Prefetch, Vector};
 
 /// Vectors of partial sums of one sum.
 const SUMS: usize = 4;
@@ -45,7 +46,8 @@ fn squared_distance_of_singles<V: Vector>(x: &[f32], c: &[f32]) -> f32 {
     let d = x.len().min(c.len());
     let mut lanes = [0.0f32; MOST_LANES];
     let whole = d / V::LANES * V::LANES;
-    // SAFETY: what is loaded ends at `whole` at most, and `lanes` has room for a vector. For the features of the instruction set see `Vector`.
+    // SAFETY: what is loaded ends at `whole` at most, and `lanes` has room for a vector. For the features of the instruction set
+    // see `Vector`.
     unsafe {
         let mut sums = [V::splat(0.0); SUMS];
         let mut f = 0;
@@ -87,8 +89,8 @@ fn total(sums: &mut [f32]) -> f32 {
 }
 
 impl ProductScratch {
-    /// Drops centroids in reach of some rows that are farther than others in reach, by these sums. Rows with no list keep all centroids.
-    /// `row`: the values of a row, if they lie side by side.
+    /// Drops centroids in reach of some rows that are farther than others in reach, by these sums. Rows with no list keep all
+    /// centroids. `row`: the values of a row, if they lie side by side.
     #[inline(always)]
     pub fn look_closer<'v, V: Vector, T: Float>(
         &mut self,
@@ -107,15 +109,16 @@ impl ProductScratch {
             let Some(x) = row(r) else { return };
             // Rows are far apart in memory. So the one after the next is asked for meanwhile.
             if let Some(next) = open[..len].get(i + 2).and_then(|r| row(usize::from(*r))) {
-                Ahead::of(next).ask_all();
+                Prefetch::of(next).ask_all();
             }
             let listed = usize::from(self.counts[r]);
             let mut least = f32::INFINITY;
-            for (j, sum) in self.reach[r][..listed].iter().zip(&mut self.reach_scores[r]) {
+            for (j, sum) in self.candidates[r][..listed].iter().zip(&mut self.candidate_scores[r]) {
                 *sum = squared_distance::<V, T>(x, table.row(*j as usize));
                 least = least.min(*sum);
             }
-            let mut lists = Lists { counts: &mut self.counts, reach: &mut self.reach, scores: &mut self.reach_scores };
+            let mut lists =
+                Lists { counts: &mut self.counts, candidates: &mut self.candidates, scores: &mut self.candidate_scores };
             lists.keep_within(r, bound.threshold(least));
         }
     }

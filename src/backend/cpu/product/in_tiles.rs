@@ -1,10 +1,11 @@
 //! Scores of integer copies whose products are computed in tiles.
 //!
-//! Tiles are multiplied by a unit of their own. So the processor makes scores of the sums of one pair of tiles while it multiplies the next one.
+//! Tiles are multiplied by a unit of their own. So the processor makes scores of the sums of one pair of tiles while it
+//! multiplies the next one.
 
 use std::ops::Range;
 
-use super::quads::{QuadRows, QuadTable};
+use super::int_dot::{DotRows, DotTable};
 use super::scores::{Least, PanelFacts};
 use super::{ProductScratch, ROWS, vectors};
 use crate::backend::cpu::filter::GROUP;
@@ -43,8 +44,8 @@ impl Sums<'_> {
         );
         for panel in panels {
             for start in (0..count).step_by(R * V::LANES) {
-                // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds the panels and their sums. For the features of the
-                // instruction set see `Vector`.
+                // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds the panels and their sums.
+                // For the features of the instruction set see `Vector`.
                 unsafe {
                     let mut of_panel = [[V::splat(0.0); R]; GROUP];
                     for c in 0..GROUP {
@@ -65,9 +66,9 @@ impl ProductScratch {
     pub fn score_in_tiles<V: Vector>(
         &mut self,
         tiles: &Tiles,
-        rows: QuadRows<'_>,
+        rows: DotRows<'_>,
         count: usize,
-        table: &QuadTable,
+        table: &DotTable,
         panels: Range<usize>,
     ) {
         let (lanes, first, places) = (rows.copies.len() / ROWS, panels.start * GROUP, panels.len() * GROUP);
@@ -90,7 +91,7 @@ impl ProductScratch {
     }
 
     #[inline(always)]
-    fn sums<'p>(&'p mut self, rows: QuadRows<'p>, count: usize, table: &'p QuadTable, panels: Range<usize>) -> Sums<'p> {
+    fn sums<'p>(&'p mut self, rows: DotRows<'p>, count: usize, table: &'p DotTable, panels: Range<usize>) -> Sums<'p> {
         let own = &table.own[panels];
         Sums {
             sums: &self.scores,

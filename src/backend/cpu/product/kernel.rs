@@ -2,7 +2,7 @@
 
 use super::ROWS;
 use crate::backend::cpu::filter::GROUP;
-use crate::simd::{Ahead, Vector};
+use crate::simd::{Prefetch, Vector};
 
 /// The products of a panel of features of 64 rows with a group of centroids.
 pub struct Products<'p> {
@@ -17,18 +17,18 @@ pub struct Products<'p> {
     /// Number of rows that count. The scores of others are written or not.
     pub rows: usize,
     /// What is asked for meanwhile.
-    pub ahead: Ahead,
+    pub prefetch: Prefetch,
 }
 
 impl Products<'_> {
-    /// `scores[c][r] += sum_f copy[f][r] * centroids[f][c]`, with R vectors of rows at a time. After the last panel, adds the half
-    /// squares and lowers the rows' least sums. With `TWO`, also the second least.
+    /// `scores[c][r] += sum_f copy[f][r] * centroids[f][c]`, with R vectors of rows at a time. After the last panel, adds the
+    /// half squares and lowers the rows' least sums. With `TWO`, also the second least.
     #[inline(always)]
     pub fn add<V: Vector, const R: usize, const TWO: bool>(&self, scores: &mut [f32], [best, second]: [&mut [f32; ROWS]; 2]) {
-        let Self { copy, centroids, own, first, rows, ahead } = *self;
+        let Self { copy, centroids, own, first, rows, prefetch } = *self;
         let features = centroids.len() / GROUP;
         assert!(copy.len() == features * ROWS && scores.len() == GROUP * ROWS && own.is_none_or(|own| own.len() == 2 * GROUP));
-        let asked = ahead.lines().div_ceil(features.max(1));
+        let asked = prefetch.lines().div_ceil(features.max(1));
         for start in (0..rows.min(ROWS)).step_by(R * V::LANES) {
             // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds f and c. For the features of the
             // instruction set see `Vector`.
@@ -36,7 +36,7 @@ impl Products<'_> {
                 let mut sums = [[V::splat(0.0); R]; GROUP];
                 for f in 0..features {
                     if start == 0 {
-                        ahead.ask(f * asked..(f + 1) * asked);
+                        prefetch.ask(f * asked..(f + 1) * asked);
                     }
                     let mut x = [V::splat(0.0); R];
                     for v in 0..R {

@@ -3,26 +3,26 @@
 use super::ROWS;
 
 /// Number of centroids that a row's list has room for.
-pub const REACH: usize = 32;
+pub const MOST_CANDIDATES: usize = 32;
 /// The count of a list that overflowed.
 pub const ALL: u8 = u8::MAX;
 
 /// The centroids in reach of each row.
 pub struct Lists<'p> {
     pub counts: &'p mut [u8; ROWS],
-    pub reach: &'p mut [[u32; REACH]; ROWS],
-    pub scores: &'p mut [[f32; REACH]; ROWS],
+    pub candidates: &'p mut [[u32; MOST_CANDIDATES]; ROWS],
+    pub scores: &'p mut [[f32; MOST_CANDIDATES]; ROWS],
 }
 
 impl Lists<'_> {
     #[inline(always)]
     pub fn push(&mut self, r: usize, j: u32, score: f32, limit: f32) {
-        if self.counts[r] as usize == REACH {
+        if self.counts[r] as usize == MOST_CANDIDATES {
             self.keep_within(r, limit);
         }
         let count = self.counts[r];
-        if (count as usize) < REACH {
-            self.reach[r][count as usize] = j;
+        if (count as usize) < MOST_CANDIDATES {
+            self.candidates[r][count as usize] = j;
             self.scores[r][count as usize] = score;
             self.counts[r] = count + 1;
         } else {
@@ -36,7 +36,7 @@ impl Lists<'_> {
         let mut kept = 0;
         for i in 0..self.counts[r] as usize {
             if !(self.scores[r][i] > limit) {
-                self.reach[r][kept] = self.reach[r][i];
+                self.candidates[r][kept] = self.candidates[r][i];
                 self.scores[r][kept] = self.scores[r][i];
                 kept += 1;
             }

@@ -6,8 +6,8 @@ use crate::simd::Vector;
 
 /// The largest steps of rows and of centroids. Whoever makes copies holds to them.
 ///
-/// A sum of products is below 2^31, so its product with both steps is below 2^127, and finite. So a score is finite, or infinite like the half
-/// square that is added, and never NaN: a NaN would lower no least score, and its centroid would be lost.
+/// A sum of products is below 2^31, so its product with both steps is below 2^127, and finite. So a score is finite, or infinite
+/// like the half square that is added, and never NaN: a NaN would lower no least score, and its centroid would be lost.
 pub const MOST_STEPS: [f32; 2] = [(1u64 << 43) as f32, (1u64 << 53) as f32];
 
 /// What belongs to the centroids of a panel.
@@ -22,17 +22,17 @@ pub struct PanelFacts {
 }
 
 impl PanelFacts {
-    /// Those of no centroids.
+    /// The facts about a panel without centroids.
     pub const NOBODY: Self =
         Self { folded: [f32::INFINITY; GROUP], steps: [0.0; GROUP], starts: [0.0; GROUP], margins: [f32::INFINITY; GROUP] };
 
     /// The scores of centroid `c`: of the sums of some rows, and the rows' steps.
     ///
     /// # Safety
-    /// As [`Vector`] says.
+    /// The machine must have the instruction set of `V`.
     #[inline(always)]
     pub unsafe fn scores<V: Vector>(&self, c: usize, sums: V, steps: V) -> V {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the conditions of this function.
         unsafe {
             let scaled = sums.integers_as_floats().mul_add(steps, V::splat(0.0));
             scaled.mul_add(V::splat(self.steps[c]), V::splat(self.folded[c]))
@@ -47,10 +47,11 @@ pub struct Least<'p> {
 }
 
 impl Least<'_> {
-    /// Finds the least scores, and lowers the other sums. `sums`: of R vectors of rows from `start` on and each centroid of the panel. `steps`: of all rows.
+    /// Finds the least scores, and lowers the other sums. `sums`: of R vectors of rows from `start` on and each centroid of the
+    /// panel. `steps`: of all rows.
     ///
     /// # Safety
-    /// As [`Vector`] says. `start + R * LANES` must be at most [`ROWS`].
+    /// The machine must have the instruction set of `V`. `start + R * LANES` must be at most [`ROWS`].
     #[inline(always)]
     pub unsafe fn find<V: Vector, const R: usize>(
         &mut self,
@@ -59,7 +60,7 @@ impl Least<'_> {
         steps: &[f32; ROWS],
         start: usize,
     ) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the conditions of this function.
         unsafe {
             let (to, best) = (self.of_panel.as_mut_ptr().add(start), self.best.as_mut_ptr().add(start));
             let mut step = [V::splat(0.0); R];

@@ -27,7 +27,7 @@ pub struct BlockGains<'p, T> {
     pub farthest: &'p [f64],
     pub candidates: &'p Candidates<'p, T>,
     pub blocks: Range<usize>,
-    /// For the units of these blocks.
+    /// The gains from the units of `blocks`.
     pub out: Gains<'p>,
 }
 
@@ -82,10 +82,10 @@ impl Tried<'_> {
 /// Lowers the distances of the rows of some blocks.
 pub struct BlockTake<'p, T> {
     pub grouped: &'p Grouped<T>,
-    /// Of the places of these blocks.
+    /// The distances at the places of `blocks`.
     pub near: &'p mut [f64],
     pub weights: &'p [f64],
-    /// Of these blocks.
+    /// The largest distance of each of `blocks`.
     pub farthest: &'p mut [f64],
     pub candidates: &'p Candidates<'p, T>,
     /// If there is one candidate and it was one of the last gains.

@@ -24,8 +24,8 @@ use crate::simd::{InstructionSet, Task, Vector};
 const LEAST_CLUSTERS: usize = 8;
 /// Fewest rows for which the copy pays.
 const LEAST_ROWS: usize = 1_024;
-/// Bytes that the copy, the distances and the order of the rows may take. Larger tables are read where they are: a fit takes only a
-/// fraction of the memory of its data.
+/// Bytes that the copy, the distances and the order of the rows may take. Larger tables are read where they are: a fit takes only
+/// a fraction of the memory of its data.
 const MOST_BYTES: usize = 96 << 20;
 /// A leaf of the tree has at least half as many rows on average.
 const LEAF_ROWS: usize = 256;
@@ -43,7 +43,8 @@ const COPY: &str = "the rows in the order for seeding";
 /// The rows of a session in the new order. A *place* counts rows and padding in this order.
 pub struct Grouped<T> {
     d: usize,
-    /// `(places / UNIT, d, UNIT)`. A unit lies in one piece, as prefetchers want it. The padding of a block repeats its first row.
+    /// `(places / UNIT, d, UNIT)`. A unit lies in one piece, as prefetchers want it. The padding of a block repeats its first
+    /// row.
     x: Vec<T>,
     /// The first place of each block, and the number of places. All are multiples of [`UNIT`].
     pub starts: Vec<usize>,
@@ -155,8 +156,8 @@ impl<T: Float> Grouped<T> {
         Strip { x: &self.x[places.start * self.d..places.end * self.d], step: self.d * UNIT, stride: UNIT }
     }
 
-    /// For each of at most [`TASK_BLOCKS`] blocks, the candidates that can be nearer to some row than its nearest seed. `farthest`
-    /// has the largest distance of each of these blocks.
+    /// For each of at most [`TASK_BLOCKS`] blocks, the candidates that can be nearer to some row than its nearest seed.
+    /// `farthest` has the largest distance of each of these blocks.
     #[inline(always)]
     pub fn reach(
         &self,

@@ -69,8 +69,8 @@ impl<'c, T: Float> Candidates<'c, T> {
         u32::MAX >> (MOST - self.count())
     }
 
-    /// Finds the rows of the unit that can be nearer to each of the `asked` candidates, as far as float32 differences say. Returns
-    /// the candidates with such rows.
+    /// Finds the rows of the unit that can be nearer to each of the `asked` candidates, as far as float32 differences say.
+    /// Returns the candidates with such rows.
     #[inline(always)]
     fn open<V: Vector>(&self, strip: Strip<'_, T>, unit: usize, near: &[f64; UNIT], asked: u32, rows: &mut [u32; MOST]) -> u32 {
         match (self.limit, T::as_f32s(strip.x), T::as_f32s(self.values)) {
@@ -125,8 +125,8 @@ impl Unit<'_> {
     ) -> u32 {
         assert!(R * V::LANES == UNIT && self.x.len() >= (self.d - 1) * self.stride + UNIT);
         let rows: [&[f32]; C] = candidates.map(|candidate| &self.values[candidate * self.d..][..self.d]);
-        // SAFETY: the assertion bounds what is read of `x`: R vectors of each of the d features. `limits` has R * LANES values, and
-        // each of `rows` d values. For the features of the instruction set see `Vector`.
+        // SAFETY: the assertion bounds what is read of `x`: R vectors of each of the d features. `limits` has R * LANES values,
+        // and each of `rows` d values. For the features of the instruction set see `Vector`.
         unsafe {
             let mut limits = [V::splat(0.0); R];
             for v in 0..R {
@@ -315,12 +315,12 @@ pub struct Gains<'g> {
     pub share: &'g mut Share,
     /// For each unit of the strip, the candidates that are nearer to some row. Empty if nobody asks.
     pub gaining: &'g mut [u32],
-    /// `(units, m, UNIT)`: the distances of these. Empty if they are not kept.
+    /// `(units, m, UNIT)`: the distances to the candidates of `gaining`. Empty if they are not kept.
     pub kept: &'g mut [f64],
 }
 
-/// Adds to each of the `asked` candidates' gains what it would take off the draw weights of the strip's rows. `weights` is empty if
-/// all are 1.
+/// Adds to each of the `asked` candidates' gains what it would take off the draw weights of the strip's rows. `weights` is empty
+/// if all are 1.
 #[inline(always)]
 pub fn add_gains<V: Vector, T: Float>(
     strip: Strip<'_, T>,
@@ -377,7 +377,7 @@ impl Changes<'_> {
     }
 }
 
-/// Lowers the distances of the strip's rows to those to the `asked` candidates, where these are nearer.
+/// Lowers the distances of the strip's rows to their distances to the `asked` candidates, where a candidate is nearer.
 #[inline(always)]
 #[expect(clippy::too_many_arguments)]
 pub fn lower<V: Vector, T: Float>(

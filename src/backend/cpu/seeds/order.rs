@@ -5,8 +5,8 @@
 //! leaf   : every row walks down the tree
 //! places : the rows of a leaf in row order, leaf by leaf
 //! ```
-//! J. L. Bentley, "Multidimensional binary search trees used for associative searching", CACM 18 (1975). The order only steers what
-//! can be skipped. It does not reach the bits.
+//! J. L. Bentley, "Multidimensional binary search trees used for associative searching", CACM 18 (1975). The order only steers
+//! what can be skipped. It does not reach the bits.
 
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -63,8 +63,8 @@ impl<T: Float> Tree<T> {
     }
 }
 
-/// Splits the members of a node. Returns the feature, the threshold, and the number of members that are not above it. These come
-/// first afterwards.
+/// Splits the members of a node. Returns the feature, the threshold, and the number of members that are not above it. The members
+/// that are not above it come first afterwards.
 fn split<T: Float>(sample: &[T], m: usize, members: &mut [u32]) -> (u32, T, usize) {
     let Some(&first) = members.first() else { return (0, T::default(), 0) };
     let mut widest = (0.0, 0);

@@ -9,15 +9,15 @@ use super::nearer::{self, Candidates, Changes, Found, Gains, Strip, UNIT};
 use crate::base::float::Float;
 use crate::input::tile::{Part, Tile};
 use crate::simd::{Task, Vector};
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// Computes the gains of candidates over one task of a session.
 pub struct TileGains<'p, 'a, T> {
     pub part: &'p Part<'a, T>,
-    pub prepared: &'p Prepared,
+    pub statistics: &'p Statistics,
     pub tile: &'p mut Tile<T>,
     pub task: &'p TaskRows,
-    /// Of the rows of the task.
+    /// The distances of the rows of the task.
     pub near: &'p [f64],
     pub candidates: &'p Candidates<'p, T>,
     pub out: Gains<'p>,
@@ -28,10 +28,10 @@ impl<T: Float> Task for TileGains<'_, '_, T> {
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { part, prepared, tile, task, mut near, candidates, mut out } = self;
+        let Self { part, statistics, tile, task, mut near, candidates, mut out } = self;
         let (mut padded, mut found) = ([0.0; MAX_TILE_ROWS], Found::new());
         for start in task.physical.clone().step_by(tile.stride) {
-            tile.load(part, prepared.weights, rows_of_tile(tile, task, start));
+            tile.load(part, statistics.weights, rows_of_tile(tile, task, start));
             let (here, rest) = near.split_at(tile.rows);
             near = rest;
             let padded = pad(&mut padded, here);
@@ -44,10 +44,10 @@ impl<T: Float> Task for TileGains<'_, '_, T> {
 /// Lowers the distances of the rows of one task of a session.
 pub struct TileTake<'p, 'a, T> {
     pub part: &'p Part<'a, T>,
-    pub prepared: &'p Prepared,
+    pub statistics: &'p Statistics,
     pub tile: &'p mut Tile<T>,
     pub task: &'p TaskRows,
-    /// Of the rows of the task.
+    /// The distances of the rows of the task.
     pub near: &'p mut [f64],
     pub candidates: &'p Candidates<'p, T>,
     pub changes: Changes<'p>,
@@ -58,10 +58,10 @@ impl<T: Float> Task for TileTake<'_, '_, T> {
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { part, prepared, tile, task, mut near, candidates, mut changes } = self;
+        let Self { part, statistics, tile, task, mut near, candidates, mut changes } = self;
         let (mut padded, mut found, mut row) = ([0.0; MAX_TILE_ROWS], Found::new(), task.first);
         for start in task.physical.clone().step_by(tile.stride) {
-            tile.load(part, prepared.weights, rows_of_tile(tile, task, start));
+            tile.load(part, statistics.weights, rows_of_tile(tile, task, start));
             let near = split_off(&mut near, tile.rows);
             let padded = pad(&mut padded, near);
             let strip = Strip { x: &tile.x, step: UNIT, stride: tile.stride };

@@ -17,19 +17,20 @@ pub struct Buffer<T> {
     /// What the memory is for. Errors use this text.
     what: &'static str,
     /// Whether somebody else owns the memory. Then nothing here writes to it or frees it.
-    foreign: bool,
+    external: bool,
     queue: Queue,
     kind: PhantomData<T>,
 }
 // SAFETY: this is an address on the device, and every call that uses it binds the context first.
 unsafe impl<T: Plain> Send for Buffer<T> {}
-// SAFETY: as above. The host never reads or writes through the address. All changes are work in a queue, and the queue orders them.
+// SAFETY: as above. The host never reads or writes through the address. All changes are work in a queue, and the queue orders
+// them.
 unsafe impl<T: Plain> Sync for Buffer<T> {}
 
 impl<T: Plain> Buffer<T> {
     /// `address`: an allocation of `len` values, made on the stream of the queue.
     pub(super) fn new(address: sys::CUdeviceptr, len: usize, what: &'static str, queue: Queue) -> Self {
-        Self { address, len, what, foreign: false, queue, kind: PhantomData }
+        Self { address, len, what, external: false, queue, kind: PhantomData }
     }
 
     /// Memory of somebody else on the device, to read.
@@ -37,13 +38,13 @@ impl<T: Plain> Buffer<T> {
     /// # Safety
     /// Kernels may read `len` values at this address, which is a multiple of their alignment, as long as the buffer lives. Nobody
     /// writes to them.
-    pub unsafe fn foreign(address: u64, len: usize, queue: Queue) -> Self {
-        Self { address, len, what: "the caller's values", foreign: true, queue, kind: PhantomData }
+    pub unsafe fn external(address: u64, len: usize, queue: Queue) -> Self {
+        Self { address, len, what: "the caller's values", external: true, queue, kind: PhantomData }
     }
 
     /// Whether somebody else owns the memory.
-    pub fn is_foreign(&self) -> bool {
-        self.foreign
+    pub fn is_external(&self) -> bool {
+        self.external
     }
 
     /// The number of values that the buffer holds.
@@ -106,7 +107,7 @@ impl<T: Plain> Buffer<T> {
 
     /// As [`Buffer::write`], where other work of the queue uses other values of the buffer.
     pub fn write_shared(&self, first: usize, values: &[T]) -> Result<()> {
-        assert!(!self.foreign, "memory of somebody else is only read");
+        assert!(!self.external, "memory of somebody else is only read");
         assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
         if values.is_empty() {
             return Ok(());
@@ -136,11 +137,11 @@ impl<T: Plain> Buffer<T> {
         interrupt::check()
     }
 
-    /// Queues a copy of the bytes of another buffer of the device to this one, from value `first` on. The values have one size. The work that writes them is
-    /// before it in this buffer's queue, or done.
+    /// Queues a copy of the bytes of another buffer of the device to this one, from value `first` on. The values have one size.
+    /// The work that writes them is before it in this buffer's queue, or done.
     pub fn copy_from<U: Plain>(&self, first: usize, from: &Buffer<U>, queue: &Queue) -> Result<()> {
         assert_eq!(size_of::<T>(), size_of::<U>());
-        assert!(!self.foreign && first + from.len <= self.len, "{} values at {first} of {}", from.len, self.len);
+        assert!(!self.external && first + from.len <= self.len, "{} values at {first} of {}", from.len, self.len);
         if from.len == 0 {
             return Ok(());
         }
@@ -163,7 +164,7 @@ impl<T: Plain> Buffer<T> {
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
-        if self.foreign {
+        if self.external {
             return;
         }
         self.queue.give_room_back(self.len.max(1) * size_of::<T>());

@@ -66,8 +66,8 @@ fn keep_some_memory(context: &CudaContext) -> std::result::Result<(), DriverErro
     Ok(())
 }
 
-/// While it lives, memory that is freed stays mapped for the next allocation. Batches of rows need the same memory again and again, and to map 100 MB
-/// takes about as long as to label them.
+/// While it lives, memory that is freed stays mapped for the next allocation. Batches of rows need the same memory again and
+/// again, and to map 100 MB takes about as long as to label them.
 pub struct MemoryKept<'g>(&'g Gpu);
 
 impl Drop for MemoryKept<'_> {

@@ -41,7 +41,10 @@ macro_rules! buffers {
             }
 
             /// Allocates the buffers. Their content is undefined.
-            pub fn allocate(queue: &$crate::backend::cuda::device::Queue, $($arg: $argtype),*) -> $crate::base::error::Result<Self> {
+            pub fn allocate(
+                queue: &$crate::backend::cuda::device::Queue,
+                $($arg: $argtype),*
+            ) -> $crate::base::error::Result<Self> {
                 Ok(Self { $( $field: queue.alloc($len, $what)?, )* })
             }
         }

@@ -15,10 +15,10 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
-use crate::exact::partial::{Partial, Quantiser, UNASSIGNED};
+use crate::exact::cluster_sums::{ClusterSums, Quantiser, UNASSIGNED};
 use crate::input::tile::{Part, Tile};
 use crate::simd::InstructionSet;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// The nanoseconds that this process has spent waiting for labels, downloading them, and adding up rows by them. These are the
 /// stages in the figures of Zechner & Granitzer.
@@ -66,14 +66,14 @@ struct RowRange {
 /// The rows in host memory.
 pub struct HostRows<'a, T> {
     parts: &'a [Part<'a, T>],
-    prepared: &'a Prepared,
+    statistics: &'a Statistics,
     tasks: Vec<RowRange>,
     /// The labels of the iteration before.
     before: Vec<u32>,
 }
 
 impl<'a, T: Float> HostRows<'a, T> {
-    pub fn new(parts: &'a [Part<'a, T>], prepared: &'a Prepared) -> Result<Self> {
+    pub fn new(parts: &'a [Part<'a, T>], statistics: &'a Statistics) -> Result<Self> {
         if parts[0].features.gpu().is_some() {
             return Err(KMeansError::InvalidOption {
                 option: "strategy",
@@ -90,7 +90,7 @@ impl<'a, T: Float> HostRows<'a, T> {
                 RowRange { part: i, kept: part.selection.count(physical.clone()), physical }
             }));
         }
-        Ok(Self { parts, prepared, tasks, before: Vec::new() })
+        Ok(Self { parts, statistics, tasks, before: Vec::new() })
     }
 
     /// Sets the labels of the iteration before.
@@ -99,19 +99,19 @@ impl<'a, T: Float> HostRows<'a, T> {
     }
 
     /// The sums of all rows under their labels, and how many rows of positive weight have a new label.
-    pub fn add(&mut self, labels: Vec<u32>, k: usize) -> Result<(Partial, u64)> {
-        let (parts, prepared, d) = (self.parts, self.prepared, self.prepared.scales.len());
-        let quantiser = Quantiser::new(&prepared.scales)?;
+    pub fn add(&mut self, labels: Vec<u32>, k: usize) -> Result<(ClusterSums, u64)> {
+        let (parts, statistics, d) = (self.parts, self.statistics, self.statistics.scales.len());
+        let quantiser = Quantiser::new(&statistics.scales)?;
         let room = (WORKER_MEMORY / k.saturating_mul(d).saturating_mul(16).max(1)).max(1);
         let count = workers_for(0, self.tasks.len()).min(room);
-        let weighted = prepared.weights.is_some();
+        let weighted = statistics.weights.is_some();
         let worker = |_| {
             let moved = memory::with_room::<Moved>(TILE, "the labels of a tile")?;
             Ok((Tile::<T>::new(d, TILE)?, Deltas::new(k, &quantiser, weighted)?, moved, 0u64))
         };
         let mut workers = memory::try_collected((0..count).map(worker), "the threads' buffers")?;
-        let mut partial = Partial::new(k, d)?;
-        let target = Mutex::new(&mut partial);
+        let mut cluster_sums = ClusterSums::new(k, d)?;
+        let target = Mutex::new(&mut cluster_sums);
         let tasks = self.tasks.iter().scan(0, |first, task| {
             let start = *first;
             *first += task.kept;
@@ -120,7 +120,7 @@ impl<'a, T: Float> HostRows<'a, T> {
         for_each_task(&mut workers, tasks, |(tile, deltas, moved, changed), (task, labels, before)| {
             let mut at = 0;
             for start in task.physical.clone().step_by(TILE) {
-                tile.load(&parts[task.part], prepared.weights, start..(start + TILE).min(task.physical.end));
+                tile.load(&parts[task.part], statistics.weights, start..(start + TILE).min(task.physical.end));
                 moved.clear();
                 for r in 0..tile.rows {
                     if !weighted || tile.weights[r] > 0.0 {
@@ -129,7 +129,7 @@ impl<'a, T: Float> HostRows<'a, T> {
                         moved.push(Moved { row: r as u32, from: UNASSIGNED, to });
                     }
                 }
-                let (values, weights) = (tile.values(), prepared.weights.map(|scale| (&tile.weights[..], scale)));
+                let (values, weights) = (tile.values(), statistics.weights.map(|scale| (&tile.weights[..], scale)));
                 let (quantiser, target) = (&quantiser, &target);
                 InstructionSet::detect().run(MoveRows { deltas, quantiser, values, weights, moved, target });
                 at += tile.rows;
@@ -137,11 +137,11 @@ impl<'a, T: Float> HostRows<'a, T> {
         })?;
         let mut changed = 0;
         for (_, mut deltas, _, count) in workers {
-            deltas.flush(&quantiser, &mut partial);
+            deltas.flush(&quantiser, &mut cluster_sums);
             changed += count;
         }
-        partial.dirty.fill(true);
+        cluster_sums.dirty.fill(true);
         self.before = labels;
-        Ok((partial, changed))
+        Ok((cluster_sums, changed))
     }
 }

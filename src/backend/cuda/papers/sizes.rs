@@ -77,8 +77,8 @@ pub fn block_sums(sizes: &Sizes) -> usize {
     cells(sizes).saturating_mul(8).saturating_add(sizes.k.saturating_mul(4))
 }
 
-/// Settings of `kernels/papers/sum_features.cu`: the tables, the rows that a block takes at a time (`points`), and the columns of a
-/// block (`chunk`).
+/// Settings of `kernels/papers/sum_features.cu`: the tables, the rows that a block takes at a time (`points`), and the columns of
+/// a block (`chunk`).
 #[derive(Debug, Clone, Copy)]
 pub struct Features {
     pub tables: Tables,
@@ -107,8 +107,8 @@ pub fn private(sizes: &Sizes) -> Tables {
     Tables::of(|threads| sizes.k.saturating_mul(threads * 4))
 }
 
-/// Settings of `kernels/papers/assign_fused.cu`: the tables with the tile, the rows that a block takes at a time, and the number of
-/// slots. A slot is a set of sums that only one thread adds to.
+/// Settings of `kernels/papers/assign_fused.cu`: the tables with the tile, the rows that a block takes at a time, and the number
+/// of slots. A slot is a set of sums that only one thread adds to.
 pub fn fused(sizes: &Sizes) -> (Tables, u32, usize) {
     let split = |threads: usize| match sizes.columns.next_power_of_two() {
         across if across <= threads => (threads / across, threads),

@@ -3,7 +3,7 @@
 //! ```text
 //! clear_sums   if the system adds up all rows again           kernels/papers/mass.cu
 //! labels       certain ones; with sums in a single pass       kernels/papers/assign_*.cu, or step/tiled.rs
-//! settle       the others                                     kernels/step/settle.cu
+//! settle       the rows in doubt                              kernels/step/settle.cu
 //! passes       sums, counts                                   kernels/papers/sum_*.cu, kernels/papers/mass.cu
 //! ```
 
@@ -146,7 +146,7 @@ impl<'a, T: Float + Plain> SystemStep<'a, T> {
             clear,
             passes: passes::<T>(system, n, &sizes, gpu)?,
             scratch: fit.queue.alloc(scratch_values::<T>(system, n, &sizes, gpu.size()), "the tables of sums")?,
-            host: if adds_on_host { Some(HostRows::new(fit.parts, fit.prepared)?) } else { None },
+            host: if adds_on_host { Some(HostRows::new(fit.parts, fit.statistics)?) } else { None },
             stale: true,
         })
     }
@@ -211,15 +211,15 @@ impl<T: Float + Plain> Step<T> for SystemStep<'_, T> {
         stages.end(0);
         let labels = labels_of(state.labels.array())?;
         stages.end(1);
-        let (partial, changed) = host.add(labels, k)?;
+        let (cluster_sums, changed) = host.add(labels, k)?;
         stages.end(2);
         let mut sums = memory::with_room(k * state.shape.columns(), "the sums of the clusters")?;
         for j in 0..k {
-            sums.extend_from_slice(partial.sums_of(j));
-            sums.extend(weighted.then_some(partial.mass[j]));
+            sums.extend_from_slice(cluster_sums.sums_of(j));
+            sums.extend(weighted.then_some(cluster_sums.mass[j]));
         }
         state.sums.canonical.write(0, &sums)?;
-        state.sums.rows.write(0, &partial.rows)?;
-        Ok(Some(HostSums { partial, changed }))
+        state.sums.rows.write(0, &cluster_sums.rows)?;
+        Ok(Some(HostSums { cluster_sums, changed }))
     }
 }

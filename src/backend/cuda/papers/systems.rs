@@ -34,8 +34,8 @@ pub enum Labels {
     Portions,
     /// `kernels/papers/assign_table.cu`, or `kernels/step/assign_tiled.cu` for more than 16 features.
     RowsOrTiles,
-    /// `kernels/papers/assign_table.cu`. Centroids are in shared memory (`shared`) or are read from device memory. If `sums`, the same
-    /// pass adds up the sums.
+    /// `kernels/papers/assign_table.cu`. Centroids are in shared memory (`shared`) or are read from device memory. If `sums`, the
+    /// same pass adds up the sums.
     Rows { shared: bool, sums: bool },
     /// `kernels/papers/assign_fused.cu`: one pass for labels and sums.
     Fused,

@@ -11,7 +11,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::fixed::power_of_two;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// The most centres, and the places that share a centre.
 const MOST_CENTRES: usize = 32;
@@ -60,8 +60,8 @@ fn places(n: usize) -> usize {
 
 /// The power of two that makes the largest distance of the data at most 1. There is none, and there are no copies, where the data
 /// are so small or large that squares of distances come near the ends of the range of a float64.
-pub fn copies_scale(prepared: &Prepared) -> Option<f64> {
-    let square: f64 = prepared.lows.iter().zip(&prepared.highs).map(|(low, high)| (high - low) * (high - low)).sum();
+pub fn copies_scale(statistics: &Statistics) -> Option<f64> {
+    let square: f64 = statistics.lows.iter().zip(&statistics.highs).map(|(low, high)| (high - low) * (high - low)).sum();
     let exponent = (0.5 * square.log2()).floor() + 1.0;
     (exponent.abs() <= 400.0).then(|| power_of_two(-exponent as i32))
 }
@@ -135,8 +135,8 @@ impl<T: Float + Plain> CopiedRows<T> {
         };
         let kernel = arguments::plus_copies::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
         let blocks = rows.n.div_ceil(COPY_THREADS as usize) as u32;
-        // SAFETY: the rows of a centre take as many places as it has rows, from its start on. These places are below `places`, for
-        // which there is room. `nearest` has a distance for each row.
+        // SAFETY: the rows of a centre take as many places as it has rows, from its start on. These places are below `places`,
+        // for which there is room. `nearest` has a distance for each row.
         unsafe { queue.run(&Launch::exactly(kernel, Block::of(COPY_THREADS), blocks), &argument)? };
         Ok(copied)
     }

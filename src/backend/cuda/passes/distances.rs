@@ -52,8 +52,8 @@ impl InertiaPass {
             k: self.k as i32,
             table_copies: self.table_copies as i32,
         };
-        // SAFETY: the caller promises labels and centroids. There are k pending sums. The shared memory holds `table_copies` cells
-        // of 8 bytes for each of the 2 k limbs.
+        // SAFETY: the caller promises labels and centroids. There are k pending sums. The shared memory holds `table_copies`
+        // cells of 8 bytes for each of the 2 k limbs.
         unsafe { queue.run(&self.launch, &argument) }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::passes::labels::SeedLabels;
-use crate::backend::cuda::passes::many;
+use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::picks;
 use crate::backend::cuda::passes::seeds::{self, DeviceSeeds};
 use crate::backend::cuda::predict::DeviceTable;
@@ -13,7 +13,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::input::tile::WeightScale;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// Draw weights of the rows.
 pub enum DeviceDraws<T> {
@@ -34,10 +34,10 @@ macro_rules! on_rows {
 
 impl<T: Float + Plain> DeviceDraws<T> {
     /// Sets the draw weight of every row to its `w^`. Up to `k` centroids may be taken.
-    pub fn start(chunks: &Chunks<'_, T>, prepared: &Prepared, k: usize) -> Result<Self> {
+    pub fn start(chunks: &Chunks<'_, T>, statistics: &Statistics, k: usize) -> Result<Self> {
         Ok(match chunks {
-            Chunks::Resident(rows) => Self::Resident(DeviceSeeds::start(rows, prepared)?),
-            Chunks::Streamed(stream) => Self::Streamed(StreamedSeeds::start(stream, prepared, k)?),
+            Chunks::Resident(rows) => Self::Resident(DeviceSeeds::start(rows, statistics)?),
+            Chunks::Streamed(stream) => Self::Streamed(StreamedSeeds::start(stream, statistics, k)?),
         })
     }
 
@@ -99,7 +99,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
     }
 }
 
-/// The rows that targets draw. `draws`: the distances, if these are asked for. `batch`: how many rows a device draws at a time.
+/// The rows that targets draw. `draws`: the distances, if the caller wants them. `batch`: how many rows a device draws at a time.
 pub fn pick<T: Float + Plain>(
     chunks: &Chunks<'_, T>,
     draws: Option<(&DeviceDraws<T>, &SeedLabels<'_>)>,
@@ -150,6 +150,6 @@ pub fn masses<T: Float + Plain>(chunks: &Chunks<'_, T>, weights: Option<WeightSc
     let queue = chunks.queue();
     let masses = queue.zeros::<u128>(candidates.len() / chunks.d(), WHAT)?;
     let table = DeviceTable::new(queue.gpu.ordinal, candidates, chunks.d())?;
-    chunks.visit(|chunk| many::add_masses(&table, chunk.rows, weights, &masses))?;
+    chunks.visit(|chunk| nearest_batch::add_masses(&table, chunk.rows, weights, &masses))?;
     masses.to_vec()
 }

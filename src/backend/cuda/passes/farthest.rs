@@ -1,7 +1,8 @@
 //! The rows that are farthest from their centroids: `kernels/passes/distances.cu`.
 //!
-//! The first pass finds the farthest row of each warp. Of these rows, the one in place `count` says where to cut: at least `count`
-//! rows do not come after it, and usually not many more. The second pass computes the distances again and lists these rows.
+//! The first pass finds the farthest row of each warp. Of these rows, the one in place `count` says where to cut: at least
+//! `count` rows do not come after it, and usually not many more. The second pass computes the distances again and lists these
+//! rows.
 
 use crate::backend::Far;
 use crate::backend::cuda::arguments::{self, Candidate, FarArgument, FarRow, LabelsArgument, RowsArgument};
@@ -129,8 +130,8 @@ fn order(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     b.distance.total_cmp(&a.distance).then(a.row.cmp(&b.row))
 }
 
-/// Where to cut the rows of a chunk, in the order of [`order`]. No row after the cut is among the `count` farthest of the chunk and of
-/// `best` together.
+/// Where to cut the rows of a chunk, in the order of [`order`]. No row after the cut is among the `count` farthest of the chunk
+/// and of `best` together.
 fn cut(mut farthest: Vec<Candidate>, count: usize, best: &[Far]) -> Candidate {
     let mut last = Candidate { distance: 0.0, row: u64::MAX };
     farthest.retain(|far| far.distance >= 0.0);

@@ -6,7 +6,7 @@ use crate::backend::cuda::arguments::LabelsArgument;
 use crate::backend::cuda::device::Buffer;
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::exact::partial::UNASSIGNED;
+use crate::exact::cluster_sums::UNASSIGNED;
 
 /// The labels of a fit. Seeding may write its own numbers there, because the loop clears the labels when it starts.
 pub struct SeedLabels<'s> {

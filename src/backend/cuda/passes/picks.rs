@@ -1,5 +1,5 @@
-//! Many drawn rows at once (`seed_search` of `kernels/passes/seed.cu`, a block a row), in batches that take no more memory than the
-//! steps of k-means++.
+//! Many drawn rows at once (`seed_search` of `kernels/passes/seed.cu`, a block a row), in batches that take no more memory than
+//! the steps of k-means++.
 
 use crate::backend::cuda::arguments::{self, DrawsArgument, SearchArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, buffers, bytes_of};
@@ -35,7 +35,7 @@ pub fn batch<T: Float + Plain>(shape: &FitShape) -> usize {
     sizes.into_iter().find(|&size| BatchBuffers::<T>::bytes(size, shape.d) <= room).unwrap_or(1)
 }
 
-/// The rows that targets draw. `seeds`: the distances, if these are asked for.
+/// The rows that targets draw. `seeds`: the distances, if the caller wants them.
 pub fn pick<T: Float + Plain>(
     rows: &DeviceRows<T>,
     seeds: Option<&DeviceSeeds<T>>,

@@ -7,8 +7,9 @@
 //!             plus_take                   chooses, and takes by the list
 //!             seed_take                   takes by a pass over all rows, if the list was too short; without copies only
 //! ```
-//! The first steps move most rows, so they go without copies. The device stops where a potential is 0, or where one is not precise:
-//! then the host does the next step, in a finer scale. If a list of the filter is too short, some steps go without copies again.
+//! The first steps move most rows, so they go without copies. The device stops where a potential is 0, or where one is not
+//! precise: then the host does the next step, in a finer scale. If a list of the filter is too short, some steps go without
+//! copies again.
 
 use std::time::Instant;
 
@@ -31,7 +32,8 @@ use crate::exact::distances::DistanceSum;
 const DRAWERS: u32 = 1_024;
 const THREADS: u32 = 256;
 const SETTLERS: u32 = 128;
-/// The most steps that are queued at a time, the first ones, and how long they should take at most: a call can be stopped between them.
+/// The most steps that are queued at a time, the first ones, and how long they should take at most: a call can be stopped between
+/// them.
 const BATCH: usize = 64;
 const FIRST_BATCH: usize = 8;
 const BATCH_SECONDS: f64 = 0.1;
@@ -257,8 +259,8 @@ impl Launches {
     /// Queues a step.
     ///
     /// # Safety
-    /// Every address in the arguments is that of a live buffer of the queue of these rows, with room for what the kernels read and
-    /// write there.
+    /// Every address in the arguments is that of a live buffer of the queue of these rows, with room for what the kernels read
+    /// and write there.
     unsafe fn queue<T: Float + Plain>(&self, rows: &DeviceRows<T>) -> Result<()> {
         let queue = &rows.queue;
         // SAFETY: the caller promises it, and every one of these kernels begins with `wait_for_kernel_before`. Targets are below

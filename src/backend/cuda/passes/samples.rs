@@ -1,10 +1,10 @@
-//! Samples in which every row decides alone: the parameters of the kernels (`kernels/passes/draws.cuh`), and the list of rows that a
-//! kernel finds.
+//! Samples in which every row decides alone: the parameters of the kernels (`kernels/passes/draws.cuh`), and the list of rows
+//! that a kernel finds.
 
 use crate::backend::Sample;
 use crate::backend::cuda::arguments::{FoundRowsArgument, SampleArgument};
 use crate::backend::cuda::device::{Plain, Queue, bytes_of, product, sum};
-use crate::backend::cuda::passes::many;
+use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -35,8 +35,8 @@ fn room_for(expected: u64, n: usize) -> usize {
 }
 
 /// The bytes that many candidates take on the device. `draws`: the bytes of the distances of the rows, which are gone when the
-/// candidates get their masses. `lists`: how many lists of all candidates there may be at a time before that. Rows that stream have
-/// such lists, and are compared with the candidates by kernels of their own.
+/// candidates get their masses. `lists`: how many lists of all candidates there may be at a time before that. Rows that stream
+/// have such lists, and are compared with the candidates by kernels of their own.
 pub fn candidate_bytes<T: Float + Plain>(
     shape: &FitShape,
     candidates: Candidates,
@@ -48,7 +48,7 @@ pub fn candidate_bytes<T: Float + Plain>(
         return 0;
     }
     let of_round = room_for(candidates.of_round, shape.rows);
-    let taken = if lists == 0 { sum([draws, many::bytes::<T>(shape, of_round.max(shape.k), gpu)]) } else { 0 };
+    let taken = if lists == 0 { sum([draws, nearest_batch::bytes::<T>(shape, of_round.max(shape.k), gpu)]) } else { 0 };
     if candidates.rounds == 0 {
         return taken;
     }
@@ -57,7 +57,7 @@ pub fn candidate_bytes<T: Float + Plain>(
     // The numbers of the rows, found and asked for, and their values.
     let round = sum([draws, bytes_of::<u64>(of_round), bytes_of::<u64>(of_round), values(of_round)]);
     let round = round.saturating_add(values(all).saturating_mul(lists));
-    round.max(taken).max(sum([many::bytes::<T>(shape, all, gpu), bytes_of::<u128>(all)]))
+    round.max(taken).max(sum([nearest_batch::bytes::<T>(shape, all, gpu), bytes_of::<u128>(all)]))
 }
 
 /// The numbers of the rows that `find` finds, in ascending order. `n`: the number of all rows.

@@ -7,7 +7,7 @@ use crate::backend::cuda::arguments::{
 };
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::passes::byte_copies::copies_scale;
-use crate::backend::cuda::passes::many;
+use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::plus_plus::StepBuffers;
 use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::rows::DeviceRows;
@@ -19,7 +19,7 @@ use crate::base::float::Float;
 use crate::exact::distances::DistanceScale;
 use crate::exact::fixed::power_of_two;
 use crate::input::tile::WeightScale;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// The most ranges that a draw searches. One block searches all of them.
 const RANGES: usize = 4_096;
@@ -65,7 +65,8 @@ impl Ranges {
     }
 }
 
-// ---- arguments, as `kernels/passes/seed.cu` declares them -----------------------------------------------------------------------
+// ---- arguments, as `kernels/passes/seed.cu` declares
+// them -----------------------------------------------------------------------
 
 /// What a row weighs in a draw: `DRAW_*` of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,11 +107,11 @@ impl<T: Float + Plain> DeviceSeeds<T> {
     }
 
     /// Makes every row's draw weight its `w^`.
-    pub fn start(rows: &DeviceRows<T>, prepared: &Prepared) -> Result<Self> {
+    pub fn start(rows: &DeviceRows<T>, statistics: &Statistics) -> Result<Self> {
         let ranges = Ranges::new(rows.n);
         let mut seeds = Self {
-            weights: prepared.weights,
-            copies_scale: copies_scale(prepared),
+            weights: statistics.weights,
+            copies_scale: copies_scale(statistics),
             scale: (&DistanceScale::NONE).into(),
             ranges,
             nearest: rows.queue.alloc(rows.padded_rows(), "the distances of the rows to the nearest seed")?,
@@ -200,7 +201,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let queue = &rows.queue;
         if centroids.len() != rows.d {
             if !centroids.is_empty() {
-                many::lower(rows, &self.nearest, centroids, !self.taken)?;
+                nearest_batch::lower(rows, &self.nearest, centroids, !self.taken)?;
                 self.taken = true;
             }
             self.total = totals(queue, self.draws(rows), &self.totals)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::prepare::DevicePasses;
+use super::statistics::DevicePasses;
 use crate::backend::chunking::Chunking;
 use crate::backend::cuda::device::{Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunks;

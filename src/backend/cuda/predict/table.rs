@@ -58,8 +58,8 @@ const MORE_IN_PLACE: usize = 4;
 /// Most queues that a table keeps for later calls.
 const MOST_IDLE: usize = 32;
 
-/// The queue of one batch of a call. It is empty when it is dropped, also after an error: so nothing reads the table after that. The
-/// table then keeps it for later calls. To make a queue takes longer than to label a morsel.
+/// The queue of one batch of a call. It is empty when it is dropped, also after an error: so nothing reads the table after that.
+/// The table then keeps it for later calls. To make a queue takes longer than to label a morsel.
 pub struct CallQueue<'t> {
     queue: Queue,
     idle: &'t Mutex<Vec<Queue>>,
@@ -185,8 +185,8 @@ impl<T: Float + Plain> DeviceTable<T> {
         Ok(CallQueue { queue, idle: &self.idle })
     }
 
-    /// The ranges of rows of the batches, in order. `in_place`: whether the rows are read where they are. They take no memory then, so batches have more
-    /// of them.
+    /// The ranges of rows of the batches, in order. `in_place`: whether the rows are read where they are. They take no memory
+    /// then, so batches have more of them.
     pub fn batches(&self, job: Job, n: usize, in_place: bool) -> impl Iterator<Item = Range<usize>> + use<T> {
         let features = if in_place && job == Job::Labels { self.d.div_ceil(MORE_IN_PLACE) } else { self.d };
         let clusters = self.k;
@@ -215,7 +215,8 @@ impl<T: Float + Plain> DeviceTable<T> {
         unsafe { queue.run(&launch, argument) }
     }
 
-    /// The exact labels of all finite rows, by the kernel that is predicted to be the fastest. Rows that are not finite get no label.
+    /// The exact labels of all finite rows, by the kernel that is predicted to be the fastest. Rows that are not finite get no
+    /// label.
     pub fn assign_finite(&self, queue: &Queue, rows: &DeviceRows<T>, strategy: Strategy) -> Result<BatchLabels<T>> {
         let labels = self.assign_some(queue, rows, 0..rows.n, strategy)?;
         // Tensor cores see no rows that are not finite.
@@ -230,8 +231,9 @@ impl<T: Float + Plain> DeviceTable<T> {
         self.assign_some(queue, rows, 0..rows.n, Strategy::Default)
     }
 
-    /// The same for some of the rows. The first of them is a multiple of the tiles of all kernels. Rows that are not finite get any label, or none.
-    /// `strategy`: one of tensor cores, [`Strategy::Tiled`] for float32 products, or the default: the one that is predicted to be faster.
+    /// The same for some of the rows. The first of them is a multiple of the tiles of all kernels. Rows that are not finite get
+    /// any label, or none. `strategy`: one of tensor cores, [`Strategy::Tiled`] for float32 products, or the default: the one
+    /// that is predicted to be faster.
     pub fn assign_some(
         &self,
         queue: &Queue,
@@ -274,7 +276,8 @@ impl<T: Float + Plain> DeviceTable<T> {
             share_tickets: 0,
         };
         let shape = self.shape(n, rows.half().is_some());
-        // SAFETY: no row has a label. The addresses are those of this table, of the rows and of the buffers, each with a place for every row.
+        // SAFETY: no row has a label. The addresses are those of this table, of the rows and of the buffers, each with a place
+        // for every row.
         let by_tensor_cores = unsafe { self.tensor.label((strategy, self.tiled), &shape, queue, &argument)? };
         if let Some(labels) = by_tensor_cores {
             return Ok(BatchLabels { buffers, used: Used::Tensor { _labels: Box::new(labels) } });

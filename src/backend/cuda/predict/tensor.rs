@@ -4,8 +4,8 @@
 //! once a model:  centres of groups of rows, from the centroids (again for batches of so few rows that they have fewer groups)
 //! per batch:     groups of its rows, copies of the rows, copies of the centroids near each group; products; settling
 //! ```
-//! A batch has no labels before: its rows go to the group whose centre is near. Rows that are not finite go to none, and get no label. The copies are
-//! optional memory. Where there is no ample room for them, float32 products need less.
+//! A batch has no labels before: its rows go to the group whose centre is near. Rows that are not finite go to none, and get no
+//! label. The copies are optional memory. Where there is no ample room for them, float32 products need less.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -46,12 +46,12 @@ fn unit<T: Float + Plain>(strategy: Strategy, tiled: Tiled, shape: &FitShape, gp
 }
 
 impl<T: Float + Plain> TensorTable<T> {
-    /// Labels the rows of the argument, if tensor cores do it faster than `tiled`, or if the strategy names them. Returns what the kernels use: it
-    /// must live until they are done.
+    /// Labels the rows of the argument, if tensor cores do it faster than `tiled`, or if the strategy names them. Returns what
+    /// the kernels use: it must live until they are done.
     ///
     /// # Safety
-    /// All addresses of the argument are live, but for the list of rows in doubt, as [`TensorLabels::launch`] demands. No row has a label. The
-    /// argument has the shape, and always the same centroids.
+    /// All addresses of the argument are live, but for the list of rows in doubt, as [`TensorLabels::launch`] demands. No row has
+    /// a label. The argument has the shape, and always the same centroids.
     pub unsafe fn label(
         &self,
         (strategy, tiled): (Strategy, Tiled),
@@ -74,7 +74,8 @@ impl<T: Float + Plain> TensorTable<T> {
         };
         let assign = AssignArgument { contested: labels.in_doubt(), ..*assign };
         labels.pretend()?;
-        // SAFETY: the caller promises the addresses. The list of rows in doubt is the right one now. The centres' queue was waited for.
+        // SAFETY: the caller promises the addresses. The list of rows in doubt is the right one now. The centres' queue was
+        // waited for.
         unsafe {
             labels.copy_rows(queue, &assign, false)?;
             labels.launch(queue, &assign, None)?;
@@ -82,7 +83,7 @@ impl<T: Float + Plain> TensorTable<T> {
         Ok(Some(labels))
     }
 
-    /// The centres. The first of several threads makes them. The others wait for it.
+    /// The centres. The first of several threads makes them. The other threads wait for it.
     ///
     /// # Safety
     /// The addresses of the centroids and of the counters are live.

@@ -1,8 +1,8 @@
 //! Downloads answers: piece by piece through pinned memory, by several threads.
 //!
-//! A copy from the device straight to fresh memory is slow, because one thread of the driver touches every page of it for the first
-//! time. Here the pieces arrive in the slots of the lanes (`upload/lanes.rs`), and the threads of the lanes write them to their
-//! places. Small answers take one piece, and stay on the calling thread.
+//! A copy from the device straight to fresh memory is slow, because one thread of the driver touches every page of it for the
+//! first time. Here the pieces arrive in the slots of the lanes (`upload/lanes.rs`), and the threads of the lanes write them to
+//! their places. Small answers take one piece, and stay on the calling thread.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -37,7 +37,8 @@ pub fn download<V: Plain, P: Send>(
             let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((first, place)) = next else { return Ok(()) };
             let (slot, queue) = lane.next_slot()?;
-            // SAFETY: the lane has waited for the work that wrote the values, and the buffer is borrowed until all threads are done.
+            // SAFETY: the lane has waited for the work that wrote the values, and the buffer is borrowed until all threads are
+            // done.
             let values = unsafe { slot.receive(queue, from, first..(first + piece).min(len)) }?;
             work(values, place);
         }

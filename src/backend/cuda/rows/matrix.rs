@@ -31,20 +31,20 @@ impl<T: Float + Plain> Matrix<T> {
     /// `len` values in memory that somebody else owns.
     ///
     /// # Safety
-    /// As for [`Buffer::foreign`].
-    pub unsafe fn foreign(queue: &Queue, address: u64, len: usize, half: Option<Half>) -> Self {
+    /// As for [`Buffer::external`].
+    pub unsafe fn external(queue: &Queue, address: u64, len: usize, half: Option<Half>) -> Self {
         // SAFETY: the caller promises it.
         match half {
-            None => Self::Same(unsafe { Buffer::foreign(address, len, queue.clone()) }),
-            Some(half) => Self::Half(unsafe { Buffer::foreign(address, len, queue.clone()) }, half),
+            None => Self::Same(unsafe { Buffer::external(address, len, queue.clone()) }),
+            Some(half) => Self::Half(unsafe { Buffer::external(address, len, queue.clone()) }, half),
         }
     }
 
-    /// As [`Buffer::is_foreign`].
-    pub fn is_foreign(&self) -> bool {
+    /// As [`Buffer::is_external`].
+    pub fn is_external(&self) -> bool {
         match self {
-            Self::Same(values) => values.is_foreign(),
-            Self::Half(bits, _) => bits.is_foreign(),
+            Self::Same(values) => values.is_external(),
+            Self::Half(bits, _) => bits.is_external(),
         }
     }
 

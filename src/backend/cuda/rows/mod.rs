@@ -1,12 +1,13 @@
-//! The rows of a fit on the device, as a column-major matrix. Columns are uploaded into it as they are. Or they were there before.
+//! The rows of a fit on the device, as a column-major matrix. Columns are uploaded into it as they are. Or they were there
+//! before.
 
-mod arrival;
 pub mod chunks;
 pub mod download;
-pub mod foreign;
+pub mod external;
 mod matrix;
 pub mod stream;
 mod table;
+mod transform;
 pub mod upload;
 
 use std::ops::Range;
@@ -69,15 +70,16 @@ impl<T: Float + Plain> DeviceRows<T> {
         Ok(rows)
     }
 
-    /// As [`DeviceRows::new`], for values that the caller's memory holds as columns. They are read there. Only the weights are ours.
+    /// As [`DeviceRows::new`], for values that the caller's memory holds as columns. They are read there. Only the weights are
+    /// ours.
     pub fn in_place(queue: &Queue, values: GpuValues, n: usize, d: usize, weighted: bool) -> Result<Self> {
         let stride = if d == 1 { Self::stride(n) } else { values.column_pitch as usize };
         let half = values.value_type.half().filter(|_| T::IS_F32);
         let size = if half.is_some() { size_of::<u16>() } else { size_of::<T>() };
         let at = values.address + (values.first as usize * size) as u64;
-        // SAFETY: the maker of the table has promised that the values are there as long as it lives, and rows do not outlive it. The
-        // table has checked that whole tiles may be read.
-        let x = unsafe { Matrix::foreign(queue, at, product([stride, d - 1]) + Self::stride(n), half) };
+        // SAFETY: the maker of the table has promised that the values are there as long as it lives, and rows do not outlive it.
+        // The table has checked that whole tiles may be read.
+        let x = unsafe { Matrix::external(queue, at, product([stride, d - 1]) + Self::stride(n), half) };
         let weights = if weighted { Some(queue.zeros(Self::stride(n), "the weights")?) } else { None };
         Ok(Self { queue: queue.clone(), x, stride, n, d, weights })
     }

@@ -40,7 +40,7 @@ use crate::base::interrupt;
 use crate::base::memory;
 use crate::input::fp16::Half;
 use crate::input::tile::{self, Part, WeightScale};
-use crate::input::transform::Arrival;
+use crate::input::transform::RowTransform;
 
 /// The fewest bytes of a piece that make another lane worth its cost.
 const LEAST_PIECE: usize = 64 << 10;
@@ -182,7 +182,7 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
             if visit.load.is_some() {
                 held.rounded = false;
                 held.rows.clear_padding()?;
-                held.rows.arrive(self.arrival())?;
+                held.rows.transform(self.row_transform())?;
             }
             if let Some(scale) = weights.filter(|_| !held.rounded) {
                 held.rows.round_weights(scale)?;
@@ -211,8 +211,8 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
     }
 
     /// What happens to rows after they were sent.
-    fn arrival(&self) -> Option<&Arrival> {
-        self.sources.first().and_then(Source::arrival)
+    fn row_transform(&self) -> Option<&RowTransform> {
+        self.sources.first().and_then(Source::row_transform)
     }
 
     /// Kept rows `rows` from host memory, as they arrive: their values, row-major, and their original weights.
@@ -240,8 +240,8 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
                 out.iter_mut().skip(f).step_by(self.d).zip(&column).for_each(|(out, value)| *out = *value);
             }
         }
-        if let Some(arrival) = self.arrival() {
-            values.chunks_exact_mut(self.d).for_each(|row| arrival.row(row));
+        if let Some(row_transform) = self.row_transform() {
+            values.chunks_exact_mut(self.d).for_each(|row| row_transform.row(row));
         }
         Ok((values, weights))
     }

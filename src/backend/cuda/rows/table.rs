@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use super::foreign::host_copy;
+use super::external::host_copy;
 use crate::backend::cuda::device::Gpu;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -45,8 +45,8 @@ impl<T: Float> GpuTable<T> {
 /// Kernels load 16 bytes at once, and whole tiles: up to so many rows at the end of the last column that do not exist.
 const TILE: usize = 1024;
 
-/// Whether kernels can read columns where they are. What lies behind a column is read but never used. So it may be anything, but it
-/// must be in the same allocation.
+/// Whether kernels can read columns where they are. What lies behind a column is read but never used. So it may be anything, but
+/// it must be in the same allocation.
 fn fits_kernels(piece: &GpuValues, rows: usize, size: usize, gpu: &Gpu) -> bool {
     let one = piece.columns == 1;
     let (Ok(first), Ok(pitch)) = (u64::try_from(piece.first), usize::try_from(if one { 0 } else { piece.column_pitch })) else {

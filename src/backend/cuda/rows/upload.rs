@@ -9,7 +9,7 @@
 //!         fill it with the kept rows of the task, chunk by chunk
 //!         columns: copy it to its place in the column-major matrix
 //!         blocks:  copy it to a piece of device memory, and turn rows into columns there (kernels/passes/layout.cu)
-//! wait for all lanes; scale and normalise the rows, if so asked           rows/arrival.rs
+//! wait for all lanes; scale and normalise the rows, if asked              rows/transform.rs
 //! ```
 //! One thread fills pinned memory at a fifth of the speed at which the bus empties it. So several threads fill it at once. Each
 //! sends its own slots, and none waits for another. Pinning is slow, so lanes are kept until the process ends. The host memory
@@ -36,14 +36,14 @@ pub use self::lanes::{BorrowedLane, Lane, Staging, UploadPlan};
 pub use self::tasks::{Source, Task};
 use crate::backend::cuda::device::{Plain, Queue, failed};
 use crate::backend::cuda::rows::DeviceRows;
-use crate::backend::cuda::rows::foreign::take_in;
+use crate::backend::cuda::rows::external::take_in;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::input::fp16::Half;
 use crate::input::tile::{self, Part};
 
 /// Uploads the kept rows of all parts, in order, and their weights as they are. If only some parts have weights, the rows of
-/// the others get weight 1.
+/// parts without weights get weight 1.
 ///
 /// When it returns, everything has arrived. Rows that are on the device already are taken in there.
 pub fn upload<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result<DeviceRows<T>> {
@@ -80,7 +80,7 @@ fn upload_by<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>], staging: &S
         let done = work.run(mine);
         helpers.into_iter().map(join).fold(done, Result::and)
     })?;
-    rows.arrive(parts[0].features.arrival())?;
+    rows.transform(parts[0].features.row_transform())?;
     Ok(rows)
 }
 

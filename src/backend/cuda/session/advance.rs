@@ -68,7 +68,7 @@ pub fn advance<T: Float + Plain>(
             shift: record.shift,
             moved: record.moved != 0,
             seconds: record.nanoseconds as f64 * 1e-9,
-            effort: sessions[0].effort(record.settled, record.scores),
+            work_counts: sessions[0].work_counts(record.settled, record.scores),
         }));
         // Of a batch, the device has the centroids after the last iteration. If clusters are empty, it has moved them already.
         let now = &sessions[0].state.centroids.now;
@@ -84,8 +84,8 @@ pub fn advance<T: Float + Plain>(
             if control.stop == STOP_EMPTY {
                 // The clusters that are not empty have already moved. Go back to the centroids that the rows were assigned to.
                 sessions.iter_mut().for_each(|session| session.update.undo(&mut session.state));
-                let effort = sessions[0].effort(control.all_settled(), control.scores);
-                advanced.assigned = Some(Assigned { changed: control.changed, inertia: None, effort });
+                let work_counts = sessions[0].work_counts(control.all_settled(), control.scores);
+                advanced.assigned = Some(Assigned { changed: control.changed, inertia: None, work_counts });
             }
             sessions[0].state.centroids.now.read(0, centroids)?;
             return Ok(advanced);
@@ -102,7 +102,7 @@ pub fn assign<T: Float + Plain>(
     want_inertia: bool,
 ) -> Result<Assigned> {
     let inertias = each(sessions, |_, session| {
-        let (queue, k, base) = (&session.state.queue, session.state.shape.k, Scales::Same(session.prepared.distances));
+        let (queue, k, base) = (&session.state.queue, session.state.shape.k, Scales::Same(session.statistics.distances));
         let mut inertia = if want_inertia { Some(Inertia::new(queue, k, base)?) } else { None };
         session.start(centroids)?;
         session.launch_step(inertia.as_mut())?;
@@ -111,7 +111,7 @@ pub fn assign<T: Float + Plain>(
     })?;
     fold_total(sessions, Of::Step)?;
     let control = control(sessions)?;
-    let effort = sessions[0].effort(control.all_settled(), control.scores);
+    let work_counts = sessions[0].work_counts(control.all_settled(), control.scores);
     let mut inertia: Option<Vec<u128>> = None;
     for more in inertias.into_iter().flatten() {
         let more = more.total()?;
@@ -120,7 +120,7 @@ pub fn assign<T: Float + Plain>(
             Some(all) => all.iter_mut().zip(more).for_each(|(all, more)| *all += more),
         }
     }
-    Ok(Assigned { changed: control.changed, inertia, effort })
+    Ok(Assigned { changed: control.changed, inertia, work_counts })
 }
 
 /// Moves rows of all sessions and their contributions to other clusters. Rows are counted from the first session's first row.
@@ -148,8 +148,9 @@ fn fold_total<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>], of: Of
     })
 }
 
-/// Does work for every session. One thread queues the work of all. To queue an iteration takes tens of microseconds, and the first call to CUDA
-/// on a new thread some hundreds. If rows stream, the host sends chunks while a step runs, so every session needs a thread.
+/// Does work for every session. One thread queues the work of all. To queue an iteration takes tens of microseconds, and the
+/// first call to CUDA on a new thread some hundreds. If rows stream, the host sends chunks while a step runs, so every session
+/// needs a thread.
 fn each<T: Float + Plain, R: Send>(
     sessions: &mut [&mut CudaSession<'_, T>],
     work: impl Fn(usize, &mut CudaSession<'_, T>) -> Result<R> + Sync,
@@ -162,8 +163,8 @@ fn each<T: Float + Plain, R: Send>(
     at_once(all, |(place, session)| work(place, session))
 }
 
-/// Waits for several sessions. A GPU may wait for one on which a kernel has failed, so all are looked at in turn. On an error, or if the call was
-/// stopped, no GPU waits any more.
+/// Waits for several sessions. A GPU may wait for one on which a kernel has failed, so all are looked at in turn. On an error, or
+/// if the call was stopped, no GPU waits any more.
 fn wait_for_all<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>]) -> Result<()> {
     if sessions.len() < 2 {
         return Ok(());
@@ -184,7 +185,7 @@ fn wait_for_all<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>]) -> R
     }
 }
 
-/// Waits for all sessions. Returns the control of the first. The others have the same.
+/// Waits for all sessions. Returns the control of the first session. All sessions have the same.
 fn control<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>]) -> Result<Control> {
     wait_for_all(sessions)?;
     let mut controls = memory::with_room(sessions.len(), GPUS)?;

@@ -5,14 +5,14 @@ use super::other_rows::OtherRows;
 use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::passes::draws::{self, DeviceDraws};
 use crate::backend::cuda::passes::labels::SeedLabels;
-use crate::backend::cuda::passes::many;
+use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::picks::batch;
 use crate::backend::{DrawBy, Draws, KeptRows, Picked, PlusPlus, Sample, Sampled};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::input::tile::Part;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 impl<T: Float + Plain> KeptRows for CudaSession<'_, T> {
     fn rows(&self) -> u64 {
@@ -55,7 +55,7 @@ impl<T: Float + Plain> Draws<T> for CudaSession<'_, T> {
     }
 
     fn start_draws(&mut self) -> Result<u128> {
-        let draws = DeviceDraws::start(&self.rows, self.prepared, self.state.shape.k)?;
+        let draws = DeviceDraws::start(&self.rows, self.statistics, self.state.shape.k)?;
         Ok(self.draws.insert(draws).total())
     }
 
@@ -81,13 +81,13 @@ impl<T: Float + Plain> Draws<T> for CudaSession<'_, T> {
     }
 
     fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
-        let (labels, weights) = (self.seed_labels(), self.prepared.weights);
+        let (labels, weights) = (self.seed_labels(), self.statistics.weights);
         let draws = self.draws.as_ref().map(|draws| (draws, &labels));
         draws::pick(&self.rows, draws, weights, by, targets, batch::<T>(&self.state.shape))
     }
 
     fn all_rows(&self) -> Result<(Vec<T>, Vec<f64>)> {
-        draws::all_rows(&self.rows, self.prepared.weights)
+        draws::all_rows(&self.rows, self.statistics.weights)
     }
 
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
@@ -95,15 +95,15 @@ impl<T: Float + Plain> Draws<T> for CudaSession<'_, T> {
     }
 
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        draws::masses(&self.rows, self.prepared.weights, candidates)
+        draws::masses(&self.rows, self.statistics.weights, candidates)
     }
 
     fn nearest_of(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>> {
-        many::nearest_of(self.rows.queue(), rows, centroids, self.rows.d())
+        nearest_batch::nearest_of(self.rows.queue(), rows, centroids, self.rows.d())
     }
 
-    fn other_rows<'t>(&self, part: &Part<'t, T>, prepared: &'t Prepared, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
-        OtherRows::if_it_pays(self.rows.queue(), part, prepared, k)
+    fn other_rows<'t>(&self, part: &Part<'t, T>, statistics: &'t Statistics, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+        OtherRows::if_it_pays(self.rows.queue(), part, statistics, k)
     }
 
     fn end_draws(&mut self) {

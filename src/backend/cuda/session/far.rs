@@ -53,8 +53,8 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         Ok(())
     }
 
-    /// Moves rows that are on the device. `half`: whether their values have 16 bits. `place(i, row)`: the place among `rows` of the
-    /// row of move `i`.
+    /// Moves rows that are on the device. `half`: whether their values have 16 bits. `place(i, row)`: the place among `rows` of
+    /// the row of move `i`.
     fn launch_moves(
         &self,
         (rows, half): (RowsArgument, bool),
@@ -73,8 +73,8 @@ impl<T: Float + Plain> CudaSession<'_, T> {
             mass_to_integer: state.mass_to_integer,
             moves: moves.at(),
         };
-        // SAFETY: the addresses are those of the state's buffers and of the rows. The rows are below n, and the clusters are below
-        // k. No row moves twice. There is a block for each move.
+        // SAFETY: the addresses are those of the state's buffers and of the rows. The rows are below n, and the clusters are
+        // below k. No row moves twice. There is a block for each move.
         unsafe { state.queue.run(&Launch::exactly(kernel, Block::of(32), moves.len() as u32), &argument) }
     }
 
@@ -86,9 +86,9 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         for (i, &Move { row, .. }) in moves.iter().enumerate() {
             let (values, weights) = stream.gather(row as usize..row as usize + 1)?;
             columns.iter_mut().skip(i).step_by(count).zip(values).for_each(|(to, value)| *to = value);
-            all_weights.extend(self.prepared.weights.map(|scale| scale.round(weights[0])));
+            all_weights.extend(self.statistics.weights.map(|scale| scale.round(weights[0])));
         }
-        let weights = self.prepared.weights.map(|_| queue.upload(&all_weights, MOVED)).transpose()?;
+        let weights = self.statistics.weights.map(|_| queue.upload(&all_weights, MOVED)).transpose()?;
         Ok((queue.upload(&columns, MOVED)?, weights))
     }
 }

@@ -11,8 +11,8 @@ use crate::base::memory;
 
 /// Most rows of a piece.
 const MOST_ROWS: usize = 1 << 20;
-/// The answers for a row take 20 bytes. A piece of at most a quarter of a chunk takes at most 5 bytes for each row of the chunk. That is
-/// less than the 8 bytes for each row that the search for far rows takes.
+/// The answers for a row take 20 bytes. A piece of at most a quarter of a chunk takes at most 5 bytes for each row of the chunk.
+/// That is less than the 8 bytes for each row that the search for far rows takes.
 const PIECES: usize = 4;
 /// The rows of a piece, for chunks of at most `n` rows: whole tiles.
 fn piece(n: usize) -> usize {

@@ -1,10 +1,10 @@
-//! A few rows beside those of a fit on a GPU, for seeding: the candidates of k-means||, or a sample. The plan of the GPU's memory does
-//! not count them. If there is no room, the CPU has them.
+//! A few rows beside those of a fit on a GPU, for seeding: the candidates of k-means||, or a sample. The plan of the GPU's memory
+//! does not count them. If there is no room, the CPU has them.
 
 use crate::backend::cuda::device::{Buffer, Plain, Queue};
 use crate::backend::cuda::passes::draws::{self, DeviceDraws, positive_rows};
 use crate::backend::cuda::passes::labels::SeedLabels;
-use crate::backend::cuda::passes::many;
+use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::picks::batch;
 use crate::backend::cuda::passes::seeds::DeviceSeeds;
 use crate::backend::cuda::rows::chunks::Chunks;
@@ -14,42 +14,48 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::input::tile::Part;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
-/// The least arithmetic (rows x features x centroids) for which it pays to send the rows. Below this a CPU takes a few milliseconds.
+/// The least arithmetic (rows x features x centroids) for which it pays to send the rows. Below this a CPU takes a few
+/// milliseconds.
 const LEAST: usize = 1 << 22;
 
 pub struct OtherRows<'t, T> {
     rows: Chunks<'t, T>,
     shape: FitShape,
     positive: u64,
-    prepared: &'t Prepared,
+    statistics: &'t Statistics,
     draws: Option<DeviceDraws<T>>,
     /// Nothing: only seeding from rows that stream writes labels.
     labels: Buffer<u8>,
 }
 
 impl<'t, T: Float + Plain> OtherRows<'t, T> {
-    pub fn if_it_pays(queue: &Queue, part: &Part<'t, T>, prepared: &'t Prepared, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+    pub fn if_it_pays(
+        queue: &Queue,
+        part: &Part<'t, T>,
+        statistics: &'t Statistics,
+        k: usize,
+    ) -> Option<Box<dyn Draws<T> + 't>> {
         let size = part.features.n_rows().saturating_mul(part.features.n_features()).saturating_mul(k);
-        let other = (size >= LEAST).then(|| Self::new(queue, part, prepared, k).ok())??;
+        let other = (size >= LEAST).then(|| Self::new(queue, part, statistics, k).ok())??;
         Some(Box::new(other))
     }
 
-    fn new(queue: &Queue, part: &Part<'t, T>, prepared: &'t Prepared, k: usize) -> Result<Self> {
+    fn new(queue: &Queue, part: &Part<'t, T>, statistics: &'t Statistics, k: usize) -> Result<Self> {
         let mut rows = Chunks::new(queue, std::slice::from_ref(part), None)?;
-        if let Some(scale) = prepared.weights {
+        if let Some(scale) = statistics.weights {
             rows.round_weights(scale)?;
         }
-        Self::of(rows, prepared, k)
+        Self::of(rows, statistics, k)
     }
 
     /// These rows, which are all on the GPU. Their weights are `w^`.
-    pub fn of(rows: Chunks<'t, T>, prepared: &'t Prepared, k: usize) -> Result<Self> {
+    pub fn of(rows: Chunks<'t, T>, statistics: &'t Statistics, k: usize) -> Result<Self> {
         let queue = rows.queue().clone();
-        let shape = Self::shape([rows.n(), rows.d(), k], prepared.weights.is_some(), rows.half().is_some());
+        let shape = Self::shape([rows.n(), rows.d(), k], statistics.weights.is_some(), rows.half().is_some());
         let (positive, labels) = (positive_rows(&rows)?, queue.alloc(1, "the rows drawn")?);
-        Ok(Self { rows, shape, positive, prepared, draws: None, labels })
+        Ok(Self { rows, shape, positive, statistics, draws: None, labels })
     }
 
     fn shape([n, d, k]: [usize; 3], weighted: bool, half: bool) -> FitShape {
@@ -94,7 +100,7 @@ impl<T: Float + Plain> Draws<T> for OtherRows<'_, T> {
     }
 
     fn start_draws(&mut self) -> Result<u128> {
-        let draws = DeviceDraws::start(&self.rows, self.prepared, self.shape.k)?;
+        let draws = DeviceDraws::start(&self.rows, self.statistics, self.shape.k)?;
         Ok(self.draws.insert(draws).total())
     }
 
@@ -121,13 +127,13 @@ impl<T: Float + Plain> Draws<T> for OtherRows<'_, T> {
     }
 
     fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
-        let (labels, weights) = (self.seed_labels(), self.prepared.weights);
+        let (labels, weights) = (self.seed_labels(), self.statistics.weights);
         let draws = self.draws.as_ref().map(|draws| (draws, &labels));
         draws::pick(&self.rows, draws, weights, by, targets, batch::<T>(&self.shape))
     }
 
     fn all_rows(&self) -> Result<(Vec<T>, Vec<f64>)> {
-        draws::all_rows(&self.rows, self.prepared.weights)
+        draws::all_rows(&self.rows, self.statistics.weights)
     }
 
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
@@ -135,15 +141,15 @@ impl<T: Float + Plain> Draws<T> for OtherRows<'_, T> {
     }
 
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        draws::masses(&self.rows, self.prepared.weights, candidates)
+        draws::masses(&self.rows, self.statistics.weights, candidates)
     }
 
     fn nearest_of(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>> {
-        many::nearest_of(self.rows.queue(), rows, centroids, self.rows.d())
+        nearest_batch::nearest_of(self.rows.queue(), rows, centroids, self.rows.d())
     }
 
-    fn other_rows<'o>(&self, part: &Part<'o, T>, prepared: &'o Prepared, k: usize) -> Option<Box<dyn Draws<T> + 'o>> {
-        OtherRows::if_it_pays(self.rows.queue(), part, prepared, k)
+    fn other_rows<'o>(&self, part: &Part<'o, T>, statistics: &'o Statistics, k: usize) -> Option<Box<dyn Draws<T> + 'o>> {
+        OtherRows::if_it_pays(self.rows.queue(), part, statistics, k)
     }
 
     fn end_draws(&mut self) {

@@ -17,15 +17,15 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::progress::Watch;
+use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::distances::{DistanceScale, DistanceSum};
-use crate::exact::partial::Partial;
 use crate::input::tile::Part;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// The sessions of a fit on several GPUs, in the order of their rows.
 pub struct Several<'a, T: Float + Plain> {
     joined: Joined<'a, T, CudaSession<'a, T>>,
-    prepared: &'a Prepared,
+    statistics: &'a Statistics,
     /// A copy of all rows on the first GPU, for k-means++.
     gathered: Option<Gathered<'a, T>>,
     /// Dropped last: another group may begin.
@@ -37,12 +37,12 @@ impl<'a, T: Float + Plain> Several<'a, T> {
     pub fn new(
         mut sessions: Vec<Box<CudaSession<'a, T>>>,
         group: Group,
-        prepared: &'a Prepared,
+        statistics: &'a Statistics,
         threads: usize,
     ) -> Result<Self> {
         let ports = sessions.iter_mut().filter_map(|session| session.port());
         Port::connect(&mut memory::collected(ports, "the sessions of a fit")?);
-        Ok(Self { joined: Joined::new(sessions, prepared, threads)?, prepared, gathered: None, _group: group })
+        Ok(Self { joined: Joined::new(sessions, statistics, threads)?, statistics, gathered: None, _group: group })
     }
 
     /// Calls `work` with all sessions.
@@ -52,8 +52,8 @@ impl<'a, T: Float + Plain> Several<'a, T> {
     }
 }
 
-/// All rows of a fit on one GPU. A step of k-means++ is short, and each would make several rounds through the host, which take longer
-/// than the step on one GPU.
+/// All rows of a fit on one GPU. A step of k-means++ is short, and each would make several rounds through the host, which take
+/// longer than the step on one GPU.
 struct Gathered<'a, T> {
     rows: OtherRows<'a, T>,
     /// How many values of the centroids it has taken.
@@ -62,7 +62,7 @@ struct Gathered<'a, T> {
 
 impl<'a, T: Float + Plain> Gathered<'a, T> {
     /// None if there is not enough room, or if the rows stream.
-    fn if_there_is_room(sessions: &[Box<CudaSession<'a, T>>], prepared: &'a Prepared) -> Result<Option<Self>> {
+    fn if_there_is_room(sessions: &[Box<CudaSession<'a, T>>], statistics: &'a Statistics) -> Result<Option<Self>> {
         let (queue, shape) = (&sessions[0].state.queue, &sessions[0].state.shape);
         let resident = sessions.iter().map(|session| match &*session.rows {
             Chunks::Resident(rows) => Some(rows),
@@ -80,7 +80,7 @@ impl<'a, T: Float + Plain> Gathered<'a, T> {
             rows.queue.wait()?;
         }
         let rows = Chunks::Resident(DeviceRows::gathered(queue, &parts)?);
-        let mut rows = OtherRows::of(rows, prepared, shape.k)?;
+        let mut rows = OtherRows::of(rows, statistics, shape.k)?;
         rows.start_draws()?;
         Ok(Some(Self { rows, taken: 0 }))
     }
@@ -136,15 +136,15 @@ impl<T: Float + Plain> Draws<T> for Several<'_, T> {
 
     fn plus_plus_steps(&mut self, asked: &PlusPlus, potential: &mut DistanceSum, centroids: &mut Vec<T>) -> Result<()> {
         if self.gathered.is_none() {
-            self.gathered = Gathered::if_there_is_room(self.joined.sessions_mut(), self.prepared)?;
+            self.gathered = Gathered::if_there_is_room(self.joined.sessions_mut(), self.statistics)?;
         }
         let Some(all) = &mut self.gathered else { return Ok(()) };
         let before = centroids.len();
-        // It has not taken those of the steps that the host has done.
+        // `all` has not taken the centroids of the steps that the host has done.
         all.rows.take_seeds(&centroids[all.taken..], potential.scale)?;
         all.rows.plus_plus_steps(asked, potential, centroids)?;
         all.taken = centroids.len();
-        if centroids.len() < asked.k * self.prepared.lows.len() {
+        if centroids.len() < asked.k * self.statistics.lows.len() {
             // The host goes on. The sessions have not taken the new ones.
             self.joined.take_seeds(&centroids[before..], potential.scale)?;
         }
@@ -175,8 +175,8 @@ impl<T: Float + Plain> Draws<T> for Several<'_, T> {
         self.joined.nearest_of(rows, centroids)
     }
 
-    fn other_rows<'t>(&self, part: &Part<'t, T>, prepared: &'t Prepared, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
-        self.joined.other_rows(part, prepared, k)
+    fn other_rows<'t>(&self, part: &Part<'t, T>, statistics: &'t Statistics, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+        self.joined.other_rows(part, statistics, k)
     }
 
     fn end_draws(&mut self) {
@@ -198,9 +198,9 @@ impl<T: Float + Plain> Iterate<T> for Several<'_, T> {
         self.in_step(|sessions| advance::advance(sessions, centroids, stop, limit, watch))
     }
 
-    fn partial(&mut self) -> Result<&Partial> {
+    fn cluster_sums(&mut self) -> Result<&ClusterSums> {
         // Every GPU has the sums of all.
-        self.joined.sessions_mut()[0].partial()
+        self.joined.sessions_mut()[0].cluster_sums()
     }
 
     fn clear_dirty(&mut self) {}

@@ -1,5 +1,5 @@
-//! A copy of the rows whose features lie side by side: `kernels/step/by_row.cu`. Settling and sums read single rows, all features of each. It is
-//! made once a fit, if there is memory for it.
+//! A copy of the rows whose features lie side by side: `kernels/step/by_row.cu`. Settling and sums read single rows, all features
+//! of each. It is made once a fit, if there is memory for it.
 
 use crate::backend::cuda::arguments::{self, ByRowArgument, RowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product};
@@ -41,7 +41,7 @@ impl ByRow {
         bytes_of::<u32>(Self::words::<T>(shape))
     }
 
-    /// Those of all rows, and of a sector behind the last one: `deltas.cu` may read there.
+    /// The words of all rows, and of a sector behind the last one: `deltas.cu` may read there.
     fn words<T>(shape: &FitShape) -> usize {
         product([shape.chunk, row_bytes::<T>(shape) / 4]).saturating_add(SECTOR / 4)
     }

@@ -1,5 +1,5 @@
-//! Chooses the strategy of a fit on a GPU if the caller names none. The choice depends only on the shape and the GPU: on one table of
-//! measurements, or for tensor cores and cells on a formula ([`Candidate::predicted`]).
+//! Chooses the strategy of a fit on a GPU if the caller names none. The choice depends only on the shape and the GPU: on one
+//! table of measurements, or for tensor cores and cells on a formula ([`Candidate::predicted`]).
 //!
 //! ```text
 //! time of a candidate = time(n) + (rows beyond the largest n measured one by one) * rate
@@ -10,11 +10,11 @@
 //!                       tiles, which come in whole rounds: halfway between that line and the larger of the two times
 //! between shapes      = straight lines of ln time over ln k, and then over ln d
 //! ```
-//! A candidate is asked for the time of the work that it really does ([`Work::filled`](super::Work::filled)). The table holds every
-//! candidate that was fastest for at least one measured shape. Of the papers' systems, `luigi-v4` and `lutz-fused` came closest: for
-//! 4 clusters of up to 12 features they took 1.3 to 3.2 times and 1.4 to 3.5 times as long as the best. So they are never chosen by
-//! default. (For 10,000 rows of 2 features in 8 clusters, launches take most of the time. There `luigi-v4` is 5 % faster.) The
-//! choice ignores weights, because fits with weights were not measured.
+//! A candidate is asked for the time of the work that it really does ([`Work::filled`](super::Work::filled)). The table holds
+//! every candidate that was fastest for at least one measured shape. Of the papers' systems, `luigi-v4` and `lutz-fused` came
+//! closest: for 4 clusters of up to 12 features they took 1.3 to 3.2 times and 1.4 to 3.5 times as long as the best. So they are
+//! never chosen by default. (For 10,000 rows of 2 features in 8 clusters, launches take most of the time. There `luigi-v4` is 5 %
+//! faster.) The choice ignores weights, because fits with weights were not measured.
 
 mod table;
 

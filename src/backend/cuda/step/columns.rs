@@ -77,8 +77,8 @@ impl Room {
         }
     }
 
-    /// The most features for which a table fits. Weights and float64 features have two limbs. float32 features have two only if the
-    /// data need them; if there is no room for these, sums are added without a table.
+    /// The most features for which a table fits. Weights and float64 features have two limbs. float32 features have two only if
+    /// the data need them; if the table has no room for two limbs, sums are added without it.
     fn most_features(&self, shape: &FitShape) -> usize {
         let limbs = if shape.float64 || shape.weighted { 2 } else { 1 };
         let column = self.across * limbs * 8;

@@ -10,8 +10,8 @@ use crate::backend::cuda::state::State;
 use crate::base::error::Result;
 use crate::base::float::Float;
 
-/// Constants of the kernel: threads of a block, bytes of labels that a warp compares at a time, and values of a row that a lane loads at
-/// once.
+/// Constants of the kernel: threads of a block, bytes of labels that a warp compares at a time, and values of a row that a lane
+/// loads at once.
 const THREADS: u32 = 1_024;
 const LABEL_BYTES: usize = 512;
 const FLIGHT: usize = 4;

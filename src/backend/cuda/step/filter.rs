@@ -1,8 +1,8 @@
 //! The filter: centred and scaled float32 copies of the centroids, and the bound on the error of scores from these copies.
 //!
 //! A fit and the predictions of a model use the same filter. The host says where the centre is and how large the values are.
-//! `kernels/passes/update.cu` makes the copies and the bound: after every update in a fit, and once for a model ([`Preparation`]). The
-//! bound is that of [`ExpandedTerms`].
+//! `kernels/passes/update.cu` makes the copies and the bound: after every update in a fit, and once for a model
+//! ([`Preparation`]). The bound is that of [`ExpandedTerms`].
 
 use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{self, BlockMoves, Bound, BoundTermsArgument, Control, SumsArgument, UpdateArgument};
@@ -69,7 +69,8 @@ buffers! {
         minus_centre: T [d],
         /// The centred and scaled centroids, negated.
         copies: f32 [spec.copies(d)],
-        /// Half of each copy's squared norm, lowered by the centroid's own error. The padding is infinite, so it is never nearest.
+        /// Half of each copy's squared norm, lowered by the centroid's own error. The padding is infinite, so it is never
+        /// nearest.
         half_squares: f32 [spec.half_squares()],
         /// By how much another score may exceed a centroid's own and still be in reach, without the row's part.
         margins: f32 [spec.k_padded],
@@ -169,8 +170,8 @@ impl<T: Float + Plain> Filter<T> {
     }
 }
 
-/// Limits of `kernels/passes/update.cu`: the most threads of a block, the most threads of one cluster, and the number of blocks up to
-/// which blocks stay small (see [`Teams::new`]).
+/// Limits of `kernels/passes/update.cu`: the most threads of a block, the most threads of one cluster, and the number of blocks
+/// up to which blocks stay small (see [`Teams::new`]).
 const MOST_THREADS: u32 = 512;
 const LARGEST_TEAM: u32 = 256;
 const MANY_BLOCKS: usize = 256;

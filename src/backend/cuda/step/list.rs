@@ -1,23 +1,23 @@
 //! The list of candidates.
 
 use super::Candidate;
-use super::bounded::Yinyang;
-use super::cells::Cells;
 use super::columns::Columns;
+use super::grid::Grid;
 use super::registers::Registers;
 use super::tensor::Tensor;
 use super::tensor::unit::Unit;
 use super::tiled::Tiled;
+use super::yinyang::Yinyang;
 use crate::backend::cuda::device::Plain;
 #[cfg(feature = "papers")]
 use crate::backend::cuda::papers;
 use crate::base::float::Float;
 
-/// All candidates. The first ones are ours; the others are the systems of the papers.
+/// All candidates. The first ones are ours; then come the systems of the papers.
 pub fn candidates<T: Float + Plain>() -> Vec<Box<dyn Candidate<T>>> {
     let mut all: Vec<Box<dyn Candidate<T>>> = Vec::new();
     all.extend(Registers::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
-    all.push(Box::new(Cells));
+    all.push(Box::new(Grid));
     all.push(Box::new(Columns));
     all.extend(Tiled::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
     all.push(Box::new(Yinyang));

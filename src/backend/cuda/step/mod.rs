@@ -4,21 +4,21 @@
 //! an iteration:   step (chunk by chunk)   reduce (over the devices of a fit)   update (exact means, copies for the next step)
 //! ```
 //! A [`Candidate`] is one way to do the step. It says in one place which shapes it supports, what memory it needs, how it wants
-//! the copies of the centroids, how long it is expected to take, and how it is launched. [`list::candidates`] lists all of them. To add
-//! a kernel, write its file and add it to the list.
+//! the copies of the centroids, how long it is expected to take, and how it is launched. [`list::candidates`] lists all of them.
+//! To add a kernel, write its file and add it to the list.
 
-pub mod bounded;
 pub mod by_row;
-pub mod cells;
 pub mod choice;
 pub mod columns;
 pub mod deltas;
 pub mod filter;
+pub mod grid;
 pub mod list;
 pub mod registers;
 pub mod shares;
 pub mod tensor;
 pub mod tiled;
+pub mod yinyang;
 
 use self::filter::FilterSpec;
 use super::device::Queue;
@@ -27,9 +27,9 @@ use super::shape::{FitShape, GpuSize};
 use super::state::State;
 use crate::base::error::{KMeansError, Result};
 use crate::base::strategy::Strategy;
-use crate::exact::partial::Partial;
+use crate::exact::cluster_sums::ClusterSums;
 use crate::input::tile::Part;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// One way to do the step.
 pub trait Candidate<T>: Sync {
@@ -65,7 +65,8 @@ pub trait Candidate<T>: Sync {
         None
     }
 
-    /// The time of an iteration in microseconds, if it is not taken from the table. A candidate with neither is never chosen by default.
+    /// The time of an iteration in microseconds, if it is not taken from the table. A candidate with neither is never chosen by
+    /// default.
     fn predicted(&self, _shape: &FitShape, _gpu: GpuSize) -> Option<f64> {
         None
     }
@@ -84,13 +85,14 @@ pub trait Step<T>: Send {
         Ok(())
     }
 
-    /// Labels were changed behind its back: what it has carried is void.
+    /// Somebody else has changed labels: what the step has carried is void.
     fn forget(&mut self) {}
 
     /// The host has set the centroids. `state.centroids.drift` does not say how far they moved.
     fn restart(&mut self) {}
 
-    /// Whether it may leave scores out, and counts those that it computes in `Control::scores`. If not, it computes all of them.
+    /// Whether the step may leave scores out, and counts the scores that it computes in `Control::scores`. If not, it computes
+    /// all scores.
     fn counts_scores(&self) -> bool {
         false
     }
@@ -108,7 +110,7 @@ pub trait Step<T>: Send {
 
 /// The sums that a step has added up on the host.
 pub struct HostSums {
-    pub partial: Partial,
+    pub cluster_sums: ClusterSums,
     /// Rows of positive weight whose label changed.
     pub changed: u64,
 }
@@ -120,7 +122,7 @@ pub struct Fit<'a, 's, T> {
     pub queue: &'s Queue,
     /// The rows in host memory.
     pub parts: &'a [Part<'a, T>],
-    pub prepared: &'a Prepared,
+    pub statistics: &'a Statistics,
 }
 
 /// What a step needs from its session.

@@ -1,7 +1,7 @@
 //! With few rows and many clusters, several blocks share the centroids of a tile of rows: `kernels/step/assign_tiled.cu`.
 //!
-//! Otherwise there would be one block for each tile of 128 rows, and most SMs would have no work. Each block leaves its best scores in
-//! device memory, and the last one merges them.
+//! Otherwise there would be one block for each tile of 128 rows, and most SMs would have no work. Each block leaves its best
+//! scores in device memory, and the last one merges them.
 
 use crate::backend::cuda::arguments::{AssignArgument, ShareBest};
 use crate::backend::cuda::device::{Queue, buffers, product};
@@ -33,8 +33,8 @@ impl Tiles {
         n.div_ceil(TILE_ROWS)
     }
 
-    /// The blocks that share the centroids of a tile of rows: the number that takes the least time. If every SM has a tile of rows, it
-    /// is 1.
+    /// The blocks that share the centroids of a tile of rows: the number that takes the least time. If every SM has a tile of
+    /// rows, it is 1.
     pub fn shares(self) -> usize {
         if self.rows >= self.processors {
             return 1;

@@ -1,15 +1,16 @@
 //! Labels by tensor cores, then the labels of the rows in doubt, then the sums of the rows that changed: `tensor_groups.cu`,
-//! `tensor_rows.cu`, `tensor_centroids.cu`, `assign_tensor.cu` or `assign_tensor_mma.cu`, `settle_few.cu`, `settle.cu` and `deltas.cu` of `kernels/step/`.
-//! `tensor/labels.rs` has the launches that label, `tensor/doubt.rs` those that settle rows in doubt. `tensor/unit.rs` says which GPUs have which kernel,
-//! `tensor/sizes.rs` what memory the copies take.
+//! `tensor_rows.cu`, `tensor_centroids.cu`, `assign_tensor.cu` or `assign_tensor_mma.cu`, `settle_few.cu`, `settle.cu` and
+//! `deltas.cu` of `kernels/step/`. `tensor/labels.rs` has the launches that label, `tensor/doubt.rs` those that settle rows in
+//! doubt. `tensor/unit.rs` says which GPUs have which kernel, `tensor/sizes.rs` what memory the copies take.
 //!
 //! ```text
 //! once a fit:     groups of rows near one point each, half-precision copies of the rows in the order of groups
 //! an iteration:   for each group, copies of the centroids that can be nearest to its rows; products; settling; sums
 //! ```
-//! The columns of the rows stay where they are. Settling and sums read them, or where there is memory a copy whose features lie side by side. If rows stream, the copies are made again for every chunk.
-//! Groups come from the centroids. Where these start far from where they end, groups are bad and many rows are in doubt. So groups are made
-//! again in a few iterations, if the one before had much doubt. Rows of a group are in the order of their labels, as they were then.
+//! The columns of the rows stay where they are. Settling and sums read them, or where there is memory a copy whose features lie
+//! side by side. If rows stream, the copies are made again for every chunk. Groups come from the centroids. Where centroids start
+//! far from where they end, groups are bad and many rows are in doubt. So groups are made again in a few iterations, if the one
+//! before had much doubt. Rows of a group are in the order of their labels, as they were then.
 
 pub mod centres;
 mod doubt;
@@ -36,7 +37,7 @@ use crate::backend::cuda::state::State;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::strategy::Strategy;
-use crate::bounds::halves::MOST_FEATURES;
+use crate::bounds::fp16::MOST_FEATURES;
 
 /// Threads of a block of `assign_tensor`.
 const TENSOR_THREADS: u32 = 384;
@@ -46,14 +47,15 @@ const TENSOR_THREADS: u32 = 384;
 pub struct Tensor(pub Unit);
 
 impl Tensor {
-    /// The constants of the predicted time, in microseconds, on an H200: of an iteration, of a row, of a value, and of a value that is copied for one
-    /// pass. See `predicted`.
+    /// The constants of the predicted time, in microseconds, on an H200: of an iteration, of a row, of a value, and of a value
+    /// that is copied for one pass. See `predicted`.
     const FIXED: f64 = 90.0;
     const ROW: f64 = 1.7e-4;
     const VALUE: f64 = 1.6e-6;
     const COPY_ONCE: f64 = 8e-6;
 
-    /// The time of one pass over rows without copies, such as that of a prediction, in microseconds: also for data whose centroids are all multiplied.
+    /// The time of one pass over rows without copies, such as that of a prediction, in microseconds: also for data whose
+    /// centroids are all multiplied.
     pub fn predicted_once(self, shape: &FitShape, gpu: GpuSize) -> f64 {
         Self::FIXED + self.rows(shape, gpu) + Self::COPY_ONCE * (shape.chunk * shape.d) as f64
     }
@@ -106,8 +108,9 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
         Needs { filter: Self::filter(shape, gpu), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 
-    /// The mean of ten iterations of data whose centroids are all multiplied, copies included. Where groups of rows are far apart, the products take a
-    /// tenth of that. Fifteen shapes of one blob and of ten, of 20,000 to 16,777,216 rows, were measured: most are within a quarter of it.
+    /// The mean of ten iterations of data whose centroids are all multiplied, copies included. Where groups of rows are far
+    /// apart, the products take a tenth of that. Fifteen shapes of one blob and of ten, of 20,000 to 16,777,216 rows, were
+    /// measured: most are within a quarter of it.
     fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
         Candidate::<T>::supports(self, shape, gpu).ok()?;
         Some(Self::FIXED + self.rows(shape, gpu))
@@ -156,8 +159,8 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
             // Groups and copies are made in any case.
             labels.pretend()?;
         }
-        // SAFETY: the addresses are those of the state's buffers and of the list, which has a place for each row of a chunk. The rows are copied before
-        // the first launch.
+        // SAFETY: the addresses are those of the state's buffers and of the list, which has a place for each row of a chunk. The
+        // rows are copied before the first launch.
         unsafe {
             if first || resident && power {
                 labels.choose_centres(queue, &assign)?;

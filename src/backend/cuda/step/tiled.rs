@@ -176,10 +176,10 @@ impl<T: Float + Plain> Settle<T> {
         unsafe { self.launch_from(queue, assign, centroids, 1) }
     }
 
-    /// The same, but does nothing if fewer than `fewest` rows are in doubt.
+    /// As `launch`, but does nothing if fewer than `fewest` rows are in doubt.
     ///
     /// # Safety
-    /// The same.
+    /// The same as for `launch`.
     pub unsafe fn launch_from(&self, queue: &Queue, assign: &AssignArgument<T>, centroids: u64, fewest: u32) -> Result<()> {
         let argument = SettleArgument { fewest, ..self.argument(assign, centroids) };
         // SAFETY: the caller promises the addresses. The shared memory has room for the values. The kernel begins with the wait.
@@ -246,8 +246,8 @@ impl<T: Float + Plain> TiledLabels<T> {
     /// k x d values.
     pub unsafe fn launch(&self, queue: &Queue, after_kernel: bool, argument: &AssignArgument<T>, centroids: u64) -> Result<()> {
         let shared = self.shares.of(argument);
-        // SAFETY: the caller promises the addresses. The shares have a place for every row of every share, and the number of blocks
-        // is a multiple of theirs. All kernels here begin with the wait.
+        // SAFETY: the caller promises the addresses. The shares have a place for every row of every share, and the number of
+        // blocks is a multiple of theirs. All kernels here begin with the wait.
         unsafe {
             if after_kernel {
                 queue.run_behind(&self.assign, &shared)?;

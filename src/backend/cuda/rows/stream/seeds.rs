@@ -1,6 +1,6 @@
 //! Seeding from rows that stream through the device. The host has the totals of the draw weights of ranges of rows. The device
-//! has one label for each row (`kernels/passes/stream.cu`). Rows are drawn from host memory: the totals say which range has the row,
-//! and then the host looks through this range once.
+//! has one label for each row (`kernels/passes/stream.cu`). Rows are drawn from host memory: the totals say which range has the
+//! row, and then the host looks through this range once.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ use crate::base::parallel::{for_each_task, workers_for};
 use crate::exact::distances::DistanceScale;
 use crate::exact::reference;
 use crate::input::tile::WeightScale;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// Threads of a block of `potentials`, the numbers of candidates that it is compiled for, and the largest of them.
 const THREADS: u32 = 128;
@@ -109,11 +109,11 @@ impl<T: Float + Plain> StreamedSeeds<T> {
     }
 
     /// Sets the draw weight of every row to its `w^`. There is room for `k` centroids, and it grows if more are taken.
-    pub fn start(stream: &Stream<'_, T>, prepared: &Prepared, k: usize) -> Result<Self> {
+    pub fn start(stream: &Stream<'_, T>, statistics: &Statistics, k: usize) -> Result<Self> {
         let (n, d, queue) = (stream.n(), stream.d(), stream.queue());
         let ranges = Ranges::new(n, stream.chunk_rows());
         let mut seeds = Self {
-            weights: prepared.weights,
+            weights: statistics.weights,
             scale: DistanceScale::NONE,
             n,
             d,
@@ -124,7 +124,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
             totals: Vec::new(),
             trial: None,
         };
-        if let Some(scale) = prepared.weights {
+        if let Some(scale) = statistics.weights {
             let totals: Buffer<u128> = queue.zeros(ranges.count(), TOTALS)?;
             stream.visit(|chunk| weight_totals(chunk.rows, scale, ranges.rows, totals.at_index(ranges.before(chunk.first))))?;
             seeds.totals = totals.to_vec()?;

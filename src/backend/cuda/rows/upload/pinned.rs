@@ -18,7 +18,8 @@ const HOST_FLAGS: u32 = 0;
 /// The largest distance between two strips that the driver accepts (`CU_DEVICE_ATTRIBUTE_MAX_PITCH`).
 const LARGEST_PITCH: usize = i32::MAX as usize;
 
-/// A buffer that is filled, sent and filled again, by the host or by the device. Nobody can access its bytes while a copy reads them.
+/// A buffer that is filled, sent and filled again, by the host or by the device. Nobody can access its bytes while a copy reads
+/// them.
 pub struct Pinned {
     address: NonNull<u8>,
     bytes: usize,
@@ -86,7 +87,8 @@ impl Pinned {
         let at = from.at_index(range.start);
         let out = self.values::<T>(range.len())?;
         traffic::count_down(size_of_val(out));
-        // SAFETY: the values are within the buffer (asserted). `out` stays until the wait, which comes before every other use of it.
+        // SAFETY: the values are within the buffer (asserted). `out` stays until the wait, which comes before every other use of
+        // it.
         let copied = unsafe { result::memcpy_dtoh_async(out, at, queue.stream.cu_stream()) }.map_err(failed("a download"));
         copied.and(queue.wait())?;
         Ok(out)

@@ -10,7 +10,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::input::features::Values;
 use crate::input::tile::Part;
-use crate::input::transform::Arrival;
+use crate::input::transform::RowTransform;
 
 /// The name of the tasks in errors.
 pub const TASKS: &str = "the list of uploads";
@@ -74,8 +74,8 @@ impl<'a, T: Float + Plain> Source<'a, T> {
     }
 
     /// What happens to the rows after they were sent.
-    pub fn arrival(&self) -> Option<&Arrival> {
-        self.part.features.arrival()
+    pub fn row_transform(&self) -> Option<&RowTransform> {
+        self.part.features.row_transform()
     }
 
     /// Whether the rows are sent row by row.
@@ -83,7 +83,8 @@ impl<'a, T: Float + Plain> Source<'a, T> {
         self.part.features.columns().is_none()
     }
 
-    /// Adds to `all` the tasks that send kept rows `rows` to the device rows from `to` on. `value_bytes`: those of a value on its way.
+    /// Adds to `all` the tasks that send kept rows `rows` to the device rows from `to` on. `value_bytes`: those of a value on its
+    /// way.
     pub fn tasks(
         &self,
         all: &mut Vec<Task>,
@@ -109,7 +110,8 @@ impl<'a, T: Float + Plain> Source<'a, T> {
         Ok(())
     }
 
-    /// Writes values `range` to `out` by `copy`. The values are those of all columns of kept rows `rows`, one column after the other.
+    /// Writes values `range` to `out` by `copy`. The values are those of all columns of kept rows `rows`, one column after the
+    /// other.
     pub fn fill_columns<V>(&self, rows: &Range<usize>, range: &Range<usize>, out: &mut [V], copy: Copied<'a, T, V>) {
         let Some(columns) = self.part.features.columns() else { return };
         let (n, mut out) = (rows.len(), out);
@@ -124,7 +126,8 @@ impl<'a, T: Float + Plain> Source<'a, T> {
         }
     }
 
-    /// Writes the features `features` of kept rows `rows` to `out` by `copy`, row-major. The rows are in blocks, or at regular distances.
+    /// Writes the features `features` of kept rows `rows` to `out` by `copy`, row-major. The rows are in blocks, or at regular
+    /// distances.
     pub fn fill_rows<V>(&self, rows: &Range<usize>, features: &Range<usize>, out: &mut [V], copy: Copied<'a, T, V>) {
         let view = &self.part.features;
         if let Some(strided) = view.strided() {

@@ -2,8 +2,8 @@
 //!
 //! `h200.csv`: microseconds for one iteration of each candidate on one H200. The head names the candidates. The data are ten
 //! blobs (Lutz et al. 2018, section 6.1), and the fits start from rows of the data. The time is the mean of all iterations but
-//! the first, in the fastest of several fits. `cargo bench --no-default-features --features bench,papers --bench kmeans -- gpu --choose NxDxKxITERATIONS ...` prints
-//! such rows. Measured on 21 November 2026.
+//! the first, in the fastest of several fits. `cargo bench --no-default-features --features bench,papers --bench kmeans --
+//! gpu --choose NxDxKxITERATIONS ...` prints such rows. Measured on 21 November 2026.
 
 use std::sync::OnceLock;
 

@@ -38,8 +38,8 @@ impl<T: Float + Plain> Centres<T> {
         product([sizes.groups, TILE_CENTROIDS, sizes.chunks, PLACE_BYTES])
     }
 
-    /// The centres for centroids that do not change. They are there when this returns, so every queue may read them. Of the sizes, only the
-    /// groups, d and k matter.
+    /// The centres for centroids that do not change. They are there when this returns, so every queue may read them. Of the
+    /// sizes, only the groups, d and k matter.
     ///
     /// # Safety
     /// The addresses of the centroids and of the counters in the argument are live.
@@ -130,8 +130,8 @@ impl<T: Float + Plain> Centring<T> {
     /// Makes centres from the centroids, if there is much doubt.
     ///
     /// # Safety
-    /// All addresses that the kernels of this object read are live: those of [`Centres::argument`], and `few`. `copies` has room for the sums of
-    /// means: d numbers of 4 bytes for each group, each group as far from the one before as its copies would be.
+    /// All addresses that the kernels of this object read are live: those of [`Centres::argument`], and `few`. `copies` has room
+    /// for the sums of means: d numbers of 4 bytes for each group, each group as far from the one before as its copies would be.
     pub unsafe fn choose(&self, queue: &Queue, argument: &TensorCentroidsArgument<T>) -> Result<()> {
         // SAFETY: the caller promises it.
         unsafe {
@@ -153,7 +153,8 @@ impl<T: Float + Plain> Centring<T> {
         unsafe { queue.run(&self.near, &TensorCentroidsArgument { before_groups: 1, ..*argument }) }
     }
 
-    /// Makes one group of all, if there is much doubt and groups would skip little. The rows have groups, and the centroids were measured.
+    /// Makes one group of all, if there is much doubt and groups would skip little. The rows have groups, and the centroids were
+    /// measured.
     ///
     /// # Safety
     /// The addresses of [`Centres::argument`], `few`, `groups` and `copies` are live. `copies` has room for d values.

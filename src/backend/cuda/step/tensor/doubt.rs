@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | two centroids | `settle_pairs` | the front of the rows in doubt |
 //! | a few, whose numbers are known | `settle_few` | rows with their candidates |
-//! | others, if they are not many rows | `settle_listed` | the back of the rows in doubt: compared with the group's list, or with all centroids |
-//! | others | `settle` | the same: compared with all centroids |
+//! | more, for not many rows | `settle_listed` | the back of the rows in doubt: compared with the group's list or all centroids |
+//! | more | `settle` | the back of the rows in doubt: compared with all centroids |
 
 use super::sizes::Sizes;
 use crate::backend::cuda::arguments::{
@@ -23,7 +23,8 @@ const FEWEST: usize = 3;
 /// Threads of a block of `settle_listed`, and the most rows that it takes.
 const LISTED_THREADS: usize = 128;
 const MOST_LISTED: usize = 512;
-/// It reads all centroids for each of its rows. Beyond so many values `settle`, which reads them for several rows at once, is faster.
+/// It reads all centroids for each of its rows. Beyond so many values `settle`, which reads them for several rows at once, is
+/// faster.
 const LISTED_VALUES: usize = 500_000_000;
 
 buffers! {
@@ -107,11 +108,12 @@ impl<T: Float + Plain> InDoubt<T> {
         self.few.control.fill(0)
     }
 
-    /// Labels the rows in doubt. `list`, `groups`: the addresses of the groups and of their lists of centroids. `centroids`: `(k, d)`.
+    /// Labels the rows in doubt. `list`, `groups`: the addresses of the groups and of their lists of centroids. `centroids`: `(k,
+    /// d)`.
     ///
     /// # Safety
-    /// `assign_tensor` was launched before in the same queue, with the same rows and labels as `assign` and with the lists of this
-    /// object. All addresses are live. `centroids` has k x d values.
+    /// `assign_tensor` was launched before in the same queue, with the same rows and labels as `assign` and with the lists of
+    /// this object. All addresses are live. `centroids` has k x d values.
     pub unsafe fn launch(
         &self,
         queue: &Queue,
@@ -136,8 +138,8 @@ impl<T: Float + Plain> InDoubt<T> {
             slices: slices(&self.sizes) as u32,
             most: most_listed(&self.sizes) as u32,
         };
-        // SAFETY: the caller promises the addresses. The lists have a place for each row of a chunk, and the parts one for each slice of
-        // the most rows. The kernels that run behind begin with the wait.
+        // SAFETY: the caller promises the addresses. The lists have a place for each row of a chunk, and the parts one for each
+        // slice of the most rows. The kernels that run behind begin with the wait.
         unsafe {
             queue.run(&self.settle_few, &few)?;
             queue.run(&self.settle_listed, &listed)?;

@@ -16,7 +16,7 @@ use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::step::by_row::ByRow;
 use crate::base::error::Result;
 use crate::base::float::Float;
-use crate::bounds::halves::{Added, Halves};
+use crate::bounds::fp16::{Added, Fp16Bound};
 use crate::exact::fixed::frexp;
 
 /// Threads of a block of `tensor_group`, `tensor_rows`, `tensor_places` and `tensor_list`.
@@ -28,7 +28,7 @@ const LIST_THREADS: u32 = 512;
 /// The constants of the bound. `added`: how the tensor cores add up.
 fn terms<T: Float>(d: usize, added: Added, assign: &AssignArgument<T>) -> TensorTermsArgument {
     let exponent = frexp(assign.scale.to_f64()).1 - 1;
-    Halves::new(d, added, exponent).into()
+    Fp16Bound::new(d, added, exponent).into()
 }
 
 /// The bytes that the labels of a batch of rows take for a model, and centres too.
@@ -39,7 +39,7 @@ pub fn bytes_of_batch<T: Float + Plain>(sizes: &Sizes) -> u64 {
 /// The centres for a model: [`Centres::fixed`].
 ///
 /// # Safety
-/// The same.
+/// The same as for [`TensorLabels::launch`].
 pub unsafe fn centres_of_model<T: Float + Plain>(
     unit: Unit,
     sizes: &Sizes,
@@ -144,8 +144,8 @@ impl<T: Float + Plain> TensorLabels<T> {
         unsafe { self.centring.measure(queue, &self.of_centroids(assign)) }
     }
 
-    /// Copies the rows of a chunk in the order of their groups, if there is much doubt. `merge`: all groups may become one. Then the centres must belong
-    /// to this object alone. If not, the centroids were measured.
+    /// Copies the rows of a chunk in the order of their groups, if there is much doubt. `merge`: all groups may become one. Then
+    /// the centres must belong to this object alone. If not, the centroids were measured.
     ///
     /// # Safety
     /// The same as for [`TensorLabels::launch`], but the copies need not be made.
@@ -176,8 +176,8 @@ impl<T: Float + Plain> TensorLabels<T> {
             most_kept: sizes.most_kept(),
         };
         let of_centroids = self.of_centroids(assign);
-        // SAFETY: the buffers have a place for each row, each tile, each group and each label. The launches have a thread for each row. A mean of d values
-        // fits in the copies of the centroids.
+        // SAFETY: the buffers have a place for each row, each tile, each group and each label. The launches have a thread for
+        // each row. A mean of d values fits in the copies of the centroids.
         unsafe {
             if merge {
                 self.centring.measure_again(queue, &of_centroids)?;
@@ -258,13 +258,13 @@ impl<T: Float + Plain> TensorLabels<T> {
         }
     }
 
-    /// Labels the rows. Their copies were made before, and the centroids measured. Copies of the centroids are made here. `by_row`: a copy of the rows
-    /// for settling, if there is one.
+    /// Labels the rows. Their copies were made before, and the centroids measured. Copies of the centroids are made here.
+    /// `by_row`: a copy of the rows for settling, if there is one.
     ///
     /// # Safety
-    /// All addresses of the argument are live, with the sizes that the kernels index: rows up to the stride, k x d centroids in both orders, a label
-    /// before and after for each row. Its list of rows in doubt is that of this object. There are at most as many rows as in the shape that this
-    /// object was made for, and d and k are the same.
+    /// All addresses of the argument are live, with the sizes that the kernels index: rows up to the stride, k x d centroids in
+    /// both orders, a label before and after for each row. Its list of rows in doubt is that of this object. There are at most as
+    /// many rows as in the shape that this object was made for, and d and k are the same.
     pub unsafe fn launch(&mut self, queue: &Queue, assign: &AssignArgument<T>, by_row: Option<&ByRow>) -> Result<()> {
         // SAFETY: the caller promises the addresses. The copies of the centroids are made before the products.
         unsafe {

@@ -4,8 +4,8 @@ use crate::backend::cuda::arguments::TensorGroup;
 use crate::backend::cuda::device::{buffers, product};
 use crate::backend::cuda::shape::{FitShape, padded};
 
-/// Constants of `kernels/common/tensor.cuh`: places of a tile of rows and of centroids, features of a chunk, bytes of a place in a
-/// chunk, and the most groups.
+/// Constants of `kernels/common/tensor.cuh`: places of a tile of rows and of centroids, features of a chunk, bytes of a place in
+/// a chunk, and the most groups.
 pub const TILE_ROWS: usize = 128;
 pub const TILE_CENTROIDS: usize = 256;
 pub const CHUNK: usize = 64;
@@ -37,8 +37,8 @@ impl Sizes {
         Self::with_groups(shape, MOST_GROUPS.min(k / 4).min(n / (8 * TILE_ROWS)).min(n / k.max(1).saturating_mul(2)).max(1))
     }
 
-    /// Those of a batch of rows of a model. It is labelled once, so groups must be good at once: there are more of them for fewer rows than in a
-    /// fit. Their number is a power of two, because each number has its own centres.
+    /// The sizes for a batch of rows of a model. A batch is labelled once, so groups must be good at once: there are more of them
+    /// for fewer rows than in a fit. Their number is a power of two, because each number has its own centres.
     pub fn of_batch(shape: &FitShape) -> Self {
         let most = MOST_GROUPS.min(shape.k / 4).min(shape.chunk / (4 * TILE_ROWS)).max(1);
         Self::with_groups(shape, 1 << most.ilog2())
@@ -59,8 +59,8 @@ impl Sizes {
         product([self.groups, self.k_padded])
     }
 
-    /// Tiles of centroids whose folded half squares are in shared memory at a time. One that is in use is not overwritten: the chunk
-    /// that would do so is requested when this many chunks before it are done.
+    /// Tiles of centroids whose folded half squares are in shared memory at a time. One that is in use is not overwritten: the
+    /// chunk that would do so is requested when this many chunks before it are done.
     pub fn folded_slots(&self) -> usize {
         if self.chunks > STAGES { 1 } else { 1 + (STAGES + 1 - self.chunks).div_ceil(self.chunks) }
     }
@@ -70,9 +70,9 @@ impl Sizes {
         self.n as u64 / 2
     }
 
-    /// The sets of columns kept in an iteration from which rows are put in order: in about eight iterations it saves the time that it takes.
-    /// An H200 looks at a set in 16 clocks of an SM. A row takes 75 clocks and half a clock for each value. Rows in order still keep some sets: about a
-    /// third of one each.
+    /// The sets of columns kept in an iteration from which rows are put in order: in about eight iterations it saves the time
+    /// that it takes. An H200 looks at a set in 16 clocks of an SM. A row takes 75 clocks and half a clock for each value. Rows
+    /// in order still keep some sets: about a third of one each.
     pub fn most_kept(&self) -> u64 {
         self.n as u64 * (230 + self.d as u64) / 256
     }

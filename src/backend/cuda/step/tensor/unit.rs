@@ -15,7 +15,7 @@ use crate::backend::cuda::device::{Block, Entry, Gpu, Launch};
 use crate::backend::select::{Choice, Place};
 use crate::base::error::Result;
 use crate::base::strategy::Strategy;
-use crate::bounds::halves::adding::{self, Added, Vectors};
+use crate::bounds::fp16::adding::{self, Added, Vectors};
 
 /// An instruction, with its kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,8 +26,8 @@ pub enum Unit {
 
 /// Threads of a block of `assign_tensor_mma` and of `probe_tensor`.
 const MMA_THREADS: u32 = 128;
-/// Shared memory of a block of `assign_tensor_mma`: three parts, each with 32 features of 128 rows and of 128 centroids, and half squares of two
-/// tiles. Two blocks run on a multiprocessor.
+/// Shared memory of a block of `assign_tensor_mma`: three parts, each with 32 features of 128 rows and of 128 centroids, and half
+/// squares of two tiles. Two blocks run on a multiprocessor.
 const MMA_SHARED: usize = 3 * (2 * TILE_ROWS * PLACE_BYTES / 2) + 2 * TILE_ROWS * 4;
 
 impl Unit {
@@ -57,9 +57,9 @@ impl Unit {
 
     /// Picoseconds for a score of `d` features with as many multiprocessors as an H200 has, where all centroids are multiplied.
     ///
-    /// Both instructions were measured on an H200. Other generations were not measured. Per multiprocessor and clock, data-centre GPUs (8.0, 10.x)
-    /// should make about as many products by `mma.sync` as an H200, and the others two fifths of that. The factors here are larger, so tensor
-    /// cores are chosen only where they win clearly.
+    /// Both instructions were measured on an H200. Other generations were not measured. Per multiprocessor and clock, data-centre
+    /// GPUs (8.0, 10.x) should make about as many products by `mma.sync` as an H200, and the others two fifths of that. The
+    /// factors here are larger, so tensor cores are chosen only where they win clearly.
     pub(super) fn score(self, d: usize, generation: u32) -> f64 {
         let of_mma = (0.4 + 0.0055 * d as f64).max(0.75);
         match (self, generation) {
@@ -94,7 +94,7 @@ impl Unit {
         self.found(gpu)?.ok_or_else(|| untrusted_unit().of(self.strategy()))
     }
 
-    /// The same. None if the sums are outside of every bound.
+    /// How the tensor cores of this GPU add up. None if their sums are outside of every bound.
     fn found(self, gpu: &Arc<Gpu>) -> Result<Option<Added>> {
         let known = answers().get(&(gpu.ordinal, self)).copied();
         if let Some(known) = known {
@@ -108,7 +108,8 @@ impl Unit {
     /// Whether this device's sums are within a bound.
     ///
     /// # Errors
-    /// [`KMeansError::Device`](crate::KMeansError::Device) or [`KMeansError::NoMemory`](crate::KMeansError::NoMemory) if the device fails.
+    /// [`KMeansError::Device`](crate::KMeansError::Device) or [`KMeansError::NoMemory`](crate::KMeansError::NoMemory) if the
+    /// device fails.
     pub fn is_trusted(self, gpu: &Arc<Gpu>) -> Result<bool> {
         Ok(self.found(gpu)?.is_some())
     }
@@ -173,7 +174,8 @@ pub(super) fn untrusted_unit() -> Refusal {
 /// Whether a choice is one of tensor cores that cannot be trusted. It asks the device, and later choices know the answer.
 ///
 /// # Errors
-/// [`KMeansError::Device`](crate::KMeansError::Device) or [`KMeansError::NoMemory`](crate::KMeansError::NoMemory) if the device fails.
+/// [`KMeansError::Device`](crate::KMeansError::Device) or [`KMeansError::NoMemory`](crate::KMeansError::NoMemory) if the device
+/// fails.
 pub fn is_untrusted(choice: &Choice) -> Result<bool> {
     let untrusted = |ordinal: u32, strategy: Strategy| match Unit::ALL.into_iter().find(|unit| unit.strategy() == strategy) {
         Some(unit) => Ok(unit.found(&Gpu::get(ordinal)?)?.is_none()),

@@ -1,0 +1,257 @@
+//! Assigns that compare rows only with the centroids near them. Integer copies are compared first, where the machine multiplies
+//! them fast.
+//!
+//! ```text
+//! at the first assign, and again when less is left out than before:
+//!   groups of centroids that lie together, and for each group a point m in its middle          (`groups/partition.rs`)
+//!   each task's rows in the order of the groups of their labels, in blocks of 64 rows of one group      (`groups/sorted.rs`)
+//!   for each block:  R = the largest distance to m
+//! each assign:
+//!   for each group:  all centroids, a few at a time, in the order of their distance from m             (`groups/step.rs`)
+//!   for each block:  U = the largest distance to a centroid
+//!     the block is compared with the centroids at most R + U from m: the first ones of the order       (`groups/task.rs`)
+//!
+//! where the product filter is used, and the machine multiplies small integers:                (`groups/int_dot.rs`)
+//!   sorted rows are copied about m, and in each assign the centroids near each group, too
+//!   a block is compared by its copies; only rows in doubt and rows whose label changes are loaded
+//!   a block with much doubt is compared again in float32
+//! ```
+//! Points to note: (1) `src/bounds/groups.rs` derives what may be left out. (2) A row that changes its label stays in its block
+//! until rows are put in order again: neither the row nor m has moved. (3) Before the first assign, rows take the group whose
+//! point is nearest. (4) The sorted rows are kept from assign to assign where their copy is small enough. Else each assign sorts
+//! some of them at a time. (5) To sort takes time. So a sample of the rows decides at the first assign whether it pays, and every
+//! assign decides for the next one. (6) Where differences are computed (few features), U comes from the distances to the labels
+//! so far, for up to eight blocks together; else from R. (7) Where nothing can be left out, copies alone may pay. Then there is
+//! one group of all centroids (`groups/plan.rs`).
+//!
+//! The idea is that of the rings of Drake & Hamerly (2012) and of blocks of rows as in the tree of Kanungo et al. (2002), for
+//! kernels that work on blocks.
+
+mod guess;
+mod int_dot;
+mod method;
+mod partition;
+mod plan;
+mod scores;
+mod sorted;
+mod step;
+mod task;
+
+use self::int_dot::ByCopies;
+#[cfg(feature = "bench")]
+pub use self::int_dot::seconds_a_score;
+pub use self::method::{LabelPlan, Method};
+use self::partition::Groups;
+use self::plan::{Rows, pays};
+use self::scores::GROUPS;
+pub use self::scores::{BLOCK, MOST_GROUPS, Scores, largest};
+use self::sorted::{RowLayout, Sorted};
+pub use self::step::GroupStep;
+pub use self::task::GroupScratch;
+use self::task::GroupTask;
+use super::CpuSession;
+use super::filter::Form;
+use super::product::DotTable;
+use crate::backend::cpu::tasks::{TaskRows, split_off};
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::parallel::for_each_task;
+use crate::simd::DotUnit;
+
+/// Groups are made again when so many times the scores are computed.
+const WORSE: f64 = 1.15;
+
+/// Whether a session compares groups of rows with the centroids near them only.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum UseGroups {
+    /// Where it pays.
+    #[default]
+    Auto,
+    /// Wherever it is possible. For tests.
+    Always,
+    /// Wherever it is possible, and rows are sorted for each assign, a few at a time.
+    AlwaysSort,
+    Never,
+}
+
+/// Whether the product filter of a session takes integer copies first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum UseIntDot {
+    /// Where it pays.
+    #[default]
+    Auto,
+    /// Wherever it is possible, by this unit or its emulation. For tests.
+    Always(DotUnit),
+    /// Wherever it is possible, but copies are given up after two assigns.
+    Twice(DotUnit),
+    Never,
+}
+
+/// Groups of centroids, and the rows in their order. Labels do not depend on them.
+pub struct GroupPruning<T> {
+    groups: Groups<T>,
+    /// Whether the labels are those of the last assign.
+    known: bool,
+    /// The share of the scores in the first assign by these groups, and in the last one.
+    shares: Option<(f64, f64)>,
+    /// Number of assigns since then, and how many there must be before the groups are made again.
+    assigns: u32,
+    patience: u32,
+    /// The rows that are sorted together: tasks of the session, a few at a time.
+    parts: Vec<TaskRows>,
+    /// The sorted rows of each part, or nothing where they are not kept.
+    kept: Vec<Sorted<T>>,
+    /// Whether `kept` is in the order of the groups.
+    is_sorted: bool,
+    /// What integer copies need, where they are used.
+    by_copies: Option<ByCopies>,
+}
+
+impl<T: Float> GroupPruning<T> {
+    /// Makes the groups again for an assign by these centroids, if they leave out less than they did. Centroids move most in the
+    /// first iterations, and those of empty clusters leave their group.
+    fn regroup(&mut self, centroids: &[T], d: usize) -> Result<()> {
+        if self.assigns >= self.patience && self.shares.is_some_and(|(first, last)| last > first * WORSE + 0.01) {
+            self.groups = Groups::new(centroids, d, self.groups.count())?;
+            (self.is_sorted, self.shares, self.assigns, self.patience) = (false, None, 0, 2 * self.patience);
+        }
+        Ok(())
+    }
+
+    /// Whether the last assign was the first one by these groups.
+    fn is_fresh(&self) -> bool {
+        self.assigns <= 1
+    }
+
+    /// The order in which the product filter packs the centroids.
+    pub fn order(&self) -> &[u32] {
+        &self.groups.order
+    }
+
+    /// The labels are not those of the last assign.
+    pub fn forget(&mut self) {
+        self.known = false;
+    }
+}
+
+impl<T: Float> CpuSession<'_, T> {
+    /// Assigns by the centroids near each row, if that was decided. Returns the number of scores. None if the assign must compare
+    /// all, also where there is no memory for the order of the rows.
+    pub(super) fn assign_by_groups(&mut self) -> Result<Option<u64>> {
+        let longest = self.pruning.iter().flat_map(|pruning| &pruning.parts).map(|part| part.physical.len()).max().unwrap_or(0);
+        let (together, threads) = (self.sorted_together(longest), self.workers.len());
+        let Self { part, statistics, quantiser, set, labels, cluster_sums, workers, table, pruning, d, k, .. } = self;
+        let by_columns = part.features.is_by_columns();
+        let (Some(table), Some(found)) = (table.as_deref(), pruning.as_mut()) else { return Ok(None) };
+        let is_kept = !found.kept.is_empty();
+        // An assign that ends early leaves some parts unsorted.
+        let is_sorted = std::mem::take(&mut found.is_sorted);
+        let GroupPruning { groups, parts, kept, known, by_copies, .. } = found;
+        let mut make_room = || {
+            for worker in workers.iter_mut() {
+                if worker.groups.is_none() {
+                    worker.assigner.reserve_groups::<T>(*k, *d)?;
+                    let (layout, most, sorted) = match kept.first() {
+                        Some(kept) => (kept.layout, longest, None),
+                        None => {
+                            let sorted = Sorted::new([*d, together, groups.count()], by_columns)?;
+                            (sorted.layout, together, Some(sorted))
+                        }
+                    };
+                    worker.groups = Some(GroupScratch::new([*d, most, worker.tile.stride], layout, sorted)?);
+                }
+            }
+            let step = GroupStep::new(groups, &table.rows, *known, threads)?;
+            let copied = match by_copies {
+                Some(by_copies) => by_copies.copy_centroids(&step, &table.rows, kept, is_sorted, *set, threads)?,
+                None => false,
+            };
+            Ok((step, copied))
+        };
+        let (step, copied) = match make_room() {
+            Err(KMeansError::NoMemory { .. }) => {
+                self.plan = LabelPlan::NoMemory;
+                self.give_up_groups();
+                return Ok(None);
+            }
+            step => step?,
+        };
+        let (part, statistics, quantiser, set) = (&*part, *statistics, &*quantiser, *set);
+        let rows = labels.len() as f64;
+        let mut rest = labels.as_mut_slice();
+        let mut kept = kept.iter_mut();
+        let copies = by_copies.as_ref().map(|by_copies| &by_copies.copies);
+        let tables: &[DotTable] = by_copies.as_ref().filter(|_| copied).map_or(&[], |by_copies| &by_copies.tables);
+        let tasks = parts.iter().map(move |task| (task, split_off(&mut rest, task.kept), kept.next()));
+        let cluster_sums = std::sync::Mutex::new(cluster_sums);
+        for_each_task(workers, tasks, |worker, (task, labels, kept)| {
+            let Some(mut scratch) = worker.groups.take() else { unreachable!("there is room for each worker") };
+            let mut its_own = scratch.sorted.take();
+            let Some(sorted) = kept.or(its_own.as_mut()) else { unreachable!("sorted rows are a worker's or a task's") };
+            set.run(GroupTask {
+                part,
+                statistics,
+                quantiser,
+                table,
+                cluster_sums: &cluster_sums,
+                worker,
+                scratch: &mut scratch,
+                sorted,
+                is_sorted,
+                task,
+                labels,
+                step: &step,
+                copies,
+                tables,
+            });
+            scratch.sorted = its_own;
+            worker.groups = Some(scratch);
+        })?;
+        let scores = workers.iter_mut().filter_map(|worker| worker.groups.as_mut());
+        let scores = scores.map(|scratch| std::mem::take(&mut scratch.scores)).fold(Scores::default(), Scores::add);
+        // Without labels, differences have long lists.
+        let is_usual = step.known || Form::of::<T>(*d) == Form::Product;
+        (found.known, found.is_sorted) = (true, is_kept);
+        found.assigns += 1;
+        let share = scores.computed as f64 / (rows * *k as f64).max(1.0);
+        if is_usual {
+            found.shares = Some((found.shares.map_or(share, |(first, _)| first), share));
+        }
+        self.judge_groups(scores, share, is_usual, is_sorted && !copied);
+        Ok(Some(scores.needed))
+    }
+
+    /// Decides how the next assign is done. `share`: that of the scores which were computed. `is_usual`: whether it says
+    /// something of later assigns. `is_idle`: whether integer copies were there, but not used.
+    fn judge_groups(&mut self, scores: Scores, share: f64, is_usual: bool, is_idle: bool) {
+        let Some(pruning) = &mut self.pruning else { return };
+        let is_doubtful = match self.use_int_dot {
+            UseIntDot::Auto => is_idle || scores.again * 3 > scores.by_int_dot,
+            UseIntDot::Twice(_) => true,
+            UseIntDot::Always(_) | UseIntDot::Never => false,
+        };
+        if pruning.by_copies.as_mut().is_some_and(|by_copies| by_copies.gives_up(is_doubtful)) {
+            pruning.by_copies = None;
+            self.plan = self.plan.without_copies();
+            pruning.kept.iter_mut().for_each(|sorted| sorted.copies = None);
+        }
+        // Without their copies, such rows are gathered.
+        let is_kept = pruning.kept.first().is_some_and(|kept| kept.layout != RowLayout::Copies);
+        let rows = if is_kept { Rows::Kept } else { Rows::Sorted };
+        let by_columns = self.part.features.is_by_columns();
+        // Integer copies pay without anything left out.
+        let pays = pruning.by_copies.is_some() || pays(1.0 - share, [self.k, self.d], rows, by_columns);
+        if is_usual && self.use_groups == UseGroups::Auto && !pays {
+            let groups = pruning.groups.count();
+            if pruning.is_fresh() || groups == 1 {
+                if groups > 1 {
+                    self.plan = LabelPlan::GivenUp { groups, remained: share.into() };
+                }
+                self.give_up_groups();
+            } else {
+                // New groups may do.
+                pruning.shares = Some((0.0, share));
+            }
+        }
+    }
+}

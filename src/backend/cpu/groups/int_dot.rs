@@ -1,0 +1,449 @@
+//! Copies in bytes or words of rows and centroids, about the point of each group: for the product filter on quads of features.
+//!
+//! Rows are copied when they are sorted, and centroids in each assign. Both subtract the same bits of the group's point.
+//! `src/bounds/int_dot.rs` says what is measured of them.
+
+#[cfg(feature = "tests")]
+mod attacks;
+#[cfg(feature = "bench")]
+mod timed;
+
+#[cfg(feature = "bench")]
+pub use self::timed::seconds_a_score;
+
+use super::partition::Groups;
+use super::sorted::Sorted;
+use super::{BLOCK, GROUPS, GroupStep};
+use crate::backend::cpu::filter::{GROUP, NOBODY, binade};
+use crate::backend::cpu::product::{DotRows, DotTable, MOST_STEPS, PanelFacts};
+use crate::base::aligned::Lines;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::for_each_task;
+use crate::bounds::int_dot::{DotBound, LEAST_NUMBER, MOST_FEATURES};
+use crate::exact::fixed::power_of_two;
+use crate::simd::{DotUnit, InstructionSet, SIDE, Task, Vector, packed};
+use crate::statistics::{Statistics, unit_exponent};
+
+/// Most bytes of the copies of the centroids of one assign.
+const MOST_TABLE_BYTES: usize = 128 << 20;
+/// The largest numbers of copies in bytes and in words.
+const MOST: [f32; 2] = [127.0, 32_767.0];
+/// The largest norm of the numbers of a copy in words, but for rounding.
+const MOST_NORM: f64 = 45_000.0;
+/// The binary logarithm of q squared where nothing is known yet.
+const USUAL_SHARE: f64 = -14.0;
+/// Numbers below have the logarithms of this.
+const LEAST_LOGARITHM: f32 = -60.0;
+
+/// What all copies of a session share.
+pub struct Copies {
+    pub unit: DotUnit,
+    /// Copies are multiplied by two to this.
+    exponent: i32,
+}
+
+impl Copies {
+    /// The copies for rows within these limits, about any point between them. None if there is no suitable scale.
+    pub fn new(unit: DotUnit, statistics: &Statistics, d: usize) -> Option<Self> {
+        let extents = statistics.lows.iter().zip(&statistics.highs).map(|(low, high)| high - low);
+        let largest = extents.fold(0.0f64, |most, extent| if extent <= most { most } else { extent });
+        // Far from the limits of both types. Rows of other sizes are compared in float32.
+        let known = largest > 1e-30 && largest < 1e30 && d <= MOST_FEATURES;
+        known.then(|| Self { unit, exponent: unit_exponent(largest) })
+    }
+}
+
+/// The step of a copy, of the largest magnitude of a row or centroid and the sum of its squares.
+#[inline(always)]
+fn step_of(largest: f64, square: f64, words: bool) -> f64 {
+    match words {
+        false => largest / f64::from(MOST[0]),
+        true => (largest / f64::from(MOST[1])).max(square.sqrt() / MOST_NORM),
+    }
+}
+
+/// The binary logarithm of a square, as far as it matters.
+#[inline(always)]
+fn logarithm(square: f32) -> f64 {
+    f64::from(binade(square).clamp(LEAST_LOGARITHM, -LEAST_LOGARITHM))
+}
+
+/// The sums of the logarithms of some squared norms, and of the squared norms of what rounding left over them; and their number.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sizes {
+    norms: f64,
+    rests: f64,
+    count: f64,
+}
+
+impl Sizes {
+    #[inline(always)]
+    fn see(&mut self, square: f32, rest: f32) {
+        self.norms += logarithm(square);
+        self.rests += logarithm(rest) - logarithm(square);
+        self.count += 1.0;
+    }
+
+    fn add(&mut self, more: Self) {
+        self.norms += more.norms;
+        self.rests += more.rests;
+        self.count += more.count;
+    }
+
+    /// The means of both logarithms, if there are some.
+    fn means(self) -> Option<[f64; 2]> {
+        (self.count > 0.0).then(|| [self.norms / self.count, self.rests / self.count])
+    }
+}
+
+/// The copies of sorted rows.
+pub struct RowCopies {
+    /// `(blocks, lanes, BLOCK)`.
+    copies: Lines,
+    /// For each block: see [`DotRows::facts`].
+    facts: Vec<[[f32; BLOCK]; 3]>,
+    /// For each group: the sizes of its rows.
+    sizes: Vec<Sizes>,
+}
+
+impl RowCopies {
+    /// Bytes of the copies of so many places.
+    pub fn bytes(places: usize, lanes: usize) -> usize {
+        places.saturating_mul((lanes + 3) * size_of::<f32>())
+    }
+
+    /// Room for copies of so many places.
+    pub fn new(places: usize, lanes: usize, groups: usize) -> Result<Self> {
+        Ok(Self {
+            copies: Lines::zeroed(places * lanes, GROUPS)?,
+            facts: memory::zeroed(places / BLOCK, GROUPS)?,
+            sizes: memory::filled(groups, Sizes::default(), GROUPS)?,
+        })
+    }
+
+    /// Forgets the sizes of rows, before blocks are filled.
+    pub fn clear(&mut self) {
+        self.sizes.fill(Sizes::default());
+    }
+
+    fn lanes(&self) -> usize {
+        self.copies.len() / (self.facts.len() * BLOCK)
+    }
+
+    /// The copies of the block at a place.
+    #[inline(always)]
+    pub fn block(&self, place: usize) -> DotRows<'_> {
+        let (lanes, block) = (self.lanes(), place / BLOCK);
+        DotRows { copies: &self.copies[block * BLOCK * lanes..][..BLOCK * lanes], facts: &self.facts[block] }
+    }
+
+    /// Copies the rows of the block at a place. `x`: `(d, BLOCK)`. `count`: how many of them are rows.
+    #[inline(always)]
+    pub fn fill<T: Float>(&mut self, place: usize, x: &[T], count: usize, groups: &Groups<T>, group: usize, shared: &Copies) {
+        let (lanes, block, d) = (self.lanes(), place / BLOCK, groups.d());
+        let half = shared.exponent / 2;
+        let [up, more] = [half, shared.exponent - half].map(|e| T::from_f64(power_of_two(e)));
+        let point = groups.point(group);
+        let (columns, _) = x[..d * BLOCK].as_chunks::<BLOCK>();
+        let words = shared.unit.is_for_words();
+        let (mut largest, mut all_squares) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
+        for (x, centre) in columns.iter().zip(point) {
+            for r in 0..BLOCK {
+                let exact = x[r].centred_copy(*centre, up, more).abs();
+                // A difference that overflows stays infinite.
+                largest[r] = if exact <= largest[r] { largest[r] } else { exact };
+                all_squares[r] += exact * exact;
+            }
+        }
+        let [steps, norms, rests] = &mut self.facts[block];
+        let mut inverse = [0.0f32; BLOCK];
+        for r in 0..BLOCK {
+            let step = step_of(f64::from(largest[r]), f64::from(all_squares[r]), words);
+            // Rows of other sizes have a copy of zeros, and the longest of them no bound.
+            let known = f64::from(largest[r]) >= LEAST_NUMBER && largest[r] < 1e15;
+            steps[r] = if known { step as f32 } else { 0.0 };
+            inverse[r] = if known { (1.0 / step) as f32 } else { 0.0 };
+        }
+        assert!(steps.iter().all(|step| *step <= MOST_STEPS[0]), "scores must be finite");
+        let (mut squares, mut lost) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
+        let copies = &mut self.copies[block * BLOCK * lanes..][..BLOCK * lanes];
+        // Four bytes share a lane, or two words.
+        let (together, bits, mask) = if words { (2, 16, 0xffff) } else { (4, 8, 0xff) };
+        // To add 128 to a byte is to flip its highest bit.
+        let offset = u32::from(shared.unit.offset());
+        let quads = columns.chunks(together).zip(point.chunks(together));
+        for (to, (columns, points)) in copies.as_chunks_mut::<BLOCK>().0.iter_mut().zip(quads) {
+            let mut lane = [0u32; BLOCK];
+            for (i, (x, centre)) in columns.iter().zip(points).enumerate() {
+                for r in 0..BLOCK {
+                    /// Numbers that are added to it are rounded to integers, which are its last bits.
+                    const INTEGERS: f32 = 12_582_912.0;
+                    let exact = x[r].centred_copy(*centre, up, more);
+                    let number = exact * inverse[r] + INTEGERS;
+                    let integer = number.to_bits() & mask ^ offset;
+                    let copy = (number - INTEGERS) * steps[r];
+                    let rest = exact - copy;
+                    squares[r] += copy * copy;
+                    lost[r] += rest * rest;
+                    lane[r] |= integer << (bits * i);
+                }
+            }
+            for r in 0..BLOCK {
+                to[r] = f32::from_bits(lane[r]);
+            }
+        }
+        for r in 0..BLOCK {
+            let [norm, rest] = DotBound::of_row(d, squares[r], lost[r]);
+            // A NaN is not below either.
+            let known = largest[r] < 1e15 && norm < 1e30;
+            (norms[r], rests[r]) = if known { (norm, rest) } else { (f32::INFINITY, f32::INFINITY) };
+        }
+        for r in (0..count).filter(|r| norms[*r] < f32::INFINITY && steps[*r] > 0.0) {
+            self.sizes[group].see(norms[r], rests[r]);
+        }
+    }
+}
+
+/// For each group: what its copies of centroids depend on, beside the centroids.
+#[derive(Debug, Clone, Copy)]
+struct RowsOfGroup {
+    /// At least the largest distance of a row from the point.
+    radius: f64,
+    /// The sizes of its rows, as far as they are known.
+    sizes: Sizes,
+}
+
+impl RowsOfGroup {
+    /// `kept`: sorted parts of the rows, or none if rows are not sorted yet.
+    fn of<T: Float>(group: usize, kept: &[Sorted<T>]) -> Self {
+        if kept.is_empty() {
+            return Self { radius: f64::INFINITY, sizes: Sizes::default() };
+        }
+        let mut sizes = Sizes::default();
+        for copies in kept.iter().filter_map(|sorted| sorted.copies.as_ref()) {
+            sizes.add(copies.sizes[group]);
+        }
+        Self { radius: super::largest(kept.iter().map(|sorted| sorted.radius(group))), sizes }
+    }
+}
+
+/// Integer copies for the assigns of a session.
+pub struct ByCopies {
+    pub copies: Copies,
+    /// For each group, the centroids near it.
+    pub tables: Vec<DotTable>,
+    /// Number of assigns since the last one with little doubt.
+    doubtful: u32,
+}
+
+impl ByCopies {
+    pub fn new(copies: Copies, groups: usize) -> Result<Self> {
+        Ok(Self { copies, tables: memory::collected((0..groups).map(|_| DotTable::default()), GROUPS)?, doubtful: 0 })
+    }
+
+    /// Whether there may be copies of so many centroids in one assign, those near several groups counted for each.
+    pub fn has_room(centroids: f64, lanes: usize) -> bool {
+        centroids * (lanes * size_of::<f32>()) as f64 <= MOST_TABLE_BYTES as f64
+    }
+
+    /// Whether the copies did not pay twice in a row. `is_doubtful`: whether they did not pay in the last assign.
+    pub fn gives_up(&mut self, is_doubtful: bool) -> bool {
+        self.doubtful = if is_doubtful { self.doubtful + 1 } else { 0 };
+        self.doubtful > 1
+    }
+
+    /// Copies the centroids near each group, or all where nobody knows yet how far rows are from the group's point. Returns
+    /// whether there are tables now: there are none if they would take too much memory.
+    pub fn copy_centroids<T: Float>(
+        &mut self,
+        step: &GroupStep<'_, T>,
+        centroids: &[T],
+        kept: &[Sorted<T>],
+        is_sorted: bool,
+        set: InstructionSet,
+        workers: usize,
+    ) -> Result<bool> {
+        let Self { copies: shared, tables, .. } = self;
+        let lanes = shared.unit.lanes(step.groups.d());
+        let rows = |group| RowsOfGroup::of(group, if is_sorted { kept } else { &[] });
+        let rows = memory::collected((0..step.groups()).map(rows), GROUPS)?;
+        let listed = |group: usize| step.listed(group, rows[group].radius, None);
+        let panels: usize = (0..step.groups()).map(|group| listed(group).len()).sum();
+        if !Self::has_room((panels * GROUP) as f64, lanes) {
+            return Ok(false);
+        }
+        for (group, table) in tables.iter_mut().enumerate() {
+            let panels = listed(group).len();
+            let values = shared.unit.centroids(panels * GROUP) * lanes;
+            table.packed.reset(values, GROUPS)?;
+            table.own.clear();
+            memory::reserve(&mut table.own, panels, GROUPS)?;
+            table.own.resize(panels, PanelFacts::NOBODY);
+        }
+        let most = (0..step.groups()).map(|group| listed(group).len()).max().unwrap_or(0);
+        let norms = || memory::filled(most * GROUP, CentroidCopy::default(), GROUPS);
+        let mut workers = memory::try_collected((0..workers.min(step.groups())).map(|_| norms()), GROUPS)?;
+        for_each_task(&mut workers, tables.iter_mut().enumerate(), |norms, (group, table)| {
+            set.run(CopyGroup { step, centroids, panels: listed(group), group, rows: rows[group].sizes, shared, norms, table });
+        })?;
+        Ok(true)
+    }
+}
+
+/// Copies the centroids near one group. Compiled for each instruction set.
+struct CopyGroup<'p, 'n, T> {
+    step: &'p GroupStep<'n, T>,
+    centroids: &'p [T],
+    panels: &'p [u32],
+    group: usize,
+    rows: Sizes,
+    shared: &'p Copies,
+    norms: &'p mut [CentroidCopy],
+    table: &'p mut DotTable,
+}
+
+impl<T: Float> Task for CopyGroup<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { step, centroids, panels, group, rows, shared, norms, table } = self;
+        let (groups, Copies { exponent, unit }) = (step.groups, shared);
+        let (d, point, scale) = (groups.d(), groups.point(group), power_of_two(*exponent));
+        let lanes = unit.lanes(d);
+        let mut members = Sizes::default();
+        for (place, panel) in panels.iter().enumerate() {
+            for (c, j) in step.members(*panel).enumerate().filter(|(_, j)| *j != NOBODY) {
+                let at = CopyPlace::new(unit, place * GROUP + c, lanes);
+                let copy = at.copy(&centroids[j as usize * d..][..d], point, scale, &mut table.packed);
+                norms[place * GROUP + c] = copy;
+                if usize::from(groups.of[j as usize]) == group {
+                    members.see(copy.square as f32, copy.rest as f32);
+                }
+            }
+        }
+        // Rows and centroids of a group are as long as each other, and as coarse, until it is known better.
+        let (longer, share) = match (members.means(), rows.means()) {
+            (Some([centroid, lost]), Some([row, lost_of_row])) => {
+                (centroid - row, (lost.exp2() + lost_of_row.exp2()).log2() - 1.0)
+            }
+            (Some([_, lost]), None) => (0.0, lost),
+            (None, _) => (0.0, USUAL_SHARE),
+        };
+        let bound = DotBound::new(d, *exponent, (0.5 * share).exp2(), (0.5 * longer).exp2());
+        table.slopes = bound.slopes();
+        for (place, panel) in panels.iter().enumerate() {
+            let own = &mut table.own[place];
+            for (c, _) in step.members(*panel).enumerate().filter(|(_, j)| *j != NOBODY) {
+                let CentroidCopy { square, copy, rest, step, sum } = norms[place * GROUP + c];
+                let found = bound.own([square, copy, rest]);
+                (own.folded[c], own.margins[c]) = (found.folded, found.margin);
+                assert!(step <= MOST_STEPS[1], "scores must be finite");
+                own.steps[c] = step;
+                own.starts[c] = f32::from_bits((-i32::from(unit.offset())).wrapping_mul(sum) as u32);
+            }
+        }
+    }
+}
+
+/// Where the copy of a centroid lies in a [`DotTable`].
+struct CopyPlace {
+    first: usize,
+    lanes: usize,
+    /// From 16 lanes to the next 16 ones, and from a lane to the next.
+    steps: [usize; 2],
+    words: bool,
+}
+
+/// The squared norms of a centroid, of its copy, and of what rounding left; the step of the copy, and the sum of its negated
+/// numbers.
+#[derive(Debug, Clone, Copy, Default)]
+struct CentroidCopy {
+    square: f64,
+    copy: f64,
+    rest: f64,
+    step: f32,
+    sum: i32,
+}
+
+/// Features of a centroid that are copied together.
+const FEATURES: usize = 16;
+
+/// The scaled differences of some features. Those after the last one are 0.
+#[inline(always)]
+fn differences<T: Float>(chunk: usize, centroid: &[T], point: &[T], scale: f64) -> [f64; FEATURES] {
+    let (c, m) = (&centroid[chunk * FEATURES..], &point[chunk * FEATURES..]);
+    let mut exact = [0.0f64; FEATURES];
+    if let (Some(c), Some(m)) = (c.first_chunk::<FEATURES>(), m.first_chunk::<FEATURES>()) {
+        for i in 0..FEATURES {
+            exact[i] = (c[i].to_f64() - m[i].to_f64()) * scale;
+        }
+    } else {
+        for i in 0..c.len() {
+            exact[i] = (c[i].to_f64() - m[i].to_f64()) * scale;
+        }
+    }
+    exact
+}
+
+impl CopyPlace {
+    /// `place`: the centroid's, in the order of the listed panels.
+    fn new(unit: &DotUnit, place: usize, lanes: usize) -> Self {
+        let (width, steps) = if unit.is_tiled() { (SIDE, [SIDE * SIDE, 1]) } else { (GROUP, [SIDE * GROUP, GROUP]) };
+        let first = place / width * width * lanes + place % width * if unit.is_tiled() { SIDE } else { 1 };
+        Self { first, lanes, steps, words: unit.is_for_words() }
+    }
+
+    /// The place of a lane.
+    #[inline(always)]
+    fn at(&self, lane: usize) -> usize {
+        self.first + lane / SIDE * self.steps[0] + lane % SIDE * self.steps[1]
+    }
+
+    /// Copies a centroid, negated. One that is very long or very short has a copy of zeros.
+    #[inline(always)]
+    fn copy<T: Float>(&self, centroid: &[T], point: &[T], scale: f64, packed_copies: &mut [f32]) -> CentroidCopy {
+        let (mut largest, mut squares) = ([0.0f64; FEATURES], [0.0f64; FEATURES]);
+        for chunk in 0..centroid.len().div_ceil(FEATURES) {
+            let exact = differences(chunk, centroid, point, scale);
+            for i in 0..FEATURES {
+                largest[i] = largest[i].max(exact[i].abs());
+                squares[i] += exact[i] * exact[i];
+            }
+        }
+        let largest = largest.iter().fold(0.0, |most: f64, x| most.max(*x));
+        let step = step_of(largest, squares.iter().sum(), self.words);
+        let (step, inverse) = if (LEAST_NUMBER..1e18).contains(&largest) { (step as f32, 1.0 / step) } else { (0.0, 0.0) };
+        let (mut sums, mut sum) = ([[0.0f64; FEATURES]; 3], 0);
+        for chunk in 0..centroid.len().div_ceil(FEATURES) {
+            let exact = differences(chunk, centroid, point, scale);
+            let mut numbers = [0i16; FEATURES];
+            for i in 0..FEATURES {
+                let number = (exact[i] * inverse).round_ties_even();
+                numbers[i] = -number as i16;
+                let copy = number * f64::from(step);
+                let rest = exact[i] - copy;
+                sums[0][i] += exact[i] * exact[i];
+                sums[1][i] += copy * copy;
+                sums[2][i] += rest * rest;
+            }
+            sum += numbers.iter().map(|number| i32::from(*number)).sum::<i32>();
+            let lane = chunk * FEATURES / if self.words { 2 } else { 4 };
+            let (first, left) = (self.at(lane), self.lanes - lane);
+            if self.words {
+                for (i, [a, b]) in numbers.as_chunks::<2>().0.iter().enumerate().take(left) {
+                    let ([a, b], [c, d]) = (a.to_le_bytes(), b.to_le_bytes());
+                    packed_copies[first + i * self.steps[1]] = packed([a, b, c, d]);
+                }
+            } else {
+                for (i, [a, b, c, d]) in numbers.as_chunks::<4>().0.iter().enumerate().take(left) {
+                    packed_copies[first + i * self.steps[1]] = packed([*a as u8, *b as u8, *c as u8, *d as u8]);
+                }
+            }
+        }
+        let [square, copy, rest] = sums.map(|sums| sums.iter().sum());
+        CentroidCopy { square, copy, rest, step, sum }
+    }
+}

@@ -1,0 +1,37 @@
+//! Numbers that all files on groups share.
+
+/// The name for the groups in errors.
+pub const GROUPS: &str = "the groups of near centroids";
+/// Rows whose largest distance from a point is known. The product filter compares as many together.
+pub const BLOCK: usize = 64;
+/// The most groups where products are computed. A group should have some blocks of rows in each task.
+pub const MOST_GROUPS: usize = 32;
+
+/// Numbers of scores.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Scores {
+    /// Scores of rows and listed centroids.
+    pub needed: u64,
+    /// As `needed`, with the empty places of blocks that are not full.
+    pub computed: u64,
+    /// Rows that were compared by integer copies, and those of them that had to be compared again.
+    pub by_int_dot: u64,
+    pub again: u64,
+}
+
+impl Scores {
+    pub fn add(self, more: Self) -> Self {
+        Self {
+            needed: self.needed + more.needed,
+            computed: self.computed + more.computed,
+            by_int_dot: self.by_int_dot + more.by_int_dot,
+            again: self.again + more.again,
+        }
+    }
+}
+
+/// The largest of some numbers of at least 0, or NaN if there is one.
+#[inline(always)]
+pub fn largest(numbers: impl Iterator<Item = f64>) -> f64 {
+    numbers.fold(0.0, |most: f64, number| if number <= most || most.is_nan() { most } else { number })
+}

@@ -1,0 +1,264 @@
+//! One task of an assign by near centroids.
+
+use std::ops::Range;
+use std::sync::Mutex;
+
+use super::int_dot::Copies;
+use super::sorted::{RowLayout, Sorted};
+use super::{BLOCK, GROUPS, GroupStep, Scores};
+use crate::backend::cpu::assign::{DotBlock, GroupRows};
+use crate::backend::cpu::centroids::CentroidTable;
+use crate::backend::cpu::deltas::Moved;
+use crate::backend::cpu::pass::{Worker, given, list_moved, take_moved};
+use crate::backend::cpu::product::DotTable;
+use crate::backend::cpu::tasks::TaskRows;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::cluster_sums::{ClusterSums, Quantiser};
+use crate::input::tile::{Part, Tile, Values};
+use crate::simd::{SQUARE, Task, Vector};
+use crate::statistics::Statistics;
+
+/// One worker's buffers.
+pub struct GroupScratch<T> {
+    /// The rows that are labelled, where they do not lie in a tile.
+    tile: Tile<T>,
+    /// The groups of some rows, and for each physical row where it goes.
+    groups: Vec<u8>,
+    to: Vec<u32>,
+    /// The labels of some rows.
+    labels: Vec<u32>,
+    /// The largest distances of rows that were gathered.
+    radii: Vec<f64>,
+    /// The rows of a block that must be loaded, and where they are.
+    needed: Vec<u32>,
+    order: Vec<usize>,
+    /// Rows that are sorted for one assign.
+    pub sorted: Option<Sorted<T>>,
+    pub scores: Scores,
+}
+
+impl<T: Float> GroupScratch<T> {
+    /// `most`: rows that are sorted together. `stride`: rows of the worker's tile. `sorted`: where they go, unless the sorted
+    /// rows are kept.
+    pub fn new([d, most, stride]: [usize; 3], layout: RowLayout, sorted: Option<Sorted<T>>) -> Result<Self> {
+        let rows = match layout {
+            RowLayout::Tile => 0,
+            RowLayout::Blocks | RowLayout::Copies | RowLayout::Rows => BLOCK,
+            RowLayout::Gather => stride,
+        };
+        Ok(Self {
+            // The values of rows in blocks are read where they are.
+            tile: Tile::new(if layout == RowLayout::Blocks { 0 } else { d }, rows)?,
+            groups: memory::zeroed(most + stride, GROUPS)?,
+            to: memory::zeroed(most, GROUPS)?,
+            labels: memory::zeroed(stride, GROUPS)?,
+            radii: memory::zeroed(stride / BLOCK, GROUPS)?,
+            needed: memory::with_room(BLOCK, GROUPS)?,
+            order: memory::with_room(BLOCK, GROUPS)?,
+            sorted,
+            scores: Scores::default(),
+        })
+    }
+}
+
+/// One task. It is compiled for each instruction set.
+pub struct GroupTask<'p, 'a, 'm, 'n, T> {
+    pub part: &'p Part<'a, T>,
+    pub statistics: &'p Statistics,
+    pub quantiser: &'p Quantiser,
+    pub table: &'p CentroidTable<T>,
+    pub cluster_sums: &'p Mutex<&'m mut ClusterSums>,
+    pub worker: &'p mut Worker<T>,
+    pub scratch: &'p mut GroupScratch<T>,
+    pub sorted: &'p mut Sorted<T>,
+    /// Whether `sorted` has the rows of this task already.
+    pub is_sorted: bool,
+    pub task: &'p TaskRows,
+    pub labels: &'p mut [u32],
+    pub step: &'p GroupStep<'n, T>,
+    /// What integer copies share, and those of the centroids near each group. Empty if an assign does without.
+    pub copies: Option<&'p Copies>,
+    pub tables: &'p [DotTable],
+}
+
+impl<T: Float> Task for GroupTask<'_, '_, '_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(mut self) {
+        let stride = if self.sorted.has_blocks() { BLOCK } else { self.worker.tile.stride };
+        // The labels of a tile have room for this many rows.
+        debug_assert!(stride <= self.worker.tile.stride);
+        let mut at = 0;
+        for start in self.task.physical.clone().step_by(self.sorted.most) {
+            if !self.is_sorted {
+                at += self.sort::<V>(start..(start + self.sorted.most).min(self.task.physical.end), at);
+            }
+            for group in 0..self.step.groups() {
+                let rows = self.sorted.rows(group);
+                for start in rows.clone().step_by(stride) {
+                    let rows = start..rows.end.min(start + stride);
+                    let is_here = !self.is_sorted && self.keep(group, rows.clone());
+                    if !self.label_by_copies::<V>(group, rows.clone(), is_here) {
+                        self.label::<V>(group, rows, is_here);
+                    }
+                }
+            }
+        }
+        self.sorted.has_all_rows();
+    }
+}
+
+impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
+    /// Loads some rows in the order of their groups. `at`: the first one's place in the task. Returns how many are kept.
+    #[inline(always)]
+    fn sort<V: Vector>(&mut self, physical: Range<usize>, at: usize) -> usize {
+        let Self { part, statistics, worker, scratch, sorted, labels, step, .. } = self;
+        let GroupScratch { groups, to, .. } = &mut **scratch;
+        let kept = part.selection.count(physical.clone());
+        let (guesses, lacks_rows) = (step.groups() > 1 && !step.known, sorted.lacks_rows());
+        if step.groups() == 1 {
+            groups[..kept].fill(0);
+        } else if step.known {
+            step.groups.of_labels(&labels[at..at + kept], groups);
+        }
+        if guesses || lacks_rows {
+            let (tile, mut next) = (&mut worker.tile, 0);
+            for start in physical.clone().step_by(tile.stride) {
+                tile.load(part, statistics.weights, start..(start + tile.stride).min(physical.end));
+                if guesses {
+                    step.guess::<V>(tile, &mut groups[next..]);
+                }
+                if lacks_rows {
+                    sorted.take_rows(tile, at + next);
+                }
+                next += tile.rows;
+            }
+        }
+        sorted.fill(part, statistics.weights, (physical, at), &groups[..kept], to, step);
+        kept
+    }
+
+    /// Loads a newly sorted block of rows and makes integer copies of it, where they are used. Returns whether the rows of the
+    /// block are in the tile.
+    #[inline(always)]
+    fn keep(&mut self, group: usize, rows: Range<usize>) -> bool {
+        let Self { part, statistics, scratch, sorted, step, copies, .. } = self;
+        if !matches!(sorted.layout, RowLayout::Copies | RowLayout::Rows) {
+            return false;
+        }
+        sorted.load(&mut scratch.tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
+        sorted.measure(rows.clone(), group, &scratch.tile, step);
+        if let Some(copies) = copies {
+            sorted.copy(rows, group, &scratch.tile, step, copies);
+        }
+        true
+    }
+
+    /// Labels some rows of a group. `is_here`: as [`GroupTask::keep`] says.
+    #[inline(always)]
+    fn label<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) {
+        let Self { part, statistics, quantiser, table, cluster_sums, worker, scratch, sorted, labels, step, .. } = self;
+        let GroupScratch { tile, labels: own, radii: gathered, scores, .. } = &mut **scratch;
+        let blocks = rows.len().div_ceil(BLOCK);
+        let mut radii = &sorted.radii[rows.start / BLOCK..][..blocks];
+        let (values, first, weights) = match sorted.layout {
+            RowLayout::Tile => (sorted.tile.values(), rows.start, &sorted.tile.weights[..]),
+            RowLayout::Blocks => {
+                tile.load_weights(part, statistics.weights, &sorted.order[rows.clone()]);
+                (Values { x: sorted.block(rows.start), stride: BLOCK }, 0, &tile.weights[..])
+            }
+            RowLayout::Copies | RowLayout::Rows => {
+                if !is_here {
+                    sorted.load(tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
+                }
+                (tile.values(), 0, &tile.weights[..])
+            }
+            RowLayout::Gather => {
+                tile.load_list(part, statistics.weights, &sorted.order[rows.clone()]);
+                for (radius, start) in gathered.iter_mut().zip((0..rows.len()).step_by(BLOCK)) {
+                    *radius = step.radius(&tile.x[start..], tile.stride, BLOCK.min(rows.len() - start), group);
+                }
+                radii = &gathered[..blocks];
+                (tile.values(), 0, &tile.weights[..])
+            }
+        };
+        let places = &sorted.places[rows.clone()];
+        let own = &mut own[..places.len()];
+        own.iter_mut().zip(places).for_each(|(own, place)| *own = labels[*place as usize]);
+        let own = step.known.then_some(&*own);
+        let Worker { assigner, distances, deltas, moved, changed, .. } = &mut **worker;
+        let group_rows = GroupRows { values, first, rows: rows.len(), group, radii, own };
+        let new = assigner.label_group::<V, T>(&group_rows, table, step, distances, scores);
+        list_moved(labels, places, (first, new), moved);
+        *changed += take_moved::<V, T>(values, given(weights, statistics), moved, deltas, quantiser, cluster_sums);
+    }
+
+    /// Labels a block of rows by integer copies. Rows in doubt and those whose label changes are loaded. Returns false if there
+    /// are no copies or they leave too much in doubt. `is_here`: as [`GroupTask::keep`] says.
+    #[inline(always)]
+    fn label_by_copies<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) -> bool {
+        let Self {
+            part,
+            statistics,
+            quantiser,
+            table,
+            cluster_sums,
+            worker,
+            scratch,
+            sorted,
+            labels,
+            step,
+            copies,
+            tables,
+            ..
+        } = self;
+        let (Some(shared), Some(copies), Some(dot_table)) = (copies, &sorted.copies, tables.get(group)) else { return false };
+        let GroupScratch { tile, needed, order, scores, .. } = &mut **scratch;
+        let Worker { assigner, deltas, moved, changed, .. } = &mut **worker;
+        let block = DotBlock {
+            rows: copies.block(rows.start),
+            count: rows.len(),
+            table: dot_table,
+            listed: step.listed(group, sorted.radii[rows.start / BLOCK], None),
+            closer: sorted.layout == RowLayout::Rows || part.features.row(sorted.order[rows.start]).is_some(),
+            unit: shared.unit,
+        };
+        if !assigner.filter_by_int_dot::<V, T>(&block, table, scores) {
+            return false;
+        }
+        let features = &part.features;
+        match sorted.layout {
+            RowLayout::Rows => assigner.look_closer::<V, T>(rows.len(), table, |r| Some(sorted.row(rows.start + r))),
+            _ => assigner.look_closer::<V, T>(rows.len(), table, |r| features.row(sorted.order[rows.start + r])),
+        }
+        let places = &sorted.places[rows.clone()];
+        assigner.needed(places.iter().map(|place| labels[*place as usize]), needed);
+        if needed.is_empty() {
+            return true;
+        }
+        if !is_here {
+            // Squares of rows are copied fast, so the last row fills up a square.
+            let last = needed[needed.len() - 1];
+            let filling = std::iter::repeat_n(&last, needed.len().next_multiple_of(SQUARE) - needed.len());
+            let places = needed.iter().chain(filling).map(|r| rows.start + *r as usize);
+            order.clear();
+            order.extend(places.clone().map(|place| sorted.order[place]));
+            sorted.load(tile, part, statistics.weights, order, places);
+        }
+        let values = tile.values();
+        let new = assigner.settle_needed::<V, T>(values, needed, !is_here, table);
+        moved.clear();
+        for (i, r) in needed.iter().enumerate() {
+            let (label, to) = (&mut labels[places[*r as usize] as usize], new[*r as usize]);
+            if *label != to {
+                let row = if is_here { *r } else { i as u32 };
+                moved.push(Moved { row, from: std::mem::replace(label, to), to });
+            }
+        }
+        *changed += take_moved::<V, T>(values, given(&tile.weights, statistics), moved, deltas, quantiser, cluster_sums);
+        true
+    }
+}

@@ -1,0 +1,226 @@
+//! The product filter on copies in bytes, four features in a lane, or in words, two in a lane: a quarter or half of the
+//! instructions of float32, and a wider bound.
+//!
+//! ```text
+//! for 64 rows:
+//!   for each panel of six centroids:
+//!     sums[j][r] = x^ . (-c^)                                   exact integers: 4 vectors of rows by 6 centroids
+//!     score of j and r = sums[j][r] * step of r * step of j + folded half square of j        (scores.rs)
+//!     least[panel][r] = least score of its j;  best[r] = min(best[r], score + margin of j)
+//!   limit = best + the row's width
+//!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r  (candidates.rs)
+//! ```
+//! Points to note: (1) Copies of rows and of centroids are made by the caller, who centres those of a group of rows at the
+//! group's point. `src/bounds/int_dot.rs` derives the bound. (2) Sums of many features run over panels of features, so that
+//! operands stay in the first-level cache. (3) Products in tiles: `in_tiles.rs`.
+
+use std::ops::Range;
+
+use super::candidates::FindCandidates;
+use super::lists::{ALL, Lists};
+use super::scores::{Least, PanelFacts};
+use super::{CENTROID_PANEL, ProductScratch, ROWS, vectors};
+use crate::backend::cpu::filter::{GROUP, ProductTable};
+use crate::base::aligned::Lines;
+use crate::bounds::Expanded;
+use crate::simd::{Dot, DotTask, DotUnit, SIDE, Tiles, Vector};
+
+/// Lanes of a panel of features.
+const PANEL: usize = 64;
+/// Panels of centroids whose sums are held at a time. They fill pairs of tiles. Fewer would fit in the first-level cache, but
+/// with tiles this was measured to be faster.
+const HELD: usize = CENTROID_PANEL / (2 * SIDE * GROUP) * (2 * SIDE);
+
+/// The copies of 64 rows.
+#[derive(Clone, Copy)]
+pub struct DotRows<'r> {
+    /// `(lanes, ROWS)`.
+    pub copies: &'r [f32],
+    /// For each row: its step, and what its bound is made of: see `bounds::int_dot::DotBound::of_row`. A row without a bound has
+    /// infinities.
+    pub facts: &'r [[f32; ROWS]; 3],
+}
+
+/// The copies of some centroids, about the same point.
+#[derive(Debug, Default)]
+pub struct DotTable {
+    /// The negated copies: `(panels, lanes, GROUP)`, or for tiles `(tiles, lanes / SIDE, SIDE, SIDE)`, a tile for every 16
+    /// centroids.
+    pub packed: Lines,
+    /// For each panel, what belongs to its centroids.
+    pub own: Vec<PanelFacts>,
+    /// What the two parts of a row's bound are multiplied by.
+    pub slopes: [f32; 2],
+}
+
+/// The least scores of the held panels, the rows' least sums of a score and a margin, and the sums of products: `(HELD, ROWS)`,
+/// `(ROWS)`, `(HELD * GROUP, ROWS)`.
+struct Found<'p> {
+    least: &'p mut [[f32; ROWS]],
+    best: &'p mut [f32; ROWS],
+    sums: &'p mut [f32],
+}
+
+/// The sums and scores of some panels of centroids.
+struct Score<'p, const WORDS: bool> {
+    rows: DotRows<'p>,
+    /// Number of rows that count. What is found of others is written or not.
+    count: usize,
+    /// `(panels, lanes, GROUP)`.
+    centroids: &'p [f32],
+    own: &'p [PanelFacts],
+    found: Found<'p>,
+}
+
+impl<const WORDS: bool> DotTask for Score<'_, WORDS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Dot>(mut self) {
+        match vectors::<V>(self.count) {
+            4 => self.score::<V, 4>(),
+            2 => self.score::<V, 2>(),
+            _ => self.score::<V, 1>(),
+        }
+    }
+}
+
+impl<const WORDS: bool> Score<'_, WORDS> {
+    #[inline(always)]
+    fn score<V: Dot, const R: usize>(&mut self) {
+        let Self { rows: DotRows { copies, facts: [steps, ..] }, count, centroids, own, ref mut found } = *self;
+        let (lanes, panels) = (copies.len() / ROWS, own.len());
+        assert!(copies.len() == lanes * ROWS && centroids.len() == panels * lanes * GROUP && count <= ROWS);
+        assert!(found.least.len() >= panels && found.sums.len() >= panels * GROUP * ROWS);
+        for first in (0..lanes).step_by(PANEL) {
+            let end = lanes.min(first + PANEL);
+            for (panel, own) in own.iter().enumerate() {
+                for start in (0..count).step_by(R * V::LANES) {
+                    // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertions bound the lanes, the panels
+                    // and their sums. For the features of the instruction set see `Vector`.
+                    unsafe {
+                        let held = found.sums.as_mut_ptr().add(panel * GROUP * ROWS + start);
+                        let mut sums = [[V::splat(0.0); R]; GROUP];
+                        for c in 0..GROUP {
+                            let begin = V::splat(own.starts[c]);
+                            for v in 0..R {
+                                sums[c][v] = if first == 0 { begin } else { V::load(held.add(c * ROWS + v * V::LANES)) };
+                            }
+                        }
+                        for lane in first..end {
+                            let mut x = [V::splat(0.0); R];
+                            for v in 0..R {
+                                x[v] = V::load(copies.as_ptr().add(lane * ROWS + start + v * V::LANES));
+                            }
+                            for c in 0..GROUP {
+                                let centroid = V::splat(*centroids.as_ptr().add((panel * lanes + lane) * GROUP + c));
+                                for v in 0..R {
+                                    sums[c][v] = if WORDS {
+                                        sums[c][v].dot_words(x[v], centroid)
+                                    } else {
+                                        sums[c][v].dot(x[v], centroid)
+                                    };
+                                }
+                            }
+                        }
+                        for c in 0..GROUP {
+                            for v in 0..R {
+                                sums[c][v].store(held.add(c * ROWS + v * V::LANES));
+                            }
+                        }
+                        if end == lanes {
+                            let mut least = Least { of_panel: &mut found.least[panel], best: found.best };
+                            least.find::<V, R>(&sums, own, steps, start);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl ProductScratch {
+    /// Finds the centroids in reach of `count` of 64 rows. They are compared with the first panels of a table: as many as are
+    /// listed. `names`: the numbers of these centroids.
+    #[inline(always)]
+    pub fn find_candidates_by_int_dot<V: Vector>(
+        &mut self,
+        rows: DotRows<'_>,
+        count: usize,
+        table: &DotTable,
+        names: &ProductTable,
+        listed: &[u32],
+        unit: DotUnit,
+    ) {
+        let panels = listed.len();
+        assert!((1..=ROWS).contains(&count) && panels <= table.own.len());
+        self.best.fill(f32::INFINITY);
+        self.counts.fill(0);
+        let [norm, rest] = table.slopes;
+        for r in 0..ROWS {
+            self.widths[r] = norm * rows.facts[1][r] + rest * rows.facts[2][r];
+        }
+        // SAFETY: no other tiles are in use in this thread, because nothing below makes some.
+        let tiles = unsafe { Tiles::new(unit) };
+        for first in (0..panels).step_by(HELD) {
+            let panels = first..panels.min(first + HELD);
+            match &tiles {
+                Some(tiles) => self.score_in_tiles::<V>(tiles, rows, count, table, panels.clone()),
+                None => self.score(unit, rows, count, table, panels.clone()),
+            }
+            let mut limits = [0.0f32; ROWS];
+            for r in 0..ROWS {
+                // A limit that is not finite rules nothing out, and no list has room for these centroids and those of later
+                // panels.
+                let limit = Expanded::threshold(self.best[r], self.widths[r]);
+                limits[r] = if limit.is_finite() { limit } else { f32::NEG_INFINITY };
+                self.counts[r] = if limit.is_finite() { self.counts[r] } else { ALL };
+            }
+            let lists =
+                Lists { counts: &mut self.counts, candidates: &mut self.candidates, scores: &mut self.candidate_scores };
+            let (least, own) = (&self.least.as_chunks().0[..panels.len()], &table.own[panels]);
+            FindCandidates { least, sums: &self.scores, steps: &rows.facts[0], own, first, count, limits: &limits, lists }
+                .collect::<V>();
+        }
+        // Lists that were made with the last limits are complete.
+        if panels > HELD {
+            self.drop_candidates::<false>(count);
+        }
+        self.name(names, Some(listed));
+    }
+
+    /// The scores of some panels of centroids.
+    #[inline(always)]
+    fn score(&mut self, unit: DotUnit, rows: DotRows<'_>, count: usize, table: &DotTable, panels: Range<usize>) {
+        let of_panel = rows.copies.len() / ROWS * GROUP;
+        let centroids = &table.packed[panels.start * of_panel..panels.end * of_panel];
+        let found = Found { least: self.least.as_chunks_mut().0, best: &mut self.best, sums: &mut self.scores };
+        let own = &table.own[panels];
+        match unit.is_for_words() {
+            false => unit.run(Score::<false> { rows, count, centroids, own, found }),
+            true => unit.run(Score::<true> { rows, count, centroids, own, found }),
+        }
+    }
+
+    /// Whether it takes longer to look at the open ones of some rows than to compare all rows by float32 products with so many
+    /// centroids. Rows without a list are settled with all k centroids of d features. `closer`: whether those with a list can be
+    /// looked at closer, else reference distances settle them.
+    #[inline(always)]
+    pub fn is_in_doubt(&self, count: usize, [centroids, k, d]: [usize; 3], closer: bool) -> bool {
+        // The time for a row, and for each of its candidates, in products of the filter.
+        let [of_row, of_candidate] = if closer { [8 + 1_024 / d, 2 + 256 / d] } else { [0, 30] };
+        /// The time to copy a row for the filter.
+        const OF_COPY: usize = 16;
+        /// Eight rows are compared with all centroids as fast as one.
+        const OF_ALL: usize = 20;
+        // Branches on counts would be as good as random.
+        let (mut all, mut open, mut listed) = (0, 0, 0);
+        for count in &self.counts[..count] {
+            let is_open = !matches!(*count, 1 | ALL);
+            all += usize::from(*count == ALL);
+            open += usize::from(is_open);
+            listed += if is_open { usize::from(*count) } else { 0 };
+        }
+        all * OF_ALL * k + open * of_row + listed * of_candidate > ROWS * (centroids + OF_COPY)
+    }
+}

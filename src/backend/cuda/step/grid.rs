@@ -1,0 +1,313 @@
+//! Labels and sums over rows in the order of small cells of space, for few features and many clusters:
+//! `kernels/step/cells_tree.cu`, `cells_rows.cu`, `cells_split.cu`, `cells_lists.cu`, `assign_cells.cu` and `cells_labels.cu`.
+//!
+//! ```text
+//! once a fit:     a tree that splits space into cells; a copy of the rows in the order of their cells;
+//!                 the box of the rows of each cell
+//! an iteration:   for each cell, the centroids that can be nearest to a row of its box; then the rows,
+//!                 each compared with these centroids alone
+//! ```
+//! The step keeps labels in the order of its copy. They are written in the order of the rows when somebody wants to read them.
+
+mod order;
+mod sizes;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use self::order::Order;
+use self::sizes::{Between, GridBuffers, PlaceBuffers, Sizes};
+use super::choice::PROCESSORS;
+use super::filter::FilterSpec;
+use super::registers::Registers;
+use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported};
+use crate::backend::cuda::arguments::{
+    self, AssignCellsArgument, CellLabelsArgument, CellListsArgument, LabelsArgument, RowsArgument,
+};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue, sum};
+use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::shape::{FitShape, GpuSize};
+use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
+use crate::backend::cuda::state::State;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
+use crate::bounds::Difference;
+use crate::bounds::grid::Farther;
+
+/// The most features and clusters that kernels are compiled for.
+const MOST_FEATURES: usize = 4;
+const MOST_CLUSTERS: usize = 1 << 16;
+/// The most bytes of centroids in shared memory.
+const CENTROID_BYTES: usize = 32 << 10;
+/// The generation of GPUs that was measured, and the longest lists, by prediction, of fits that take this strategy by default.
+const GENERATION: u32 = 90;
+const LONGEST_LIST: f64 = 12.0;
+/// The most shared memory that a block of `assign_cells` may want: a table of sums, centroids, arriving rows and lists.
+const ASSIGN_BYTES: usize = 140 << 10;
+/// The most rows: places are numbers of 32 bits.
+const MOST_ROWS: usize = 1 << 31;
+
+/// The candidate.
+#[derive(Debug, Clone, Copy)]
+pub struct Grid;
+
+impl Grid {
+    /// The copies that updates make. This step does not read them.
+    fn filter(shape: &FitShape) -> FilterSpec {
+        Registers::SINGLE.filter(shape.d, shape.k).1
+    }
+}
+
+impl<T: Float + Plain> Candidate<T> for Grid {
+    fn strategy(&self) -> Strategy {
+        Strategy::Cells
+    }
+
+    fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
+        let refused = |limit: String, got: String| Err(Refusal { limit, hint: "", got });
+        let sizes = Sizes::new(shape);
+        let shared = sizes.shared().into_iter().max().unwrap_or(0).max(ASSIGN_BYTES) + (10 << 10);
+        if shape.d > MOST_FEATURES {
+            return refused(format!("at most {MOST_FEATURES} features"), shape.d.to_string());
+        }
+        if shape.k > MOST_CLUSTERS {
+            return refused(format!("at most {MOST_CLUSTERS} clusters"), shape.k.to_string());
+        }
+        if shape.chunk > MOST_ROWS {
+            return refused(format!("at most {MOST_ROWS} rows"), shape.chunk.to_string());
+        }
+        if gpu.shared < shared {
+            return refused(format!("{shared} bytes of shared memory a block"), gpu.shared.to_string());
+        }
+        if shape.chunk < shape.rows {
+            return refused("rows that fit on the GPU".into(), "rows that do not, or a limit that they exceed".into());
+        }
+        Ok(())
+    }
+
+    fn streams(&self) -> bool {
+        false
+    }
+
+    fn copies_rows(&self) -> bool {
+        true
+    }
+
+    fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
+        let sizes = Sizes::new(shape);
+        let bytes = sum([PlaceBuffers::bytes(&sizes), Between::bytes(&sizes), GridBuffers::<T>::bytes(&sizes)]);
+        Needs { filter: Self::filter(shape), label_arrays: LabelArrays::InPlace, bytes }
+    }
+
+    /// Measured on an H200, for float32. The length of lists is that of cells of equal sides. It is meant to be too large rather
+    /// than too small, since lists are longer where data have long tails. A tenth of the time in which the rows are put in order:
+    /// fits are assumed to have ten iterations.
+    fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
+        Candidate::<T>::supports(self, shape, gpu).ok()?;
+        let sizes = Sizes::new(shape);
+        let (d, k) = (shape.d as f64, shape.k as f64);
+        let side = (k / sizes.cells() as f64).powf(1.0 / d);
+        let list = (1.0 + 1.3 * side).powf(d);
+        if gpu.generation != GENERATION || shape.float64 || list > LONGEST_LIST {
+            return None;
+        }
+        let n = shape.chunk as f64 * PROCESSORS as f64 / gpu.processors.max(1) as f64;
+        let order = 450.0 + n * (20.0 + 10.0 * d) * 1e-6;
+        Some(50.0 + 0.03 * k + n * (6.0 + 0.9 * list * list) * 1e-6 + order / 10.0)
+    }
+
+    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
+        Ok(Box::new(GridStep::<T>::new(&fit.shape, fit.queue)?))
+    }
+}
+
+/// The step of one fit.
+struct GridStep<T> {
+    sizes: Sizes,
+    places: PlaceBuffers,
+    /// Kept as long as the fit: to give so much memory back takes as long as several iterations.
+    between: Between,
+    grid: GridBuffers<T>,
+    order: Order,
+    lists: Launch<CellListsArgument>,
+    assign: Launch<AssignCellsArgument<T>>,
+    table_copies: usize,
+    centroids_in_shared: bool,
+    /// Whether the rows are in order.
+    ordered: bool,
+    /// Whether nobody else has changed the labels since the last launch.
+    current: bool,
+    /// Whether the places have labels that the rows do not have yet.
+    ahead: AtomicBool,
+}
+
+impl<T: Float + Plain> GridStep<T> {
+    fn new(shape: &FitShape, queue: &Queue) -> Result<Self> {
+        let sizes = Sizes::new(shape);
+        let Sizes { d, k, .. } = sizes;
+        let gpu = &*queue.gpu;
+        let lists = arguments::cells_lists::<T>().load(gpu, &format!("_d{d}"))?;
+        let table_copies = copies(shape.cells(), TABLE_BYTES, MOST_TABLE_BYTES);
+        let table = if table_copies > 0 { shape.cells() * 8 * table_copies + k * 4 } else { 0 };
+        let centroids = k * if d == 3 { 4 } else { d } * size_of::<T>();
+        let centroids_in_shared = T::IS_F32 && centroids <= CENTROID_BYTES;
+        let arriving = THREADS as usize * (d * sizes.value * 4 + 4 * sizes.label);
+        let shared = arriving + table + if centroids_in_shared { centroids.next_multiple_of(16) } else { 0 };
+        let assign = arguments::assign_cells::<T>().half_if(shape.half).load(gpu, &format!("_d{d}"))?;
+        Ok(Self {
+            sizes,
+            places: PlaceBuffers::allocate(queue, &sizes)?,
+            between: Between::allocate(queue, &sizes)?,
+            grid: GridBuffers::allocate(queue, &sizes)?,
+            order: Order::new::<T>(&sizes, shape.half, queue)?,
+            lists: Launch::exactly(lists, Block::of(THREADS), sizes.parents() as u32),
+            assign: Launch::resident(gpu, assign, Block { threads: THREADS, shared }, sizes.tiles().div_ceil(8))?,
+            table_copies,
+            centroids_in_shared,
+            ordered: false,
+            current: false,
+            ahead: AtomicBool::new(false),
+        })
+    }
+
+    /// The labels of the places.
+    fn own_labels(&self) -> LabelsArgument {
+        LabelsArgument { at: self.places.labels.at(), bytes: self.sizes.label as i32 }
+    }
+
+    fn labels_argument(&self, state: &State<T>) -> CellLabelsArgument {
+        CellLabelsArgument {
+            labels: state.labels.now(0),
+            own: self.own_labels(),
+            row_of_place: self.places.row_of_place.at(),
+            stride: self.sizes.stride() as u64,
+        }
+    }
+
+    /// The lists of the cells.
+    fn lists_argument(&self, state: &State<T>) -> CellListsArgument {
+        let Self { sizes, grid, .. } = self;
+        let Farther { relative, underflow } = Farther::new(sizes.d);
+        CellListsArgument {
+            boxes: grid.boxes.at(),
+            counts: grid.counts.at(),
+            centroids: state.centroids.now.at(),
+            lists: grid.lists.at(),
+            parents: grid.parents.at(),
+            parent_counts: grid.parent_counts.at(),
+            control: state.control,
+            relative,
+            underflow,
+            k: sizes.k as u32,
+            cells: sizes.cells() as u32,
+            parent_cells: sizes.parent_cells() as u32,
+            unused: 0,
+        }
+    }
+
+    fn assign_argument(&self, chunk: &Chunk<'_, T>, state: &State<T>) -> AssignCellsArgument<T> {
+        let Self { sizes, places, grid, .. } = self;
+        let mut assign = state.assign_argument(chunk, 0);
+        let w = if sizes.weighted { places.w.at() } else { 0 };
+        let stride = sizes.stride();
+        assign.rows = RowsArgument { x: places.x.at(), w, stride: stride as u64, n: stride as u32, ..assign.rows };
+        assign.labels = self.own_labels();
+        assign.table_copies = self.table_copies as i32;
+        assign.centroids_in_shared = i32::from(self.centroids_in_shared);
+        let Difference { slope, offset } = Difference::new(sizes.d);
+        AssignCellsArgument {
+            assign,
+            tiles: places.tiles.at(),
+            count: grid.tile_starts.at_index(sizes.cells()),
+            lists: grid.lists.at(),
+            parents: grid.parents.at(),
+            parent_counts: grid.parent_counts.at(),
+            parent_cells: sizes.parent_cells() as u32,
+            slope,
+            offset,
+            unused: 0,
+        }
+    }
+}
+
+impl<T: Float + Plain> Step<T> for GridStep<T> {
+    fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+        if !self.ordered {
+            self.order(chunk, state)?;
+        } else if !self.current {
+            // SAFETY: every place has a row or none.
+            unsafe { state.queue.run(&self.order.take_labels, &self.labels_argument(state))? };
+        }
+        let cleared = !self.ordered || !self.current;
+        if cleared {
+            // No cell is settled.
+            self.grid.lists.fill(0)?;
+        }
+        (self.ordered, self.current) = (true, true);
+        self.ahead.store(true, Ordering::Relaxed);
+        // SAFETY: the rows are in order. The lists have room for each cell and each parent, and the state has k x d centroids.
+        // Both kernels begin with the wait.
+        unsafe {
+            // Not behind the memset, which is no kernel.
+            let lists = self.lists_argument(state);
+            if cleared {
+                state.queue.run(&self.lists, &lists)?
+            } else {
+                state.queue.run_behind(&self.lists, &lists)?
+            }
+            state.queue.run_behind(&self.assign, &self.assign_argument(chunk, state))
+        }
+    }
+
+    fn write_labels(&self, state: &State<T>) -> Result<()> {
+        if self.ahead.load(Ordering::Relaxed) {
+            // SAFETY: every place has a row or none.
+            unsafe { state.queue.run(&self.order.give_labels, &self.labels_argument(state))? };
+            self.ahead.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn counts_scores(&self) -> bool {
+        true
+    }
+
+    fn forget(&mut self) {
+        self.current = false;
+        self.ahead.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use super::super::choice::tests::{H200, shape};
+    use super::*;
+
+    unit_test!(sizes_follow_the_shape);
+    fn sizes_follow_the_shape() {
+        let sizes = |n| Sizes::new(&shape(n, 4, 64));
+        assert_eq!((sizes(1).levels, sizes(511).levels, sizes(512).levels), (0, 0, 1));
+        assert_eq!((sizes(8_000_000).cells(), sizes(134_217_728).cells()), (16_384, 32_768));
+        assert_eq!((sizes(1).parents(), sizes(134_217_728).parents()), (1, 512));
+    }
+
+    unit_test!(the_default_takes_cells_where_lists_are_short);
+    fn the_default_takes_cells_where_lists_are_short() {
+        let time = |n, d, k| Candidate::<f32>::predicted(&Grid, &shape(n, d, k), H200);
+        assert!(time(10_000_000, 2, 1_000).unwrap() < 500.0);
+        assert!(time(134_217_728, 4, 64).unwrap() < 3_000.0);
+        assert_eq!(time(100_000, 2, 5_000), None);
+        assert_eq!(Candidate::<f64>::predicted(&Grid, &FitShape { float64: true, ..shape(10_000_000, 2, 1_000) }, H200), None);
+    }
+
+    unit_test!(limits_are_errors);
+    fn limits_are_errors() {
+        let error = |shape, gpu| Candidate::<f32>::supports(&Grid, &shape, gpu).err().map(|refusal| refusal.limit);
+        let largest = shape(134_217_728, 4, 64);
+        assert_eq!(error(largest, H200), None);
+        assert!(error(largest, GpuSize { shared: 99 << 10, ..H200 }).unwrap().contains("shared memory"));
+        assert!(error(shape(10, 5, 2), H200).unwrap().contains("at most 4 features"));
+        assert!(error(shape(100_000, 2, 65_537), H200).unwrap().contains("at most 65536 clusters"));
+        assert!(error(FitShape { chunk: 1_000, ..largest }, H200).unwrap().contains("fit on the GPU"));
+    }
+}

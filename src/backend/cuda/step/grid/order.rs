@@ -1,0 +1,195 @@
+//! Puts the rows of a fit in the order of their cells: `kernels/step/cells_tree.cu`, `cells_rows.cu` and `cells_split.cu`.
+
+use super::GridStep;
+use super::sizes::{MOST_BINS, POINTS, SPLIT_ROWS, Sizes};
+use crate::backend::cuda::arguments::{self, CellLabelsArgument, CellRowsArgument, CellSplitArgument, CellTreeArgument};
+use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue};
+use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::shape::THREADS;
+use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
+use crate::backend::cuda::state::State;
+use crate::base::error::Result;
+use crate::base::float::Float;
+
+const SPLIT_THREADS: u32 = 512;
+const TREE_THREADS: u32 = 512;
+const FIND_THREADS: u32 = 1_024;
+
+/// The launches that put the rows in the order of their cells.
+pub struct Order {
+    clear: Launch<CellRowsArgument>,
+    sample: Launch<CellRowsArgument>,
+    tree: Launch<CellTreeArgument>,
+    find: Launch<CellRowsArgument>,
+    places: Launch<CellRowsArgument>,
+    tiles: Launch<CellRowsArgument>,
+    split: Launch<CellSplitArgument>,
+    boxes: Launch<CellRowsArgument>,
+    pub take_labels: Launch<CellLabelsArgument>,
+    pub give_labels: Launch<CellLabelsArgument>,
+}
+
+impl Order {
+    pub fn new<T: Float + Plain>(sizes: &Sizes, half: bool, queue: &Queue) -> Result<Self> {
+        let gpu = &*queue.gpu;
+        let variant = format!("_d{}", sizes.d);
+        let launch = |entry: Entry<CellRowsArgument>, block: Block, most: usize| {
+            Launch::resident(gpu, entry.half_if(half).load(gpu, &variant)?, block, most)
+        };
+        let usual = |entry, threads: usize| launch(entry, Block::of(THREADS), threads.div_ceil(THREADS as usize));
+        let [of_part, of_tree, of_split] = sizes.shared();
+        let labels = |entry: Entry<CellLabelsArgument>| {
+            Launch::resident(gpu, entry.load(gpu, "")?, Block::of(THREADS), sizes.stride().div_ceil(THREADS as usize))
+        };
+        let find = Block { threads: FIND_THREADS, shared: of_tree };
+        let tree = Block { threads: TREE_THREADS, shared: of_part };
+        Ok(Self {
+            clear: usual(arguments::cells_clear::<T>(), sizes.cells())?,
+            sample: usual(arguments::cells_sample::<T>(), POINTS << sizes.top())?
+                .with_blocks((POINTS << sizes.top()) / THREADS as usize),
+            tree: Launch::exactly(arguments::cells_tree().load(gpu, "")?, tree, 1),
+            find: launch(arguments::cells_find::<T>(), find, sizes.n.div_ceil(4 * FIND_THREADS as usize))?,
+            places: launch(arguments::cells_places::<T>(), Block::of(FIND_THREADS), 1)?,
+            tiles: usual(arguments::cells_tiles::<T>(), sizes.tiles())?,
+            split: Launch::resident(
+                gpu,
+                arguments::cells_split::<T>().half_if(half).load(gpu, &variant)?,
+                Block { threads: SPLIT_THREADS, shared: of_split },
+                1,
+            )?,
+            boxes: usual(arguments::cells_boxes::<T>(), sizes.tiles().saturating_mul(32))?,
+            take_labels: labels(arguments::cells_take_labels())?,
+            give_labels: labels(arguments::cells_give_labels())?,
+        })
+    }
+}
+
+impl<T: Float + Plain> GridStep<T> {
+    fn rows_argument(&self, chunk: &Chunk<'_, T>, levels: u32, wanted: usize) -> CellRowsArgument {
+        let Self { sizes, places, grid, .. } = self;
+        CellRowsArgument {
+            rows: chunk.rows.argument(),
+            x: places.x.at(),
+            stride: sizes.stride() as u64,
+            cell_of_row: places.cell_of_row.at(),
+            nodes: grid.nodes.at(),
+            samples: grid.samples.at(),
+            sampled: grid.sampled.at(),
+            counts: grid.counts.at(),
+            starts: grid.starts.at(),
+            next: grid.next.at(),
+            tile_starts: grid.tile_starts.at(),
+            group_starts: grid.group_starts.at(),
+            group_next: grid.group_next.at(),
+            tiles: places.tiles.at(),
+            boxes: grid.boxes.at(),
+            cells: sizes.cells() as u32,
+            levels,
+            wanted: wanted as u32,
+            group_cells: sizes.group_cells() as u32,
+        }
+    }
+
+    /// Makes `levels` levels of the tree below the nodes of level `from`, from some rows.
+    fn grow(&mut self, chunk: &Chunk<'_, T>, state: &State<T>, from: u32, levels: u32) -> Result<()> {
+        if levels == 0 {
+            return Ok(());
+        }
+        self.grid.sampled.fill(0)?;
+        let blocks = 1usize << from;
+        let wanted = (POINTS * blocks).min(self.sizes.n);
+        let tree = CellTreeArgument {
+            samples: self.grid.samples.at(),
+            sampled: self.grid.sampled.at(),
+            nodes: self.grid.nodes.at(),
+            d: self.sizes.d as i32,
+            first: 1 << from,
+            levels,
+            unused: 0,
+        };
+        let sample = self.order.sample.with_blocks(wanted.div_ceil(THREADS as usize));
+        // SAFETY: the buffers have places for the points of every node of the top, and for all nodes.
+        unsafe {
+            state.queue.run(&sample, &self.rows_argument(chunk, from, wanted))?;
+            state.queue.run(&self.order.tree.with_blocks(blocks), &tree)
+        }
+    }
+
+    /// Puts the rows in the order of their cells. No place has a label.
+    pub fn order(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+        let Sizes { levels, .. } = self.sizes;
+        let top = self.sizes.top();
+        self.grow(chunk, state, 0, top)?;
+        self.grow(chunk, state, top, levels - top)?;
+        self.places.row_of_place.fill(0xff)?;
+        self.places.labels.fill(0xff)?;
+        let argument = self.rows_argument(chunk, levels, 0);
+        let Order { clear, find, places, tiles, boxes, .. } = &self.order;
+        // SAFETY: the buffers have a place for each row, also where cells begin at multiples of 4, and for each tile and cell.
+        unsafe {
+            for launch in [clear, find, places, tiles] {
+                state.queue.run(launch, &argument)?;
+            }
+            self.split(&argument, &state.queue)?;
+            state.queue.run(boxes, &argument)
+        }
+    }
+
+    /// Copies the rows to their places: if there are many cells, first to those of their groups.
+    ///
+    /// # Safety
+    /// The rows of the argument are live. Each row has a cell, and the first places of the cells are known.
+    unsafe fn split(&self, rows: &CellRowsArgument, queue: &Queue) -> Result<()> {
+        let Self { sizes, places, between, grid, .. } = self;
+        let first = CellSplitArgument {
+            x: rows.rows.x,
+            stride: rows.rows.stride,
+            rows: 0,
+            cells: places.cell_of_row.at(),
+            to_x: places.x.at(),
+            to_stride: sizes.stride() as u64,
+            to_rows: places.row_of_place.at(),
+            to_cells: 0,
+            w: rows.rows.w,
+            to_w: if sizes.weighted { places.w.at() } else { 0 },
+            next: grid.next.at(),
+            segments: 0,
+            n: rows.rows.n,
+            groups: sizes.groups() as u32,
+            shift: 0,
+            bins: MOST_BINS as u32,
+        };
+        let split = &self.order.split;
+        let blocks = sizes.n.div_ceil(SPLIT_ROWS);
+        if sizes.group_cells() == 1 {
+            // SAFETY: there are as many bins as cells, and a place for each row.
+            return unsafe { queue.run(&split.with_blocks(blocks), &first) };
+        }
+        let by_groups = CellSplitArgument {
+            to_x: between.x.at(),
+            to_stride: padded(sizes.n, ROW_ALIGNMENT) as u64,
+            to_rows: between.rows.at(),
+            to_cells: between.cells.at(),
+            w: 0,
+            to_w: 0,
+            next: grid.group_next.at(),
+            shift: sizes.group_cells().ilog2(),
+            ..first
+        };
+        let by_cells = CellSplitArgument {
+            x: by_groups.to_x,
+            stride: by_groups.to_stride,
+            rows: by_groups.to_rows,
+            cells: by_groups.to_cells,
+            segments: grid.group_starts.at(),
+            bins: sizes.group_cells() as u32,
+            ..first
+        };
+        // SAFETY: the buffers between have a place for each row. The blocks are enough for all groups, each of which may have an
+        // unfilled one.
+        unsafe {
+            queue.run(&split.with_blocks(blocks), &by_groups)?;
+            queue.run(&split.with_blocks(blocks + sizes.groups()), &by_cells)
+        }
+    }
+}

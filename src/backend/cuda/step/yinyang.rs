@@ -1,0 +1,347 @@
+//! Bounds that are carried from iteration to iteration, so that most scores of later iterations need not be computed: `yinyang`.
+//! `kernels/step/bounds_order.cu`, `bounds_carry.cu`, `bounds_rows.cu`, `assign_bounded.cu`, `settle.cu` and `deltas.cu`; the
+//! proofs are in `bounds/yinyang.rs`.
+//!
+//! ```text
+//! once a fit:     groups of centroids that start near each other (`groups.rs`)
+//! after the first iteration:   a copy of the rows in the order of their centroids
+//! an iteration:   how far each centroid has moved; rows whose bounds hold keep their label; other rows get a
+//!                 fresh upper bound; rows whose bounds still do not hold are compared with the groups whose bounds do not hold
+//! ```
+//! The step keeps the centroids of its last launch and measures drifts itself. So it does not matter who sets the centroids. But
+//! if others have changed labels, it begins anew. Bounds have an epoch: after the fit has stopped, launches that are still queued
+//! do nothing, so only the device knows which bounds it has.
+
+mod groups;
+mod sizes;
+
+use self::sizes::{CentroidBuffers, RowBuffers, Sizes};
+use super::deltas::Deltas;
+use super::tiled::{Doubt, PAIRS_THREADS, Settle};
+use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported};
+use crate::backend::cuda::arguments::{
+    self, AssignArgument, BoundedArgument, CarriedArgument, CarriedRowsArgument, MovedRowsArgument, RowsArgument,
+    SettleArgument,
+};
+use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
+use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::shape::THREADS;
+use crate::backend::cuda::shape::{FitShape, GpuSize};
+use crate::backend::cuda::state::State;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
+use crate::bounds::ExpandedTerms;
+use crate::bounds::yinyang::Carry;
+
+/// The most features, clusters and rows: numbers of 30, 16 and 31 bits.
+const MOST_FEATURES: usize = 1 << 20;
+const MOST_CLUSTERS: usize = 1 << 16;
+const MOST_ROWS: usize = 1 << 31;
+/// Rows of a tile, which is a block of `bounds_rows`, and threads of `bounds_starts`.
+const TILE_ROWS: usize = 128;
+const STARTS_THREADS: u32 = 1_024;
+/// Rows that a block of `bounds_carry` and one of `bounds_tighten` take at a time.
+const CARRIED: usize = 2_048;
+const TIGHTENED: usize = 512;
+
+/// The candidate: a row has a lower bound for each group of centroids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Yinyang;
+
+impl<T: Float + Plain> Candidate<T> for Yinyang {
+    fn strategy(&self) -> Strategy {
+        Strategy::Yinyang
+    }
+
+    fn supports(&self, shape: &FitShape, _gpu: GpuSize) -> Supported {
+        let refused = |limit: String, got: String| Err(Refusal { limit, hint: "", got });
+        if shape.d > MOST_FEATURES {
+            return refused(format!("at most {MOST_FEATURES} features"), shape.d.to_string());
+        }
+        if shape.k > MOST_CLUSTERS {
+            return refused(format!("at most {MOST_CLUSTERS} clusters"), shape.k.to_string());
+        }
+        if shape.chunk > MOST_ROWS {
+            return refused(format!("at most {MOST_ROWS} rows"), shape.chunk.to_string());
+        }
+        if shape.chunk < shape.rows {
+            return refused("rows that fit on the GPU".into(), "rows that do not, or a limit that they exceed".into());
+        }
+        Ok(())
+    }
+
+    fn streams(&self) -> bool {
+        false
+    }
+
+    fn copies_rows(&self) -> bool {
+        true
+    }
+
+    fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
+        let sizes = Sizes::new(shape, gpu);
+        let bytes = sum([RowBuffers::bytes(&sizes), CentroidBuffers::<T>::bytes(&sizes), Doubt::bytes(shape.chunk)]);
+        Needs { filter: sizes.filter(), label_arrays: LabelArrays::BeforeAndAfter, bytes }
+    }
+
+    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
+        let sizes = Sizes::new(&fit.shape, fit.queue.gpu.size());
+        Ok(Box::new(YinyangStep::<T>::new(sizes, &fit.shape, fit.queue)?))
+    }
+}
+
+/// The step of one fit.
+struct YinyangStep<T> {
+    sizes: Sizes,
+    rows: RowBuffers,
+    centroids: CentroidBuffers<T>,
+    doubt: Doubt,
+    drifts: Launch<CarriedRowsArgument<T>>,
+    copies: Launch<CarriedArgument>,
+    carry: Launch<CarriedArgument>,
+    tighten: Launch<CarriedRowsArgument<T>>,
+    order: [Launch<CarriedArgument>; 3],
+    move_rows: Launch<MovedRowsArgument>,
+    gather: Launch<CarriedRowsArgument<T>>,
+    assign: Launch<BoundedArgument>,
+    settle: Settle<T>,
+    pairs: Launch<SettleArgument<T>>,
+    deltas: Deltas,
+    /// 2 E_x over the weighted sum of squares.
+    error: f64,
+    /// The epoch of the bounds.
+    epoch: u32,
+    /// Whether a launch has labelled the rows since labels were last changed by others.
+    known: bool,
+    /// Whether the rows are in the order of their centroids.
+    ordered: bool,
+}
+
+impl<T: Float + Plain> YinyangStep<T> {
+    fn new(sizes: Sizes, shape: &FitShape, queue: &Queue) -> Result<Self> {
+        let Sizes { n, d, k, .. } = sizes;
+        let (gpu, half) = (&*queue.gpu, shape.half);
+        let of_rows = |threads: u32| n.div_ceil(threads as usize);
+        let untyped = |entry: Entry<CarriedArgument>, threads: u32, blocks: usize| {
+            Launch::resident(gpu, entry.load(gpu, "")?, Block::of(threads), blocks)
+        };
+        let drifts = arguments::bounds_drifts::<T>().load(gpu, "")?;
+        let tighten = arguments::bounds_tighten::<T>().half_if(half).load(gpu, "")?;
+        let move_rows = arguments::bounds_move::<T>().half_if(half).load(gpu, "")?;
+        let gather = arguments::bounds_rows::<T>().half_if(half).load(gpu, "")?;
+        let assign = arguments::assign_bounded().load(gpu, &sizes.variant())?;
+        let block = Block { threads: sizes.threads(), shared: sizes.partial_sums() };
+        let pairs = arguments::settle_pairs::<T>().half_if(half).load(gpu, "")?;
+        let terms = ExpandedTerms::new(d, sizes.filter().chains, 0);
+        let mut centroids = CentroidBuffers::<T>::allocate(queue, &sizes)?;
+        centroids.largest.fill(0)?;
+        // The first launch compares the centroids with zeros. It computes all scores, whatever comes out.
+        centroids.kept.fill(0)?;
+        centroids.control.fill(0)?;
+        Ok(Self {
+            sizes,
+            rows: RowBuffers::allocate(queue, &sizes)?,
+            centroids,
+            doubt: Doubt::allocate(queue, n)?,
+            drifts: Launch::resident(gpu, drifts, Block::of(THREADS), k.div_ceil(THREADS as usize / 32))?,
+            copies: untyped(arguments::bounds_copies(), THREADS, sizes.k_padded)?,
+            carry: untyped(arguments::bounds_carry(), THREADS, n.div_ceil(CARRIED))?,
+            tighten: Launch::resident(gpu, tighten, Block::of(THREADS), n.div_ceil(TIGHTENED))?,
+            order: [
+                untyped(arguments::bounds_count(), THREADS, of_rows(THREADS))?,
+                untyped(arguments::bounds_starts(), STARTS_THREADS, 1)?,
+                untyped(arguments::bounds_places(), THREADS, of_rows(THREADS))?,
+            ],
+            move_rows: Launch::resident(gpu, move_rows, Block::of(THREADS), of_rows(THREADS))?,
+            gather: Launch::resident(gpu, gather, Block::of(TILE_ROWS as u32), n.div_ceil(TILE_ROWS))?,
+            assign: Launch::resident(gpu, assign, block, n.div_ceil(TILE_ROWS))?,
+            settle: Settle::new([n, d, k], half, queue)?,
+            pairs: Launch::resident(gpu, pairs, Block::of(PAIRS_THREADS), n)?,
+            deltas: Deltas::new::<T>(shape, queue)?,
+            error: Carry::error(terms.unit, terms.balance),
+            epoch: 0,
+            known: false,
+            ordered: false,
+        })
+    }
+
+    /// Writes the places of centroids: with several groups, those of each group side by side.
+    fn place_centroids(&mut self, state: &State<T>) -> Result<()> {
+        let Sizes { d, k, k_padded, .. } = self.sizes;
+        let mut order: Vec<u32> = (0..k_padded as u32).collect();
+        if self.sizes.groups > 1 {
+            groups::order(&mut order[..k], &state.centroids.now.to_vec()?, d, self.sizes.width);
+        }
+        let mut places = vec![0u32; k];
+        for (place, j) in (0u32..).zip(&order[..k]) {
+            places[*j as usize] = place;
+        }
+        self.centroids.order.write(0, &order)?;
+        self.centroids.places.write(0, &places)
+    }
+
+    fn carried(&self, state: &State<T>, assign: &AssignArgument<T>) -> CarriedArgument {
+        let Self { sizes, rows, centroids, .. } = self;
+        let Carry { low, high, underflow, .. } = Carry::new(sizes.d, state.filter.scale().to_f64(), T::IS_F32);
+        let several = sizes.groups > 1;
+        CarriedArgument {
+            control: state.control,
+            own: centroids.control.at(),
+            labels: assign.labels,
+            next: assign.next,
+            row_of_place: if self.ordered { rows.row_of_place.at() } else { 0 },
+            own_labels: rows.own_labels.at(),
+            bounds: rows.bounds.at(),
+            group_bounds: rows.group_bounds.at(),
+            centroids: centroids.moved.at(),
+            groups: centroids.groups_moved.at(),
+            largest: centroids.largest.at(),
+            order: centroids.order.at(),
+            places: centroids.places.at(),
+            doubtful: rows.doubtful.at(),
+            listed: rows.listed.at(),
+            counts: centroids.counts.at(),
+            copies: assign.copies,
+            half_squares: assign.half_squares,
+            own_copies: if several { centroids.copies.at() } else { assign.copies },
+            own_half_squares: if several { centroids.half_squares.at() } else { assign.half_squares },
+            x: rows.x.at(),
+            terms: rows.terms.at(),
+            unions: rows.unions.at(),
+            stride: sizes.stride() as u64,
+            n: sizes.n as u32,
+            k: sizes.k as u32,
+            k_padded: sizes.k_padded as u32,
+            d: sizes.d as u32,
+            group_count: sizes.groups as u32,
+            width: sizes.row_width() as u32,
+            group_size: (sizes.width * sizes.group_tiles) as u32,
+            epoch: self.epoch,
+            low,
+            high,
+            underflow,
+            unused: 0,
+        }
+    }
+}
+
+impl<T: Float + Plain> YinyangStep<T> {
+    /// Puts the rows in the order of their centroids.
+    fn order_rows(&mut self, state: &State<T>, assign: &AssignArgument<T>) -> Result<()> {
+        self.centroids.counts.fill(0)?;
+        self.ordered = true;
+        let carried = self.carried(state, assign);
+        let moved = MovedRowsArgument {
+            rows: assign.rows,
+            row_of_place: carried.row_of_place,
+            x: self.rows.moved.at(),
+            stride: self.sizes.stride() as u64,
+        };
+        // SAFETY: each row has a label below k, because the launch before has labelled all rows. The buffers have a place for
+        // each row.
+        unsafe {
+            for launch in &self.order {
+                state.queue.run(launch, &carried)?;
+            }
+            state.queue.run(&self.move_rows, &moved)
+        }
+    }
+}
+
+impl<T: Float + Plain> Step<T> for YinyangStep<T> {
+    fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+        let anew = !self.known || !self.ordered;
+        let assign = state.assign_argument(chunk, self.doubt.at());
+        if !self.known {
+            self.place_centroids(state)?;
+        } else if !self.ordered {
+            self.order_rows(state, &assign)?;
+        }
+        // Bounds are by place, and groups are new.
+        self.epoch += u32::from(anew);
+        let carried = self.carried(state, &assign);
+        let Sizes { d, .. } = self.sizes;
+        let Carry { grown, tiny, squares, .. } = Carry::new(d, state.filter.scale().to_f64(), T::IS_F32);
+        let rows = CarriedRowsArgument {
+            carried,
+            rows: if self.ordered {
+                RowsArgument { x: self.rows.moved.at(), stride: self.sizes.stride() as u64, ..assign.rows }
+            } else {
+                assign.rows
+            },
+            centroids: assign.centroids,
+            kept: self.centroids.kept.at(),
+            minus_centre: assign.minus_centre,
+            scale: assign.scale,
+            bound: assign.bound,
+            grown,
+            tiny,
+            error: self.error,
+            squares,
+            panel: self.sizes.filter().chains.panel() as i32,
+            unused: 0,
+        };
+        let bounded = BoundedArgument {
+            carried,
+            margins: assign.margins,
+            bound: assign.bound,
+            contested: assign.contested,
+            tiles: self.sizes.tiles() as u32,
+            group_tiles: self.sizes.group_tiles as u32,
+        };
+        let (queue, several) = (&state.queue, self.sizes.groups > 1);
+        // SAFETY: the addresses are those of the state's buffers and of this step's, which have a place for each row, tile of
+        // rows, centroid and group. If bounds are not known, the first kernel says that all rows are compared. All kernels begin
+        // with the wait.
+        unsafe {
+            // Not behind an upload, which is no kernel.
+            if anew {
+                queue.run(&self.drifts, &rows)?;
+            } else {
+                queue.run_behind(&self.drifts, &rows)?;
+            }
+            if several {
+                queue.run_behind(&self.copies, &carried)?;
+            }
+            queue.run_behind(&self.carry, &carried)?;
+            queue.run_behind(&self.tighten, &rows)?;
+            queue.run_behind(&self.gather, &rows)?;
+            queue.run_behind(&self.assign, &bounded)?;
+            self.settle.launch(queue, &assign, state.centroids.now.at())?;
+            queue.run_behind(&self.pairs, &self.settle.argument(&assign, state.centroids.now.at()))?;
+        }
+        self.known = true;
+        self.deltas.launch(chunk, state, None)
+    }
+
+    fn counts_scores(&self) -> bool {
+        true
+    }
+
+    fn forget(&mut self) {
+        (self.known, self.ordered) = (false, false);
+    }
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use super::super::choice::tests::{H200, shape};
+    use super::*;
+
+    unit_test!(limits_are_errors);
+    fn limits_are_errors() {
+        let error = |shape| Candidate::<f32>::supports(&Yinyang, &shape, H200).err().map(|refusal| refusal.limit);
+        let largest = shape(100_000, 40, 65_536);
+        assert_eq!(error(largest), None);
+        assert!(error(shape(100_000, 40, 65_537)).unwrap().contains("at most 65536 clusters"));
+        assert!(error(shape(10, 2_000_000, 2)).unwrap().contains("features"));
+        assert!(error(FitShape { chunk: 1_000, ..largest }).unwrap().contains("fit on the GPU"));
+    }
+
+    unit_test!(a_default_never_takes_it);
+    fn a_default_never_takes_it() {
+        let candidate: &dyn Candidate<f32> = &Yinyang;
+        assert!(candidate.predicted(&shape(1_000_000, 32, 1_000), H200).is_none() && candidate.work().is_none());
+    }
+}

@@ -1,0 +1,198 @@
+//! A model on a device.
+
+use super::Model;
+use crate::backend::answers::{Labels, Predictions};
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::array::{GpuArray, GpuPredictions};
+use crate::backend::select::{self, Choice, Job, Place, Request, Shape, There};
+use crate::base::error::{KMeansError, Result};
+use crate::base::interrupt::Scope;
+use crate::base::parallel::{FloatEnvironment, PoolShare};
+use crate::base::params::Candidates;
+use crate::base::params::Device;
+use crate::base::strategy::Strategy;
+use crate::input::features::{Column, Features};
+use crate::model::predict::{Predictor, Rows};
+
+/// A model whose predictions run on a device. They have the same bits on every device. [`Model::on`] and `KMeansModel::on` make
+/// one at no cost.
+///
+/// [`Device::Cuda`] without a number chooses a GPU at the first call. Later calls stay there, because the model is there.
+/// [`Device::Auto`] chooses again for every call. A call may hold one morsel of many, so `Auto` takes a GPU only if one call is
+/// much work. If the GPU has no memory left, `Auto` falls back to the CPU.
+///
+/// ```
+/// use polars_kmeans::{Device, Features, KMeans};
+///
+/// let x = [0.0f32, 0.1, 9.0, 9.1];
+/// let features = Features::from_columns([&x[..]])?;
+/// let model = KMeans::new(2).seed(1).fit_features(&features, None)?.model;
+/// assert_eq!(model.on(Device::Auto).predict(&features)?, model.predict(&features)?);
+/// # Ok::<(), polars_kmeans::KMeansError>(())
+/// ```
+#[derive(Debug)]
+pub struct DeviceModel<'m, M> {
+    pub(crate) model: &'m M,
+    pub(crate) device: Device,
+    strategy: Strategy,
+}
+
+impl<M> Clone for DeviceModel<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for DeviceModel<'_, M> {}
+
+impl<'m, M> DeviceModel<'m, M> {
+    pub(crate) fn new(model: &'m M, device: Device) -> Self {
+        Self { model, device, strategy: Strategy::Default }
+    }
+
+    /// The kernels that find labels on a GPU: those of tensor cores, or [`Strategy::Tiled`] for float32 products. For tests and
+    /// benches: all give the same labels, and the default chooses.
+    #[doc(hidden)]
+    pub fn strategy(self, strategy: Strategy) -> Self {
+        Self { strategy, ..self }
+    }
+}
+
+impl<T: Predictor> DeviceModel<'_, Model<T>> {
+    /// The device that this many rows would run on, and why.
+    ///
+    /// # Errors
+    /// [`KMeansError::DeviceNotAvailable`] or [`KMeansError::NoMemory`] for a GPU that the caller demanded.
+    pub fn choice(&self, job: Job, rows: usize, weighted: bool) -> Result<Choice> {
+        select::place(self.device.into(), self.shape(job, rows, weighted, false))
+    }
+
+    /// `half`: whether a GPU keeps the rows in 16 bits a value.
+    fn shape(&self, job: Job, rows: usize, weighted: bool, half: bool) -> Shape {
+        Shape {
+            job,
+            rows: rows as u64,
+            features: self.model.d,
+            clusters: self.model.n_clusters(),
+            float64: !T::IS_F32,
+            half,
+            weighted,
+            candidates: Candidates::NONE,
+        }
+    }
+
+    /// The device for these rows. Rows on a GPU are answered there.
+    fn place(&self, job: Job, features: &Features<'_, T>, weighted: bool) -> Result<Place> {
+        let there = features.gpu().map(|ordinal| There { ordinal, in_place: false });
+        let shape = self.shape(job, features.n_rows(), weighted, features.half().is_some());
+        Ok(select::place(Request { there, ..self.device.into() }, shape)?.place)
+    }
+
+    /// As [`Model::predict`].
+    ///
+    /// # Errors
+    /// As [`Model::predict`], and [`DeviceModel::choice`].
+    pub fn predict(&self, features: &Features<'_, T>) -> Result<Labels> {
+        self.run(Job::Labels, features, false, T::labels)
+    }
+
+    /// As [`Model::predict_distances`].
+    ///
+    /// # Errors
+    /// As [`DeviceModel::predict`].
+    pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Predictions> {
+        self.run(Job::Nearest, features, false, T::nearest)
+    }
+
+    /// As [`Model::transform`].
+    ///
+    /// # Errors
+    /// As [`DeviceModel::predict`].
+    pub fn transform(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
+        self.run(Job::Distances, features, false, T::distances)
+    }
+
+    /// As [`Model::score`].
+    ///
+    /// # Errors
+    /// As [`Model::score`], and [`DeviceModel::choice`].
+    pub fn score(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+        if let Some(weights) = weights
+            && weights.len() != features.n_rows()
+        {
+            return Err(KMeansError::LengthMismatch {
+                what: "weights".into(),
+                expected: features.n_rows(),
+                got: weights.len(),
+            });
+        }
+        // Weights that are on a GPU are brought to rows that are elsewhere.
+        let elsewhere = weights.filter(|weights| weights.gpu().is_some() && weights.gpu() != features.gpu());
+        let brought = elsewhere.map(Column::on_host).transpose()?;
+        let weights = brought.as_ref().or(weights);
+        self.run(Job::Score, features, weights.is_some(), |rows| T::inertia(rows, weights)).map(|inertia| -inertia)
+    }
+
+    /// The labels of rows on a GPU, as an array there: -1 for a row with a null or a value that is not finite.
+    ///
+    /// # Errors
+    /// As [`DeviceModel::predict`]. [`KMeansError::InvalidOption`] for rows on the host, and for rows on another GPU than this
+    /// one.
+    #[cfg(feature = "cuda")]
+    pub fn predict_there(&self, features: &Features<'_, T>) -> Result<GpuArray<i32>> {
+        self.run(Job::Labels, features, false, T::labels_on_device)
+    }
+
+    /// As [`DeviceModel::predict_there`], with the distances to the two nearest centroids.
+    ///
+    /// # Errors
+    /// As [`DeviceModel::predict_there`].
+    #[cfg(feature = "cuda")]
+    pub fn predict_distances_there(&self, features: &Features<'_, T>) -> Result<GpuPredictions> {
+        self.run(Job::Nearest, features, false, T::nearest_on_device)
+    }
+
+    /// The distances of rows on a GPU to every centroid, as an array there: `(n, k)`, row-major. NaN for a row with a null or a
+    /// value that is not finite.
+    ///
+    /// # Errors
+    /// As [`DeviceModel::predict_there`].
+    #[cfg(feature = "cuda")]
+    pub fn transform_there(&self, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
+        self.run(Job::Distances, features, false, T::distances_on_device)
+    }
+
+    fn run<R>(
+        &self,
+        job: Job,
+        features: &Features<'_, T>,
+        weighted: bool,
+        work: impl Fn(Rows<'_, '_, T>) -> Result<R>,
+    ) -> Result<R> {
+        let &Self { model, device, strategy } = self;
+        if features.n_features() != model.d {
+            return Err(KMeansError::WidthMismatch { what: "features", expected: model.d, got: features.n_features() });
+        }
+        let _environment = FloatEnvironment::default_rounding();
+        let _share = PoolShare::enter();
+        let _scope = Scope::enter(None);
+        let features = &features.transformed_by(model.row_transform()?);
+        let place = match device {
+            _ if features.gpu().is_some() => self.place(job, features, weighted)?,
+            Device::Cpu => Place::Cpu,
+            // A query engine asks for thousands of morsels per second. To ask the driver each time would take longer than the
+            // work.
+            Device::Cuda(wanted) if let Some(ordinal) = model.is_on(wanted).filter(|_| job != Job::Score) => {
+                Place::Cuda(ordinal)
+            }
+            _ => self.place(job, features, weighted)?,
+        };
+        match work(Rows { model, features, place, strategy }) {
+            // Other programs may have taken the memory since the choice was made.
+            Err(KMeansError::NoMemory { .. }) if device == Device::Auto && place != Place::Cpu && features.gpu().is_none() => {
+                work(Rows { model, features, place: Place::Cpu, strategy })
+            }
+            done => done,
+        }
+    }
+}

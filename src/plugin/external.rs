@@ -1,0 +1,206 @@
+//! Rows that another library has: an array (`__dlpack__` or `__array_interface__`), or a data frame on a GPU
+//! (`__arrow_c_device_array__`). They are read where they are, also on a GPU. On the host, values of 16 bits are widened in a
+//! copy, and so are values that are not aligned.
+
+mod array;
+
+use pyo3::prelude::*;
+
+use self::array::{Array, import, interface};
+#[cfg(feature = "cuda")]
+use super::device_frame::{self, Held};
+use super::dlpack::Imported;
+use super::raise;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::features::{Column, Features};
+#[cfg(feature = "cuda")]
+use crate::input::gpu_table::GpuTable;
+use crate::model::{AnyFeatures, FeatureLayout};
+
+/// What errors call a copy of an array.
+const COPY: &str = "a copy of an array";
+
+/// What keeps the values where they are.
+enum Keeper {
+    Capsule {
+        _imported: Imported,
+    },
+    Object {
+        _object: Py<PyAny>,
+    },
+    #[cfg(feature = "cuda")]
+    Frame {
+        _held: Held,
+    },
+}
+
+/// Neighbouring values on the host, and the rows among them.
+struct Slice {
+    address: usize,
+    len: usize,
+    first: usize,
+    steps: [isize; 2],
+}
+
+enum Values {
+    HostF32(Slice),
+    HostF64(Slice),
+    CopyF32(Vec<f32>),
+    CopyF64(Vec<f64>),
+    #[cfg(feature = "cuda")]
+    GpuF32(GpuTable<f32>),
+    #[cfg(feature = "cuda")]
+    GpuF64(GpuTable<f64>),
+}
+
+/// Rows that another library has, in one of the two float types.
+pub struct ExternalArray {
+    values: Values,
+    shape: [usize; 2],
+    one_dimension: bool,
+    layout: FeatureLayout,
+    _keeper: Keeper,
+}
+
+/// The error for an array that cannot be read.
+fn unreadable(py: Python<'_>, what: &'static str, expected: impl Into<String>, got: impl Into<String>) -> PyErr {
+    raise(py, &KMeansError::InvalidOption { option: what, expected: expected.into(), got: got.into() })
+}
+
+impl ExternalArray {
+    /// The rows of an object. `what` is what errors call it. `wide`: as float64, whatever type they have.
+    pub fn of(object: &Bound<'_, PyAny>, what: &'static str, wide: bool) -> PyResult<Self> {
+        let py = object.py();
+        #[cfg(feature = "cuda")]
+        if object.hasattr("__arrow_c_device_array__")? {
+            return Self::of_frame(object, what, wide);
+        }
+        let (array, keeper) = if object.hasattr("__array_interface__")? {
+            (interface(object, what)?, Keeper::Object { _object: object.clone().unbind() })
+        } else if object.hasattr("__dlpack__")? {
+            let imported = import(object, what)?;
+            let array = Array::of(&imported, what, py)?;
+            (array, Keeper::Capsule { _imported: imported })
+        } else {
+            let got = object.get_type().name()?.to_string();
+            return Err(unreadable(py, what, "an array with `__dlpack__` or `__array_interface__`", got));
+        };
+        let names = (0..array.shape[1]).map(|f| memory::text(format_args!("column_{f}"), "the names of the columns"));
+        let names = memory::try_collected(names, "the names of the columns");
+        let layout = FeatureLayout::Columns(names.map_err(|error| raise(py, &error))?);
+        let values = py.detach(|| array.values(wide)).map_err(|error| raise(py, &error))?;
+        Ok(Self { values, shape: array.shape, one_dimension: array.one_dimension, layout, _keeper: keeper })
+    }
+
+    #[cfg(feature = "cuda")]
+    fn of_frame(object: &Bound<'_, PyAny>, what: &'static str, wide: bool) -> PyResult<Self> {
+        let py = object.py();
+        let frame = device_frame::DeviceFrame::of(object, what)?;
+        let shape = [frame.rows, frame.pieces.len()];
+        let wide = wide || frame.pieces.iter().any(|piece| piece.value_type.is_wide());
+        let (ordinal, pieces) = (frame.ordinal, frame.pieces);
+        // SAFETY: the frame is kept as long as the table, and `DeviceFrame::of` has waited until its values are there. The caller
+        // of the package does not change a frame while a call reads it.
+        let table = unsafe {
+            if wide {
+                GpuTable::new(ordinal, frame.rows, pieces).map(Values::GpuF64)
+            } else {
+                GpuTable::new(ordinal, frame.rows, pieces).map(Values::GpuF32)
+            }
+        };
+        let values = table.map_err(|error| raise(py, &error))?;
+        let layout = FeatureLayout::Columns(frame.names);
+        Ok(Self { values, shape, one_dimension: false, layout, _keeper: Keeper::Frame { _held: frame.held } })
+    }
+
+    /// The number of rows.
+    pub fn n_rows(&self) -> usize {
+        self.shape[0]
+    }
+
+    /// Whether answers for these rows stay on a GPU.
+    #[cfg(feature = "cuda")]
+    pub fn is_on_gpu(&self) -> bool {
+        matches!(&self.values, Values::GpuF32(_) | Values::GpuF64(_))
+    }
+
+    pub fn layout(&self) -> Result<FeatureLayout> {
+        self.layout.copy()
+    }
+
+    /// The rows as features.
+    pub fn features(&self) -> Result<AnyFeatures<'_>> {
+        let d = self.shape[1];
+        let names = self.layout.feature_names(d)?;
+        Ok(match &self.values {
+            Values::HostF32(slice) => AnyFeatures::F32(slice.features(self.shape)?.with_names(names)?),
+            Values::HostF64(slice) => AnyFeatures::F64(slice.features(self.shape)?.with_names(names)?),
+            Values::CopyF32(values) => AnyFeatures::F32(Features::from_rows(values, d)?.with_names(names)?),
+            Values::CopyF64(values) => AnyFeatures::F64(Features::from_rows(values, d)?.with_names(names)?),
+            #[cfg(feature = "cuda")]
+            Values::GpuF32(table) => AnyFeatures::F32(Features::on_gpu(table)?.with_names(names)?),
+            #[cfg(feature = "cuda")]
+            Values::GpuF64(table) => AnyFeatures::F64(Features::on_gpu(table)?.with_names(names)?),
+        })
+    }
+
+    /// The weights of an object, as float64.
+    pub fn weights_of(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Self> {
+        let mut weights = Self::of(object, what, true)?;
+        // A column is of neighbours.
+        if let Values::HostF64(slice) = &weights.values
+            && slice.steps[0] != 1
+        {
+            let copy = slice.values_in_order(weights.shape[0]).map_err(|error| raise(object.py(), &error))?;
+            weights.values = Values::CopyF64(copy);
+        }
+        Ok(weights)
+    }
+
+    /// The rows as weights: an array of one dimension that was read by [`ExternalArray::weights_of`].
+    pub fn weights(&self) -> Result<Column<'_, f64>> {
+        if !self.one_dimension {
+            let got = format!("{} x {}", self.shape[0], self.shape[1]);
+            return Err(KMeansError::InvalidOption { option: "sample_weight", expected: "one dimension".into(), got });
+        }
+        match &self.values {
+            Values::HostF64(slice) => {
+                // SAFETY: as in `Slice::features`.
+                let values = unsafe { slice.values::<f64>() };
+                Ok(Column::from_slice(&values[slice.first.min(values.len())..][..self.shape[0]]))
+            }
+            Values::CopyF64(values) => Ok(Column::from_slice(values)),
+            #[cfg(feature = "cuda")]
+            Values::GpuF64(table) => Column::on_gpu(table),
+            _ => unreachable!("weights are read as neighbouring values of float64"),
+        }
+    }
+}
+
+impl Slice {
+    /// # Safety
+    /// The values are still there, and nobody writes to them.
+    unsafe fn values<T>(&self) -> &[T] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: the caller promises it. The address is aligned: `Array::slice` has checked that.
+        unsafe { std::slice::from_raw_parts(self.address as *const T, self.len) }
+    }
+
+    /// A copy of `n` values in their order.
+    fn values_in_order(&self, n: usize) -> Result<Vec<f64>> {
+        // SAFETY: as in `Slice::features`.
+        let values = unsafe { self.values::<f64>() };
+        memory::collected((0..n).map(|i| values[self.first.wrapping_add_signed(i as isize * self.steps[0])]), COPY)
+    }
+
+    fn features<T: Float>(&self, shape: [usize; 2]) -> Result<Features<'_, T>> {
+        // SAFETY: the keeper of the rows keeps the values. The caller of the package does not write to an array while a call
+        // reads it.
+        let values = unsafe { self.values::<T>() };
+        Features::from_strided(values, self.first, shape, self.steps)
+    }
+}

@@ -1,0 +1,260 @@
+//! One array of another library: where its values are, as it says by DLPack or in `__array_interface__`.
+
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+
+use super::{COPY, Slice, Values, unreadable};
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::Gpu;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+#[cfg(feature = "cuda")]
+use crate::input::gpu_table::{GpuTable, GpuValues, ValueType};
+use crate::plugin::dlpack::{self, Imported};
+#[cfg(feature = "cuda")]
+use crate::plugin::raise;
+
+/// The types of values of arrays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Float16,
+    BFloat16,
+    Float32,
+    Float64,
+}
+
+impl Kind {
+    fn bytes(self) -> usize {
+        match self {
+            Self::Float16 | Self::BFloat16 => 2,
+            Self::Float32 => 4,
+            Self::Float64 => 8,
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(self) -> ValueType {
+        match self {
+            Self::Float16 => ValueType::Float16,
+            Self::BFloat16 => ValueType::BFloat16,
+            Self::Float32 => ValueType::Float32,
+            Self::Float64 => ValueType::Float64,
+        }
+    }
+}
+
+/// An array: where its values are. Value `f` of row `r` is `r * steps[0] + f * steps[1]` bytes after the address.
+pub struct Array {
+    address: usize,
+    kind: Kind,
+    pub shape: [usize; 2],
+    steps: [i64; 2],
+    pub one_dimension: bool,
+    /// `None`: on the host.
+    gpu: Option<u32>,
+}
+
+impl Array {
+    pub fn of(imported: &Imported, what: &'static str, py: Python<'_>) -> PyResult<Self> {
+        let array = imported.describe();
+        let kind = match (array.data_type.code, array.data_type.bits) {
+            (dlpack::FLOAT, 16) => Some(Kind::Float16),
+            (dlpack::BFLOAT, 16) => Some(Kind::BFloat16),
+            (dlpack::FLOAT, 32) => Some(Kind::Float32),
+            (dlpack::FLOAT, 64) => Some(Kind::Float64),
+            _ => None,
+        };
+        let Some(kind) = kind.filter(|_| array.data_type.lanes == 1) else {
+            return Err(wrong_type(py, what, &name_of(array.data_type)));
+        };
+        let gpu = match array.device.device_type {
+            dlpack::CPU | dlpack::CUDA_HOST => None,
+            dlpack::CUDA | dlpack::CUDA_MANAGED => Some(array.device.device_id as u32),
+            other => {
+                return Err(unreadable(py, what, "an array on the CPU or on an NVIDIA GPU", format!("device type {other}")));
+            }
+        };
+        let strides = array.strides.unwrap_or_else(|| dlpack::row_major(&array.shape, 1));
+        let bytes: Vec<i64> = strides.iter().map(|stride| stride.wrapping_mul(kind.bytes() as i64)).collect();
+        Self::new(py, what, array.address, kind, &array.shape, &bytes, gpu)
+    }
+
+    fn new(
+        py: Python<'_>,
+        what: &'static str,
+        address: usize,
+        kind: Kind,
+        shape: &[i64],
+        steps: &[i64],
+        gpu: Option<u32>,
+    ) -> PyResult<Self> {
+        let length = |n: i64| usize::try_from(n).map_err(|_| unreadable(py, what, "lengths of at least 0", n.to_string()));
+        // An array of one dimension is one feature.
+        let (shape, steps, one_dimension) = match (shape, steps) {
+            (&[n], &[step]) => ([length(n)?, 1], [step, kind.bytes() as i64], true),
+            (&[n, d], &[row, column]) => ([length(n)?, length(d)?], [row, column], false),
+            _ => return Err(unreadable(py, what, "one or two dimensions (rows x features)", format!("{}", shape.len()))),
+        };
+        Ok(Self { address, kind, shape, steps, one_dimension, gpu })
+    }
+
+    pub fn values(&self, wide: bool) -> Result<Values> {
+        let wide = wide || self.kind == Kind::Float64;
+        #[cfg(feature = "cuda")]
+        if let Some(ordinal) = self.gpu {
+            return self.on_gpu(ordinal, wide);
+        }
+        if self.gpu.is_some() {
+            return Err(KMeansError::DeviceNotAvailable {
+                requested: "cuda".into(),
+                reason: "this build has no CUDA backend".into(),
+            });
+        }
+        match self.kind {
+            Kind::Float32 if !wide => {
+                self.slice().map_or_else(|| Ok(Values::CopyF32(self.copy()?)), |s| Ok(Values::HostF32(s)))
+            }
+            Kind::Float64 => self.slice().map_or_else(|| Ok(Values::CopyF64(self.copy()?)), |s| Ok(Values::HostF64(s))),
+            _ if wide => Ok(Values::CopyF64(self.copy()?)),
+            _ => Ok(Values::CopyF32(self.copy()?)),
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self, ordinal: u32, wide: bool) -> Result<Values> {
+        let ([n, d], bytes) = (self.shape, self.kind.bytes() as i64);
+        let values = GpuValues {
+            address: self.address as u64,
+            value_type: self.kind.on_gpu(),
+            columns: d,
+            first: 0,
+            row_pitch: self.steps[0] / bytes,
+            column_pitch: self.steps[1] / bytes,
+            validity: None,
+        };
+        // SAFETY: the array is kept as long as the table, and `import` has waited until its values are there. The caller of the
+        // package does not write to an array while a call reads it.
+        unsafe {
+            Ok(if wide {
+                Values::GpuF64(GpuTable::new(ordinal, n, [values])?)
+            } else {
+                Values::GpuF32(GpuTable::new(ordinal, n, [values])?)
+            })
+        }
+    }
+
+    /// The values as they are, if they are aligned, and rows and columns are whole values apart.
+    fn slice(&self) -> Option<Slice> {
+        let bytes = self.kind.bytes() as i64;
+        if self.shape.contains(&0) {
+            return Some(Slice { address: 0, len: 0, first: 0, steps: [1, 1] });
+        }
+        let whole = self.steps.iter().all(|step| step % bytes == 0) && self.address.is_multiple_of(bytes as usize);
+        if !whole {
+            return None;
+        }
+        let steps = self.steps.map(|step| step / bytes);
+        let mut ends = [0i64; 2];
+        for (step, len) in steps.iter().zip(self.shape) {
+            let last = step.checked_mul(len as i64 - 1)?;
+            ends[usize::from(last > 0)] += last;
+        }
+        let address = self.address.checked_add_signed((ends[0] * bytes) as isize)?;
+        let first = ends[0].unsigned_abs() as usize;
+        Some(Slice { address, len: (ends[1] - ends[0] + 1) as usize, first, steps: steps.map(|step| step as isize) })
+    }
+
+    /// A row-major copy of the values in `T`, which holds them exactly.
+    fn copy<T: Float>(&self) -> Result<Vec<T>> {
+        let [n, d] = self.shape;
+        let mut values = memory::with_room(n.saturating_mul(d), COPY)?;
+        for row in 0..n as i64 {
+            for f in 0..d as i64 {
+                let at = self.address.wrapping_add_signed((row * self.steps[0] + f * self.steps[1]) as isize);
+                // SAFETY: the array has this value, of this type. It need not be aligned.
+                let value = unsafe {
+                    match self.kind {
+                        Kind::Float16 => half::f16::from_bits((at as *const u16).read_unaligned()).to_f64(),
+                        Kind::BFloat16 => half::bf16::from_bits((at as *const u16).read_unaligned()).to_f64(),
+                        Kind::Float32 => f64::from((at as *const f32).read_unaligned()),
+                        Kind::Float64 => (at as *const f64).read_unaligned(),
+                    }
+                };
+                values.push(T::from_f64(value));
+            }
+        }
+        Ok(values)
+    }
+}
+
+/// The error for values that are no floats.
+fn wrong_type(py: Python<'_>, what: &'static str, got: &str) -> PyErr {
+    unreadable(py, what, "values of float16, bfloat16, float32 or float64", format!("{got}: convert it first"))
+}
+
+fn name_of(data_type: dlpack::DataType) -> String {
+    let name = match data_type.code {
+        dlpack::INTEGER => "int",
+        1 => "uint",
+        dlpack::FLOAT => "float",
+        dlpack::BFLOAT => "bfloat",
+        5 => "complex",
+        6 => return "bool".into(),
+        _ => "type ",
+    };
+    format!("{name}{}", data_type.bits)
+}
+
+/// Takes an array by DLPack. If it is on a GPU, its values are there when this returns.
+pub fn import(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Imported> {
+    let py = object.py();
+    let refused = |error: PyErr| {
+        // Interrupts pass. Whatever else a library says is the reason why it cannot export its array.
+        if !error.is_instance_of::<PyException>(py) {
+            return error;
+        }
+        unreadable(py, what, "an array that its library exports", format!("{error}"))
+    };
+    let (device_type, device_id): (i32, i32) = match object.getattr("__dlpack_device__") {
+        Ok(device) => device.call0().and_then(|device| device.extract::<(i32, i32)>()).map_err(refused)?,
+        Err(_) => (dlpack::CPU, 0),
+    };
+    if !matches!(device_type, dlpack::CUDA | dlpack::CUDA_MANAGED) {
+        return Imported::of(object, None).map_err(refused);
+    }
+    #[cfg(feature = "cuda")]
+    {
+        let queue = py.detach(|| Gpu::get(device_id as u32).and_then(|gpu| gpu.queue())).map_err(|error| raise(py, &error))?;
+        let imported = Imported::of(object, Some(queue.stream.cu_stream() as usize)).map_err(refused)?;
+        py.detach(|| queue.wait()).map_err(|error| raise(py, &error))?;
+        Ok(imported)
+    }
+    #[cfg(not(feature = "cuda"))]
+    Err(unreadable(py, what, "an array on the CPU, because this build has no CUDA backend", format!("cuda:{device_id}")))
+}
+
+/// An array that describes itself in `__array_interface__`, as those of NumPy do.
+pub fn interface(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Array> {
+    let py = object.py();
+    let interface = object.getattr("__array_interface__")?;
+    let text: String = interface.get_item("typestr")?.extract()?;
+    let native = if cfg!(target_endian = "little") { '<' } else { '>' };
+    let kind = match text.strip_prefix([native, '=', '|']) {
+        Some("f2") => Kind::Float16,
+        Some("f4") => Kind::Float32,
+        Some("f8") => Kind::Float64,
+        _ => return Err(wrong_type(py, what, &object.getattr("dtype").map_or(text.clone(), |dtype| dtype.to_string()))),
+    };
+    let shape: Vec<i64> = interface.get_item("shape")?.extract()?;
+    let data = interface.get_item("data").ok().and_then(|data| data.extract::<(usize, bool)>().ok());
+    let masked = interface.get_item("mask").is_ok_and(|mask| !mask.is_none());
+    let Some((address, _)) = data.filter(|_| !masked) else {
+        return Err(unreadable(py, what, "an array of values in memory", "one without an address, or with a mask"));
+    };
+    let steps = match interface.get_item("strides") {
+        Ok(strides) if !strides.is_none() => strides.extract()?,
+        _ => dlpack::row_major(&shape, kind.bytes() as i64),
+    };
+    Array::new(py, what, address, kind, &shape, &steps, None)
+}

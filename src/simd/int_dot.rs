@@ -1,0 +1,301 @@
+//! Products of quads of bytes, added to 32-bit integers: four times the products of a float32 instruction, or with tiles 32
+//! times. And of pairs of words, numbers of 16 bits: twice the products.
+//!
+//! A lane of 32 bits holds four numbers or two, the lowest bits first. Bytes of rows are from 0 to 255, those of centroids from
+//! -127 to 127, because such are the instructions; in tiles both have signs. Words are from -32,767 to 32,767. Sums wrap around.
+//! So they are exact wherever the result fits.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use super::portable::lanes;
+use super::probe;
+use super::tiles::{self, SIDE};
+use super::{InstructionSet, Portable, Vector};
+
+/// A vector that multiplies quads.
+pub trait Dot: Vector {
+    /// In each lane, the integer `self + x_0 c_0 + x_1 c_1 + x_2 c_2 + x_3 c_3`. The lanes of `x` and `c` are quads of a row and
+    /// of a centroid.
+    ///
+    /// # Safety
+    /// The machine must have the instruction set, and its instruction that multiplies bytes.
+    unsafe fn dot(self, x: Self, c: Self) -> Self;
+    /// The same for pairs of words: `self + x_0 c_0 + x_1 c_1`.
+    ///
+    /// # Safety
+    /// The machine must have the instruction set, and its instruction that multiplies words.
+    unsafe fn dot_words(self, x: Self, c: Self) -> Self;
+}
+
+/// What multiplies quads of bytes or pairs of words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DotUnit {
+    /// AMX: tiles of rows by tiles of centroids.
+    Amx,
+    /// `vpdpbusd` of AVX512-VNNI.
+    Avx512,
+    /// `vpdpbusd` of AVX-VNNI.
+    Avx2,
+    /// `vpdpwssd` of the same two, for words.
+    Avx512Words,
+    Avx2Words,
+    /// All kinds in plain Rust, for tests on machines without such instructions.
+    EmulatedTiles,
+    Emulated,
+    EmulatedWords,
+}
+
+/// Code to compile for each unit. `run` and everything that its hot loops call are `#[inline(always)]`.
+pub trait DotTask {
+    type Output;
+    fn run<V: Dot>(self) -> Self::Output;
+}
+
+impl fmt::Display for DotUnit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Amx => "AMX",
+            Self::Avx512 | Self::Avx512Words => "AVX512-VNNI",
+            Self::Avx2 | Self::Avx2Words => "AVX-VNNI",
+            Self::EmulatedTiles | Self::Emulated | Self::EmulatedWords => "emulated",
+        })
+    }
+}
+
+impl DotUnit {
+    /// The units that are hardware: those for bytes, the fastest first, then those for words.
+    pub const HARDWARE: [Self; 5] = [Self::Amx, Self::Avx512, Self::Avx2, Self::Avx512Words, Self::Avx2Words];
+
+    /// The fastest units of this machine for bytes and for words, if there are some. Tried once.
+    pub fn detect() -> [Option<Self>; 2] {
+        static DETECTED: OnceLock<[Option<DotUnit>; 2]> = OnceLock::new();
+        *DETECTED.get_or_init(|| {
+            let fastest = |words| {
+                let mut units = Self::HARDWARE.into_iter().filter(|unit| unit.is_for_words() == words);
+                units.find(|unit| unit.is_available() && unit.adds_exactly())
+            };
+            [fastest(false), fastest(true)]
+        })
+    }
+
+    /// Whether lanes are pairs of words.
+    pub fn is_for_words(self) -> bool {
+        matches!(self, Self::Avx512Words | Self::Avx2Words | Self::EmulatedWords)
+    }
+
+    /// Whether rows and centroids are multiplied in tiles.
+    pub fn is_tiled(self) -> bool {
+        matches!(self, Self::Amx | Self::EmulatedTiles)
+    }
+
+    /// What is added to the numbers of rows, because the instructions take them without signs.
+    pub fn offset(self) -> u8 {
+        if self.is_for_words() || self.is_tiled() { 0 } else { 128 }
+    }
+
+    /// This unit, or its emulation on a machine without it.
+    pub fn or_emulated(self) -> Self {
+        match self {
+            unit if unit.is_available() => unit,
+            Self::Amx => Self::EmulatedTiles,
+            unit if unit.is_for_words() => Self::EmulatedWords,
+            _ => Self::Emulated,
+        }
+    }
+
+    /// Number of lanes of a copy of `d` features.
+    pub fn lanes(self, d: usize) -> usize {
+        let lanes = d.div_ceil(if self.is_for_words() { 2 } else { 4 });
+        if self.is_tiled() { lanes.next_multiple_of(SIDE) } else { lanes }
+    }
+
+    /// Number of centroids in a table of so many, with those that fill up the last tile.
+    pub fn centroids(self, count: usize) -> usize {
+        if self.is_tiled() { count.next_multiple_of(SIDE) } else { count }
+    }
+
+    /// Whether this machine has the unit.
+    fn is_available(self) -> bool {
+        match self {
+            Self::Emulated | Self::EmulatedTiles | Self::EmulatedWords => true,
+            Self::Amx => tiles::is_amx_available(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 | Self::Avx512Words => {
+                InstructionSet::Avx512.is_available() && std::arch::is_x86_feature_detected!("avx512vnni")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 | Self::Avx2Words => {
+                InstructionSet::Avx2.is_available() && std::arch::is_x86_feature_detected!("avxvnni")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => false,
+        }
+    }
+
+    /// Runs a task compiled for this unit, or the emulation on a machine without it. Tiles are not for tasks: see `Tiles`.
+    #[inline]
+    pub fn run<T: DotTask>(self, task: T) -> T::Output {
+        #[cfg(target_arch = "x86_64")]
+        {
+            // SAFETY: `is_available` found the features that the two functions enable. std caches the answer.
+            unsafe {
+                match self {
+                    Self::Avx512 | Self::Avx512Words if self.is_available() => return x86::run_avx512(task),
+                    Self::Avx2 | Self::Avx2Words if self.is_available() => return x86::run_avx2(task),
+                    _ => {}
+                }
+            }
+        }
+        task.run::<Portable>()
+    }
+
+    /// Tries some thousand sums.
+    fn adds_exactly(self) -> bool {
+        if self.is_tiled() { probe::tiles(self) } else { probe::lanes(self) }
+    }
+}
+
+/// A lane as it lies in a vector.
+#[inline(always)]
+pub fn packed(bytes: [u8; 4]) -> f32 {
+    f32::from_bits(u32::from_le_bytes(bytes))
+}
+
+/// The sum of the products of two pairs of words, and of another sum.
+#[inline(always)]
+pub fn added_words(sum: f32, x: f32, c: f32) -> f32 {
+    let (x, c) = (x.to_bits(), c.to_bits());
+    let product = |i: u32| i32::from((x >> i) as u16 as i16) * i32::from((c >> i) as u16 as i16);
+    f32::from_bits((sum.to_bits() as i32).wrapping_add(product(0)).wrapping_add(product(16)) as u32)
+}
+
+/// The sum of the products of two quads of bytes with signs, and of another sum.
+#[inline(always)]
+pub fn added_signed(sum: f32, x: f32, c: f32) -> f32 {
+    let (x, c) = (x.to_bits().to_le_bytes(), c.to_bits().to_le_bytes());
+    let mut sum = sum.to_bits() as i32;
+    for i in 0..4 {
+        sum = sum.wrapping_add(i32::from(x[i] as i8) * i32::from(c[i] as i8));
+    }
+    f32::from_bits(sum as u32)
+}
+
+/// The sum of the products of a quad of a row and a quad of a centroid, and of another sum.
+#[inline(always)]
+pub fn added(sum: f32, x: f32, c: f32) -> f32 {
+    let (x, c) = (x.to_bits(), c.to_bits());
+    let product = |i: u32| (x >> i & 0xff) as i32 * i32::from((c >> i) as u8 as i8);
+    let products = product(0) + product(8) + product(16) + product(24);
+    f32::from_bits((sum.to_bits() as i32).wrapping_add(products) as u32)
+}
+
+impl Dot for Portable {
+    #[inline(always)]
+    unsafe fn dot(self, x: Self, c: Self) -> Self {
+        Self(lanes!(i in [0.0; 8], added(self.0[i], x.0[i], c.0[i])))
+    }
+    #[inline(always)]
+    unsafe fn dot_words(self, x: Self, c: Self) -> Self {
+        Self(lanes!(i in [0.0; 8], added_words(self.0[i], x.0[i], c.0[i])))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::super::x86::{Avx2, Avx512};
+    use super::{Dot, DotTask};
+
+    /// # Safety
+    /// The machine must have the features named.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,avx2")]
+    pub unsafe fn run_avx512<T: DotTask>(task: T) -> T::Output {
+        task.run::<Avx512>()
+    }
+
+    /// # Safety
+    /// The machine must have the features named.
+    #[target_feature(enable = "avxvnni,avx2,fma")]
+    pub unsafe fn run_avx2<T: DotTask>(task: T) -> T::Output {
+        task.run::<Avx2>()
+    }
+
+    impl Dot for Avx512 {
+        #[inline(always)]
+        unsafe fn dot(self, x: Self, c: Self) -> Self {
+            // SAFETY: reached only through `run_avx512`, which enables the features.
+            unsafe {
+                let (sum, x, c) = (_mm512_castps_si512(self.0), _mm512_castps_si512(x.0), _mm512_castps_si512(c.0));
+                Self(_mm512_castsi512_ps(_mm512_dpbusd_epi32(sum, x, c)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn dot_words(self, x: Self, c: Self) -> Self {
+            // SAFETY: as in `dot`.
+            unsafe {
+                let (sum, x, c) = (_mm512_castps_si512(self.0), _mm512_castps_si512(x.0), _mm512_castps_si512(c.0));
+                Self(_mm512_castsi512_ps(_mm512_dpwssd_epi32(sum, x, c)))
+            }
+        }
+    }
+
+    impl Dot for Avx2 {
+        #[inline(always)]
+        unsafe fn dot(self, x: Self, c: Self) -> Self {
+            // SAFETY: reached only through `run_avx2`, which enables the features.
+            unsafe {
+                let (sum, x, c) = (_mm256_castps_si256(self.0), _mm256_castps_si256(x.0), _mm256_castps_si256(c.0));
+                Self(_mm256_castsi256_ps(_mm256_dpbusd_avx_epi32(sum, x, c)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn dot_words(self, x: Self, c: Self) -> Self {
+            // SAFETY: as in `dot`.
+            unsafe {
+                let (sum, x, c) = (_mm256_castps_si256(self.0), _mm256_castps_si256(x.0), _mm256_castps_si256(c.0));
+                Self(_mm256_castsi256_ps(_mm256_dpwssd_avx_epi32(sum, x, c)))
+            }
+        }
+    }
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use super::*;
+
+    unit_test!(units_add_exactly);
+    fn units_add_exactly() {
+        let emulated = [DotUnit::EmulatedTiles, DotUnit::Emulated, DotUnit::EmulatedWords];
+        for unit in DotUnit::HARDWARE.into_iter().chain(emulated) {
+            assert!(!unit.is_available() || unit.adds_exactly(), "{unit:?}");
+        }
+        let fastest = |words| DotUnit::HARDWARE.into_iter().find(|unit| unit.is_for_words() == words && unit.is_available());
+        assert_eq!(DotUnit::detect(), [fastest(false), fastest(true)]);
+    }
+
+    unit_test!(words_are_added_with_their_signs);
+    fn words_are_added_with_their_signs() {
+        let pair = |[a, b]: [i16; 2]| f32::from_bits(u32::from(b as u16) << 16 | u32::from(a as u16));
+        for (x, c, expected) in [
+            ([32_767, -3], [-32_767, 5], -1_073_676_289 - 15),
+            ([-32_767; 2], [-32_767; 2], 2_147_352_578),
+            ([0, 7], [9, -1], -7),
+        ] {
+            assert_eq!(added_words(f32::from_bits(4), pair(x), pair(c)).to_bits() as i32, 4 + expected);
+        }
+    }
+
+    unit_test!(quads_are_added_with_their_signs);
+    fn quads_are_added_with_their_signs() {
+        let x = packed([255, 0, 1, 200]);
+        for (c, expected) in
+            [([127i8, 5, 0, 0], 32_385), ([-127, 5, 3, -1], -32_385 + 3 - 200), ([0, -127, -127, -127], -25_527)]
+        {
+            let c = packed(c.map(|c| c as u8));
+            assert_eq!(added(f32::from_bits(7), x, c).to_bits() as i32, 7 + expected);
+            assert_eq!(added(f32::from_bits(-9i32 as u32), x, c).to_bits() as i32, -9 + expected);
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Assigns that compare rows only with the centroids near them: labels, sums and history of those that compare all.
+
+use polars_kmeans::backend::cpu::{CpuSession, UseGroups, UseIntDot};
+use polars_kmeans::backend::{Iterate, Joined, Stop};
+use polars_kmeans::base::progress::Watch;
+use polars_kmeans::input::tile::{Part, Selection};
+use polars_kmeans::{Chunk, Column, Engine, Features, Fitted, Init, KMeans, Metric, NullPolicy, Restarts, Scale, Wanted};
+use polars_kmeans::{DotUnit, InstructionSet};
+
+use crate::data::{KINDS, Random, clusters_of, columns, rows, rows_between, some_rows};
+use crate::sessions::Data;
+
+/// Changed rows and shift of each iteration, and centroids; then labels and sizes at the end; and the share of the scores that were computed.
+type Outcome = ((Vec<(u64, u64)>, Vec<u32>, Vec<u64>), f64);
+
+/// How a session looks at its rows, and how they lie.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    groups: UseGroups,
+    int_dot: UseIntDot,
+    set: InstructionSet,
+    threads: usize,
+    row_by_row: bool,
+}
+
+fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
+    let k = start.len() / data.d;
+    let estimator = KMeans::new(k).init(Init::Given(start.iter().map(|c| c.to_f64()).collect())).tol(0.0).max_iter(12);
+    let statistics = data.statistics(&estimator);
+    let columns = columns(&data.x, data.d);
+    let mut part = match look.row_by_row {
+        true => <[_; 1]>::try_from(data.parts(&[0, data.rows()])).unwrap().into_iter().next().unwrap(),
+        // Column by column, in two chunks.
+        false => {
+            let half = data.rows() / 2;
+            let cut = |c: &[T]| [0..half, half..c.len()];
+            let features = columns.iter().map(|c| Column::new(cut(c).map(|range| Chunk::new(&c[range], None).unwrap())));
+            let features = Features::new(features.collect()).unwrap();
+            Part::new(features, data.weights.as_ref().map(|weights| Column::from_slice(weights)))
+        }
+    };
+    // Some rows are left out.
+    if [3, 9, 130].contains(&data.d) {
+        let words = data.rows().div_ceil(64);
+        part.selection =
+            Selection::from_bits((0..words).map(|word| 0x5555_f0f0_ffff_0013u64.rotate_left(word as u32)).collect());
+    }
+    let kept = (0..data.rows()).filter(|&row| part.selection.contains(row)).count();
+    let session = CpuSession::new(part, &statistics, k, look.threads, look.set).unwrap();
+    let session = session.with_groups(look.groups).with_int_dot(look.int_dot);
+    // One session goes on as several would.
+    let mut session = Joined::new(vec![Box::new(session)], &statistics, look.threads).unwrap();
+    let (mut history, mut share) = (Vec::new(), 0.0);
+    // The second time, the session has labels and groups of the first.
+    for limit in [3, 12] {
+        let mut centroids = start.to_vec();
+        session.reset().unwrap();
+        let stop = Stop { changed: 0.0, shift: 0.0 };
+        let advanced = session.advance(&mut centroids, stop, limit, &mut Watch::default()).unwrap();
+        history.extend(advanced.done.iter().map(|done| (done.changed, done.shift.to_bits())));
+        let done = advanced.done.len().max(1) as f64;
+        share = advanced.done.iter().map(|done| done.work_counts.scores.unwrap_or(u64::MAX) as f64).sum::<f64>()
+            / (kept * k) as f64
+            / done;
+        if advanced.assigned.is_none() {
+            session.assign(&centroids, false).unwrap();
+        }
+        history.extend(centroids.iter().map(|c| (0, c.to_f64().to_bits())));
+    }
+    let sizes = session.sizes().unwrap();
+    ((history, session.labels().unwrap(), sizes), share)
+}
+
+fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
+    use InstructionSet::{Avx2, Avx512, Portable};
+    let all = Look {
+        groups: UseGroups::Never,
+        int_dot: UseIntDot::Never,
+        set: InstructionSet::detect(),
+        threads: 0,
+        row_by_row: false,
+    };
+    let (expected, _) = outcome(data, start, all);
+    let check = |look: Look| {
+        let (found, computed) = outcome(data, start, look);
+        let shape = [data.d, start.len() / data.d];
+        assert!(found == expected, "{what}, features and clusters {shape:?}, {}, {look:?}", T::NAME);
+        computed
+    };
+    let mut share = 0.0;
+    for set in [Portable, Avx2, Avx512] {
+        let (threads, row_by_row) = if set == Avx2 { (1, true) } else { (3, false) };
+        for groups in [UseGroups::AlwaysSort, UseGroups::Always] {
+            share = check(Look { groups, set, threads, row_by_row, ..all });
+        }
+    }
+    // Copies in bytes and words, emulated and by the machine's instructions, about one point and about one for each group.
+    let (lanes, words, tiles) = (DotUnit::Avx512, DotUnit::Avx512Words, DotUnit::Amx);
+    for (set, groups, int_dot, row_by_row) in [
+        (Portable, UseGroups::Always, UseIntDot::Always(DotUnit::Emulated), true),
+        (Avx2, UseGroups::Never, UseIntDot::Always(DotUnit::EmulatedTiles), false),
+        (Avx512, UseGroups::Always, UseIntDot::Always(lanes), true),
+        (Avx512, UseGroups::Always, UseIntDot::Always(tiles), true),
+        (Avx512, UseGroups::Always, UseIntDot::Always(lanes), false),
+        (Avx512, UseGroups::Never, UseIntDot::Always(lanes), true),
+        (Avx512, UseGroups::Never, UseIntDot::Always(tiles), true),
+        (Portable, UseGroups::Never, UseIntDot::Always(DotUnit::EmulatedWords), false),
+        (Avx512, UseGroups::Always, UseIntDot::Always(words), true),
+        (Avx512, UseGroups::Never, UseIntDot::Always(words), false),
+        (Avx512, UseGroups::Always, UseIntDot::Twice(lanes), true),
+        (Avx512, UseGroups::Always, UseIntDot::Twice(tiles), false),
+    ] {
+        check(Look { groups, int_dot, set, threads: 2, row_by_row });
+    }
+    share
+}
+
+fn every_kind<T: Engine>() {
+    let random = &mut Random(77);
+    for kind in KINDS {
+        let mut least = f64::INFINITY;
+        for (n, d, k) in [(3_000, 2, 90), (2_500, 3, 31), (1_500, 8, 64), (1_200, 9, 70), (900, 40, 130), (400, 130, 20)] {
+            let x: Vec<T> = rows(kind, n, d, random);
+            let weights: Vec<f64> = (0..n).map(|_| [0.0, 1.0, 2.5][random.below(3)]).collect();
+            let k = clusters_of(kind, d, k);
+            let start: Vec<T> = some_rows(&x, d, k, 3, random).into_iter().map(T::from_f64).collect();
+            let data = Data { x, weights: (n % 500 == 0).then_some(weights), d };
+            let share = check(kind, &data, &start);
+            assert!(share > 0.0 || data.x.is_empty(), "{kind}: {share}");
+            least = least.min(share);
+        }
+        if ["blobs", "tight blobs far apart"].contains(&kind) {
+            assert!(least < 0.3, "{kind}: nothing was left out: {least}");
+        }
+    }
+}
+
+/// Rows of many features: sums of more than one panel, and more clusters than one panel holds.
+#[test]
+fn many_features_and_clusters() {
+    let random = &mut Random(85);
+    for (kind, n, d, k) in [("blobs", 300, 300, 40), ("uniform", 260, 129, 30), ("lattice", 1_500, 12, 1_100)] {
+        let x: Vec<f32> = rows(kind, n, d, random);
+        let k = clusters_of(kind, d, k);
+        let start: Vec<f32> = some_rows(&x, d, k, 3, random).into_iter().map(|c| c as f32).collect();
+        check(kind, &Data { x, weights: None, d }, &start);
+    }
+}
+
+/// The same fit in parts that have too few rows for groups and for integer copies.
+fn compared_with_all(estimator: &KMeans, x: &[f32], d: usize, weights: Option<&[f64]>) -> Fitted<f32> {
+    const ROWS: usize = 3_000;
+    let mut parts = Vec::new();
+    for (i, x) in x.chunks(ROWS * d).enumerate() {
+        let weights = weights.map(|weights| Column::from_slice(&weights[i * ROWS..][..x.len() / d]));
+        parts.push(Part::new(Features::from_rows(x, d).unwrap(), weights));
+    }
+    let fit = estimator.fit_parts(parts, InstructionSet::detect(), Wanted::Labels).unwrap();
+    assert!(fit.model.history().iter().all(|row| row.skipped.is_none()));
+    fit
+}
+
+/// A whole fit decides by itself to compare integer copies first, with groups and without, where the machine multiplies them fast.
+#[test]
+fn whole_fits_of_many_features() {
+    let (n, d, k) = (9_000, 70, 100);
+    for kind in ["blobs", "uniform", "a row far out"] {
+        let x: Vec<f32> = rows(kind, n, d, &mut Random(86));
+        let start = some_rows(&x, d, k, usize::MAX >> 1, &mut Random(87));
+        let usual = KMeans::new(k).init(Init::Given(start)).max_iter(5).device(polars_kmeans::Device::Cpu).threads(2);
+        let columns = columns(&x, d);
+        let by_columns = Features::from_columns(columns.iter().map(|column| &column[..])).unwrap();
+        let expected = compared_with_all(&usual, &x, d, None);
+        for features in [by_columns, Features::from_rows(&x, d).unwrap()] {
+            let found = usual.fit_features(&features, None).unwrap();
+            assert!(found.labels == expected.labels, "{kind}");
+            assert_eq!(found.model.inertia().to_bits(), expected.model.inertia().to_bits(), "{kind}");
+            assert_eq!(found.model.centroids(), expected.model.centroids(), "{kind}");
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_data_float32() {
+    every_kind::<f32>();
+}
+
+#[test]
+fn every_kind_of_data_float64() {
+    every_kind::<f64>();
+}
+
+/// Rows one float beside a tie, far from the origin and at extreme scales.
+#[test]
+fn rows_between_two_centroids() {
+    let random = &mut Random(78);
+    for (d, k) in [(2, 60), (5, 40), (12, 50), (70, 33)] {
+        for (offset, scale) in [(0.0, 1.0), (1e4, 1.0), (0.0, 1e-30), (0.0, 1e15)] {
+            let (x, start) = rows_between([1_000, d, k], offset, scale, random);
+            let start: Vec<f32> = start.into_iter().map(|c| c as f32).collect();
+            check("between", &Data { x, weights: None, d }, &start);
+        }
+    }
+}
+
+/// Rows in a wider table, or every second value of one: neither row by row nor column by column.
+#[test]
+fn strided_rows() {
+    let (n, d, k) = (40_000, 70, 240);
+    let x: Vec<f32> = rows("blobs", n, 2 * d, &mut Random(81));
+    let every_second: Vec<f32> = x.iter().step_by(2).copied().collect();
+    let start = some_rows(&every_second, d, k, usize::MAX >> 1, &mut Random(82));
+    let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(4).device(polars_kmeans::Device::Cpu).threads(2);
+    let fit = |features| estimator.fit_features(&features, None).unwrap();
+    let strided = fit(Features::from_strided(&x, 0, [n, d], [2 * d as isize, 2]).unwrap());
+    let rows = fit(Features::from_rows(&every_second, d).unwrap());
+    assert_eq!((strided.labels, strided.model.inertia().to_bits()), (rows.labels, rows.model.inertia().to_bits()));
+    assert!(strided.model.history().iter().all(|row| row.skipped.is_some_and(|share| share > 0.5)));
+}
+
+/// A whole fit decides by itself: separated clusters are left out, and the history says so.
+#[test]
+fn whole_fits_leave_out_what_is_far() {
+    let (n, d, k) = (20_000, 16, 200);
+    let x: Vec<f32> = rows("blobs", n, d, &mut Random(79));
+    let start = some_rows(&x, d, k, usize::MAX >> 1, &mut Random(80));
+    let features = Features::from_rows(&x, d).unwrap();
+    let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(5).device(polars_kmeans::Device::Cpu).threads(2);
+    let fit = estimator.fit_features(&features, None).unwrap();
+    let skipped: Vec<f64> = fit.model.history().iter().filter_map(|row| row.skipped).collect();
+    assert!(skipped.len() == 5 && skipped.iter().all(|share| *share > 0.7), "{skipped:?}");
+    for (row, label) in x.chunks_exact(d).zip(&fit.labels).step_by(7) {
+        let nearest = polars_kmeans::exact::reference::nearest(row, fit.model.centroids());
+        assert_eq!(*label, nearest.label);
+    }
+}
+
+/// Whole fits beside those that compare rows with all centroids: directions, scaled columns, weights, rows that are left out, and
+/// two restarts.
+#[test]
+fn every_kind_of_fit() {
+    let (n, d, k) = (24_000, 12, 150);
+    let mut random = Random(83);
+    let x: Vec<f32> = rows("blobs", n, d, &mut random);
+    let with_holes: Vec<f32> = x.iter().enumerate().map(|(i, x)| if i % 997 == 0 { f32::NAN } else { *x }).collect();
+    let weights: Vec<f64> = (0..n).map(|_| [0.0, 1.0, 2.5][random.below(3)]).collect();
+    let start = || Init::Given(some_rows(&x, d, k, usize::MAX >> 1, &mut Random(84)));
+    let usual = || KMeans::new(k).init(start()).max_iter(6).device(polars_kmeans::Device::Cpu).threads(2);
+    let kinds = [
+        ("directions", usual().metric(Metric::Cosine), &x, false),
+        ("scaled", usual().scale(Scale::Standard), &x, false),
+        ("weights", usual(), &x, true),
+        ("rows that are left out", usual().null_policy(NullPolicy::Skip), &with_holes, false),
+        ("restarts", usual().init(Init::Random).n_init(Restarts::Count(2)).seed(5), &x, true),
+    ];
+    for (what, estimator, x, weighted) in kinds {
+        let columns = columns(x, d);
+        let by_columns = Features::from_columns(columns.iter().map(|column| &column[..])).unwrap();
+        let weights = weighted.then_some(&weights[..]);
+        let expected = compared_with_all(&estimator, x, d, weights);
+        for features in [by_columns, Features::from_rows(x, d).unwrap()] {
+            let found = estimator.fit_features(&features, weights.map(Column::from_slice).as_ref()).unwrap();
+            assert!(found.labels == expected.labels, "{what}");
+            assert_eq!(found.model.inertia().to_bits(), expected.model.inertia().to_bits(), "{what}");
+            let skipped = found.model.history().iter().filter_map(|row| row.skipped).fold(0.0, f64::max);
+            assert!(skipped > 0.5, "{what}: {skipped}");
+        }
+    }
+}
+
+/// The columns of 9 to 64 features are read where they lie, in float64 all of up to 64. Tasks end within a block of rows, or with it.
+fn columns_in_place<T: Engine>() {
+    let random = &mut Random(91);
+    for (n, d, k) in [(2_048, 9, 7), (5_000, 34, 12), (1_111, 64, 20), (1_088, 65, 9), (130, 20, 3), (640, 3, 8)] {
+        for kind in ["blobs", "lattice", "a row far out"] {
+            let x: Vec<T> = rows(kind, n, d, random);
+            let k = clusters_of(kind, d, k);
+            let start = some_rows(&x, d, k, 3, random);
+            let columns = columns(&x, d);
+            let fit = |features: Features<'_, T>, set| {
+                let estimator = KMeans::new(k).init(Init::Given(start.clone())).max_iter(6).device(polars_kmeans::Device::Cpu);
+                let fitted = estimator.threads(2).fit_parts(vec![Part::new(features, None)], set, Wanted::Labels).unwrap();
+                let model = fitted.model;
+                (fitted.labels, model.inertia().to_bits(), model.centroids().to_vec(), model.sizes().to_vec())
+            };
+            let expected = fit(Features::from_rows(&x, d).unwrap(), InstructionSet::Portable);
+            for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {
+                let by_columns = Features::from_columns(columns.iter().map(|column| &column[..])).unwrap();
+                assert!(fit(by_columns, set) == expected, "{kind} {n} x {d} x {k} {set}");
+            }
+        }
+    }
+}
+
+#[test]
+fn columns_in_place_float32() {
+    columns_in_place::<f32>();
+}
+
+#[test]
+fn columns_in_place_float64() {
+    columns_in_place::<f64>();
+}
+
+/// A fit says how rows were compared.
+#[test]
+fn fits_say_how_rows_were_compared() {
+    let said = |kind, [n, d, k]: [usize; 3]| {
+        let x: Vec<f32> = rows(kind, n, d, &mut Random(92));
+        let start = some_rows(&x, d, k, usize::MAX >> 1, &mut Random(93));
+        let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(3).device(polars_kmeans::Device::Cpu);
+        estimator.fit_features(&Features::from_rows(&x, d).unwrap(), None).unwrap().method.unwrap().to_string()
+    };
+    let near = said("blobs", [40_000, 3, 300]);
+    assert!(near.starts_with("rows lie in ") && near.contains(" % of the distances in a sample"), "{near}");
+    let few = said("blobs", [40, 3, 5]);
+    assert!(few.starts_with("rows are compared with all centroids, because there are few rows or few clusters; "), "{few}");
+    let uniform = said("uniform", [9_000, 20, 40]);
+    assert!(uniform.starts_with("rows are compared with all centroids, because groups of rows would leave "), "{uniform}");
+}
