@@ -49,8 +49,8 @@ mv $(PACKAGE).unfinished $(PACKAGE)
 $(BIN)/python -c "import site; open(site.getsitepackages()[0] + '/polars_kmeans.pth', 'w').write('$(CURDIR)/python')"
 endef
 
+# Tests need more features of some dependencies. Without a test here, cargo would compile these dependencies a second time.
 .PHONY: build
-# Tests need more features of some dependencies. So a test is named here too: else cargo would compile these dependencies anew.
 build: $(VENV)/ready ## Build the package under test into the virtual environment
 	cargo build --features $(FEATURES) --lib --test unit
 	$(install)
@@ -84,7 +84,7 @@ examples-python: build ## Run every Python example
 test: lint test-rust examples-rust test-python test-oldest docs ## What every change must pass, and CI runs
 
 .PHONY: test-all
-test-all: test lint-all test-neon test-oldest-all test-wheel ## What a release must pass: every set of features, long attacks
+test-all: test lint-all test-neon test-oldest-all test-wheel ## What a release must pass: every set of features, NEON, the wheel
 
 .PHONY: lint
 lint: $(VENV)/ready ## Formatting, clippy with all features and with none, ruff
@@ -136,7 +136,7 @@ $(OLDEST)/ready: Makefile
 	$(OLDEST)/bin/pip install --quiet "polars==$(OLDEST_POLARS)" "pytest>=8" "numpy>=2"
 	touch $@
 
-# A few tests that meet Polars in many ways, and all that need no other package.
+# The tests of expressions and groups meet most of Polars. `make test-all` adds the others that need no other package.
 OLDEST_TESTS := $(addprefix tests/python/test_,expressions.py groups.py)
 .PHONY: test-oldest
 test-oldest: build $(OLDEST)/ready ## Test the Python package with the oldest Polars that it works with

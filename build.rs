@@ -12,9 +12,11 @@
 //!     copy both to OUT_DIR/NAME.fatbin, OUT_DIR/NAME.report
 //! OUT_DIR/kernels.rs                 KERNELS: (name, bytes) of all of them. ARCHITECTURES: what they are for
 //! ```
-//! POLARS_KMEANS_CUDA_ARCHS says what kernels are for: "all", for a wheel to share; "native", the default: the GPUs of this machine, or
-//! none; or a list such as "90a,100". Each profile and feature set has its own OUT_DIR, but all share the cache. So `make test` compiles a kernel once, not six
-//! times. The build needs no GPU, driver or CUDA toolkit.
+//! POLARS_KMEANS_CUDA_ARCHS says what kernels are for. "native", the default: the GPUs of this machine, or none. "all": a wheel to
+//! share. Or a list such as "90a,100".
+//!
+//! Each profile and feature set has its own OUT_DIR, but all share the cache. So a kernel is compiled once. The build needs no GPU,
+//! driver or CUDA toolkit.
 
 #[path = "build/arguments.rs"]
 mod arguments;
@@ -33,8 +35,9 @@ use std::process::{Command, exit};
 use std::sync::Mutex;
 use std::{env, fs, thread};
 
-/// `POLARS_KMEANS_CUDA_ARCHS=all`, for a wheel to share: machine code for each generation, and PTX for later ones. Machine code also runs on later minor versions of its major
-/// version (86 can run code for 80, but less well). 90a is an exception: its `wgmma` and `setmaxnreg` exist on 9.0 only.
+/// What `POLARS_KMEANS_CUDA_ARCHS=all` means: machine code for each generation, and PTX for later ones. Machine code also runs on
+/// later minor versions of its major version (86 can run code for 80, but less well). 90a is an exception: its `wgmma` and
+/// `setmaxnreg` exist on 9.0 only.
 const ARCHITECTURES: &str = "80+ptx,86,89,90a,100,120";
 
 /// The kernels write every operation that reaches a result with an explicit rounding. These flags keep the compiler from

@@ -204,6 +204,7 @@ impl KMeansModel {
     }
 
     /// The same model, marked as fitted to computed features or not.
+    #[cfg(feature = "arrow")]
     pub(crate) fn with_computed(self, computed: bool) -> Self {
         Self { computed, ..self }
     }
