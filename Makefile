@@ -13,8 +13,8 @@ export CARGO_TARGET_DIR
 # Kernels are compiled once for all builds. They are compiled only for Hopper, where they are checked, and for the GPUs of this
 # machine. A wheel for others holds kernels for all GPUs, which takes several times as long to compile.
 export POLARS_KMEANS_KERNEL_CACHE ?= $(CARGO_TARGET_DIR)/kernels
-GPUS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -xE '8.|1..' | sort -u)
-export POLARS_KMEANS_CUDA_ARCHS ?= 90a$(if $(GPUS),$(shell printf ',%s' $(GPUS)))
+export POLARS_KMEANS_CUDA_ARCHS ?= 90a,native
+GPUS := $(shell nvidia-smi --list-gpus 2>/dev/null)
 export VIRTUAL_ENV := $(abspath $(VENV))
 # Tests, examples, benches and the package under test share these features and one profile. So the library is compiled once.
 FEATURES := python,arrow,cuda,parts,papers,bench,tests,polars/fmt,polars/partition_by

@@ -13,7 +13,7 @@
 //! OUT_DIR/kernels.rs                 KERNELS: (name, bytes) of all of them. ARCHITECTURES: what they are for
 //! ```
 //! POLARS_KMEANS_CUDA_ARCHS says what kernels are for. "native", the default: the GPUs of this machine, or none. "all": a wheel to
-//! share. Or a list such as "90a,100".
+//! share. Or a list such as "90a,100" or "90a,native".
 //!
 //! Each profile and feature set has its own OUT_DIR, but all share the cache. So a kernel is compiled once. The build needs no GPU,
 //! driver or CUDA toolkit.
@@ -69,7 +69,7 @@ fn main() {
     }
     println!("cargo::rerun-if-changed=kernels");
     // CUDA_HOME, PATH and the like are left out on purpose: a build stays valid when another shell finds another copy of nvcc.
-    for name in ["NVCC", "POLARS_KMEANS_CUDA_ARCHS", "POLARS_KMEANS_CUDA_FLAGS", "POLARS_KMEANS_KERNEL_CACHE"] {
+    for name in ["NVCC", "DOCS_RS", "POLARS_KMEANS_CUDA_ARCHS", "POLARS_KMEANS_CUDA_FLAGS", "POLARS_KMEANS_KERNEL_CACHE"] {
         println!("cargo::rerun-if-env-changed={name}");
     }
     if let Err(message) = build() {
@@ -98,12 +98,7 @@ fn build() -> Result<()> {
     write(&out.join("arguments.rs"), &kernel_arguments.rust()?)?;
 
     let Some(nvcc) = nvcc_of_target()? else { return write_table(&out, &[], "") };
-    let wanted = env::var("POLARS_KMEANS_CUDA_ARCHS").unwrap_or_else(|_| "native".into());
-    let wanted = match wanted.as_str() {
-        "all" => ARCHITECTURES.into(),
-        "native" => native(),
-        _ => wanted,
-    };
+    let wanted = named_architectures(&env::var("POLARS_KMEANS_CUDA_ARCHS").unwrap_or_else(|_| "native".into()));
     if wanted.is_empty() {
         println!(
             "cargo::warning=built without CUDA kernels: no GPU of compute capability 8.0 or newer was found here. \
@@ -138,6 +133,24 @@ fn build() -> Result<()> {
         }
     }
     write_table(&out, &modules, &wanted)
+}
+
+/// A list of architectures in which "all" and "native" are replaced by what they mean, each architecture once.
+fn named_architectures(wanted: &str) -> String {
+    let mut names = Vec::new();
+    for item in wanted.split(',').map(str::trim) {
+        let meant = match item {
+            "all" => ARCHITECTURES.into(),
+            "native" => native(),
+            _ => item.into(),
+        };
+        for name in meant.split(',').filter(|name| !name.is_empty()) {
+            if !names.iter().any(|other| other == name) {
+                names.push(name.to_owned());
+            }
+        }
+    }
+    names.join(",")
 }
 
 /// The GPUs of this machine, as `POLARS_KMEANS_CUDA_ARCHS` names them. Empty where there is none.
