@@ -113,7 +113,7 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wan
     let ties = by_values.then(|| Arc::new(AtomicBool::new(false)));
     let statistics = gather_by::<T>(&mut RemotePasses(&link), &Params { k: common.k, ..params.clone() });
     let fit = statistics.and_then(|statistics| {
-        let statistics = Statistics { ties: ties.clone(), ..statistics };
+        let statistics = Arc::new(Statistics { ties: ties.clone(), ..statistics });
         match fit_with_statistics::<T>(&link, &statistics, &params, &mut watch) {
             Err(KMeansError::TooFewDistinct { .. }) if later && by_values => {
                 Err(not_sorted("with too_few=\"fewer\", whose clusters are in the order of the rows"))
@@ -140,7 +140,7 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wan
 
 fn fit_with_statistics<T: Float>(
     link: &Link<'_>,
-    statistics: &Statistics,
+    statistics: &Arc<Statistics>,
     params: &Params,
     watch: &mut Watch<'_>,
 ) -> Result<Fitted<T>> {

@@ -5,7 +5,6 @@
 //! begin   what is known about all rows comes  -> a session over the kept rows
 //! ```
 
-#[cfg(feature = "cuda")]
 use std::sync::Arc;
 
 use super::by_values;
@@ -125,7 +124,7 @@ fn started_on_cpu<T: Engine>(feed: &mut Feed, parts: &mut [Part<'_, T>; 1], star
             feed.reply(Err(refused("facts about other columns".into())));
             continue;
         }
-        let statistics = Statistics::from(known);
+        let statistics = Arc::new(Statistics::from(known));
         match CpuSession::new(part, &statistics, k, start.threads, set) {
             Ok(mut session) => answer_session(feed, &mut session, &parts[0], statistics.weights, [k, start.threads]),
             Err(error) => feed.reply(Err(error)),
@@ -157,7 +156,7 @@ fn started_on_gpu<T: Engine>(
             feed.reply(Err(refused("facts about other columns".into())));
             continue;
         }
-        let statistics = Statistics::from(known);
+        let statistics = Arc::new(Statistics::from(known));
         let mut estimator = KMeans::new(k);
         if !starting.is_empty() {
             estimator = estimator.init(Init::Given(starting));

@@ -3,6 +3,7 @@
 //! A fit stops when nothing changes any more. Here a session goes on for a fixed number of iterations, and then repeats the last
 //! one: in such a pass no row changes. So passes over different data can be compared at an equal share of changed rows.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::backend::cpu::CpuSession;
@@ -129,7 +130,7 @@ fn in_session<T: Float, R>(estimator: &KMeans, features: &Features<'_, T>, then:
     let mut parts = vec![Part::new(features.clone(), None)];
     match choice.place {
         Place::Cpu => {
-            let statistics = gather(&mut parts, &params)?;
+            let statistics = Arc::new(gather(&mut parts, &params)?);
             let set = InstructionSet::detect();
             let mut session = CpuSession::new(parts.remove(0), &statistics, params.k, execution.threads, set)?;
             then(&mut session, &start, &statistics)
@@ -138,7 +139,7 @@ fn in_session<T: Float, R>(estimator: &KMeans, features: &Features<'_, T>, then:
         Place::Cuda(ordinal) => {
             let queue = cuda::Gpu::get(ordinal)?.queue()?.within(choice.room);
             let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
-            let statistics = gather_by(&mut passes, &params)?;
+            let statistics = Arc::new(gather_by(&mut passes, &params)?);
             let Some(chunks) = passes.into_chunks() else { unreachable!("rows are prepared") };
             let (strategy, more) = (choice.strategy, choice.more_copies);
             let mut session = cuda::CudaSession::new(chunks, &parts, &statistics, &params, strategy, more, None)?;

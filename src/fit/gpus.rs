@@ -34,7 +34,7 @@ pub(super) fn with_sessions<T: Float, R>(
     let shares = queues.iter().zip(&choice.shares).zip(&counts);
     let shares = shares.map(|((queue, share), parts)| (queue.clone(), share.chunking, *parts));
     let mut passes = SeveralPasses::new(shares, &mut parts)?;
-    let statistics = Statistics { ties, ..gather_by(&mut passes, common)? };
+    let statistics = Arc::new(Statistics { ties, ..gather_by(&mut passes, common)? });
     let chunks = passes.into_chunks()?;
     // All rows of a share may have been left out.
     let used = chunks.iter().zip(&queues).filter(|(chunks, _)| chunks.is_some()).map(|(_, queue)| queue.clone());

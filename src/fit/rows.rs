@@ -220,7 +220,7 @@ fn with_sessions<T: Float, R>(
     let mut found = memory::with_room(each.len(), "the fits")?;
     match choice.place {
         Place::Cpu => {
-            let statistics = Statistics { ties, ..gather(&mut parts, common)? };
+            let statistics = Arc::new(Statistics { ties, ..gather(&mut parts, common)? });
             for params in each {
                 let mut fit = || {
                     enough(params, statistics.n_positive)?;
@@ -242,7 +242,7 @@ fn with_sessions<T: Float, R>(
         Place::Cuda(ordinal) => {
             let queue = cuda::Gpu::get(ordinal)?.queue()?.within(choice.room);
             let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
-            let statistics = Statistics { ties, ..gather_by(&mut passes, common)? };
+            let statistics = Arc::new(Statistics { ties, ..gather_by(&mut passes, common)? });
             let Some(chunks) = passes.into_chunks().map(Arc::new) else { unreachable!("rows are prepared") };
             for params in each {
                 let mut fit = || {

@@ -1,5 +1,7 @@
 //! A few rows as a session of their own: candidates, or a sample.
 
+use std::sync::Arc;
+
 use crate::backend::Draws;
 use crate::backend::cpu::CpuSession;
 use crate::base::error::{KMeansError, Result};
@@ -16,7 +18,7 @@ use crate::statistics::Statistics;
 pub struct Table<T> {
     values: Vec<T>,
     weights: Option<Vec<f64>>,
-    pub statistics: Statistics,
+    pub statistics: Arc<Statistics>,
 }
 
 /// The scales of the integers of a table.
@@ -44,7 +46,7 @@ impl<T: Float> Table<T> {
             ties: None,
             weights: facts.weights,
         };
-        Ok(Self { values, weights, statistics })
+        Ok(Self { values, weights, statistics: Arc::new(statistics) })
     }
 
     /// Calls `work` with a session over the rows: where those of `near` are, or on the CPU.
