@@ -12,7 +12,7 @@ use crate::exact::fixed::power_of_two;
 use crate::input::tile::{Part, Tile};
 use crate::statistics::given::Given;
 use crate::statistics::passes::Passes;
-use crate::statistics::tiles::{Visit, for_each_tile, merge_columns};
+use crate::statistics::tiles::{Visit, learn};
 use crate::statistics::variance::variances;
 use crate::statistics::{check_column_magnitudes, survey_rows};
 
@@ -118,8 +118,7 @@ pub type DigitCounts = [u64; VALUES];
 /// For both prefixes of each column: how many values of kept rows whose key begins with the prefix have each digit at `shift`.
 /// Rows are on the host.
 pub fn digits<T: Float>(parts: &[Part<'_, T>], prefixes: &[[u64; 2]], shift: u32, threads: usize) -> Result<Vec<DigitCounts>> {
-    let counts = for_each_tile(parts, threads, &CountDigits { prefixes, shift })?;
-    Ok(merge_columns(counts, |a, b| a.iter_mut().zip(b).for_each(|(a, b)| *a += b)))
+    learn(parts, threads, &CountDigits { prefixes, shift })
 }
 
 /// The search for the key of one rank.

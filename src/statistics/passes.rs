@@ -30,6 +30,57 @@ pub trait Passes<T: Float> {
     fn variance_sums(&mut self, moments: &[Moments]) -> Result<Vec<[i128; 2]>>;
 }
 
+/// What is learnt about some rows. It is merged with what is learnt about other rows, in any order.
+pub trait Merge {
+    fn merge(&mut self, other: &Self);
+}
+
+/// Counts and sums of integers add up.
+macro_rules! add_up {
+    ($($integer:ty),*) => {$(
+        impl Merge for $integer {
+            fn merge(&mut self, other: &Self) {
+                *self += other;
+            }
+        }
+    )*};
+}
+
+add_up!(u64, i128);
+
+/// Whether any row is so.
+impl Merge for bool {
+    fn merge(&mut self, other: &Self) {
+        *self |= other;
+    }
+}
+
+impl<M: Merge> Merge for [M] {
+    fn merge(&mut self, other: &Self) {
+        self.iter_mut().zip(other).for_each(|(all, one)| all.merge(one));
+    }
+}
+
+impl<M: Merge, const N: usize> Merge for [M; N] {
+    fn merge(&mut self, other: &Self) {
+        self.as_mut_slice().merge(other.as_slice());
+    }
+}
+
+impl<M: Merge> Merge for Vec<M> {
+    fn merge(&mut self, other: &Self) {
+        self.as_mut_slice().merge(other.as_slice());
+    }
+}
+
+/// What is learnt about all rows. `None` if nothing is.
+pub fn merged<M: Merge>(learnt: impl IntoIterator<Item = M>) -> Option<M> {
+    learnt.into_iter().reduce(|mut all, one| {
+        all.merge(&one);
+        all
+    })
+}
+
 /// Parts in this process's memory.
 pub struct HostPasses<'p, 'a, T> {
     parts: &'p mut [Part<'a, T>],

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::passes::Passes;
 use super::survey::Extent;
-use super::tiles::{Visit, for_each_tile, load_positive, merge_columns};
+use super::tiles::{Visit, learn, load_positive};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -50,8 +50,7 @@ pub fn count_small<T: Float>(
     weights: Option<WeightScale>,
     threads: usize,
 ) -> Result<Vec<Counts>> {
-    let pass = CountSmall { largest, weighted, weights };
-    Ok(merge_columns(for_each_tile(parts, threads, &pass)?, |a, b| a.iter_mut().zip(b).for_each(|(a, b)| *a += b)))
+    learn(parts, threads, &CountSmall { largest, weighted, weights })
 }
 
 /// Pass 3.

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::given::BadCounts;
-use super::tiles::{TILE, Visit, for_each_tile, load_positive, merge_columns};
+use super::passes::{Merge, merged};
+use super::tiles::{TILE, Visit, for_each_tile, learn, load_positive};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -30,13 +31,6 @@ pub struct Extent {
 impl Extent {
     pub const EMPTY: Self = Self { low: f64::INFINITY, high: f64::NEG_INFINITY, largest: 0.0, smallest: f64::INFINITY };
 
-    pub fn merge(&mut self, other: &Self) {
-        self.low = self.low.min(other.low);
-        self.high = self.high.max(other.high);
-        self.largest = self.largest.max(other.largest);
-        self.smallest = self.smallest.min(other.smallest);
-    }
-
     /// Adds values, each times its weight if there are weights. The loops run over lanes so that they vectorise.
     #[inline(always)]
     fn add<T: Float>(&mut self, values: &[T], weights: Option<&[f64]>) {
@@ -62,6 +56,16 @@ impl Extent {
         for i in 0..LANES {
             self.merge(&lanes.extent(i));
         }
+    }
+}
+
+impl Merge for Extent {
+    #[inline(always)]
+    fn merge(&mut self, other: &Self) {
+        self.low = self.low.min(other.low);
+        self.high = self.high.max(other.high);
+        self.largest = self.largest.max(other.largest);
+        self.smallest = self.smallest.min(other.smallest);
     }
 }
 
@@ -128,8 +132,15 @@ impl Survey {
         })
     }
 
-    pub fn merge(&mut self, other: &Self) {
-        self.columns.iter_mut().zip(&other.columns).for_each(|(a, b)| a.merge(b));
+    /// The survey of the rows of all these surveys.
+    pub fn of_all(surveys: impl IntoIterator<Item = Self>, d: usize) -> Result<Self> {
+        merged(surveys).map_or_else(|| Self::empty(d), Ok)
+    }
+}
+
+impl Merge for Survey {
+    fn merge(&mut self, other: &Self) {
+        self.columns.merge(&other.columns);
         self.largest = self.largest.max(other.largest);
         self.largest_weight = self.largest_weight.max(other.largest_weight);
         self.smallest_weight = self.smallest_weight.min(other.smallest_weight);
@@ -143,12 +154,8 @@ impl Survey {
 /// Pass 1 over parts.
 pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Result<Survey> {
     let d = parts[0].features.n_features();
-    let merged = for_each_tile(parts, threads, &SurveyPass { d })?.into_iter().map(|(survey, _)| survey);
-    let merged = merged.reduce(|mut all, other| {
-        all.merge(&other);
-        all
-    });
-    let mut survey = merged.map_or_else(|| Survey::empty(d), Ok)?;
+    let learnt = for_each_tile(parts, threads, &SurveyPass { d })?;
+    let mut survey = Survey::of_all(learnt.into_iter().map(|(survey, _)| survey), d)?;
     survey.largest = survey.columns.iter().fold(survey.largest, |m, column| m.max(column.largest));
     Ok(survey)
 }
@@ -241,7 +248,7 @@ pub fn check_weight_range([smallest, largest]: [f64; 2], positive: u64, below: i
 
 /// Counts the positive weights of kept rows that are below a bound.
 pub fn weights_below<T: Float>(parts: &[Part<'_, T>], bound: f64, threads: usize) -> Result<u64> {
-    Ok(for_each_tile(&on_host(parts)?, threads, &WeightsBelow(bound))?.into_iter().sum())
+    learn(&on_host(parts)?, threads, &WeightsBelow(bound))
 }
 
 /// Counts the weights below a bound.
@@ -326,8 +333,7 @@ fn finite_rows<T: Float>(part: &Part<'_, T>, threads: usize) -> Result<Selection
 
 /// Pass 2 over parts: extents of `fl(w^ * x)`.
 pub fn weighted_extents<T: Float>(parts: &[Part<'_, T>], weights: Option<WeightScale>, threads: usize) -> Result<Vec<Extent>> {
-    let pass = WeightedExtents { d: parts[0].features.n_features(), weights };
-    Ok(merge_columns(for_each_tile(parts, threads, &pass)?, Extent::merge))
+    learn(parts, threads, &WeightedExtents { d: parts[0].features.n_features(), weights })
 }
 
 /// Pass 2.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::passes::{Merge, merged};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -33,6 +34,14 @@ pub trait Visit<T>: Sync {
 /// Visits every tile of every part in parallel. Returns what the workers learnt.
 pub fn for_each_tile<T: Float, V: Visit<T>>(parts: &[Part<'_, T>], threads: usize, visit: &V) -> Result<Vec<V::Learnt>> {
     for_each_tile_by(InstructionSet::detect(), parts, threads, visit)
+}
+
+/// As [`for_each_tile`]. Merges what the workers learnt.
+pub fn learn<T: Float, V: Visit<T>>(parts: &[Part<'_, T>], threads: usize, visit: &V) -> Result<V::Learnt>
+where
+    V::Learnt: Merge,
+{
+    merged(for_each_tile(parts, threads, visit)?).map_or_else(|| visit.nothing(), Ok)
 }
 
 /// As [`for_each_tile`], with this instruction set.
@@ -94,17 +103,6 @@ impl<T: Float, V: Visit<T>> Task for VisitRows<'_, '_, T, V> {
 pub fn load_positive<T: Float>(tile: &mut Tile<T>, part: &Part<'_, T>, weights: Option<WeightScale>, range: Range<usize>) {
     tile.load(part, weights, range);
     tile.drop_weightless();
-}
-
-/// Merges the workers' results for each column.
-pub fn merge_columns<C>(workers: Vec<Vec<C>>, merge: impl Fn(&mut C, &C)) -> Vec<C> {
-    workers
-        .into_iter()
-        .reduce(|mut all, other| {
-            all.iter_mut().zip(&other).for_each(|(a, b)| merge(a, b));
-            all
-        })
-        .unwrap_or_default()
 }
 
 #[cfg(feature = "tests")]

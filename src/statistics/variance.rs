@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::passes::Passes;
-use super::tiles::{Visit, for_each_tile, load_positive, merge_columns};
+use super::tiles::{Visit, learn, load_positive};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -57,10 +57,7 @@ pub fn sums<T: Float>(
     weights: Option<WeightScale>,
     threads: usize,
 ) -> Result<Vec<[i128; 2]>> {
-    Ok(merge_columns(for_each_tile(parts, threads, &SumMoments { moments, weights })?, |a, b| {
-        a[0] += b[0];
-        a[1] += b[1];
-    }))
+    learn(parts, threads, &SumMoments { moments, weights })
 }
 
 /// Pass 4.
