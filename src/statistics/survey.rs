@@ -10,7 +10,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
 use crate::exact::fixed::power_of_two;
-use crate::input::tile::{Part, Selection, Tile, WeightScale, on_host};
+use crate::input::tile::{Part, Piece, Selection, Tile, WeightScale, on_host, pieces};
 
 /// Number of independent accumulators. They let loops vectorise.
 const LANES: usize = 16;
@@ -219,17 +219,11 @@ impl<T: Float> Visit<T> for SurveyPass {
 /// The first negative weight in a row that has only finite values, and the number of this row.
 pub fn negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Result<Option<(u64, f64)>> {
     let mut tile = Tile::new(parts[0].features.n_features(), TILE)?;
-    let parts = &on_host(parts)?;
-    let mut first = 0;
-    for part in parts {
-        let n = part.features.n_rows();
-        for start in (0..n).step_by(TILE) {
-            tile.load_checked(part, start..(start + TILE).min(n));
-            if let Some((row, got)) = tile.first_negative_weight() {
-                return Ok(Some((first + (start + row) as u64, got)));
-            }
+    for Piece { part, rows, first } in pieces(&on_host(parts)?, TILE) {
+        tile.load_checked(part, rows);
+        if let Some((row, got)) = tile.first_negative_weight() {
+            return Ok(Some(((first + row) as u64, got)));
         }
-        first += n as u64;
     }
     Ok(None)
 }
@@ -276,26 +270,23 @@ pub fn bad_counts<T: Float>(parts: &[Part<'_, T>]) -> Result<Vec<BadCounts>> {
     let mut counts = memory::zeroed::<BadCounts>(d + 1, WHAT)?;
     let mut tile = Tile::<T>::new(d, TILE)?;
     let mut nulls = memory::zeroed::<bool>((d + 1) * TILE, WHAT)?;
-    for part in parts {
-        let (n, raw) = (part.features.n_rows(), part.features.transformed_by(None));
-        for start in (0..n).step_by(TILE) {
-            let range = start..(start + TILE).min(n);
-            nulls.fill(false);
-            raw.copy_tile(range.clone(), TILE, &mut tile.x);
-            raw.for_each_null(range.clone(), |f, i| nulls[f * TILE + i] = true);
-            if let Some(weights) = &part.weights {
-                weights.copy(range.clone(), &mut tile.weights);
-                weights.for_each_null(range.clone(), |i| nulls[d * TILE + i] = true);
-            }
-            for (f, count) in counts.iter_mut().enumerate() {
-                for i in 0..range.len() {
-                    let value = if f < d { tile.x[f * TILE + i].to_f64() } else { tile.weights[i] };
-                    match value {
-                        _ if nulls[f * TILE + i] => count[0] += 1,
-                        v if v.is_nan() => count[1] += 1,
-                        v if v.is_infinite() => count[2] += 1,
-                        _ => {}
-                    }
+    for Piece { part, rows, .. } in pieces(parts, TILE) {
+        let raw = part.features.transformed_by(None);
+        nulls.fill(false);
+        raw.copy_tile(rows.clone(), TILE, &mut tile.x);
+        raw.for_each_null(rows.clone(), |f, i| nulls[f * TILE + i] = true);
+        if let Some(weights) = &part.weights {
+            weights.copy(rows.clone(), &mut tile.weights);
+            weights.for_each_null(rows.clone(), |i| nulls[d * TILE + i] = true);
+        }
+        for (f, count) in counts.iter_mut().enumerate() {
+            for i in 0..rows.len() {
+                let value = if f < d { tile.x[f * TILE + i].to_f64() } else { tile.weights[i] };
+                match value {
+                    _ if nulls[f * TILE + i] => count[0] += 1,
+                    v if v.is_nan() => count[1] += 1,
+                    v if v.is_infinite() => count[2] += 1,
+                    _ => {}
                 }
             }
         }
