@@ -12,7 +12,7 @@ use crate::exact::fixed::power_of_two;
 use crate::input::tile::{Part, Tile};
 use crate::statistics::given::Given;
 use crate::statistics::passes::Passes;
-use crate::statistics::tiles::{Visit, learn};
+use crate::statistics::tiles::Visit;
 use crate::statistics::variance::variances;
 use crate::statistics::{check_column_magnitudes, survey_rows};
 
@@ -115,12 +115,6 @@ fn order_statistics<T: Float>(given: &dyn Given, ranks: [u64; 2], threads: usize
 /// How many values have each digit.
 pub type DigitCounts = [u64; VALUES];
 
-/// For both prefixes of each column: how many values of kept rows whose key begins with the prefix have each digit at `shift`.
-/// Rows are on the host.
-pub fn digits<T: Float>(parts: &[Part<'_, T>], prefixes: &[[u64; 2]], shift: u32, threads: usize) -> Result<Vec<DigitCounts>> {
-    learn(parts, threads, &CountDigits { prefixes, shift })
-}
-
 /// The search for the key of one rank.
 #[derive(Debug, Clone, Copy)]
 struct Search {
@@ -143,9 +137,9 @@ impl Search {
 }
 
 /// Counts, for both searches of each column, the digit at `shift` of the values with the prefix.
-struct CountDigits<'p> {
-    prefixes: &'p [[u64; 2]],
-    shift: u32,
+pub(super) struct CountDigits<'p> {
+    pub prefixes: &'p [[u64; 2]],
+    pub shift: u32,
 }
 
 impl<T: Float> Visit<T> for CountDigits<'_> {

@@ -1,9 +1,10 @@
 //! The passes over the rows that preparation needs, and their implementation for rows in this process's memory.
 
 use super::given::{Given, HostRows};
-use super::quanta::{self, Counts};
-use super::survey::{self, Extent, Survey};
-use super::variance::{self, Moments};
+use super::quanta::{CountSmall, Counts};
+use super::survey::{Extent, Survey, WeightedExtents, select_finite, survey};
+use super::tiles::learn;
+use super::variance::{Moments, SumMoments};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::input::tile::{Part, WeightScale};
@@ -100,11 +101,11 @@ impl<T: Float> Passes<T> for HostPasses<'_, '_, T> {
     }
 
     fn survey(&mut self) -> Result<Survey> {
-        survey::survey(self.parts, self.threads)
+        survey(self.parts, self.threads)
     }
 
     fn skip_bad(&mut self, survey: Survey) -> Result<Survey> {
-        survey::select_finite(self.parts, self.threads)?;
+        select_finite(self.parts, self.threads)?;
         Ok(survey)
     }
 
@@ -115,14 +116,14 @@ impl<T: Float> Passes<T> for HostPasses<'_, '_, T> {
     }
 
     fn weighted_extents(&mut self) -> Result<Vec<Extent>> {
-        survey::weighted_extents(self.parts, self.weights, self.threads)
+        learn(self.parts, self.threads, &WeightedExtents { d: self.parts[0].features.n_features(), weights: self.weights })
     }
 
     fn count_small(&mut self, largest: &[Option<f64>], weighted: bool) -> Result<Vec<Counts>> {
-        quanta::count_small(self.parts, largest, weighted, self.weights, self.threads)
+        learn(self.parts, self.threads, &CountSmall { largest, weighted, weights: self.weights })
     }
 
     fn variance_sums(&mut self, moments: &[Moments]) -> Result<Vec<[i128; 2]>> {
-        variance::sums(self.parts, moments, self.weights, self.threads)
+        learn(self.parts, self.threads, &SumMoments { moments, weights: self.weights })
     }
 }

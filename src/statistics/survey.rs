@@ -2,15 +2,14 @@
 
 use std::ops::Range;
 
-use super::given::BadCounts;
 use super::passes::{Merge, merged};
-use super::tiles::{TILE, Visit, for_each_tile, learn, load_positive};
+use super::tiles::{TILE, Visit, for_each_tile, load_positive};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
 use crate::exact::fixed::power_of_two;
-use crate::input::tile::{Part, Piece, Selection, Tile, WeightScale, on_host, pieces};
+use crate::input::tile::{Part, Selection, Tile, WeightScale};
 
 /// Number of independent accumulators. They let loops vectorise.
 const LANES: usize = 16;
@@ -216,18 +215,6 @@ impl<T: Float> Visit<T> for SurveyPass {
     }
 }
 
-/// The first negative weight in a row that has only finite values, and the number of this row.
-pub fn negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Result<Option<(u64, f64)>> {
-    let mut tile = Tile::new(parts[0].features.n_features(), TILE)?;
-    for Piece { part, rows, first } in pieces(&on_host(parts)?, TILE) {
-        tile.load_checked(part, rows);
-        if let Some((row, got)) = tile.first_negative_weight() {
-            return Ok(Some(((first + row) as u64, got)));
-        }
-    }
-    Ok(None)
-}
-
 /// Refuses weights if more than one in 1,000 is below 2^-43 of the largest. `w^` keeps 53 bits below the largest weight, so such
 /// small weights would keep fewer than ten bits. `smallest` and `largest` are taken over the `positive` positive weights of kept
 /// rows. `below` counts the weights below a bound.
@@ -240,13 +227,8 @@ pub fn check_weight_range([smallest, largest]: [f64; 2], positive: u64, below: i
     if small * 1000 > positive { Err(KMeansError::WeightRangeTooWide { largest, small, positive }) } else { Ok(()) }
 }
 
-/// Counts the positive weights of kept rows that are below a bound.
-pub fn weights_below<T: Float>(parts: &[Part<'_, T>], bound: f64, threads: usize) -> Result<u64> {
-    learn(&on_host(parts)?, threads, &WeightsBelow(bound))
-}
-
 /// Counts the weights below a bound.
-struct WeightsBelow(f64);
+pub(super) struct WeightsBelow(pub f64);
 
 impl<T: Float> Visit<T> for WeightsBelow {
     type Learnt = u64;
@@ -260,38 +242,6 @@ impl<T: Float> Visit<T> for WeightsBelow {
         load_positive(tile, part, None, range);
         *count += tile.weights[..tile.rows].iter().filter(|w| **w < self.0).count() as u64;
     }
-}
-
-/// The bad values of each column as the caller gave it, then those of the weights.
-pub fn bad_counts<T: Float>(parts: &[Part<'_, T>]) -> Result<Vec<BadCounts>> {
-    const WHAT: &str = "the counts of nulls";
-    let parts = &on_host(parts)?[..];
-    let d = parts[0].features.n_features();
-    let mut counts = memory::zeroed::<BadCounts>(d + 1, WHAT)?;
-    let mut tile = Tile::<T>::new(d, TILE)?;
-    let mut nulls = memory::zeroed::<bool>((d + 1) * TILE, WHAT)?;
-    for Piece { part, rows, .. } in pieces(parts, TILE) {
-        let raw = part.features.transformed_by(None);
-        nulls.fill(false);
-        raw.copy_tile(rows.clone(), TILE, &mut tile.x);
-        raw.for_each_null(rows.clone(), |f, i| nulls[f * TILE + i] = true);
-        if let Some(weights) = &part.weights {
-            weights.copy(rows.clone(), &mut tile.weights);
-            weights.for_each_null(rows.clone(), |i| nulls[d * TILE + i] = true);
-        }
-        for (f, count) in counts.iter_mut().enumerate() {
-            for i in 0..rows.len() {
-                let value = if f < d { tile.x[f * TILE + i].to_f64() } else { tile.weights[i] };
-                match value {
-                    _ if nulls[f * TILE + i] => count[0] += 1,
-                    v if v.is_nan() => count[1] += 1,
-                    v if v.is_infinite() => count[2] += 1,
-                    _ => {}
-                }
-            }
-        }
-    }
-    Ok(counts)
 }
 
 /// In every part, selects the rows that have only finite values and no nulls.
@@ -320,11 +270,6 @@ fn finite_rows<T: Float>(part: &Part<'_, T>, threads: usize) -> Result<Selection
         }
     })?;
     Ok(Selection::from_bits(bits))
-}
-
-/// Pass 2 over parts: extents of `fl(w^ * x)`.
-pub fn weighted_extents<T: Float>(parts: &[Part<'_, T>], weights: Option<WeightScale>, threads: usize) -> Result<Vec<Extent>> {
-    learn(parts, threads, &WeightedExtents { d: parts[0].features.n_features(), weights })
 }
 
 /// Pass 2.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::passes::Passes;
-use super::tiles::{Visit, learn, load_positive};
+use super::tiles::{Visit, load_positive};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -48,16 +48,6 @@ pub fn variances<T: Float>(passes: &mut dyn Passes<T>, lows: &[f64], highs: &[f6
         (m2 - m1 * m1).max(0.0)
     };
     memory::collected(sums.into_iter().zip(&moments).map(variance), VARIANCE)
-}
-
-/// Pass 4 over parts.
-pub fn sums<T: Float>(
-    parts: &[Part<'_, T>],
-    moments: &[Moments],
-    weights: Option<WeightScale>,
-    threads: usize,
-) -> Result<Vec<[i128; 2]>> {
-    learn(parts, threads, &SumMoments { moments, weights })
 }
 
 /// Pass 4.
