@@ -151,12 +151,12 @@ fn fits<T: Float>(
             }
             fit_or_fewer(&prepared, &Params { k, ..params.clone() }, &mut watch)
         };
-        clusters.iter().map(fit).collect::<Vec<_>>()
+        memory::collected(clusters.iter().map(fit), "the fits")
     };
     // Where the order of the values only decides ties, rows are fitted as given until their order matters.
     if order::only_decides_ties(&params) {
         let ties = Arc::new(AtomicBool::new(false));
-        let fits = fit_each(LocalRows::new(parts.clone(), &choice, &common, set, Some(ties.clone()))?);
+        let fits = fit_each(LocalRows::new(parts.clone(), &choice, &common, set, Some(ties.clone()))?)?;
         // Distinct rows in place of centroids are in the order of the rows.
         let fewer = params.output.too_few == TooFew::Fewer
             && fits.iter().any(|fit| matches!(fit, Err(KMeansError::TooFewDistinct { .. })));
@@ -169,7 +169,7 @@ fn fits<T: Float>(
         Some(arranged) => vec![arranged.part(&parts[0].features)?],
         None => parts.clone(),
     };
-    let fits = fit_each(LocalRows::new(rows, &choice, &common, set, None)?);
+    let fits = fit_each(LocalRows::new(rows, &choice, &common, set, None)?)?;
     Ok(match &arranged {
         Some(arranged) => fits.into_iter().map(|fit| arranged.as_given(fit?)).collect(),
         None => fits,
