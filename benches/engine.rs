@@ -5,6 +5,7 @@
 //! difference is shown as update. `predictions` times the passes of a fitted model on the same shapes. `orders` times fits of
 //! rows as given, and of rows that are numbered by their values; `orders cuda` on a GPU.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::data::blobs;
@@ -132,7 +133,7 @@ pub fn main(arguments: Arguments) {
 
         let params = estimator.validate(d).expect("valid");
         let mut parts = vec![Part::new(features.clone(), None)];
-        let statistics = gather(&mut parts, &params).expect("finite");
+        let statistics = Arc::new(gather(&mut parts, &params).expect("finite"));
         let mut session = CpuSession::new(parts.remove(0), &statistics, k, 0, InstructionSet::detect()).expect("memory for it");
         let start: Vec<f32> = start.iter().map(|c| *c as f32).collect();
         let (mut all, mut none) = (Vec::new(), Vec::new());

@@ -6,6 +6,7 @@
 //! threads and layouts have the same hash, too, and runs on another machine with the same mathematical library, which makes the rows.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::Instant;
 
 use polars_kmeans::backend::cpu::{CpuSession, UseGroups, UseIntDot};
@@ -59,7 +60,7 @@ fn run(
     let d = features.n_features();
     let estimator = KMeans::new(start.len() / d).init(Init::Given(start.to_vec())).tol(0.0);
     let mut parts = vec![Part::new(features.clone(), None)];
-    let statistics = gather(&mut parts, &estimator.validate(d).expect("valid")).expect("finite");
+    let statistics = Arc::new(gather(&mut parts, &estimator.validate(d).expect("valid")).expect("finite"));
     let session = CpuSession::new(parts.remove(0), &statistics, start.len() / d, threads, set).expect("memory for it");
     let session = session.with_groups(groups).with_int_dot(int_dot);
     let mut session = Joined::new(vec![Box::new(session)], &statistics, threads).expect("one session");

@@ -1,5 +1,7 @@
 //! What seeding calls: draws of rows, and distances to the centroids taken so far.
 
+use std::sync::Arc;
+
 use super::KeptRows;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -54,7 +56,7 @@ pub trait Draws<T: Float>: KeptRows {
         None
     }
     /// A session over other rows for k centroids, on the same device, if there is room and it pays.
-    fn other_rows<'t>(&self, _part: &Part<'t, T>, _statistics: &'t Statistics, _k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+    fn other_rows<'t>(&self, _part: &Part<'t, T>, _statistics: &Arc<Statistics>, _k: usize) -> Option<Box<dyn Draws<T> + 't>> {
         None
     }
     /// Frees the memory that only seeding needs.

@@ -10,6 +10,7 @@
 //! devices could also add up the words of all of them, and then each could do the same update.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::cpu::Method;
@@ -33,11 +34,11 @@ use crate::statistics::Statistics;
 const SESSIONS: &str = "the list of sessions";
 
 /// Several sessions as one. Row numbers run through all of them.
-pub struct Joined<'a, T, S: ?Sized = dyn Session<T> + 'a> {
+pub struct Joined<T, S: ?Sized> {
     sessions: Vec<Box<S>>,
     /// First row of each session.
     starts: Vec<u64>,
-    statistics: &'a Statistics,
+    statistics: Arc<Statistics>,
     /// The most threads of an update, or 0 for those of the pool.
     threads: usize,
     /// The sums of all sessions, as of the last assign or relocation. None before the first one.
@@ -51,10 +52,10 @@ pub struct Joined<'a, T, S: ?Sized = dyn Session<T> + 'a> {
     rows: PhantomData<T>,
 }
 
-impl<'a, T: Float, S: Session<T> + ?Sized> Joined<'a, T, S> {
+impl<T: Float, S: Session<T> + ?Sized> Joined<T, S> {
     /// Combines these sessions, at least one, in row order. `statistics` was computed from the rows of all of them.
     /// `threads`: the most threads of an update, or 0 for those of the pool.
-    pub fn new(sessions: Vec<Box<S>>, statistics: &'a Statistics, threads: usize) -> Result<Self> {
+    pub fn new(sessions: Vec<Box<S>>, statistics: &Arc<Statistics>, threads: usize) -> Result<Self> {
         let starts = sessions.iter().scan(0, |next, session| {
             let start = *next;
             *next += session.rows();
@@ -64,6 +65,7 @@ impl<'a, T: Float, S: Session<T> + ?Sized> Joined<'a, T, S> {
         let (totals, weights) = (memory::zeroed(sessions.len(), SESSIONS)?, memory::zeroed(sessions.len(), SESSIONS)?);
         // A session on the CPU takes all threads for each of its passes.
         let at_once = sessions.iter().all(|session| session.on_device());
+        let statistics = statistics.clone();
         Ok(Self { sessions, starts, statistics, threads, merged: None, totals, weights, at_once, rows: PhantomData })
     }
 
@@ -137,7 +139,7 @@ fn added(lists: Vec<Vec<u128>>) -> Vec<u128> {
     })
 }
 
-impl<T: Float, S: Session<T> + ?Sized> KeptRows for Joined<'_, T, S> {
+impl<T: Float, S: Session<T> + ?Sized> KeptRows for Joined<T, S> {
     fn rows(&self) -> u64 {
         self.sessions.iter().map(|session| session.rows()).sum()
     }
@@ -151,7 +153,7 @@ impl<T: Float, S: Session<T> + ?Sized> KeptRows for Joined<'_, T, S> {
     }
 }
 
-impl<T: Float, S: Session<T> + ?Sized> Draws<T> for Joined<'_, T, S> {
+impl<T: Float, S: Session<T> + ?Sized> Draws<T> for Joined<T, S> {
     fn row(&self, row: u64) -> Result<Vec<T>> {
         let session = self.session_of(row);
         self.sessions[session].row(row - self.starts[session])
@@ -245,7 +247,7 @@ impl<T: Float, S: Session<T> + ?Sized> Draws<T> for Joined<'_, T, S> {
         self.sessions[0].nearest_of(rows, centroids)
     }
 
-    fn other_rows<'t>(&self, part: &Part<'t, T>, statistics: &'t Statistics, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+    fn other_rows<'t>(&self, part: &Part<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
         self.sessions[0].other_rows(part, statistics, k)
     }
 
@@ -254,7 +256,7 @@ impl<T: Float, S: Session<T> + ?Sized> Draws<T> for Joined<'_, T, S> {
     }
 }
 
-impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
+impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<T, S> {
     fn reset(&mut self) -> Result<()> {
         self.merged = None;
         self.each(|session, _| session.reset()).map(drop)
@@ -275,12 +277,12 @@ impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
-        let (mut done, statistics, threads) = (Vec::new(), self.statistics, self.threads);
+        let (mut done, statistics, threads) = (Vec::new(), self.statistics.clone(), self.threads);
         let mut scratch = update::Scratch::default();
         loop {
             let start = Instant::now();
             let Assigned { changed, work_counts, .. } = self.assign(centroids, false)?;
-            let update::Updated { shift, moved } = update::update(self, centroids, statistics, threads, &mut scratch)?;
+            let update::Updated { shift, moved } = update::update(self, centroids, &statistics, threads, &mut scratch)?;
             let seconds = start.elapsed().as_secs_f64();
             memory::push(&mut done, Iteration { changed, shift, moved, seconds, work_counts }, "the history")?;
             watch.show(changed, shift, None, Some(centroids))?;
@@ -385,13 +387,13 @@ mod tests {
     const ROWS: usize = 900;
 
     /// Calls `work` with three sessions on the CPU that work one after the other, or at the same time.
-    fn with_joined<R>(at_once: bool, work: impl FnOnce(&mut Joined<'_, f64>) -> R) -> R {
+    fn with_joined<R>(at_once: bool, work: impl FnOnce(&mut Joined<f64, dyn Session<f64> + '_>) -> R) -> R {
         let x: Vec<f64> = (0..2 * ROWS).map(|i| ((i * i) % 997) as f64).collect();
         let features = Features::from_rows(&x, 2).unwrap();
         let mut parts: Vec<_> =
             [0, 1, 400, ROWS].windows(2).map(|cut| Part::new(features.slice(cut[0]..cut[1]).unwrap(), None)).collect();
         let estimator = KMeans::new(7);
-        let statistics = gather(&mut parts, &estimator.validate(2).unwrap()).unwrap();
+        let statistics = Arc::new(gather(&mut parts, &estimator.validate(2).unwrap()).unwrap());
         let session = |part| -> Box<dyn Session<f64> + '_> {
             Box::new(CpuSession::new(part, &statistics, 7, 1, InstructionSet::detect()).unwrap())
         };
@@ -403,7 +405,7 @@ mod tests {
 
     unit_test!(sessions_at_the_same_time_give_the_bits_of_one_after_the_other);
     fn sessions_at_the_same_time_give_the_bits_of_one_after_the_other() {
-        let all = |joined: &mut Joined<'_, f64>| {
+        let all = |joined: &mut Joined<f64, dyn Session<f64> + '_>| {
             let scale = joined.statistics.distances;
             joined.start_draws().unwrap();
             let total = joined.take_seeds(&[1.0, 2.0, 3.0, 4.0], scale).unwrap();

@@ -1,7 +1,7 @@
 //! The answering end: a thread that holds the rows of a part, and the requests on their way to it.
 //!
-//! A session borrows its rows and what is known about all rows. So it lives on the stack of a thread of the part, which works
-//! on one request after the other. The functions in `serve.rs` do what the calls ask for.
+//! A session borrows its rows. So it lives on the stack of a thread of the part, which works on one request after the other. The
+//! functions in `serve.rs` do what the calls ask for.
 //!
 //! ```text
 //! request: needs another state than the part is in   -> "lost", and nothing is done

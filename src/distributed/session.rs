@@ -35,7 +35,7 @@ const IN_ORDER: u64 = u64::MAX;
 /// The kept rows of all parts.
 pub struct Remote<'l, 'e, T> {
     link: &'l Link<'e>,
-    statistics: &'l Statistics,
+    statistics: Arc<Statistics>,
     threads: usize,
     d: usize,
     /// The first row of each part, its kept rows, and those of positive weight.
@@ -64,7 +64,7 @@ struct Gains<T> {
 
 impl<'l, 'e, T: Float> Remote<'l, 'e, T> {
     /// A session for the clusters of these parameters.
-    pub fn new(link: &'l Link<'e>, statistics: &'l Statistics, params: &Params) -> Result<Self> {
+    pub fn new(link: &'l Link<'e>, statistics: &Arc<Statistics>, params: &Params) -> Result<Self> {
         let (k, threads) = (params.k, params.execution.threads);
         let began = |reply| match reply {
             Reply::Began { rows, positive } => Some((rows, positive)),
@@ -74,7 +74,7 @@ impl<'l, 'e, T: Float> Remote<'l, 'e, T> {
             Init::Given(centroids) => memory::copied(centroids, PARTS)?,
             _ => Vec::new(),
         };
-        let began = link.ask_all(Call::Begin { known: Known::from(statistics), k, starting }, began)?;
+        let began = link.ask_all(Call::Begin { known: Known::from(&**statistics), k, starting }, began)?;
         let (rows, positive): (Vec<u64>, Vec<u64>) = began.into_iter().unzip();
         if rows.iter().sum::<u64>() != statistics.n || positive.iter().sum::<u64>() != statistics.n_positive {
             return Err(refused("other rows than before".into()));
@@ -87,7 +87,7 @@ impl<'l, 'e, T: Float> Remote<'l, 'e, T> {
         let zeros = || memory::zeroed(rows.len(), PARTS);
         Ok(Self {
             link,
-            statistics,
+            statistics: statistics.clone(),
             threads,
             d,
             starts,
@@ -236,7 +236,7 @@ impl<T: Float> Draws<T> for Remote<'_, '_, T> {
 
     fn draw(&self, target: u128) -> Result<u64> {
         if self.by_values && self.scale.is_none() {
-            let values = by_values::draw(self.link, self.statistics, target)?;
+            let values = by_values::draw(self.link, &self.statistics, target)?;
             *self.drawn.lock().unwrap_or_else(PoisonError::into_inner) = Some((IN_ORDER, values));
             return Ok(IN_ORDER);
         }

@@ -1,5 +1,7 @@
 //! k-means++ that skips rows against one that looks at every row: the same totals, draws and gains, step by step.
 
+use std::sync::Arc;
+
 use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::cpu::CpuSession;
 use polars_kmeans::backend::{Draws, Joined, Session};
@@ -147,7 +149,7 @@ fn check<T: Float>(kind: &str, shape: [usize; 3], weighted: bool, nulls: bool) {
         let cuts = if in_parts { vec![0, n / 30, n] } else { vec![0, n] };
         let mut parts = data.parts(&cuts);
         let statistics = match gather(&mut parts, &params) {
-            Ok(statistics) => statistics,
+            Ok(statistics) => Arc::new(statistics),
             Err(error) => panic!("{kind}, {shape:?}: {error}"),
         };
         let expected =

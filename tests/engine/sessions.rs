@@ -1,5 +1,7 @@
 //! Sessions over some rows, in every way that a fit can hold them.
 
+use std::sync::Arc;
+
 use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::cpu::CpuSession;
 use polars_kmeans::backend::{Joined, Session};
@@ -31,15 +33,15 @@ impl<T: Float> Data<T> {
     }
 
     /// What a fit knows about all rows.
-    pub fn statistics(&self, estimator: &KMeans) -> Statistics {
-        gather(&mut self.parts(&[0, self.rows()]), &estimator.validate(self.d).unwrap()).unwrap()
+    pub fn statistics(&self, estimator: &KMeans) -> Arc<Statistics> {
+        Arc::new(gather(&mut self.parts(&[0, self.rows()]), &estimator.validate(self.d).unwrap()).unwrap())
     }
 }
 
 /// A session on the CPU for each part, joined if there are several.
 pub fn on_cpu<'a, T: Float>(
     data: &'a Data<T>,
-    statistics: &'a Statistics,
+    statistics: &Arc<Statistics>,
     params: &Params<'_>,
     cuts: &[usize],
     set: InstructionSet,
@@ -50,7 +52,7 @@ pub fn on_cpu<'a, T: Float>(
     joined(data.parts(cuts).into_iter().map(session).collect(), statistics)
 }
 
-fn joined<'a, T: Float>(mut sessions: Vec<Box<dyn Session<T> + 'a>>, statistics: &'a Statistics) -> Box<dyn Session<T> + 'a> {
+fn joined<'a, T: Float>(mut sessions: Vec<Box<dyn Session<T> + 'a>>, statistics: &Arc<Statistics>) -> Box<dyn Session<T> + 'a> {
     if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Joined::new(sessions, statistics, 2).unwrap()) }
 }
 
@@ -59,7 +61,7 @@ fn joined<'a, T: Float>(mut sessions: Vec<Box<dyn Session<T> + 'a>>, statistics:
 #[cfg(feature = "cuda")]
 pub fn on_gpu<'a, T: Float>(
     data: &'a Data<T>,
-    statistics: &'a Statistics,
+    statistics: &Arc<Statistics>,
     params: &Params<'_>,
     cuts: &[usize],
     chunk: Option<u64>,
@@ -91,7 +93,7 @@ pub fn on_gpu<'a, T: Float>(
 /// the way is called.
 pub fn every_way<T: Float>(
     data: &Data<T>,
-    statistics: &Statistics,
+    statistics: &Arc<Statistics>,
     estimator: &KMeans,
     mut check: impl FnMut(&str, &mut dyn Session<T>),
 ) {

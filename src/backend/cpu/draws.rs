@@ -44,7 +44,7 @@ impl<T: Float> Draws<T> for CpuSession<'_, T> {
 
     fn draw(&self, target: u128) -> Result<u64> {
         let Some(seeds) = &self.seeds else { unreachable!("draws were started") };
-        Ok(seeds.draw(target, self.statistics) as u64)
+        Ok(seeds.draw(target, &self.statistics) as u64)
     }
 
     fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {

@@ -176,7 +176,7 @@ impl<T: Float> CpuSession<'_, T> {
             }
             step => step?,
         };
-        let (part, statistics, quantiser, set) = (&*part, *statistics, &*quantiser, *set);
+        let (part, statistics, quantiser, set) = (&*part, &**statistics, &*quantiser, *set);
         let rows = labels.len() as f64;
         let mut rest = labels.as_mut_slice();
         let mut kept = kept.iter_mut();

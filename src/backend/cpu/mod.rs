@@ -76,7 +76,7 @@ const INERTIA: &str = "the inertia of the clusters";
 /// The rows of one fit on the CPU.
 pub struct CpuSession<'a, T> {
     part: Part<'a, T>,
-    statistics: &'a Statistics,
+    statistics: Arc<Statistics>,
     quantiser: Quantiser,
     set: InstructionSet,
     k: usize,
@@ -103,7 +103,7 @@ pub struct CpuSession<'a, T> {
 
 impl<'a, T: Float> CpuSession<'a, T> {
     /// A session over one part of the rows. `statistics` was computed from all rows.
-    pub fn new(part: Part<'a, T>, statistics: &'a Statistics, k: usize, threads: usize, set: InstructionSet) -> Result<Self> {
+    pub fn new(part: Part<'a, T>, statistics: &Arc<Statistics>, k: usize, threads: usize, set: InstructionSet) -> Result<Self> {
         let (n, d) = (part.features.n_rows(), part.features.n_features());
         let tile_rows = Assigner::tile_rows(&part.features);
         let small = n.saturating_mul(d).saturating_mul(k) < SMALL_FIT;
@@ -117,7 +117,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let mut session = Self {
             workers: memory::try_collected(workers, "the threads' buffers")?,
             part,
-            statistics,
+            statistics: statistics.clone(),
             quantiser,
             set,
             k,
@@ -303,7 +303,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         for &Move { row, to } in moves {
             let tile = self.load_row(row as usize)?;
             let from = std::mem::replace(&mut self.labels[row as usize], to);
-            let (weights, moved) = (given(&tile.weights, self.statistics), [Moved { row: 0, from, to }]);
+            let (weights, moved) = (given(&tile.weights, &self.statistics), [Moved { row: 0, from, to }]);
             let (deltas, target) = (&mut self.workers[0].deltas, Mutex::new(&mut self.cluster_sums));
             let (quantiser, values) = (&self.quantiser, tile.values());
             self.set.run(MoveRows { deltas, quantiser, values, weights, moved: &moved, target: &target });

@@ -50,7 +50,7 @@ fn by_distance<T: Float>(session: &CpuSession<'_, T>, targets: &[u128]) -> Resul
     let mut sweep = Sweep::new(targets)?;
     for (rows, total) in seeds.ranges() {
         if sweep.is_in(total) {
-            rows.for_each(|row| sweep.visit(row, seeds.weight(row, session.statistics)));
+            rows.for_each(|row| sweep.visit(row, seeds.weight(row, &session.statistics)));
         }
     }
     Ok(sweep.rows())

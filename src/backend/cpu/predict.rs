@@ -65,7 +65,7 @@ pub fn inertia<T: Float>(
     weights: Option<&Column<'_, f64>>,
 ) -> Result<f64> {
     let mut parts = [Part::new(features.clone(), weights.cloned())];
-    let statistics = survey_score(&mut HostPasses::new(&mut parts, 0), centroids, features.n_features(), metric)?;
+    let statistics = Arc::new(survey_score(&mut HostPasses::new(&mut parts, 0), centroids, features.n_features(), metric)?);
     let [part] = parts;
     let mut session = CpuSession::new(part, &statistics, table.k, 0, InstructionSet::detect())?;
     let total = session.label(table)?.iter().sum();

@@ -349,6 +349,8 @@ impl<T: Float> Task for AddUp<'_, T> {
 
 #[cfg(feature = "tests")]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::CpuSession;
     use super::*;
     use crate::backend::Draws;
@@ -368,7 +370,7 @@ mod tests {
         };
         let x: Vec<f32> = (0..ROWS * d).map(|i| value(&mut unit, i / d, i % d) as f32).collect();
         let mut parts = vec![Part::new(Features::from_rows(&x, d).unwrap(), None)];
-        let statistics = gather(&mut parts, &KMeans::new(CLUSTERS).validate(d).unwrap()).unwrap();
+        let statistics = Arc::new(gather(&mut parts, &KMeans::new(CLUSTERS).validate(d).unwrap()).unwrap());
         let mut session = CpuSession::new(parts.remove(0), &statistics, CLUSTERS, 2, InstructionSet::detect()).unwrap();
         let mut total = session.start_draws().unwrap();
         let mut seed: Vec<f32> = x[..d].to_vec();

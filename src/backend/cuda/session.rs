@@ -58,7 +58,7 @@ pub struct CudaSession<'a, T> {
     rows: Arc<Chunks<'a, T>>,
     /// Number of these rows that have a positive weight.
     positive: u64,
-    statistics: &'a Statistics,
+    statistics: Arc<Statistics>,
     state: State<T>,
     step: Box<dyn Step<T> + 'a>,
     update: Update<T>,
@@ -74,8 +74,8 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// the GPUs that exchange their sums, if the fit has several.
     pub fn new(
         rows: impl Into<Arc<Chunks<'a, T>>>,
-        parts: &'a [Part<'a, T>],
-        statistics: &'a Statistics,
+        parts: &[Part<'a, T>],
+        statistics: &Arc<Statistics>,
         params: &Params,
         strategy: Strategy,
         more_copies: bool,
@@ -92,6 +92,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let step = chosen.candidate.make(&Fit { shape, queue: &queue, parts, statistics })?;
         let inertia = InertiaPass::new::<T>(&queue, shape.chunk, shape.k, shape.half)?;
         let positive = positive_rows(&rows)?;
+        let statistics = statistics.clone();
         Ok(Self { rows, positive, statistics, state, step, update, inertia, draws: None, cluster_sums: None })
     }
 

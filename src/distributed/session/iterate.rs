@@ -37,12 +37,12 @@ impl<T: Float> Iterate<T> for Remote<'_, '_, T> {
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
-        let (mut done, statistics, threads) = (Vec::new(), self.statistics, self.threads);
+        let (mut done, statistics, threads) = (Vec::new(), self.statistics.clone(), self.threads);
         let mut scratch = update::Scratch::default();
         loop {
             let start = Instant::now();
             let Assigned { changed, work_counts, .. } = self.assign(centroids, false)?;
-            let update::Updated { shift, moved } = update::update(self, centroids, statistics, threads, &mut scratch)?;
+            let update::Updated { shift, moved } = update::update(self, centroids, &statistics, threads, &mut scratch)?;
             let seconds = start.elapsed().as_secs_f64();
             memory::push(&mut done, Iteration { changed, shift, moved, seconds, work_counts }, "the history")?;
             watch.show(changed, shift, None, Some(centroids))?;

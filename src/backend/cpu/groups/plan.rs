@@ -274,7 +274,7 @@ impl<T: Float> CpuSession<'_, T> {
             UseIntDot::Auto | UseIntDot::Never => None,
             UseIntDot::Always(unit) | UseIntDot::Twice(unit) => Some(unit.or_emulated()),
         };
-        Copies::new(unit?, self.statistics, d)
+        Copies::new(unit?, &self.statistics, d)
     }
 
     /// Whether copies in bytes leave so much doubt that copies in words, with half of the products in an instruction, take less

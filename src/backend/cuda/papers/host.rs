@@ -4,6 +4,7 @@
 //! thread. Here all threads do it, each with its own sums.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::Mutex;
 #[cfg(feature = "bench")]
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,15 +66,15 @@ struct RowRange {
 
 /// The rows in host memory.
 pub struct HostRows<'a, T> {
-    parts: &'a [Part<'a, T>],
-    statistics: &'a Statistics,
+    parts: Vec<Part<'a, T>>,
+    statistics: Arc<Statistics>,
     tasks: Vec<RowRange>,
     /// The labels of the iteration before.
     before: Vec<u32>,
 }
 
 impl<'a, T: Float> HostRows<'a, T> {
-    pub fn new(parts: &'a [Part<'a, T>], statistics: &'a Statistics) -> Result<Self> {
+    pub fn new(parts: &[Part<'a, T>], statistics: &Arc<Statistics>) -> Result<Self> {
         if parts[0].features.gpu().is_some() {
             return Err(KMeansError::InvalidOption {
                 option: "strategy",
@@ -90,7 +91,8 @@ impl<'a, T: Float> HostRows<'a, T> {
                 RowRange { part: i, kept: part.selection.count(physical.clone()), physical }
             }));
         }
-        Ok(Self { parts, statistics, tasks, before: Vec::new() })
+        let parts = memory::collected(parts.iter().cloned(), "a list of the rows")?;
+        Ok(Self { parts, statistics: statistics.clone(), tasks, before: Vec::new() })
     }
 
     /// Sets the labels of the iteration before.
@@ -100,7 +102,7 @@ impl<'a, T: Float> HostRows<'a, T> {
 
     /// The sums of all rows under their labels, and how many rows of positive weight have a new label.
     pub fn add(&mut self, labels: Vec<u32>, k: usize) -> Result<(ClusterSums, u64)> {
-        let (parts, statistics, d) = (self.parts, self.statistics, self.statistics.scales.len());
+        let (parts, statistics, d) = (&self.parts, &self.statistics, self.statistics.scales.len());
         let quantiser = Quantiser::new(&statistics.scales)?;
         let room = (WORKER_MEMORY / k.saturating_mul(d).saturating_mul(16).max(1)).max(1);
         let count = workers_for(0, self.tasks.len()).min(room);

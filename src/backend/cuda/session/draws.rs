@@ -1,5 +1,7 @@
 //! The rows of a fit on a GPU, as seeding sees them.
 
+use std::sync::Arc;
+
 use super::CudaSession;
 use super::other_rows::OtherRows;
 use crate::backend::cuda::device::Plain;
@@ -55,7 +57,7 @@ impl<T: Float + Plain> Draws<T> for CudaSession<'_, T> {
     }
 
     fn start_draws(&mut self) -> Result<u128> {
-        let draws = DeviceDraws::start(&self.rows, self.statistics, self.state.shape.k)?;
+        let draws = DeviceDraws::start(&self.rows, &self.statistics, self.state.shape.k)?;
         Ok(self.draws.insert(draws).total())
     }
 
@@ -102,7 +104,7 @@ impl<T: Float + Plain> Draws<T> for CudaSession<'_, T> {
         nearest_batch::nearest_of(self.rows.queue(), rows, centroids, self.rows.d())
     }
 
-    fn other_rows<'t>(&self, part: &Part<'t, T>, statistics: &'t Statistics, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+    fn other_rows<'t>(&self, part: &Part<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
         OtherRows::if_it_pays(self.rows.queue(), part, statistics, k)
     }
 

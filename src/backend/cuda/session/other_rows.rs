@@ -1,6 +1,8 @@
 //! A few rows beside those of a fit on a GPU, for seeding: the candidates of k-means||, or a sample. The plan of the GPU's memory
 //! does not count them. If there is no room, the CPU has them.
 
+use std::sync::Arc;
+
 use crate::backend::cuda::device::{Buffer, Plain, Queue};
 use crate::backend::cuda::passes::draws::{self, DeviceDraws, positive_rows};
 use crate::backend::cuda::passes::labels::SeedLabels;
@@ -24,7 +26,7 @@ pub struct OtherRows<'t, T> {
     rows: Chunks<'t, T>,
     shape: FitShape,
     positive: u64,
-    statistics: &'t Statistics,
+    statistics: Arc<Statistics>,
     draws: Option<DeviceDraws<T>>,
     /// Nothing: only seeding from rows that stream writes labels.
     labels: Buffer<u8>,
@@ -34,7 +36,7 @@ impl<'t, T: Float + Plain> OtherRows<'t, T> {
     pub fn if_it_pays(
         queue: &Queue,
         part: &Part<'t, T>,
-        statistics: &'t Statistics,
+        statistics: &Arc<Statistics>,
         k: usize,
     ) -> Option<Box<dyn Draws<T> + 't>> {
         let size = part.features.n_rows().saturating_mul(part.features.n_features()).saturating_mul(k);
@@ -42,7 +44,7 @@ impl<'t, T: Float + Plain> OtherRows<'t, T> {
         Some(Box::new(other))
     }
 
-    fn new(queue: &Queue, part: &Part<'t, T>, statistics: &'t Statistics, k: usize) -> Result<Self> {
+    fn new(queue: &Queue, part: &Part<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Result<Self> {
         let mut rows = Chunks::new(queue, std::slice::from_ref(part), None)?;
         if let Some(scale) = statistics.weights {
             rows.round_weights(scale)?;
@@ -51,11 +53,11 @@ impl<'t, T: Float + Plain> OtherRows<'t, T> {
     }
 
     /// These rows, which are all on the GPU. Their weights are `w^`.
-    pub fn of(rows: Chunks<'t, T>, statistics: &'t Statistics, k: usize) -> Result<Self> {
+    pub fn of(rows: Chunks<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Result<Self> {
         let queue = rows.queue().clone();
         let shape = Self::shape([rows.n(), rows.d(), k], statistics.weights.is_some(), rows.half().is_some());
         let (positive, labels) = (positive_rows(&rows)?, queue.alloc(1, "the rows drawn")?);
-        Ok(Self { rows, shape, positive, statistics, draws: None, labels })
+        Ok(Self { rows, shape, positive, statistics: statistics.clone(), draws: None, labels })
     }
 
     fn shape([n, d, k]: [usize; 3], weighted: bool, half: bool) -> FitShape {
@@ -100,7 +102,7 @@ impl<T: Float + Plain> Draws<T> for OtherRows<'_, T> {
     }
 
     fn start_draws(&mut self) -> Result<u128> {
-        let draws = DeviceDraws::start(&self.rows, self.statistics, self.shape.k)?;
+        let draws = DeviceDraws::start(&self.rows, &self.statistics, self.shape.k)?;
         Ok(self.draws.insert(draws).total())
     }
 
@@ -148,7 +150,7 @@ impl<T: Float + Plain> Draws<T> for OtherRows<'_, T> {
         nearest_batch::nearest_of(self.rows.queue(), rows, centroids, self.rows.d())
     }
 
-    fn other_rows<'o>(&self, part: &Part<'o, T>, statistics: &'o Statistics, k: usize) -> Option<Box<dyn Draws<T> + 'o>> {
+    fn other_rows<'o>(&self, part: &Part<'o, T>, statistics: &Arc<Statistics>, k: usize) -> Option<Box<dyn Draws<T> + 'o>> {
         OtherRows::if_it_pays(self.rows.queue(), part, statistics, k)
     }
 

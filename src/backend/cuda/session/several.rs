@@ -2,6 +2,8 @@
 //!
 //! What is not a part of the loop is done as for any list of sessions: see [`Joined`].
 
+use std::sync::Arc;
+
 use super::other_rows::OtherRows;
 use super::{CudaSession, advance};
 use crate::backend::answers::Distances;
@@ -24,8 +26,8 @@ use crate::statistics::Statistics;
 
 /// The sessions of a fit on several GPUs, in the order of their rows.
 pub struct Several<'a, T: Float + Plain> {
-    joined: Joined<'a, T, CudaSession<'a, T>>,
-    statistics: &'a Statistics,
+    joined: Joined<T, CudaSession<'a, T>>,
+    statistics: Arc<Statistics>,
     /// A copy of all rows on the first GPU, for k-means++.
     gathered: Option<Gathered<'a, T>>,
     /// Dropped last: another group may begin.
@@ -37,12 +39,13 @@ impl<'a, T: Float + Plain> Several<'a, T> {
     pub fn new(
         mut sessions: Vec<Box<CudaSession<'a, T>>>,
         group: Group,
-        statistics: &'a Statistics,
+        statistics: &Arc<Statistics>,
         threads: usize,
     ) -> Result<Self> {
         let ports = sessions.iter_mut().filter_map(|session| session.port());
         Port::connect(&mut memory::collected(ports, "the sessions of a fit")?);
-        Ok(Self { joined: Joined::new(sessions, statistics, threads)?, statistics, gathered: None, _group: group })
+        let joined = Joined::new(sessions, statistics, threads)?;
+        Ok(Self { joined, statistics: statistics.clone(), gathered: None, _group: group })
     }
 
     /// Calls `work` with all sessions.
@@ -62,7 +65,7 @@ struct Gathered<'a, T> {
 
 impl<'a, T: Float + Plain> Gathered<'a, T> {
     /// None if there is not enough room, or if the rows stream.
-    fn if_there_is_room(sessions: &[Box<CudaSession<'a, T>>], statistics: &'a Statistics) -> Result<Option<Self>> {
+    fn if_there_is_room(sessions: &[Box<CudaSession<'a, T>>], statistics: &Arc<Statistics>) -> Result<Option<Self>> {
         let (queue, shape) = (&sessions[0].state.queue, &sessions[0].state.shape);
         let resident = sessions.iter().map(|session| match &*session.rows {
             Chunks::Resident(rows) => Some(rows),
@@ -136,7 +139,7 @@ impl<T: Float + Plain> Draws<T> for Several<'_, T> {
 
     fn plus_plus_steps(&mut self, asked: &PlusPlus, potential: &mut DistanceSum, centroids: &mut Vec<T>) -> Result<()> {
         if self.gathered.is_none() {
-            self.gathered = Gathered::if_there_is_room(self.joined.sessions_mut(), self.statistics)?;
+            self.gathered = Gathered::if_there_is_room(self.joined.sessions_mut(), &self.statistics)?;
         }
         let Some(all) = &mut self.gathered else { return Ok(()) };
         let before = centroids.len();
@@ -175,7 +178,7 @@ impl<T: Float + Plain> Draws<T> for Several<'_, T> {
         self.joined.nearest_of(rows, centroids)
     }
 
-    fn other_rows<'t>(&self, part: &Part<'t, T>, statistics: &'t Statistics, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+    fn other_rows<'t>(&self, part: &Part<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
         self.joined.other_rows(part, statistics, k)
     }
 

@@ -20,6 +20,8 @@ pub mod tensor;
 pub mod tiled;
 pub mod yinyang;
 
+use std::sync::Arc;
+
 use self::filter::FilterSpec;
 use super::device::Queue;
 use super::rows::chunks::Chunk;
@@ -121,8 +123,8 @@ pub struct Fit<'a, 's, T> {
     pub shape: FitShape,
     pub queue: &'s Queue,
     /// The rows in host memory.
-    pub parts: &'a [Part<'a, T>],
-    pub statistics: &'a Statistics,
+    pub parts: &'s [Part<'a, T>],
+    pub statistics: &'s Arc<Statistics>,
 }
 
 /// What a step needs from its session.
