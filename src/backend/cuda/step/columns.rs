@@ -1,7 +1,7 @@
 //! Labels and sums in one pass, for few clusters of many features: `kernels/step/assign_columns.cu`.
 
 use super::filter::{FilterSpec, Layout};
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, Work};
+use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, Work};
 use crate::backend::cuda::arguments::{self, AssignArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -129,8 +129,8 @@ impl<T: Float + Plain> Candidate<T> for Columns {
         Needs { filter, label_arrays: LabelArrays::InPlace, bytes: 0 }
     }
 
-    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        Ok(Box::new(ColumnsStep::new(&fit.shape, fit.queue)?))
+    fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
+        Ok(Box::new(ColumnsStep::new(shape, queue)?))
     }
 
     fn work(&self) -> Option<&dyn Work> {

@@ -19,7 +19,7 @@ use self::sizes::{Between, GridBuffers, PlaceBuffers, Sizes};
 use super::choice::PROCESSORS;
 use super::filter::FilterSpec;
 use super::registers::Registers;
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported};
+use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported};
 use crate::backend::cuda::arguments::{
     self, AssignCellsArgument, CellLabelsArgument, CellListsArgument, LabelsArgument, RowsArgument,
 };
@@ -116,8 +116,8 @@ impl<T: Float + Plain> Candidate<T> for Grid {
         Some(50.0 + 0.03 * k + n * (6.0 + 0.9 * list * list) * 1e-6 + order / 10.0)
     }
 
-    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        Ok(Box::new(GridStep::<T>::new(&fit.shape, fit.queue)?))
+    fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
+        Ok(Box::new(GridStep::<T>::new(shape, queue)?))
     }
 }
 

@@ -27,9 +27,6 @@ use super::shape::{FitShape, GpuSize};
 use super::state::State;
 use crate::base::error::{KMeansError, Result};
 use crate::base::strategy::Strategy;
-use crate::exact::cluster_sums::ClusterSums;
-use crate::input::tile::Part;
-use crate::statistics::Statistics;
 
 /// One way to do the step.
 pub trait Candidate<T>: Sync {
@@ -58,7 +55,7 @@ pub trait Candidate<T>: Sync {
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs;
 
     /// The step for a fit.
-    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>>;
+    fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>>;
 
     /// How its measured times carry over to other shapes. None: it has no times in the table.
     fn work(&self) -> Option<&dyn Work> {
@@ -96,33 +93,6 @@ pub trait Step<T>: Send {
     fn counts_scores(&self) -> bool {
         false
     }
-
-    /// Called after the last chunk of an assign, if the host does the update. A step that adds up on the host returns the sums.
-    fn host_sums(&mut self, _state: &mut State<T>) -> Result<Option<HostSums>> {
-        Ok(None)
-    }
-
-    /// Whether the host computes the means in each iteration.
-    fn host_means(&self) -> bool {
-        false
-    }
-}
-
-/// The sums that a step has added up on the host.
-pub struct HostSums {
-    pub cluster_sums: ClusterSums,
-    /// Rows of positive weight whose label changed.
-    pub changed: u64,
-}
-
-/// What a step is made from.
-#[cfg_attr(not(feature = "papers"), expect(dead_code, reason = "only the papers' systems read all of it"))]
-pub struct Fit<'a, 's, T> {
-    pub shape: FitShape,
-    pub queue: &'s Queue,
-    /// The rows in host memory.
-    pub parts: &'a [Part<'a, T>],
-    pub statistics: &'a Statistics,
 }
 
 /// What a step needs from its session.

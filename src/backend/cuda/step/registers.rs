@@ -1,7 +1,7 @@
 //! Labels and sums in one pass, for few features: `kernels/step/assign_registers.cu`.
 
 use super::filter::{FilterSpec, Layout};
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, Work};
+use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, Work};
 use crate::backend::cuda::arguments::{self, AssignArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -81,8 +81,8 @@ impl<T: Float + Plain> Candidate<T> for Registers {
         Needs { filter: self.filter(shape.d, shape.k).1, label_arrays: LabelArrays::InPlace, bytes: 0 }
     }
 
-    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        Ok(Box::new(RegistersStep::new(*self, &fit.shape, fit.queue)?))
+    fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
+        Ok(Box::new(RegistersStep::new(*self, shape, queue)?))
     }
 
     fn work(&self) -> Option<&dyn Work> {

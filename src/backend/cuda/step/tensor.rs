@@ -29,8 +29,8 @@ use super::choice::PROCESSORS;
 use super::deltas::Deltas;
 use super::filter::FilterSpec;
 use super::tiled::Tiled;
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported};
-use crate::backend::cuda::device::{Plain, sum};
+use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported};
+use crate::backend::cuda::device::{Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::state::State;
@@ -116,20 +116,20 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
         Some(Self::FIXED + self.rows(shape, gpu))
     }
 
-    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        let sizes = Sizes::new(&fit.shape);
-        let centres = Arc::new(Centres::allocate(fit.queue, &sizes)?);
-        let by_row = match has_by_row(&fit.shape).then(|| ByRow::new::<T>(&fit.shape, fit.queue)) {
+    fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
+        let sizes = Sizes::new(shape);
+        let centres = Arc::new(Centres::allocate(queue, &sizes)?);
+        let by_row = match has_by_row(shape).then(|| ByRow::new::<T>(shape, queue)) {
             // Another program was faster. This copy is not needed.
             Some(Err(KMeansError::NoMemory { .. })) | None => None,
             Some(made) => Some(made?),
         };
         Ok(Box::new(TensorStep::<T> {
-            labels: TensorLabels::new(self.0, sizes, fit.shape.half, centres, fit.queue)?,
+            labels: TensorLabels::new(self.0, sizes, shape.half, centres, queue)?,
             launches: 0,
-            resident: fit.shape.chunk == fit.shape.rows,
+            resident: shape.chunk == shape.rows,
             by_row,
-            deltas: Deltas::new::<T>(&fit.shape, fit.queue)?,
+            deltas: Deltas::new::<T>(shape, queue)?,
         }))
     }
 }

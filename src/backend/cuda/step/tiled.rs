@@ -4,7 +4,7 @@
 use super::deltas::Deltas;
 use super::filter::{FilterSpec, Layout};
 use super::shares::{Shares, Tiles};
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, Work};
+use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, Work};
 use crate::backend::cuda::arguments::{self, AssignArgument, Contested, SettleArgument};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -117,12 +117,12 @@ impl<T: Float + Plain> Candidate<T> for Tiled {
         Needs { filter, label_arrays: LabelArrays::BeforeAndAfter, bytes: sum([Doubt::bytes(shape.chunk), shares]) }
     }
 
-    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        let FitShape { chunk, d, k, half, .. } = fit.shape;
+    fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
+        let FitShape { chunk, d, k, half, .. } = *shape;
         Ok(Box::new(TiledStep {
-            labels: TiledLabels::new(*self, [chunk, d, k], half, fit.queue)?,
-            doubt: Doubt::allocate(fit.queue, chunk)?,
-            deltas: Deltas::new::<T>(&fit.shape, fit.queue)?,
+            labels: TiledLabels::new(*self, [chunk, d, k], half, queue)?,
+            doubt: Doubt::allocate(queue, chunk)?,
+            deltas: Deltas::new::<T>(shape, queue)?,
         }))
     }
 

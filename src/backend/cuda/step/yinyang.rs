@@ -18,7 +18,7 @@ mod sizes;
 use self::sizes::{CentroidBuffers, RowBuffers, Sizes};
 use super::deltas::Deltas;
 use super::tiled::{Doubt, PAIRS_THREADS, Settle};
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported};
+use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported};
 use crate::backend::cuda::arguments::{
     self, AssignArgument, BoundedArgument, CarriedArgument, CarriedRowsArgument, MovedRowsArgument, RowsArgument,
     SettleArgument,
@@ -85,9 +85,9 @@ impl<T: Float + Plain> Candidate<T> for Yinyang {
         Needs { filter: sizes.filter(), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 
-    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        let sizes = Sizes::new(&fit.shape, fit.queue.gpu.size());
-        Ok(Box::new(YinyangStep::<T>::new(sizes, &fit.shape, fit.queue)?))
+    fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
+        let sizes = Sizes::new(shape, queue.gpu.size());
+        Ok(Box::new(YinyangStep::<T>::new(sizes, shape, queue)?))
     }
 }
 
