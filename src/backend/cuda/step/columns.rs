@@ -1,6 +1,6 @@
 //! Labels and sums in one pass, for few clusters of many features: `kernels/step/assign_columns.cu`.
 
-use super::filter::{FilterSpec, Layout};
+use super::filter::FilterSpec;
 use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, Work};
 use crate::backend::cuda::arguments::{self, AssignArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
@@ -124,8 +124,7 @@ impl<T: Float + Plain> Candidate<T> for Columns {
     }
 
     fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
-        let filter =
-            FilterSpec { k_padded: Self::padded(shape.k), layout: Layout::ByFeature, chains: Chains::One, lowered: false };
+        let filter = FilterSpec::by_feature(Self::padded(shape.k), Chains::One);
         Needs { filter, label_arrays: LabelArrays::InPlace, bytes: 0 }
     }
 

@@ -42,6 +42,11 @@ pub enum Layout {
 }
 
 impl FilterSpec {
+    /// Copies by feature.
+    pub fn by_feature(k_padded: usize, chains: Chains) -> Self {
+        Self { k_padded, layout: Layout::ByFeature, chains, lowered: false }
+    }
+
     /// The number of floats of all copies.
     fn copies(&self, d: usize) -> usize {
         let width = match self.layout {

@@ -54,7 +54,7 @@ pub struct Grid;
 impl Grid {
     /// The copies that updates make. This step does not read them.
     fn filter(shape: &FitShape) -> FilterSpec {
-        Registers::SINGLE.filter(shape.d, shape.k).1
+        Registers::Single.filter(shape.d, shape.k).1
     }
 }
 

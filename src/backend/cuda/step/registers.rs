@@ -26,24 +26,31 @@ const FEW_CLUSTERS: usize = 8;
 /// The most bytes of centroids in shared memory.
 const CENTROID_BYTES: usize = 48 << 10;
 
+/// Up to this many clusters, groups of 8 centroids are faster than groups of 16.
+const MOST_IN_EIGHTS: usize = 384;
+
 /// A variant of the kernel: centroids come one by one, or in groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Registers {
-    strategy: Strategy,
-    /// Centroids of a group. 0: no groups.
-    group: usize,
+pub enum Registers {
+    Single,
+    Groups,
 }
 
 impl Registers {
-    pub const SINGLE: Self = Self { strategy: Strategy::RegistersSingle, group: 0 };
-    pub const GROUPS_8: Self = Self { strategy: Strategy::RegistersGroups8, group: 8 };
-    pub const GROUPS_16: Self = Self { strategy: Strategy::RegistersGroups16, group: 16 };
+    pub const ALL: [Self; 2] = [Self::Single, Self::Groups];
 
-    pub const ALL: [Self; 3] = [Self::SINGLE, Self::GROUPS_8, Self::GROUPS_16];
+    /// Centroids of a group. 0: no groups.
+    fn group(self, k: usize) -> usize {
+        match self {
+            Self::Single => 0,
+            Self::Groups if k <= MOST_IN_EIGHTS => 8,
+            Self::Groups => 16,
+        }
+    }
 
     /// Rounds `k` up to whole groups of centroids, or to whole pairs if there are no groups.
     fn k_padded(self, k: usize) -> usize {
-        padded(k, self.group.max(2))
+        padded(k, self.group(k).max(2))
     }
 
     /// The variant for `d` features, and how the copies of the centroids are laid out for it.
@@ -51,7 +58,7 @@ impl Registers {
         let dimensions = DIMENSIONS.into_iter().find(|&dimensions| dimensions >= d).unwrap_or(d);
         // The values, the half square, and padding to a multiple of 16 bytes.
         let layout = Layout::WithHalfSquares { width: (dimensions + 1).next_multiple_of(4), half: dimensions };
-        (dimensions, FilterSpec { k_padded: self.k_padded(k), layout, chains: Chains::FromHalf, lowered: self.group > 0 })
+        (dimensions, FilterSpec { k_padded: self.k_padded(k), layout, chains: Chains::FromHalf, lowered: self == Self::Groups })
     }
 
     /// Bytes of the centroids in shared memory, without the gaps between groups.
@@ -63,7 +70,10 @@ impl Registers {
 
 impl<T: Float + Plain> Candidate<T> for Registers {
     fn strategy(&self) -> Strategy {
-        self.strategy
+        match self {
+            Self::Single => Strategy::RegistersSingle,
+            Self::Groups => Strategy::RegistersGroups,
+        }
     }
 
     fn family(&self) -> Option<Strategy> {
@@ -142,17 +152,18 @@ impl<T: Float + Plain> RegistersStep<T> {
         let table_copies = copies(cells, TABLE_BYTES, MOST_TABLE_BYTES);
         let centroids_in_shared = variant.centroids_in_shared(d, k);
         // There is a gap of 16 bytes for each group.
-        let gaps = spec.k_padded.checked_div(variant.group).map_or(0, |groups| groups * 16);
+        let group = variant.group(k);
+        let gaps = spec.k_padded.checked_div(group).map_or(0, |groups| groups * 16);
         let centroids = if centroids_in_shared { variant.centroid_bytes(d, k) + gaps } else { 0 };
         let value = if shape.half { 2 } else { size_of::<T>() };
         let arriving = THREADS as usize * (dimensions * value * 4 + 4 * shape.label_bytes());
         let table = if table_copies > 0 { cells * 8 * table_copies + k * 4 } else { 0 };
-        let groups = if variant.group > 0 { format!("_groups{}", variant.group) } else { String::new() };
+        let groups = if group > 0 { format!("_groups{group}") } else { String::new() };
         let gpu = &queue.gpu;
         let kernel = arguments::assign_registers::<T>().half_if(shape.half).load(gpu, &format!("_d{dimensions}{groups}"))?;
         let block = Block { threads: THREADS, shared: arriving + centroids + table };
         let launch = Launch::resident(gpu, kernel, block, n.div_ceil(8 * TILE))?;
-        let few = dimensions <= 4 && variant.group == 0 && k <= FEW_CLUSTERS;
+        let few = dimensions <= 4 && group == 0 && k <= FEW_CLUSTERS;
         let (run, even) = shares(n.div_ceil(TILE), 8 * launch.blocks as usize, few);
         Ok(Self { launch, table_copies, centroids_in_shared, run, even })
     }
@@ -193,11 +204,12 @@ mod tests {
 
     unit_test!(few_dimensions_live_in_registers);
     fn few_dimensions_live_in_registers() {
-        assert_eq!(Registers::SINGLE.filter(5, 5_000).0, 6);
-        assert_eq!(Registers::GROUPS_16.filter(12, 5_001).1.k_padded, 5_008);
+        assert_eq!(Registers::Single.filter(5, 5_000).0, 6);
+        assert_eq!(Registers::Groups.filter(12, 5_001).1.k_padded, 5_008);
+        assert_eq!(Registers::Groups.filter(12, 383).1.k_padded, 384);
         let shape = shape(1, 13, 5);
         let gpu = GpuSize { processors: 132, shared: 227 << 10, generation: 90, untrusted: [false; 2] };
-        let refusal = Candidate::<f32>::supports(&Registers::SINGLE, &shape, gpu).unwrap_err();
+        let refusal = Candidate::<f32>::supports(&Registers::Single, &shape, gpu).unwrap_err();
         let error = refusal.of(Strategy::Registers).to_string();
         assert!(error.contains("at most 12 features for \"registers\", got 13"), "{error}");
     }

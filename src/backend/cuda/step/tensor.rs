@@ -28,7 +28,7 @@ use super::by_row::ByRow;
 use super::choice::PROCESSORS;
 use super::deltas::Deltas;
 use super::filter::FilterSpec;
-use super::tiled::Tiled;
+use super::tiled::CLUSTER_PADDING;
 use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported};
 use crate::backend::cuda::device::{Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -37,6 +37,7 @@ use crate::backend::cuda::state::State;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::strategy::Strategy;
+use crate::bounds::Chains;
 use crate::bounds::fp16::MOST_FEATURES;
 
 /// Threads of a block of `assign_tensor`.
@@ -69,8 +70,8 @@ impl Tensor {
     }
 
     /// The copies that settling and updates read.
-    fn filter(shape: &FitShape, gpu: GpuSize) -> FilterSpec {
-        Tiled::WIDTH_128.filter(shape.d, shape.k, gpu)
+    fn filter(shape: &FitShape) -> FilterSpec {
+        FilterSpec::by_feature(padded(shape.k, CLUSTER_PADDING), Chains::One)
     }
 }
 
@@ -101,11 +102,11 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
         Ok(())
     }
 
-    fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
+    fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
         let sizes = Sizes::new(shape);
         let by_row = if has_by_row(shape) { ByRow::bytes::<T>(shape) } else { 0 };
         let bytes = sum([TensorLabels::<T>::bytes(&sizes), Centres::<T>::bytes(&sizes), by_row]);
-        Needs { filter: Self::filter(shape, gpu), label_arrays: LabelArrays::BeforeAndAfter, bytes }
+        Needs { filter: Self::filter(shape), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 
     /// The mean of ten iterations of data whose centroids are all multiplied, copies included. Where groups of rows are far

@@ -2,9 +2,9 @@
 //! `kernels/step/assign_tiled.cu`, `settle.cu` and `deltas.cu`. For any number of features.
 
 use super::deltas::Deltas;
-use super::filter::{FilterSpec, Layout};
+use super::filter::FilterSpec;
 use super::shares::{Shares, Tiles};
-use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, Work};
+use super::{Candidate, LabelArrays, Needs, Step, Supported, Work};
 use crate::backend::cuda::arguments::{self, AssignArgument, Contested, SettleArgument};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -21,7 +21,7 @@ use crate::bounds::Chains;
 const PANELS_FROM: usize = 224 << 10;
 const MOST_WITH_PANELS: usize = 1 << 16;
 /// Clusters are padded to a multiple of this.
-const PADDING: usize = 128;
+pub const CLUSTER_PADDING: usize = 128;
 /// Threads of a block of `settle_pairs` (`kernels/step/settle.cu`).
 pub const PAIRS_THREADS: u32 = 128;
 /// The largest result of [`settle_values`]: at least one value of each of 128 rows.
@@ -33,43 +33,33 @@ pub struct Tiled {
     strategy: Strategy,
     /// Centroids of a tile.
     width: usize,
-    /// Whether it may, or must, add up its products in panels.
-    panels: Panels,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Panels {
-    Never,
-    IfPossible,
-    Always,
+    /// With more features and more clusters than these, it adds up its products in panels, if the GPU can.
+    panels_beyond: [usize; 2],
 }
 
 impl Tiled {
-    pub const WIDTH_32: Self = Self { strategy: Strategy::Tiled32, width: 32, panels: Panels::Never };
-    pub const WIDTH_64: Self = Self { strategy: Strategy::Tiled64, width: 64, panels: Panels::IfPossible };
-    pub const WIDTH_128: Self = Self { strategy: Strategy::Tiled128, width: 128, panels: Panels::Never };
-    pub const PANELS_128: Self = Self { strategy: Strategy::Tiled128Panels, width: 128, panels: Panels::Always };
+    pub const WIDTH_32: Self = Self { strategy: Strategy::Tiled32, width: 32, panels_beyond: [usize::MAX; 2] };
+    pub const WIDTH_64: Self = Self { strategy: Strategy::Tiled64, width: 64, panels_beyond: [64, 0] };
+    pub const WIDTH_128: Self = Self { strategy: Strategy::Tiled128, width: 128, panels_beyond: [160, 64] };
+    /// Leaves fewer rows in doubt, but takes longer for some shapes.
+    pub const EARLY_PANELS_128: Self = Self { panels_beyond: [128, 0], ..Self::WIDTH_128 };
 
-    pub const ALL: [Self; 4] = [Self::WIDTH_32, Self::WIDTH_64, Self::WIDTH_128, Self::PANELS_128];
+    pub const ALL: [Self; 3] = [Self::WIDTH_32, Self::WIDTH_64, Self::WIDTH_128];
 
     /// The variant that leaves the fewest rows in doubt, for a model's predictions.
-    pub fn for_model(d: usize, k: usize, gpu: GpuSize) -> Self {
+    pub fn for_model(k: usize) -> Self {
         match k {
             0..=32 => Self::WIDTH_32,
             33..=64 => Self::WIDTH_64,
-            _ if gpu.shared >= PANELS_FROM && k <= MOST_WITH_PANELS && d > 128 => Self::PANELS_128,
-            _ => Self::WIDTH_128,
+            _ => Self::EARLY_PANELS_128,
         }
     }
 
     /// The features of a partial sum. 0: no partial sums.
     fn panel(self, d: usize, k: usize, shared: usize) -> usize {
+        let [features, clusters] = self.panels_beyond;
         let possible = shared >= PANELS_FROM && k <= MOST_WITH_PANELS;
-        match self.panels {
-            Panels::Always => self.width,
-            Panels::IfPossible if possible && d > self.width => self.width,
-            Panels::Never | Panels::IfPossible => 0,
-        }
+        if possible && d > features && k > clusters { self.width } else { 0 }
     }
 
     /// The tiles of a pass over `n` rows.
@@ -87,7 +77,7 @@ impl Tiled {
     pub fn filter(self, d: usize, k: usize, gpu: GpuSize) -> FilterSpec {
         let panel = self.panel(d, k, gpu.shared);
         let chains = if panel > 0 { Chains::Panels(panel) } else { Chains::One };
-        FilterSpec { k_padded: padded(k, PADDING), layout: Layout::ByFeature, chains, lowered: false }
+        FilterSpec::by_feature(padded(k, CLUSTER_PADDING), chains)
     }
 }
 
@@ -100,14 +90,7 @@ impl<T: Float + Plain> Candidate<T> for Tiled {
         Some(Strategy::Tiled)
     }
 
-    fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
-        let refused = |limit: String, got: usize| Err(Refusal { limit, hint: "", got: got.to_string() });
-        if self.panels == Panels::Always && gpu.shared < PANELS_FROM {
-            return refused(format!("{PANELS_FROM} bytes of shared memory a block"), gpu.shared);
-        }
-        if self.panels == Panels::Always && shape.k > MOST_WITH_PANELS {
-            return refused(format!("at most {MOST_WITH_PANELS} clusters"), shape.k);
-        }
+    fn supports(&self, _shape: &FitShape, _gpu: GpuSize) -> Supported {
         Ok(())
     }
 
@@ -298,20 +281,16 @@ impl<T: Float + Plain> Step<T> for TiledStep<T> {
 
 #[cfg(feature = "tests")]
 mod tests {
-    use super::super::choice::tests::shape;
     use super::*;
 
     unit_test!(panels_where_they_fit);
     fn panels_where_they_fit() {
-        let gpu = |shared: usize| GpuSize { processors: 132, shared, generation: 90, untrusted: [false; 2] };
         let panel = |variant: Tiled, d, k| variant.panel(d, k, 227 << 10);
         assert_eq!(panel(Tiled::WIDTH_64, 17, 5_000), 0);
         assert_eq!(panel(Tiled::WIDTH_64, 65, 5_000), 64);
-        assert_eq!(panel(Tiled::PANELS_128, 408, 5_000), 128);
-        assert_eq!(Tiled::for_model(408, 5_000, gpu(227 << 10)), Tiled::PANELS_128);
-        assert_eq!(Tiled::for_model(408, 5_000, gpu(99 << 10)), Tiled::WIDTH_128);
-        let supports = |k, shared| Candidate::<f32>::supports(&Tiled::PANELS_128, &shape(1_000, 408, k), gpu(shared));
-        assert!(supports(5_000, 227 << 10).is_ok());
-        assert!(supports(5_000, 99 << 10).is_err() && supports(70_000, 227 << 10).is_err());
+        assert_eq!([130, 408].map(|d| panel(Tiled::WIDTH_128, d, 5_000)), [0, 128]);
+        assert_eq!([64, 70_000].map(|k| panel(Tiled::WIDTH_128, 408, k)), [0; 2]);
+        assert_eq!([128, 130].map(|d| panel(Tiled::for_model(5_000), d, 5_000)), [0, 128]);
+        assert_eq!(Tiled::WIDTH_128.panel(408, 5_000, 99 << 10), 0);
     }
 }
