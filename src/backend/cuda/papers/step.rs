@@ -82,7 +82,7 @@ impl<T: Float + Plain> Labelling<T> {
         let loaded = entry.load(gpu, &kernel.variant())?;
         let launch = Launch::resident(gpu, loaded, block, chunk.div_ceil(kernel.threads as usize))?;
         let in_pass = matches!(system.labels, Labels::Fused | Labels::Rows { sums: true, .. });
-        let settle = if in_pass { None } else { Some(Settle::new([chunk, d, k], false, queue)?) };
+        let settle = if in_pass { None } else { Some(Settle::new([chunk, d, k], false, false, queue)?) };
         Ok(Self::Rows { kernel, launch, settle })
     }
 
@@ -104,7 +104,7 @@ impl<T: Float + Plain> Labelling<T> {
                 // SAFETY: as above. The tables in shared memory have the sizes of `RowKernel`.
                 unsafe {
                     queue.run(launch, &argument)?;
-                    settle.as_ref().map_or(Ok(()), |settle| settle.launch(queue, assign, centroids))
+                    settle.as_ref().map_or(Ok(()), |settle| settle.launch(queue, assign, centroids, 1))
                 }
             }
         }

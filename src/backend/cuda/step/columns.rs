@@ -1,7 +1,7 @@
 //! Labels and sums in one pass, for few clusters of many features: `kernels/step/assign_columns.cu`.
 
 use super::filter::FilterSpec;
-use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, Work};
+use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, Work, at_most};
 use crate::backend::cuda::arguments::{self, AssignArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -109,18 +109,12 @@ impl<T: Float + Plain> Candidate<T> for Columns {
     }
 
     fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
-        let refused = |limit: String, got: usize| Err(Refusal { limit, hint: "", got: got.to_string() });
-        if shape.k > MOST_CLUSTERS {
-            return refused(format!("at most {MOST_CLUSTERS} clusters"), shape.k);
-        }
+        at_most(MOST_CLUSTERS, "clusters", shape.k)?;
         if shape.d < FEWEST_FEATURES {
-            return refused(format!("at least {FEWEST_FEATURES} features"), shape.d);
+            return Err(Refusal::new(format!("at least {FEWEST_FEATURES} features"), shape.d));
         }
         let most = Room::new(shape.k, shape.float64, shape.half, gpu.shared).most_features(shape);
-        if shape.d > most {
-            return refused(format!("at most {most} features in {} clusters", shape.k), shape.d);
-        }
-        Ok(())
+        at_most(most, &format!("features in {} clusters", shape.k), shape.d)
     }
 
     fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {

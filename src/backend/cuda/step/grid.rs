@@ -19,7 +19,7 @@ use self::sizes::{Between, GridBuffers, PlaceBuffers, Sizes};
 use super::choice::PROCESSORS;
 use super::filter::FilterSpec;
 use super::registers::Registers;
-use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported};
+use super::{Candidate, LabelArrays, Needs, Step, Supported, at_most, needs_shared};
 use crate::backend::cuda::arguments::{
     self, AssignCellsArgument, CellLabelsArgument, CellListsArgument, LabelsArgument, RowsArgument,
 };
@@ -64,25 +64,11 @@ impl<T: Float + Plain> Candidate<T> for Grid {
     }
 
     fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
-        let refused = |limit: String, got: String| Err(Refusal { limit, hint: "", got });
-        let sizes = Sizes::new(shape);
-        let shared = sizes.shared().into_iter().max().unwrap_or(0).max(ASSIGN_BYTES) + (10 << 10);
-        if shape.d > MOST_FEATURES {
-            return refused(format!("at most {MOST_FEATURES} features"), shape.d.to_string());
-        }
-        if shape.k > MOST_CLUSTERS {
-            return refused(format!("at most {MOST_CLUSTERS} clusters"), shape.k.to_string());
-        }
-        if shape.chunk > MOST_ROWS {
-            return refused(format!("at most {MOST_ROWS} rows"), shape.chunk.to_string());
-        }
-        if gpu.shared < shared {
-            return refused(format!("{shared} bytes of shared memory a block"), gpu.shared.to_string());
-        }
-        if shape.chunk < shape.rows {
-            return refused("rows that fit on the GPU".into(), "rows that do not, or a limit that they exceed".into());
-        }
-        Ok(())
+        at_most(MOST_FEATURES, "features", shape.d)?;
+        at_most(MOST_CLUSTERS, "clusters", shape.k)?;
+        at_most(MOST_ROWS, "rows", shape.chunk)?;
+        let shared = Sizes::new(shape).shared().into_iter().max().unwrap_or(0).max(ASSIGN_BYTES);
+        needs_shared(shared + (10 << 10), gpu)
     }
 
     fn streams(&self) -> bool {
@@ -308,6 +294,5 @@ mod tests {
         assert!(error(largest, GpuSize { shared: 99 << 10, ..H200 }).unwrap().contains("shared memory"));
         assert!(error(shape(10, 5, 2), H200).unwrap().contains("at most 4 features"));
         assert!(error(shape(100_000, 2, 65_537), H200).unwrap().contains("at most 65536 clusters"));
-        assert!(error(FitShape { chunk: 1_000, ..largest }, H200).unwrap().contains("fit on the GPU"));
     }
 }

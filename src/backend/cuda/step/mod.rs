@@ -38,7 +38,8 @@ pub trait Candidate<T>: Sync {
         None
     }
 
-    /// Whether it can do a shape on a GPU. The error says which limit the shape exceeds.
+    /// Whether it can do a shape on a GPU. The error says which limit the shape exceeds. [`Candidate::streams`] says whether the
+    /// rows may be in chunks.
     fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported;
 
     /// Whether it can work chunk by chunk.
@@ -126,6 +127,16 @@ impl LabelArrays {
 /// Whether a candidate can do a shape, or why not.
 pub type Supported = std::result::Result<(), Refusal>;
 
+/// Refuses more than `most` of something, such as features.
+pub fn at_most(most: usize, what: &str, got: usize) -> Supported {
+    if got > most { Err(Refusal::new(format!("at most {most} {what}"), got)) } else { Ok(()) }
+}
+
+/// Refuses a GPU whose blocks may have less shared memory than this.
+pub fn needs_shared(bytes: usize, gpu: GpuSize) -> Supported {
+    if gpu.shared < bytes { Err(Refusal::new(format!("{bytes} bytes of shared memory a block"), gpu.shared)) } else { Ok(()) }
+}
+
 /// Why a candidate cannot do a shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -137,6 +148,16 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    pub fn new(limit: impl Into<String>, got: impl ToString) -> Self {
+        Self { limit: limit.into(), hint: "", got: got.to_string() }
+    }
+
+    /// The rows pass through the GPU in chunks, and the candidate cannot work chunk by chunk.
+    pub fn of_chunks() -> Self {
+        let got = "rows that do not, or a limit that they exceed".into();
+        Self { limit: "rows that fit on the GPU".into(), hint: ": \"default\" streams them", got }
+    }
+
     /// The error for a caller who asked for this strategy.
     pub fn of(self, strategy: Strategy) -> KMeansError {
         let Self { limit, hint, got } = self;

@@ -1,7 +1,7 @@
 //! Labels and sums in one pass, for few features: `kernels/step/assign_registers.cu`.
 
 use super::filter::{FilterSpec, Layout};
-use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, Work};
+use super::{Candidate, LabelArrays, Needs, Step, Supported, Work, at_most};
 use crate::backend::cuda::arguments::{self, AssignArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -81,10 +81,7 @@ impl<T: Float + Plain> Candidate<T> for Registers {
     }
 
     fn supports(&self, shape: &FitShape, _gpu: GpuSize) -> Supported {
-        if shape.d > MOST_DIMENSIONS {
-            return Err(Refusal { limit: format!("at most {MOST_DIMENSIONS} features"), hint: "", got: shape.d.to_string() });
-        }
-        Ok(())
+        at_most(MOST_DIMENSIONS, "features", shape.d)
     }
 
     fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
@@ -155,8 +152,7 @@ impl<T: Float + Plain> RegistersStep<T> {
         let group = variant.group(k);
         let gaps = spec.k_padded.checked_div(group).map_or(0, |groups| groups * 16);
         let centroids = if centroids_in_shared { variant.centroid_bytes(d, k) + gaps } else { 0 };
-        let value = if shape.half { 2 } else { size_of::<T>() };
-        let arriving = THREADS as usize * (dimensions * value * 4 + 4 * shape.label_bytes());
+        let arriving = THREADS as usize * (dimensions * shape.value_bytes() * 4 + 4 * shape.label_bytes());
         let table = if table_copies > 0 { cells * 8 * table_copies + k * 4 } else { 0 };
         let groups = if group > 0 { format!("_groups{group}") } else { String::new() };
         let gpu = &queue.gpu;

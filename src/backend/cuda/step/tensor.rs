@@ -29,7 +29,7 @@ use super::choice::PROCESSORS;
 use super::deltas::Deltas;
 use super::filter::FilterSpec;
 use super::tiled::CLUSTER_PADDING;
-use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported};
+use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, at_most, needs_shared};
 use crate::backend::cuda::device::{Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
@@ -85,26 +85,20 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
     }
 
     fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
-        let refused = |limit: &str, got: String| Err(Refusal { limit: limit.into(), hint: "", got });
-        let shared = self.0.block(&Sizes::new(shape)).shared;
         if !self.0.is_in(gpu.generation) {
-            return refused(self.0.generations(), format!("{}.{}", gpu.generation / 10, gpu.generation % 10));
+            let got = format!("{}.{}", gpu.generation / 10, gpu.generation % 10);
+            return Err(Refusal::new(self.0.generations(), got));
         }
         if gpu.untrusted[self.0 as usize] {
             return Err(unit::untrusted_unit());
         }
-        if gpu.shared < shared {
-            return refused(&format!("{shared} bytes of shared memory a block"), gpu.shared.to_string());
-        }
-        if shape.d > MOST_FEATURES {
-            return refused(&format!("at most {MOST_FEATURES} features"), shape.d.to_string());
-        }
-        Ok(())
+        needs_shared(self.0.block(&Sizes::new(shape)).shared, gpu)?;
+        at_most(MOST_FEATURES, "features", shape.d)
     }
 
     fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
         let sizes = Sizes::new(shape);
-        let by_row = if has_by_row(shape) { ByRow::bytes::<T>(shape) } else { 0 };
+        let by_row = if has_by_row(shape) { ByRow::bytes(shape) } else { 0 };
         let bytes = sum([TensorLabels::<T>::bytes(&sizes), Centres::<T>::bytes(&sizes), by_row]);
         Needs { filter: Self::filter(shape), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }

@@ -23,7 +23,7 @@ const MOST_WITH_PANELS: usize = 1 << 16;
 /// Clusters are padded to a multiple of this.
 pub const CLUSTER_PADDING: usize = 128;
 /// Threads of a block of `settle_pairs` (`kernels/step/settle.cu`).
-pub const PAIRS_THREADS: u32 = 128;
+const PAIRS_THREADS: u32 = 128;
 /// The largest result of [`settle_values`]: at least one value of each of 128 rows.
 const SETTLE_VALUES: usize = 8_192;
 
@@ -55,18 +55,18 @@ impl Tiled {
         }
     }
 
-    /// The features of a partial sum. 0: no partial sums.
-    fn panel(self, d: usize, k: usize, shared: usize) -> usize {
+    /// Its tiles for a shape. `shared`: the shared memory that a block may have.
+    pub fn tile(self, d: usize, k: usize, shared: usize) -> Tile {
         let [features, clusters] = self.panels_beyond;
         let possible = shared >= PANELS_FROM && k <= MOST_WITH_PANELS;
-        if possible && d > features && k > clusters { self.width } else { 0 }
+        Tile { width: self.width, panel: if possible && d > features && k > clusters { self.width } else { 0 } }
     }
 
     /// The tiles of a pass over `n` rows.
     pub fn tiles(self, [n, d, k]: [usize; 3], gpu: GpuSize) -> Tiles {
         let blocks = match self.width {
             128 => 2,
-            64 if self.panel(d, k, gpu.shared) > 0 => 3,
+            64 if self.tile(d, k, gpu.shared).panel > 0 => 3,
             64 => 4,
             _ => 8,
         };
@@ -75,9 +75,38 @@ impl Tiled {
 
     /// How the copies of the centroids are laid out for it.
     pub fn filter(self, d: usize, k: usize, gpu: GpuSize) -> FilterSpec {
-        let panel = self.panel(d, k, gpu.shared);
-        let chains = if panel > 0 { Chains::Panels(panel) } else { Chains::One };
+        self.tile(d, k, gpu.shared).filter(k)
+    }
+}
+
+/// A tile of a kernel that multiplies in shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tile {
+    /// Its centroids.
+    pub width: usize,
+    /// Features of a partial sum. 0: no partial sums.
+    pub panel: usize,
+}
+
+impl Tile {
+    /// How the copies of the centroids are laid out.
+    pub fn filter(self, k: usize) -> FilterSpec {
+        let chains = if self.panel > 0 { Chains::Panels(self.panel) } else { Chains::One };
         FilterSpec::by_feature(padded(k, CLUSTER_PADDING), chains)
+    }
+
+    /// The end of the kernel's name.
+    pub fn variant(self) -> String {
+        format!("_k{}{}", self.width, if self.panel > 0 { "_panels" } else { "" })
+    }
+
+    pub fn threads(self) -> u32 {
+        2 * self.width as u32
+    }
+
+    /// Bytes of the partial sums of a block: 64 floats for each thread.
+    pub fn partial_sums(self) -> usize {
+        if self.panel > 0 { 256 * self.threads() as usize } else { 0 }
     }
 }
 
@@ -136,41 +165,33 @@ fn settle_values(d: usize, k: usize) -> usize {
     16usize.saturating_mul(groups).saturating_mul(d).min(SETTLE_VALUES)
 }
 
-/// The launch that labels all rows in doubt by reference distances to all centroids in reach.
+/// The launches that label all rows in doubt by reference distances to all centroids in reach.
 pub struct Settle<T> {
     launch: Launch<SettleArgument<T>>,
+    /// For rows that have only two centroids in reach, if the assign lists them separately.
+    pairs: Option<Launch<SettleArgument<T>>>,
     values: usize,
 }
 
 impl<T: Float + Plain> Settle<T> {
-    /// `n`: the most rows of a chunk. `half`: whether their values have 16 bits.
-    pub fn new([n, d, k]: [usize; 3], half: bool, queue: &Queue) -> Result<Self> {
-        let values = settle_values(d, k);
-        let kernel = arguments::settle::<T>().half_if(half).load(&queue.gpu, "")?;
-        Ok(Self { launch: Launch::resident(&queue.gpu, kernel, Block { threads: THREADS, shared: 8 * values }, n)?, values })
+    /// `n`: the most rows of a chunk. `half`: whether their values have 16 bits. `pairs`: whether the assign lists rows with two
+    /// centroids in reach separately.
+    pub fn new([n, d, k]: [usize; 3], half: bool, pairs: bool, queue: &Queue) -> Result<Self> {
+        let (gpu, values) = (&*queue.gpu, settle_values(d, k));
+        let kernel = arguments::settle::<T>().half_if(half).load(gpu, "")?;
+        let launch = Launch::resident(gpu, kernel, Block { threads: THREADS, shared: 8 * values }, n)?;
+        let kernel = if pairs { Some(arguments::settle_pairs::<T>().half_if(half).load(gpu, "")?) } else { None };
+        let pairs = kernel.map(|kernel| Launch::resident(gpu, kernel, Block::of(PAIRS_THREADS), n)).transpose()?;
+        Ok(Self { launch, pairs, values })
     }
 
-    /// Labels the rows that an assign with the same argument has left in doubt. `centroids`: `(k, d)`.
+    /// Labels the rows that an assign with the same argument has left in doubt, but not if they are fewer than `fewest` and no
+    /// pairs. `centroids`: `(k, d)`.
     ///
     /// # Safety
     /// The assign was launched before in the same queue, and its addresses are still live. `centroids` has k x d values.
-    pub unsafe fn launch(&self, queue: &Queue, assign: &AssignArgument<T>, centroids: u64) -> Result<()> {
-        // SAFETY: the caller promises the addresses.
-        unsafe { self.launch_from(queue, assign, centroids, 1) }
-    }
-
-    /// As `launch`, but does nothing if fewer than `fewest` rows are in doubt.
-    ///
-    /// # Safety
-    /// The same as for `launch`.
-    pub unsafe fn launch_from(&self, queue: &Queue, assign: &AssignArgument<T>, centroids: u64, fewest: u32) -> Result<()> {
-        let argument = SettleArgument { fewest, ..self.argument(assign, centroids) };
-        // SAFETY: the caller promises the addresses. The shared memory has room for the values. The kernel begins with the wait.
-        unsafe { queue.run_behind(&self.launch, &argument) }
-    }
-
-    pub fn argument(&self, assign: &AssignArgument<T>, centroids: u64) -> SettleArgument<T> {
-        SettleArgument {
+    pub unsafe fn launch(&self, queue: &Queue, assign: &AssignArgument<T>, centroids: u64, fewest: u32) -> Result<()> {
+        let argument = SettleArgument {
             rows: assign.rows,
             next: assign.next,
             centroid_columns: assign.centroid_columns,
@@ -180,8 +201,13 @@ impl<T: Float + Plain> Settle<T> {
             control: assign.control,
             k: assign.k,
             values: self.values as i32,
-            fewest: 1,
+            fewest,
             unused: 0,
+        };
+        // SAFETY: the caller promises the addresses. The shared memory has room for the values. The kernels begin with the wait.
+        unsafe {
+            queue.run_behind(&self.launch, &argument)?;
+            self.pairs.map_or(Ok(()), |pairs| queue.run_behind(&pairs, &argument))
         }
     }
 }
@@ -192,33 +218,26 @@ pub struct TiledLabels<T> {
     assign: Launch<AssignArgument<T>>,
     shares: Shares,
     settle: Settle<T>,
-    /// For rows in doubt that have only two centroids in reach. Only variants with panels list them separately.
-    pairs: Option<Launch<SettleArgument<T>>>,
 }
 
 impl<T: Float + Plain> TiledLabels<T> {
     /// `n`: the most rows of a chunk. `half`: whether their values have 16 bits.
     pub fn new(variant: Tiled, [n, d, k]: [usize; 3], half: bool, queue: &Queue) -> Result<Self> {
         let gpu: &Gpu = &queue.gpu;
-        let with_panels = variant.panel(d, k, gpu.size().shared) > 0;
-        let name = format!("_k{}{}", variant.width, if with_panels { "_panels" } else { "" });
-        let threads = 2 * variant.width as u32;
-        // 64 floats for each thread, and one float for each row and each warp across the tile.
-        let shared = if with_panels { 256 * threads as usize + variant.width / 32 * 512 } else { 0 };
-        let kernel = arguments::assign_tiled::<T>().half_if(half).load(gpu, &name)?;
+        let tile = variant.tile(d, k, gpu.size().shared);
+        let with_panels = tile.panel > 0;
+        // Besides the partial sums, one float for each row and each warp across the tile.
+        let thirds = if with_panels { tile.width / 32 * 512 } else { 0 };
+        let block = Block { threads: tile.threads(), shared: tile.partial_sums() + thirds };
+        let kernel = arguments::assign_tiled::<T>().half_if(half).load(gpu, &tile.variant())?;
         let tiles = variant.tiles([n, d, k], gpu.size());
         let shares = Shares::new(queue, tiles)?;
-        let assign = Launch::resident(gpu, kernel, Block { threads, shared }, tiles.rows * shares.count)?;
+        let assign = Launch::resident(gpu, kernel, block, tiles.rows * shares.count)?;
         // Every tile of rows gets all of its blocks.
         let blocks = (assign.blocks as usize / shares.count).max(1) * shares.count;
         let assign = assign.with_blocks(blocks).spread(gpu)?;
-        let pairs = if with_panels {
-            let kernel = arguments::settle_pairs::<T>().half_if(half).load(gpu, "")?;
-            Some(Launch::resident(gpu, kernel, Block::of(PAIRS_THREADS), n)?)
-        } else {
-            None
-        };
-        Ok(Self { assign, shares, settle: Settle::new([n, d, k], half, queue)?, pairs })
+        // Only variants with panels list pairs separately.
+        Ok(Self { assign, shares, settle: Settle::new([n, d, k], half, with_panels, queue)? })
     }
 
     /// Labels the rows of the argument. `first`: how the first kernel is launched. `centroids`: `(k, d)`.
@@ -237,8 +256,7 @@ impl<T: Float + Plain> TiledLabels<T> {
             } else {
                 queue.run(&self.assign, &shared)?;
             }
-            self.settle.launch(queue, argument, centroids)?;
-            self.pairs.map_or(Ok(()), |pairs| queue.run_behind(&pairs, &self.settle.argument(argument, centroids)))
+            self.settle.launch(queue, argument, centroids, 1)
         }
     }
 }
@@ -285,12 +303,12 @@ mod tests {
 
     unit_test!(panels_where_they_fit);
     fn panels_where_they_fit() {
-        let panel = |variant: Tiled, d, k| variant.panel(d, k, 227 << 10);
+        let panel = |variant: Tiled, d, k| variant.tile(d, k, 227 << 10).panel;
         assert_eq!(panel(Tiled::WIDTH_64, 17, 5_000), 0);
         assert_eq!(panel(Tiled::WIDTH_64, 65, 5_000), 64);
         assert_eq!([130, 408].map(|d| panel(Tiled::WIDTH_128, d, 5_000)), [0, 128]);
         assert_eq!([64, 70_000].map(|k| panel(Tiled::WIDTH_128, 408, k)), [0; 2]);
         assert_eq!([128, 130].map(|d| panel(Tiled::for_model(5_000), d, 5_000)), [0, 128]);
-        assert_eq!(Tiled::WIDTH_128.panel(408, 5_000, 99 << 10), 0);
+        assert_eq!(Tiled::WIDTH_128.tile(408, 5_000, 99 << 10).panel, 0);
     }
 }
