@@ -5,7 +5,9 @@
 //! ([`Preparation`]). The bound is that of [`ExpandedTerms`].
 
 use crate::backend::centre::middle;
-use crate::backend::cuda::arguments::{self, BlockMoves, Bound, BoundTermsArgument, Control, SumsArgument, UpdateArgument};
+use crate::backend::cuda::arguments::{
+    self, AssignArgument, BlockMoves, Bound, BoundTermsArgument, Control, SumsArgument, UpdateArgument,
+};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::state::Centroids;
 use crate::base::error::Result;
@@ -132,35 +134,35 @@ impl<T: Float + Plain> Filter<T> {
         self.buffers.minus_centre.write(0, &minus_centre)
     }
 
-    pub fn spec(&self) -> &FilterSpec {
-        &self.spec
-    }
-
     pub fn scale(&self) -> T {
         self.scale
     }
 
-    pub fn minus_centre(&self) -> u64 {
-        self.buffers.minus_centre.at()
-    }
-
-    pub fn copies(&self) -> u64 {
-        self.buffers.copies.at()
-    }
-
-    pub fn half_squares(&self) -> u64 {
+    fn half_squares(&self) -> u64 {
         match self.spec.layout {
             Layout::WithHalfSquares { half, .. } => self.buffers.copies.at_index(half),
             _ => self.buffers.half_squares.at(),
         }
     }
 
-    pub fn margins(&self) -> u64 {
-        self.buffers.margins.at()
-    }
-
-    pub fn bound(&self) -> u64 {
-        self.buffers.bound.at()
+    /// The part of the parameter of a kernel that labels rows by `k` centroids. It says nothing of rows and sums.
+    pub fn assign_argument(&self, centroids: &Centroids<T>, k: usize) -> AssignArgument<T> {
+        let FilterBuffers { minus_centre, copies, margins, bound, .. } = &self.buffers;
+        AssignArgument {
+            minus_centre: minus_centre.at(),
+            scale: self.scale,
+            copies: copies.at(),
+            half_squares: self.half_squares(),
+            margins: margins.at(),
+            bound: bound.at(),
+            k: k as i32,
+            k_padded: self.spec.k_padded as i32,
+            centroid_columns: centroids.columns.at(),
+            centroids: centroids.now.at(),
+            run: 1,
+            shares: 1,
+            ..AssignArgument::zero()
+        }
     }
 
     /// The strides of the copies from one centroid and from one feature to the next, and of the half squares.
@@ -248,37 +250,29 @@ impl<T: Float + Plain> Preparation<T> {
     /// The part of the argument that `start` needs. `sums`: their addresses may be 0.
     pub fn argument(&self, filter: &Filter<T>, centroids: &Centroids<T>, sums: SumsArgument) -> UpdateArgument<T> {
         let [copy_stride_j, copy_stride_f, half_stride] = filter.strides();
+        let FilterBuffers { minus_centre, copies, margins, bound, .. } = &filter.buffers;
         UpdateArgument {
             sums,
-            mean_exponents: 0,
-            lows: 0,
-            highs: 0,
             centroids: centroids.now.at(),
-            previous: 0,
             centroid_columns: centroids.columns.at(),
-            minus_centre: filter.minus_centre(),
-            scale: filter.scale(),
-            copies: filter.copies(),
+            minus_centre: minus_centre.at(),
+            scale: filter.scale,
+            copies: copies.at(),
             half_squares: filter.half_squares(),
-            margins: filter.margins(),
+            margins: margins.at(),
             copy_stride_j,
             copy_stride_f,
             half_stride,
             terms: filter.terms,
-            bound: filter.bound(),
+            bound: bound.at(),
             control: self.control().at(),
-            records: 0,
             block_moves: self.buffers.block_moves.at(),
             distances: centroids.drift.at(),
             shifts: arguments::DistanceScale::from(&DistanceScale::NONE),
-            largest_changed: 0.0,
-            largest_shift: 0.0,
-            iterations: 0,
-            first_iteration: 0,
             team: self.teams.team as i32,
             most_unresolved: self.most_unresolved,
             lowered: i32::from(filter.spec.lowered),
-            unused: 0,
+            ..UpdateArgument::zero()
         }
     }
 

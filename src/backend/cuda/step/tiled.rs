@@ -202,7 +202,7 @@ impl<T: Float + Plain> Settle<T> {
             k: assign.k,
             values: self.values as i32,
             fewest,
-            unused: 0,
+            ..SettleArgument::zero()
         };
         // SAFETY: the caller promises the addresses. The shared memory has room for the values. The kernels begin with the wait.
         unsafe {

@@ -1,9 +1,7 @@
 //! The centres of groups of rows: some of the centroids, far from each other, and then means of the centroids near them.
 
 use super::sizes::{MOST_GROUPS, PLACE_BYTES, Sizes, TILE_CENTROIDS};
-use crate::backend::cuda::arguments::{
-    self, AssignArgument, FewControl, LabelsArgument, TensorCentroidsArgument, TensorTermsArgument,
-};
+use crate::backend::cuda::arguments::{self, AssignArgument, FewControl, TensorCentroidsArgument, TensorTermsArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, bytes_of, product, sum};
 use crate::backend::cuda::shape::THREADS;
 use crate::base::error::Result;
@@ -77,30 +75,16 @@ impl<T: Float + Plain> Centres<T> {
             centres: self.centres.at(),
             scale: assign.scale,
             count: sizes.groups as i32,
-            groups: 0,
             near: self.near.at(),
             group_of_centroid: self.group_of_centroid.at(),
-            list: 0,
-            position: 0,
-            folded: 0,
-            margins: 0,
-            tile_margins: 0,
-            copies: 0,
-            labels: LabelsArgument { at: 0, bytes: 4 },
-            group_of_tile: 0,
-            row_of_place: 0,
-            first_visit: 0,
             control: assign.control,
-            few: 0,
             bound,
             d: sizes.d as i32,
             k: sizes.k as i32,
             k_padded: sizes.k_padded as u32,
             chunks: sizes.chunks as u32,
             tiles: sizes.tiles as u32,
-            before_groups: 0,
-            most_doubt: 0,
-            most_kept: 0,
+            ..TensorCentroidsArgument::zero()
         }
     }
 }
