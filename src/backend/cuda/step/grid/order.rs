@@ -3,7 +3,7 @@
 use super::GridStep;
 use super::sizes::{MOST_BINS, POINTS, SPLIT_ROWS, Sizes};
 use crate::backend::cuda::arguments::{self, CellLabelsArgument, CellRowsArgument, CellSplitArgument, CellTreeArgument};
-use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue};
+use crate::backend::cuda::device::{Block, Entry, Kernel, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
@@ -33,24 +33,24 @@ impl Order {
     pub fn new<T: Float + Plain>(sizes: &Sizes, half: bool, queue: &Queue) -> Result<Self> {
         let gpu = &*queue.gpu;
         let variant = format!("_d{}", sizes.d);
-        let launch = |entry: Entry<CellRowsArgument>, block: Block, most: usize| {
-            Launch::resident(gpu, entry.half_if(half).load(gpu, &variant)?, block, most)
+        let over = |kernel: Kernel<CellRowsArgument>, threads: usize| {
+            Launch::resident(gpu, kernel, Block::of(THREADS), threads.div_ceil(THREADS as usize))
         };
-        let usual = |entry, threads: usize| launch(entry, Block::of(THREADS), threads.div_ceil(THREADS as usize));
+        let usual = |entry: Entry<_>, threads| over(entry.half_if(half).load(gpu, &variant)?, threads);
         let [of_part, of_tree, of_split] = sizes.shared();
         let labels = |entry: Entry<CellLabelsArgument>| {
             Launch::resident(gpu, entry.load(gpu, "")?, Block::of(THREADS), sizes.stride().div_ceil(THREADS as usize))
         };
-        let find = Block { threads: FIND_THREADS, shared: of_tree };
+        let find = arguments::cells_find::<T>().half_if(half).load(gpu, &variant)?;
+        let block = Block { threads: FIND_THREADS, shared: of_tree };
         let tree = Block { threads: TREE_THREADS, shared: of_part };
         Ok(Self {
             clear: usual(arguments::cells_clear::<T>(), sizes.cells())?,
-            sample: usual(arguments::cells_sample::<T>(), POINTS << sizes.top())?
-                .with_blocks((POINTS << sizes.top()) / THREADS as usize),
+            sample: usual(arguments::cells_sample::<T>(), POINTS << sizes.top())?,
             tree: Launch::exactly(arguments::cells_tree().load(gpu, "")?, tree, 1),
-            find: launch(arguments::cells_find::<T>(), find, sizes.n.div_ceil(4 * FIND_THREADS as usize))?,
-            places: launch(arguments::cells_places::<T>(), Block::of(FIND_THREADS), 1)?,
-            tiles: usual(arguments::cells_tiles::<T>(), sizes.tiles())?,
+            find: Launch::resident(gpu, find, block, sizes.n.div_ceil(4 * FIND_THREADS as usize))?,
+            places: Launch::exactly(arguments::cells_places().load(gpu, "")?, Block::of(FIND_THREADS), 1),
+            tiles: over(arguments::cells_tiles().load(gpu, "")?, sizes.tiles())?,
             split: Launch::resident(
                 gpu,
                 arguments::cells_split::<T>().half_if(half).load(gpu, &variant)?,
