@@ -5,9 +5,7 @@
 
 use std::ops::Range;
 use std::sync::Mutex;
-#[cfg(feature = "bench")]
 use std::sync::atomic::{AtomicU64, Ordering};
-#[cfg(feature = "bench")]
 use std::time::Instant;
 
 use super::systems::{FeatureSums, System};
@@ -28,32 +26,14 @@ use crate::statistics::Statistics;
 
 /// The nanoseconds that this process has spent waiting for labels, downloading them, and adding up rows by them. These are the
 /// stages in the figures of Zechner & Granitzer.
-#[cfg(feature = "bench")]
 pub static STAGES: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
-/// The stages of one iteration. Their time is measured only in benches.
-struct Stages {
-    #[cfg(feature = "bench")]
-    begin: Instant,
-}
-
-impl Stages {
-    fn begin() -> Self {
-        Self {
-            #[cfg(feature = "bench")]
-            begin: Instant::now(),
-        }
-    }
-
-    /// Ends a stage and begins the next.
-    #[cfg_attr(not(feature = "bench"), expect(unused_variables, reason = "nothing is counted"))]
-    fn end(&mut self, stage: usize) {
-        #[cfg(feature = "bench")]
-        {
-            let begin = std::mem::replace(&mut self.begin, Instant::now());
-            STAGES[stage].fetch_add((self.begin - begin).as_nanos() as u64, Ordering::Relaxed);
-        }
-    }
+/// Does the work of a stage, and adds its time.
+fn timed<R>(stage: usize, work: impl FnOnce() -> R) -> R {
+    let begin = Instant::now();
+    let done = work();
+    STAGES[stage].fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    done
 }
 
 /// Rows of a task, and rows of a tile.
@@ -101,13 +81,9 @@ impl<'a, T: Float + Plain> HostUpdate<'a, T> {
         if std::mem::take(&mut rows.stale) {
             rows.before = labels_of(state.labels.array_before())?;
         }
-        let mut stages = Stages::begin();
-        state.queue.wait()?;
-        stages.end(0);
-        let labels = labels_of(state.labels.array())?;
-        stages.end(1);
-        let (cluster_sums, changed) = rows.add(labels, k)?;
-        stages.end(2);
+        timed(0, || state.queue.wait())?;
+        let labels = timed(1, || labels_of(state.labels.array()))?;
+        let (cluster_sums, changed) = timed(2, || rows.add(labels, k))?;
         let mut sums = memory::with_room(k * state.shape.columns(), "the sums of the clusters")?;
         for j in 0..k {
             sums.extend_from_slice(cluster_sums.sums_of(j));

@@ -68,7 +68,7 @@ pub fn scratch_values<T: Float>(system: System, n: usize, sizes: &Sizes, gpu: Gp
 pub fn passes<T: Float>(system: System, n: usize, sizes: &Sizes, gpu: &Gpu) -> Result<Vec<Pass>> {
     let plan = Plan::new::<T>(system, n, sizes, gpu.size());
     let pass = |spec: Spec| {
-        let launch = Launch::resident(gpu, spec.entry.load(gpu, spec.variant)?, spec.block, spec.most)?;
+        let launch = spec.entry.resident(gpu, spec.variant, spec.block, spec.most)?;
         let blocks = (launch.blocks as usize / spec.unit * spec.unit).max(spec.unit);
         Ok(Pass { launch: launch.with_blocks(blocks), settings: spec.settings })
     };

@@ -79,8 +79,7 @@ impl<T: Float + Plain> Labelling<T> {
             Family::Fused => arguments::assign_fused::<T>(),
         };
         let block = Block { threads: kernel.threads, shared: kernel.shared };
-        let loaded = entry.load(gpu, &kernel.variant())?;
-        let launch = Launch::resident(gpu, loaded, block, chunk.div_ceil(kernel.threads as usize))?;
+        let launch = entry.resident(gpu, &kernel.variant(), block, chunk.div_ceil(kernel.threads as usize))?;
         let in_pass = matches!(system.labels, Labels::Fused | Labels::Rows { sums: true, .. });
         let settle = if in_pass { None } else { Some(Settle::new([chunk, d, k], false, false, queue)?) };
         Ok(Self::Rows { kernel, launch, settle })
@@ -126,8 +125,8 @@ impl<T: Float + Plain> SystemStep<T> {
         let gpu = &*queue.gpu;
         let (n, sizes) = (shape.chunk, Sizes::new(shape, gpu.size()));
         let clear = if system.adds_all() {
-            let kernel = arguments::clear_sums::<T>().load(gpu, "")?;
-            Some(Launch::resident(gpu, kernel, Block::of(256), (sizes.k * sizes.columns).div_ceil(256))?)
+            let blocks = (sizes.k * sizes.columns).div_ceil(256);
+            Some(arguments::clear_sums::<T>().resident(gpu, "", Block::of(256), blocks)?)
         } else {
             None
         };

@@ -123,37 +123,17 @@ impl System {
     /// What does not fit, and the limit.
     pub fn check(self, sizes: &Sizes) -> Supported {
         let (k, d) = (sizes.k, sizes.d);
-        let too_large = |what: &str, limit: usize, bytes: usize| {
-            Err(Refusal {
-                limit: format!("{what} of at most {limit} bytes"),
-                hint: ": fewer clusters or features",
-                got: format!("{bytes} bytes for {k} clusters of {d} features"),
-            })
-        };
-        let limit = sizes.shared;
         let kernel = match self.labels {
             Labels::Rows { .. } => self.row_kernel(sizes).shared,
             Labels::Fused => fused(sizes).0.shared,
             _ => 0,
         };
-        if kernel > limit {
-            return too_large("tables in shared memory", limit, kernel);
-        }
-        let sums = match self.sums {
-            FeatureSums::Atomics => block_sums(sizes),
-            _ => 0,
-        };
-        if sums > limit {
-            return too_large("a block's sums in shared memory", limit, sums);
-        }
+        let sums = if self.sums == FeatureSums::Atomics { block_sums(sizes) } else { 0 };
         let histogram = match self.mass {
             Mass::Local => k.saturating_mul(4),
             Mass::Private => k.saturating_mul(4 * 32),
             _ => 0,
         };
-        if histogram > limit {
-            return too_large("a histogram in shared memory", limit, histogram);
-        }
         // The smallest tables in device memory: those of 32 threads (merge), of 32 groups (groups), or of one block for each
         // chunk (features).
         let scratch = match self.sums {
@@ -165,8 +145,19 @@ impl System {
             }
             _ => 0,
         };
-        if scratch > MOST_SCRATCH {
-            return too_large("tables in device memory", MOST_SCRATCH, scratch);
+        for (what, limit, bytes) in [
+            ("tables in shared memory", sizes.shared, kernel),
+            ("a block's sums in shared memory", sizes.shared, sums),
+            ("a histogram in shared memory", sizes.shared, histogram),
+            ("tables in device memory", MOST_SCRATCH, scratch),
+        ] {
+            if bytes > limit {
+                return Err(Refusal {
+                    limit: format!("{what} of at most {limit} bytes"),
+                    hint: ": fewer clusters or features",
+                    got: format!("{bytes} bytes for {k} clusters of {d} features"),
+                });
+            }
         }
         Ok(())
     }

@@ -44,9 +44,8 @@ impl ByRow {
     pub fn new<T: Float + Plain>(shape: &FitShape, queue: &Queue) -> Result<Self> {
         let bytes = row_bytes(shape);
         let across = bytes.div_ceil(ROW_BYTES);
-        let blocks = u32::try_from(product([shape.chunk.div_ceil(TILE_ROWS), across])).unwrap_or(u32::MAX);
-        let kernel = arguments::by_row::<T>().half_if(shape.half).load(&queue.gpu, "")?;
-        let launch = Launch::exactly(kernel, Block::of(THREADS), blocks);
+        let blocks = product([shape.chunk.div_ceil(TILE_ROWS), across]);
+        let launch = arguments::by_row::<T>().half_if(shape.half).exactly(&queue.gpu, "", Block::of(THREADS), blocks)?;
         let words = queue.alloc(Self::words(shape), "a copy of the rows")?;
         Ok(Self { words, width: bytes / shape.value_bytes(), across, launch, made: false })
     }

@@ -151,10 +151,11 @@ impl<T: Float + Plain> ColumnsStep<T> {
     fn new(shape: &FitShape, queue: &Queue) -> Result<Self> {
         let gpu = &queue.gpu;
         let (table, shared) = Room::new(shape.k, shape.float64, shape.half, gpu.size().shared).table(shape);
-        let threads = Ring::new(Columns::padded(shape.k), shape.float64, shape.half).threads;
-        let kernel =
-            arguments::assign_columns::<T>().half_if(shape.half).load(gpu, &format!("_k{}", Columns::padded(shape.k)))?;
-        let launch = Launch::resident(gpu, kernel, Block { threads, shared }, shape.chunk.div_ceil(TILE))?;
+        let padded = Columns::padded(shape.k);
+        let threads = Ring::new(padded, shape.float64, shape.half).threads;
+        let (variant, block) = (format!("_k{padded}"), Block { threads, shared });
+        let entry = arguments::assign_columns::<T>().half_if(shape.half);
+        let launch = entry.resident(gpu, &variant, block, shape.chunk.div_ceil(TILE))?;
         Ok(Self { launch, table })
     }
 }

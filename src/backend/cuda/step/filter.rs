@@ -8,7 +8,7 @@ use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{
     self, AssignArgument, BlockMoves, Bound, BoundTermsArgument, Control, SumsArgument, UpdateArgument,
 };
-use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, buffers, product};
+use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::state::Centroids;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -207,6 +207,11 @@ impl Teams {
         };
         Self { team, threads, blocks: k.div_ceil((threads / team) as usize) }
     }
+
+    /// A launch with one team for each cluster.
+    pub fn launch<A: Argument>(&self, gpu: &Gpu, entry: Entry<A>) -> Result<Launch<A>> {
+        entry.resident(gpu, "", Block::of(self.threads), self.blocks)
+    }
 }
 
 buffers! {
@@ -236,7 +241,7 @@ impl<T: Float + Plain> Preparation<T> {
     pub fn new(queue: &Queue, d: usize, k: usize, rows: usize) -> Result<Self> {
         let teams = Teams::new(d, k);
         let most_unresolved = u32::try_from(rows / 512).unwrap_or(u32::MAX);
-        let start = teams.launch(&queue.gpu, arguments::update_start::<T>().load(&queue.gpu, "")?)?;
+        let start = teams.launch(&queue.gpu, arguments::update_start::<T>())?;
         let mut buffers = PreparationBuffers::allocate(queue, &teams)?;
         buffers.control.fill(0)?;
         Ok(Self { teams, most_unresolved, start, buffers })
@@ -282,13 +287,6 @@ impl<T: Float + Plain> Preparation<T> {
         // SAFETY: the buffers of the filter and of the centroids are live. They have room for k clusters of d features, and each
         // block has a place for its result. `start` reads no sums.
         unsafe { queue.run(&self.start, &argument) }
-    }
-}
-
-impl Teams {
-    /// A launch with one team for each cluster.
-    pub fn launch<A>(&self, gpu: &Gpu, kernel: crate::backend::cuda::device::Kernel<A>) -> Result<Launch<A>> {
-        Launch::resident(gpu, kernel, Block::of(self.threads), self.blocks)
     }
 }
 

@@ -132,22 +132,22 @@ impl<T: Float + Plain> GridStep<T> {
         let sizes = Sizes::new(shape);
         let Sizes { d, k, .. } = sizes;
         let gpu = &*queue.gpu;
-        let lists = arguments::cells_lists::<T>().load(gpu, &format!("_d{d}"))?;
         let table_copies = copies(shape.cells(), TABLE_BYTES, MOST_TABLE_BYTES);
         let table = if table_copies > 0 { shape.cells() * 8 * table_copies + k * 4 } else { 0 };
         let centroids = k * if d == 3 { 4 } else { d } * size_of::<T>();
         let centroids_in_shared = T::IS_F32 && centroids <= CENTROID_BYTES;
         let arriving = THREADS as usize * (d * sizes.value * 4 + 4 * sizes.label);
         let shared = arriving + table + if centroids_in_shared { centroids.next_multiple_of(16) } else { 0 };
-        let assign = arguments::assign_cells::<T>().half_if(shape.half).load(gpu, &format!("_d{d}"))?;
+        let block = Block { threads: THREADS, shared };
+        let (variant, assign) = (format!("_d{d}"), arguments::assign_cells::<T>().half_if(shape.half));
         Ok(Self {
             sizes,
             places: PlaceBuffers::allocate(queue, &sizes)?,
             between: Between::allocate(queue, &sizes)?,
             grid: GridBuffers::allocate(queue, &sizes)?,
             order: Order::new::<T>(&sizes, shape.half, queue)?,
-            lists: Launch::exactly(lists, Block::of(THREADS), sizes.parents() as u32),
-            assign: Launch::resident(gpu, assign, Block { threads: THREADS, shared }, sizes.tiles().div_ceil(8))?,
+            lists: arguments::cells_lists::<T>().exactly(gpu, &variant, Block::of(THREADS), sizes.parents())?,
+            assign: assign.resident(gpu, &variant, block, sizes.tiles().div_ceil(8))?,
             table_copies,
             centroids_in_shared,
             ordered: false,

@@ -156,9 +156,9 @@ impl<T: Float + Plain> RegistersStep<T> {
         let table = if table_copies > 0 { cells * 8 * table_copies + k * 4 } else { 0 };
         let groups = if group > 0 { format!("_groups{group}") } else { String::new() };
         let gpu = &queue.gpu;
-        let kernel = arguments::assign_registers::<T>().half_if(shape.half).load(gpu, &format!("_d{dimensions}{groups}"))?;
+        let entry = arguments::assign_registers::<T>().half_if(shape.half);
         let block = Block { threads: THREADS, shared: arriving + centroids + table };
-        let launch = Launch::resident(gpu, kernel, block, n.div_ceil(8 * TILE))?;
+        let launch = entry.resident(gpu, &format!("_d{dimensions}{groups}"), block, n.div_ceil(8 * TILE))?;
         let few = dimensions <= 4 && group == 0 && k <= FEW_CLUSTERS;
         let (run, even) = shares(n.div_ceil(TILE), 8 * launch.blocks as usize, few);
         Ok(Self { launch, table_copies, centroids_in_shared, run, even })

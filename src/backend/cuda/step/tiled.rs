@@ -178,10 +178,10 @@ impl<T: Float + Plain> Settle<T> {
     /// centroids in reach separately.
     pub fn new([n, d, k]: [usize; 3], half: bool, pairs: bool, queue: &Queue) -> Result<Self> {
         let (gpu, values) = (&*queue.gpu, settle_values(d, k));
-        let kernel = arguments::settle::<T>().half_if(half).load(gpu, "")?;
-        let launch = Launch::resident(gpu, kernel, Block { threads: THREADS, shared: 8 * values }, n)?;
-        let kernel = if pairs { Some(arguments::settle_pairs::<T>().half_if(half).load(gpu, "")?) } else { None };
-        let pairs = kernel.map(|kernel| Launch::resident(gpu, kernel, Block::of(PAIRS_THREADS), n)).transpose()?;
+        let block = Block { threads: THREADS, shared: 8 * values };
+        let launch = arguments::settle::<T>().half_if(half).resident(gpu, "", block, n)?;
+        let entry = arguments::settle_pairs::<T>().half_if(half);
+        let pairs = if pairs { Some(entry.resident(gpu, "", Block::of(PAIRS_THREADS), n)?) } else { None };
         Ok(Self { launch, pairs, values })
     }
 
@@ -229,10 +229,10 @@ impl<T: Float + Plain> TiledLabels<T> {
         // Besides the partial sums, one float for each row and each warp across the tile.
         let thirds = if with_panels { tile.width / 32 * 512 } else { 0 };
         let block = Block { threads: tile.threads(), shared: tile.partial_sums() + thirds };
-        let kernel = arguments::assign_tiled::<T>().half_if(half).load(gpu, &tile.variant())?;
         let tiles = variant.tiles([n, d, k], gpu.size());
         let shares = Shares::new(queue, tiles)?;
-        let assign = Launch::resident(gpu, kernel, block, tiles.rows * shares.count)?;
+        let assign =
+            arguments::assign_tiled::<T>().half_if(half).resident(gpu, &tile.variant(), block, tiles.rows * shares.count)?;
         // Every tile of rows gets all of its blocks.
         let blocks = (assign.blocks as usize / shares.count).max(1) * shares.count;
         let assign = assign.with_blocks(blocks).spread(gpu)?;

@@ -22,7 +22,7 @@ use super::{Candidate, LabelArrays, Needs, Step, Supported, at_most};
 use crate::backend::cuda::arguments::{
     self, AssignArgument, BoundedArgument, CarriedArgument, CarriedRowsArgument, MovedRowsArgument, RowsArgument,
 };
-use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
@@ -109,16 +109,13 @@ impl<T: Float + Plain> YinyangStep<T> {
     fn new(sizes: Sizes, shape: &FitShape, queue: &Queue) -> Result<Self> {
         let Sizes { n, d, k, .. } = sizes;
         let (gpu, half) = (&*queue.gpu, shape.half);
-        let of_rows = |threads: u32| n.div_ceil(threads as usize);
-        let untyped = |entry: Entry<CarriedArgument>, threads: u32, blocks: usize| {
-            Launch::resident(gpu, entry.load(gpu, "")?, Block::of(threads), blocks)
-        };
-        let drifts = arguments::bounds_drifts::<T>().load(gpu, "")?;
-        let tighten = arguments::bounds_tighten::<T>().half_if(half).load(gpu, "")?;
-        let move_rows = arguments::bounds_move::<T>().half_if(half).load(gpu, "")?;
-        let gather = arguments::bounds_rows::<T>().half_if(half).load(gpu, "")?;
-        let assign = arguments::assign_bounded().load(gpu, &sizes.tile.variant())?;
-        let block = Block { threads: sizes.tile.threads(), shared: sizes.tile.partial_sums() };
+        let of_threads = n.div_ceil(THREADS as usize);
+        let block = Block::of(THREADS);
+        let bounded = Block { threads: sizes.tile.threads(), shared: sizes.tile.partial_sums() };
+        let drifts = arguments::bounds_drifts::<T>();
+        let tighten = arguments::bounds_tighten::<T>().half_if(half);
+        let move_rows = arguments::bounds_move::<T>().half_if(half);
+        let gather = arguments::bounds_rows::<T>().half_if(half);
         let terms = ExpandedTerms::new(d, sizes.filter().chains, 0);
         let mut centroids = CentroidBuffers::<T>::allocate(queue, &sizes)?;
         centroids.largest.fill(0)?;
@@ -130,18 +127,18 @@ impl<T: Float + Plain> YinyangStep<T> {
             rows: RowBuffers::allocate(queue, &sizes)?,
             centroids,
             doubt: Doubt::allocate(queue, n)?,
-            drifts: Launch::resident(gpu, drifts, Block::of(THREADS), k.div_ceil(THREADS as usize / 32))?,
-            copies: untyped(arguments::bounds_copies(), THREADS, sizes.k_padded)?,
-            carry: untyped(arguments::bounds_carry(), THREADS, n.div_ceil(CARRIED))?,
-            tighten: Launch::resident(gpu, tighten, Block::of(THREADS), n.div_ceil(TIGHTENED))?,
+            drifts: drifts.resident(gpu, "", block, k.div_ceil(THREADS as usize / 32))?,
+            copies: arguments::bounds_copies().resident(gpu, "", block, sizes.k_padded)?,
+            carry: arguments::bounds_carry().resident(gpu, "", block, n.div_ceil(CARRIED))?,
+            tighten: tighten.resident(gpu, "", block, n.div_ceil(TIGHTENED))?,
             order: [
-                untyped(arguments::bounds_count(), THREADS, of_rows(THREADS))?,
-                untyped(arguments::bounds_starts(), STARTS_THREADS, 1)?,
-                untyped(arguments::bounds_places(), THREADS, of_rows(THREADS))?,
+                arguments::bounds_count().resident(gpu, "", block, of_threads)?,
+                arguments::bounds_starts().resident(gpu, "", Block::of(STARTS_THREADS), 1)?,
+                arguments::bounds_places().resident(gpu, "", block, of_threads)?,
             ],
-            move_rows: Launch::resident(gpu, move_rows, Block::of(THREADS), of_rows(THREADS))?,
-            gather: Launch::resident(gpu, gather, Block::of(TILE_ROWS as u32), n.div_ceil(TILE_ROWS))?,
-            assign: Launch::resident(gpu, assign, block, n.div_ceil(TILE_ROWS))?,
+            move_rows: move_rows.resident(gpu, "", block, of_threads)?,
+            gather: gather.resident(gpu, "", Block::of(TILE_ROWS as u32), n.div_ceil(TILE_ROWS))?,
+            assign: arguments::assign_bounded().resident(gpu, &sizes.tile.variant(), bounded, n.div_ceil(TILE_ROWS))?,
             settle: Settle::new([n, d, k], half, true, queue)?,
             deltas: Deltas::new::<T>(shape, queue)?,
             error: Carry::error(terms.unit, terms.balance),

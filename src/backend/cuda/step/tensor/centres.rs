@@ -93,8 +93,11 @@ impl<T: Float + Plain> Centres<T> {
 pub struct Centring<T> {
     centres: Launch<TensorCentroidsArgument<T>>,
     means: Launch<TensorCentroidsArgument<T>>,
-    near: Launch<TensorCentroidsArgument<T>>,
-    merge: Launch<TensorCentroidsArgument<T>>,
+    /// Measures how far all centroids are from the centres. If there is one group, only from its own.
+    pub(super) near: Launch<TensorCentroidsArgument<T>>,
+    /// Makes one group of all, if there is much doubt and groups would skip little. The rows have groups, and the centroids were
+    /// measured. `copies` has room for d values.
+    pub(super) merge: Launch<TensorCentroidsArgument<T>>,
 }
 
 impl<T: Float + Plain> Centring<T> {
@@ -102,12 +105,11 @@ impl<T: Float + Plain> Centring<T> {
         let gpu = &*queue.gpu;
         // A block of `tensor_near` has two centroids at a time.
         let pairs = sizes.k.div_ceil(2);
-        let groups = sizes.groups.min(MOST_GROUPS) as u32;
         Ok(Self {
-            centres: Launch::exactly(arguments::tensor_centres::<T>().load(gpu, "")?, Block::of(CENTRES_THREADS), 1),
-            means: Launch::exactly(arguments::tensor_means::<T>().load(gpu, "")?, Block::of(THREADS), groups),
-            near: Launch::resident(gpu, arguments::tensor_near::<T>().load(gpu, "")?, Block::of(THREADS), pairs)?,
-            merge: Launch::exactly(arguments::tensor_merge::<T>().load(gpu, "")?, Block::of(CENTRES_THREADS), 1),
+            centres: arguments::tensor_centres::<T>().exactly(gpu, "", Block::of(CENTRES_THREADS), 1)?,
+            means: arguments::tensor_means::<T>().exactly(gpu, "", Block::of(THREADS), sizes.groups.min(MOST_GROUPS))?,
+            near: arguments::tensor_near::<T>().resident(gpu, "", Block::of(THREADS), pairs)?,
+            merge: arguments::tensor_merge::<T>().exactly(gpu, "", Block::of(CENTRES_THREADS), 1)?,
         })
     }
 
@@ -135,24 +137,5 @@ impl<T: Float + Plain> Centring<T> {
     pub unsafe fn measure_again(&self, queue: &Queue, argument: &TensorCentroidsArgument<T>) -> Result<()> {
         // SAFETY: the caller promises it.
         unsafe { queue.run(&self.near, &TensorCentroidsArgument { before_groups: 1, ..*argument }) }
-    }
-
-    /// Makes one group of all, if there is much doubt and groups would skip little. The rows have groups, and the centroids were
-    /// measured.
-    ///
-    /// # Safety
-    /// The addresses of [`Centres::argument`], `few`, `groups` and `copies` are live. `copies` has room for d values.
-    pub unsafe fn merge(&self, queue: &Queue, argument: &TensorCentroidsArgument<T>) -> Result<()> {
-        // SAFETY: the caller promises it.
-        unsafe { queue.run(&self.merge, argument) }
-    }
-
-    /// Measures how far all centroids are from the centres. If there is one group, only from its own.
-    ///
-    /// # Safety
-    /// The addresses of [`Centres::argument`] and `groups` are live.
-    pub unsafe fn measure(&self, queue: &Queue, argument: &TensorCentroidsArgument<T>) -> Result<()> {
-        // SAFETY: the caller promises it.
-        unsafe { queue.run(&self.near, argument) }
     }
 }

@@ -69,16 +69,16 @@ impl<T: Float + Plain> InDoubt<T> {
         let Sizes { n, d, k, .. } = sizes;
         let mut few = FewRows::allocate(queue, &sizes)?;
         few.tickets.fill(0)?;
-        let settle_few = arguments::settle_few::<T>().half_if(half).load(gpu, "")?;
-        let settle_listed = arguments::settle_listed::<T>().half_if(half).load(gpu, "")?;
+        let settle_few = arguments::settle_few::<T>().half_if(half);
+        let settle_listed = arguments::settle_listed::<T>().half_if(half);
         let blocks = product([most_listed(&sizes), slices(&sizes)]);
         Ok(Self {
             sizes,
             rows: Doubt::allocate(queue, n)?,
             few,
             settle: Settle::new([n, d, k], half, true, queue)?,
-            settle_few: Launch::resident(gpu, settle_few, Block::of(FEW_THREADS), n)?,
-            settle_listed: Launch::resident(gpu, settle_listed, Block::of(LISTED_THREADS as u32), blocks)?,
+            settle_few: settle_few.resident(gpu, "", Block::of(FEW_THREADS), n)?,
+            settle_listed: settle_listed.resident(gpu, "", Block::of(LISTED_THREADS as u32), blocks)?,
         })
     }
 
