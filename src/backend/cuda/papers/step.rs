@@ -8,7 +8,6 @@
 //! ```
 
 use super::passes::{Pass, passes, scratch_values};
-use super::sizes::Sizes;
 use super::systems::{Family, Labels, RowKernel, System};
 use crate::backend::cuda::arguments::{self, AssignArgument, SystemAssignArgument, SystemSumsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, sum};
@@ -29,7 +28,7 @@ impl<T: Float + Plain> Candidate<T> for System {
     }
 
     fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
-        self.check(&Sizes::new(shape, gpu))
+        self.check(shape, gpu)
     }
 
     fn streams(&self) -> bool {
@@ -37,14 +36,13 @@ impl<T: Float + Plain> Candidate<T> for System {
     }
 
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
-        let sizes = Sizes::new(shape, gpu);
         let (filter, shares) = if self.tiled(shape.d) {
             let (variant, FitShape { chunk, d, k, .. }) = (tiled_for::<T>(shape, gpu), *shape);
             (variant.filter(d, k, gpu), Shares::bytes(variant.tiles([chunk, d, k], gpu)))
         } else {
-            (self.row_kernel(&sizes).filter(), 0)
+            (self.row_kernel(shape).filter(), 0)
         };
-        let scratch = bytes_of::<i64>(scratch_values::<T>(*self, shape.chunk, &sizes, gpu));
+        let scratch = bytes_of::<i64>(scratch_values::<T>(*self, shape, gpu));
         let bytes = sum([Doubt::bytes(shape.chunk), scratch, shares]);
         Needs { filter, label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
@@ -72,7 +70,7 @@ impl<T: Float + Plain> Labelling<T> {
         if system.tiled(d) {
             return Ok(Self::Tiled(TiledLabels::new(tiled_for::<T>(shape, size), [chunk, d, k], false, queue)?));
         }
-        let kernel = system.row_kernel(&Sizes::new(shape, size));
+        let kernel = system.row_kernel(shape);
         let entry = match kernel.family {
             Family::Portions => arguments::assign_portions::<T>(),
             Family::Table => arguments::assign_table::<T>(),
@@ -123,19 +121,18 @@ struct SystemStep<T> {
 impl<T: Float + Plain> SystemStep<T> {
     fn new(system: System, shape: &FitShape, queue: &Queue) -> Result<Self> {
         let gpu = &*queue.gpu;
-        let (n, sizes) = (shape.chunk, Sizes::new(shape, gpu.size()));
         let clear = if system.adds_all() {
-            let blocks = (sizes.k * sizes.columns).div_ceil(256);
+            let blocks = (shape.k * shape.columns()).div_ceil(256);
             Some(arguments::clear_sums::<T>().resident(gpu, "", Block::of(256), blocks)?)
         } else {
             None
         };
         Ok(Self {
             labels: Labelling::new(system, shape, queue)?,
-            doubt: Doubt::allocate(queue, n)?,
+            doubt: Doubt::allocate(queue, shape.chunk)?,
             clear,
-            passes: passes::<T>(system, n, &sizes, gpu)?,
-            scratch: queue.alloc(scratch_values::<T>(system, n, &sizes, gpu.size()), "the tables of sums")?,
+            passes: passes::<T>(system, shape, gpu)?,
+            scratch: queue.alloc(scratch_values::<T>(system, shape, gpu.size()), "the tables of sums")?,
         })
     }
 
