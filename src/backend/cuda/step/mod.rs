@@ -47,7 +47,7 @@ pub trait Candidate<T>: Sync {
         true
     }
 
-    /// Whether it copies all rows. Where there is no memory for that, the default is one that does not.
+    /// Whether the default may be this one only where there is memory for a copy of all rows.
     fn copies_rows(&self) -> bool {
         false
     }

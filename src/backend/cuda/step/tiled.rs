@@ -185,8 +185,8 @@ impl<T: Float + Plain> Settle<T> {
         Ok(Self { launch, pairs, values })
     }
 
-    /// Labels the rows that an assign with the same argument has left in doubt, but not if they are fewer than `fewest` and no
-    /// pairs. `centroids`: `(k, d)`.
+    /// Labels the rows that an assign with the same argument has left in doubt. `centroids`: `(k, d)`. `fewest`: if fewer rows
+    /// are in doubt, not counting pairs, others have labelled them.
     ///
     /// # Safety
     /// The assign was launched before in the same queue, and its addresses are still live. `centroids` has k x d values.

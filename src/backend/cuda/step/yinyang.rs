@@ -63,10 +63,6 @@ impl<T: Float + Plain> Candidate<T> for Yinyang {
         false
     }
 
-    fn copies_rows(&self) -> bool {
-        true
-    }
-
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
         let sizes = Sizes::new(shape, gpu);
         let bytes = sum([RowBuffers::bytes(&sizes), CentroidBuffers::<T>::bytes(&sizes), Doubt::bytes(shape.chunk)]);
