@@ -269,7 +269,7 @@ impl RowKernel {
     pub fn filter(&self) -> FilterSpec {
         FilterSpec {
             k_padded: self.k_padded,
-            layout: Layout::ByCentroid { width: self.width },
+            layout: Layout::ByCentroid { width: self.width, half: None },
             chains: Chains::FromHalf,
             lowered: false,
         }

@@ -34,11 +34,9 @@ pub struct FilterSpec {
 /// Where the copies are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// One centroid after another: `width` floats each. The half square is the value number `half`.
-    WithHalfSquares { width: usize, half: usize },
-    /// One centroid after another: `width` floats each. The half squares are in an array of their own.
-    #[cfg(feature = "papers")]
-    ByCentroid { width: usize },
+    /// One centroid after another: `width` floats each. The half square is the value number `half`. None: the half squares are in
+    /// an array of their own.
+    ByCentroid { width: usize, half: Option<usize> },
     /// One feature after another: `(d, k padded)`. The half squares are in an array of their own.
     ByFeature,
 }
@@ -52,9 +50,7 @@ impl FilterSpec {
     /// The number of floats of all copies.
     fn copies(&self, d: usize) -> usize {
         let width = match self.layout {
-            Layout::WithHalfSquares { width, .. } => width,
-            #[cfg(feature = "papers")]
-            Layout::ByCentroid { width } => width,
+            Layout::ByCentroid { width, .. } => width,
             Layout::ByFeature => d,
         };
         product([width, self.k_padded])
@@ -62,10 +58,7 @@ impl FilterSpec {
 
     /// The number of half squares in an array of their own.
     fn half_squares(&self) -> usize {
-        match self.layout {
-            Layout::WithHalfSquares { .. } => 0,
-            _ => self.k_padded,
-        }
+        if matches!(self.layout, Layout::ByCentroid { half: Some(_), .. }) { 0 } else { self.k_padded }
     }
 }
 
@@ -110,7 +103,7 @@ impl<T: Float + Plain> Filter<T> {
         let scale = power_of_two(exponent);
         buffers.minus_centre.fill(0)?;
         match spec.layout {
-            Layout::WithHalfSquares { width, half } => {
+            Layout::ByCentroid { width, half: Some(half) } => {
                 let mut copies = memory::zeroed::<f32>(spec.copies(d), COPIES)?;
                 copies.iter_mut().skip(half).step_by(width).for_each(|half| *half = f32::INFINITY);
                 buffers.copies.write(0, &copies)?;
@@ -140,7 +133,7 @@ impl<T: Float + Plain> Filter<T> {
 
     fn half_squares(&self) -> u64 {
         match self.spec.layout {
-            Layout::WithHalfSquares { half, .. } => self.buffers.copies.at_index(half),
+            Layout::ByCentroid { half: Some(half), .. } => self.buffers.copies.at_index(half),
             _ => self.buffers.half_squares.at(),
         }
     }
@@ -168,9 +161,7 @@ impl<T: Float + Plain> Filter<T> {
     /// The strides of the copies from one centroid and from one feature to the next, and of the half squares.
     fn strides(&self) -> [u64; 3] {
         match self.spec.layout {
-            Layout::WithHalfSquares { width, .. } => [width, 1, width],
-            #[cfg(feature = "papers")]
-            Layout::ByCentroid { width } => [width, 1, 1],
+            Layout::ByCentroid { width, half } => [width, 1, if half.is_some() { width } else { 1 }],
             Layout::ByFeature => [1, self.spec.k_padded, 1],
         }
         .map(|stride| stride as u64)
@@ -312,7 +303,7 @@ mod tests {
     fn copies_have_their_places() {
         let spec = FilterSpec {
             k_padded: 8,
-            layout: Layout::WithHalfSquares { width: 4, half: 3 },
+            layout: Layout::ByCentroid { width: 4, half: Some(3) },
             chains: Chains::FromHalf,
             lowered: false,
         };

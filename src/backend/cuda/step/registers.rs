@@ -57,7 +57,7 @@ impl Registers {
     pub(super) fn filter(self, d: usize, k: usize) -> (usize, FilterSpec) {
         let dimensions = DIMENSIONS.into_iter().find(|&dimensions| dimensions >= d).unwrap_or(d);
         // The values, the half square, and padding to a multiple of 16 bytes.
-        let layout = Layout::WithHalfSquares { width: (dimensions + 1).next_multiple_of(4), half: dimensions };
+        let layout = Layout::ByCentroid { width: (dimensions + 1).next_multiple_of(4), half: Some(dimensions) };
         (dimensions, FilterSpec { k_padded: self.k_padded(k), layout, chains: Chains::FromHalf, lowered: self == Self::Groups })
     }
 
