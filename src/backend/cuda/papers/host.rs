@@ -1,7 +1,8 @@
 //! What the CPU does in each iteration of some systems: it divides, and in one of them it also adds up the rows.
 //!
-//! The latter is cross-processing (Zechner & Granitzer 2009; Rodinia 2009): the GPU labels the rows. In each iteration the labels go to the host, and k x d centroids come back. The CPU of the paper adds up all rows in one
-//! thread. Here all threads do it, each with its own sums.
+//! The latter is cross-processing (Zechner & Granitzer 2009; Rodinia 2009): the GPU labels the rows. In each iteration the labels
+//! go to the host, and k x d centroids come back. The CPU of the paper adds up all rows in one thread. Here all threads do it,
+//! each with its own sums.
 
 use std::ops::Range;
 use std::sync::Mutex;
