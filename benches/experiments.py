@@ -62,8 +62,7 @@ MASSES = ("lutz-mass-atomic", "lutz-mass-global", "lutz-mass-local", "lutz-featu
 
 # What the default chooses from, and shapes to check the choice by, evenly in the logarithms: drawn after its table was
 # measured.
-CANDIDATES = ("registers-single", "registers-groups8", "registers-groups16")
-CANDIDATES += ("columns", "tiled-32", "tiled-64", "tiled-128", "tiled-128-panels")
+CANDIDATES = ("registers-single", "registers-groups", "columns", "tiled-32", "tiled-64", "tiled-128")
 
 
 def drawn_shapes(count: int) -> tuple[Run, ...]:
@@ -72,7 +71,7 @@ def drawn_shapes(count: int) -> tuple[Run, ...]:
     while len(runs) < count:
         n, d, k = (round(math.exp(draw.uniform(math.log(low), math.log(high)))) for low, high in LIMITS)
         if k < n and n * d < 2**28 and n * d * k < 2**36:
-            fitting = CANDIDATES if d <= 12 else CANDIDATES[3:]  # rows of more do not go into registers
+            fitting = CANDIDATES if d <= 12 else CANDIDATES[2:]  # rows of more do not go into registers
             runs.append(Run(n, d, k, 12, ("default", *fitting)))
     return tuple(runs)
 

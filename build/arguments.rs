@@ -270,7 +270,10 @@ impl Arguments {
             let (kind, zero) = match kind {
                 Kind::Number(rust, _) => (rust.to_string(), if rust.starts_with('f') { "0.0".into() } else { "0".into() }),
                 Kind::Pointer => ("u64".into(), "0".into()),
-                Kind::Value => ("T".into(), String::new()),
+                Kind::Value => ("T".into(), "T::default()".into()),
+                Kind::Struct(name) if self.structs[name].generic => {
+                    (self.rust_name(name, "T"), format!("<{}>::zero()", self.rust_name(name, "T")))
+                }
                 Kind::Struct(name) => (self.rust_name(name, "T"), format!("{}::ZERO", self.rust_name(name, "T"))),
             };
             let array = |one: String| count.map_or(one.clone(), |count| format!("[{one}; {count}]"));
@@ -294,10 +297,12 @@ impl Arguments {
             text += "// SAFETY: all fields are numbers or addresses on the device, and there is no padding between them.\n";
             text += &format!("{condition}unsafe impl{bound} Plain for {rust} {{}}\n");
         }
-        if !one.generic {
-            text += &format!("{condition}#[allow(dead_code, reason = \"few need it\")]\nimpl {rust} {{\n");
-            text += &format!("    pub const ZERO: Self = Self {{\n{zeros}    }};\n}}\n");
-        }
+        let made = if one.generic {
+            format!("pub fn zero() -> Self {{\n        Self {{\n{zeros}    }}}}\n}}\n")
+        } else {
+            format!("pub const ZERO: Self = Self {{\n{zeros}    }};\n}}\n")
+        };
+        text += &format!("{condition}#[allow(dead_code, reason = \"few need it\")]\nimpl{bound} {rust} {{\n    {made}");
         text += &format!("{condition}const _: () = {{\n");
         for ((_, value, _), layout) in VALUES.iter().zip(&one.layouts).take(if one.generic { 2 } else { 1 }) {
             let rust = self.rust_name(name, value);

@@ -8,7 +8,7 @@
 //! - `--float64` uses float64 features.
 //! - `--float16`, `--bfloat16`: fits of rows of 16 bits a value, and of the same values in float32.
 //! - `--uniform` uses uniform data, of which nothing can be skipped, instead of ten blobs.
-//! - `--kind NAME` uses another kind of data: `lognormal-scales`, `ties` or another one of `benches/rough/kinds.rs`.
+//! - `--kind NAME` uses another kind of data: `lognormal-scales`, `ties` or another one of `benches/kinds.rs`.
 //! - `--rows FILE` repeats the rows of a file, with noise: float32 values, or float16 if its name ends with `.f16`.
 //!   `benches/embeddings.py` writes such a file of real embeddings.
 //! - `--check` counts the wrong labels among all rows, by reference distances to all centroids: `check.rs`. With `--strategy`, `--limit` and

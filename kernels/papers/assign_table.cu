@@ -83,16 +83,18 @@ template <typename T, int D, bool SHARED, bool SUMS> __device__ __forceinline__ 
     extern "C" __global__ void __launch_bounds__(THREADS, 2) assign_table_##NAME##SUFFIX(const __grid_constant__ SystemAssign<T> a) { \
         assign_table<T, D, SHARED, SUMS>(a);                                                                                 \
     }
-#define WIDTH(T, NAME, D)                          \
+#define ANY(T, NAME, D)                            \
     KERNEL(T, NAME, D, , false, false)             \
-    KERNEL(T, NAME, D, _shared, true, false)       \
     KERNEL(T, NAME, D, _sums, false, true)         \
     KERNEL(T, NAME, D, _shared_sums, true, true)
+#define WIDTH(T, NAME, D)                          \
+    ANY(T, NAME, D)                                \
+    KERNEL(T, NAME, D, _shared, true, false)
 WIDTH(float, f32_d4, 4)
 WIDTH(float, f32_d8, 8)
 WIDTH(float, f32_d16, 16)
-WIDTH(float, f32_any, 0)
+ANY(float, f32_any, 0)
 WIDTH(double, f64_d4, 4)
 WIDTH(double, f64_d8, 8)
 WIDTH(double, f64_d16, 16)
-WIDTH(double, f64_any, 0)
+ANY(double, f64_any, 0)

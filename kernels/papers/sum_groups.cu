@@ -8,7 +8,7 @@
 //            one sum.
 // Memory:    device: n' tables of (k, columns, limbs) sums of 8 bytes and k counts. The entries of neighbouring groups are adjacent.
 //            Later rounds write two halves for each sum. M grows if the tables would take more than
-//            src/backend/cuda/session/system.rs allows.
+//            src/backend/cuda/papers/sizes.rs allows.
 // Precision: integers. A group has at most 4,096 rows, or its sums are kept in the low and high halves that later rounds use.
 //
 // Departures: the last round runs on the device. The paper downloads M tables and adds them up on the CPU. The CPU divides in both.

@@ -9,7 +9,7 @@
 //            needs them, because it does the update instead.
 // Memory:    (k, d) tables only.
 // With metric="cosine", the new centroids come from `directions.cu`.
-// Precision: 128-bit integers. A mean is rounded once. The copies, the half squares and the margins are those of certify.rs.
+// Precision: 128-bit integers. A mean is rounded once. The copies, the half squares and the margins are those of src/bounds.rs.
 #include "../common/filter.cuh"
 #include "cell.cuh"
 

@@ -17,8 +17,7 @@
 //
 // Used when: d > 12, or few rows and many clusters (src/backend/cuda/step/choice.rs).
 // Tiles: 128 rows by 128, 64 or 32 centroids (suffix _k128, _k64, _k32), for k above 64, up to 64, up to 32. The suffix changes only
-// the speed. The variants _panels are for d > 128 with k > 64, and for d > 64 with 32 < k <= 64, if the blocks fit
-// (src/backend/cuda/step/tiled.rs). Their bound is made for fewer roundings. A block has 256, 128 or 64 threads. The grid is persistent: a
+// the speed. The variants _panels are for many features, if the blocks fit (src/backend/cuda/step/tiled.rs). Their bound is made for fewer roundings. A block has 256, 128 or 64 threads. The grid is persistent: a
 // block takes every gridDim.x-th tile of rows. If there are fewer tiles of rows than SMs, several blocks share the centroids of each.
 // Memory: 18 to 48 KB of static shared memory a block. The variants _panels have another 33 or 66 KB of dynamic shared memory (64
 // floats a thread, and the third best scores).

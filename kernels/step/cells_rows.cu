@@ -126,7 +126,7 @@ template <int D, typename T, typename S> __device__ __forceinline__ void cells_f
 }
 
 // One block.
-template <int D, typename T, typename S> __device__ __forceinline__ void cells_places(const CellRows<T, S>& a) {
+extern "C" __global__ void __launch_bounds__(FIND_THREADS) cells_places(const __grid_constant__ CellRows<float> a) {
     __shared__ u32 sums[3][32];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, each = (a.cells + FIND_THREADS - 1) / FIND_THREADS;
     const u32 from = min(threadIdx.x * each, a.cells), to = min(from + each, a.cells);
@@ -157,7 +157,7 @@ template <int D, typename T, typename S> __device__ __forceinline__ void cells_p
     if (threadIdx.x == FIND_THREADS - 1) a.tile_starts[a.cells] = before[1], a.group_starts[a.cells / a.group_cells] = before[2];
 }
 
-template <int D, typename T, typename S> __device__ __forceinline__ void cells_tiles(const CellRows<T, S>& a) {
+extern "C" __global__ void __launch_bounds__(COPY_THREADS) cells_tiles(const __grid_constant__ CellRows<float> a) {
     const u32 tiles = a.tile_starts[a.cells];
     for (u32 tile = global_thread(); tile < tiles; tile += all_threads()) {
         // The last cell whose first tile is not behind this one. Cells without rows have no tile.
@@ -220,8 +220,6 @@ template <int D, typename T, typename S> __device__ __forceinline__ void cells_c
     KERNEL(T, S, cells_clear, D, COPY_THREADS, cells_clear_##TYPE##_d##D)                                                                     \
     KERNEL(T, S, cells_sample, D, COPY_THREADS, cells_sample_##TYPE##_d##D)                                                                   \
     KERNEL(T, S, cells_find, D, FIND_THREADS, cells_find_##TYPE##_d##D)                                                                       \
-    KERNEL(T, S, cells_places, D, FIND_THREADS, cells_places_##TYPE##_d##D)                                                                   \
-    KERNEL(T, S, cells_tiles, D, COPY_THREADS, cells_tiles_##TYPE##_d##D)                                                                     \
     KERNEL(T, S, cells_boxes, D, COPY_THREADS, cells_boxes_##TYPE##_d##D)
 #define ALL(D)                                                                                                                                \
     KERNELS(float, float, f32, D)                                                                                                             \

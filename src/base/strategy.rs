@@ -70,10 +70,8 @@ strategies! {
         Registers "registers" "ours; labels as Li et al. 2010, algorithm 3, one pass as Lutz et al. 2018, section 4",
         /// [`Strategy::Registers`] with centroids one by one.
         RegistersSingle "registers-single" "ours: a variant of registers",
-        /// [`Strategy::Registers`] with centroids in groups of 8.
-        RegistersGroups8 "registers-groups8" "ours: a variant of registers",
-        /// [`Strategy::Registers`] with centroids in groups of 16.
-        RegistersGroups16 "registers-groups16" "ours: a variant of registers",
+        /// [`Strategy::Registers`] with centroids in groups of 8 or 16.
+        RegistersGroups "registers-groups" "ours: a variant of registers",
         /// Puts the rows in the order of small cells of space, and looks only at the centroids that can be nearest to a row of a
         /// cell. At most 4 features.
         Cells "cells" "ours; the filtering of Kanungo et al. 2002",
@@ -88,8 +86,6 @@ strategies! {
         Tiled64 "tiled-64" "ours: a variant of tiled",
         /// [`Strategy::Tiled`] with 128 centroids per tile.
         Tiled128 "tiled-128" "ours: a variant of tiled",
-        /// [`Strategy::Tiled128`] with partial sums of 128 features.
-        Tiled128Panels "tiled-128-panels" "ours: a variant of tiled",
         /// Multiplies half-precision copies on tensor cores, for groups of rows near each other and the centroids near them.
         Tensor "tensor" "ours",
         /// [`Strategy::Tensor`] with products of a warpgroup. GPUs of compute capability 9.0.

@@ -114,7 +114,16 @@ fn short<T: Engine>([n, d, k]: [usize; 3], weighted: bool, init: Option<Init>) {
 fn short_fits_reach_every_kernel_of_the_default() {
     // Registers one by one and in groups of 8 and 16. Tiles of 32, 64 and 128 centroids, with panels and without. Updates of
     // one block and of many. Sums in tables of one chunk and of several.
-    let shapes = [[900, 2, 5], [700, 7, 30], [900, 4, 210], [500, 20, 16], [400, 70, 50], [400, 30, 90], [400, 140, 130]];
+    let shapes = [
+        [900, 2, 5],
+        [700, 7, 30],
+        [900, 4, 210],
+        [500, 20, 16],
+        [400, 70, 50],
+        [400, 30, 90],
+        [400, 140, 130],
+        [400, 200, 130],
+    ];
     for (round, shape) in shapes.into_iter().enumerate() {
         short::<f32>(shape, round % 2 == 1, None);
         short::<f64>(shape, round % 2 == 0, None);

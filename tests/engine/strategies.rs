@@ -30,7 +30,7 @@ const CASES: [Case; 24] = [
     ("tight blobs far apart", [4_000, 16, 40], false),
     ("constant columns", [1_000, 8, 3], false),
     ("uniform", [900, 300, 9], false),
-    ("blobs", [700, 141, 70], true),
+    ("blobs", [700, 191, 70], true),
     ("one value", [300, 2, 1], false),
     ("blobs", [20_000, 4, 64], false),
     ("blobs", [4_000, 2, 3_000], true),

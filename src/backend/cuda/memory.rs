@@ -23,13 +23,13 @@ use super::rows::stream::seeds::StreamedSeeds;
 use super::session::{LONGEST_BATCH, nearest_bytes};
 use super::shape::{FitShape, GpuSize};
 use super::state::State;
-use super::step::Needs;
 use super::step::choice::{Chosen, choose_from};
 use super::step::tensor::unit::untrusted;
+use super::step::{Needs, Refusal};
 use super::update::Update;
 use crate::backend::chunking::{Chunking, piece_bytes, row_bytes};
 use crate::backend::select::{DeviceInfo, Job, Shape};
-use crate::base::error::{KMeansError, Result};
+use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::strategy::Strategy;
 
@@ -186,11 +186,7 @@ pub(in crate::backend) fn in_chunks(
 ) -> Result<std::result::Result<(Chunking, Planned), u64>> {
     // The default finds one that does.
     if strategy != Strategy::Default && !fit(shape, strategy, gpu, false, u64::MAX)?.streams {
-        return Err(KMeansError::InvalidOption {
-            option: "strategy",
-            expected: format!("rows that fit on the GPU for \"{strategy}\": \"default\" streams them"),
-            got: "rows that do not, or a limit that they exceed".into(),
-        });
+        return Err(Refusal::of_chunks().of(strategy));
     }
     let plan = |chunk: u64, buffers: u64| {
         if shape.float64 {

@@ -29,13 +29,15 @@ use std::sync::Arc;
 
 use super::device::Plain;
 use super::exchange::{self, Group, Of, Port};
+#[cfg(feature = "papers")]
+use super::papers::HostUpdate;
 use super::passes::distances::{Inertia, InertiaPass, MOST_PENDING};
 use super::passes::draws::{DeviceDraws, positive_rows};
 use super::rows::chunks::Chunks;
 use super::shape::FitShape;
 use super::state::State;
+use super::step::Step;
 use super::step::choice::choose;
-use super::step::{Fit, Step};
 use super::update::Update;
 use crate::backend::answers::Distances;
 use crate::backend::{Advanced, Assigned, Far, Iterate, Move, Scales, Stop, WorkCounts};
@@ -60,12 +62,14 @@ pub struct CudaSession<'a, T> {
     positive: u64,
     statistics: Arc<Statistics>,
     state: State<T>,
-    step: Box<dyn Step<T> + 'a>,
+    step: Box<dyn Step<T>>,
     update: Update<T>,
     inertia: InertiaPass,
     draws: Option<DeviceDraws<T>>,
     /// The copy of the sums on the host, if it is up to date.
     cluster_sums: Option<ClusterSums>,
+    #[cfg(feature = "papers")]
+    host: Option<HostUpdate<'a, T>>,
 }
 
 impl<'a, T: Float + Plain> CudaSession<'a, T> {
@@ -74,6 +78,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// the GPUs that exchange their sums, if the fit has several.
     pub fn new(
         rows: impl Into<Arc<Chunks<'a, T>>>,
+        #[cfg_attr(not(feature = "papers"), expect(unused_variables, reason = "only a paper's system adds up on the host"))]
         parts: &[Part<'a, T>],
         statistics: &Arc<Statistics>,
         params: &Params,
@@ -89,11 +94,22 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let update = Update::new(&queue, &shape, statistics, LONGEST_BATCH as usize)?;
         let state =
             State::new(&queue, &shape, &needs, statistics, largest_distance(statistics, params), update.control(), group)?;
-        let step = chosen.candidate.make(&Fit { shape, queue: &queue, parts, statistics })?;
+        let step = chosen.candidate.make(&shape, &queue)?;
         let inertia = InertiaPass::new::<T>(&queue, shape.chunk, shape.k, shape.half)?;
         let positive = positive_rows(&rows)?;
-        let statistics = statistics.clone();
-        Ok(Self { rows, positive, statistics, state, step, update, inertia, draws: None, cluster_sums: None })
+        Ok(Self {
+            rows,
+            positive,
+            statistics: statistics.clone(),
+            state,
+            step,
+            update,
+            inertia,
+            draws: None,
+            cluster_sums: None,
+            #[cfg(feature = "papers")]
+            host: HostUpdate::of(chosen.candidate.strategy(), parts, statistics)?,
+        })
     }
 
     /// Sets the centroids, and computes everything that the next step reads.
@@ -128,6 +144,19 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         })?;
         self.state.labels.advance();
         Ok(())
+    }
+
+    /// Makes the sums after a step. Returns how many rows changed, if the host has added them up.
+    fn finish_sums(&mut self) -> Result<Option<u64>> {
+        #[cfg(feature = "papers")]
+        if let Some(host) = &mut self.host
+            && let Some((cluster_sums, changed)) = host.add(&mut self.state)?
+        {
+            self.cluster_sums = Some(cluster_sums);
+            return Ok(Some(changed));
+        }
+        self.update.fold(&self.state)?;
+        Ok(None)
     }
 
     /// What an assign took: settled rows, and scores if the step counts them. Other steps compute all scores.
@@ -170,6 +199,8 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     fn forget(&mut self) {
         self.cluster_sums = None;
         self.step.forget();
+        #[cfg(feature = "papers")]
+        self.host.iter_mut().for_each(HostUpdate::forget);
     }
 }
 
@@ -214,19 +245,16 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
         let mut inertia = if want_inertia { Some(Inertia::new(queue, k, base)?) } else { None };
         self.start(centroids)?;
         self.launch_step(inertia.as_mut())?;
-        let host = self.step.host_sums(&mut self.state)?;
-        if host.is_none() {
-            self.update.fold(&self.state)?;
-        }
+        let counted = self.finish_sums()?;
         let control = self.update.read_control()?;
         let work_counts = self.work_counts(control.all_settled(), control.scores);
-        let changed = host.as_ref().map_or(control.changed, |sums| sums.changed);
-        self.cluster_sums = host.map(|sums| sums.cluster_sums);
+        let changed = counted.unwrap_or(control.changed);
         Ok(Assigned { changed, inertia: inertia.map(Inertia::total).transpose()?, work_counts })
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
-        if self.step.host_means() {
+        #[cfg(feature = "papers")]
+        if self.host.is_some() {
             return Ok(Advanced { done: Vec::new(), assigned: Some(self.assign(centroids, false)?) });
         }
         advance::advance(&mut [self], centroids, stop, limit, watch)

@@ -48,10 +48,15 @@ impl FitShape {
         }
     }
 
-    /// Bytes of a value.
-    #[cfg(feature = "papers")]
+    /// Bytes of a row's value.
     pub fn value_bytes(&self) -> usize {
-        if self.float64 { 8 } else { 4 }
+        if self.half {
+            2
+        } else if self.float64 {
+            8
+        } else {
+            4
+        }
     }
 
     /// The number of sums that are added up.

@@ -52,6 +52,16 @@ impl<A: Argument> Entry<A> {
         let function = gpu.function(self.module, &format!("{}{}{variant}", self.stem, self.of_type))?;
         Ok(Kernel { function, argument: PhantomData })
     }
+
+    /// Loads the kernel for this many blocks.
+    pub fn exactly(&self, gpu: &Gpu, variant: &str, block: Block, blocks: usize) -> Result<Launch<A>> {
+        Ok(Launch::exactly(self.load(gpu, variant)?, block, 1).with_blocks(blocks))
+    }
+
+    /// Loads the kernel for as many blocks as run at once on the device, but at most `most`.
+    pub fn resident(&self, gpu: &Gpu, variant: &str, block: Block, most: usize) -> Result<Launch<A>> {
+        Launch::resident(gpu, self.load(gpu, variant)?, block, most)
+    }
 }
 
 /// A kernel that was loaded, and its argument as a type.

@@ -1,21 +1,26 @@
-//! Cross-processing: the GPU labels the rows, and the CPU adds them up (Zechner & Granitzer 2009; Rodinia 2009).
+//! What the CPU does in each iteration of some systems: it divides, and in one of them it also adds up the rows.
 //!
-//! In each iteration the labels go to the host, and k x d centroids come back. The CPU of the paper adds up all rows in one
-//! thread. Here all threads do it, each with its own sums.
+//! The latter is cross-processing (Zechner & Granitzer 2009; Rodinia 2009): the GPU labels the rows. In each iteration the labels
+//! go to the host, and k x d centroids come back. The CPU of the paper adds up all rows in one thread. Here all threads do it,
+//! each with its own sums.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Mutex;
-#[cfg(feature = "bench")]
 use std::sync::atomic::{AtomicU64, Ordering};
-#[cfg(feature = "bench")]
 use std::time::Instant;
 
+use super::systems::{FeatureSums, System};
 use crate::backend::cpu::deltas::{Deltas, MoveRows, Moved};
+use crate::backend::cuda::device::{Buffer, Plain};
+use crate::backend::cuda::session::download;
+use crate::backend::cuda::shape::FitShape;
+use crate::backend::cuda::state::State;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
+use crate::base::strategy::Strategy;
 use crate::exact::cluster_sums::{ClusterSums, Quantiser, UNASSIGNED};
 use crate::input::tile::{Part, Tile};
 use crate::simd::InstructionSet;
@@ -23,32 +28,14 @@ use crate::statistics::Statistics;
 
 /// The nanoseconds that this process has spent waiting for labels, downloading them, and adding up rows by them. These are the
 /// stages in the figures of Zechner & Granitzer.
-#[cfg(feature = "bench")]
 pub static STAGES: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
-/// The stages of one iteration. Their time is measured only in benches.
-pub struct Stages {
-    #[cfg(feature = "bench")]
-    begin: Instant,
-}
-
-impl Stages {
-    pub fn begin() -> Self {
-        Self {
-            #[cfg(feature = "bench")]
-            begin: Instant::now(),
-        }
-    }
-
-    /// Ends a stage and begins the next.
-    #[cfg_attr(not(feature = "bench"), expect(unused_variables, reason = "nothing is counted"))]
-    pub fn end(&mut self, stage: usize) {
-        #[cfg(feature = "bench")]
-        {
-            let begin = std::mem::replace(&mut self.begin, Instant::now());
-            STAGES[stage].fetch_add((self.begin - begin).as_nanos() as u64, Ordering::Relaxed);
-        }
-    }
+/// Does the work of a stage, and adds its time.
+fn timed<R>(stage: usize, work: impl FnOnce() -> R) -> R {
+    let begin = Instant::now();
+    let done = work();
+    STAGES[stage].fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    done
 }
 
 /// Rows of a task, and rows of a tile.
@@ -64,17 +51,65 @@ struct RowRange {
     kept: usize,
 }
 
+/// The CPU's part of a fit by a system whose means it computes.
+pub struct HostUpdate<'a, T> {
+    /// The rows, if it also adds them up.
+    rows: Option<HostRows<'a, T>>,
+}
+
+impl<'a, T: Float + Plain> HostUpdate<'a, T> {
+    /// None: the GPU computes the means of this strategy.
+    pub fn of(strategy: Strategy, parts: &[Part<'a, T>], statistics: &Arc<Statistics>) -> Result<Option<Self>> {
+        let Some(system) = System::of(strategy).filter(|system| system.host_means) else { return Ok(None) };
+        let rows = if system.sums == FeatureSums::Host { Some(HostRows::new(parts, statistics)?) } else { None };
+        Ok(Some(Self { rows }))
+    }
+
+    /// Somebody else has changed labels.
+    pub fn forget(&mut self) {
+        if let Some(rows) = &mut self.rows {
+            rows.stale = true;
+        }
+    }
+
+    /// Called after the step. Where the CPU adds up: the sums, and how many rows of positive weight have a new label.
+    pub fn add(&mut self, state: &mut State<T>) -> Result<Option<(ClusterSums, u64)>> {
+        let Some(rows) = &mut self.rows else { return Ok(None) };
+        let FitShape { rows: n, k, weighted, .. } = state.shape;
+        let labels_of = |array: &Buffer<u8>| {
+            let mut labels = memory::zeroed(n, "the labels")?;
+            download(array, state.labels.bytes, &mut labels).map(|()| labels)
+        };
+        if std::mem::take(&mut rows.stale) {
+            rows.before = labels_of(state.labels.array_before())?;
+        }
+        timed(0, || state.queue.wait())?;
+        let labels = timed(1, || labels_of(state.labels.array()))?;
+        let (cluster_sums, changed) = timed(2, || rows.add(labels, k))?;
+        let mut sums = memory::with_room(k * state.shape.columns(), "the sums of the clusters")?;
+        for j in 0..k {
+            sums.extend_from_slice(cluster_sums.sums_of(j));
+            sums.extend(weighted.then_some(cluster_sums.mass[j]));
+        }
+        state.sums.canonical.write(0, &sums)?;
+        state.sums.rows.write(0, &cluster_sums.rows)?;
+        Ok(Some((cluster_sums, changed)))
+    }
+}
+
 /// The rows in host memory.
-pub struct HostRows<'a, T> {
+struct HostRows<'a, T> {
     parts: Vec<Part<'a, T>>,
     statistics: Arc<Statistics>,
     tasks: Vec<RowRange>,
     /// The labels of the iteration before.
     before: Vec<u32>,
+    /// Whether they are out of date.
+    stale: bool,
 }
 
 impl<'a, T: Float> HostRows<'a, T> {
-    pub fn new(parts: &[Part<'a, T>], statistics: &Arc<Statistics>) -> Result<Self> {
+    fn new(parts: &[Part<'a, T>], statistics: &Arc<Statistics>) -> Result<Self> {
         if parts[0].features.gpu().is_some() {
             return Err(KMeansError::InvalidOption {
                 option: "strategy",
@@ -92,16 +127,11 @@ impl<'a, T: Float> HostRows<'a, T> {
             }));
         }
         let parts = memory::collected(parts.iter().cloned(), "a list of the rows")?;
-        Ok(Self { parts, statistics: statistics.clone(), tasks, before: Vec::new() })
-    }
-
-    /// Sets the labels of the iteration before.
-    pub fn remember(&mut self, labels: Vec<u32>) {
-        self.before = labels;
+        Ok(Self { parts, statistics: statistics.clone(), tasks, before: Vec::new(), stale: true })
     }
 
     /// The sums of all rows under their labels, and how many rows of positive weight have a new label.
-    pub fn add(&mut self, labels: Vec<u32>, k: usize) -> Result<(ClusterSums, u64)> {
+    fn add(&mut self, labels: Vec<u32>, k: usize) -> Result<(ClusterSums, u64)> {
         let (parts, statistics, d) = (&self.parts, &self.statistics, self.statistics.scales.len());
         let quantiser = Quantiser::new(&statistics.scales)?;
         let room = (WORKER_MEMORY / k.saturating_mul(d).saturating_mul(16).max(1)).max(1);

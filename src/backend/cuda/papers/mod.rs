@@ -9,6 +9,7 @@ mod sizes;
 mod step;
 mod systems;
 
+pub use self::host::HostUpdate;
 #[cfg(feature = "bench")]
 pub use self::host::STAGES;
 use self::systems::System;

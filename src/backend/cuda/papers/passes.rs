@@ -1,10 +1,10 @@
 //! The passes with which a system adds up features and counts rows, and their tables in device memory.
 
-use super::sizes::{self, Features, MOST_SCRATCH, Sizes, Tables};
+use super::sizes::{self, Features, MOST_SCRATCH, Tables};
 use super::systems::{FeatureSums, Mass, System};
 use crate::backend::cuda::arguments::{self, SystemSumsArgument};
 use crate::backend::cuda::device::{Block, Entry, Gpu, Launch};
-use crate::backend::cuda::shape::GpuSize;
+use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::base::error::Result;
 use crate::base::float::Float;
 
@@ -60,15 +60,15 @@ struct Plan {
 }
 
 /// The number of 8-byte values that the passes of a system need in device memory.
-pub fn scratch_values<T: Float>(system: System, n: usize, sizes: &Sizes, gpu: GpuSize) -> usize {
-    Plan::new::<T>(system, n, sizes, gpu).values
+pub fn scratch_values<T: Float>(system: System, shape: &FitShape, gpu: GpuSize) -> usize {
+    Plan::new::<T>(system, shape, gpu).values
 }
 
-/// The passes of a system for `n` rows.
-pub fn passes<T: Float>(system: System, n: usize, sizes: &Sizes, gpu: &Gpu) -> Result<Vec<Pass>> {
-    let plan = Plan::new::<T>(system, n, sizes, gpu.size());
+/// The passes of a system.
+pub fn passes<T: Float>(system: System, shape: &FitShape, gpu: &Gpu) -> Result<Vec<Pass>> {
+    let plan = Plan::new::<T>(system, shape, gpu.size());
     let pass = |spec: Spec| {
-        let launch = Launch::resident(gpu, spec.entry.load(gpu, spec.variant)?, spec.block, spec.most)?;
+        let launch = spec.entry.resident(gpu, spec.variant, spec.block, spec.most)?;
         let blocks = (launch.blocks as usize / spec.unit * spec.unit).max(spec.unit);
         Ok(Pass { launch: launch.with_blocks(blocks), settings: spec.settings })
     };
@@ -76,10 +76,10 @@ pub fn passes<T: Float>(system: System, n: usize, sizes: &Sizes, gpu: &Gpu) -> R
 }
 
 impl Plan {
-    fn new<T: Float>(system: System, n: usize, sizes: &Sizes, gpu: GpuSize) -> Self {
+    fn new<T: Float>(system: System, shape: &FitShape, gpu: GpuSize) -> Self {
         let mut plan = Self { specs: Vec::new(), values: 0, gpu };
-        plan.sum_features::<T>(system.sums, n, sizes);
-        plan.count_rows::<T>(system.mass, n, sizes);
+        plan.sum_features::<T>(system.sums, shape);
+        plan.count_rows::<T>(system.mass, shape);
         plan
     }
 
@@ -90,17 +90,9 @@ impl Plan {
 
     /// Adds a pass. Its tables are in shared memory if they fit. Otherwise each block has a table in device memory. These tables
     /// stay within `MOST_SCRATCH`, but there is always room for `unit` of them.
-    fn add_tabled(
-        &mut self,
-        entry: Entry<SystemSumsArgument>,
-        tables: Tables,
-        most: usize,
-        unit: usize,
-        settings: Settings,
-        sizes: &Sizes,
-    ) {
+    fn add_tabled(&mut self, entry: Entry<SystemSumsArgument>, tables: Tables, most: usize, unit: usize, settings: Settings) {
         let Tables { threads, shared, bytes } = tables;
-        if tables.fits(sizes) {
+        if tables.fits(self.gpu) {
             self.specs.push(Spec { entry, variant: "", block: Block { threads, shared }, most, unit, settings });
             return;
         }
@@ -112,26 +104,27 @@ impl Plan {
         self.specs.push(Spec { entry, variant: "_device", block: Block::of(threads), most, unit, settings });
     }
 
-    fn sum_features<T: Float>(&mut self, sums: FeatureSums, n: usize, sizes: &Sizes) {
+    fn sum_features<T: Float>(&mut self, sums: FeatureSums, shape: &FitShape) {
+        let n = shape.chunk;
         match sums {
             FeatureSums::InPass | FeatureSums::Host => {}
             FeatureSums::Merge => {
-                let tables = sizes::merge(sizes);
-                self.add_tabled(arguments::sum_merge::<T>(), tables, n.div_ceil(tables.threads as usize), 1, PLAIN, sizes);
+                let tables = sizes::merge(shape);
+                self.add_tabled(arguments::sum_merge::<T>(), tables, n.div_ceil(tables.threads as usize), 1, PLAIN);
             }
             FeatureSums::Features => {
-                let Features { tables, points, chunk } = sizes::features(sizes);
-                let chunks = sizes.columns.div_ceil(chunk);
+                let Features { tables, points, chunk } = sizes::features(shape, self.gpu);
+                let chunks = shape.columns().div_ceil(chunk);
                 let settings = Settings { points, chunk: chunk as u32, ..PLAIN };
-                self.add_tabled(arguments::sum_features::<T>(), tables, n.div_ceil(512) * chunks, chunks, settings, sizes);
+                self.add_tabled(arguments::sum_features::<T>(), tables, n.div_ceil(512) * chunks, chunks, settings);
             }
-            FeatureSums::Groups => self.sum_groups::<T>(n, sizes),
+            FeatureSums::Groups => self.sum_groups::<T>(shape),
             FeatureSums::Atomics => {
-                let block = Block { threads: 256, shared: sizes::block_sums(sizes) };
+                let block = Block { threads: 256, shared: sizes::block_sums(shape) };
                 self.add(arguments::sum_shared::<T>(), block, n.div_ceil(256));
             }
             FeatureSums::Adjust => {
-                let across = sizes.k.div_ceil(ADJUST_CLUSTERS);
+                let across = shape.k.div_ceil(ADJUST_CLUSTERS);
                 let most = n.div_ceil(ADJUST_ROWS) * across;
                 let (entry, block) = (arguments::sum_adjust::<T>(), Block::of(256));
                 self.specs.push(Spec { entry, variant: "", block, most, unit: across, settings: PLAIN });
@@ -140,12 +133,12 @@ impl Plan {
     }
 
     /// Sums of groups, reduced round by round.
-    fn sum_groups<T: Float>(&mut self, n: usize, sizes: &Sizes) {
-        let (unit, entries) = (self.gpu.processors * GROUPS_A_PROCESSOR, sizes::entries(sizes));
+    fn sum_groups<T: Float>(&mut self, shape: &FitShape) {
+        let (unit, entries) = (self.gpu.processors * GROUPS_A_PROCESSOR, sizes::entries(shape));
         let spec = |entry, most, settings| Spec { entry, variant: "", block: Block::of(256), most, unit: 1, settings };
-        let mut tables = n.div_ceil(unit).clamp(1, (MOST_SCRATCH / 8 / entries).max(1));
+        let mut tables = shape.chunk.div_ceil(unit).clamp(1, (MOST_SCRATCH / 8 / entries).max(1));
         let first = Settings { scratch: Some(0), tables: tables as u32, ..PLAIN };
-        self.specs.push(spec(arguments::sum_groups_first::<T>(), tables.div_ceil(256) * (sizes.columns + 1), first));
+        self.specs.push(spec(arguments::sum_groups_first::<T>(), tables.div_ceil(256) * (shape.columns() + 1), first));
         // The rounds alternate between two places.
         let other = entries * tables;
         self.values = self.values.max(other);
@@ -168,22 +161,22 @@ impl Plan {
         self.specs.push(spec(arguments::sum_groups_last::<T>(), entries.div_ceil(8), settings));
     }
 
-    fn count_rows<T: Float>(&mut self, mass: Mass, n: usize, sizes: &Sizes) {
-        let rows = n.div_ceil(256);
+    fn count_rows<T: Float>(&mut self, mass: Mass, shape: &FitShape) {
+        let rows = shape.chunk.div_ceil(256);
         match mass {
             Mass::WithFeatures => {}
             Mass::Atomic => self.add(arguments::mass_atomic::<T>(), Block::of(256), rows),
             Mass::Global => {
-                let room = MOST_SCRATCH / (sizes.k * 4);
+                let room = MOST_SCRATCH / (shape.k * 4);
                 let most = rows.min(room).min(self.gpu.processors * (THREADS_A_PROCESSOR / 256)).max(1);
-                self.values = self.values.max((most * sizes.k).div_ceil(2));
+                self.values = self.values.max((most * shape.k).div_ceil(2));
                 let (entry, settings) = (arguments::mass_global::<T>(), Settings { scratch: Some(0), ..PLAIN });
                 self.specs.push(Spec { entry, variant: "", block: Block::of(256), most, unit: 1, settings });
             }
-            Mass::Local => self.add(arguments::mass_local::<T>(), Block { threads: 256, shared: sizes.k * 4 }, rows),
+            Mass::Local => self.add(arguments::mass_local::<T>(), Block { threads: 256, shared: shape.k * 4 }, rows),
             Mass::Private => {
-                let Tables { threads, shared, .. } = sizes::private(sizes);
-                self.add(arguments::mass_private::<T>(), Block { threads, shared }, n.div_ceil(threads as usize));
+                let Tables { threads, shared, .. } = sizes::private(shape);
+                self.add(arguments::mass_private::<T>(), Block { threads, shared }, shape.chunk.div_ceil(threads as usize));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A system of the papers as a step: its kernels, its tables in device memory, and the work of the CPU.
+//! A system of the papers as a step: its kernels, and its tables in device memory.
 //!
 //! ```text
 //! clear_sums   if the system adds up all rows again           kernels/papers/mass.cu
@@ -7,23 +7,19 @@
 //! passes       sums, counts                                   kernels/papers/sum_*.cu, kernels/papers/mass.cu
 //! ```
 
-use super::host::{HostRows, Stages};
 use super::passes::{Pass, passes, scratch_values};
-use super::sizes::Sizes;
-use super::systems::{Family, FeatureSums, Labels, RowKernel, System};
+use super::systems::{Family, Labels, RowKernel, System};
 use crate::backend::cuda::arguments::{self, AssignArgument, SystemAssignArgument, SystemSumsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, bytes_of, sum};
+use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
-use crate::backend::cuda::session::download;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::State;
 use crate::backend::cuda::step::choice::tiled_for;
 use crate::backend::cuda::step::shares::Shares;
 use crate::backend::cuda::step::tiled::{Doubt, Settle, TiledLabels};
-use crate::backend::cuda::step::{Candidate, Fit, HostSums, LabelArrays, Needs, Step, Supported};
+use crate::backend::cuda::step::{Candidate, LabelArrays, Needs, Step, Supported};
 use crate::base::error::Result;
 use crate::base::float::Float;
-use crate::base::memory;
 use crate::base::strategy::Strategy;
 
 impl<T: Float + Plain> Candidate<T> for System {
@@ -32,7 +28,7 @@ impl<T: Float + Plain> Candidate<T> for System {
     }
 
     fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
-        self.check(&Sizes::new(shape, gpu))
+        self.check(shape, gpu)
     }
 
     fn streams(&self) -> bool {
@@ -40,20 +36,19 @@ impl<T: Float + Plain> Candidate<T> for System {
     }
 
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
-        let sizes = Sizes::new(shape, gpu);
         let (filter, shares) = if self.tiled(shape.d) {
             let (variant, FitShape { chunk, d, k, .. }) = (tiled_for::<T>(shape, gpu), *shape);
             (variant.filter(d, k, gpu), Shares::bytes(variant.tiles([chunk, d, k], gpu)))
         } else {
-            (self.row_kernel(&sizes).filter(), 0)
+            (self.row_kernel(shape).filter(), 0)
         };
-        let scratch = bytes_of::<i64>(scratch_values::<T>(*self, shape.chunk, &sizes, gpu));
+        let scratch = bytes_of::<i64>(scratch_values::<T>(*self, shape, gpu));
         let bytes = sum([Doubt::bytes(shape.chunk), scratch, shares]);
         Needs { filter, label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 
-    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        Ok(Box::new(SystemStep::new(*self, fit)?))
+    fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
+        Ok(Box::new(SystemStep::new(*self, shape, queue)?))
     }
 }
 
@@ -69,23 +64,22 @@ enum Labelling<T> {
 }
 
 impl<T: Float + Plain> Labelling<T> {
-    fn new(system: System, fit: &Fit<'_, '_, T>) -> Result<Self> {
-        let FitShape { chunk, d, k, .. } = fit.shape;
-        let (gpu, size) = (&fit.queue.gpu, fit.queue.gpu.size());
+    fn new(system: System, shape: &FitShape, queue: &Queue) -> Result<Self> {
+        let FitShape { chunk, d, k, .. } = *shape;
+        let (gpu, size) = (&queue.gpu, queue.gpu.size());
         if system.tiled(d) {
-            return Ok(Self::Tiled(TiledLabels::new(tiled_for::<T>(&fit.shape, size), [chunk, d, k], false, fit.queue)?));
+            return Ok(Self::Tiled(TiledLabels::new(tiled_for::<T>(shape, size), [chunk, d, k], false, queue)?));
         }
-        let kernel = system.row_kernel(&Sizes::new(&fit.shape, size));
+        let kernel = system.row_kernel(shape);
         let entry = match kernel.family {
             Family::Portions => arguments::assign_portions::<T>(),
             Family::Table => arguments::assign_table::<T>(),
             Family::Fused => arguments::assign_fused::<T>(),
         };
         let block = Block { threads: kernel.threads, shared: kernel.shared };
-        let loaded = entry.load(gpu, &kernel.variant())?;
-        let launch = Launch::resident(gpu, loaded, block, chunk.div_ceil(kernel.threads as usize))?;
+        let launch = entry.resident(gpu, &kernel.variant(), block, chunk.div_ceil(kernel.threads as usize))?;
         let in_pass = matches!(system.labels, Labels::Fused | Labels::Rows { sums: true, .. });
-        let settle = if in_pass { None } else { Some(Settle::new([chunk, d, k], false, fit.queue)?) };
+        let settle = if in_pass { None } else { Some(Settle::new([chunk, d, k], false, false, queue)?) };
         Ok(Self::Rows { kernel, launch, settle })
     }
 
@@ -107,7 +101,7 @@ impl<T: Float + Plain> Labelling<T> {
                 // SAFETY: as above. The tables in shared memory have the sizes of `RowKernel`.
                 unsafe {
                     queue.run(launch, &argument)?;
-                    settle.as_ref().map_or(Ok(()), |settle| settle.launch(queue, assign, centroids))
+                    settle.as_ref().map_or(Ok(()), |settle| settle.launch(queue, assign, centroids, 1))
                 }
             }
         }
@@ -115,39 +109,30 @@ impl<T: Float + Plain> Labelling<T> {
 }
 
 /// A system that was set up for one fit.
-struct SystemStep<'a, T> {
-    system: System,
+struct SystemStep<T> {
     labels: Labelling<T>,
     doubt: Doubt,
     clear: Option<Launch<SystemSumsArgument>>,
     passes: Vec<Pass>,
     /// The tables in device memory, as integers of 8 bytes.
     scratch: Buffer<i64>,
-    host: Option<HostRows<'a, T>>,
-    /// Whether the host's copy of the labels of the iteration before is out of date.
-    stale: bool,
 }
 
-impl<'a, T: Float + Plain> SystemStep<'a, T> {
-    fn new(system: System, fit: &Fit<'a, '_, T>) -> Result<Self> {
-        let gpu = &*fit.queue.gpu;
-        let (n, sizes) = (fit.shape.chunk, Sizes::new(&fit.shape, gpu.size()));
+impl<T: Float + Plain> SystemStep<T> {
+    fn new(system: System, shape: &FitShape, queue: &Queue) -> Result<Self> {
+        let gpu = &*queue.gpu;
         let clear = if system.adds_all() {
-            let kernel = arguments::clear_sums::<T>().load(gpu, "")?;
-            Some(Launch::resident(gpu, kernel, Block::of(256), (sizes.k * sizes.columns).div_ceil(256))?)
+            let blocks = (shape.k * shape.columns()).div_ceil(256);
+            Some(arguments::clear_sums::<T>().resident(gpu, "", Block::of(256), blocks)?)
         } else {
             None
         };
-        let adds_on_host = system.sums == FeatureSums::Host;
         Ok(Self {
-            system,
-            labels: Labelling::new(system, fit)?,
-            doubt: Doubt::allocate(fit.queue, n)?,
+            labels: Labelling::new(system, shape, queue)?,
+            doubt: Doubt::allocate(queue, shape.chunk)?,
             clear,
-            passes: passes::<T>(system, n, &sizes, gpu)?,
-            scratch: fit.queue.alloc(scratch_values::<T>(system, n, &sizes, gpu.size()), "the tables of sums")?,
-            host: if adds_on_host { Some(HostRows::new(fit.parts, fit.statistics)?) } else { None },
-            stale: true,
+            passes: passes::<T>(system, shape, gpu)?,
+            scratch: queue.alloc(scratch_values::<T>(system, shape, gpu.size()), "the tables of sums")?,
         })
     }
 
@@ -173,7 +158,7 @@ impl<'a, T: Float + Plain> SystemStep<'a, T> {
     }
 }
 
-impl<T: Float + Plain> Step<T> for SystemStep<'_, T> {
+impl<T: Float + Plain> Step<T> for SystemStep<T> {
     fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
         let assign = state.assign_argument(chunk, self.doubt.at());
         if let Some(clear) = &self.clear {
@@ -186,40 +171,5 @@ impl<T: Float + Plain> Step<T> for SystemStep<'_, T> {
             unsafe { state.queue.run(&pass.launch, &self.sums_argument(&assign, Some(pass)))? };
         }
         Ok(())
-    }
-
-    fn forget(&mut self) {
-        self.stale = true;
-    }
-
-    fn host_means(&self) -> bool {
-        self.system.host_means
-    }
-
-    fn host_sums(&mut self, state: &mut State<T>) -> Result<Option<HostSums>> {
-        let Some(host) = &mut self.host else { return Ok(None) };
-        let FitShape { rows: n, k, weighted, .. } = state.shape;
-        let labels_of = |array: &Buffer<u8>| {
-            let mut labels = memory::zeroed(n, "the labels")?;
-            download(array, state.labels.bytes, &mut labels).map(|()| labels)
-        };
-        if std::mem::take(&mut self.stale) {
-            host.remember(labels_of(state.labels.array_before())?);
-        }
-        let mut stages = Stages::begin();
-        state.queue.wait()?;
-        stages.end(0);
-        let labels = labels_of(state.labels.array())?;
-        stages.end(1);
-        let (cluster_sums, changed) = host.add(labels, k)?;
-        stages.end(2);
-        let mut sums = memory::with_room(k * state.shape.columns(), "the sums of the clusters")?;
-        for j in 0..k {
-            sums.extend_from_slice(cluster_sums.sums_of(j));
-            sums.extend(weighted.then_some(cluster_sums.mass[j]));
-        }
-        state.sums.canonical.write(0, &sums)?;
-        state.sums.rows.write(0, &cluster_sums.rows)?;
-        Ok(Some(HostSums { cluster_sums, changed }))
     }
 }

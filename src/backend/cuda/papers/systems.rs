@@ -19,7 +19,8 @@
 //! changed. UV_k-Means, as Li et al. describe it, adds up parts on the GPU before the CPU adds the rest. So only Rodinia works
 //! like Zechner.
 
-use super::sizes::{FIT_BYTES, Features, MOST_SCRATCH, Sizes, block_sums, cells, entries, features, fused, table};
+use super::sizes::{FIT_BYTES, Features, MOST_SCRATCH, block_sums, entries, features, fused, table};
+use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::step::filter::{FilterSpec, Layout};
 use crate::backend::cuda::step::{Refusal, Supported};
 use crate::base::strategy::Strategy;
@@ -121,59 +122,50 @@ impl System {
     ///
     /// # Errors
     /// What does not fit, and the limit.
-    pub fn check(self, sizes: &Sizes) -> Supported {
-        let (k, d) = (sizes.k, sizes.d);
-        let too_large = |what: &str, limit: usize, bytes: usize| {
-            Err(Refusal {
-                limit: format!("{what} of at most {limit} bytes"),
-                hint: ": fewer clusters or features",
-                got: format!("{bytes} bytes for {k} clusters of {d} features"),
-            })
-        };
-        let limit = sizes.shared;
+    pub fn check(self, shape: &FitShape, gpu: GpuSize) -> Supported {
+        let (k, d) = (shape.k, shape.d);
         let kernel = match self.labels {
-            Labels::Rows { .. } => self.row_kernel(sizes).shared,
-            Labels::Fused => fused(sizes).0.shared,
+            Labels::Rows { .. } => self.row_kernel(shape).shared,
+            Labels::Fused => fused(shape).0.shared,
             _ => 0,
         };
-        if kernel > limit {
-            return too_large("tables in shared memory", limit, kernel);
-        }
-        let sums = match self.sums {
-            FeatureSums::Atomics => block_sums(sizes),
-            _ => 0,
-        };
-        if sums > limit {
-            return too_large("a block's sums in shared memory", limit, sums);
-        }
+        let sums = if self.sums == FeatureSums::Atomics { block_sums(shape) } else { 0 };
         let histogram = match self.mass {
             Mass::Local => k.saturating_mul(4),
             Mass::Private => k.saturating_mul(4 * 32),
             _ => 0,
         };
-        if histogram > limit {
-            return too_large("a histogram in shared memory", limit, histogram);
-        }
         // The smallest tables in device memory: those of 32 threads (merge), of 32 groups (groups), or of one block for each
         // chunk (features).
         let scratch = match self.sums {
-            FeatureSums::Merge => cells(sizes).saturating_mul(8 * 32),
-            FeatureSums::Groups => entries(sizes).saturating_mul(8 * 32),
+            FeatureSums::Merge => shape.cells().saturating_mul(8 * 32),
+            FeatureSums::Groups => entries(shape).saturating_mul(8 * 32),
             FeatureSums::Features => {
-                let Features { tables, chunk, .. } = features(sizes);
-                if tables.fits(sizes) { 0 } else { tables.bytes.saturating_mul(sizes.columns.div_ceil(chunk)) }
+                let Features { tables, chunk, .. } = features(shape, gpu);
+                if tables.fits(gpu) { 0 } else { tables.bytes.saturating_mul(shape.columns().div_ceil(chunk)) }
             }
             _ => 0,
         };
-        if scratch > MOST_SCRATCH {
-            return too_large("tables in device memory", MOST_SCRATCH, scratch);
+        for (what, limit, bytes) in [
+            ("tables in shared memory", gpu.shared, kernel),
+            ("a block's sums in shared memory", gpu.shared, sums),
+            ("a histogram in shared memory", gpu.shared, histogram),
+            ("tables in device memory", MOST_SCRATCH, scratch),
+        ] {
+            if bytes > limit {
+                return Err(Refusal {
+                    limit: format!("{what} of at most {limit} bytes"),
+                    hint: ": fewer clusters or features",
+                    got: format!("{bytes} bytes for {k} clusters of {d} features"),
+                });
+            }
         }
         Ok(())
     }
 
     /// The kernel that finds labels. Not for systems that use `assign_tiled` ([`Self::tiled`]).
-    pub fn row_kernel(self, sizes: &Sizes) -> RowKernel {
-        let (d, k) = (sizes.d, sizes.k);
+    pub fn row_kernel(self, shape: &FitShape) -> RowKernel {
+        let (d, k) = (shape.d, shape.k);
         let bucket = [4, 8, MOST_REGISTERS].into_iter().find(|&width| d <= width);
         let width = bucket.unwrap_or(d.next_multiple_of(4));
         let kernel = |family, variant, threads, shared| RowKernel {
@@ -204,14 +196,14 @@ impl System {
                 RowKernel { bucket: None, width: d, features, across, ..portions }
             }
             Labels::Fused => {
-                let (tables, points, slots) = fused(sizes);
+                let (tables, points, slots) = fused(shape);
                 RowKernel { points, slots, ..kernel(Family::Fused, "", tables.threads, tables.shared) }
             }
             Labels::Rows { .. } | Labels::RowsOrTiles => {
                 let (shared, sums) = match self.labels {
                     Labels::Rows { shared, sums } => (shared, sums),
                     // Lutz et al. keep the centroids in shared memory if they fit. Li et al. do not.
-                    _ => (self.strategy != Strategy::Li && table(sizes, width) <= FIT_BYTES, false),
+                    _ => (self.strategy != Strategy::Li && table(shape, width) <= FIT_BYTES, false),
                 };
                 let variant = match (shared, sums) {
                     (false, false) => "",
@@ -220,7 +212,7 @@ impl System {
                     (true, true) => "_shared_sums",
                 };
                 let bytes =
-                    (if shared { table(sizes, width) } else { 0 }).saturating_add(if sums { block_sums(sizes) } else { 0 });
+                    (if shared { table(shape, width) } else { 0 }).saturating_add(if sums { block_sums(shape) } else { 0 });
                 kernel(Family::Table, variant, 256, bytes)
             }
         }
@@ -277,7 +269,7 @@ impl RowKernel {
     pub fn filter(&self) -> FilterSpec {
         FilterSpec {
             k_padded: self.k_padded,
-            layout: Layout::ByCentroid { width: self.width },
+            layout: Layout::ByCentroid { width: self.width, half: None },
             chains: Chains::FromHalf,
             lowered: false,
         }
@@ -287,9 +279,10 @@ impl RowKernel {
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
+    use crate::backend::cuda::step::choice::tests::{self, H200};
 
-    fn shape(d: usize, k: usize) -> Sizes {
-        Sizes { d, k, columns: d, limbs: 1, value: 4, shared: 227 << 10 }
+    fn shape(d: usize, k: usize) -> FitShape {
+        tests::shape(1_000_000, d, k)
     }
 
     unit_test!(every_name_that_is_not_ours_is_a_system);
@@ -303,7 +296,7 @@ mod tests {
     fn points_and_columns_share_a_block() {
         for d in [1, 2, 3, 4, 17, 34, 70, 300] {
             for k in [1, 4, 64, 300, 5_000] {
-                let Features { tables, points, chunk } = features(&shape(d, k));
+                let Features { tables, points, chunk } = features(&shape(d, k), H200);
                 assert!(
                     points.is_power_of_two()
                         && (8..=128).contains(&points)
@@ -317,7 +310,7 @@ mod tests {
 
     unit_test!(limits_are_errors_that_name_them);
     fn limits_are_errors_that_name_them() {
-        let check = |strategy, d, k| System::of(strategy).unwrap().check(&shape(d, k));
+        let check = |strategy, d, k| System::of(strategy).unwrap().check(&shape(d, k), H200);
         for &strategy in Strategy::ALL.iter().filter(|strategy| System::of(**strategy).is_some()) {
             check(strategy, 4, 64).unwrap();
             check(strategy, 70, 20).unwrap();

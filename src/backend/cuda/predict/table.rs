@@ -130,13 +130,13 @@ buffers! {
 impl<T: Float + Plain> DeviceTable<T> {
     /// The bytes that a table takes on the device, also while it is made.
     pub fn bytes(d: usize, k: usize, gpu: GpuSize) -> u64 {
-        let filter = Filter::<T>::bytes(d, &Tiled::for_model(d, k, gpu).filter(d, k, gpu));
+        let filter = Filter::<T>::bytes(d, &Tiled::for_model(k).filter(d, k, gpu));
         sum([Centroids::<T>::bytes(d, k), filter, Preparation::<T>::bytes(d, k)])
     }
 
     /// The bytes that the answers for `n` rows take on the device.
     pub fn answer_bytes(job: Job, [n, d, k]: [usize; 3], gpu: GpuSize) -> u64 {
-        let shares = || Shares::bytes(Tiled::for_model(d, k, gpu).tiles([n, d, k], gpu));
+        let shares = || Shares::bytes(Tiled::for_model(k).tiles([n, d, k], gpu));
         let labels = || sum([LabelBuffers::bytes(n), Doubt::bytes(n), shares()]);
         match job {
             Job::Fit | Job::Labels => labels(),
@@ -154,7 +154,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         let offsets = centroids.chunks_exact(d).flat_map(|row| row.iter().zip(&centre).map(|(c, m)| (c.to_f64() - m).abs()));
         // Two centroids are at most twice as far from each other as the farther one is from the centre.
         let largest = 2.0 * offsets.fold(0.0f64, f64::max);
-        let tiled = Tiled::for_model(d, k, queue.gpu.size());
+        let tiled = Tiled::for_model(k);
         let mut filter = Filter::new(&queue, tiled.filter(d, k, queue.gpu.size()), d, largest)?;
         filter.centre(centroids)?;
         let centroids_here = Centroids::allocate(&queue, d, k)?;
@@ -252,28 +252,10 @@ impl<T: Float + Plain> DeviceTable<T> {
             rows: rows.argument_of(range),
             labels: place,
             next: place,
-            minus_centre: self.filter.minus_centre(),
-            scale: self.filter.scale(),
-            copies: self.filter.copies(),
-            half_squares: self.filter.half_squares(),
-            margins: self.filter.margins(),
-            bound: self.filter.bound(),
-            contested: 0,
             control: control.at(),
-            k: self.k as i32,
-            k_padded: self.filter.spec().k_padded as i32,
             sums: SumsArgument::none(self.k, self.d),
-            factors: 0,
             mass_to_integer: 1.0,
-            table_copies: 0,
-            centroids_in_shared: 0,
-            centroid_columns: self.centroids.columns.at(),
-            centroids: self.centroids.now.at(),
-            run: 1,
-            even: 0,
-            shares: 1,
-            share_bests: 0,
-            share_tickets: 0,
+            ..self.filter.assign_argument(&self.centroids, self.k)
         };
         let shape = self.shape(n, rows.half().is_some());
         // SAFETY: no row has a label. The addresses are those of this table, of the rows and of the buffers, each with a place

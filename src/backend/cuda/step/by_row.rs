@@ -26,34 +26,28 @@ pub struct ByRow {
     made: bool,
 }
 
-/// Bytes of a value.
-fn size<T>(shape: &FitShape) -> usize {
-    if shape.half { size_of::<u16>() } else { size_of::<T>() }
-}
-
 /// Bytes of a row.
-fn row_bytes<T>(shape: &FitShape) -> usize {
-    padded(product([shape.d, size::<T>(shape)]), SECTOR)
+fn row_bytes(shape: &FitShape) -> usize {
+    padded(product([shape.d, shape.value_bytes()]), SECTOR)
 }
 
 impl ByRow {
-    pub fn bytes<T>(shape: &FitShape) -> u64 {
-        bytes_of::<u32>(Self::words::<T>(shape))
+    pub fn bytes(shape: &FitShape) -> u64 {
+        bytes_of::<u32>(Self::words(shape))
     }
 
     /// The words of all rows, and of a sector behind the last one: `deltas.cu` may read there.
-    fn words<T>(shape: &FitShape) -> usize {
-        product([shape.chunk, row_bytes::<T>(shape) / 4]).saturating_add(SECTOR / 4)
+    fn words(shape: &FitShape) -> usize {
+        product([shape.chunk, row_bytes(shape) / 4]).saturating_add(SECTOR / 4)
     }
 
     pub fn new<T: Float + Plain>(shape: &FitShape, queue: &Queue) -> Result<Self> {
-        let bytes = row_bytes::<T>(shape);
+        let bytes = row_bytes(shape);
         let across = bytes.div_ceil(ROW_BYTES);
-        let blocks = u32::try_from(product([shape.chunk.div_ceil(TILE_ROWS), across])).unwrap_or(u32::MAX);
-        let kernel = arguments::by_row::<T>().half_if(shape.half).load(&queue.gpu, "")?;
-        let launch = Launch::exactly(kernel, Block::of(THREADS), blocks);
-        let words = queue.alloc(Self::words::<T>(shape), "a copy of the rows")?;
-        Ok(Self { words, width: bytes / size::<T>(shape), across, launch, made: false })
+        let blocks = product([shape.chunk.div_ceil(TILE_ROWS), across]);
+        let launch = arguments::by_row::<T>().half_if(shape.half).exactly(&queue.gpu, "", Block::of(THREADS), blocks)?;
+        let words = queue.alloc(Self::words(shape), "a copy of the rows")?;
+        Ok(Self { words, width: bytes / shape.value_bytes(), across, launch, made: false })
     }
 
     /// Copies the rows, if that has not been done. These must be the same rows each time.

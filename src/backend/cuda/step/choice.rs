@@ -20,10 +20,10 @@ mod table;
 
 pub use self::table::PROCESSORS;
 use self::table::Table;
-use super::Candidate;
 use super::list::candidates;
 #[cfg(feature = "papers")]
 use super::tiled::Tiled;
+use super::{Candidate, Refusal};
 use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::base::error::Result;
@@ -58,7 +58,9 @@ pub fn choose_from<T: Float + Plain>(strategy: Strategy, shape: &FitShape, gpu: 
         if !named && !may || strategy == Strategy::Default && !copies && candidate.copies_rows() {
             continue;
         }
-        if let Err(why) = candidate.supports(shape, gpu) {
+        let in_chunks = shape.chunk < shape.rows && !candidate.streams();
+        let supported = if in_chunks { Err(Refusal::of_chunks()) } else { candidate.supports(shape, gpu) };
+        if let Err(why) = supported {
             refusal.get_or_insert(why);
             continue;
         }
@@ -80,9 +82,8 @@ pub fn choose_from<T: Float + Plain>(strategy: Strategy, shape: &FitShape, gpu: 
 /// The fastest variant of tiles.
 #[cfg(feature = "papers")]
 pub fn tiled_for<T: Float + Plain>(shape: &FitShape, gpu: GpuSize) -> Tiled {
-    let of = |variant: &Tiled| (time::<T>(variant, shape, gpu), *variant);
-    let able = Tiled::ALL.iter().filter(|variant| Candidate::<T>::supports(*variant, shape, gpu).is_ok()).map(of);
-    able.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(Tiled::WIDTH_128, |(_, variant)| variant)
+    let time = |variant: &Tiled| time::<T>(variant, shape, gpu);
+    Tiled::ALL.into_iter().min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(Tiled::WIDTH_128)
 }
 
 /// The strategies that the default chooses from, in the order of the table.
@@ -136,7 +137,6 @@ pub mod tests {
                         assert!(d <= 12 || ours.contains(&family));
                         assert!(family != Strategy::Cells || d <= 4);
                         assert!(family != Strategy::Columns || (9..=1_000).contains(&d) && k <= 32);
-                        assert!(shared > 100 << 10 || default.candidate.strategy() != Strategy::Tiled128Panels);
                         assert_eq!(choose::<f32>(Strategy::Registers, &shape, gpu).is_err(), d > 12, "{d} {k}");
                     }
                 }
@@ -147,7 +147,7 @@ pub mod tests {
         assert_eq!(chosen(Strategy::Default, 10_000_000, 2, 1_000), Strategy::Cells);
         assert_ne!(chosen(Strategy::Default, 10_000_000, 2, 8), Strategy::Cells);
         let lean = choose_from::<f32>(Strategy::Default, &shape(10_000_000, 2, 1_000), H200, false).unwrap();
-        assert_eq!(lean.candidate.strategy(), Strategy::RegistersGroups16);
+        assert_eq!(lean.candidate.strategy(), Strategy::RegistersGroups);
         assert_eq!(chosen(Strategy::Default, 300_000, 408, 5_000), Strategy::TensorWgmma);
         assert_eq!(chosen(Strategy::Tensor, 300_000, 408, 5_000), Strategy::TensorWgmma);
         let of = |gpu| choose::<f32>(Strategy::Default, &shape(300_000, 408, 5_000), gpu).unwrap().candidate.strategy();
@@ -155,10 +155,16 @@ pub mod tests {
             assert_eq!(of(GpuSize { generation, shared, ..H200 }), Strategy::TensorMma, "{generation}");
         }
         assert_eq!(of(GpuSize { untrusted: [true, false], ..H200 }), Strategy::TensorMma);
-        assert_eq!(of(GpuSize { untrusted: [true; 2], ..H200 }), Strategy::Tiled128Panels);
+        assert_eq!(of(GpuSize { untrusted: [true; 2], ..H200 }), Strategy::Tiled128);
         assert_eq!(chosen(Strategy::Default, 4_000_000, 48, 8), Strategy::Columns);
         assert_eq!(chosen(Strategy::Default, 20_000_000, 24, 4), Strategy::Columns);
         assert_eq!(chosen(Strategy::Tiled32, 1, 1, 1), Strategy::Tiled32);
+        let in_chunks = FitShape { chunk: 1_000, ..shape(10_000_000, 2, 1_000) };
+        assert_ne!(choose::<f32>(Strategy::Default, &in_chunks, H200).unwrap().candidate.strategy(), Strategy::Cells);
+        for strategy in [Strategy::Cells, Strategy::Yinyang] {
+            let error = choose::<f32>(strategy, &in_chunks, H200).err().unwrap().to_string();
+            assert!(error.contains(&format!("rows that fit on the GPU for \"{strategy}\"")), "{error}");
+        }
         let error = choose::<f32>(Strategy::Registers, &shape(1, 13, 1), H200).err().unwrap().to_string();
         assert!(error.contains("at most 12 features for \"registers\", got 13"), "{error}");
     }

@@ -1,7 +1,7 @@
 //! Labels and sums in one pass, for few clusters of many features: `kernels/step/assign_columns.cu`.
 
-use super::filter::{FilterSpec, Layout};
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, Work};
+use super::filter::FilterSpec;
+use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, Work, at_most};
 use crate::backend::cuda::arguments::{self, AssignArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -109,28 +109,21 @@ impl<T: Float + Plain> Candidate<T> for Columns {
     }
 
     fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
-        let refused = |limit: String, got: usize| Err(Refusal { limit, hint: "", got: got.to_string() });
-        if shape.k > MOST_CLUSTERS {
-            return refused(format!("at most {MOST_CLUSTERS} clusters"), shape.k);
-        }
+        at_most(MOST_CLUSTERS, "clusters", shape.k)?;
         if shape.d < FEWEST_FEATURES {
-            return refused(format!("at least {FEWEST_FEATURES} features"), shape.d);
+            return Err(Refusal::new(format!("at least {FEWEST_FEATURES} features"), shape.d));
         }
         let most = Room::new(shape.k, shape.float64, shape.half, gpu.shared).most_features(shape);
-        if shape.d > most {
-            return refused(format!("at most {most} features in {} clusters", shape.k), shape.d);
-        }
-        Ok(())
+        at_most(most, &format!("features in {} clusters", shape.k), shape.d)
     }
 
     fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
-        let filter =
-            FilterSpec { k_padded: Self::padded(shape.k), layout: Layout::ByFeature, chains: Chains::One, lowered: false };
+        let filter = FilterSpec::by_feature(Self::padded(shape.k), Chains::One);
         Needs { filter, label_arrays: LabelArrays::InPlace, bytes: 0 }
     }
 
-    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        Ok(Box::new(ColumnsStep::new(&fit.shape, fit.queue)?))
+    fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
+        Ok(Box::new(ColumnsStep::new(shape, queue)?))
     }
 
     fn work(&self) -> Option<&dyn Work> {
@@ -158,10 +151,11 @@ impl<T: Float + Plain> ColumnsStep<T> {
     fn new(shape: &FitShape, queue: &Queue) -> Result<Self> {
         let gpu = &queue.gpu;
         let (table, shared) = Room::new(shape.k, shape.float64, shape.half, gpu.size().shared).table(shape);
-        let threads = Ring::new(Columns::padded(shape.k), shape.float64, shape.half).threads;
-        let kernel =
-            arguments::assign_columns::<T>().half_if(shape.half).load(gpu, &format!("_k{}", Columns::padded(shape.k)))?;
-        let launch = Launch::resident(gpu, kernel, Block { threads, shared }, shape.chunk.div_ceil(TILE))?;
+        let padded = Columns::padded(shape.k);
+        let threads = Ring::new(padded, shape.float64, shape.half).threads;
+        let (variant, block) = (format!("_k{padded}"), Block { threads, shared });
+        let entry = arguments::assign_columns::<T>().half_if(shape.half);
+        let launch = entry.resident(gpu, &variant, block, shape.chunk.div_ceil(TILE))?;
         Ok(Self { launch, table })
     }
 }

@@ -84,8 +84,8 @@ impl Deltas {
         let groups = (shape.columns() + 1).div_ceil(tables.columns);
         let tiles = (shape.chunk * shape.label_bytes()).div_ceil(LABEL_BYTES);
         let block = Block { threads: THREADS, shared: tables.shared };
-        let kernel = arguments::deltas::<T>().half_if(shape.half).load(gpu, "")?;
-        let launch = Launch::resident(gpu, kernel, block, tiles.div_ceil(THREADS as usize / 32) * groups)?;
+        let entry = arguments::deltas::<T>().half_if(shape.half);
+        let launch = entry.resident(gpu, "", block, tiles.div_ceil(THREADS as usize / 32) * groups)?;
         // Every group gets the same number of blocks.
         let blocks = launch.blocks as usize;
         let launch = launch.with_blocks(if blocks > groups { blocks - blocks % groups } else { blocks });

@@ -5,8 +5,10 @@
 //! ([`Preparation`]). The bound is that of [`ExpandedTerms`].
 
 use crate::backend::centre::middle;
-use crate::backend::cuda::arguments::{self, BlockMoves, Bound, BoundTermsArgument, Control, SumsArgument, UpdateArgument};
-use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, buffers, product};
+use crate::backend::cuda::arguments::{
+    self, AssignArgument, BlockMoves, Bound, BoundTermsArgument, Control, SumsArgument, UpdateArgument,
+};
+use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::state::Centroids;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -32,22 +34,23 @@ pub struct FilterSpec {
 /// Where the copies are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// One centroid after another: `width` floats each. The half square is the value number `half`.
-    WithHalfSquares { width: usize, half: usize },
-    /// One centroid after another: `width` floats each. The half squares are in an array of their own.
-    #[cfg(feature = "papers")]
-    ByCentroid { width: usize },
+    /// One centroid after another: `width` floats each. The half square is the value number `half`. None: the half squares are in
+    /// an array of their own.
+    ByCentroid { width: usize, half: Option<usize> },
     /// One feature after another: `(d, k padded)`. The half squares are in an array of their own.
     ByFeature,
 }
 
 impl FilterSpec {
+    /// Copies by feature.
+    pub fn by_feature(k_padded: usize, chains: Chains) -> Self {
+        Self { k_padded, layout: Layout::ByFeature, chains, lowered: false }
+    }
+
     /// The number of floats of all copies.
     fn copies(&self, d: usize) -> usize {
         let width = match self.layout {
-            Layout::WithHalfSquares { width, .. } => width,
-            #[cfg(feature = "papers")]
-            Layout::ByCentroid { width } => width,
+            Layout::ByCentroid { width, .. } => width,
             Layout::ByFeature => d,
         };
         product([width, self.k_padded])
@@ -55,10 +58,7 @@ impl FilterSpec {
 
     /// The number of half squares in an array of their own.
     fn half_squares(&self) -> usize {
-        match self.layout {
-            Layout::WithHalfSquares { .. } => 0,
-            _ => self.k_padded,
-        }
+        if matches!(self.layout, Layout::ByCentroid { half: Some(_), .. }) { 0 } else { self.k_padded }
     }
 }
 
@@ -103,7 +103,7 @@ impl<T: Float + Plain> Filter<T> {
         let scale = power_of_two(exponent);
         buffers.minus_centre.fill(0)?;
         match spec.layout {
-            Layout::WithHalfSquares { width, half } => {
+            Layout::ByCentroid { width, half: Some(half) } => {
                 let mut copies = memory::zeroed::<f32>(spec.copies(d), COPIES)?;
                 copies.iter_mut().skip(half).step_by(width).for_each(|half| *half = f32::INFINITY);
                 buffers.copies.write(0, &copies)?;
@@ -127,43 +127,41 @@ impl<T: Float + Plain> Filter<T> {
         self.buffers.minus_centre.write(0, &minus_centre)
     }
 
-    pub fn spec(&self) -> &FilterSpec {
-        &self.spec
-    }
-
     pub fn scale(&self) -> T {
         self.scale
     }
 
-    pub fn minus_centre(&self) -> u64 {
-        self.buffers.minus_centre.at()
-    }
-
-    pub fn copies(&self) -> u64 {
-        self.buffers.copies.at()
-    }
-
-    pub fn half_squares(&self) -> u64 {
+    fn half_squares(&self) -> u64 {
         match self.spec.layout {
-            Layout::WithHalfSquares { half, .. } => self.buffers.copies.at_index(half),
+            Layout::ByCentroid { half: Some(half), .. } => self.buffers.copies.at_index(half),
             _ => self.buffers.half_squares.at(),
         }
     }
 
-    pub fn margins(&self) -> u64 {
-        self.buffers.margins.at()
-    }
-
-    pub fn bound(&self) -> u64 {
-        self.buffers.bound.at()
+    /// The part of the parameter of a kernel that labels rows by `k` centroids. It says nothing of rows and sums.
+    pub fn assign_argument(&self, centroids: &Centroids<T>, k: usize) -> AssignArgument<T> {
+        let FilterBuffers { minus_centre, copies, margins, bound, .. } = &self.buffers;
+        AssignArgument {
+            minus_centre: minus_centre.at(),
+            scale: self.scale,
+            copies: copies.at(),
+            half_squares: self.half_squares(),
+            margins: margins.at(),
+            bound: bound.at(),
+            k: k as i32,
+            k_padded: self.spec.k_padded as i32,
+            centroid_columns: centroids.columns.at(),
+            centroids: centroids.now.at(),
+            run: 1,
+            shares: 1,
+            ..AssignArgument::zero()
+        }
     }
 
     /// The strides of the copies from one centroid and from one feature to the next, and of the half squares.
     fn strides(&self) -> [u64; 3] {
         match self.spec.layout {
-            Layout::WithHalfSquares { width, .. } => [width, 1, width],
-            #[cfg(feature = "papers")]
-            Layout::ByCentroid { width } => [width, 1, 1],
+            Layout::ByCentroid { width, half } => [width, 1, if half.is_some() { width } else { 1 }],
             Layout::ByFeature => [1, self.spec.k_padded, 1],
         }
         .map(|stride| stride as u64)
@@ -200,6 +198,11 @@ impl Teams {
         };
         Self { team, threads, blocks: k.div_ceil((threads / team) as usize) }
     }
+
+    /// A launch with one team for each cluster.
+    pub fn launch<A: Argument>(&self, gpu: &Gpu, entry: Entry<A>) -> Result<Launch<A>> {
+        entry.resident(gpu, "", Block::of(self.threads), self.blocks)
+    }
 }
 
 buffers! {
@@ -229,7 +232,7 @@ impl<T: Float + Plain> Preparation<T> {
     pub fn new(queue: &Queue, d: usize, k: usize, rows: usize) -> Result<Self> {
         let teams = Teams::new(d, k);
         let most_unresolved = u32::try_from(rows / 512).unwrap_or(u32::MAX);
-        let start = teams.launch(&queue.gpu, arguments::update_start::<T>().load(&queue.gpu, "")?)?;
+        let start = teams.launch(&queue.gpu, arguments::update_start::<T>())?;
         let mut buffers = PreparationBuffers::allocate(queue, &teams)?;
         buffers.control.fill(0)?;
         Ok(Self { teams, most_unresolved, start, buffers })
@@ -243,37 +246,29 @@ impl<T: Float + Plain> Preparation<T> {
     /// The part of the argument that `start` needs. `sums`: their addresses may be 0.
     pub fn argument(&self, filter: &Filter<T>, centroids: &Centroids<T>, sums: SumsArgument) -> UpdateArgument<T> {
         let [copy_stride_j, copy_stride_f, half_stride] = filter.strides();
+        let FilterBuffers { minus_centre, copies, margins, bound, .. } = &filter.buffers;
         UpdateArgument {
             sums,
-            mean_exponents: 0,
-            lows: 0,
-            highs: 0,
             centroids: centroids.now.at(),
-            previous: 0,
             centroid_columns: centroids.columns.at(),
-            minus_centre: filter.minus_centre(),
-            scale: filter.scale(),
-            copies: filter.copies(),
+            minus_centre: minus_centre.at(),
+            scale: filter.scale,
+            copies: copies.at(),
             half_squares: filter.half_squares(),
-            margins: filter.margins(),
+            margins: margins.at(),
             copy_stride_j,
             copy_stride_f,
             half_stride,
             terms: filter.terms,
-            bound: filter.bound(),
+            bound: bound.at(),
             control: self.control().at(),
-            records: 0,
             block_moves: self.buffers.block_moves.at(),
             distances: centroids.drift.at(),
             shifts: arguments::DistanceScale::from(&DistanceScale::NONE),
-            largest_changed: 0.0,
-            largest_shift: 0.0,
-            iterations: 0,
-            first_iteration: 0,
             team: self.teams.team as i32,
             most_unresolved: self.most_unresolved,
             lowered: i32::from(filter.spec.lowered),
-            unused: 0,
+            ..UpdateArgument::zero()
         }
     }
 
@@ -283,13 +278,6 @@ impl<T: Float + Plain> Preparation<T> {
         // SAFETY: the buffers of the filter and of the centroids are live. They have room for k clusters of d features, and each
         // block has a place for its result. `start` reads no sums.
         unsafe { queue.run(&self.start, &argument) }
-    }
-}
-
-impl Teams {
-    /// A launch with one team for each cluster.
-    pub fn launch<A>(&self, gpu: &Gpu, kernel: crate::backend::cuda::device::Kernel<A>) -> Result<Launch<A>> {
-        Launch::resident(gpu, kernel, Block::of(self.threads), self.blocks)
     }
 }
 
@@ -315,7 +303,7 @@ mod tests {
     fn copies_have_their_places() {
         let spec = FilterSpec {
             k_padded: 8,
-            layout: Layout::WithHalfSquares { width: 4, half: 3 },
+            layout: Layout::ByCentroid { width: 4, half: Some(3) },
             chains: Chains::FromHalf,
             lowered: false,
         };

@@ -19,7 +19,7 @@ use self::sizes::{Between, GridBuffers, PlaceBuffers, Sizes};
 use super::choice::PROCESSORS;
 use super::filter::FilterSpec;
 use super::registers::Registers;
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported};
+use super::{Candidate, LabelArrays, Needs, Step, Supported, at_most, needs_shared};
 use crate::backend::cuda::arguments::{
     self, AssignCellsArgument, CellLabelsArgument, CellListsArgument, LabelsArgument, RowsArgument,
 };
@@ -54,7 +54,7 @@ pub struct Grid;
 impl Grid {
     /// The copies that updates make. This step does not read them.
     fn filter(shape: &FitShape) -> FilterSpec {
-        Registers::SINGLE.filter(shape.d, shape.k).1
+        Registers::Single.filter(shape.d, shape.k).1
     }
 }
 
@@ -64,25 +64,11 @@ impl<T: Float + Plain> Candidate<T> for Grid {
     }
 
     fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
-        let refused = |limit: String, got: String| Err(Refusal { limit, hint: "", got });
-        let sizes = Sizes::new(shape);
-        let shared = sizes.shared().into_iter().max().unwrap_or(0).max(ASSIGN_BYTES) + (10 << 10);
-        if shape.d > MOST_FEATURES {
-            return refused(format!("at most {MOST_FEATURES} features"), shape.d.to_string());
-        }
-        if shape.k > MOST_CLUSTERS {
-            return refused(format!("at most {MOST_CLUSTERS} clusters"), shape.k.to_string());
-        }
-        if shape.chunk > MOST_ROWS {
-            return refused(format!("at most {MOST_ROWS} rows"), shape.chunk.to_string());
-        }
-        if gpu.shared < shared {
-            return refused(format!("{shared} bytes of shared memory a block"), gpu.shared.to_string());
-        }
-        if shape.chunk < shape.rows {
-            return refused("rows that fit on the GPU".into(), "rows that do not, or a limit that they exceed".into());
-        }
-        Ok(())
+        at_most(MOST_FEATURES, "features", shape.d)?;
+        at_most(MOST_CLUSTERS, "clusters", shape.k)?;
+        at_most(MOST_ROWS, "rows", shape.chunk)?;
+        let shared = Sizes::new(shape).shared().into_iter().max().unwrap_or(0).max(ASSIGN_BYTES);
+        needs_shared(shared + (10 << 10), gpu)
     }
 
     fn streams(&self) -> bool {
@@ -116,8 +102,8 @@ impl<T: Float + Plain> Candidate<T> for Grid {
         Some(50.0 + 0.03 * k + n * (6.0 + 0.9 * list * list) * 1e-6 + order / 10.0)
     }
 
-    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        Ok(Box::new(GridStep::<T>::new(&fit.shape, fit.queue)?))
+    fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
+        Ok(Box::new(GridStep::<T>::new(shape, queue)?))
     }
 }
 
@@ -146,22 +132,22 @@ impl<T: Float + Plain> GridStep<T> {
         let sizes = Sizes::new(shape);
         let Sizes { d, k, .. } = sizes;
         let gpu = &*queue.gpu;
-        let lists = arguments::cells_lists::<T>().load(gpu, &format!("_d{d}"))?;
         let table_copies = copies(shape.cells(), TABLE_BYTES, MOST_TABLE_BYTES);
         let table = if table_copies > 0 { shape.cells() * 8 * table_copies + k * 4 } else { 0 };
         let centroids = k * if d == 3 { 4 } else { d } * size_of::<T>();
         let centroids_in_shared = T::IS_F32 && centroids <= CENTROID_BYTES;
         let arriving = THREADS as usize * (d * sizes.value * 4 + 4 * sizes.label);
         let shared = arriving + table + if centroids_in_shared { centroids.next_multiple_of(16) } else { 0 };
-        let assign = arguments::assign_cells::<T>().half_if(shape.half).load(gpu, &format!("_d{d}"))?;
+        let block = Block { threads: THREADS, shared };
+        let (variant, assign) = (format!("_d{d}"), arguments::assign_cells::<T>().half_if(shape.half));
         Ok(Self {
             sizes,
             places: PlaceBuffers::allocate(queue, &sizes)?,
             between: Between::allocate(queue, &sizes)?,
             grid: GridBuffers::allocate(queue, &sizes)?,
             order: Order::new::<T>(&sizes, shape.half, queue)?,
-            lists: Launch::exactly(lists, Block::of(THREADS), sizes.parents() as u32),
-            assign: Launch::resident(gpu, assign, Block { threads: THREADS, shared }, sizes.tiles().div_ceil(8))?,
+            lists: arguments::cells_lists::<T>().exactly(gpu, &variant, Block::of(THREADS), sizes.parents())?,
+            assign: assign.resident(gpu, &variant, block, sizes.tiles().div_ceil(8))?,
             table_copies,
             centroids_in_shared,
             ordered: false,
@@ -308,6 +294,5 @@ mod tests {
         assert!(error(largest, GpuSize { shared: 99 << 10, ..H200 }).unwrap().contains("shared memory"));
         assert!(error(shape(10, 5, 2), H200).unwrap().contains("at most 4 features"));
         assert!(error(shape(100_000, 2, 65_537), H200).unwrap().contains("at most 65536 clusters"));
-        assert!(error(FitShape { chunk: 1_000, ..largest }, H200).unwrap().contains("fit on the GPU"));
     }
 }

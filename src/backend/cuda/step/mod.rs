@@ -20,8 +20,6 @@ pub mod tensor;
 pub mod tiled;
 pub mod yinyang;
 
-use std::sync::Arc;
-
 use self::filter::FilterSpec;
 use super::device::Queue;
 use super::rows::chunks::Chunk;
@@ -29,9 +27,6 @@ use super::shape::{FitShape, GpuSize};
 use super::state::State;
 use crate::base::error::{KMeansError, Result};
 use crate::base::strategy::Strategy;
-use crate::exact::cluster_sums::ClusterSums;
-use crate::input::tile::Part;
-use crate::statistics::Statistics;
 
 /// One way to do the step.
 pub trait Candidate<T>: Sync {
@@ -43,7 +38,8 @@ pub trait Candidate<T>: Sync {
         None
     }
 
-    /// Whether it can do a shape on a GPU. The error says which limit the shape exceeds.
+    /// Whether it can do a shape on a GPU. The error says which limit the shape exceeds. [`Candidate::streams`] says whether the
+    /// rows may be in chunks.
     fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported;
 
     /// Whether it can work chunk by chunk.
@@ -51,7 +47,7 @@ pub trait Candidate<T>: Sync {
         true
     }
 
-    /// Whether it copies all rows. Where there is no memory for that, the default is one that does not.
+    /// Whether the default may be this one only where there is memory for a copy of all rows.
     fn copies_rows(&self) -> bool {
         false
     }
@@ -60,7 +56,7 @@ pub trait Candidate<T>: Sync {
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs;
 
     /// The step for a fit.
-    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>>;
+    fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>>;
 
     /// How its measured times carry over to other shapes. None: it has no times in the table.
     fn work(&self) -> Option<&dyn Work> {
@@ -98,33 +94,6 @@ pub trait Step<T>: Send {
     fn counts_scores(&self) -> bool {
         false
     }
-
-    /// Called after the last chunk of an assign, if the host does the update. A step that adds up on the host returns the sums.
-    fn host_sums(&mut self, _state: &mut State<T>) -> Result<Option<HostSums>> {
-        Ok(None)
-    }
-
-    /// Whether the host computes the means in each iteration.
-    fn host_means(&self) -> bool {
-        false
-    }
-}
-
-/// The sums that a step has added up on the host.
-pub struct HostSums {
-    pub cluster_sums: ClusterSums,
-    /// Rows of positive weight whose label changed.
-    pub changed: u64,
-}
-
-/// What a step is made from.
-#[cfg_attr(not(feature = "papers"), expect(dead_code, reason = "only the papers' systems read all of it"))]
-pub struct Fit<'a, 's, T> {
-    pub shape: FitShape,
-    pub queue: &'s Queue,
-    /// The rows in host memory.
-    pub parts: &'s [Part<'a, T>],
-    pub statistics: &'s Arc<Statistics>,
 }
 
 /// What a step needs from its session.
@@ -158,6 +127,16 @@ impl LabelArrays {
 /// Whether a candidate can do a shape, or why not.
 pub type Supported = std::result::Result<(), Refusal>;
 
+/// Refuses more than `most` of something, such as features.
+pub fn at_most(most: usize, what: &str, got: usize) -> Supported {
+    if got > most { Err(Refusal::new(format!("at most {most} {what}"), got)) } else { Ok(()) }
+}
+
+/// Refuses a GPU whose blocks may have less shared memory than this.
+pub fn needs_shared(bytes: usize, gpu: GpuSize) -> Supported {
+    if gpu.shared < bytes { Err(Refusal::new(format!("{bytes} bytes of shared memory a block"), gpu.shared)) } else { Ok(()) }
+}
+
 /// Why a candidate cannot do a shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -169,6 +148,16 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    pub fn new(limit: impl Into<String>, got: impl ToString) -> Self {
+        Self { limit: limit.into(), hint: "", got: got.to_string() }
+    }
+
+    /// The rows pass through the GPU in chunks, and the candidate cannot work chunk by chunk.
+    pub fn of_chunks() -> Self {
+        let got = "rows that do not, or a limit that they exceed".into();
+        Self { limit: "rows that fit on the GPU".into(), hint: ": \"default\" streams them", got }
+    }
+
     /// The error for a caller who asked for this strategy.
     pub fn of(self, strategy: Strategy) -> KMeansError {
         let Self { limit, hint, got } = self;

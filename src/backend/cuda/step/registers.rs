@@ -1,7 +1,7 @@
 //! Labels and sums in one pass, for few features: `kernels/step/assign_registers.cu`.
 
 use super::filter::{FilterSpec, Layout};
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, Work};
+use super::{Candidate, LabelArrays, Needs, Step, Supported, Work, at_most};
 use crate::backend::cuda::arguments::{self, AssignArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -26,32 +26,39 @@ const FEW_CLUSTERS: usize = 8;
 /// The most bytes of centroids in shared memory.
 const CENTROID_BYTES: usize = 48 << 10;
 
+/// Up to this many clusters, groups of 8 centroids are faster than groups of 16.
+const MOST_IN_EIGHTS: usize = 384;
+
 /// A variant of the kernel: centroids come one by one, or in groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Registers {
-    strategy: Strategy,
-    /// Centroids of a group. 0: no groups.
-    group: usize,
+pub enum Registers {
+    Single,
+    Groups,
 }
 
 impl Registers {
-    pub const SINGLE: Self = Self { strategy: Strategy::RegistersSingle, group: 0 };
-    pub const GROUPS_8: Self = Self { strategy: Strategy::RegistersGroups8, group: 8 };
-    pub const GROUPS_16: Self = Self { strategy: Strategy::RegistersGroups16, group: 16 };
+    pub const ALL: [Self; 2] = [Self::Single, Self::Groups];
 
-    pub const ALL: [Self; 3] = [Self::SINGLE, Self::GROUPS_8, Self::GROUPS_16];
+    /// Centroids of a group. 0: no groups.
+    fn group(self, k: usize) -> usize {
+        match self {
+            Self::Single => 0,
+            Self::Groups if k <= MOST_IN_EIGHTS => 8,
+            Self::Groups => 16,
+        }
+    }
 
     /// Rounds `k` up to whole groups of centroids, or to whole pairs if there are no groups.
     fn k_padded(self, k: usize) -> usize {
-        padded(k, self.group.max(2))
+        padded(k, self.group(k).max(2))
     }
 
     /// The variant for `d` features, and how the copies of the centroids are laid out for it.
     pub(super) fn filter(self, d: usize, k: usize) -> (usize, FilterSpec) {
         let dimensions = DIMENSIONS.into_iter().find(|&dimensions| dimensions >= d).unwrap_or(d);
         // The values, the half square, and padding to a multiple of 16 bytes.
-        let layout = Layout::WithHalfSquares { width: (dimensions + 1).next_multiple_of(4), half: dimensions };
-        (dimensions, FilterSpec { k_padded: self.k_padded(k), layout, chains: Chains::FromHalf, lowered: self.group > 0 })
+        let layout = Layout::ByCentroid { width: (dimensions + 1).next_multiple_of(4), half: Some(dimensions) };
+        (dimensions, FilterSpec { k_padded: self.k_padded(k), layout, chains: Chains::FromHalf, lowered: self == Self::Groups })
     }
 
     /// Bytes of the centroids in shared memory, without the gaps between groups.
@@ -63,7 +70,10 @@ impl Registers {
 
 impl<T: Float + Plain> Candidate<T> for Registers {
     fn strategy(&self) -> Strategy {
-        self.strategy
+        match self {
+            Self::Single => Strategy::RegistersSingle,
+            Self::Groups => Strategy::RegistersGroups,
+        }
     }
 
     fn family(&self) -> Option<Strategy> {
@@ -71,18 +81,15 @@ impl<T: Float + Plain> Candidate<T> for Registers {
     }
 
     fn supports(&self, shape: &FitShape, _gpu: GpuSize) -> Supported {
-        if shape.d > MOST_DIMENSIONS {
-            return Err(Refusal { limit: format!("at most {MOST_DIMENSIONS} features"), hint: "", got: shape.d.to_string() });
-        }
-        Ok(())
+        at_most(MOST_DIMENSIONS, "features", shape.d)
     }
 
     fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
         Needs { filter: self.filter(shape.d, shape.k).1, label_arrays: LabelArrays::InPlace, bytes: 0 }
     }
 
-    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        Ok(Box::new(RegistersStep::new(*self, &fit.shape, fit.queue)?))
+    fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
+        Ok(Box::new(RegistersStep::new(*self, shape, queue)?))
     }
 
     fn work(&self) -> Option<&dyn Work> {
@@ -142,17 +149,17 @@ impl<T: Float + Plain> RegistersStep<T> {
         let table_copies = copies(cells, TABLE_BYTES, MOST_TABLE_BYTES);
         let centroids_in_shared = variant.centroids_in_shared(d, k);
         // There is a gap of 16 bytes for each group.
-        let gaps = spec.k_padded.checked_div(variant.group).map_or(0, |groups| groups * 16);
+        let group = variant.group(k);
+        let gaps = spec.k_padded.checked_div(group).map_or(0, |groups| groups * 16);
         let centroids = if centroids_in_shared { variant.centroid_bytes(d, k) + gaps } else { 0 };
-        let value = if shape.half { 2 } else { size_of::<T>() };
-        let arriving = THREADS as usize * (dimensions * value * 4 + 4 * shape.label_bytes());
+        let arriving = THREADS as usize * (dimensions * shape.value_bytes() * 4 + 4 * shape.label_bytes());
         let table = if table_copies > 0 { cells * 8 * table_copies + k * 4 } else { 0 };
-        let groups = if variant.group > 0 { format!("_groups{}", variant.group) } else { String::new() };
+        let groups = if group > 0 { format!("_groups{group}") } else { String::new() };
         let gpu = &queue.gpu;
-        let kernel = arguments::assign_registers::<T>().half_if(shape.half).load(gpu, &format!("_d{dimensions}{groups}"))?;
+        let entry = arguments::assign_registers::<T>().half_if(shape.half);
         let block = Block { threads: THREADS, shared: arriving + centroids + table };
-        let launch = Launch::resident(gpu, kernel, block, n.div_ceil(8 * TILE))?;
-        let few = dimensions <= 4 && variant.group == 0 && k <= FEW_CLUSTERS;
+        let launch = entry.resident(gpu, &format!("_d{dimensions}{groups}"), block, n.div_ceil(8 * TILE))?;
+        let few = dimensions <= 4 && group == 0 && k <= FEW_CLUSTERS;
         let (run, even) = shares(n.div_ceil(TILE), 8 * launch.blocks as usize, few);
         Ok(Self { launch, table_copies, centroids_in_shared, run, even })
     }
@@ -193,11 +200,12 @@ mod tests {
 
     unit_test!(few_dimensions_live_in_registers);
     fn few_dimensions_live_in_registers() {
-        assert_eq!(Registers::SINGLE.filter(5, 5_000).0, 6);
-        assert_eq!(Registers::GROUPS_16.filter(12, 5_001).1.k_padded, 5_008);
+        assert_eq!(Registers::Single.filter(5, 5_000).0, 6);
+        assert_eq!(Registers::Groups.filter(12, 5_001).1.k_padded, 5_008);
+        assert_eq!(Registers::Groups.filter(12, 383).1.k_padded, 384);
         let shape = shape(1, 13, 5);
         let gpu = GpuSize { processors: 132, shared: 227 << 10, generation: 90, untrusted: [false; 2] };
-        let refusal = Candidate::<f32>::supports(&Registers::SINGLE, &shape, gpu).unwrap_err();
+        let refusal = Candidate::<f32>::supports(&Registers::Single, &shape, gpu).unwrap_err();
         let error = refusal.of(Strategy::Registers).to_string();
         assert!(error.contains("at most 12 features for \"registers\", got 13"), "{error}");
     }

@@ -28,15 +28,16 @@ use super::by_row::ByRow;
 use super::choice::PROCESSORS;
 use super::deltas::Deltas;
 use super::filter::FilterSpec;
-use super::tiled::Tiled;
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported};
-use crate::backend::cuda::device::{Plain, sum};
+use super::tiled::CLUSTER_PADDING;
+use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, at_most, needs_shared};
+use crate::backend::cuda::device::{Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::state::State;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::strategy::Strategy;
+use crate::bounds::Chains;
 use crate::bounds::fp16::MOST_FEATURES;
 
 /// Threads of a block of `assign_tensor`.
@@ -69,8 +70,8 @@ impl Tensor {
     }
 
     /// The copies that settling and updates read.
-    fn filter(shape: &FitShape, gpu: GpuSize) -> FilterSpec {
-        Tiled::WIDTH_128.filter(shape.d, shape.k, gpu)
+    fn filter(shape: &FitShape) -> FilterSpec {
+        FilterSpec::by_feature(padded(shape.k, CLUSTER_PADDING), Chains::One)
     }
 }
 
@@ -84,28 +85,22 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
     }
 
     fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
-        let refused = |limit: &str, got: String| Err(Refusal { limit: limit.into(), hint: "", got });
-        let shared = self.0.block(&Sizes::new(shape)).shared;
         if !self.0.is_in(gpu.generation) {
-            return refused(self.0.generations(), format!("{}.{}", gpu.generation / 10, gpu.generation % 10));
+            let got = format!("{}.{}", gpu.generation / 10, gpu.generation % 10);
+            return Err(Refusal::new(self.0.generations(), got));
         }
         if gpu.untrusted[self.0 as usize] {
             return Err(unit::untrusted_unit());
         }
-        if gpu.shared < shared {
-            return refused(&format!("{shared} bytes of shared memory a block"), gpu.shared.to_string());
-        }
-        if shape.d > MOST_FEATURES {
-            return refused(&format!("at most {MOST_FEATURES} features"), shape.d.to_string());
-        }
-        Ok(())
+        needs_shared(self.0.block(&Sizes::new(shape)).shared, gpu)?;
+        at_most(MOST_FEATURES, "features", shape.d)
     }
 
-    fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
+    fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
         let sizes = Sizes::new(shape);
-        let by_row = if has_by_row(shape) { ByRow::bytes::<T>(shape) } else { 0 };
+        let by_row = if has_by_row(shape) { ByRow::bytes(shape) } else { 0 };
         let bytes = sum([TensorLabels::<T>::bytes(&sizes), Centres::<T>::bytes(&sizes), by_row]);
-        Needs { filter: Self::filter(shape, gpu), label_arrays: LabelArrays::BeforeAndAfter, bytes }
+        Needs { filter: Self::filter(shape), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 
     /// The mean of ten iterations of data whose centroids are all multiplied, copies included. Where groups of rows are far
@@ -116,20 +111,20 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
         Some(Self::FIXED + self.rows(shape, gpu))
     }
 
-    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        let sizes = Sizes::new(&fit.shape);
-        let centres = Arc::new(Centres::allocate(fit.queue, &sizes)?);
-        let by_row = match has_by_row(&fit.shape).then(|| ByRow::new::<T>(&fit.shape, fit.queue)) {
+    fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
+        let sizes = Sizes::new(shape);
+        let centres = Arc::new(Centres::allocate(queue, &sizes)?);
+        let by_row = match has_by_row(shape).then(|| ByRow::new::<T>(shape, queue)) {
             // Another program was faster. This copy is not needed.
             Some(Err(KMeansError::NoMemory { .. })) | None => None,
             Some(made) => Some(made?),
         };
         Ok(Box::new(TensorStep::<T> {
-            labels: TensorLabels::new(self.0, sizes, fit.shape.half, centres, fit.queue)?,
+            labels: TensorLabels::new(self.0, sizes, shape.half, centres, queue)?,
             launches: 0,
-            resident: fit.shape.chunk == fit.shape.rows,
+            resident: shape.chunk == shape.rows,
             by_row,
-            deltas: Deltas::new::<T>(&fit.shape, fit.queue)?,
+            deltas: Deltas::new::<T>(shape, queue)?,
         }))
     }
 }

@@ -2,9 +2,9 @@
 //! `kernels/step/assign_tiled.cu`, `settle.cu` and `deltas.cu`. For any number of features.
 
 use super::deltas::Deltas;
-use super::filter::{FilterSpec, Layout};
+use super::filter::FilterSpec;
 use super::shares::{Shares, Tiles};
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, Work};
+use super::{Candidate, LabelArrays, Needs, Step, Supported, Work};
 use crate::backend::cuda::arguments::{self, AssignArgument, Contested, SettleArgument};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -21,9 +21,9 @@ use crate::bounds::Chains;
 const PANELS_FROM: usize = 224 << 10;
 const MOST_WITH_PANELS: usize = 1 << 16;
 /// Clusters are padded to a multiple of this.
-const PADDING: usize = 128;
+pub const CLUSTER_PADDING: usize = 128;
 /// Threads of a block of `settle_pairs` (`kernels/step/settle.cu`).
-pub const PAIRS_THREADS: u32 = 128;
+const PAIRS_THREADS: u32 = 128;
 /// The largest result of [`settle_values`]: at least one value of each of 128 rows.
 const SETTLE_VALUES: usize = 8_192;
 
@@ -33,50 +33,40 @@ pub struct Tiled {
     strategy: Strategy,
     /// Centroids of a tile.
     width: usize,
-    /// Whether it may, or must, add up its products in panels.
-    panels: Panels,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Panels {
-    Never,
-    IfPossible,
-    Always,
+    /// With more features and more clusters than these, it adds up its products in panels, if the GPU can.
+    panels_beyond: [usize; 2],
 }
 
 impl Tiled {
-    pub const WIDTH_32: Self = Self { strategy: Strategy::Tiled32, width: 32, panels: Panels::Never };
-    pub const WIDTH_64: Self = Self { strategy: Strategy::Tiled64, width: 64, panels: Panels::IfPossible };
-    pub const WIDTH_128: Self = Self { strategy: Strategy::Tiled128, width: 128, panels: Panels::Never };
-    pub const PANELS_128: Self = Self { strategy: Strategy::Tiled128Panels, width: 128, panels: Panels::Always };
+    pub const WIDTH_32: Self = Self { strategy: Strategy::Tiled32, width: 32, panels_beyond: [usize::MAX; 2] };
+    pub const WIDTH_64: Self = Self { strategy: Strategy::Tiled64, width: 64, panels_beyond: [64, 0] };
+    pub const WIDTH_128: Self = Self { strategy: Strategy::Tiled128, width: 128, panels_beyond: [160, 64] };
+    /// Leaves fewer rows in doubt, but takes longer for some shapes.
+    pub const EARLY_PANELS_128: Self = Self { panels_beyond: [128, 0], ..Self::WIDTH_128 };
 
-    pub const ALL: [Self; 4] = [Self::WIDTH_32, Self::WIDTH_64, Self::WIDTH_128, Self::PANELS_128];
+    pub const ALL: [Self; 3] = [Self::WIDTH_32, Self::WIDTH_64, Self::WIDTH_128];
 
     /// The variant that leaves the fewest rows in doubt, for a model's predictions.
-    pub fn for_model(d: usize, k: usize, gpu: GpuSize) -> Self {
+    pub fn for_model(k: usize) -> Self {
         match k {
             0..=32 => Self::WIDTH_32,
             33..=64 => Self::WIDTH_64,
-            _ if gpu.shared >= PANELS_FROM && k <= MOST_WITH_PANELS && d > 128 => Self::PANELS_128,
-            _ => Self::WIDTH_128,
+            _ => Self::EARLY_PANELS_128,
         }
     }
 
-    /// The features of a partial sum. 0: no partial sums.
-    fn panel(self, d: usize, k: usize, shared: usize) -> usize {
+    /// Its tiles for a shape. `shared`: the shared memory that a block may have.
+    pub fn tile(self, d: usize, k: usize, shared: usize) -> Tile {
+        let [features, clusters] = self.panels_beyond;
         let possible = shared >= PANELS_FROM && k <= MOST_WITH_PANELS;
-        match self.panels {
-            Panels::Always => self.width,
-            Panels::IfPossible if possible && d > self.width => self.width,
-            Panels::Never | Panels::IfPossible => 0,
-        }
+        Tile { width: self.width, panel: if possible && d > features && k > clusters { self.width } else { 0 } }
     }
 
     /// The tiles of a pass over `n` rows.
     pub fn tiles(self, [n, d, k]: [usize; 3], gpu: GpuSize) -> Tiles {
         let blocks = match self.width {
             128 => 2,
-            64 if self.panel(d, k, gpu.shared) > 0 => 3,
+            64 if self.tile(d, k, gpu.shared).panel > 0 => 3,
             64 => 4,
             _ => 8,
         };
@@ -85,9 +75,38 @@ impl Tiled {
 
     /// How the copies of the centroids are laid out for it.
     pub fn filter(self, d: usize, k: usize, gpu: GpuSize) -> FilterSpec {
-        let panel = self.panel(d, k, gpu.shared);
-        let chains = if panel > 0 { Chains::Panels(panel) } else { Chains::One };
-        FilterSpec { k_padded: padded(k, PADDING), layout: Layout::ByFeature, chains, lowered: false }
+        self.tile(d, k, gpu.shared).filter(k)
+    }
+}
+
+/// A tile of a kernel that multiplies in shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tile {
+    /// Its centroids.
+    pub width: usize,
+    /// Features of a partial sum. 0: no partial sums.
+    pub panel: usize,
+}
+
+impl Tile {
+    /// How the copies of the centroids are laid out.
+    pub fn filter(self, k: usize) -> FilterSpec {
+        let chains = if self.panel > 0 { Chains::Panels(self.panel) } else { Chains::One };
+        FilterSpec::by_feature(padded(k, CLUSTER_PADDING), chains)
+    }
+
+    /// The end of the kernel's name.
+    pub fn variant(self) -> String {
+        format!("_k{}{}", self.width, if self.panel > 0 { "_panels" } else { "" })
+    }
+
+    pub fn threads(self) -> u32 {
+        2 * self.width as u32
+    }
+
+    /// Bytes of the partial sums of a block: 64 floats for each thread.
+    pub fn partial_sums(self) -> usize {
+        if self.panel > 0 { 256 * self.threads() as usize } else { 0 }
     }
 }
 
@@ -100,14 +119,7 @@ impl<T: Float + Plain> Candidate<T> for Tiled {
         Some(Strategy::Tiled)
     }
 
-    fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
-        let refused = |limit: String, got: usize| Err(Refusal { limit, hint: "", got: got.to_string() });
-        if self.panels == Panels::Always && gpu.shared < PANELS_FROM {
-            return refused(format!("{PANELS_FROM} bytes of shared memory a block"), gpu.shared);
-        }
-        if self.panels == Panels::Always && shape.k > MOST_WITH_PANELS {
-            return refused(format!("at most {MOST_WITH_PANELS} clusters"), shape.k);
-        }
+    fn supports(&self, _shape: &FitShape, _gpu: GpuSize) -> Supported {
         Ok(())
     }
 
@@ -117,12 +129,12 @@ impl<T: Float + Plain> Candidate<T> for Tiled {
         Needs { filter, label_arrays: LabelArrays::BeforeAndAfter, bytes: sum([Doubt::bytes(shape.chunk), shares]) }
     }
 
-    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        let FitShape { chunk, d, k, half, .. } = fit.shape;
+    fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
+        let FitShape { chunk, d, k, half, .. } = *shape;
         Ok(Box::new(TiledStep {
-            labels: TiledLabels::new(*self, [chunk, d, k], half, fit.queue)?,
-            doubt: Doubt::allocate(fit.queue, chunk)?,
-            deltas: Deltas::new::<T>(&fit.shape, fit.queue)?,
+            labels: TiledLabels::new(*self, [chunk, d, k], half, queue)?,
+            doubt: Doubt::allocate(queue, chunk)?,
+            deltas: Deltas::new::<T>(shape, queue)?,
         }))
     }
 
@@ -153,41 +165,33 @@ fn settle_values(d: usize, k: usize) -> usize {
     16usize.saturating_mul(groups).saturating_mul(d).min(SETTLE_VALUES)
 }
 
-/// The launch that labels all rows in doubt by reference distances to all centroids in reach.
+/// The launches that label all rows in doubt by reference distances to all centroids in reach.
 pub struct Settle<T> {
     launch: Launch<SettleArgument<T>>,
+    /// For rows that have only two centroids in reach, if the assign lists them separately.
+    pairs: Option<Launch<SettleArgument<T>>>,
     values: usize,
 }
 
 impl<T: Float + Plain> Settle<T> {
-    /// `n`: the most rows of a chunk. `half`: whether their values have 16 bits.
-    pub fn new([n, d, k]: [usize; 3], half: bool, queue: &Queue) -> Result<Self> {
-        let values = settle_values(d, k);
-        let kernel = arguments::settle::<T>().half_if(half).load(&queue.gpu, "")?;
-        Ok(Self { launch: Launch::resident(&queue.gpu, kernel, Block { threads: THREADS, shared: 8 * values }, n)?, values })
+    /// `n`: the most rows of a chunk. `half`: whether their values have 16 bits. `pairs`: whether the assign lists rows with two
+    /// centroids in reach separately.
+    pub fn new([n, d, k]: [usize; 3], half: bool, pairs: bool, queue: &Queue) -> Result<Self> {
+        let (gpu, values) = (&*queue.gpu, settle_values(d, k));
+        let block = Block { threads: THREADS, shared: 8 * values };
+        let launch = arguments::settle::<T>().half_if(half).resident(gpu, "", block, n)?;
+        let entry = arguments::settle_pairs::<T>().half_if(half);
+        let pairs = if pairs { Some(entry.resident(gpu, "", Block::of(PAIRS_THREADS), n)?) } else { None };
+        Ok(Self { launch, pairs, values })
     }
 
-    /// Labels the rows that an assign with the same argument has left in doubt. `centroids`: `(k, d)`.
+    /// Labels the rows that an assign with the same argument has left in doubt. `centroids`: `(k, d)`. `fewest`: if fewer rows
+    /// are in doubt, not counting pairs, others have labelled them.
     ///
     /// # Safety
     /// The assign was launched before in the same queue, and its addresses are still live. `centroids` has k x d values.
-    pub unsafe fn launch(&self, queue: &Queue, assign: &AssignArgument<T>, centroids: u64) -> Result<()> {
-        // SAFETY: the caller promises the addresses.
-        unsafe { self.launch_from(queue, assign, centroids, 1) }
-    }
-
-    /// As `launch`, but does nothing if fewer than `fewest` rows are in doubt.
-    ///
-    /// # Safety
-    /// The same as for `launch`.
-    pub unsafe fn launch_from(&self, queue: &Queue, assign: &AssignArgument<T>, centroids: u64, fewest: u32) -> Result<()> {
-        let argument = SettleArgument { fewest, ..self.argument(assign, centroids) };
-        // SAFETY: the caller promises the addresses. The shared memory has room for the values. The kernel begins with the wait.
-        unsafe { queue.run_behind(&self.launch, &argument) }
-    }
-
-    pub fn argument(&self, assign: &AssignArgument<T>, centroids: u64) -> SettleArgument<T> {
-        SettleArgument {
+    pub unsafe fn launch(&self, queue: &Queue, assign: &AssignArgument<T>, centroids: u64, fewest: u32) -> Result<()> {
+        let argument = SettleArgument {
             rows: assign.rows,
             next: assign.next,
             centroid_columns: assign.centroid_columns,
@@ -197,8 +201,13 @@ impl<T: Float + Plain> Settle<T> {
             control: assign.control,
             k: assign.k,
             values: self.values as i32,
-            fewest: 1,
-            unused: 0,
+            fewest,
+            ..SettleArgument::zero()
+        };
+        // SAFETY: the caller promises the addresses. The shared memory has room for the values. The kernels begin with the wait.
+        unsafe {
+            queue.run_behind(&self.launch, &argument)?;
+            self.pairs.map_or(Ok(()), |pairs| queue.run_behind(&pairs, &argument))
         }
     }
 }
@@ -209,33 +218,26 @@ pub struct TiledLabels<T> {
     assign: Launch<AssignArgument<T>>,
     shares: Shares,
     settle: Settle<T>,
-    /// For rows in doubt that have only two centroids in reach. Only variants with panels list them separately.
-    pairs: Option<Launch<SettleArgument<T>>>,
 }
 
 impl<T: Float + Plain> TiledLabels<T> {
     /// `n`: the most rows of a chunk. `half`: whether their values have 16 bits.
     pub fn new(variant: Tiled, [n, d, k]: [usize; 3], half: bool, queue: &Queue) -> Result<Self> {
         let gpu: &Gpu = &queue.gpu;
-        let with_panels = variant.panel(d, k, gpu.size().shared) > 0;
-        let name = format!("_k{}{}", variant.width, if with_panels { "_panels" } else { "" });
-        let threads = 2 * variant.width as u32;
-        // 64 floats for each thread, and one float for each row and each warp across the tile.
-        let shared = if with_panels { 256 * threads as usize + variant.width / 32 * 512 } else { 0 };
-        let kernel = arguments::assign_tiled::<T>().half_if(half).load(gpu, &name)?;
+        let tile = variant.tile(d, k, gpu.size().shared);
+        let with_panels = tile.panel > 0;
+        // Besides the partial sums, one float for each row and each warp across the tile.
+        let thirds = if with_panels { tile.width / 32 * 512 } else { 0 };
+        let block = Block { threads: tile.threads(), shared: tile.partial_sums() + thirds };
         let tiles = variant.tiles([n, d, k], gpu.size());
         let shares = Shares::new(queue, tiles)?;
-        let assign = Launch::resident(gpu, kernel, Block { threads, shared }, tiles.rows * shares.count)?;
+        let assign =
+            arguments::assign_tiled::<T>().half_if(half).resident(gpu, &tile.variant(), block, tiles.rows * shares.count)?;
         // Every tile of rows gets all of its blocks.
         let blocks = (assign.blocks as usize / shares.count).max(1) * shares.count;
         let assign = assign.with_blocks(blocks).spread(gpu)?;
-        let pairs = if with_panels {
-            let kernel = arguments::settle_pairs::<T>().half_if(half).load(gpu, "")?;
-            Some(Launch::resident(gpu, kernel, Block::of(PAIRS_THREADS), n)?)
-        } else {
-            None
-        };
-        Ok(Self { assign, shares, settle: Settle::new([n, d, k], half, queue)?, pairs })
+        // Only variants with panels list pairs separately.
+        Ok(Self { assign, shares, settle: Settle::new([n, d, k], half, with_panels, queue)? })
     }
 
     /// Labels the rows of the argument. `first`: how the first kernel is launched. `centroids`: `(k, d)`.
@@ -254,8 +256,7 @@ impl<T: Float + Plain> TiledLabels<T> {
             } else {
                 queue.run(&self.assign, &shared)?;
             }
-            self.settle.launch(queue, argument, centroids)?;
-            self.pairs.map_or(Ok(()), |pairs| queue.run_behind(&pairs, &self.settle.argument(argument, centroids)))
+            self.settle.launch(queue, argument, centroids, 1)
         }
     }
 }
@@ -298,20 +299,16 @@ impl<T: Float + Plain> Step<T> for TiledStep<T> {
 
 #[cfg(feature = "tests")]
 mod tests {
-    use super::super::choice::tests::shape;
     use super::*;
 
     unit_test!(panels_where_they_fit);
     fn panels_where_they_fit() {
-        let gpu = |shared: usize| GpuSize { processors: 132, shared, generation: 90, untrusted: [false; 2] };
-        let panel = |variant: Tiled, d, k| variant.panel(d, k, 227 << 10);
+        let panel = |variant: Tiled, d, k| variant.tile(d, k, 227 << 10).panel;
         assert_eq!(panel(Tiled::WIDTH_64, 17, 5_000), 0);
         assert_eq!(panel(Tiled::WIDTH_64, 65, 5_000), 64);
-        assert_eq!(panel(Tiled::PANELS_128, 408, 5_000), 128);
-        assert_eq!(Tiled::for_model(408, 5_000, gpu(227 << 10)), Tiled::PANELS_128);
-        assert_eq!(Tiled::for_model(408, 5_000, gpu(99 << 10)), Tiled::WIDTH_128);
-        let supports = |k, shared| Candidate::<f32>::supports(&Tiled::PANELS_128, &shape(1_000, 408, k), gpu(shared));
-        assert!(supports(5_000, 227 << 10).is_ok());
-        assert!(supports(5_000, 99 << 10).is_err() && supports(70_000, 227 << 10).is_err());
+        assert_eq!([130, 408].map(|d| panel(Tiled::WIDTH_128, d, 5_000)), [0, 128]);
+        assert_eq!([64, 70_000].map(|k| panel(Tiled::WIDTH_128, 408, k)), [0; 2]);
+        assert_eq!([128, 130].map(|d| panel(Tiled::for_model(5_000), d, 5_000)), [0, 128]);
+        assert_eq!(Tiled::WIDTH_128.tile(408, 5_000, 99 << 10).panel, 0);
     }
 }

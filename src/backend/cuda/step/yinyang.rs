@@ -17,13 +17,12 @@ mod sizes;
 
 use self::sizes::{CentroidBuffers, RowBuffers, Sizes};
 use super::deltas::Deltas;
-use super::tiled::{Doubt, PAIRS_THREADS, Settle};
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported};
+use super::tiled::{Doubt, Settle};
+use super::{Candidate, LabelArrays, Needs, Step, Supported, at_most};
 use crate::backend::cuda::arguments::{
     self, AssignArgument, BoundedArgument, CarriedArgument, CarriedRowsArgument, MovedRowsArgument, RowsArgument,
-    SettleArgument,
 };
-use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
@@ -55,28 +54,13 @@ impl<T: Float + Plain> Candidate<T> for Yinyang {
     }
 
     fn supports(&self, shape: &FitShape, _gpu: GpuSize) -> Supported {
-        let refused = |limit: String, got: String| Err(Refusal { limit, hint: "", got });
-        if shape.d > MOST_FEATURES {
-            return refused(format!("at most {MOST_FEATURES} features"), shape.d.to_string());
-        }
-        if shape.k > MOST_CLUSTERS {
-            return refused(format!("at most {MOST_CLUSTERS} clusters"), shape.k.to_string());
-        }
-        if shape.chunk > MOST_ROWS {
-            return refused(format!("at most {MOST_ROWS} rows"), shape.chunk.to_string());
-        }
-        if shape.chunk < shape.rows {
-            return refused("rows that fit on the GPU".into(), "rows that do not, or a limit that they exceed".into());
-        }
-        Ok(())
+        at_most(MOST_FEATURES, "features", shape.d)?;
+        at_most(MOST_CLUSTERS, "clusters", shape.k)?;
+        at_most(MOST_ROWS, "rows", shape.chunk)
     }
 
     fn streams(&self) -> bool {
         false
-    }
-
-    fn copies_rows(&self) -> bool {
-        true
     }
 
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
@@ -85,9 +69,9 @@ impl<T: Float + Plain> Candidate<T> for Yinyang {
         Needs { filter: sizes.filter(), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 
-    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        let sizes = Sizes::new(&fit.shape, fit.queue.gpu.size());
-        Ok(Box::new(YinyangStep::<T>::new(sizes, &fit.shape, fit.queue)?))
+    fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
+        let sizes = Sizes::new(shape, queue.gpu.size());
+        Ok(Box::new(YinyangStep::<T>::new(sizes, shape, queue)?))
     }
 }
 
@@ -106,7 +90,6 @@ struct YinyangStep<T> {
     gather: Launch<CarriedRowsArgument<T>>,
     assign: Launch<BoundedArgument>,
     settle: Settle<T>,
-    pairs: Launch<SettleArgument<T>>,
     deltas: Deltas,
     /// 2 E_x over the weighted sum of squares.
     error: f64,
@@ -122,17 +105,13 @@ impl<T: Float + Plain> YinyangStep<T> {
     fn new(sizes: Sizes, shape: &FitShape, queue: &Queue) -> Result<Self> {
         let Sizes { n, d, k, .. } = sizes;
         let (gpu, half) = (&*queue.gpu, shape.half);
-        let of_rows = |threads: u32| n.div_ceil(threads as usize);
-        let untyped = |entry: Entry<CarriedArgument>, threads: u32, blocks: usize| {
-            Launch::resident(gpu, entry.load(gpu, "")?, Block::of(threads), blocks)
-        };
-        let drifts = arguments::bounds_drifts::<T>().load(gpu, "")?;
-        let tighten = arguments::bounds_tighten::<T>().half_if(half).load(gpu, "")?;
-        let move_rows = arguments::bounds_move::<T>().half_if(half).load(gpu, "")?;
-        let gather = arguments::bounds_rows::<T>().half_if(half).load(gpu, "")?;
-        let assign = arguments::assign_bounded().load(gpu, &sizes.variant())?;
-        let block = Block { threads: sizes.threads(), shared: sizes.partial_sums() };
-        let pairs = arguments::settle_pairs::<T>().half_if(half).load(gpu, "")?;
+        let of_threads = n.div_ceil(THREADS as usize);
+        let block = Block::of(THREADS);
+        let bounded = Block { threads: sizes.tile.threads(), shared: sizes.tile.partial_sums() };
+        let drifts = arguments::bounds_drifts::<T>();
+        let tighten = arguments::bounds_tighten::<T>().half_if(half);
+        let move_rows = arguments::bounds_move::<T>().half_if(half);
+        let gather = arguments::bounds_rows::<T>().half_if(half);
         let terms = ExpandedTerms::new(d, sizes.filter().chains, 0);
         let mut centroids = CentroidBuffers::<T>::allocate(queue, &sizes)?;
         centroids.largest.fill(0)?;
@@ -144,20 +123,19 @@ impl<T: Float + Plain> YinyangStep<T> {
             rows: RowBuffers::allocate(queue, &sizes)?,
             centroids,
             doubt: Doubt::allocate(queue, n)?,
-            drifts: Launch::resident(gpu, drifts, Block::of(THREADS), k.div_ceil(THREADS as usize / 32))?,
-            copies: untyped(arguments::bounds_copies(), THREADS, sizes.k_padded)?,
-            carry: untyped(arguments::bounds_carry(), THREADS, n.div_ceil(CARRIED))?,
-            tighten: Launch::resident(gpu, tighten, Block::of(THREADS), n.div_ceil(TIGHTENED))?,
+            drifts: drifts.resident(gpu, "", block, k.div_ceil(THREADS as usize / 32))?,
+            copies: arguments::bounds_copies().resident(gpu, "", block, sizes.k_padded)?,
+            carry: arguments::bounds_carry().resident(gpu, "", block, n.div_ceil(CARRIED))?,
+            tighten: tighten.resident(gpu, "", block, n.div_ceil(TIGHTENED))?,
             order: [
-                untyped(arguments::bounds_count(), THREADS, of_rows(THREADS))?,
-                untyped(arguments::bounds_starts(), STARTS_THREADS, 1)?,
-                untyped(arguments::bounds_places(), THREADS, of_rows(THREADS))?,
+                arguments::bounds_count().resident(gpu, "", block, of_threads)?,
+                arguments::bounds_starts().resident(gpu, "", Block::of(STARTS_THREADS), 1)?,
+                arguments::bounds_places().resident(gpu, "", block, of_threads)?,
             ],
-            move_rows: Launch::resident(gpu, move_rows, Block::of(THREADS), of_rows(THREADS))?,
-            gather: Launch::resident(gpu, gather, Block::of(TILE_ROWS as u32), n.div_ceil(TILE_ROWS))?,
-            assign: Launch::resident(gpu, assign, block, n.div_ceil(TILE_ROWS))?,
-            settle: Settle::new([n, d, k], half, queue)?,
-            pairs: Launch::resident(gpu, pairs, Block::of(PAIRS_THREADS), n)?,
+            move_rows: move_rows.resident(gpu, "", block, of_threads)?,
+            gather: gather.resident(gpu, "", Block::of(TILE_ROWS as u32), n.div_ceil(TILE_ROWS))?,
+            assign: arguments::assign_bounded().resident(gpu, &sizes.tile.variant(), bounded, n.div_ceil(TILE_ROWS))?,
+            settle: Settle::new([n, d, k], half, true, queue)?,
             deltas: Deltas::new::<T>(shape, queue)?,
             error: Carry::error(terms.unit, terms.balance),
             epoch: 0,
@@ -171,7 +149,7 @@ impl<T: Float + Plain> YinyangStep<T> {
         let Sizes { d, k, k_padded, .. } = self.sizes;
         let mut order: Vec<u32> = (0..k_padded as u32).collect();
         if self.sizes.groups > 1 {
-            groups::order(&mut order[..k], &state.centroids.now.to_vec()?, d, self.sizes.width);
+            groups::order(&mut order[..k], &state.centroids.now.to_vec()?, d, self.sizes.tile.width);
         }
         let mut places = vec![0u32; k];
         for (place, j) in (0u32..).zip(&order[..k]) {
@@ -216,7 +194,7 @@ impl<T: Float + Plain> YinyangStep<T> {
             d: sizes.d as u32,
             group_count: sizes.groups as u32,
             width: sizes.row_width() as u32,
-            group_size: (sizes.width * sizes.group_tiles) as u32,
+            group_size: (sizes.tile.width * sizes.group_tiles) as u32,
             epoch: self.epoch,
             low,
             high,
@@ -224,9 +202,7 @@ impl<T: Float + Plain> YinyangStep<T> {
             unused: 0,
         }
     }
-}
 
-impl<T: Float + Plain> YinyangStep<T> {
     /// Puts the rows in the order of their centroids.
     fn order_rows(&mut self, state: &State<T>, assign: &AssignArgument<T>) -> Result<()> {
         self.centroids.counts.fill(0)?;
@@ -308,8 +284,7 @@ impl<T: Float + Plain> Step<T> for YinyangStep<T> {
             queue.run_behind(&self.tighten, &rows)?;
             queue.run_behind(&self.gather, &rows)?;
             queue.run_behind(&self.assign, &bounded)?;
-            self.settle.launch(queue, &assign, state.centroids.now.at())?;
-            queue.run_behind(&self.pairs, &self.settle.argument(&assign, state.centroids.now.at()))?;
+            self.settle.launch(queue, &assign, state.centroids.now.at(), 1)?;
         }
         self.known = true;
         self.deltas.launch(chunk, state, None)
@@ -332,11 +307,9 @@ mod tests {
     unit_test!(limits_are_errors);
     fn limits_are_errors() {
         let error = |shape| Candidate::<f32>::supports(&Yinyang, &shape, H200).err().map(|refusal| refusal.limit);
-        let largest = shape(100_000, 40, 65_536);
-        assert_eq!(error(largest), None);
+        assert_eq!(error(shape(100_000, 40, 65_536)), None);
         assert!(error(shape(100_000, 40, 65_537)).unwrap().contains("at most 65536 clusters"));
         assert!(error(shape(10, 2_000_000, 2)).unwrap().contains("features"));
-        assert!(error(FitShape { chunk: 1_000, ..largest }).unwrap().contains("fit on the GPU"));
     }
 
     unit_test!(a_default_never_takes_it);

@@ -3,7 +3,8 @@
 //! `h200.csv`: microseconds for one iteration of each candidate on one H200. The head names the candidates. The data are ten
 //! blobs (Lutz et al. 2018, section 6.1), and the fits start from rows of the data. The time is the mean of all iterations but
 //! the first, in the fastest of several fits. `cargo bench --no-default-features --features bench,papers --bench kmeans --
-//! gpu --choose NxDxKxITERATIONS ...` prints such rows. Measured on 21 November 2026.
+//! gpu --choose NxDxKxITERATIONS ...` prints such rows. Measured on 21 November 2026. Rows are left out where their neighbours
+//! give these times within a few percent.
 
 use std::sync::OnceLock;
 
@@ -161,7 +162,7 @@ mod tests {
     fn columns_are_candidates() {
         let names: Vec<&str> =
             crate::backend::cuda::step::list::candidates::<f32>().iter().map(|c| c.strategy().name()).collect();
-        assert!(Table::get().columns.iter().all(|name| names.contains(name)) && Table::get().columns.len() == 8);
+        assert!(Table::get().columns.iter().all(|name| names.contains(name)) && Table::get().columns.len() == 6);
     }
 
     unit_test!(the_choice_loses_little_where_it_was_measured);

@@ -33,30 +33,24 @@ impl Order {
     pub fn new<T: Float + Plain>(sizes: &Sizes, half: bool, queue: &Queue) -> Result<Self> {
         let gpu = &*queue.gpu;
         let variant = format!("_d{}", sizes.d);
-        let launch = |entry: Entry<CellRowsArgument>, block: Block, most: usize| {
-            Launch::resident(gpu, entry.half_if(half).load(gpu, &variant)?, block, most)
+        let usual = |entry: Entry<CellRowsArgument>, threads: usize| {
+            entry.half_if(half).resident(gpu, &variant, Block::of(THREADS), threads.div_ceil(THREADS as usize))
         };
-        let usual = |entry, threads: usize| launch(entry, Block::of(THREADS), threads.div_ceil(THREADS as usize));
         let [of_part, of_tree, of_split] = sizes.shared();
         let labels = |entry: Entry<CellLabelsArgument>| {
-            Launch::resident(gpu, entry.load(gpu, "")?, Block::of(THREADS), sizes.stride().div_ceil(THREADS as usize))
+            entry.resident(gpu, "", Block::of(THREADS), sizes.stride().div_ceil(THREADS as usize))
         };
-        let find = Block { threads: FIND_THREADS, shared: of_tree };
+        let (find, split) = (arguments::cells_find::<T>().half_if(half), arguments::cells_split::<T>().half_if(half));
+        let fours = sizes.n.div_ceil(4 * FIND_THREADS as usize);
         let tree = Block { threads: TREE_THREADS, shared: of_part };
         Ok(Self {
             clear: usual(arguments::cells_clear::<T>(), sizes.cells())?,
-            sample: usual(arguments::cells_sample::<T>(), POINTS << sizes.top())?
-                .with_blocks((POINTS << sizes.top()) / THREADS as usize),
-            tree: Launch::exactly(arguments::cells_tree().load(gpu, "")?, tree, 1),
-            find: launch(arguments::cells_find::<T>(), find, sizes.n.div_ceil(4 * FIND_THREADS as usize))?,
-            places: launch(arguments::cells_places::<T>(), Block::of(FIND_THREADS), 1)?,
-            tiles: usual(arguments::cells_tiles::<T>(), sizes.tiles())?,
-            split: Launch::resident(
-                gpu,
-                arguments::cells_split::<T>().half_if(half).load(gpu, &variant)?,
-                Block { threads: SPLIT_THREADS, shared: of_split },
-                1,
-            )?,
+            sample: usual(arguments::cells_sample::<T>(), POINTS << sizes.top())?,
+            tree: arguments::cells_tree().exactly(gpu, "", tree, 1)?,
+            find: find.resident(gpu, &variant, Block { threads: FIND_THREADS, shared: of_tree }, fours)?,
+            places: arguments::cells_places().exactly(gpu, "", Block::of(FIND_THREADS), 1)?,
+            tiles: arguments::cells_tiles().resident(gpu, "", Block::of(THREADS), sizes.tiles().div_ceil(THREADS as usize))?,
+            split: split.resident(gpu, &variant, Block { threads: SPLIT_THREADS, shared: of_split }, 1)?,
             boxes: usual(arguments::cells_boxes::<T>(), sizes.tiles().saturating_mul(32))?,
             take_labels: labels(arguments::cells_take_labels())?,
             give_labels: labels(arguments::cells_give_labels())?,

@@ -36,15 +36,8 @@ pub struct Sizes {
 impl Sizes {
     pub fn new(shape: &FitShape) -> Self {
         let levels = (shape.chunk / ROWS_OF_CELL).max(1).ilog2().min(MOST_LEVELS);
-        let value = if shape.half {
-            2
-        } else if shape.float64 {
-            8
-        } else {
-            4
-        };
         let FitShape { chunk: n, d, k, weighted, .. } = *shape;
-        Self { n, d, k, levels, value, label: shape.label_bytes(), weighted }
+        Self { n, d, k, levels, value: shape.value_bytes(), label: shape.label_bytes(), weighted }
     }
 
     pub fn cells(&self) -> usize {

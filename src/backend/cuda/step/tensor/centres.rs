@@ -1,9 +1,7 @@
 //! The centres of groups of rows: some of the centroids, far from each other, and then means of the centroids near them.
 
 use super::sizes::{MOST_GROUPS, PLACE_BYTES, Sizes, TILE_CENTROIDS};
-use crate::backend::cuda::arguments::{
-    self, AssignArgument, FewControl, LabelsArgument, TensorCentroidsArgument, TensorTermsArgument,
-};
+use crate::backend::cuda::arguments::{self, AssignArgument, FewControl, TensorCentroidsArgument, TensorTermsArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, bytes_of, product, sum};
 use crate::backend::cuda::shape::THREADS;
 use crate::base::error::Result;
@@ -77,30 +75,16 @@ impl<T: Float + Plain> Centres<T> {
             centres: self.centres.at(),
             scale: assign.scale,
             count: sizes.groups as i32,
-            groups: 0,
             near: self.near.at(),
             group_of_centroid: self.group_of_centroid.at(),
-            list: 0,
-            position: 0,
-            folded: 0,
-            margins: 0,
-            tile_margins: 0,
-            copies: 0,
-            labels: LabelsArgument { at: 0, bytes: 4 },
-            group_of_tile: 0,
-            row_of_place: 0,
-            first_visit: 0,
             control: assign.control,
-            few: 0,
             bound,
             d: sizes.d as i32,
             k: sizes.k as i32,
             k_padded: sizes.k_padded as u32,
             chunks: sizes.chunks as u32,
             tiles: sizes.tiles as u32,
-            before_groups: 0,
-            most_doubt: 0,
-            most_kept: 0,
+            ..TensorCentroidsArgument::zero()
         }
     }
 }
@@ -109,8 +93,11 @@ impl<T: Float + Plain> Centres<T> {
 pub struct Centring<T> {
     centres: Launch<TensorCentroidsArgument<T>>,
     means: Launch<TensorCentroidsArgument<T>>,
-    near: Launch<TensorCentroidsArgument<T>>,
-    merge: Launch<TensorCentroidsArgument<T>>,
+    /// Measures how far all centroids are from the centres. If there is one group, only from its own.
+    pub(super) near: Launch<TensorCentroidsArgument<T>>,
+    /// Makes one group of all, if there is much doubt and groups would skip little. The rows have groups, and the centroids were
+    /// measured. `copies` has room for d values.
+    pub(super) merge: Launch<TensorCentroidsArgument<T>>,
 }
 
 impl<T: Float + Plain> Centring<T> {
@@ -118,12 +105,11 @@ impl<T: Float + Plain> Centring<T> {
         let gpu = &*queue.gpu;
         // A block of `tensor_near` has two centroids at a time.
         let pairs = sizes.k.div_ceil(2);
-        let groups = sizes.groups.min(MOST_GROUPS) as u32;
         Ok(Self {
-            centres: Launch::exactly(arguments::tensor_centres::<T>().load(gpu, "")?, Block::of(CENTRES_THREADS), 1),
-            means: Launch::exactly(arguments::tensor_means::<T>().load(gpu, "")?, Block::of(THREADS), groups),
-            near: Launch::resident(gpu, arguments::tensor_near::<T>().load(gpu, "")?, Block::of(THREADS), pairs)?,
-            merge: Launch::exactly(arguments::tensor_merge::<T>().load(gpu, "")?, Block::of(CENTRES_THREADS), 1),
+            centres: arguments::tensor_centres::<T>().exactly(gpu, "", Block::of(CENTRES_THREADS), 1)?,
+            means: arguments::tensor_means::<T>().exactly(gpu, "", Block::of(THREADS), sizes.groups.min(MOST_GROUPS))?,
+            near: arguments::tensor_near::<T>().resident(gpu, "", Block::of(THREADS), pairs)?,
+            merge: arguments::tensor_merge::<T>().exactly(gpu, "", Block::of(CENTRES_THREADS), 1)?,
         })
     }
 
@@ -151,24 +137,5 @@ impl<T: Float + Plain> Centring<T> {
     pub unsafe fn measure_again(&self, queue: &Queue, argument: &TensorCentroidsArgument<T>) -> Result<()> {
         // SAFETY: the caller promises it.
         unsafe { queue.run(&self.near, &TensorCentroidsArgument { before_groups: 1, ..*argument }) }
-    }
-
-    /// Makes one group of all, if there is much doubt and groups would skip little. The rows have groups, and the centroids were
-    /// measured.
-    ///
-    /// # Safety
-    /// The addresses of [`Centres::argument`], `few`, `groups` and `copies` are live. `copies` has room for d values.
-    pub unsafe fn merge(&self, queue: &Queue, argument: &TensorCentroidsArgument<T>) -> Result<()> {
-        // SAFETY: the caller promises it.
-        unsafe { queue.run(&self.merge, argument) }
-    }
-
-    /// Measures how far all centroids are from the centres. If there is one group, only from its own.
-    ///
-    /// # Safety
-    /// The addresses of [`Centres::argument`] and `groups` are live.
-    pub unsafe fn measure(&self, queue: &Queue, argument: &TensorCentroidsArgument<T>) -> Result<()> {
-        // SAFETY: the caller promises it.
-        unsafe { queue.run(&self.near, argument) }
     }
 }

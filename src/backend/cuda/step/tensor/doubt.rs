@@ -9,14 +9,13 @@
 
 use super::sizes::Sizes;
 use crate::backend::cuda::arguments::{
-    self, AssignArgument, FewArgument, FewControl, FewRow, ListedPart, SettleArgument, SettleFewArgument, SettleListedArgument,
+    self, AssignArgument, FewArgument, FewControl, FewRow, ListedPart, SettleFewArgument, SettleListedArgument,
 };
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, product, sum};
 use crate::backend::cuda::step::tiled::{Doubt, Settle};
 use crate::base::error::Result;
 use crate::base::float::Float;
 
-const PAIRS_THREADS: u32 = 128;
 const FEW_THREADS: u32 = 128;
 /// The fewest candidates of a row that is not one of a pair.
 const FEWEST: usize = 3;
@@ -55,7 +54,6 @@ pub struct InDoubt<T> {
     rows: Doubt,
     few: FewRows,
     settle: Settle<T>,
-    pairs: Launch<SettleArgument<T>>,
     settle_few: Launch<SettleFewArgument>,
     settle_listed: Launch<SettleListedArgument>,
 }
@@ -71,18 +69,16 @@ impl<T: Float + Plain> InDoubt<T> {
         let Sizes { n, d, k, .. } = sizes;
         let mut few = FewRows::allocate(queue, &sizes)?;
         few.tickets.fill(0)?;
-        let pairs = arguments::settle_pairs::<T>().half_if(half).load(gpu, "")?;
-        let settle_few = arguments::settle_few::<T>().half_if(half).load(gpu, "")?;
-        let settle_listed = arguments::settle_listed::<T>().half_if(half).load(gpu, "")?;
+        let settle_few = arguments::settle_few::<T>().half_if(half);
+        let settle_listed = arguments::settle_listed::<T>().half_if(half);
         let blocks = product([most_listed(&sizes), slices(&sizes)]);
         Ok(Self {
             sizes,
             rows: Doubt::allocate(queue, n)?,
             few,
-            settle: Settle::new([n, d, k], half, queue)?,
-            pairs: Launch::resident(gpu, pairs, Block::of(PAIRS_THREADS), n)?,
-            settle_few: Launch::resident(gpu, settle_few, Block::of(FEW_THREADS), n)?,
-            settle_listed: Launch::resident(gpu, settle_listed, Block::of(LISTED_THREADS as u32), blocks)?,
+            settle: Settle::new([n, d, k], half, true, queue)?,
+            settle_few: settle_few.resident(gpu, "", Block::of(FEW_THREADS), n)?,
+            settle_listed: settle_listed.resident(gpu, "", Block::of(LISTED_THREADS as u32), blocks)?,
         })
     }
 
@@ -143,8 +139,7 @@ impl<T: Float + Plain> InDoubt<T> {
         unsafe {
             queue.run(&self.settle_few, &few)?;
             queue.run(&self.settle_listed, &listed)?;
-            self.settle.launch_from(queue, assign, centroids, most_listed(&self.sizes) as u32 + 1)?;
-            queue.run_behind(&self.pairs, &self.settle.argument(assign, centroids))
+            self.settle.launch(queue, assign, centroids, most_listed(&self.sizes) as u32 + 1)
         }
     }
 }

@@ -79,14 +79,10 @@ impl<T: Float + Plain> TensorLabels<T> {
     pub fn new(unit: Unit, sizes: Sizes, half: bool, centres: Arc<Centres<T>>, queue: &Queue) -> Result<Self> {
         let added = unit.added(&queue.gpu)?;
         let gpu = &*queue.gpu;
-        let blocks = u32::try_from(sizes.n.div_ceil(TILE_ROWS)).unwrap_or(u32::MAX);
-        let rows = |entry: Entry<TensorRowsArgument<T>>, threads: u32, blocks: u32| -> Result<_> {
-            Ok(Launch::exactly(entry.half_if(half).load(gpu, "")?, Block::of(threads), blocks))
+        let blocks = sizes.n.div_ceil(TILE_ROWS);
+        let rows = |entry: Entry<TensorRowsArgument<T>>, threads: u32, blocks: usize| {
+            entry.half_if(half).exactly(gpu, "", Block::of(threads), blocks)
         };
-        let of_groups = |entry: Entry<TensorCentroidsArgument<T>>, threads: u32, blocks: usize| -> Result<_> {
-            Ok(Launch::exactly(entry.load(gpu, "")?, Block::of(threads), u32::try_from(blocks).unwrap_or(u32::MAX)))
-        };
-        let assign = unit.entry().load(gpu, "")?;
         let by_warps = sizes.pairs().div_ceil(THREADS as usize / 32);
         Ok(Self {
             sizes,
@@ -99,14 +95,9 @@ impl<T: Float + Plain> TensorLabels<T> {
             group: rows(arguments::tensor_group::<T>(), GROUP_THREADS, blocks)?,
             places: rows(arguments::tensor_places::<T>(), PLACES_THREADS, 1)?,
             copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks)?,
-            list: of_groups(arguments::tensor_list::<T>(), LIST_THREADS, sizes.groups)?,
-            copy_centroids: Launch::resident(
-                gpu,
-                arguments::tensor_centroids::<T>().load(gpu, "")?,
-                Block::of(THREADS),
-                by_warps,
-            )?,
-            assign: Launch::resident(gpu, assign, unit.block(&sizes), sizes.tiles)?,
+            list: arguments::tensor_list::<T>().exactly(gpu, "", Block::of(LIST_THREADS), sizes.groups)?,
+            copy_centroids: arguments::tensor_centroids::<T>().resident(gpu, "", Block::of(THREADS), by_warps)?,
+            assign: unit.entry().resident(gpu, "", unit.block(&sizes), sizes.tiles)?,
             doubt: InDoubt::new(sizes, half, queue)?,
         })
     }
@@ -141,7 +132,7 @@ impl<T: Float + Plain> TensorLabels<T> {
     /// The same as for [`TensorLabels::launch`].
     pub unsafe fn measure(&self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
         // SAFETY: as in `copy_centroids`.
-        unsafe { self.centring.measure(queue, &self.of_centroids(assign)) }
+        unsafe { queue.run(&self.centring.near, &self.of_centroids(assign)) }
     }
 
     /// Copies the rows of a chunk in the order of their groups, if there is much doubt. `merge`: all groups may become one. Then
@@ -185,7 +176,7 @@ impl<T: Float + Plain> TensorLabels<T> {
             queue.run(&self.clear, &argument)?;
             queue.run(&self.group, &argument)?;
             if merge {
-                self.centring.merge(queue, &of_centroids)?;
+                queue.run(&self.centring.merge, &of_centroids)?;
             }
             queue.run(&self.places, &argument)?;
             queue.run(&self.copy_rows, &argument)?;

@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use super::Refusal;
 use super::sizes::{CHUNK, PLACE_BYTES, Sizes, TILE_CENTROIDS, TILE_ROWS};
 use crate::backend::cuda::arguments::{self, ProbeTensorArgument, TensorArgument};
-use crate::backend::cuda::device::{Block, Entry, Gpu, Launch};
+use crate::backend::cuda::device::{Block, Entry, Gpu};
 use crate::backend::select::{Choice, Place};
 use crate::base::error::Result;
 use crate::base::strategy::Strategy;
@@ -125,7 +125,7 @@ impl Unit {
         let rows = queue.upload(&in_a_chunk(&vectors.rows), WHAT)?;
         let centroids = queue.upload(&in_a_chunk(&vectors.centroids), WHAT)?;
         let sums = queue.zeros::<f32>(adding::ROWS * adding::CENTROIDS, WHAT)?;
-        let launch = Launch::exactly(entry.load(gpu, "")?, Block::of(MMA_THREADS), 1);
+        let launch = entry.exactly(gpu, "", Block::of(MMA_THREADS), 1)?;
         let argument = ProbeTensorArgument { rows: rows.at(), centroids: centroids.at(), sums: sums.at() };
         // SAFETY: the buffers have the sizes that the kernel reads and writes: `Vectors` says so. `Unit::is_in` was asked.
         unsafe { queue.run(&launch, &argument)? };

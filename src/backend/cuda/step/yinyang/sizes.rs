@@ -1,18 +1,14 @@
 //! The tiles and groups of a fit with carried bounds, and the memory that they take.
 
-use super::super::filter::{FilterSpec, Layout};
+use super::super::filter::FilterSpec;
+use super::super::tiled::{Tile, Tiled};
 use super::TILE_ROWS;
 use crate::backend::cuda::arguments::{BoundsControl, Drifted, Listed, Terms};
 use crate::backend::cuda::device::{buffers, product};
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
-use crate::bounds::Chains;
 
 /// `MOST_GROUPS` of `kernels/common/bounds.cuh`: a row has a bit for each.
 const MOST_GROUPS: usize = 64;
-/// Clusters are padded to a multiple of this.
-const PADDING: usize = 128;
-/// The variants with partial sums need this much shared memory for each block.
-const PANELS_FROM: usize = 224 << 10;
 
 /// The sizes of a fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,62 +17,37 @@ pub struct Sizes {
     pub d: usize,
     pub k: usize,
     pub k_padded: usize,
-    /// Centroids of a tile.
-    pub width: usize,
+    pub tile: Tile,
     /// Tiles of a group.
     pub group_tiles: usize,
     pub groups: usize,
     /// Bytes of a value of a row.
     value: usize,
-    /// Features of a partial sum. 0: no partial sums.
-    panel: usize,
 }
 
 impl Sizes {
     /// Tiles are narrow where there are few centroids, so that groups are small.
     pub fn new(shape: &FitShape, gpu: GpuSize) -> Self {
         let FitShape { chunk: n, d, k, .. } = *shape;
-        let width = match k {
-            0..=256 => 32,
-            257..=2_048 => 64,
-            _ => 128,
+        let variant = match k {
+            0..=256 => Tiled::WIDTH_32,
+            257..=2_048 => Tiled::WIDTH_64,
+            _ => Tiled::EARLY_PANELS_128,
         };
-        let tiles = k.div_ceil(width);
+        let tile = variant.tile(d, k, gpu.shared);
+        let tiles = k.div_ceil(tile.width);
         let group_tiles = tiles.div_ceil(MOST_GROUPS).max(1);
-        let panel = if gpu.shared >= PANELS_FROM && width > 32 && d > width { width } else { 0 };
-        let value = if shape.half {
-            2
-        } else if shape.float64 {
-            8
-        } else {
-            4
-        };
-        Self { value, n, d, k, k_padded: padded(k, PADDING), width, group_tiles, groups: tiles.div_ceil(group_tiles), panel }
+        let (k_padded, value) = (tile.filter(k).k_padded, shape.value_bytes());
+        Self { value, n, d, k, k_padded, tile, group_tiles, groups: tiles.div_ceil(group_tiles) }
     }
 
     pub fn filter(&self) -> FilterSpec {
-        let chains = if self.panel > 0 { Chains::Panels(self.panel) } else { Chains::One };
-        FilterSpec { k_padded: self.k_padded, layout: Layout::ByFeature, chains, lowered: false }
+        self.tile.filter(self.k)
     }
 
     /// Tiles of centroids.
     pub fn tiles(&self) -> usize {
-        self.k.div_ceil(self.width)
-    }
-
-    /// The end of the name of `assign_bounded`.
-    pub fn variant(&self) -> String {
-        format!("_k{}{}", self.width, if self.panel > 0 { "_panels" } else { "" })
-    }
-
-    /// Threads of `assign_bounded`.
-    pub fn threads(&self) -> u32 {
-        2 * self.width as u32
-    }
-
-    /// Bytes of its partial sums: 64 for each thread.
-    pub fn partial_sums(&self) -> usize {
-        if self.panel > 0 { 256 * self.threads() as usize } else { 0 }
+        self.k.div_ceil(self.tile.width)
     }
 
     /// The stride of the copies of rows.
@@ -142,11 +113,11 @@ mod tests {
         for k in [1, 31, 32, 33, 256, 257, 1_000, 2_048, 2_049, 5_000, 8_192, 8_193, 65_536] {
             for d in [1, 64, 65, 129, 4_000] {
                 let sizes = Sizes::new(&shape(1_000, d, k), H200);
-                let Sizes { width, group_tiles, groups, k_padded, .. } = sizes;
+                let Sizes { tile: Tile { width, panel }, group_tiles, groups, k_padded, .. } = sizes;
                 assert!((1..=MOST_GROUPS).contains(&groups), "{k}");
                 assert!(groups * group_tiles * width >= k && (groups - 1) * group_tiles * width < k, "{k}");
                 assert!(k_padded >= sizes.tiles() * width && k_padded % 128 == 0);
-                assert!(sizes.partial_sums() == 0 || d > width && width > 32);
+                assert!(panel == 0 || d > width && width > 32);
             }
         }
         let groups = |k| Sizes::new(&shape(1_000, 40, k), H200).groups;
