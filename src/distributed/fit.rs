@@ -7,7 +7,8 @@ use super::Executor;
 use super::link::Link;
 use super::message::{Call, Facts, Start};
 use super::passes::{RemotePasses, taken};
-use super::session::Remote;
+use super::shards::Parts;
+use crate::backend::Sharded;
 use crate::backend::select::{Choice, Place};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -121,7 +122,7 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wan
             Err(KMeansError::TooFewDistinct { k, rows }) if later => {
                 let k = k.min(usize::try_from(rows).unwrap_or(k));
                 let few = Params { k, ..params.clone() };
-                let mut session = Remote::<T>::new(&link, &statistics, &few)?;
+                let mut session = session::<T>(&link, &statistics, &few)?;
                 let distinct = seeding::distinct_rows(&mut session, &few, &statistics)?;
                 let settled: Vec<f64> = memory::collected(distinct.iter().map(|c| c.to_f64()), seeding::CENTROIDS)?;
                 let params = Params { k: settled.len() / names.len(), settled: Some(&settled), ..params.clone() };
@@ -138,6 +139,15 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wan
     }
 }
 
+/// All parts as one session.
+fn session<'l, 'e, T: Float>(
+    link: &'l Link<'e>,
+    statistics: &Arc<Statistics>,
+    params: &Params,
+) -> Result<Sharded<T, Parts<'l, 'e>>> {
+    Sharded::new(Parts::new(link, statistics, params)?, statistics, params.execution.threads)
+}
+
 fn fit_with_statistics<T: Float>(
     link: &Link<'_>,
     statistics: &Arc<Statistics>,
@@ -147,7 +157,7 @@ fn fit_with_statistics<T: Float>(
     if params.k as u64 > statistics.n_positive {
         return Err(KMeansError::TooFewDistinct { k: params.k, rows: statistics.n_positive });
     }
-    let session = Remote::<T>::new(link, statistics, params)?;
+    let session = session::<T>(link, statistics, params)?;
     let names = link.facts[0].names.clone();
     let scaling = Scaling::new(link.row_transform.as_deref(), params)?;
     let rows = link.facts.iter().map(|facts| facts.rows as usize);

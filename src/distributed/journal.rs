@@ -2,6 +2,8 @@
 
 use super::message::{Call, Start};
 use crate::backend::Move;
+use crate::backend::call;
+use crate::backend::call::Call::{Assign, EndDraws, Relocate, Reset, StartDraws, TakeSeeds};
 use crate::exact::distances::DistanceScale;
 
 /// The state of the parts: the calls that made it, without those that later ones have undone. All parts do the same, but for rows
@@ -49,19 +51,24 @@ impl Journal {
             Call::SkipBad => self.skips = true,
             Call::RoundWeights(_) => self.weights = Some(call.clone()),
             Call::Begin { .. } => (self.begin, self.seeds, self.labels) = (Some(call.clone()), None, Labels::None),
+            Call::Session(call, values) => self.note_of_session(call, values),
+            _ => {}
+        }
+    }
+
+    fn note_of_session(&mut self, call: &call::Call, values: &[f64]) {
+        match call {
             // Seeding may keep numbers of its own where the labels are, and the loop begins without labels.
-            Call::StartDraws => (self.seeds, self.labels) = (Some((Vec::new(), None)), Labels::None),
-            Call::TakeSeeds { centroids, scale } => {
+            StartDraws => (self.seeds, self.labels) = (Some((Vec::new(), None)), Labels::None),
+            TakeSeeds(scale) => {
                 if let Some((taken, last)) = &mut self.seeds {
-                    taken.extend_from_slice(centroids);
+                    taken.extend_from_slice(values);
                     *last = Some(*scale);
                 }
             }
-            Call::EndDraws => self.seeds = None,
-            Call::Reset => self.labels = Labels::Reset,
-            Call::Assign { centroids, .. } => {
-                self.labels = Labels::Assigned(centroids.clone(), vec![Vec::new(); self.parts]);
-            }
+            EndDraws => self.seeds = None,
+            Reset => self.labels = Labels::Reset,
+            Assign { .. } => self.labels = Labels::Assigned(values.to_vec(), vec![Vec::new(); self.parts]),
             _ => {}
         }
     }
@@ -75,17 +82,17 @@ impl Journal {
         calls.extend(self.weights.clone());
         calls.extend(self.begin.clone());
         if let Some((centroids, scale)) = &self.seeds {
-            calls.push(Call::StartDraws);
-            calls.extend(scale.map(|scale| Call::TakeSeeds { centroids: centroids.clone(), scale }));
+            calls.push(Call::Session(StartDraws, Vec::new()));
+            calls.extend(scale.map(|scale| Call::Session(TakeSeeds(scale), centroids.clone())));
         }
         match &self.labels {
             Labels::None => {}
-            Labels::Reset => calls.push(Call::Reset),
+            Labels::Reset => calls.push(Call::Session(Reset, Vec::new())),
             Labels::Assigned(centroids, moves) => {
-                calls.push(Call::Reset);
-                calls.push(Call::Assign { centroids: centroids.clone(), want_inertia: false });
+                calls.push(Call::Session(Reset, Vec::new()));
+                calls.push(Call::Session(Assign { want_inertia: false }, centroids.clone()));
                 if !moves[part].is_empty() {
-                    calls.push(Call::Relocate(moves[part].clone()));
+                    calls.push(Call::Session(Relocate(moves[part].clone()), Vec::new()));
                 }
             }
         }

@@ -10,8 +10,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::by_values::Beginning;
-use crate::backend::{DrawBy, Far, Move, Sample, WorkCounts};
+use crate::backend::call;
 use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::Names;
 use crate::base::params::Metric;
@@ -67,6 +68,11 @@ fn encoded(kind: u8, message: &impl Serialize) -> Result<Vec<u8>> {
 /// The error for a message that cannot be read or does not fit.
 pub fn refused(got: String) -> KMeansError {
     KMeansError::Part { reason: format!("expected a message of version {VERSION}, got {got}") }
+}
+
+/// Values in the type that travels, or in that of the features, which had them before they travelled.
+pub fn converted<T: Float, U: Float>(values: &[T]) -> Result<Vec<U>> {
+    memory::collected(values.iter().map(|value| U::from_f64(value.to_f64())), "the rows drawn")
 }
 
 /// What a part is asked for: calls in this order.
@@ -179,7 +185,7 @@ impl Known {
     }
 }
 
-/// One call of a pass or of a session. Row numbers count the part's kept rows, centroids and other rows are row-major.
+/// One call of a pass or of a session. Row numbers count the part's kept rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Call {
     /// Forgets all that other calls have done.
@@ -208,66 +214,31 @@ pub enum Call {
     WeightsBelow(f64),
     /// The bits of the rows that are kept.
     Selection,
-    // A session: `src/backend/draws.rs`, `src/backend/iterate.rs`.
+    // A session: `src/backend/call.rs`.
     /// With the given starting centroids, if there are some.
     Begin {
         known: Known,
         k: usize,
         starting: Vec<f64>,
     },
-    Row(u64),
+    /// A call with its centroids or candidates.
+    Session(call::Call, Vec<f64>),
     /// For `row_order="values"`: `by_values.rs`.
     ValueDigits(Beginning),
     ValueRows(Beginning),
-    StartDraws,
-    Draw(Vec<u128>),
-    TakeSeeds {
-        centroids: Vec<f64>,
-        scale: DistanceScale,
-    },
-    Gains(Vec<f64>),
-    Pick {
-        by: DrawBy,
-        targets: Vec<u128>,
-    },
-    AllRows,
-    Sample(Sample),
-    Masses(Vec<f64>),
-    EndDraws,
-    Reset,
-    Assign {
-        centroids: Vec<f64>,
-        want_inertia: bool,
-    },
-    Farthest {
-        count: usize,
-        donors: Vec<bool>,
-    },
-    Relocate(Vec<Move>),
-    /// One scale for all clusters, or one for each.
-    Inertia(Vec<DistanceScale>),
-    Labels,
-    Nearest(Vec<f64>),
 }
 
 impl Call {
     /// Whether the part is in another state afterwards.
     pub fn changes_state(&self) -> bool {
-        matches!(
-            self,
-            Self::Start(_)
-                | Self::Survey
-                | Self::Place
-                | Self::SkipBad
-                | Self::RoundWeights(_)
-                | Self::Begin { .. }
-                | Self::StartDraws
-                | Self::TakeSeeds { .. }
-                | Self::EndDraws
-                | Self::Reset
-                | Self::Assign { .. }
-                | Self::Relocate(_)
-        )
+        use call::Call::{Assign, EndDraws, Relocate, Reset, StartDraws, TakeSeeds};
+        match self {
+            Self::Session(call, _) => {
+                matches!(call, StartDraws | TakeSeeds(_) | EndDraws | Reset | Assign { .. } | Relocate(_))
+            }
+            Self::Start(_) | Self::Survey | Self::Place | Self::SkipBad | Self::RoundWeights(_) | Self::Begin { .. } => true,
+            _ => false,
+        }
     }
 }
 
@@ -283,22 +254,6 @@ pub struct Facts {
     pub weighted: bool,
     /// Whether features were computed by expressions, so that columns of their names may hold something else.
     pub computed: bool,
-}
-
-/// The sums of all rows of a part under their labels: absolute, so that a repeated request gives them again.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Sums {
-    pub sums: Vec<i128>,
-    pub mass: Vec<i128>,
-    pub rows: Vec<i64>,
-}
-
-/// Some rows: their numbers, values, and `w^`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SomeRows {
-    pub rows: Vec<u64>,
-    pub values: Vec<f64>,
-    pub weights: Vec<f64>,
 }
 
 /// What a call gives.
@@ -320,51 +275,40 @@ pub enum Reply {
     Selection(Option<Vec<u64>>),
     /// Each digit with the weight and the number of its rows.
     ValueDigits(Vec<(u32, u128, u64)>),
+    /// The values of rows, and their `w^`.
+    ValueRows((Vec<f64>, Vec<f64>)),
     /// The kept rows, and those of positive weight.
     Began {
         rows: u64,
         positive: u64,
     },
-    Total(u128),
-    Totals(Vec<u128>),
-    Rows(SomeRows),
-    Assigned {
-        changed: u64,
-        inertia: Option<Vec<u128>>,
-        work_counts: WorkCounts,
-        sums: Sums,
-    },
-    Sums(Sums),
-    Far(Vec<Far>),
-    Labels(Vec<u32>),
-    Nearest {
-        labels: Vec<u32>,
-        nearest: Vec<f64>,
-        second: Option<Vec<f64>>,
-    },
+    /// A reply with the values of its rows.
+    Session(call::Reply, Vec<f64>),
 }
 
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
+    use crate::exact::cluster_sums::ClusterSums;
 
     unit_test!(messages_keep_every_bit);
     fn messages_keep_every_bit() {
         let numbers = [0.0, -0.0, 1.0 / 3.0, f64::MIN_POSITIVE / 8.0, f64::MAX, f64::INFINITY, f64::NEG_INFINITY];
         let calls = vec![
-            Call::Gains(numbers.to_vec()),
-            Call::Draw(vec![0, 1, u128::MAX, 1 << 127]),
-            Call::TakeSeeds { centroids: vec![], scale: DistanceScale::new(3.7, 1.5) },
+            Call::Session(call::Call::Gains, numbers.to_vec()),
+            Call::Session(call::Call::Draw(vec![0, 1, u128::MAX, 1 << 127]), vec![]),
+            Call::Session(call::Call::TakeSeeds(DistanceScale::new(3.7, 1.5)), vec![]),
         ];
         let request = Request { head: Head { fit: u64::MAX, before: 1, after: 2 }, calls };
         let asked = Asked { head: request.head, calls: request.calls.iter().collect() };
         assert_eq!(asked.encode().unwrap(), request.encode().unwrap());
         let back = Request::decode(&request.encode().unwrap()).unwrap();
         assert_eq!(back, request);
-        let [Call::Gains(values), ..] = &back.calls[..] else { panic!("another call") };
+        let [Call::Session(_, values), ..] = &back.calls[..] else { panic!("another call") };
         assert!(values.iter().zip(numbers).all(|(a, b)| a.to_bits() == b.to_bits()));
-        let sums = Sums { sums: vec![i128::MIN, i128::MAX, -1], mass: vec![0], rows: vec![i64::MIN] };
-        let answer = Answer::Replies(vec![Reply::Sums(sums), Reply::Done]);
+        let sums = vec![i128::MIN, i128::MAX, -1];
+        let sums = ClusterSums { d: 3, sums, mass: vec![0], rows: vec![i64::MIN], dirty: vec![true] };
+        let answer = Answer::Replies(vec![Reply::Session(call::Reply::Sums(sums), vec![]), Reply::Done]);
         assert_eq!(Answer::decode(&answer.encode().unwrap()).unwrap(), answer);
     }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::rows::{Origin, enough};
-use crate::backend::cuda::{CudaSession, Gpu, Group, MOST_PENDING, Several, SeveralPasses};
+use crate::backend::cuda::{CudaSession, Gpu, GpusInStep, Group, MOST_PENDING, SeveralPasses};
 use crate::backend::select::{Choice, Share};
-use crate::backend::{Joined, Session};
+use crate::backend::{Session, Sessions, Sharded};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -60,8 +60,11 @@ pub(super) fn with_sessions<T: Float, R>(
             let threads = params.execution.threads;
             let session: Box<dyn Session<T> + '_> = match group {
                 _ if sessions.len() == 1 => sessions.remove(0),
-                Some(group) => Box::new(Several::new(sessions, group, &statistics, threads)?),
-                None => Box::new(Joined::<T, CudaSession<'_, T>>::new(sessions, &statistics, threads)?),
+                Some(group) => Box::new(Sharded::new(GpusInStep::new(sessions, group, &statistics)?, &statistics, threads)?),
+                None => {
+                    let sessions = sessions.into_iter().map(|session| -> Box<dyn Session<T> + '_> { session });
+                    Box::new(Sharded::new(Sessions::new(memory::collected(sessions, SHARES)?), &statistics, threads)?)
+                }
             };
             work(session, params, &statistics, Origin::of(&parts, params)?)
         };

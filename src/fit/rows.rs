@@ -15,7 +15,7 @@ use crate::backend::cpu::CpuSession;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
 use crate::backend::select::{self, Choice, Job, Place, Request, Shape, There};
-use crate::backend::{Joined, Session};
+use crate::backend::{Session, Sessions, Sharded};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::interrupt::Scope;
@@ -231,7 +231,7 @@ fn with_sessions<T: Float, R>(
                     }
                     let session = match sessions.len() {
                         1 => sessions.remove(0),
-                        _ => Box::new(Joined::new(sessions, &statistics, params.execution.threads)?),
+                        _ => Box::new(Sharded::new(Sessions::new(sessions), &statistics, params.execution.threads)?),
                     };
                     work(session, params, &statistics, Origin::of(&parts, params)?)
                 };

@@ -36,7 +36,7 @@ pub use predict::DeviceTable;
 pub use reference::reference_labels;
 #[cfg(feature = "bench")]
 pub use rows::upload::{UploadPlan, upload_benchmark};
-pub use session::{CudaSession, Several};
+pub use session::{CudaSession, GpusInStep};
 #[doc(hidden)]
 pub use step::choice::measured;
 #[doc(hidden)]

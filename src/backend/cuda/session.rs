@@ -16,14 +16,14 @@ mod advance;
 mod benchmark;
 mod draws;
 mod far;
+mod in_step;
 mod labels;
 mod nearest;
 mod other_rows;
-mod several;
 
+pub use self::in_step::GpusInStep;
 pub use self::labels::download;
 pub use self::nearest::nearest_bytes;
-pub use self::several::Several;
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ use super::step::choice::choose;
 use super::step::{Fit, Step};
 use super::update::Update;
 use crate::backend::answers::Distances;
-use crate::backend::{Advanced, Assigned, Far, Iterate, Move, Scales, Stop, WorkCounts};
+use crate::backend::{Advanced, Assigned, Far, Move, Scales, Session, Stop, WorkCounts};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -203,7 +203,15 @@ fn largest_distance(statistics: &Statistics, params: &Params) -> f64 {
     rows.fold(extents().map(|(low, high)| high - low).fold(0.0, f64::max), f64::max)
 }
 
-impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
+impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
+    fn rows(&self) -> u64 {
+        self.rows.n() as u64
+    }
+
+    fn on_device(&self) -> bool {
+        true
+    }
+
     fn reset(&mut self) -> Result<()> {
         self.forget();
         self.state.clear()
@@ -281,19 +289,9 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
         inertia.total()
     }
 
-    fn labels(&self) -> Result<Vec<u32>> {
-        let mut labels = memory::zeroed(self.rows.n(), "the labels")?;
-        self.copy_labels(&mut labels)?;
-        Ok(labels)
-    }
-
-    fn copy_labels(&self, out: &mut [u32]) -> Result<()> {
+    fn copy_labels(&mut self, out: &mut [u32]) -> Result<()> {
         self.step.write_labels(&self.state)?;
         download(self.state.labels.array(), self.state.labels.bytes, out)
-    }
-
-    fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
-        self.labels()
     }
 
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
