@@ -1,16 +1,23 @@
-//! START HERE: the whole algorithm. `fit/rows.rs` has the way of the rows to it.
+//! START HERE: the whole algorithm.
 //!
 //! ```text
-//! rows are transformed: scaled, normalised, if asked                 src/input/transform.rs
-//! rows are sorted by their values, if asked                          src/fit/order.rs
-//! best of `restarts`:
-//!   centroids = seed(...)                                            src/seeding
-//!   for it in 1..=max_iter:
-//!     assign: every row to its nearest centroid                      src/backend/*/ (labels exact, sums as deltas)
-//!     update: relocate into empty clusters, then exact means         src/backend/update.rs
-//!     stop if changed <= tol_labels * n or shift <= tol * variance
-//!   one assign more if the centroids moved since the last one
-//! clusters are numbered by their sizes or a feature, if asked        src/fit/sort_by.rs
+//! validate    the parameters                                           src/base/params
+//! place       a device, before anything is computed or sent            src/fit/rows.rs, src/backend/select.rs
+//! transform   rows are scaled and normalised as they are read, if asked     src/input/transform.rs
+//! order       rows are sorted by their values, if asked                src/fit/order.rs
+//! prepare     rows are brought to the device, and statistics are gathered   src/fit/prepared.rs, src/statistics
+//! for each number of clusters, usually one:
+//!   session   over the prepared rows                                   src/backend/*/
+//!   best of `restarts`:
+//!     centroids = seed(...)                                            src/seeding
+//!     for it in 1..=max_iter:
+//!       assign: every row to its nearest centroid                      src/backend/*/ (labels exact, sums as deltas)
+//!       update: relocate into empty clusters, then exact means         src/backend/update.rs
+//!       stop if changed <= tol_labels * n or shift <= tol * variance
+//!     one assign more if the centroids moved since the last one
+//!   clusters are numbered by their sizes or a feature, if asked        src/fit/sort_by.rs
+//!   labels    and what else is wanted of the rows
+//!   too few distinct rows, and too_few="fewer": they are the centroids of a second fit       src/seeding/distinct.rs
 //! ```
 //! S. P. Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982), doi:10.1109/TIT.1982.1056489.
 //! Labels are exact and every sum is an integer, so the result does not depend on the backend, threads or chunking.
@@ -19,29 +26,29 @@
 #[doc(hidden)]
 pub mod benchmark;
 pub(crate) mod engine;
-mod factors;
-#[cfg(feature = "cuda")]
-mod gpus;
 #[cfg(feature = "serde")]
 mod named;
 pub(crate) mod order;
+mod prepared;
 mod rows;
 pub(crate) mod sort_by;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-pub(crate) use self::rows::{Origin, fit, fit_each};
+use self::prepared::LocalRows;
+pub(crate) use self::prepared::{Origin, PreparedRows};
 use crate::backend::answers::Distances;
 use crate::backend::cpu::Method;
-use crate::backend::select::Choice;
 use crate::backend::update;
 use crate::backend::{Advanced, Assigned, Iteration, Scales, Session, Stop};
-use crate::base::error::Result;
+use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
-use crate::base::interrupt;
+use crate::base::interrupt::{self, Scope};
 use crate::base::memory;
-use crate::base::params::Wanted;
-use crate::base::params::{History, KMeans, Params};
+use crate::base::parallel::{FloatEnvironment, PoolShare};
+use crate::base::params::{History, KMeans, Params, TooFew, Wanted};
 use crate::base::progress::Watch;
 use crate::exact::distances::{DistanceSum, ExactSum};
 use crate::fit::engine::Engine;
@@ -100,32 +107,110 @@ impl KMeans {
         features: &Features<'_, T>,
         weights: Option<&Column<'_, f64>>,
     ) -> Result<Vec<Result<Fitted<T>>>> {
-        T::fit_each(self, k, vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect())
+        let parts = vec![Part::new(features.clone(), weights.cloned())];
+        T::fits(self, k, parts, InstructionSet::detect(), Wanted::Nothing)
     }
 
     /// Fits the rows of several parts, in order, with one session per part. The bits are the same as with one session.
     #[doc(hidden)]
     pub fn fit_parts<T: Engine>(&self, parts: Vec<Part<'_, T>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<T>> {
-        T::fit(self, parts, set, wanted)
+        T::fits(self, &[self.k], parts, set, wanted)?.remove(0)
     }
 }
 
-/// Runs the fit of a session and builds the model from it.
-pub(crate) fn fitted<'a, T: Float>(
-    session: Box<dyn Session<T> + 'a>,
-    params: &Params,
-    statistics: &Statistics,
-    rows: Origin,
-    choice: Choice,
+/// The fits of the same rows for each of these numbers of clusters.
+fn fits<T: Float>(
+    estimator: &KMeans,
+    clusters: &[usize],
+    mut parts: Vec<Part<'_, T>>,
+    set: InstructionSet,
+    wanted: Wanted,
+) -> Result<Vec<Result<Fitted<T>>>> {
+    let Some(most) = clusters.iter().copied().max() else { return Ok(Vec::new()) };
+    let _environment = FloatEnvironment::default_rounding();
+    let _share = PoolShare::enter();
+    let _scope = Scope::enter(estimator.cancel.as_ref());
+    let mut watch = Watch::new(estimator.observer.as_ref());
+
+    let params = Params { wanted, k: most, ..estimator.validate(parts[0].features.n_features())? };
+    clusters.iter().try_for_each(|k| estimator.check_clusters(*k))?;
+    Key::of(&params.output.sort_by, parts[0].features.names())?;
+
+    let choice = rows::place(&mut parts, &params)?;
+    // Several fits, and those that may have fewer clusters, ask one by one whether there are enough rows.
+    let later = clusters.len() > 1 || params.output.too_few == TooFew::Fewer;
+    let common = Params { k: if later { 1 } else { params.k }, ..params.clone() };
+    let seeding = rows::transform(&mut parts, &common)?;
+    let seeding = seeding.as_ref().unwrap_or(params.seeding);
+    let (params, common) = (Params { seeding, ..params }, Params { seeding, ..common });
+
+    let mut fit_each = |rows: &LocalRows<'_, T>| {
+        let fit = |&k: &usize| {
+            if clusters.len() > 1 {
+                watch = watch.again();
+            }
+            fit_or_fewer(rows, &Params { k, ..params.clone() }, &mut watch)
+        };
+        clusters.iter().map(fit).collect::<Vec<_>>()
+    };
+    // Where the order of the values only decides ties, rows are fitted as given until their order matters.
+    if order::only_decides_ties(&params) {
+        let ties = Arc::new(AtomicBool::new(false));
+        let fits = fit_each(&LocalRows::new(parts.clone(), &choice, &common, set, Some(ties.clone()))?);
+        // Fewer clusters would be in the order of the rows.
+        let fewer = params.output.too_few == TooFew::Fewer
+            && fits.iter().any(|fit| matches!(fit, Err(KMeansError::TooFewDistinct { .. })));
+        if !ties.load(Ordering::Relaxed) && !fewer {
+            return Ok(fits);
+        }
+    }
+    let arranged = order::arranged(&parts, &params)?;
+    let rows = match &arranged {
+        Some(arranged) => vec![arranged.part(&parts[0].features)?],
+        None => parts.clone(),
+    };
+    let fits = fit_each(&LocalRows::new(rows, &choice, &common, set, None)?);
+    Ok(match &arranged {
+        Some(arranged) => fits.into_iter().map(|fit| arranged.as_given(fit?)).collect(),
+        None => fits,
+    })
+}
+
+/// The fit of prepared rows. If there are too few distinct rows and the parameters ask for it, these rows are the centroids.
+/// Their clusters are in the order of the rows, which must be the right one: not while only ties ask for it.
+pub(crate) fn fit_or_fewer<T: Float>(
+    rows: &dyn PreparedRows<T>,
+    params: &Params<'_>,
     watch: &mut Watch<'_>,
 ) -> Result<Fitted<T>> {
-    watch.show_rows(rows.names.len(), rows.scaling.as_ref().map_or(&[], Scaling::factors))?;
-    let key = Key::of(&params.output.sort_by, &rows.names)?;
+    let statistics = rows.statistics();
+    let few = match fit_prepared(rows, params, watch) {
+        Err(KMeansError::TooFewDistinct { k, rows }) if params.output.too_few == TooFew::Fewer && statistics.ties.is_none() => {
+            Params { k: k.min(usize::try_from(rows).unwrap_or(k)), ..params.clone() }
+        }
+        fit => return fit,
+    };
+    let distinct = seeding::distinct_rows(rows.session(&few)?.as_mut(), &few, statistics)?;
+    let settled: Vec<f64> = memory::collected(distinct.iter().map(|c| c.to_f64()), seeding::CENTROIDS)?;
+    let k = settled.len() / statistics.lows.len();
+    fit_prepared(rows, &Params { k, settled: Some(&settled), ..params.clone() }, watch)
+}
+
+/// Makes a session over prepared rows, runs its fit, and builds the model from it.
+fn fit_prepared<T: Float>(rows: &dyn PreparedRows<T>, params: &Params<'_>, watch: &mut Watch<'_>) -> Result<Fitted<T>> {
+    let statistics = rows.statistics();
+    if params.k as u64 > statistics.n_positive {
+        return Err(KMeansError::TooFewDistinct { k: params.k, rows: statistics.n_positive });
+    }
+    let session = rows.session(params)?;
+    let Origin { names, selection, scaling, choice } = rows.origin(params)?;
+    watch.show_rows(names.len(), scaling.as_ref().map_or(&[], Scaling::factors))?;
+    let key = Key::of(&params.output.sort_by, &names)?;
     let (run, labels, distances) = best_of_restarts(session, params, statistics, key, watch)?;
     let inertia: ExactSum = run.inertia.iter().collect();
     let model = Model {
-        d: rows.names.len(),
-        names: rows.names,
+        d: names.len(),
+        names,
         centroids: run.centroids,
         sizes: run.sizes,
         inertias: memory::collected(run.inertia.iter().map(DistanceSum::to_f64), "the inertia of the clusters")?,
@@ -133,11 +218,10 @@ pub(crate) fn fitted<'a, T: Float>(
         n_iter: run.history.len() as u32,
         history: run.history,
         settings: Settings::new(params, statistics.weights.is_some()),
-        scaling: rows.scaling,
+        scaling,
         table: Derived::default(),
     };
-    let (method, seconds) = (run.method, watch.iterated());
-    Ok(Fitted { model, labels, distances, choice, method, seconds, selection: rows.selection })
+    Ok(Fitted { model, labels, distances, choice, method: run.method, seconds: watch.iterated(), selection })
 }
 
 /// One restart's result.

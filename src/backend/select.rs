@@ -152,17 +152,7 @@ fn is_untrusted(_: &Choice) -> Result<bool> {
 pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choice> {
     let requested = request.device;
     let asked = || format!("device=\"{requested}\" was asked for");
-    let cpu = |reason: String| {
-        Ok(Choice {
-            place: Place::Cpu,
-            reason,
-            chunking: None,
-            strategy: Strategy::Default,
-            more_copies: false,
-            room: u64::MAX,
-            shares: Vec::new(),
-        })
-    };
+    let cpu = |reason: String| Ok(Choice::cpu(reason));
     let not_available = |reason| KMeansError::DeviceNotAvailable { requested: requested.to_string(), reason };
     match requested {
         Device::Cpu => cpu(asked()),

@@ -8,24 +8,21 @@ use super::link::Link;
 use super::message::{Call, Facts, Start};
 use super::passes::{RemotePasses, taken};
 use super::shards::Parts;
-use crate::backend::Sharded;
-use crate::backend::select::{Choice, Place};
+use crate::backend::select::Choice;
+use crate::backend::{Session, Sharded};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::interrupt::Scope;
-use crate::base::memory;
 use crate::base::parallel::{FloatEnvironment, PoolShare};
 use crate::base::params::Wanted;
 use crate::base::params::{Init, KMeans, Metric, Params, RowOrder, TooFew};
 use crate::base::progress::Watch;
-use crate::base::strategy::Strategy;
 use crate::fit::order::only_decides_ties;
 use crate::fit::sort_by::Key;
-use crate::fit::{Origin, fitted};
+use crate::fit::{Origin, PreparedRows, fit_or_fewer};
 use crate::input::tile::Selection;
 use crate::input::transform::RowTransform;
 use crate::model::{AnyFitted, Fitted, Scaling};
-use crate::seeding;
 use crate::statistics::factors::factors_by;
 use crate::statistics::{Statistics, gather_by};
 
@@ -112,74 +109,54 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wan
     }
     let by_values = params.rows.row_order == RowOrder::Values;
     let ties = by_values.then(|| Arc::new(AtomicBool::new(false)));
-    let statistics = gather_by::<T>(&mut RemotePasses(&link), &Params { k: common.k, ..params.clone() });
-    let fit = statistics.and_then(|statistics| {
-        let statistics = Arc::new(Statistics { ties: ties.clone(), ..statistics });
-        match fit_with_statistics::<T>(&link, &statistics, &params, &mut watch) {
-            Err(KMeansError::TooFewDistinct { .. }) if later && by_values => {
-                Err(not_sorted("with too_few=\"fewer\", whose clusters are in the order of the rows"))
-            }
-            Err(KMeansError::TooFewDistinct { k, rows }) if later => {
-                let k = k.min(usize::try_from(rows).unwrap_or(k));
-                let few = Params { k, ..params.clone() };
-                let mut session = session::<T>(&link, &statistics, &few)?;
-                let distinct = seeding::distinct_rows(&mut session, &few, &statistics)?;
-                let settled: Vec<f64> = memory::collected(distinct.iter().map(|c| c.to_f64()), seeding::CENTROIDS)?;
-                let params = Params { k: settled.len() / names.len(), settled: Some(&settled), ..params.clone() };
-                fit_with_statistics(&link, &statistics, &params, &mut watch)
-            }
-            fit => fit,
+    let statistics = gather_by::<T>(&mut RemotePasses(&link), &Params { k: common.k, ..params.clone() })?;
+    let rows = PreparedParts { link: &link, statistics: Arc::new(Statistics { ties: ties.clone(), ..statistics }) };
+    let fit = fit_or_fewer::<T>(&rows, &params, &mut watch);
+    if ties.is_some_and(|ties| ties.load(Ordering::Relaxed)) {
+        return Err(not_sorted("where rows that are equally far may move to an empty cluster"));
+    }
+    match fit {
+        Err(KMeansError::TooFewDistinct { .. }) if later && by_values => {
+            Err(not_sorted("with too_few=\"fewer\", whose clusters are in the order of the rows"))
         }
-    });
-    match ties {
-        Some(ties) if ties.load(Ordering::Relaxed) => {
-            Err(not_sorted("where rows that are equally far may move to an empty cluster"))
-        }
-        _ => fit,
+        fit => fit,
     }
 }
 
-/// All parts as one session.
-fn session<'l, 'e, T: Float>(
+/// The prepared rows of all parts.
+struct PreparedParts<'l, 'e> {
     link: &'l Link<'e>,
-    statistics: &Arc<Statistics>,
-    params: &Params,
-) -> Result<Sharded<T, Parts<'l, 'e>>> {
-    Sharded::new(Parts::new(link, statistics, params)?, statistics, params.execution.threads)
+    statistics: Arc<Statistics>,
 }
 
-fn fit_with_statistics<T: Float>(
-    link: &Link<'_>,
-    statistics: &Arc<Statistics>,
-    params: &Params,
-    watch: &mut Watch<'_>,
-) -> Result<Fitted<T>> {
-    if params.k as u64 > statistics.n_positive {
-        return Err(KMeansError::TooFewDistinct { k: params.k, rows: statistics.n_positive });
+impl<T: Float> PreparedRows<T> for PreparedParts<'_, '_> {
+    fn statistics(&self) -> &Arc<Statistics> {
+        &self.statistics
     }
-    let session = session::<T>(link, statistics, params)?;
-    let names = link.facts[0].names.clone();
-    let scaling = Scaling::new(link.row_transform.as_deref(), params)?;
-    let rows = link.facts.iter().map(|facts| facts.rows as usize);
-    let selection = match params.wanted {
-        // The parts keep what belongs to their rows.
-        Wanted::Nothing => Vec::new(),
-        _ => {
-            let selections = link.ask_all(Call::Selection, taken!(Selection))?.into_iter();
-            selections.map(|bits| bits.map_or_else(Selection::default, Selection::from_bits)).zip(rows).collect()
-        }
-    };
-    let parts = link.facts.len();
-    let choice = Choice {
-        place: Place::Cpu,
-        reason: format!("rows are in {parts} part{}", if parts == 1 { "" } else { "s" }),
-        chunking: None,
-        strategy: Strategy::Default,
-        more_copies: false,
-        room: u64::MAX,
-        shares: Vec::new(),
-    };
-    fitted(Box::new(session), params, statistics, Origin { names, selection, scaling }, choice, watch)
+
+    fn session(&self, params: &Params<'_>) -> Result<Box<dyn Session<T> + '_>> {
+        let parts = Parts::new(self.link, &self.statistics, params)?;
+        Ok(Box::new(Sharded::new(parts, &self.statistics, params.execution.threads)?))
+    }
+
+    fn origin(&self, params: &Params<'_>) -> Result<Origin> {
+        let (link, parts) = (self.link, self.link.facts.len());
+        let selection = match params.wanted {
+            // The parts keep what belongs to their rows.
+            Wanted::Nothing => Vec::new(),
+            _ => {
+                let selections = link.ask_all(Call::Selection, taken!(Selection))?.into_iter();
+                let rows = link.facts.iter().map(|facts| facts.rows as usize);
+                selections.map(|bits| bits.map_or_else(Selection::default, Selection::from_bits)).zip(rows).collect()
+            }
+        };
+        Ok(Origin {
+            names: link.facts[0].names.clone(),
+            selection,
+            scaling: Scaling::new(link.row_transform.as_deref(), params)?,
+            choice: Choice::cpu(format!("rows are in {parts} part{}", if parts == 1 { "" } else { "s" })),
+        })
+    }
 }
 
 /// Refuses an order for which all rows would have to be sorted as a whole.

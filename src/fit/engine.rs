@@ -21,13 +21,12 @@ use crate::simd::InstructionSet;
 /// The trait is sealed, because `Float` is.
 pub trait Engine: Predictor {
     #[doc(hidden)]
-    fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<Self>>;
-    #[doc(hidden)]
-    fn fit_each(
+    fn fits(
         estimator: &KMeans,
-        k: &[usize],
+        clusters: &[usize],
         parts: Vec<Part<'_, Self>>,
         set: InstructionSet,
+        wanted: Wanted,
     ) -> Result<Vec<Result<Fitted<Self>>>>;
     #[cfg(feature = "bench")]
     #[doc(hidden)]
@@ -37,16 +36,14 @@ pub trait Engine: Predictor {
 macro_rules! engine {
     ($($float:ty),*) => {$(
         impl Engine for $float {
-            fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<Self>> {
-                fit::fit(estimator, parts, set, wanted)
-            }
-            fn fit_each(
+            fn fits(
                 estimator: &KMeans,
-                k: &[usize],
+                clusters: &[usize],
                 parts: Vec<Part<'_, Self>>,
                 set: InstructionSet,
+                wanted: Wanted,
             ) -> Result<Vec<Result<Fitted<Self>>>> {
-                fit::fit_each(estimator, k, parts, set)
+                fit::fits(estimator, clusters, parts, set, wanted)
             }
             #[cfg(feature = "bench")]
             fn labels_of_loop(

@@ -34,6 +34,7 @@ pub use passes::statistics::DevicePasses;
 pub use predict::DeviceTable;
 #[cfg(feature = "bench")]
 pub use reference::reference_labels;
+pub use rows::chunks::Chunks;
 #[cfg(feature = "bench")]
 pub use rows::upload::{UploadPlan, upload_benchmark};
 pub use session::{CudaSession, GpusInStep};

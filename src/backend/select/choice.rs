@@ -44,6 +44,21 @@ pub struct Choice {
     pub shares: Vec<Share>,
 }
 
+impl Choice {
+    /// The choice of no GPU.
+    pub fn cpu(reason: String) -> Self {
+        Self {
+            place: Place::Cpu,
+            reason,
+            chunking: None,
+            strategy: Strategy::Default,
+            more_copies: false,
+            room: u64::MAX,
+            shares: Vec::new(),
+        }
+    }
+}
+
 /// What one GPU has of the rows of a fit on several GPUs, and how it works on them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
