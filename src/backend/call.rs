@@ -2,7 +2,7 @@
 //! (`sharded/sessions.rs`), or in other processes, where the values travel as bytes (`src/distributed`).
 
 use super::{Assigned, DrawBy, Far, Move, Picked, Sample, Sampled, Scales, Session};
-use crate::backend::answers::Distances;
+use crate::backend::answers::{DISTANCES, Distances, LABELS};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -56,24 +56,59 @@ impl Call {
     }
 }
 
-/// The reply to a call. The values of its rows come beside it: `(rows, d)`.
-#[derive(Debug, Clone, PartialEq)]
+/// The reply to a call: what that call gives. The rest is empty. The values of its rows come beside it: `(rows, d)`.
+#[derive(Debug, Clone, PartialEq, Default)]
 #[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
-pub enum Reply {
-    Done,
-    Total(u128),
-    Totals(Vec<u128>),
-    /// Numbers of rows and their `w^`, as far as the call asks for them.
-    Rows {
-        rows: Vec<u64>,
-        weights: Vec<f64>,
-    },
-    /// With the sums of all rows: absolute, so that a repeated call gives them again.
-    Assigned(Assigned, ClusterSums),
-    Sums(ClusterSums),
-    Far(Vec<Far>),
-    Labels(Vec<u32>),
-    Nearest(Vec<u32>, Distances),
+pub struct Reply {
+    /// The total of the session, or one for each candidate or cluster.
+    pub totals: Vec<u128>,
+    /// The numbers of rows, and their `w^`.
+    pub rows: Vec<u64>,
+    pub weights: Vec<f64>,
+    pub far: Vec<Far>,
+    pub labels: Vec<u32>,
+    pub distances: Option<Distances>,
+    pub assigned: Option<Assigned>,
+    /// The sums of all rows after the call: absolute, so that a repeated call gives them again.
+    pub sums: Option<ClusterSums>,
+}
+
+impl Reply {
+    /// Adds the reply of the next shard: its rows come after those before, and its sums are added.
+    pub fn append(&mut self, more: Self) -> Result<()> {
+        append(&mut self.totals, more.totals, "the totals of the rows")?;
+        append(&mut self.rows, more.rows, ROWS)?;
+        append(&mut self.weights, more.weights, ROWS)?;
+        append(&mut self.far, more.far, "the farthest rows")?;
+        append(&mut self.labels, more.labels, LABELS)?;
+        match (&mut self.distances, more.distances) {
+            (Some(all), Some(more)) => {
+                append(&mut all.nearest, more.nearest, DISTANCES)?;
+                if let (Some(all), Some(more)) = (&mut all.second, more.second) {
+                    append(all, more, DISTANCES)?;
+                }
+            }
+            (all, more) => *all = all.take().or(more),
+        }
+        self.assigned = match (self.assigned.take(), more.assigned) {
+            (Some(all), Some(more)) => Some(all.and(more)),
+            (all, more) => all.or(more),
+        };
+        match (&mut self.sums, more.sums) {
+            (Some(all), Some(more)) => all.merge(&more),
+            (all, more) => *all = all.take().or(more),
+        }
+        Ok(())
+    }
+}
+
+/// Appends a list to the lists before it. The first list is not copied, unless there is room for all.
+pub fn append<V: Copy>(all: &mut Vec<V>, more: Vec<V>, what: &'static str) -> Result<()> {
+    if all.capacity() == 0 {
+        *all = more;
+        return Ok(());
+    }
+    memory::extend(all, &more, what)
 }
 
 /// What several shards of the rows are asked.
@@ -95,61 +130,48 @@ impl<C> Calls<C> {
     }
 }
 
-/// Answers a call with a session. `values`: the centroids or candidates of the call.
+/// Answers a call with a session. `values`: the centroids or candidates of the call. Returns the reply, and the values of its
+/// rows.
 pub fn answer<T: Float, S: Session<T> + ?Sized>(session: &mut S, call: &Call, values: &[T]) -> Result<(Reply, Vec<T>)> {
-    let rows = |rows, values, weights| Ok((Reply::Rows { rows, weights }, values));
-    let reply = match call {
-        Call::Row(row) => return rows(Vec::new(), session.row(*row)?, Vec::new()),
-        Call::StartDraws => Reply::Total(session.start_draws()?),
+    let (mut reply, mut found) = (Reply::default(), Vec::new());
+    match call {
+        Call::Row(row) => found = session.row(*row)?,
+        Call::StartDraws => reply.totals.push(session.start_draws()?),
         Call::Draw(targets) => {
-            let (mut drawn, mut values) = (memory::with_room(targets.len(), ROWS)?, Vec::new());
             for target in targets {
-                drawn.push(session.draw(*target)?);
-                memory::extend(&mut values, &session.row(drawn[drawn.len() - 1])?, ROWS)?;
+                let row = session.draw(*target)?;
+                memory::push(&mut reply.rows, row, ROWS)?;
+                memory::extend(&mut found, &session.row(row)?, ROWS)?;
             }
-            return rows(drawn, values, Vec::new());
         }
-        Call::TakeSeeds(scale) => Reply::Total(session.take_seeds(values, *scale)?),
-        Call::Gains => Reply::Totals(session.gains(values)?),
+        Call::TakeSeeds(scale) => reply.totals.push(session.take_seeds(values, *scale)?),
+        Call::Gains => reply.totals = session.gains(values)?,
         Call::Pick { by, targets } => {
-            let picked: Picked<T> = session.pick(*by, targets)?;
-            return rows(picked.rows, picked.values, picked.weights);
+            Picked { rows: reply.rows, values: found, weights: reply.weights } = session.pick(*by, targets)?;
         }
-        Call::AllRows => {
-            let (values, weights) = session.all_rows()?;
-            return rows(Vec::new(), values, weights);
-        }
-        Call::Sample(sample) => {
-            let sampled: Sampled<T> = session.sample(sample)?;
-            return rows(sampled.rows, sampled.values, Vec::new());
-        }
-        Call::Masses => Reply::Totals(session.masses(values)?),
-        Call::EndDraws => {
-            session.end_draws();
-            Reply::Done
-        }
-        Call::Reset => {
-            session.reset()?;
-            Reply::Done
-        }
+        Call::AllRows => (found, reply.weights) = session.all_rows()?,
+        Call::Sample(sample) => Sampled { rows: reply.rows, values: found } = session.sample(sample)?,
+        Call::Masses => reply.totals = session.masses(values)?,
+        Call::EndDraws => session.end_draws(),
+        Call::Reset => session.reset()?,
         Call::Assign { want_inertia } => {
-            let assigned = session.assign(values, *want_inertia)?;
-            Reply::Assigned(assigned, session.cluster_sums()?.copied()?)
+            reply.assigned = Some(session.assign(values, *want_inertia)?);
+            reply.sums = Some(session.cluster_sums()?.copied()?);
         }
-        Call::Farthest { count, donors } => Reply::Far(session.farthest((*count).min(session.rows() as usize), donors)?),
+        Call::Farthest { count, donors } => reply.far = session.farthest((*count).min(session.rows() as usize), donors)?,
         Call::Relocate(moves) => {
             session.relocate(moves)?;
-            Reply::Sums(session.cluster_sums()?.copied()?)
+            reply.sums = Some(session.cluster_sums()?.copied()?);
         }
-        Call::Inertia(scales) => Reply::Totals(match scales[..] {
-            [scale] => session.inertia(Scales::Same(scale))?,
-            _ => session.inertia(Scales::Each(scales))?,
-        }),
-        Call::Labels => Reply::Labels(session.labels()?),
+        Call::Inertia(scales) => match scales[..] {
+            [scale] => reply.totals = session.inertia(Scales::Same(scale))?,
+            _ => reply.totals = session.inertia(Scales::Each(scales))?,
+        },
+        Call::Labels => reply.labels = session.labels()?,
         Call::Nearest => {
             let (labels, distances) = session.nearest(values)?;
-            Reply::Nearest(labels, distances)
+            (reply.labels, reply.distances) = (labels, Some(distances));
         }
-    };
-    Ok((reply, Vec::new()))
+    }
+    Ok((reply, found))
 }

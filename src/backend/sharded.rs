@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use self::sessions::{Sessions, ask_sessions, copy_labels};
-use super::call::{Call, Calls, Reply};
+use super::call::{Call, Calls, Reply, append};
 use super::cpu::Method;
 use super::{Advanced, Assigned, Far, Iteration, Move, PlusPlus, Scales, Session, Stop};
 use crate::backend::answers::{DISTANCES, Distances, LABELS};
@@ -52,9 +52,8 @@ pub trait Shards<T: Float>: Send {
     fn copy_labels(&mut self, out: &mut [u32]) -> Result<()> {
         let mut rest = out;
         self.ask(Calls::All(Call::Labels), &[], &mut |_, reply, _| {
-            let Reply::Labels(labels) = reply else { unreachable!("{OTHER}") };
-            let (own, others) = std::mem::take(&mut rest).split_at_mut(labels.len());
-            own.copy_from_slice(&labels);
+            let (own, others) = std::mem::take(&mut rest).split_at_mut(reply.labels.len());
+            own.copy_from_slice(&reply.labels);
             rest = others;
             Ok(())
         })
@@ -92,9 +91,6 @@ pub trait InStep<T: Float> {
     fn plus_plus_steps(&mut self, asked: &PlusPlus, potential: &mut DistanceSum, centroids: &mut Vec<T>) -> Result<bool>;
 }
 
-/// Why no reply is of another kind than its call.
-const OTHER: &str = "shards give replies to their calls";
-
 /// Shards of the rows as one session. Row numbers run through all of them.
 pub struct Sharded<T, S> {
     shards: S,
@@ -127,20 +123,38 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
         Ok(Self { shards, starts, rows, positive, statistics, threads, merged: None, draws })
     }
 
-    /// Asks all shards the same, and adds up the lists that they give.
-    fn added(&mut self, call: Call, values: &[T]) -> Result<Vec<u128>> {
-        let mut all = Vec::new();
-        self.shards.ask(Calls::All(call), values, &mut |_, reply, _| {
-            let Reply::Totals(totals) = reply else { unreachable!("{OTHER}") };
-            add(&mut all, totals);
-            Ok(())
+    /// Asks shards. Returns what all of them said, added to `all`, and the values of their rows.
+    fn ask(&mut self, mut all: Reply, calls: Calls<Call>, values: &[T]) -> Result<(Reply, Vec<T>)> {
+        let (Self { shards, starts, .. }, mut found) = (self, Vec::new());
+        shards.ask(calls, values, &mut |shard, mut reply, values| {
+            reply.rows.iter_mut().for_each(|row| *row += starts[shard]);
+            reply.far.iter_mut().for_each(|far| far.row += starts[shard]);
+            append(&mut found, values, "the rows drawn")?;
+            all.append(reply)
         })?;
-        Ok(all)
+        Ok((all, found))
+    }
+
+    /// As [`Sharded::ask`], all shards the same.
+    fn ask_all(&mut self, call: Call, values: &[T]) -> Result<(Reply, Vec<T>)> {
+        self.ask(Reply::default(), Calls::All(call), values)
+    }
+
+    /// Asks all shards for a list of totals, and adds up the lists.
+    fn added(&mut self, call: Call, values: &[T]) -> Result<Vec<u128>> {
+        let totals = self.ask_all(call, values)?.0.totals;
+        self.sum(&totals)
+    }
+
+    /// Adds up the lists of all shards.
+    fn sum(&self, lists: &[u128]) -> Result<Vec<u128>> {
+        let len = lists.len() / self.starts.len();
+        memory::collected((0..len).map(|place| lists[place..].iter().step_by(len).sum()), SHARDS)
     }
 
     /// Takes the sums of all rows in place of those before.
     fn take_sums(&mut self, all: Option<ClusterSums>) {
-        let Some(mut all) = all else { unreachable!("there is a shard at least") };
+        let Some(mut all) = all else { unreachable!("shards have sums") };
         // Shards do not tell which sums changed: one that was lost does not know.
         for j in 0..all.rows.len() {
             all.dirty[j] = self.merged.as_ref().is_none_or(|before| {
@@ -149,23 +163,6 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
             });
         }
         self.merged = Some(all);
-    }
-}
-
-/// Adds a list to the lists before it, which have its length.
-fn add(all: &mut Vec<u128>, list: Vec<u128>) {
-    if all.is_empty() {
-        *all = list;
-    } else {
-        all.iter_mut().zip(list).for_each(|(all, more)| *all += more);
-    }
-}
-
-/// Adds the sums of a shard to those of the shards before it.
-fn merge(all: &mut Option<ClusterSums>, sums: ClusterSums) {
-    match all {
-        Some(all) => all.merge(&sums),
-        None => *all = Some(sums),
     }
 }
 
@@ -183,19 +180,10 @@ impl<T: Float, S: Shards<T>> Session<T> for Sharded<T, S> {
         if let Some(in_step) = self.shards.in_step() {
             return in_step.assign(centroids, want_inertia);
         }
-        let (mut all, mut merged) = (None, None);
-        self.shards.ask(Calls::All(Call::Assign { want_inertia }), centroids, &mut |_, reply, _| {
-            let Reply::Assigned(assigned, sums) = reply else { unreachable!("{OTHER}") };
-            all = Some(match all.take() {
-                None => assigned,
-                Some(before) => Assigned::and(before, assigned),
-            });
-            merge(&mut merged, sums);
-            Ok(())
-        })?;
-        self.take_sums(merged);
-        let Some(all) = all else { unreachable!("there is a shard at least") };
-        Ok(all)
+        let (reply, _) = self.ask_all(Call::Assign { want_inertia }, centroids)?;
+        self.take_sums(reply.sums);
+        let Some(assigned) = reply.assigned else { unreachable!("rows were assigned") };
+        Ok(assigned)
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
@@ -230,14 +218,8 @@ impl<T: Float, S: Shards<T>> Session<T> for Sharded<T, S> {
     }
 
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
-        const WHAT: &str = "the farthest rows";
-        let call = Call::Farthest { count, donors: memory::copied(donors, WHAT)? };
-        let (Self { shards, starts, .. }, mut all) = (self, Vec::new());
-        shards.ask(Calls::All(call), &[], &mut |shard, reply, _| {
-            let Reply::Far(mut far) = reply else { unreachable!("{OTHER}") };
-            far.iter_mut().for_each(|far| far.row += starts[shard]);
-            memory::extend(&mut all, &far, WHAT)
-        })?;
+        let donors = memory::copied(donors, "the clusters that may give a row")?;
+        let mut all = self.ask_all(Call::Farthest { count, donors }, &[])?.0.far;
         all.sort_unstable_by(Far::order);
         all.truncate(count);
         Ok(all)
@@ -253,13 +235,9 @@ impl<T: Float, S: Shards<T>> Session<T> for Sharded<T, S> {
             let own = own.map(|one| Move { row: one.row - start, ..*one });
             Ok(Some(Call::Relocate(memory::collected(own, "the rows that move to empty clusters")?)))
         });
-        let (calls, mut merged) = (memory::try_collected(calls, SHARDS)?, None);
-        self.shards.ask(Calls::Each(calls), &[], &mut |_, reply, _| {
-            let Reply::Sums(sums) = reply else { unreachable!("{OTHER}") };
-            merge(&mut merged, sums);
-            Ok(())
-        })?;
-        self.take_sums(merged);
+        let calls = Calls::Each(memory::try_collected(calls, SHARDS)?);
+        let (reply, _) = self.ask(Reply::default(), calls, &[])?;
+        self.take_sums(reply.sums);
         Ok(())
     }
 
@@ -286,17 +264,14 @@ impl<T: Float, S: Shards<T>> Session<T> for Sharded<T, S> {
 
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
         let n = self.rows as usize;
-        let (mut labels, mut nearest) = (memory::with_room(n, LABELS)?, memory::with_room(n, DISTANCES)?);
         // With one cluster no shard has second distances.
         let several = centroids.len() > self.statistics.lows.len();
-        let mut second = if several { Some(memory::with_room(n, DISTANCES)?) } else { None };
-        self.shards.ask(Calls::All(Call::Nearest), centroids, &mut |_, reply, _| {
-            let Reply::Nearest(more, distances) = reply else { unreachable!("{OTHER}") };
-            labels.extend(more);
-            nearest.extend(distances.nearest);
-            second.iter_mut().for_each(|second| second.extend(distances.second.iter().flatten()));
-            Ok(())
-        })?;
-        Ok((labels, Distances { nearest, second }))
+        let second = if several { Some(memory::with_room(n, DISTANCES)?) } else { None };
+        let distances = Some(Distances { nearest: memory::with_room(n, DISTANCES)?, second });
+        let all = Reply { labels: memory::with_room(n, LABELS)?, distances, ..Reply::default() };
+        match self.ask(all, Calls::All(Call::Nearest), centroids)?.0 {
+            Reply { labels, distances: Some(distances), .. } => Ok((labels, distances)),
+            _ => unreachable!("shards have distances"),
+        }
     }
 }

@@ -200,7 +200,7 @@ fn encode(head: Head, calls: Vec<&Call>) -> Result<Arc<[u8]>> {
     Ok(Asked { head, calls }.encode()?.into())
 }
 
-pub fn other_reply() -> KMeansError {
+fn other_reply() -> KMeansError {
     refused("a reply to another call".into())
 }
 

@@ -16,8 +16,6 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::Names;
 use crate::base::params::Metric;
-use crate::exact::distances::DistanceScale;
-use crate::exact::fixed::ColumnScale;
 use crate::input::tile::WeightScale;
 use crate::statistics::Statistics;
 use crate::statistics::given::BadCounts;
@@ -76,7 +74,7 @@ pub fn converted<T: Float, U: Float>(values: &[T]) -> Result<Vec<U>> {
 }
 
 /// What a part is asked for: calls in this order.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Request {
     pub head: Head,
     pub calls: Vec<Call>,
@@ -129,7 +127,7 @@ impl Message for Answer {
 pub struct Start {
     /// One factor for each feature, if values are scaled.
     pub factors: Option<Vec<f64>>,
-    pub cosine: bool,
+    pub metric: Metric,
     /// The word of the device.
     pub device: String,
     /// For the choice of the device: the clusters, and the candidates of k-means|| (in a round, and rounds).
@@ -138,55 +136,8 @@ pub struct Start {
     pub threads: usize,
 }
 
-/// What is known about all rows of the fit.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Known {
-    n: u64,
-    n_positive: u64,
-    lows: Vec<f64>,
-    highs: Vec<f64>,
-    scales: Vec<ColumnScale>,
-    distances: DistanceScale,
-    shifts: DistanceScale,
-    variance: f64,
-    weights: Option<WeightScale>,
-    cosine: bool,
-}
-
-impl From<&Statistics> for Known {
-    fn from(all: &Statistics) -> Self {
-        Self {
-            n: all.n,
-            n_positive: all.n_positive,
-            lows: all.lows.clone(),
-            highs: all.highs.clone(),
-            scales: all.scales.clone(),
-            distances: all.distances,
-            shifts: all.shifts,
-            variance: all.variance,
-            weights: all.weights,
-            cosine: all.metric == Metric::Cosine,
-        }
-    }
-}
-
-impl From<Known> for Statistics {
-    fn from(known: Known) -> Self {
-        let Known { n, n_positive, lows, highs, scales, distances, shifts, variance, weights, cosine } = known;
-        let metric = if cosine { Metric::Cosine } else { Metric::Euclidean };
-        Self { n, n_positive, lows, highs, scales, distances, shifts, variance, weights, ties: None, metric }
-    }
-}
-
-impl Known {
-    /// Whether this is what is known about rows of `d` features.
-    pub fn fits(&self, d: usize) -> bool {
-        [self.lows.len(), self.highs.len(), self.scales.len()].iter().all(|len| *len == d)
-    }
-}
-
 /// One call of a pass or of a session. Row numbers count the part's kept rows.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Call {
     /// Forgets all that other calls have done.
     Start(Start),
@@ -215,9 +166,9 @@ pub enum Call {
     /// The bits of the rows that are kept.
     Selection,
     // A session: `src/backend/call.rs`.
-    /// With the given starting centroids, if there are some.
+    /// With what is known about all rows of the fit, and the given starting centroids, if there are some.
     Begin {
-        known: Known,
+        statistics: Statistics,
         k: usize,
         starting: Vec<f64>,
     },
@@ -290,6 +241,7 @@ pub enum Reply {
 mod tests {
     use super::*;
     use crate::exact::cluster_sums::ClusterSums;
+    use crate::exact::distances::DistanceScale;
 
     unit_test!(messages_keep_every_bit);
     fn messages_keep_every_bit() {
@@ -303,12 +255,13 @@ mod tests {
         let asked = Asked { head: request.head, calls: request.calls.iter().collect() };
         assert_eq!(asked.encode().unwrap(), request.encode().unwrap());
         let back = Request::decode(&request.encode().unwrap()).unwrap();
-        assert_eq!(back, request);
+        assert_eq!(format!("{back:?}"), format!("{request:?}"));
         let [Call::Session(_, values), ..] = &back.calls[..] else { panic!("another call") };
         assert!(values.iter().zip(numbers).all(|(a, b)| a.to_bits() == b.to_bits()));
         let sums = vec![i128::MIN, i128::MAX, -1];
         let sums = ClusterSums { d: 3, sums, mass: vec![0], rows: vec![i64::MIN], dirty: vec![true] };
-        let answer = Answer::Replies(vec![Reply::Session(call::Reply::Sums(sums), vec![]), Reply::Done]);
+        let reply = call::Reply { sums: Some(sums), ..call::Reply::default() };
+        let answer = Answer::Replies(vec![Reply::Session(reply, vec![]), Reply::Done]);
         assert_eq!(Answer::decode(&answer.encode().unwrap()).unwrap(), answer);
     }
 

@@ -51,8 +51,7 @@ pub fn serve<T: Engine>(
                     weighted: weights.is_some(),
                     computed,
                 };
-                let metric = if start.cosine { Metric::Cosine } else { Metric::Euclidean };
-                let row_transform = RowTransform::new(start.factors.clone(), metric);
+                let row_transform = RowTransform::new(start.factors.clone(), start.metric);
                 let mut parts = [Part::new(features.transformed_by(row_transform), weights.cloned())];
                 match HostRows(&parts).count().and_then(|_| place(&mut parts, &start)) {
                     Ok(place) => {
@@ -69,7 +68,7 @@ pub fn serve<T: Engine>(
 
 /// Chooses where a part works on its rows.
 fn place<T: Engine>(parts: &mut [Part<'_, T>; 1], start: &Start) -> Result<Choice> {
-    if start.cosine || start.factors.is_some() {
+    if start.metric == Metric::Cosine || start.factors.is_some() {
         // Such rows have more bits.
         parts[0].features = parts[0].features.widened();
     }
@@ -113,19 +112,9 @@ fn started<T: Engine>(feed: &mut Feed, parts: &mut [Part<'_, T>; 1], start: &Sta
 
 fn started_on_cpu<T: Engine>(feed: &mut Feed, parts: &mut [Part<'_, T>; 1], start: &Start, set: InstructionSet) {
     answer_passes(feed, &mut HostPasses::new(parts, start.threads), false, start.threads);
-    while let Some(call) = feed.next_call() {
-        let Call::Begin { known, k, .. } = call else { return feed.give_back(call) };
-        let part = parts[0].clone();
-        if !known.fits(part.features.n_features()) {
-            feed.reply(Err(refused("facts about other columns".into())));
-            continue;
-        }
-        let statistics = Arc::new(Statistics::from(known));
-        match CpuSession::new(part, &statistics, k, start.threads, set) {
-            Ok(mut session) => answer_session(feed, &mut session, &parts[0], statistics.weights, [k, start.threads]),
-            Err(error) => feed.reply(Err(error)),
-        }
-    }
+    answer_sessions(feed, &parts[0], start.threads, |statistics, k, _| {
+        Ok(Box::new(CpuSession::new(parts[0].clone(), statistics, k, start.threads, set)?))
+    });
 }
 
 /// As [`started_on_cpu`]. An error is the answer to the next call.
@@ -143,28 +132,15 @@ fn started_on_gpu<T: Engine>(
         return Ok(());
     }
     let Some(chunks) = passes.into_chunks().map(Arc::new) else { unreachable!("some rows are kept: check_some") };
-    while let Some(call) = feed.next_call() {
-        let Call::Begin { known, k, starting } = call else {
-            feed.give_back(call);
-            return Ok(());
-        };
-        if !known.fits(parts[0].features.n_features()) {
-            feed.reply(Err(refused("facts about other columns".into())));
-            continue;
-        }
-        let statistics = Arc::new(Statistics::from(known));
+    answer_sessions(feed, &parts[0], start.threads, |statistics, k, starting| {
         let mut estimator = KMeans::new(k);
         if !starting.is_empty() {
             estimator = estimator.init(Init::Given(starting));
         }
-        let session = estimator.validate(statistics.lows.len()).and_then(|params| {
-            cuda::CudaSession::new(chunks.clone(), &parts[..], &statistics, &params, place.strategy, place.more_copies, None)
-        });
-        match session {
-            Ok(mut session) => answer_session(feed, &mut session, &parts[0], statistics.weights, [k, start.threads]),
-            Err(error) => feed.reply(Err(error)),
-        }
-    }
+        let params = estimator.validate(statistics.lows.len())?;
+        let (strategy, more) = (place.strategy, place.more_copies);
+        Ok(Box::new(cuda::CudaSession::new(chunks.clone(), &parts[..], statistics, &params, strategy, more, None)?))
+    });
     Ok(())
 }
 
@@ -227,6 +203,28 @@ fn answer_passes<T: Float>(feed: &mut Feed, passes: &mut dyn Passes<T>, on_gpu: 
         feed.reply(reply);
     }
     false
+}
+
+/// Answers calls to sessions. Gives back the first call that needs other passes. `session` makes a session for so many clusters,
+/// with given starting centroids, if there are some.
+fn answer_sessions<'s, T: Float>(
+    feed: &mut Feed,
+    part: &Part<'_, T>,
+    threads: usize,
+    session: impl Fn(&Arc<Statistics>, usize, Vec<f64>) -> Result<Box<dyn Session<T> + 's>>,
+) {
+    while let Some(call) = feed.next_call() {
+        let Call::Begin { statistics, k, starting } = call else { return feed.give_back(call) };
+        let (d, weights) = (part.features.n_features(), statistics.weights);
+        let session = match [statistics.lows.len(), statistics.highs.len(), statistics.scales.len()] == [d; 3] {
+            true => session(&Arc::new(statistics), k, starting),
+            false => Err(refused("facts about other columns".into())),
+        };
+        match session {
+            Ok(mut session) => answer_session(feed, session.as_mut(), part, weights, [k, threads]),
+            Err(error) => feed.reply(Err(error)),
+        }
+    }
 }
 
 /// Answers calls of seeding and of the loop. Gives back the first call that needs other passes or another session.

@@ -11,15 +11,14 @@ use std::sync::Arc;
 
 use super::by_values;
 use super::fit::not_sorted;
-use super::link::{Link, PARTS, other_reply};
-use super::message::{self, Known, converted, refused};
+use super::link::{Link, PARTS};
+use super::message::{self, converted, refused};
 use crate::backend::call::{Call, Calls, Reply};
 use crate::backend::sharded::{Shards, Take};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::params::{Init, Params, RowOrder};
-use crate::exact::cluster_sums::ClusterSums;
 use crate::statistics::Statistics;
 
 /// The kept rows of all parts.
@@ -45,7 +44,7 @@ impl<'l, 'e> Parts<'l, 'e> {
             Init::Given(centroids) => memory::copied(centroids, PARTS)?,
             _ => Vec::new(),
         };
-        let rows = link.ask_all(message::Call::Begin { known: Known::from(&**statistics), k, starting }, began)?;
+        let rows = link.ask_all(message::Call::Begin { statistics: (**statistics).clone(), k, starting }, began)?;
         let all = rows.iter().fold([0, 0], |all, own| [all[0] + own[0], all[1] + own[1]]);
         if all != [statistics.n, statistics.n_positive] {
             return Err(refused("other rows than before".into()));
@@ -54,39 +53,36 @@ impl<'l, 'e> Parts<'l, 'e> {
         Ok(Self { link, statistics: statistics.clone(), k, rows, by_values })
     }
 
-    /// Refuses a reply of a part that does not belong to a call. `asked` and `given`: the numbers of the values that came beside
-    /// them.
-    fn check(&self, part: usize, (call, asked): (&Call, usize), (reply, given): (&Reply, usize)) -> Result<()> {
+    /// Refuses a reply of a part that does not belong to a call. `asked` and `found`: the numbers of the values beside them.
+    fn check(&self, part: usize, (call, asked): (&Call, usize), (reply, found): (&Reply, usize)) -> Result<()> {
         const LISTS: &str = "lists of other lengths";
-        let (k, d, rows) = (self.k, self.statistics.lows.len(), self.rows[part][0] as usize);
-        let sums_fit = |sums: &ClusterSums| {
+        let (k, d, kept) = (self.k, self.statistics.lows.len(), self.rows[part][0] as usize);
+        let Reply { totals, rows, weights, labels, distances, assigned, sums, .. } = reply;
+        let sums_fit = sums.as_ref().is_some_and(|sums| {
             let lengths = [sums.d, sums.sums.len(), sums.mass.len(), sums.rows.len(), sums.dirty.len()];
-            (lengths == [d, k * d, k, k, k], "sums of other clusters")
-        };
-        let (fits, what) = match (call, reply) {
-            (Call::StartDraws | Call::TakeSeeds(_), Reply::Total(_)) => return Ok(()),
-            (Call::EndDraws | Call::Reset, Reply::Done) | (Call::Farthest { .. }, Reply::Far(_)) => return Ok(()),
-            (Call::Gains | Call::Masses, Reply::Totals(all)) => (all.len() * d == asked, LISTS),
-            (Call::Inertia(_), Reply::Totals(all)) => (all.len() == k, LISTS),
-            (Call::Assign { want_inertia }, Reply::Assigned(assigned, sums)) => {
-                match assigned.inertia.as_ref().map(Vec::len) == want_inertia.then_some(k) {
-                    true => sums_fit(sums),
-                    false => (false, LISTS),
-                }
+            lengths == [d, k * d, k, k, k]
+        });
+        let (fits, what) = match call {
+            Call::StartDraws | Call::TakeSeeds(_) => (totals.len() == 1, "a reply to another call"),
+            Call::EndDraws | Call::Reset | Call::Farthest { .. } => (true, ""),
+            Call::Gains | Call::Masses => (totals.len() * d == asked, LISTS),
+            Call::Inertia(_) => (totals.len() == k, LISTS),
+            Call::Draw(targets) | Call::Pick { targets, .. } => {
+                (rows.len() == targets.len() && found == rows.len() * d, "another number of rows than was asked for")
             }
-            (Call::Relocate(_), Reply::Sums(sums)) => sums_fit(sums),
-            (Call::Draw(targets) | Call::Pick { targets, .. }, Reply::Rows { rows, .. }) => {
-                (rows.len() == targets.len() && given == rows.len() * d, "another number of rows than was asked for")
+            Call::Row(_) => (found == d, LISTS),
+            Call::Sample(_) => (found == rows.len() * d, LISTS),
+            Call::AllRows => (found == weights.len() * d, LISTS),
+            Call::Assign { want_inertia } => {
+                let inertia = assigned.as_ref().map(|assigned| assigned.inertia.as_ref().map(Vec::len));
+                (sums_fit && inertia == Some(want_inertia.then_some(k)), "sums of other clusters")
             }
-            (Call::Row(_), Reply::Rows { .. }) => (given == d, LISTS),
-            (Call::Sample(_), Reply::Rows { rows, .. }) => (given == rows.len() * d, LISTS),
-            (Call::AllRows, Reply::Rows { weights, .. }) => (given == weights.len() * d, LISTS),
-            (Call::Labels, Reply::Labels(labels)) => (labels.len() == rows, LISTS),
-            (Call::Nearest, Reply::Nearest(labels, distances)) => {
-                let second = distances.second.as_ref().map(Vec::len) == (k > 1).then_some(rows);
-                (labels.len() == rows && distances.nearest.len() == rows && second, LISTS)
+            Call::Relocate(_) => (sums_fit, "sums of other clusters"),
+            Call::Labels => (labels.len() == kept, LISTS),
+            Call::Nearest => {
+                let lengths = distances.as_ref().map(|all| (all.nearest.len(), all.second.as_ref().map(Vec::len)));
+                (labels.len() == kept && lengths == Some((kept, (k > 1).then_some(kept))), LISTS)
             }
-            _ => return Err(other_reply()),
         };
         if fits { Ok(()) } else { Err(refused(what.into())) }
     }

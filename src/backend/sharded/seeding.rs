@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{OTHER, SHARDS, Sharded, Shards, add};
+use super::{SHARDS, Sharded, Shards};
 use crate::backend::call::{Call, Calls, Reply};
 use crate::backend::{DrawBy, Picked, PlusPlus, Sample, Sampled, Seeder};
 use crate::base::error::Result;
@@ -35,7 +35,7 @@ pub struct Draws<T> {
 struct Gains<T> {
     candidates: Vec<T>,
     /// `(shards, candidates)`.
-    gains: Vec<Vec<u128>>,
+    gains: Vec<u128>,
 }
 
 impl<T: Float> Draws<T> {
@@ -49,29 +49,17 @@ impl<T: Float> Draws<T> {
         let known = self.gains.as_ref().filter(|_| self.scale == Some(scale) && centroid.len() == d)?;
         let same = |candidate: &[T]| candidate.iter().zip(centroid).all(|(a, b)| a.to_f64().to_bits() == b.to_f64().to_bits());
         let place = known.candidates.chunks_exact(d).position(same)?;
-        Some(known.gains.iter().map(move |gains| gains[place]))
+        Some(known.gains[place..].iter().step_by(known.candidates.len() / d).copied())
     }
 }
 
 impl<T: Float, S: Shards<T>> Sharded<T, S> {
-    /// Asks all shards the same. Returns the total of each.
-    fn totals(&mut self, call: Call, values: &[T]) -> Result<Vec<u128>> {
-        let mut all = memory::with_room(self.starts.len(), SHARDS)?;
-        self.shards.ask(Calls::All(call), values, &mut |_, reply, _| {
-            let Reply::Total(total) = reply else { unreachable!("{OTHER}") };
-            all.push(total);
-            Ok(())
-        })?;
-        Ok(all)
-    }
-
     /// Asks each shard for the rows that its targets draw. Returns the rows in the order of the targets.
     fn drawn(&mut self, by: DrawBy, targets: &[u128], call: impl Fn(Vec<u128>) -> Call) -> Result<Picked<T>> {
-        let Self { shards, starts, positive, draws, .. } = self;
         let totals = match by {
-            DrawBy::Weight => &draws.weights,
-            DrawBy::Distance => &draws.totals,
-            DrawBy::Positive => positive,
+            DrawBy::Weight => &self.draws.weights,
+            DrawBy::Distance => &self.draws.totals,
+            DrawBy::Positive => &self.positive,
         };
         let ends = totals.iter().scan(0, |end, total| {
             *end += total;
@@ -87,20 +75,15 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
             places.push((shard, own.len()));
             memory::push(own, target + totals[shard] - ends[shard], ROWS)?;
         }
+        // Rows come in the order of the shards.
+        let firsts = own.iter().scan(0, |next, own| Some(std::mem::replace(next, *next + own.len())));
+        let firsts: Vec<usize> = memory::collected(firsts, SHARDS)?;
         let calls = memory::collected(own.into_iter().map(|own| (!own.is_empty()).then(|| call(own))), SHARDS)?;
-        let mut all = Picked { rows: Vec::new(), values: Vec::new(), weights: Vec::new() };
-        let mut firsts = memory::zeroed::<usize>(starts.len(), SHARDS)?;
-        shards.ask(Calls::Each(calls), &[], &mut |shard, reply, values| {
-            let Reply::Rows { mut rows, mut weights } = reply else { unreachable!("{OTHER}") };
-            firsts[shard] = all.rows.len();
-            // Only picks tell the weights.
-            weights.resize(rows.len(), 1.0);
-            rows.iter_mut().for_each(|row| *row += starts[shard]);
-            memory::extend(&mut all.rows, &rows, ROWS)?;
-            memory::extend(&mut all.values, &values, ROWS)?;
-            memory::extend(&mut all.weights, &weights, ROWS)
-        })?;
-        all.in_order(&memory::collected(places.into_iter().map(|(shard, place)| firsts[shard] + place), ROWS)?)
+        let (Reply { rows, mut weights, .. }, values) = self.ask(Reply::default(), Calls::Each(calls), &[])?;
+        // Only picks tell the weights.
+        weights.resize(rows.len(), 1.0);
+        let places = memory::collected(places.into_iter().map(|(shard, place)| firsts[shard] + place), ROWS)?;
+        Picked { rows, values, weights }.in_order(&places)
     }
 }
 
@@ -116,16 +99,11 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
         let shard = self.starts.partition_point(|start| *start <= row) - 1;
         let mut calls = memory::filled(self.starts.len(), None, SHARDS)?;
         calls[shard] = Some(Call::Row(row - self.starts[shard]));
-        let mut found = Vec::new();
-        self.shards.ask(Calls::Each(calls), &[], &mut |_, _, values| {
-            found = values;
-            Ok(())
-        })?;
-        Ok(found)
+        Ok(self.ask(Reply::default(), Calls::Each(calls), &[])?.1)
     }
 
     fn start_draws(&mut self) -> Result<u128> {
-        let weights = self.totals(Call::StartDraws, &[])?;
+        let weights = self.ask_all(Call::StartDraws, &[])?.0.totals;
         let totals = memory::copied(&weights, SHARDS)?;
         self.draws = Draws { totals, weights, scale: None, gains: None, drawn: None };
         Ok(self.draws.totals.iter().sum())
@@ -152,21 +130,16 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
                 self.draws.totals.iter_mut().zip(gains).for_each(|(total, gain)| *total -= gain);
                 self.shards.later(call, centroids)?;
             }
-            None => self.draws.totals = self.totals(call, centroids)?,
+            None => self.draws.totals = self.ask_all(call, centroids)?.0.totals,
         }
         (self.draws.scale, self.draws.gains) = (Some(scale), None);
         Ok(self.draws.totals.iter().sum())
     }
 
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        let (mut all, mut of_shards) = (Vec::new(), memory::with_room(self.starts.len(), SHARDS)?);
-        self.shards.ask(Calls::All(Call::Gains), candidates, &mut |_, reply, _| {
-            let Reply::Totals(gains) = reply else { unreachable!("{OTHER}") };
-            add(&mut all, memory::copied(&gains, ROWS)?);
-            of_shards.push(gains);
-            Ok(())
-        })?;
-        self.draws.gains = Some(Gains { candidates: memory::copied(candidates, ROWS)?, gains: of_shards });
+        let gains = self.ask_all(Call::Gains, candidates)?.0.totals;
+        let all = self.sum(&gains)?;
+        self.draws.gains = Some(Gains { candidates: memory::copied(candidates, ROWS)?, gains });
         Ok(all)
     }
 
@@ -191,28 +164,15 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
     }
 
     fn all_rows(&mut self) -> Result<(Vec<T>, Vec<f64>)> {
-        const WHAT: &str = "all rows";
-        let (mut all, mut weights) = (Vec::new(), Vec::new());
-        self.shards.ask(Calls::All(Call::AllRows), &[], &mut |_, reply, values| {
-            let Reply::Rows { weights: more, .. } = reply else { unreachable!("{OTHER}") };
-            memory::extend(&mut all, &values, WHAT)?;
-            memory::extend(&mut weights, &more, WHAT)
-        })?;
-        Ok((all, weights))
+        let (reply, values) = self.ask_all(Call::AllRows, &[])?;
+        Ok((values, reply.weights))
     }
 
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
-        let Self { shards, starts, .. } = self;
-        let calls = starts.iter().map(|start| Some(Call::Sample(Sample { first: sample.first + start, ..*sample })));
-        let calls = memory::collected(calls, SHARDS)?;
-        let mut all = Sampled { rows: Vec::new(), values: Vec::new() };
-        shards.ask(Calls::Each(calls), &[], &mut |shard, reply, values| {
-            let Reply::Rows { mut rows, .. } = reply else { unreachable!("{OTHER}") };
-            rows.iter_mut().for_each(|row| *row += starts[shard]);
-            memory::extend(&mut all.rows, &rows, ROWS)?;
-            memory::extend(&mut all.values, &values, ROWS)
-        })?;
-        Ok(all)
+        let call = |start: &u64| Some(Call::Sample(Sample { first: sample.first + start, ..*sample }));
+        let calls = Calls::Each(memory::collected(self.starts.iter().map(call), SHARDS)?);
+        let (reply, values) = self.ask(Reply::default(), calls, &[])?;
+        Ok(Sampled { rows: reply.rows, values })
     }
 
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
