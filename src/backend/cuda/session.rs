@@ -27,10 +27,10 @@ pub use self::nearest::nearest_bytes;
 
 use std::sync::Arc;
 
+use self::draws::{DeviceDraws, positive_rows};
 use super::device::Plain;
 use super::exchange::{self, Group, Of, Port};
 use super::passes::distances::{Inertia, InertiaPass, MOST_PENDING};
-use super::passes::draws::{DeviceDraws, positive_rows};
 use super::rows::chunks::Chunks;
 use super::shape::FitShape;
 use super::state::State;

@@ -1,15 +1,18 @@
-//! Rows on a GPU as seeding sees them.
+//! Rows on a GPU as seeding sees them, for both cases: all rows are on the device (`passes/seeds.rs`), or they stream through it
+//! (`rows/stream/seeds.rs`).
 
 use std::sync::Arc;
 
 use super::CudaSession;
 use super::other_rows::OtherRows;
 use crate::backend::cuda::device::Plain;
-use crate::backend::cuda::passes::draws::{self, DeviceDraws};
 use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::nearest_batch;
-use crate::backend::cuda::passes::picks::batch;
+use crate::backend::cuda::passes::picks::{self, batch};
+use crate::backend::cuda::passes::seeds::{self, DeviceSeeds};
+use crate::backend::cuda::predict::DeviceTable;
 use crate::backend::cuda::rows::chunks::Chunks;
+use crate::backend::cuda::rows::stream::seeds::StreamedSeeds;
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::{DrawBy, Picked, PlusPlus, Sample, Sampled, Seeder};
 use crate::base::error::Result;
@@ -17,6 +20,12 @@ use crate::base::float::Float;
 use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::input::tile::Part;
 use crate::statistics::Statistics;
+
+/// Draw weights of the rows.
+pub enum DeviceDraws<T> {
+    Resident(DeviceSeeds<T>),
+    Streamed(StreamedSeeds<T>),
+}
 
 /// What holds rows on a GPU that seeding draws from.
 pub trait Drawable: Send {
@@ -38,12 +47,16 @@ pub struct Lent<'s, T> {
     pub draws: &'s mut Option<DeviceDraws<T>>,
 }
 
-impl<'s, T> Lent<'s, T> {
-    /// The draws that were started, the rows, and the labels.
-    fn started(self) -> (&'s mut DeviceDraws<T>, &'s Chunks<'s, T>, SeedLabels<'s>) {
-        let Some(draws) = self.draws else { unreachable!("draws were started") };
-        (draws, self.rows, self.labels)
-    }
+/// Matches the draws that were started and their rows. Both are always of the same kind.
+macro_rules! on_rows {
+    ($rows:expr, |$seeds:ident, $found:ident, $labels:ident| $resident:expr, $streamed:expr) => {{
+        let Lent { rows, draws, labels: $labels, .. } = $rows.lend();
+        match (draws, rows) {
+            (Some(DeviceDraws::Resident($seeds)), Chunks::Resident($found)) => $resident,
+            (Some(DeviceDraws::Streamed($seeds)), Chunks::Streamed($found)) => $streamed,
+            _ => unreachable!("draws were started from these rows"),
+        }
+    }};
 }
 
 impl<T: Float + Plain> Drawable for CudaSession<'_, T> {
@@ -53,14 +66,14 @@ impl<T: Float + Plain> Drawable for CudaSession<'_, T> {
         &self.rows
     }
 
+    fn positive(&self) -> u64 {
+        self.positive
+    }
+
     fn lend(&mut self) -> Lent<'_, T> {
         let Self { rows, statistics, state, draws, .. } = self;
         let labels = SeedLabels { labels: state.labels.scratch(), bytes: state.labels.bytes };
         Lent { rows, shape: &state.shape, statistics, labels, draws }
-    }
-
-    fn positive(&self) -> u64 {
-        self.positive
     }
 }
 
@@ -70,59 +83,92 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
     }
 
     fn row(&mut self, row: u64) -> Result<Vec<T>> {
-        draws::row(self.chunks(), row)
+        match self.chunks() {
+            Chunks::Resident(rows) => seeds::row(rows, row),
+            Chunks::Streamed(stream) => Ok(stream.gather(row as usize..row as usize + 1)?.0),
+        }
     }
 
     fn start_draws(&mut self) -> Result<u128> {
         let Lent { rows, statistics, shape, draws, .. } = self.lend();
-        Ok(draws.insert(DeviceDraws::start(rows, statistics, shape.k)?).total())
+        let (started, total) = match rows {
+            Chunks::Resident(rows) => {
+                let seeds = DeviceSeeds::start(rows, statistics)?;
+                let total = seeds.total();
+                (DeviceDraws::Resident(seeds), total)
+            }
+            Chunks::Streamed(stream) => {
+                let seeds = StreamedSeeds::start(stream, statistics, shape.k)?;
+                let total = seeds.total();
+                (DeviceDraws::Streamed(seeds), total)
+            }
+        };
+        *draws = Some(started);
+        Ok(total)
     }
 
     fn draw(&mut self, target: u128) -> Result<u64> {
-        let (draws, rows, labels) = self.lend().started();
-        draws.draw(rows, &labels, target)
+        on_rows!(self, |seeds, rows, labels| seeds.draw(rows, target), seeds.draw(rows, &labels, target))
     }
 
     fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {
-        let (draws, rows, labels) = self.lend().started();
-        draws.take(rows, &labels, centroids, scale)
+        on_rows!(self, |seeds, rows, labels| seeds.take(rows, centroids, scale), seeds.take(rows, &labels, centroids, scale))
     }
 
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        let (draws, rows, labels) = self.lend().started();
-        draws.gains(rows, &labels, candidates)
+        on_rows!(self, |seeds, rows, labels| seeds.gains(rows, candidates), seeds.gains(rows, &labels, candidates))
     }
 
     fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
-        let (draws, rows, labels) = self.lend().started();
-        draws.trials(rows, &labels, targets)
+        on_rows!(self, |seeds, rows, labels| seeds.trials(rows, targets), seeds.trials(rows, &labels, targets))
     }
 
     fn plus_plus_steps(&mut self, asked: &PlusPlus, potential: &mut DistanceSum, centroids: &mut Vec<T>) -> Result<()> {
         let positive = self.positive();
-        let (draws, rows, _) = self.lend().started();
-        draws.plus_plus_steps(rows, asked, positive, potential, centroids)
+        match self.lend() {
+            Lent { draws: Some(DeviceDraws::Resident(seeds)), rows: Chunks::Resident(rows), .. } => {
+                seeds.plus_plus_steps(rows, asked, positive, potential, centroids)
+            }
+            // The host draws from rows that stream.
+            _ => Ok(()),
+        }
     }
 
     fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
-        let Lent { rows, shape, statistics, labels, draws, .. } = self.lend();
-        let draws = draws.as_ref().map(|draws| (draws, &labels));
-        draws::pick(rows, draws, statistics.weights, by, targets, batch::<T>(shape))
+        let Lent { rows, shape, statistics, labels, draws } = self.lend();
+        match (rows, draws) {
+            (Chunks::Resident(rows), draws) => {
+                let seeds = match draws {
+                    Some(DeviceDraws::Resident(seeds)) => Some(&*seeds),
+                    _ => None,
+                };
+                picks::pick(rows, seeds, statistics.weights, by, targets, batch::<T>(shape))
+            }
+            (Chunks::Streamed(stream), Some(DeviceDraws::Streamed(seeds))) if by == DrawBy::Distance => {
+                seeds.pick(stream, &labels, targets)
+            }
+            (Chunks::Streamed(stream), _) => stream.pick(by, statistics.weights, targets),
+        }
     }
 
     fn all_rows(&mut self) -> Result<(Vec<T>, Vec<f64>)> {
         let Lent { rows, statistics, .. } = self.lend();
-        draws::all_rows(rows, statistics.weights)
+        match rows {
+            Chunks::Resident(rows) => picks::all(rows),
+            Chunks::Streamed(stream) => stream.all(statistics.weights),
+        }
     }
 
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
-        let (draws, rows, labels) = self.lend().started();
-        draws.sample(rows, &labels, sample)
+        on_rows!(self, |seeds, rows, labels| seeds.sample(rows, sample), seeds.sample(rows, &labels, sample))
     }
 
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         let Lent { rows, statistics, .. } = self.lend();
-        draws::masses(rows, statistics.weights, candidates)
+        let masses = rows.queue().zeros::<u128>(candidates.len() / rows.d(), "the masses of the candidates")?;
+        let table = DeviceTable::new(rows.queue().gpu.ordinal, candidates, rows.d())?;
+        rows.visit(|chunk| nearest_batch::add_masses(&table, chunk.rows, statistics.weights, &masses))?;
+        masses.to_vec()
     }
 
     fn nearest_of(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>> {
@@ -135,5 +181,13 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
 
     fn end_draws(&mut self) {
         *self.lend().draws = None;
+    }
+}
+
+/// The number of rows of positive weight.
+pub fn positive_rows<T: Float + Plain>(chunks: &Chunks<'_, T>) -> Result<u64> {
+    match chunks {
+        Chunks::Resident(rows) => seeds::positive_rows(rows),
+        Chunks::Streamed(stream) => Ok(stream.positive_rows()),
     }
 }

@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use super::draws::{Drawable, Lent};
+use super::draws::{DeviceDraws, Drawable, Lent, positive_rows};
 use crate::backend::Seeder;
 use crate::backend::cuda::device::{Buffer, Plain, Queue};
-use crate::backend::cuda::passes::draws::{DeviceDraws, positive_rows};
 use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::seeds::DeviceSeeds;
 use crate::backend::cuda::rows::chunks::Chunks;
