@@ -105,3 +105,18 @@ impl Float for f64 {
         ((self - centre) * first * second) as f32
     }
 }
+
+/// An integer that grows with the value: 32 bits for float32, 64 for float64. Both zeros have the same.
+#[inline(always)]
+pub fn key<T: Float>(x: T) -> u64 {
+    let x = x.to_f64() + 0.0;
+    let (bits, sign) = if T::IS_F32 { (u64::from((x as f32).to_bits()), 1 << 31) } else { (x.to_bits(), 1 << 63) };
+    if bits & sign == 0 { bits | sign } else { !bits & (sign | (sign - 1)) }
+}
+
+/// The value of a key.
+pub fn of_key<T: Float>(key: u64) -> T {
+    let sign = if T::IS_F32 { 1u64 << 31 } else { 1 << 63 };
+    let bits = if key & sign == 0 { !key & (sign | (sign - 1)) } else { key ^ sign };
+    if T::IS_F32 { T::from_f32(f32::from_bits(bits as u32)) } else { T::from_f64(f64::from_bits(bits)) }
+}

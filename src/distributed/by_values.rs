@@ -13,7 +13,7 @@ use super::link::Link;
 use super::message::{Call, Reply, refused};
 use super::passes::taken;
 use crate::base::error::Result;
-use crate::base::float::Float;
+use crate::base::float::{Float, key, of_key};
 use crate::base::memory;
 use crate::input::tile::{Part, Tile, WeightScale};
 use crate::statistics::Statistics;
@@ -28,18 +28,6 @@ const BITS: u32 = 64;
 const FEW: u64 = 1 << 12;
 /// What errors call what is counted here.
 const COUNTS: &str = "the order of the rows by their values";
-
-/// An integer that grows with the value. Both zeros have the same.
-#[inline(always)]
-fn key(x: f64) -> u64 {
-    let bits = (x + 0.0).to_bits();
-    if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
-}
-
-/// The value of a key.
-fn value(key: u64) -> f64 {
-    f64::from_bits(if key >> 63 == 1 { key & !(1 << 63) } else { !key })
-}
 
 /// How rows begin: the keys of their first features, and the upper bits of the next key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -195,7 +183,7 @@ pub fn draw<T: Float>(link: &Link<'_>, statistics: &Statistics, mut target: u128
         }
     }
     // All rows that are left have these values.
-    memory::collected(beginning.keys.iter().map(|key| T::from_f64(value(*key))), COUNTS)
+    memory::collected(beginning.keys.iter().map(|key| T::from_f64(of_key(*key))), COUNTS)
 }
 
 /// As [`draw`], among the rows with a beginning.
@@ -225,7 +213,7 @@ mod tests {
     fn keys_grow_with_values_and_give_them_back() {
         let values = [-f64::MAX, -2.5, -f64::MIN_POSITIVE, 0.0, 5e-324, 1.0, 1.0 + f64::EPSILON, f64::MAX];
         assert!(values.windows(2).all(|two| key(two[0]) < key(two[1])));
-        assert!(values.iter().all(|x| value(key(*x)).to_bits() == x.to_bits()));
+        assert!(values.iter().all(|x| of_key::<f64>(key(*x)).to_bits() == x.to_bits()));
         assert_eq!(key(-0.0), key(0.0));
     }
 }

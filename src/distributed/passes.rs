@@ -10,7 +10,7 @@ use crate::input::tile::WeightScale;
 use crate::input::transform::RowTransform;
 use crate::statistics::factors::DigitCounts;
 use crate::statistics::given::{BadCounts, Given, checked_count};
-use crate::statistics::passes::Passes;
+use crate::statistics::passes::{Merge, Passes, merged};
 use crate::statistics::quanta::Counts;
 use crate::statistics::refused::Refused;
 use crate::statistics::survey::{Extent, Survey};
@@ -38,29 +38,15 @@ pub(super) fn done(reply: Reply) -> Option<()> {
     matches!(reply, Reply::Done).then_some(())
 }
 
-/// Merges the lists of all parts, item by item.
-fn merged<C>(lists: Vec<Vec<C>>, merge: impl Fn(&mut C, &C)) -> Vec<C> {
-    let merge_lists = |mut all: Vec<C>, list: Vec<C>| {
-        all.iter_mut().zip(&list).for_each(|(a, b)| merge(a, b));
-        all
-    };
-    lists.into_iter().reduce(merge_lists).unwrap_or_default()
-}
-
-/// Adds up counts.
-fn add<const N: usize>(all: &mut [u64; N], more: &[u64; N]) {
-    all.iter_mut().zip(more).for_each(|(a, b)| *a += b);
-}
-
 impl RemotePasses<'_, '_> {
-    fn merged_survey(&self, call: Call) -> Result<Survey> {
-        let surveys = self.0.ask_all(call, taken!(Survey))?;
-        let merge = |mut all: Survey, survey: Survey| {
-            all.merge(&survey);
-            all
-        };
-        surveys.into_iter().reduce(merge).map_or_else(|| Survey::empty(self.0.facts[0].names.len()), Ok)
+    fn survey_by(&self, call: Call) -> Result<Survey> {
+        Survey::of_all(self.0.ask_all(call, taken!(Survey))?, self.0.facts[0].names.len())
     }
+}
+
+/// Asks all parts, and merges what they say.
+fn ask<M: Merge + Default>(link: &Link<'_>, call: Call, take: impl Fn(Reply) -> Option<M>) -> Result<M> {
+    Ok(merged(link.ask_all(call, take)?).unwrap_or_default())
 }
 
 impl<T: Float> Passes<T> for RemotePasses<'_, '_> {
@@ -69,11 +55,11 @@ impl<T: Float> Passes<T> for RemotePasses<'_, '_> {
     }
 
     fn survey(&mut self) -> Result<Survey> {
-        self.merged_survey(Call::Survey)
+        self.survey_by(Call::Survey)
     }
 
     fn skip_bad(&mut self, _: Survey) -> Result<Survey> {
-        self.merged_survey(Call::SkipBad)
+        self.survey_by(Call::SkipBad)
     }
 
     fn round_weights(&mut self, scale: WeightScale) -> Result<()> {
@@ -81,20 +67,15 @@ impl<T: Float> Passes<T> for RemotePasses<'_, '_> {
     }
 
     fn weighted_extents(&mut self) -> Result<Vec<Extent>> {
-        Ok(merged(self.0.ask_all(Call::WeightedExtents, taken!(Extents))?, Extent::merge))
+        ask(self.0, Call::WeightedExtents, taken!(Extents))
     }
 
     fn count_small(&mut self, largest: &[Option<f64>], weighted: bool) -> Result<Vec<Counts>> {
-        let call = Call::CountSmall { largest: memory::copied(largest, PARTS)?, weighted };
-        Ok(merged(self.0.ask_all(call, taken!(Counts))?, add))
+        ask(self.0, Call::CountSmall { largest: memory::copied(largest, PARTS)?, weighted }, taken!(Counts))
     }
 
     fn variance_sums(&mut self, moments: &[Moments]) -> Result<Vec<[i128; 2]>> {
-        let sums = self.0.ask_all(Call::VarianceSums(memory::copied(moments, PARTS)?), taken!(Moments))?;
-        Ok(merged(sums, |a, b| {
-            a[0] += b[0];
-            a[1] += b[1];
-        }))
+        ask(self.0, Call::VarianceSums(memory::copied(moments, PARTS)?), taken!(Moments))
     }
 }
 
@@ -125,7 +106,7 @@ impl Given for RemoteRows<'_, '_> {
     }
 
     fn bad_counts(&self) -> Result<Vec<BadCounts>> {
-        Ok(merged(self.0.ask_all(Call::BadCounts, taken!(BadCounts))?, add))
+        ask(self.0, Call::BadCounts, taken!(BadCounts))
     }
 
     fn refused(&self) -> Result<Refused> {
@@ -133,19 +114,15 @@ impl Given for RemoteRows<'_, '_> {
     }
 
     fn nonzero(&self) -> Result<Vec<[bool; 2]>> {
-        Ok(merged(self.0.ask_all(Call::Nonzero, taken!(Nonzero))?, |a, b| {
-            a[0] |= b[0];
-            a[1] |= b[1];
-        }))
+        ask(self.0, Call::Nonzero, taken!(Nonzero))
     }
 
     fn weights_below(&self, bound: f64, _: usize) -> Result<u64> {
-        Ok(self.0.ask_all(Call::WeightsBelow(bound), taken!(Number))?.into_iter().sum())
+        ask(self.0, Call::WeightsBelow(bound), taken!(Number))
     }
 
     fn digits(&self, prefixes: &[[u64; 2]], shift: u32, _: usize) -> Result<Vec<DigitCounts>> {
         let call = Call::CountDigits { prefixes: memory::copied(prefixes, PARTS)?, shift };
-        let counts = merged(self.0.ask_all(call, taken!(Digits))?, |a, b| *a += b);
-        memory::copied(counts.as_chunks().0, PARTS)
+        memory::copied(ask(self.0, call, taken!(Digits))?.as_chunks().0, PARTS)
     }
 }

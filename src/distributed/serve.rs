@@ -18,10 +18,7 @@ use crate::backend::select::{self, Choice, Job, Place, Request, Shape};
 use crate::backend::{DrawBy, Session};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
-use crate::base::params::Candidates;
-use crate::base::params::{Device, Metric};
-#[cfg(feature = "cuda")]
-use crate::base::params::{Init, KMeans};
+use crate::base::params::{Candidates, Device, Init, KMeans, Metric, Params};
 use crate::base::strategy::Strategy;
 use crate::fit::engine::Engine;
 use crate::input::features::{Column, Features};
@@ -56,7 +53,11 @@ pub fn serve<T: Engine>(
                 match HostRows(&parts).count().and_then(|_| place(&mut parts, &start)) {
                     Ok(place) => {
                         feed.reply(Ok(Reply::Facts(facts)));
-                        started(feed, &mut parts, &start, place, set);
+                        if let Err(error) = started(feed, &mut parts, &start, &place, set)
+                            && feed.next_call().is_some()
+                        {
+                            feed.reply(Err(error));
+                        }
                     }
                     Err(error) => feed.reply(Err(error)),
                 }
@@ -95,53 +96,61 @@ fn place<T: Engine>(parts: &mut [Part<'_, T>; 1], start: &Start) -> Result<Choic
     }
 }
 
-/// Goes on until rows have to arrive again.
-fn started<T: Engine>(feed: &mut Feed, parts: &mut [Part<'_, T>; 1], start: &Start, place: Choice, set: InstructionSet) {
-    match place.place {
-        #[cfg(feature = "cuda")]
-        Place::Cuda(ordinal) => {
-            if let Err(error) = started_on_gpu(feed, parts, start, &place, ordinal)
-                && feed.next_call().is_some()
-            {
-                feed.reply(Err(error));
-            }
-        }
-        _ => started_on_cpu(feed, parts, start, set),
-    }
-}
-
-fn started_on_cpu<T: Engine>(feed: &mut Feed, parts: &mut [Part<'_, T>; 1], start: &Start, set: InstructionSet) {
-    answer_passes(feed, &mut HostPasses::new(parts, start.threads), false, start.threads);
-    answer_sessions(feed, &parts[0], start.threads, |statistics, k, _| {
-        Ok(Box::new(CpuSession::new(parts[0].clone(), statistics, k, start.threads, set)?))
-    });
-}
-
-/// As [`started_on_cpu`]. An error is the answer to the next call.
-#[cfg(feature = "cuda")]
-fn started_on_gpu<T: Engine>(
+/// Goes on until rows have to arrive again. An error is the answer to the next call.
+fn started<T: Engine>(
     feed: &mut Feed,
     parts: &mut [Part<'_, T>; 1],
     start: &Start,
     place: &Choice,
-    ordinal: u32,
+    set: InstructionSet,
 ) -> Result<()> {
-    let queue = cuda::Gpu::get(ordinal)?.queue()?.within(place.room);
-    let mut passes = cuda::DevicePasses::new(&queue, parts, place.chunking);
-    if !answer_passes(feed, &mut passes, true, start.threads) {
-        return Ok(());
+    match place.place {
+        #[cfg(feature = "cuda")]
+        Place::Cuda(ordinal) => {
+            let queue = cuda::Gpu::get(ordinal)?.queue()?.within(place.room);
+            let mut passes = cuda::DevicePasses::new(&queue, parts, place.chunking);
+            if answer_passes(feed, &mut passes, true, start.threads) {
+                let Some(chunks) = passes.into_chunks().map(Arc::new) else { unreachable!("some rows are kept: check_some") };
+                answer_sessions(feed, &parts[0], start.threads, |statistics, params| {
+                    let (rows, strategy, more) = (chunks.clone(), place.strategy, place.more_copies);
+                    Ok(Box::new(cuda::CudaSession::new(rows, &*parts, statistics, params, strategy, more, None)?))
+                });
+            }
+        }
+        _ => {
+            if answer_passes(feed, &mut HostPasses::new(parts, start.threads), false, start.threads) {
+                answer_sessions(feed, &parts[0], start.threads, |statistics, params| {
+                    Ok(Box::new(CpuSession::new(parts[0].clone(), statistics, params.k, start.threads, set)?))
+                });
+            }
+        }
     }
-    let Some(chunks) = passes.into_chunks().map(Arc::new) else { unreachable!("some rows are kept: check_some") };
-    answer_sessions(feed, &parts[0], start.threads, |statistics, k, starting| {
+    Ok(())
+}
+
+/// Makes a session whenever a fit begins, and answers its calls. Gives back the first other call.
+fn answer_sessions<'s, T: Engine>(
+    feed: &mut Feed,
+    part: &Part<'_, T>,
+    threads: usize,
+    session: impl Fn(&Arc<Statistics>, &Params<'_>) -> Result<Box<dyn Session<T> + 's>>,
+) {
+    while let Some(call) = feed.next_call() {
+        let Call::Begin { statistics, k, starting } = call else { return feed.give_back(call) };
+        let (d, statistics) = (part.features.n_features(), Arc::new(statistics));
+        if [statistics.lows.len(), statistics.highs.len(), statistics.scales.len()] != [d; 3] {
+            feed.reply(Err(refused("facts about other columns".into())));
+            continue;
+        }
         let mut estimator = KMeans::new(k);
         if !starting.is_empty() {
             estimator = estimator.init(Init::Given(starting));
         }
-        let params = estimator.validate(statistics.lows.len())?;
-        let (strategy, more) = (place.strategy, place.more_copies);
-        Ok(Box::new(cuda::CudaSession::new(chunks.clone(), &parts[..], statistics, &params, strategy, more, None)?))
-    });
-    Ok(())
+        match estimator.validate(d).and_then(|params| session(&statistics, &params)) {
+            Ok(mut session) => answer_session(feed, session.as_mut(), part, statistics.weights, [k, threads]),
+            Err(error) => feed.reply(Err(error)),
+        }
+    }
 }
 
 /// Refuses a part on a GPU whose rows are all left out: a GPU has nothing to do without rows.
@@ -203,28 +212,6 @@ fn answer_passes<T: Float>(feed: &mut Feed, passes: &mut dyn Passes<T>, on_gpu: 
         feed.reply(reply);
     }
     false
-}
-
-/// Answers calls to sessions. Gives back the first call that needs other passes. `session` makes a session for so many clusters,
-/// with given starting centroids, if there are some.
-fn answer_sessions<'s, T: Float>(
-    feed: &mut Feed,
-    part: &Part<'_, T>,
-    threads: usize,
-    session: impl Fn(&Arc<Statistics>, usize, Vec<f64>) -> Result<Box<dyn Session<T> + 's>>,
-) {
-    while let Some(call) = feed.next_call() {
-        let Call::Begin { statistics, k, starting } = call else { return feed.give_back(call) };
-        let (d, weights) = (part.features.n_features(), statistics.weights);
-        let session = match [statistics.lows.len(), statistics.highs.len(), statistics.scales.len()] == [d; 3] {
-            true => session(&Arc::new(statistics), k, starting),
-            false => Err(refused("facts about other columns".into())),
-        };
-        match session {
-            Ok(mut session) => answer_session(feed, session.as_mut(), part, weights, [k, threads]),
-            Err(error) => feed.reply(Err(error)),
-        }
-    }
 }
 
 /// Answers calls of seeding and of the loop. Gives back the first call that needs other passes or another session.

@@ -3,33 +3,24 @@
 //! A fit stops when nothing changes any more. Here a session goes on for a fixed number of iterations, and then repeats the last
 //! one: in such a pass no row changes. So passes over different data can be compared at an equal share of changed rows.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use crate::backend::cpu::CpuSession;
 use crate::backend::cpu::InDoubt;
-#[cfg(feature = "cuda")]
-use crate::backend::cuda;
-use crate::backend::select::{self, Job, Place, Request, Shape};
 use crate::backend::timed::Timed;
 use crate::backend::update;
 use crate::backend::{Advanced, Assigned, Iteration, Stop};
-#[cfg(feature = "cuda")]
-use crate::base::error::KMeansError;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{FloatEnvironment, PoolShare};
-use crate::base::params::Candidates;
 use crate::base::params::{Init, KMeans};
 use crate::base::progress::Watch;
+use crate::fit::prepared::{LocalRows, PreparedRows};
+use crate::fit::rows;
 use crate::input::features::Features;
 use crate::input::tile::Part;
 use crate::simd::InstructionSet;
 use crate::statistics::Statistics;
-use crate::statistics::gather;
-#[cfg(feature = "cuda")]
-use crate::statistics::gather_by;
 
 /// What the iterations of a fit cost.
 #[derive(Debug, Clone)]
@@ -110,49 +101,12 @@ fn in_session<T: Float, R>(estimator: &KMeans, features: &Features<'_, T>, then:
     let _environment = FloatEnvironment::default_rounding();
     let _share = PoolShare::enter();
     let params = estimator.validate(features.n_features())?;
-    let features = &if params.keeps_halves() { features.clone() } else { features.widened() };
     let Init::Given(start) = &params.seeding.init else { unreachable!("the bench gives the starting centroids") };
     let start = memory::collected(start.iter().map(|c| T::from_f64(*c)), "the starting centroids")?;
-    let shape = Shape {
-        job: Job::Fit,
-        rows: features.n_rows() as u64,
-        features: features.n_features(),
-        clusters: params.k,
-        float64: !T::IS_F32,
-        half: features.half().is_some(),
-        weighted: false,
-        candidates: Candidates::NONE,
-    };
-    let execution = &params.execution;
-    let request =
-        Request { device: execution.device, strategy: execution.strategy, limit: execution.device_memory_limit, there: None };
-    let choice = select::place(request, shape)?;
     let mut parts = vec![Part::new(features.clone(), None)];
-    match choice.place {
-        Place::Cpu => {
-            let statistics = Arc::new(gather(&mut parts, &params)?);
-            let set = InstructionSet::detect();
-            let mut session = CpuSession::new(parts.remove(0), &statistics, params.k, execution.threads, set)?;
-            then(&mut session, &start, &statistics)
-        }
-        #[cfg(feature = "cuda")]
-        Place::Cuda(ordinal) => {
-            let queue = cuda::Gpu::get(ordinal)?.queue()?.within(choice.room);
-            let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
-            let statistics = Arc::new(gather_by(&mut passes, &params)?);
-            let Some(chunks) = passes.into_chunks() else { unreachable!("rows are prepared") };
-            let (strategy, more) = (choice.strategy, choice.more_copies);
-            let mut session = cuda::CudaSession::new(chunks, &parts, &statistics, &params, strategy, more, None)?;
-            then(&mut session, &start, &statistics)
-        }
-        #[cfg(feature = "cuda")]
-        Place::Several(_) => {
-            let (expected, got) = ("one device to measure".into(), format!("\"{}\"", execution.device));
-            Err(KMeansError::InvalidOption { option: "device", expected, got })
-        }
-        #[cfg(not(feature = "cuda"))]
-        _ => unreachable!("without the feature there is no GPU to choose"),
-    }
+    let choice = rows::place(&mut parts, &params)?;
+    let rows = LocalRows::new(parts, &choice, &params, InstructionSet::detect(), None)?;
+    then(rows.timed(&params)?.as_mut(), &start, rows.statistics())
 }
 
 fn measured<T: Float>(session: &mut dyn Timed<T>, start: &[T], statistics: &Statistics, extent: Extent) -> Result<Measured> {

@@ -12,7 +12,11 @@ use crate::backend::cuda::{Chunks, CudaSession, Gpu, GpusInStep, Group, MOST_PEN
 #[cfg(feature = "cuda")]
 use crate::backend::select::Share;
 use crate::backend::select::{Choice, Place};
+#[cfg(feature = "bench")]
+use crate::backend::timed::Timed;
 use crate::backend::{Session, Sessions, Sharded};
+#[cfg(all(feature = "bench", feature = "cuda"))]
+use crate::base::error::KMeansError;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -123,6 +127,32 @@ impl<'a, T: Float> LocalRows<'a, T> {
         Ok(Self { statistics, choice: choice.clone(), parts, set, on_gpus })
     }
 
+    fn session_on_cpu(&self, part: &Part<'a, T>, params: &Params<'_>) -> Result<CpuSession<'a, T>> {
+        CpuSession::new(part.clone(), &self.statistics, params.k, params.execution.threads, self.set)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn session_on_gpu(&self, rows: &OnGpu<'a, T>, params: &Params<'_>, group: Option<&Group>) -> Result<CudaSession<'a, T>> {
+        let OnGpu { chunks, parts, share: Share { strategy, more_copies, .. } } = rows;
+        let parts = &self.parts[parts.clone()];
+        CudaSession::new(chunks.clone(), parts, &self.statistics, params, *strategy, *more_copies, group)
+    }
+
+    /// A session whose passes are timed, on one device.
+    #[cfg(feature = "bench")]
+    pub fn timed(&self, params: &Params<'_>) -> Result<Box<dyn Timed<T> + 'a>> {
+        #[cfg(feature = "cuda")]
+        match &self.on_gpus[..] {
+            [] => {}
+            [rows] => return Ok(Box::new(self.session_on_gpu(rows, params, None)?)),
+            _ => {
+                let (expected, got) = ("one device to measure".into(), format!("\"{}\"", params.execution.device));
+                return Err(KMeansError::InvalidOption { option: "device", expected, got });
+            }
+        }
+        Ok(Box::new(self.session_on_cpu(&self.parts[0], params)?))
+    }
+
     /// One session for all GPUs.
     #[cfg(feature = "cuda")]
     fn session_on_gpus(&self, params: &Params<'_>) -> Result<Box<dyn Session<T> + '_>> {
@@ -130,9 +160,8 @@ impl<'a, T: Float> LocalRows<'a, T> {
         let on_host = self.statistics.n > MOST_PENDING as u64 || self.choice.strategy.is_of_a_paper();
         let queues = memory::collected(self.on_gpus.iter().map(|rows| rows.chunks.queue().clone()), SHARES)?;
         let group = if on_host { None } else { Group::new(&queues)? };
-        let mut sessions = at_once(memory::collected(&self.on_gpus, SHARES)?, |OnGpu { chunks, parts, share }| {
-            let (parts, strategy, more) = (&self.parts[parts.clone()], share.strategy, share.more_copies);
-            CudaSession::new(chunks.clone(), parts, &self.statistics, params, strategy, more, group.as_ref()).map(Box::new)
+        let mut sessions = at_once(memory::collected(&self.on_gpus, SHARES)?, |rows| {
+            self.session_on_gpu(rows, params, group.as_ref()).map(Box::new)
         })?;
         let threads = params.execution.threads;
         Ok(match group {
@@ -159,14 +188,12 @@ impl<'a, T: Float> PreparedRows<T> for LocalRows<'a, T> {
         if !self.on_gpus.is_empty() {
             return self.session_on_gpus(params);
         }
-        let threads = params.execution.threads;
-        let session = |part: &Part<'a, T>| -> Result<Box<dyn Session<T> + 'a>> {
-            Ok(Box::new(CpuSession::new(part.clone(), &self.statistics, params.k, threads, self.set)?))
-        };
+        let session =
+            |part: &Part<'a, T>| -> Result<Box<dyn Session<T> + 'a>> { Ok(Box::new(self.session_on_cpu(part, params)?)) };
         let mut sessions = memory::try_collected(self.parts.iter().map(session), SESSIONS)?;
         Ok(match sessions.len() {
             1 => sessions.remove(0),
-            _ => Box::new(Sharded::new(Sessions::new(sessions), &self.statistics, threads)?),
+            _ => Box::new(Sharded::new(Sessions::new(sessions), &self.statistics, params.execution.threads)?),
         })
     }
 

@@ -118,6 +118,23 @@ pub(crate) fn on_host<'a, T: Float>(parts: &[Part<'a, T>]) -> Result<Vec<Part<'a
     memory::try_collected(parts.iter().map(Part::on_host), "a list of the rows")
 }
 
+/// Consecutive rows of a part.
+pub struct Piece<'p, 'a, T> {
+    pub part: &'p Part<'a, T>,
+    pub rows: Range<usize>,
+    /// The number of the first of them in all rows.
+    pub first: usize,
+}
+
+/// The rows of all parts in pieces of at most `most` rows.
+pub fn pieces<'p, 'a, T: Float>(parts: &'p [Part<'a, T>], most: usize) -> impl Iterator<Item = Piece<'p, 'a, T>> {
+    let starts = parts.iter().scan(0, |next, part| Some(std::mem::replace(next, *next + part.features.n_rows())));
+    parts.iter().zip(starts).flat_map(move |(part, start)| {
+        let n = part.features.n_rows();
+        (0..n).step_by(most).map(move |at| Piece { part, rows: at..(at + most).min(n), first: start + at })
+    })
+}
+
 /// The type in which a GPU keeps the rows of all parts, if it is one of 16 bits. Parts without rows do not count.
 pub fn half<T: Float>(parts: &[Part<'_, T>]) -> Option<Half> {
     let there = || parts.iter().filter(|part| part.features.n_rows() > 0);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::base::error::{KMeansError, Result};
-use crate::base::float::Float;
+use crate::base::float::{Float, key, of_key};
 use crate::base::memory;
 use crate::base::names::Names;
 use crate::base::params::{Params, Scale};
@@ -12,7 +12,7 @@ use crate::exact::fixed::power_of_two;
 use crate::input::tile::{Part, Tile};
 use crate::statistics::given::Given;
 use crate::statistics::passes::Passes;
-use crate::statistics::tiles::{Visit, for_each_tile, merge_columns};
+use crate::statistics::tiles::Visit;
 use crate::statistics::variance::variances;
 use crate::statistics::{check_column_magnitudes, survey_rows};
 
@@ -109,18 +109,11 @@ fn order_statistics<T: Float>(given: &dyn Given, ranks: [u64; 2], threads: usize
             searches.iter_mut().zip(counts).for_each(|(search, counts)| search.narrow(counts));
         }
     }
-    memory::collected(searches.iter().map(|two| two.map(|search| value::<T>(search.prefix))), FACTORS)
+    memory::collected(searches.iter().map(|two| two.map(|search| of_key::<T>(search.prefix).to_f64())), FACTORS)
 }
 
 /// How many values have each digit.
 pub type DigitCounts = [u64; VALUES];
-
-/// For both prefixes of each column: how many values of kept rows whose key begins with the prefix have each digit at `shift`.
-/// Rows are on the host.
-pub fn digits<T: Float>(parts: &[Part<'_, T>], prefixes: &[[u64; 2]], shift: u32, threads: usize) -> Result<Vec<DigitCounts>> {
-    let counts = for_each_tile(parts, threads, &CountDigits { prefixes, shift })?;
-    Ok(merge_columns(counts, |a, b| a.iter_mut().zip(b).for_each(|(a, b)| *a += b)))
-}
 
 /// The search for the key of one rank.
 #[derive(Debug, Clone, Copy)]
@@ -143,25 +136,10 @@ impl Search {
     }
 }
 
-/// Keys have the order of the values.
-#[inline(always)]
-fn key<T: Float>(x: T) -> u64 {
-    let (bits, sign) =
-        if T::IS_F32 { (u64::from((x.to_f64() as f32).to_bits()), 1u64 << 31) } else { (x.to_f64().to_bits(), 1 << 63) };
-    if bits & sign == 0 { bits | sign } else { !bits & (sign | (sign - 1)) }
-}
-
-/// The value of a key.
-fn value<T: Float>(key: u64) -> f64 {
-    let sign = if T::IS_F32 { 1u64 << 31 } else { 1 << 63 };
-    let bits = if key & sign == 0 { !key & (sign | (sign - 1)) } else { key ^ sign };
-    if T::IS_F32 { f64::from(f32::from_bits(bits as u32)) } else { f64::from_bits(bits) }
-}
-
 /// Counts, for both searches of each column, the digit at `shift` of the values with the prefix.
-struct CountDigits<'p> {
-    prefixes: &'p [[u64; 2]],
-    shift: u32,
+pub(super) struct CountDigits<'p> {
+    pub prefixes: &'p [[u64; 2]],
+    pub shift: u32,
 }
 
 impl<T: Float> Visit<T> for CountDigits<'_> {

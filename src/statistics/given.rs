@@ -3,13 +3,15 @@
 //! All answers but names and the like are counts, extrema or first places, so rows may be anywhere and in any number of parts.
 
 use super::MAX_ROWS;
-use super::survey;
+use super::survey::WeightsBelow;
+use super::tiles::{TILE, learn};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
+use crate::base::memory;
 use crate::base::names::Names;
-use crate::input::tile::Part;
+use crate::input::tile::{Part, Piece, Tile, on_host, pieces};
 use crate::input::transform::RowTransform;
-use crate::statistics::factors::{self, DigitCounts};
+use crate::statistics::factors::{CountDigits, DigitCounts};
 use crate::statistics::refused::{self, Refused};
 
 /// For a column as it was given: nulls, NaNs and infinities.
@@ -67,11 +69,45 @@ impl<T: Float> Given for HostRows<'_, '_, T> {
     }
 
     fn negative_weight(&self) -> Result<Option<(u64, f64)>> {
-        survey::negative_weight(self.0)
+        let mut tile = Tile::new(self.0[0].features.n_features(), TILE)?;
+        for Piece { part, rows, first } in pieces(&on_host(self.0)?, TILE) {
+            tile.load_checked(part, rows);
+            if let Some((row, got)) = tile.first_negative_weight() {
+                return Ok(Some(((first + row) as u64, got)));
+            }
+        }
+        Ok(None)
     }
 
     fn bad_counts(&self) -> Result<Vec<BadCounts>> {
-        survey::bad_counts(self.0)
+        const WHAT: &str = "the counts of nulls";
+        let parts = &on_host(self.0)?[..];
+        let d = parts[0].features.n_features();
+        let mut counts = memory::zeroed::<BadCounts>(d + 1, WHAT)?;
+        let mut tile = Tile::<T>::new(d, TILE)?;
+        let mut nulls = memory::zeroed::<bool>((d + 1) * TILE, WHAT)?;
+        for Piece { part, rows, .. } in pieces(parts, TILE) {
+            let raw = part.features.transformed_by(None);
+            nulls.fill(false);
+            raw.copy_tile(rows.clone(), TILE, &mut tile.x);
+            raw.for_each_null(rows.clone(), |f, i| nulls[f * TILE + i] = true);
+            if let Some(weights) = &part.weights {
+                weights.copy(rows.clone(), &mut tile.weights);
+                weights.for_each_null(rows.clone(), |i| nulls[d * TILE + i] = true);
+            }
+            for (f, count) in counts.iter_mut().enumerate() {
+                for i in 0..rows.len() {
+                    let value = if f < d { tile.x[f * TILE + i].to_f64() } else { tile.weights[i] };
+                    match value {
+                        _ if nulls[f * TILE + i] => count[0] += 1,
+                        v if v.is_nan() => count[1] += 1,
+                        v if v.is_infinite() => count[2] += 1,
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(counts)
     }
 
     fn refused(&self) -> Result<Refused> {
@@ -83,11 +119,11 @@ impl<T: Float> Given for HostRows<'_, '_, T> {
     }
 
     fn weights_below(&self, bound: f64, threads: usize) -> Result<u64> {
-        survey::weights_below(self.0, bound, threads)
+        learn(&on_host(self.0)?, threads, &WeightsBelow(bound))
     }
 
     fn digits(&self, prefixes: &[[u64; 2]], shift: u32, threads: usize) -> Result<Vec<DigitCounts>> {
-        factors::digits(self.0, prefixes, shift, threads)
+        learn(self.0, threads, &CountDigits { prefixes, shift })
     }
 }
 

@@ -1,9 +1,10 @@
 //! The passes over the rows that preparation needs, and their implementation for rows in this process's memory.
 
 use super::given::{Given, HostRows};
-use super::quanta::{self, Counts};
-use super::survey::{self, Extent, Survey};
-use super::variance::{self, Moments};
+use super::quanta::{CountSmall, Counts};
+use super::survey::{Extent, Survey, WeightedExtents, select_finite, survey};
+use super::tiles::learn;
+use super::variance::{Moments, SumMoments};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::input::tile::{Part, WeightScale};
@@ -30,6 +31,57 @@ pub trait Passes<T: Float> {
     fn variance_sums(&mut self, moments: &[Moments]) -> Result<Vec<[i128; 2]>>;
 }
 
+/// What is learnt about some rows. It is merged with what is learnt about other rows, in any order.
+pub trait Merge {
+    fn merge(&mut self, other: &Self);
+}
+
+/// Counts and sums of integers add up.
+macro_rules! add_up {
+    ($($integer:ty),*) => {$(
+        impl Merge for $integer {
+            fn merge(&mut self, other: &Self) {
+                *self += other;
+            }
+        }
+    )*};
+}
+
+add_up!(u64, i128);
+
+/// Whether any row is so.
+impl Merge for bool {
+    fn merge(&mut self, other: &Self) {
+        *self |= other;
+    }
+}
+
+impl<M: Merge> Merge for [M] {
+    fn merge(&mut self, other: &Self) {
+        self.iter_mut().zip(other).for_each(|(all, one)| all.merge(one));
+    }
+}
+
+impl<M: Merge, const N: usize> Merge for [M; N] {
+    fn merge(&mut self, other: &Self) {
+        self.as_mut_slice().merge(other.as_slice());
+    }
+}
+
+impl<M: Merge> Merge for Vec<M> {
+    fn merge(&mut self, other: &Self) {
+        self.as_mut_slice().merge(other.as_slice());
+    }
+}
+
+/// What is learnt about all rows. `None` if nothing is.
+pub fn merged<M: Merge>(learnt: impl IntoIterator<Item = M>) -> Option<M> {
+    learnt.into_iter().reduce(|mut all, one| {
+        all.merge(&one);
+        all
+    })
+}
+
 /// Parts in this process's memory.
 pub struct HostPasses<'p, 'a, T> {
     parts: &'p mut [Part<'a, T>],
@@ -49,11 +101,11 @@ impl<T: Float> Passes<T> for HostPasses<'_, '_, T> {
     }
 
     fn survey(&mut self) -> Result<Survey> {
-        survey::survey(self.parts, self.threads)
+        survey(self.parts, self.threads)
     }
 
     fn skip_bad(&mut self, survey: Survey) -> Result<Survey> {
-        survey::select_finite(self.parts, self.threads)?;
+        select_finite(self.parts, self.threads)?;
         Ok(survey)
     }
 
@@ -64,14 +116,14 @@ impl<T: Float> Passes<T> for HostPasses<'_, '_, T> {
     }
 
     fn weighted_extents(&mut self) -> Result<Vec<Extent>> {
-        survey::weighted_extents(self.parts, self.weights, self.threads)
+        learn(self.parts, self.threads, &WeightedExtents { d: self.parts[0].features.n_features(), weights: self.weights })
     }
 
     fn count_small(&mut self, largest: &[Option<f64>], weighted: bool) -> Result<Vec<Counts>> {
-        quanta::count_small(self.parts, largest, weighted, self.weights, self.threads)
+        learn(self.parts, self.threads, &CountSmall { largest, weighted, weights: self.weights })
     }
 
     fn variance_sums(&mut self, moments: &[Moments]) -> Result<Vec<[i128; 2]>> {
-        variance::sums(self.parts, moments, self.weights, self.threads)
+        learn(self.parts, self.threads, &SumMoments { moments, weights: self.weights })
     }
 }

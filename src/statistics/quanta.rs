@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::passes::Passes;
 use super::survey::Extent;
-use super::tiles::{Visit, for_each_tile, load_positive, merge_columns};
+use super::tiles::{Visit, load_positive};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -40,18 +40,6 @@ pub fn quanta<T: Float>(passes: &mut dyn Passes<T>, extents: &[Extent], weighted
         Ok(ColumnScale::for_extent::<T>(extent.largest, if one { Limbs::One } else { Limbs::Two }))
     };
     memory::try_collected(extents.iter().zip(&counts).enumerate().map(scale), QUANTA)
-}
-
-/// Pass 3 over parts.
-pub fn count_small<T: Float>(
-    parts: &[Part<'_, T>],
-    largest: &[Option<f64>],
-    weighted: bool,
-    weights: Option<WeightScale>,
-    threads: usize,
-) -> Result<Vec<Counts>> {
-    let pass = CountSmall { largest, weighted, weights };
-    Ok(merge_columns(for_each_tile(parts, threads, &pass)?, |a, b| a.iter_mut().zip(b).for_each(|(a, b)| *a += b)))
 }
 
 /// Pass 3.

@@ -4,7 +4,7 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::units::FACTORS;
-use crate::input::tile::{Part, Tile, on_host};
+use crate::input::tile::{Part, Piece, Tile, on_host, pieces};
 use crate::statistics::given::Given;
 use crate::statistics::survey::Survey;
 use crate::statistics::tiles::TILE;
@@ -97,25 +97,20 @@ fn for_each_scaled<T: Float>(
     positive: bool,
     mut visit: impl FnMut(&Tile<T>, &Part<'_, T>, &[bool]),
 ) -> Result<()> {
-    let parts = &on_host(parts)?;
     let d = parts[0].features.n_features();
     let mut tile = Tile::<T>::new(d, TILE)?;
     let mut before = memory::zeroed(d, FACTORS)?;
-    for part in parts {
-        let raw = Part { features: part.features.transformed_by(None), ..part.clone() };
-        let n = part.features.n_rows();
-        for start in (0..n).step_by(TILE) {
-            tile.load_checked(&raw, start..(start + TILE).min(n));
-            if positive {
-                tile.drop_weightless();
-            }
-            let (rows, stride) = (tile.rows, tile.stride);
-            before.iter_mut().enumerate().for_each(|(f, any)| *any = tile.column(f).iter().any(|x| x.to_f64() != 0.0));
-            if let Some(row_transform) = part.features.row_transform() {
-                row_transform.scale(rows, stride, &mut tile.x);
-            }
-            visit(&tile, part, &before);
+    for Piece { part, rows, .. } in pieces(&on_host(parts)?, TILE) {
+        tile.load_checked(&Part { features: part.features.transformed_by(None), ..part.clone() }, rows);
+        if positive {
+            tile.drop_weightless();
         }
+        let (rows, stride) = (tile.rows, tile.stride);
+        before.iter_mut().enumerate().for_each(|(f, any)| *any = tile.column(f).iter().any(|x| x.to_f64() != 0.0));
+        if let Some(row_transform) = part.features.row_transform() {
+            row_transform.scale(rows, stride, &mut tile.x);
+        }
+        visit(&tile, part, &before);
     }
     Ok(())
 }

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use super::given::BadCounts;
-use super::tiles::{TILE, Visit, for_each_tile, load_positive, merge_columns};
+use super::passes::{Merge, merged};
+use super::tiles::{TILE, Visit, for_each_tile, load_positive};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
 use crate::exact::fixed::power_of_two;
-use crate::input::tile::{Part, Selection, Tile, WeightScale, on_host};
+use crate::input::tile::{Part, Selection, Tile, WeightScale};
 
 /// Number of independent accumulators. They let loops vectorise.
 const LANES: usize = 16;
@@ -29,13 +29,6 @@ pub struct Extent {
 
 impl Extent {
     pub const EMPTY: Self = Self { low: f64::INFINITY, high: f64::NEG_INFINITY, largest: 0.0, smallest: f64::INFINITY };
-
-    pub fn merge(&mut self, other: &Self) {
-        self.low = self.low.min(other.low);
-        self.high = self.high.max(other.high);
-        self.largest = self.largest.max(other.largest);
-        self.smallest = self.smallest.min(other.smallest);
-    }
 
     /// Adds values, each times its weight if there are weights. The loops run over lanes so that they vectorise.
     #[inline(always)]
@@ -62,6 +55,16 @@ impl Extent {
         for i in 0..LANES {
             self.merge(&lanes.extent(i));
         }
+    }
+}
+
+impl Merge for Extent {
+    #[inline(always)]
+    fn merge(&mut self, other: &Self) {
+        self.low = self.low.min(other.low);
+        self.high = self.high.max(other.high);
+        self.largest = self.largest.max(other.largest);
+        self.smallest = self.smallest.min(other.smallest);
     }
 }
 
@@ -128,8 +131,15 @@ impl Survey {
         })
     }
 
-    pub fn merge(&mut self, other: &Self) {
-        self.columns.iter_mut().zip(&other.columns).for_each(|(a, b)| a.merge(b));
+    /// The survey of the rows of all these surveys.
+    pub fn of_all(surveys: impl IntoIterator<Item = Self>, d: usize) -> Result<Self> {
+        merged(surveys).map_or_else(|| Self::empty(d), Ok)
+    }
+}
+
+impl Merge for Survey {
+    fn merge(&mut self, other: &Self) {
+        self.columns.merge(&other.columns);
         self.largest = self.largest.max(other.largest);
         self.largest_weight = self.largest_weight.max(other.largest_weight);
         self.smallest_weight = self.smallest_weight.min(other.smallest_weight);
@@ -143,12 +153,8 @@ impl Survey {
 /// Pass 1 over parts.
 pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Result<Survey> {
     let d = parts[0].features.n_features();
-    let merged = for_each_tile(parts, threads, &SurveyPass { d })?.into_iter().map(|(survey, _)| survey);
-    let merged = merged.reduce(|mut all, other| {
-        all.merge(&other);
-        all
-    });
-    let mut survey = merged.map_or_else(|| Survey::empty(d), Ok)?;
+    let learnt = for_each_tile(parts, threads, &SurveyPass { d })?;
+    let mut survey = Survey::of_all(learnt.into_iter().map(|(survey, _)| survey), d)?;
     survey.largest = survey.columns.iter().fold(survey.largest, |m, column| m.max(column.largest));
     Ok(survey)
 }
@@ -209,24 +215,6 @@ impl<T: Float> Visit<T> for SurveyPass {
     }
 }
 
-/// The first negative weight in a row that has only finite values, and the number of this row.
-pub fn negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Result<Option<(u64, f64)>> {
-    let mut tile = Tile::new(parts[0].features.n_features(), TILE)?;
-    let parts = &on_host(parts)?;
-    let mut first = 0;
-    for part in parts {
-        let n = part.features.n_rows();
-        for start in (0..n).step_by(TILE) {
-            tile.load_checked(part, start..(start + TILE).min(n));
-            if let Some((row, got)) = tile.first_negative_weight() {
-                return Ok(Some((first + (start + row) as u64, got)));
-            }
-        }
-        first += n as u64;
-    }
-    Ok(None)
-}
-
 /// Refuses weights if more than one in 1,000 is below 2^-43 of the largest. `w^` keeps 53 bits below the largest weight, so such
 /// small weights would keep fewer than ten bits. `smallest` and `largest` are taken over the `positive` positive weights of kept
 /// rows. `below` counts the weights below a bound.
@@ -239,13 +227,8 @@ pub fn check_weight_range([smallest, largest]: [f64; 2], positive: u64, below: i
     if small * 1000 > positive { Err(KMeansError::WeightRangeTooWide { largest, small, positive }) } else { Ok(()) }
 }
 
-/// Counts the positive weights of kept rows that are below a bound.
-pub fn weights_below<T: Float>(parts: &[Part<'_, T>], bound: f64, threads: usize) -> Result<u64> {
-    Ok(for_each_tile(&on_host(parts)?, threads, &WeightsBelow(bound))?.into_iter().sum())
-}
-
 /// Counts the weights below a bound.
-struct WeightsBelow(f64);
+pub(super) struct WeightsBelow(pub f64);
 
 impl<T: Float> Visit<T> for WeightsBelow {
     type Learnt = u64;
@@ -259,41 +242,6 @@ impl<T: Float> Visit<T> for WeightsBelow {
         load_positive(tile, part, None, range);
         *count += tile.weights[..tile.rows].iter().filter(|w| **w < self.0).count() as u64;
     }
-}
-
-/// The bad values of each column as the caller gave it, then those of the weights.
-pub fn bad_counts<T: Float>(parts: &[Part<'_, T>]) -> Result<Vec<BadCounts>> {
-    const WHAT: &str = "the counts of nulls";
-    let parts = &on_host(parts)?[..];
-    let d = parts[0].features.n_features();
-    let mut counts = memory::zeroed::<BadCounts>(d + 1, WHAT)?;
-    let mut tile = Tile::<T>::new(d, TILE)?;
-    let mut nulls = memory::zeroed::<bool>((d + 1) * TILE, WHAT)?;
-    for part in parts {
-        let (n, raw) = (part.features.n_rows(), part.features.transformed_by(None));
-        for start in (0..n).step_by(TILE) {
-            let range = start..(start + TILE).min(n);
-            nulls.fill(false);
-            raw.copy_tile(range.clone(), TILE, &mut tile.x);
-            raw.for_each_null(range.clone(), |f, i| nulls[f * TILE + i] = true);
-            if let Some(weights) = &part.weights {
-                weights.copy(range.clone(), &mut tile.weights);
-                weights.for_each_null(range.clone(), |i| nulls[d * TILE + i] = true);
-            }
-            for (f, count) in counts.iter_mut().enumerate() {
-                for i in 0..range.len() {
-                    let value = if f < d { tile.x[f * TILE + i].to_f64() } else { tile.weights[i] };
-                    match value {
-                        _ if nulls[f * TILE + i] => count[0] += 1,
-                        v if v.is_nan() => count[1] += 1,
-                        v if v.is_infinite() => count[2] += 1,
-                        _ => {}
-                    }
-                }
-            }
-        }
-    }
-    Ok(counts)
 }
 
 /// In every part, selects the rows that have only finite values and no nulls.
@@ -322,12 +270,6 @@ fn finite_rows<T: Float>(part: &Part<'_, T>, threads: usize) -> Result<Selection
         }
     })?;
     Ok(Selection::from_bits(bits))
-}
-
-/// Pass 2 over parts: extents of `fl(w^ * x)`.
-pub fn weighted_extents<T: Float>(parts: &[Part<'_, T>], weights: Option<WeightScale>, threads: usize) -> Result<Vec<Extent>> {
-    let pass = WeightedExtents { d: parts[0].features.n_features(), weights };
-    Ok(merge_columns(for_each_tile(parts, threads, &pass)?, Extent::merge))
 }
 
 /// Pass 2.

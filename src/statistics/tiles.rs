@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use super::passes::{Merge, merged};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
-use crate::input::tile::{Part, Tile, WeightScale};
+use crate::input::tile::{Part, Piece, Tile, WeightScale, pieces};
 use crate::simd::{InstructionSet, Task, Vector};
 
 /// Number of rows in a tile of these passes.
@@ -35,6 +36,14 @@ pub fn for_each_tile<T: Float, V: Visit<T>>(parts: &[Part<'_, T>], threads: usiz
     for_each_tile_by(InstructionSet::detect(), parts, threads, visit)
 }
 
+/// As [`for_each_tile`]. Merges what the workers learnt.
+pub fn learn<T: Float, V: Visit<T>>(parts: &[Part<'_, T>], threads: usize, visit: &V) -> Result<V::Learnt>
+where
+    V::Learnt: Merge,
+{
+    merged(for_each_tile(parts, threads, visit)?).map_or_else(|| visit.nothing(), Ok)
+}
+
 /// As [`for_each_tile`], with this instruction set.
 pub fn for_each_tile_by<T: Float, V: Visit<T>>(
     set: InstructionSet,
@@ -44,16 +53,11 @@ pub fn for_each_tile_by<T: Float, V: Visit<T>>(
 ) -> Result<Vec<V::Learnt>> {
     const WHAT: &str = "the threads' buffers";
     let d = parts[0].features.n_features();
-    let count = parts.iter().map(|part| part.features.n_rows().div_ceil(TASK)).sum();
-    let tasks = parts.iter().flat_map(|part| {
-        let n = part.features.n_rows();
-        (0..n).step_by(TASK).map(move |start| (part, start..(start + TASK).min(n)))
-    });
     // A tile is made for the first rows that cannot be visited where they lie.
     let no_tile = || Result::<Option<Tile<T>>>::Ok(None);
-    let workers = (0..workers_for(threads, count)).map(|_| Ok((no_tile(), visit.nothing()?)));
+    let workers = (0..workers_for(threads, pieces(parts, TASK).count())).map(|_| Ok((no_tile(), visit.nothing()?)));
     let mut workers = memory::try_collected(workers, WHAT)?;
-    for_each_task(&mut workers, tasks, |(tile, learnt), (part, range)| {
+    for_each_task(&mut workers, pieces(parts, TASK), |(tile, learnt), Piece { part, rows: range, .. }| {
         let is_done = set.run(VisitRows { visit, learnt, tile: None, part, range: range.clone() });
         if let (false, Ok(None)) = (is_done, &tile) {
             *tile = Tile::new(d, TILE).map(Some);
@@ -94,17 +98,6 @@ impl<T: Float, V: Visit<T>> Task for VisitRows<'_, '_, T, V> {
 pub fn load_positive<T: Float>(tile: &mut Tile<T>, part: &Part<'_, T>, weights: Option<WeightScale>, range: Range<usize>) {
     tile.load(part, weights, range);
     tile.drop_weightless();
-}
-
-/// Merges the workers' results for each column.
-pub fn merge_columns<C>(workers: Vec<Vec<C>>, merge: impl Fn(&mut C, &C)) -> Vec<C> {
-    workers
-        .into_iter()
-        .reduce(|mut all, other| {
-            all.iter_mut().zip(&other).for_each(|(a, b)| merge(a, b));
-            all
-        })
-        .unwrap_or_default()
 }
 
 #[cfg(feature = "tests")]

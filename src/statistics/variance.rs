@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::passes::Passes;
-use super::tiles::{Visit, for_each_tile, load_positive, merge_columns};
+use super::tiles::{Visit, load_positive};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -48,19 +48,6 @@ pub fn variances<T: Float>(passes: &mut dyn Passes<T>, lows: &[f64], highs: &[f6
         (m2 - m1 * m1).max(0.0)
     };
     memory::collected(sums.into_iter().zip(&moments).map(variance), VARIANCE)
-}
-
-/// Pass 4 over parts.
-pub fn sums<T: Float>(
-    parts: &[Part<'_, T>],
-    moments: &[Moments],
-    weights: Option<WeightScale>,
-    threads: usize,
-) -> Result<Vec<[i128; 2]>> {
-    Ok(merge_columns(for_each_tile(parts, threads, &SumMoments { moments, weights })?, |a, b| {
-        a[0] += b[0];
-        a[1] += b[1];
-    }))
 }
 
 /// Pass 4.

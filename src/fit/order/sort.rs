@@ -1,14 +1,12 @@
 //! The order of the rows: their keys, buckets of keys, and each bucket sorted by itself.
 
-use std::ops::Range;
-
 use super::ties::{self, Entry, Ties};
 use super::{BUFFERS, ORDER};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
-use crate::input::tile::{Part, Tile};
+use crate::input::tile::{Part, Tile, pieces};
 
 /// Rows of a task.
 const TASK: usize = 1 << 16;
@@ -18,23 +16,6 @@ const TILE: usize = 256;
 const BUCKETS: usize = 256;
 /// Rows of a sample that one bucket is chosen by.
 const SAMPLED: usize = 32;
-
-/// Consecutive rows of a part.
-struct Piece<'p, 'a, T> {
-    part: &'p Part<'a, T>,
-    rows: Range<usize>,
-    /// The number of the first of them in all rows.
-    first: usize,
-}
-
-/// The rows of all parts in pieces of at most `most` rows.
-fn pieces<'p, 'a, T: Float>(parts: &'p [Part<'a, T>], most: usize) -> impl Iterator<Item = Piece<'p, 'a, T>> {
-    let starts = parts.iter().scan(0, |next, part| Some(std::mem::replace(next, *next + part.features.n_rows())));
-    parts.iter().zip(starts).flat_map(move |(part, start)| {
-        let n = part.features.n_rows();
-        (0..n).step_by(most).map(move |at| Piece { part, rows: at..(at + most).min(n), first: start + at })
-    })
-}
 
 /// The key of every row.
 pub struct Keyed {

@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::base::error::Result;
-use crate::base::float::Float;
+use crate::base::float::{self, Float};
 use crate::base::memory;
 use crate::input::tile::Part;
 
@@ -36,18 +36,6 @@ impl Entry {
     pub const LAST: Self = Self { key: u64::MAX, row: u32::MAX };
 }
 
-/// An integer that grows with the value. Both zeros have the same.
-fn ordered(x: f64) -> u64 {
-    let bits = (x + 0.0).to_bits();
-    if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
-}
-
-/// As [`ordered`], in 32 bits for values of float32.
-fn ordered_f32(x: f64) -> u32 {
-    let bits = (x as f32 + 0.0).to_bits();
-    if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }
-}
-
 /// Values in a key.
 pub const fn of_key<T: Float>() -> usize {
     if T::IS_F32 { 2 } else { 1 }
@@ -55,12 +43,11 @@ pub const fn of_key<T: Float>() -> usize {
 
 /// The key of the first of these features: one of float64, two of float32. `x[f * stride]` is feature f.
 pub fn key<T: Float>(x: &[T], stride: usize, features: Range<usize>) -> u64 {
-    let value = |f: usize| x[f * stride].to_f64();
+    let of = |f: usize| float::key(x[f * stride]);
     if !T::IS_F32 {
-        return ordered(value(features.start));
+        return of(features.start);
     }
-    let second = features.clone().nth(1).map_or(0, |f| ordered_f32(value(f)));
-    u64::from(ordered_f32(value(features.start))) << 32 | u64::from(second)
+    of(features.start) << 32 | features.clone().nth(1).map_or(0, of)
 }
 
 /// Loads rows by their numbers.
@@ -190,7 +177,7 @@ impl<'p, 'a, T: Float> Ties<'p, 'a, T> {
             for (r, entry) in some.iter_mut().enumerate() {
                 entry.key = match first {
                     Some(first) => key(&self.loader.x[r..], self.loader.stride, first..self.loader.d),
-                    None => ordered(self.loader.weights[r]),
+                    None => float::key(self.loader.weights[r]),
                 };
             }
         }

@@ -16,7 +16,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::input::tile::{Part, WeightScale};
 use crate::statistics::given::{Given, HostRows};
-use crate::statistics::passes::Passes;
+use crate::statistics::passes::{Merge, Passes};
 use crate::statistics::quanta::Counts;
 use crate::statistics::survey::{EXTENTS, Extent, Survey, select_finite};
 use crate::statistics::variance::Moments;
@@ -254,7 +254,7 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
         let mut all = memory::filled(self.n_features(), Extent::EMPTY, EXTENTS)?;
         self.chunks().visit(|chunk| {
             let (here, ..) = self.extents(arguments::weighted_extents::<T>().half_if(chunk.rows.half().is_some()), chunk)?;
-            all.iter_mut().zip(&here).for_each(|(all, here)| all.merge(here));
+            all.merge(&here);
             Ok(())
         })?;
         Ok(all)
