@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! candidates = one row, drawn by weight
-//! per round:   every row becomes a candidate with probability l * D / potential, each decides alone       backend/draws.rs
+//! per round:   every row becomes a candidate with probability l * D / potential, each decides alone      backend/seeder.rs
 //! weights    = the total weight of the rows nearest to each candidate
 //! centroids  = k-means++ among the candidates with these weights                                      seeding/plus_plus.rs
 //! ```

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! potential = precise sum of the integer distances to the nearest centroid              src/exact/distances.rs
-//! per step:   by the session alone, if it can (backend/draws.rs: plus_plus_steps); otherwise:
+//! per step:   by the session alone, if it can (backend/seeder.rs: plus_plus_steps); otherwise:
 //!             draw the candidates by the integers of the potential
 //!             potential of each candidate = potential - gain, summed again if it is not precise
 //!             take the candidate with the least potential
