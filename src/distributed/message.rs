@@ -234,7 +234,7 @@ pub enum Reply {
         positive: u64,
     },
     /// A reply with the values of its rows.
-    Session(call::Reply, Vec<f64>),
+    Session(Box<call::Reply>, Vec<f64>),
 }
 
 #[cfg(feature = "tests")]
@@ -261,7 +261,7 @@ mod tests {
         let sums = vec![i128::MIN, i128::MAX, -1];
         let sums = ClusterSums { d: 3, sums, mass: vec![0], rows: vec![i64::MIN], dirty: vec![true] };
         let reply = call::Reply { sums: Some(sums), ..call::Reply::default() };
-        let answer = Answer::Replies(vec![Reply::Session(reply, vec![]), Reply::Done]);
+        let answer = Answer::Replies(vec![Reply::Session(Box::new(reply), vec![]), Reply::Done]);
         assert_eq!(Answer::decode(&answer.encode().unwrap()).unwrap(), answer);
     }
 

@@ -290,7 +290,7 @@ impl State {
             _ => {}
         }
         let (reply, values) = call::answer(session, call, &converted::<f64, T>(values)?)?;
-        Ok(Reply::Session(reply, converted(&values)?))
+        Ok(Reply::Session(Box::new(reply), converted(&values)?))
     }
 }
 

@@ -106,7 +106,7 @@ impl<T: Float> Shards<T> for Parts<'_, '_> {
             }
         };
         let reply = |reply| match reply {
-            message::Reply::Session(reply, values) => Some((reply, values)),
+            message::Reply::Session(reply, values) => Some((*reply, values)),
             _ => None,
         };
         for (part, reply) in self.link.ask(&calls, reply)?.into_iter().enumerate() {
