@@ -1,23 +1,23 @@
 //! START HERE: the whole algorithm.
 //!
 //! ```text
-//! validate    the parameters                                           src/base/params
-//! place       a device, before anything is computed or sent            src/fit/rows.rs, src/backend/select.rs
-//! transform   rows are scaled and normalised as they are read, if asked     src/input/transform.rs
-//! order       rows are sorted by their values, if asked                src/fit/order.rs
-//! prepare     rows are brought to the device, and statistics are gathered   src/fit/prepared.rs, src/statistics
+//! validate   the parameters                                           src/base/params
+//! place      a device, before anything is computed or sent            src/fit/rows.rs, src/backend/select.rs
+//! transform  rows are scaled and normalised, if asked                 src/fit/rows.rs, src/input/transform.rs
+//! order      rows are sorted by their values, if asked                src/fit/order.rs
+//! prepare    rows go to the device, and statistics are gathered       src/fit/prepared.rs, src/statistics
 //! for each number of clusters, usually one:
-//!   session   over the prepared rows                                   src/backend/*/
+//!   session  over the prepared rows                                   src/backend/*/
 //!   best of `restarts`:
-//!     centroids = seed(...)                                            src/seeding
+//!     centroids = seed(...)                                           src/seeding
 //!     for it in 1..=max_iter:
-//!       assign: every row to its nearest centroid                      src/backend/*/ (labels exact, sums as deltas)
-//!       update: relocate into empty clusters, then exact means         src/backend/update.rs
+//!       assign: every row to its nearest centroid                     src/backend/*/ (labels exact, sums as deltas)
+//!       update: relocate into empty clusters, then exact means        src/backend/update.rs
 //!       stop if changed <= tol_labels * n or shift <= tol * variance
 //!     one assign more if the centroids moved since the last one
-//!   clusters are numbered by their sizes or a feature, if asked        src/fit/sort_by.rs
-//!   labels    and what else is wanted of the rows
-//!   too few distinct rows, and too_few="fewer": they are the centroids of a second fit       src/seeding/distinct.rs
+//!   clusters are numbered by their sizes or a feature, if asked       src/fit/sort_by.rs
+//!   labels, and what else is wanted of the rows
+//!   too few distinct rows: again with them as centroids, if asked     src/seeding/distinct.rs
 //! ```
 //! S. P. Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982), doi:10.1109/TIT.1982.1056489.
 //! Labels are exact and every sum is an integer, so the result does not depend on the backend, threads or chunking.
@@ -137,27 +137,27 @@ fn fits<T: Float>(
     Key::of(&params.output.sort_by, parts[0].features.names())?;
 
     let choice = rows::place(&mut parts, &params)?;
-    // Several fits, and those that may have fewer clusters, ask one by one whether there are enough rows.
+    // Several fits, and one that may have fewer clusters, ask by themselves whether there are enough rows.
     let later = clusters.len() > 1 || params.output.too_few == TooFew::Fewer;
     let common = Params { k: if later { 1 } else { params.k }, ..params.clone() };
     let seeding = rows::transform(&mut parts, &common)?;
     let seeding = seeding.as_ref().unwrap_or(params.seeding);
     let (params, common) = (Params { seeding, ..params }, Params { seeding, ..common });
 
-    let mut fit_each = |rows: &LocalRows<'_, T>| {
+    let mut fit_each = |prepared: LocalRows<'_, T>| {
         let fit = |&k: &usize| {
             if clusters.len() > 1 {
                 watch = watch.again();
             }
-            fit_or_fewer(rows, &Params { k, ..params.clone() }, &mut watch)
+            fit_or_fewer(&prepared, &Params { k, ..params.clone() }, &mut watch)
         };
-        clusters.iter().map(fit).collect::<Vec<_>>()
+        memory::collected(clusters.iter().map(fit), "the fits")
     };
     // Where the order of the values only decides ties, rows are fitted as given until their order matters.
     if order::only_decides_ties(&params) {
         let ties = Arc::new(AtomicBool::new(false));
-        let fits = fit_each(&LocalRows::new(parts.clone(), &choice, &common, set, Some(ties.clone()))?);
-        // Fewer clusters would be in the order of the rows.
+        let fits = fit_each(LocalRows::new(parts.clone(), &choice, &common, set, Some(ties.clone()))?)?;
+        // Distinct rows in place of centroids are in the order of the rows.
         let fewer = params.output.too_few == TooFew::Fewer
             && fits.iter().any(|fit| matches!(fit, Err(KMeansError::TooFewDistinct { .. })));
         if !ties.load(Ordering::Relaxed) && !fewer {
@@ -169,7 +169,7 @@ fn fits<T: Float>(
         Some(arranged) => vec![arranged.part(&parts[0].features)?],
         None => parts.clone(),
     };
-    let fits = fit_each(&LocalRows::new(rows, &choice, &common, set, None)?);
+    let fits = fit_each(LocalRows::new(rows, &choice, &common, set, None)?)?;
     Ok(match &arranged {
         Some(arranged) => fits.into_iter().map(|fit| arranged.as_given(fit?)).collect(),
         None => fits,

@@ -1,4 +1,4 @@
-//! A fit of rows in parts: the way of `fit/rows.rs`, with every pass over the rows done by the parts.
+//! A fit of rows in parts: the way of `fit.rs`, with every pass over the rows done by the parts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,7 +4,9 @@ use crate::backend::answers::KeptRows;
 use crate::base::error::{KMeansError, Result};
 use crate::base::params::{KMeans, NullPolicy, Wanted};
 use crate::input::features::Column;
-use crate::model::{AnyFeatures, AnyModel, FeatureLayout, Fitted, KMeansModel, Model};
+use crate::model::{AnyFeatures, AnyModel, FeatureLayout, KMeansModel};
+#[cfg(feature = "python")]
+use crate::model::{Fitted, Model};
 
 impl KMeans {
     /// The error for a column of `n` lists that are all null, so that their width is unknown.
@@ -28,20 +30,6 @@ impl KMeans {
         self.fit_named(layout, features, weights, wanted)
     }
 
-    /// As [`KMeans::fit_any`], where no column of the model's frame will have one of the names.
-    pub(crate) fn fit_named(
-        &self,
-        layout: FeatureLayout,
-        features: AnyFeatures<'_>,
-        weights: Option<&Column<'_, f64>>,
-        wanted: Wanted,
-    ) -> Result<(KMeansModel, KeptRows)> {
-        Ok(match features {
-            AnyFeatures::F32(features) => named(self.fit_with(&features, weights, wanted)?, layout, AnyModel::F32),
-            AnyFeatures::F64(features) => named(self.fit_with(&features, weights, wanted)?, layout, AnyModel::F64),
-        })
-    }
-
     /// The models of [`KMeans::fit_each`].
     #[cfg(feature = "python")]
     pub(crate) fn fit_each_any(
@@ -51,23 +39,42 @@ impl KMeans {
         features: AnyFeatures<'_>,
         weights: Option<&Column<'_, f64>>,
     ) -> Result<Vec<Result<KMeansModel>>> {
-        fn models<T>(
+        fn named<T>(
             fits: Vec<Result<Fitted<T>>>,
             layout: &FeatureLayout,
             any: fn(Model<T>) -> AnyModel,
         ) -> Vec<Result<KMeansModel>> {
-            fits.into_iter().map(|fit| Ok(named(fit?, layout.copy()?, any).0)).collect()
+            let model = |fit: Fitted<T>| {
+                let ((model, ran), _) = fit.into_model_and_rows();
+                Ok(KMeansModel::of_fit(layout.copy()?, any(model), ran))
+            };
+            fits.into_iter().map(|fit| fit.and_then(model)).collect()
         }
         layout.check()?;
         Ok(match features {
-            AnyFeatures::F32(features) => models(self.fit_each(k, &features, weights)?, layout, AnyModel::F32),
-            AnyFeatures::F64(features) => models(self.fit_each(k, &features, weights)?, layout, AnyModel::F64),
+            AnyFeatures::F32(features) => named(self.fit_each(k, &features, weights)?, layout, AnyModel::F32),
+            AnyFeatures::F64(features) => named(self.fit_each(k, &features, weights)?, layout, AnyModel::F64),
         })
     }
-}
 
-/// The model of a fit with the names of its columns, and what the fit says of the rows.
-fn named<T>(fit: Fitted<T>, layout: FeatureLayout, any: fn(Model<T>) -> AnyModel) -> (KMeansModel, KeptRows) {
-    let ((model, ran), rows) = fit.into_model_and_rows();
-    (KMeansModel::of_fit(layout, any(model), ran), rows)
+    /// As [`KMeans::fit_any`], where no column of the model's frame will have one of the names.
+    pub(crate) fn fit_named(
+        &self,
+        layout: FeatureLayout,
+        features: AnyFeatures<'_>,
+        weights: Option<&Column<'_, f64>>,
+        wanted: Wanted,
+    ) -> Result<(KMeansModel, KeptRows)> {
+        let ((model, ran), rows) = match features {
+            AnyFeatures::F32(features) => {
+                let ((model, ran), rows) = self.fit_with(&features, weights, wanted)?.into_model_and_rows();
+                ((AnyModel::F32(model), ran), rows)
+            }
+            AnyFeatures::F64(features) => {
+                let ((model, ran), rows) = self.fit_with(&features, weights, wanted)?.into_model_and_rows();
+                ((AnyModel::F64(model), ran), rows)
+            }
+        };
+        Ok((KMeansModel::of_fit(layout, model, ran), rows))
+    }
 }

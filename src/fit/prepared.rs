@@ -218,9 +218,13 @@ fn shares(choice: &Choice) -> Vec<Share> {
     }
 }
 
-/// The rows of each share, in order, and which of these parts the share has.
+/// The rows of all shares, and which of these parts each share has.
 #[cfg(feature = "cuda")]
-fn cut<'a, T: Float>(parts: &[Part<'a, T>], shares: &[Share]) -> Result<(Vec<Part<'a, T>>, Vec<Range<usize>>)> {
+type Cut<'a, T> = (Vec<Part<'a, T>>, Vec<Range<usize>>);
+
+/// Cuts rows into shares, in order.
+#[cfg(feature = "cuda")]
+fn cut<'a, T: Float>(parts: &[Part<'a, T>], shares: &[Share]) -> Result<Cut<'a, T>> {
     let (mut all, mut ranges) = (Vec::new(), memory::with_room(shares.len(), SHARES)?);
     // Sorting may have left rows out.
     let there: usize = parts.iter().map(|part| part.features.n_rows()).sum();

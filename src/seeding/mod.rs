@@ -73,7 +73,7 @@ fn from_sample<T: Float>(
 ) -> Result<Vec<T>> {
     let sample = sample::draw(session, params, restart, rows)?;
     // Weights are rounded already, and distances count in the scale of all rows.
-    let facts = table::Facts { distances: statistics.distances, weights: statistics.weights };
-    let table = Table::new(sample.values, statistics.weights.is_some().then_some(sample.weights), statistics, facts)?;
+    let weights = statistics.weights.map(|scale| (sample.weights, scale));
+    let table = Table::new(sample.values, weights, statistics.distances, statistics)?;
     table.with_session(session, params, |session| by_method(session, params, &table.statistics, restart))
 }

@@ -15,7 +15,7 @@
 //! 3. If there are too few candidates for k centroids, steps of k-means++ over all rows find the rest.
 
 use super::plus_plus::{self, First};
-use super::table::{Facts, Table};
+use super::table::Table;
 use crate::backend::{PlusPlus, Sample, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -103,8 +103,7 @@ fn weighted<T: Float>(candidates: Vec<T>, masses: &[u128], all: &Statistics) -> 
     // Some row is nearest to some candidate, so the largest weight is positive.
     let scale = WeightScale::new(weights.iter().copied().fold(0.0, f64::max));
     let largest = diameter(all.metric, &all.highs, &all.lows);
-    let facts = Facts { distances: DistanceScale::new(largest, scale.largest), weights: Some(scale) };
-    Table::new(candidates, Some(weights), all, facts)
+    Table::new(candidates, Some((weights, scale)), DistanceScale::new(largest, scale.largest), all)
 }
 
 #[cfg(feature = "tests")]

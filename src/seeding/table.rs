@@ -21,15 +21,15 @@ pub struct Table<T> {
     pub statistics: Arc<Statistics>,
 }
 
-/// The scales of the integers of a table.
-pub struct Facts {
-    pub distances: DistanceScale,
-    pub weights: Option<WeightScale>,
-}
-
 impl<T: Float> Table<T> {
-    /// `values`: `(rows, d)`, row-major. `all`: what is known of all rows of the fit.
-    pub fn new(values: Vec<T>, weights: Option<Vec<f64>>, all: &Statistics, facts: Facts) -> Result<Self> {
+    /// `values`: `(rows, d)`, row-major. `distances` and the scale of the weights are for integers of these rows. `all`: what is
+    /// known of all rows of the fit.
+    pub fn new(
+        values: Vec<T>,
+        weights: Option<(Vec<f64>, WeightScale)>,
+        distances: DistanceScale,
+        all: &Statistics,
+    ) -> Result<Self> {
         const WHAT: &str = "the columns' extents";
         let rows = (values.len() / all.lows.len()) as u64;
         let statistics = Statistics {
@@ -39,13 +39,14 @@ impl<T: Float> Table<T> {
             highs: memory::copied(&all.highs, WHAT)?,
             // Seeding adds up no features.
             scales: Vec::new(),
-            distances: facts.distances,
+            distances,
             shifts: DistanceScale::NONE,
             variance: 0.0,
             metric: all.metric,
             ties: None,
-            weights: facts.weights,
+            weights: weights.as_ref().map(|(_, scale)| *scale),
         };
+        let weights = weights.map(|(weights, _)| weights);
         Ok(Self { values, weights, statistics: Arc::new(statistics) })
     }
 
