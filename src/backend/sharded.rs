@@ -12,12 +12,12 @@
 //! ([`InStep`]).
 
 mod seeding;
-mod sessions;
+pub mod sessions;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use self::sessions::{Sessions, ask_sessions, copy_labels};
+pub use self::sessions::Sessions;
 use super::call::{Call, Calls, Reply, append};
 use super::cpu::Method;
 use super::{Advanced, Assigned, Far, Iteration, Move, PlusPlus, Scales, Session, Stop};

@@ -10,8 +10,7 @@
 use std::ops::Range;
 
 use super::link::Link;
-use super::message::{Call, Reply, refused};
-use super::passes::taken;
+use super::message::{Call, Reply, refused, taken};
 use crate::base::error::Result;
 use crate::base::float::{Float, key, of_key};
 use crate::base::memory;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Executor;
 use super::link::Link;
-use super::message::{Call, Facts, Start};
-use super::passes::{RemotePasses, taken};
+use super::message::{Call, Facts, Start, taken};
+use super::passes::RemotePasses;
 use super::shards::Parts;
 use crate::backend::select::Choice;
 use crate::backend::{Session, Sharded};

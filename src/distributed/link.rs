@@ -14,9 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Executor;
 use super::journal::Journal;
-use super::message::{Answer, Asked, Call, Facts, Head, Message, Reply, Start, refused};
-use crate::backend::call;
-use crate::backend::call::Calls;
+use super::message::{Answer, Asked, Call, Facts, Head, Message, Reply, Start, refused, taken};
+use crate::backend::call::{self, Calls};
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt;
 use crate::base::memory;
@@ -82,11 +81,7 @@ impl<'e> Link<'e> {
     }
 
     fn facts_of(&self, start: &Start) -> Result<Vec<Facts>> {
-        let facts = |reply| match reply {
-            Reply::Facts(facts) => Some(facts),
-            _ => None,
-        };
-        self.ask_all(Call::Start(start.clone()), facts)
+        self.ask_all(Call::Start(start.clone()), taken!(Facts))
     }
 
     fn asking(&self) -> MutexGuard<'_, Asking<'e>> {

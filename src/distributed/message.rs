@@ -228,14 +228,22 @@ pub enum Reply {
     ValueDigits(Vec<(u32, u128, u64)>),
     /// The values of rows, and their `w^`.
     ValueRows((Vec<f64>, Vec<f64>)),
-    /// The kept rows, and those of positive weight.
-    Began {
-        rows: u64,
-        positive: u64,
-    },
+    /// The number of kept rows, and of those with a positive weight.
+    Began([u64; 2]),
     /// A reply with the values of its rows.
     Session(Box<call::Reply>, Vec<f64>),
 }
+
+/// Takes the value of one kind of reply.
+macro_rules! taken {
+    ($kind:ident) => {
+        |reply| match reply {
+            $crate::distributed::message::Reply::$kind(value) => Some(value),
+            _ => None,
+        }
+    };
+}
+pub(super) use taken;
 
 #[cfg(feature = "tests")]
 mod tests {

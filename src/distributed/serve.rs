@@ -222,7 +222,7 @@ fn answer_session<T: Float>(
     weights: Option<WeightScale>,
     [k, threads]: [usize; 2],
 ) {
-    feed.reply(Ok(Reply::Began { rows: session.rows(), positive: session.positive_rows() }));
+    feed.reply(Ok(Reply::Began([session.rows(), session.positive_rows()])));
     let mut state = State { d: part.features.n_features(), k, draws: false, taken: false, assigned: false };
     while let Some(call) = feed.next_call() {
         if matches!(call, Call::Start(_) | Call::Begin { .. }) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::by_values;
 use super::fit::not_sorted;
 use super::link::{Link, PARTS};
-use super::message::{self, converted, refused};
+use super::message::{self, converted, refused, taken};
 use crate::backend::call::{Call, Calls, Reply};
 use crate::backend::sharded::{Shards, Take};
 use crate::base::error::Result;
@@ -36,15 +36,11 @@ impl<'l, 'e> Parts<'l, 'e> {
     /// Parts with a session for the clusters of these parameters.
     pub fn new(link: &'l Link<'e>, statistics: &Arc<Statistics>, params: &Params) -> Result<Self> {
         let k = params.k;
-        let began = |reply| match reply {
-            message::Reply::Began { rows, positive } => Some([rows, positive]),
-            _ => None,
-        };
         let starting = match &params.seeding.init {
             Init::Given(centroids) => memory::copied(centroids, PARTS)?,
             _ => Vec::new(),
         };
-        let rows = link.ask_all(message::Call::Begin { statistics: (**statistics).clone(), k, starting }, began)?;
+        let rows = link.ask_all(message::Call::Begin { statistics: (**statistics).clone(), k, starting }, taken!(Began))?;
         let all = rows.iter().fold([0, 0], |all, own| [all[0] + own[0], all[1] + own[1]]);
         if all != [statistics.n, statistics.n_positive] {
             return Err(refused("other rows than before".into()));

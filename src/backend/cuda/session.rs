@@ -272,10 +272,7 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     }
 
     fn relocate(&mut self, moves: &[Move]) -> Result<()> {
-        self.step.write_labels(&self.state)?;
-        self.forget();
-        self.move_rows(moves)?;
-        self.update.fold(&self.state)
+        advance::relocate(&mut [self], moves)
     }
 
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
