@@ -1,4 +1,4 @@
-//! A session: what the loop calls, which is assign, the sums, empty clusters, inertia and labels.
+//! A session: what the loop calls (assign, sums, empty clusters, inertia, labels), beside what seeding calls (`seeder.rs`).
 
 use super::Seeder;
 use super::cpu::Method;

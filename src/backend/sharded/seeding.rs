@@ -81,7 +81,9 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
         let calls = memory::collected(own.into_iter().map(|own| (!own.is_empty()).then(|| call(own))), SHARDS)?;
         let (Reply { rows, mut weights, .. }, values) = self.ask(Reply::default(), Calls::Each(calls), &[])?;
         // Only picks tell the weights.
-        weights.resize(rows.len(), 1.0);
+        if weights.is_empty() {
+            weights = memory::filled(rows.len(), 1.0, ROWS)?;
+        }
         let places = memory::collected(places.into_iter().map(|(shard, place)| firsts[shard] + place), ROWS)?;
         Picked { rows, values, weights }.in_order(&places)
     }
