@@ -11,7 +11,7 @@ use std::time::Instant;
 use crate::data::blobs;
 use crate::{Arguments, median};
 use polars_kmeans::InstructionSet;
-use polars_kmeans::backend::Iterate;
+use polars_kmeans::backend::Session;
 use polars_kmeans::backend::cpu::CpuSession;
 use polars_kmeans::input::tile::Part;
 use polars_kmeans::statistics::gather;

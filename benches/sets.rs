@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use polars_kmeans::backend::cpu::{CpuSession, UseGroups, UseIntDot};
-use polars_kmeans::backend::{Iterate, Joined, Stop};
+use polars_kmeans::backend::{Session, Sessions, Sharded, Stop};
 use polars_kmeans::base::progress::Watch;
 use polars_kmeans::input::tile::Part;
 use polars_kmeans::statistics::gather;
@@ -63,7 +63,7 @@ fn run(
     let statistics = Arc::new(gather(&mut parts, &estimator.validate(d).expect("valid")).expect("finite"));
     let session = CpuSession::new(parts.remove(0), &statistics, start.len() / d, threads, set).expect("memory for it");
     let session = session.with_groups(groups).with_int_dot(int_dot);
-    let mut session = Joined::new(vec![Box::new(session)], &statistics, threads).expect("one session");
+    let mut session = Sharded::new(Sessions::new(vec![Box::new(session)]), &statistics, threads).expect("one session");
     let mut centroids: Vec<f32> = start.iter().map(|c| *c as f32).collect();
     let time = Instant::now();
     let stop = Stop { changed: 0.0, shift: 0.0 };

@@ -42,7 +42,7 @@ pub(crate) use self::prepared::{Origin, PreparedRows};
 use crate::backend::answers::Distances;
 use crate::backend::cpu::Method;
 use crate::backend::update;
-use crate::backend::{Advanced, Assigned, Iterate, Iteration, Scales, Session, Stop};
+use crate::backend::{Advanced, Assigned, Iteration, Scales, Session, Stop};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::interrupt::{self, Scope};
@@ -286,7 +286,7 @@ fn best_of_restarts<'a, T: Float>(
 }
 
 /// The run of centroids that stay as they are, without a history, and its only assign.
-fn labelled<T: Float>(session: &mut dyn Iterate<T>, centroids: Vec<T>, statistics: &Statistics) -> Result<(Run<T>, Assigned)> {
+fn labelled<T: Float>(session: &mut dyn Session<T>, centroids: Vec<T>, statistics: &Statistics) -> Result<(Run<T>, Assigned)> {
     session.reset()?;
     let mut assigned = session.assign(&centroids, true)?;
     let totals = assigned.inertia.take().map_or_else(|| session.inertia(Scales::Same(statistics.distances)), Ok)?;
@@ -297,7 +297,7 @@ fn labelled<T: Float>(session: &mut dyn Iterate<T>, centroids: Vec<T>, statistic
 
 /// The run of rows that are their own centroids: one iteration, in which nothing moves.
 fn settled<T: Float>(
-    session: &mut dyn Iterate<T>,
+    session: &mut dyn Session<T>,
     centroids: Vec<T>,
     params: &Params,
     statistics: &Statistics,
@@ -315,7 +315,7 @@ fn settled<T: Float>(
 
 /// Lloyd's loop from given centroids (`(k, d)`, row-major).
 fn lloyd<T: Float>(
-    session: &mut dyn Iterate<T>,
+    session: &mut dyn Session<T>,
     mut centroids: Vec<T>,
     params: &Params,
     statistics: &Statistics,
@@ -386,7 +386,7 @@ fn record(history: &mut Vec<HistoryRow>, done: &Iteration, inertia: Option<f64>,
 
 /// The inertia of each cluster under the session's labels, from its total in the base scale.
 fn precise_inertia<T: Float>(
-    session: &mut dyn Iterate<T>,
+    session: &mut dyn Session<T>,
     totals: Vec<u128>,
     statistics: &Statistics,
 ) -> Result<Vec<DistanceSum>> {

@@ -176,6 +176,7 @@ impl Labels {
 
 /// The Euclidean distances of rows to the nearest and to the second nearest centroid.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct Distances {
     pub nearest: Vec<f64>,
     /// `None` if there is one cluster.

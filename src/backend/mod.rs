@@ -1,31 +1,30 @@
 //! Backends: a backend holds the rows of a fit and runs the passes over them.
 //!
-//! A [`Session`] holds the rows, labels and running sums of one fit. Its calls are in traits, one for each caller: seeding calls
-//! [`Draws`], the loop calls [`Iterate`], and both call [`KeptRows`]. The traits are coarse: each call is one pass over the data
-//! (or concerns a few rows). It returns only scalars, centroids and integer sums.
+//! A [`Session`] holds the rows, labels and running sums of one fit. Its calls are in two traits: seeding calls [`Seeder`], and the
+//! loop calls [`Session`]. The traits are coarse: each call is one pass over the data (or concerns a few rows). It returns only
+//! scalars, centroids and integer sums. So the calls can be values too (`call.rs`), and [`Sharded`] makes one session of several.
 
 pub mod answers;
+pub(crate) mod call;
 pub(crate) mod centre;
 pub mod chunking;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-mod draws;
-mod iterate;
-mod joined;
+mod seeder;
 pub mod select;
 mod session;
+pub(crate) mod sharded;
 mod sweep;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod timed;
 pub(crate) mod update;
 
-pub(crate) use draws::trials;
-pub use draws::{DrawBy, Draws, Picked, PlusPlus, Sample, Sampled};
-pub use iterate::{Advanced, Assigned, Far, Iterate, Iteration, KeptRows, Move, Scales, Stop, WorkCounts};
-pub use joined::Joined;
-pub use session::Session;
+pub(crate) use seeder::trials;
+pub use seeder::{DrawBy, Picked, PlusPlus, Sample, Sampled, Seeder};
+pub use session::{Advanced, Assigned, Far, Iteration, Move, Scales, Session, Stop, WorkCounts};
+pub use sharded::{Sessions, Sharded};
 
 use self::select::Devices;
 

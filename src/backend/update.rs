@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::backend::{Iterate, Move};
+use crate::backend::{Move, Session};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -37,7 +37,7 @@ pub struct Scratch<T> {
 /// Replaces `centroids` by the means of their rows. `threads`: the most threads, or 0 for those of the pool. `scratch`: of an
 /// update of as many clusters, or empty.
 pub fn update<T: Float>(
-    session: &mut dyn Iterate<T>,
+    session: &mut dyn Session<T>,
     centroids: &mut [T],
     statistics: &Statistics,
     threads: usize,
@@ -127,7 +127,7 @@ fn quotients<R: Float>(cluster_sums: &ClusterSums, j: usize, statistics: &Statis
 /// Gives one row to every empty cluster, in index order. The row is the one farthest from the centroid that gave it its label,
 /// among the rows whose cluster keeps at least one other row. A row whose squared distance is at most `same` counts as equal to
 /// its centroid. Returns whether there was an empty cluster. `ties` becomes true if rows are equally far.
-fn relocate_into_empty<T: Float>(session: &mut dyn Iterate<T>, same: f64, ties: Option<&AtomicBool>) -> Result<bool> {
+fn relocate_into_empty<T: Float>(session: &mut dyn Session<T>, same: f64, ties: Option<&AtomicBool>) -> Result<bool> {
     if session.cluster_sums()?.rows.iter().all(|rows| *rows > 0) {
         return Ok(false);
     }

@@ -10,8 +10,7 @@
 use std::ops::Range;
 
 use super::link::Link;
-use super::message::{Call, Reply, SomeRows, refused};
-use super::passes::taken;
+use super::message::{Call, Reply, refused, taken};
 use crate::base::error::Result;
 use crate::base::float::{Float, key, of_key};
 use crate::base::memory;
@@ -148,12 +147,12 @@ pub fn rows<T: Float>(
     weights: Option<WeightScale>,
     threads: usize,
 ) -> Result<Reply> {
-    let mut all = SomeRows { rows: Vec::new(), values: Vec::new(), weights: Vec::new() };
+    let mut all = (Vec::new(), Vec::new());
     for (values, weights) in for_each_tile(std::slice::from_ref(part), threads, &Find { beginning, weights })? {
-        memory::extend(&mut all.values, &values, COUNTS)?;
-        memory::extend(&mut all.weights, &weights, COUNTS)?;
+        memory::extend(&mut all.0, &values, COUNTS)?;
+        memory::extend(&mut all.1, &weights, COUNTS)?;
     }
-    Ok(Reply::Rows(all))
+    Ok(Reply::ValueRows(all))
 }
 
 /// The first row in the order of the values whose running total of weights exceeds `target`, which is below the total.
@@ -189,10 +188,10 @@ pub fn draw<T: Float>(link: &Link<'_>, statistics: &Statistics, mut target: u128
 /// As [`draw`], among the rows with a beginning.
 fn among<T: Float>(link: &Link<'_>, statistics: &Statistics, beginning: &Beginning, mut target: u128) -> Result<Vec<T>> {
     let d = statistics.lows.len();
-    let found = link.ask_all(Call::ValueRows(beginning.clone()), taken!(Rows))?;
+    let found = link.ask_all(Call::ValueRows(beginning.clone()), taken!(ValueRows))?;
     let mut all: Vec<(&[f64], f64)> = Vec::new();
-    for rows in &found {
-        all.extend(rows.values.chunks_exact(d).zip(rows.weights.iter().copied()));
+    for (values, weights) in &found {
+        all.extend(values.chunks_exact(d).zip(weights.iter().copied()));
     }
     all.sort_by(|a, b| a.0.iter().map(|x| key(*x)).cmp(b.0.iter().map(|x| key(*x))));
     for (values, weight) in all {

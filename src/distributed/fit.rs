@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Executor;
 use super::link::Link;
-use super::message::{Call, Facts, Start};
-use super::passes::{RemotePasses, taken};
-use super::session::Remote;
-use crate::backend::Session;
+use super::message::{Call, Facts, Start, taken};
+use super::passes::RemotePasses;
+use super::shards::Parts;
 use crate::backend::select::Choice;
+use crate::backend::{Session, Sharded};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::interrupt::Scope;
@@ -66,7 +66,7 @@ pub fn fit(estimator: &KMeans, executor: &mut dyn Executor, wanted: Wanted) -> R
     let candidates = estimator.seeding.candidates(estimator.k);
     let start = Start {
         factors: None,
-        cosine: false,
+        metric: Metric::Euclidean,
         device: estimator.execution.device.to_string(),
         clusters: estimator.k,
         candidates: (candidates.of_round, candidates.rounds),
@@ -84,7 +84,8 @@ pub fn fit(estimator: &KMeans, executor: &mut dyn Executor, wanted: Wanted) -> R
 /// # Errors
 /// Errors of the executor, and [`KMeansError::Part`] if parts do not fit together.
 pub fn facts(executor: &mut dyn Executor) -> Result<Vec<Facts>> {
-    let start = Start { factors: None, cosine: false, device: "cpu".into(), clusters: 1, candidates: (0, 0), threads: 0 };
+    let start =
+        Start { factors: None, metric: Metric::Euclidean, device: "cpu".into(), clusters: 1, candidates: (0, 0), threads: 0 };
     Ok(Link::new(executor, &start)?.facts)
 }
 
@@ -104,8 +105,7 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wan
     };
     let params = Params { seeding: seeding.as_ref().unwrap_or(params.seeding), ..params };
     if row_transform.is_some() {
-        let cosine = params.space.metric == Metric::Cosine;
-        link.restart(&Start { factors, cosine, ..start }, row_transform)?;
+        link.restart(&Start { factors, metric: params.space.metric, ..start }, row_transform)?;
     }
     let by_values = params.rows.row_order == RowOrder::Values;
     let ties = by_values.then(|| Arc::new(AtomicBool::new(false)));
@@ -135,7 +135,8 @@ impl<T: Float> PreparedRows<T> for PreparedParts<'_, '_> {
     }
 
     fn session(&self, params: &Params<'_>) -> Result<Box<dyn Session<T> + '_>> {
-        Ok(Box::new(Remote::new(self.link, &self.statistics, params)?))
+        let parts = Parts::new(self.link, &self.statistics, params)?;
+        Ok(Box::new(Sharded::new(parts, &self.statistics, params.execution.threads)?))
     }
 
     fn origin(&self, params: &Params<'_>) -> Result<Origin> {

@@ -1,94 +1,81 @@
 //! What brings a part that has lost its state back to it.
 
-use super::message::{Call, Start};
+use super::message::Call;
 use crate::backend::Move;
-use crate::exact::distances::DistanceScale;
+use crate::backend::call::Call::{Assign, EndDraws, Relocate, Reset, StartDraws, TakeSeeds};
 
 /// The state of the parts: the calls that made it, without those that later ones have undone. All parts do the same, but for rows
 /// that move to empty clusters.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Journal {
-    parts: usize,
-    start: Option<Start>,
-    placed: bool,
-    skips: bool,
-    weights: Option<Call>,
-    begin: Option<Call>,
-    /// The centroids that seeding has taken so far, and the scale of their distances. An empty list: only weights count.
-    seeds: Option<(Vec<f64>, Option<DistanceScale>)>,
-    labels: Labels,
-}
-
-/// What made the labels.
-#[derive(Debug, Default)]
-enum Labels {
-    #[default]
-    None,
-    Reset,
-    /// The centroids of the last assign, and the rows of each part that moved after it.
-    Assigned(Vec<f64>, Vec<Vec<Move>>),
+    calls: Vec<Call>,
+    /// The rows of each part that have moved since the last assign.
+    moves: Vec<Vec<Move>>,
 }
 
 impl Journal {
     pub fn new(parts: usize) -> Self {
-        Self { parts, ..Self::default() }
+        Self { calls: Vec::new(), moves: vec![Vec::new(); parts] }
     }
 
     /// Notes rows of a part that have moved.
     pub fn moved(&mut self, part: usize, more: &[Move]) {
-        if let Labels::Assigned(_, moves) = &mut self.labels {
-            moves[part].extend_from_slice(more);
-        }
+        self.moves[part].extend_from_slice(more);
     }
 
     /// Notes a call that all parts have done.
     pub fn note(&mut self, call: &Call) {
+        let has = |same: fn(&Call) -> bool| self.calls.iter().any(same);
         match call {
-            Call::Start(start) => *self = Self { start: Some(start.clone()), ..Self::new(self.parts) },
-            Call::Survey | Call::Place => self.placed = true,
-            Call::SkipBad => self.skips = true,
-            Call::RoundWeights(_) => self.weights = Some(call.clone()),
-            Call::Begin { .. } => (self.begin, self.seeds, self.labels) = (Some(call.clone()), None, Labels::None),
-            // Seeding may keep numbers of its own where the labels are, and the loop begins without labels.
-            Call::StartDraws => (self.seeds, self.labels) = (Some((Vec::new(), None)), Labels::None),
-            Call::TakeSeeds { centroids, scale } => {
-                if let Some((taken, last)) = &mut self.seeds {
+            // It is there already. What came after it stays after it.
+            Call::Survey | Call::Place if has(|call| matches!(call, Call::Place)) => return,
+            Call::SkipBad if has(|call| matches!(call, Call::SkipBad)) => return,
+            // The centroids that seeding has taken so far, in the last scale.
+            Call::Session(TakeSeeds(scale), centroids) => {
+                if let Some(Call::Session(TakeSeeds(last), taken)) = self.calls.last_mut() {
                     taken.extend_from_slice(centroids);
-                    *last = Some(*scale);
+                    *last = *scale;
+                    return;
                 }
             }
-            Call::EndDraws => self.seeds = None,
-            Call::Reset => self.labels = Labels::Reset,
-            Call::Assign { centroids, .. } => {
-                self.labels = Labels::Assigned(centroids.clone(), vec![Vec::new(); self.parts]);
+            _ => {}
+        }
+        self.calls.retain(|before| !undoes(call, before));
+        match call {
+            Call::Survey => self.calls.push(Call::Place),
+            Call::Session(Assign { .. }, centroids) => {
+                self.moves.iter_mut().for_each(Vec::clear);
+                self.calls.push(Call::Session(Assign { want_inertia: false }, centroids.clone()));
             }
+            Call::Session(EndDraws, _) => {}
+            call if call.changes_state() => self.calls.push(call.clone()),
             _ => {}
         }
     }
 
     /// The calls that make the state of a part from nothing.
     pub fn replay(&self, part: usize) -> Vec<Call> {
-        let mut calls = Vec::new();
-        calls.extend(self.start.clone().map(Call::Start));
-        calls.extend(self.placed.then_some(Call::Place));
-        calls.extend(self.skips.then_some(Call::SkipBad));
-        calls.extend(self.weights.clone());
-        calls.extend(self.begin.clone());
-        if let Some((centroids, scale)) = &self.seeds {
-            calls.push(Call::StartDraws);
-            calls.extend(scale.map(|scale| Call::TakeSeeds { centroids: centroids.clone(), scale }));
-        }
-        match &self.labels {
-            Labels::None => {}
-            Labels::Reset => calls.push(Call::Reset),
-            Labels::Assigned(centroids, moves) => {
-                calls.push(Call::Reset);
-                calls.push(Call::Assign { centroids: centroids.clone(), want_inertia: false });
-                if !moves[part].is_empty() {
-                    calls.push(Call::Relocate(moves[part].clone()));
-                }
-            }
+        let mut calls = self.calls.clone();
+        if let Some(Call::Session(Assign { .. }, _)) = calls.last()
+            && !self.moves[part].is_empty()
+        {
+            calls.push(Call::Session(Relocate(self.moves[part].clone()), Vec::new()));
         }
         calls
+    }
+}
+
+/// Whether nothing is left of a call after a later one.
+fn undoes(call: &Call, before: &Call) -> bool {
+    match call {
+        Call::Start(_) => true,
+        Call::RoundWeights(_) => matches!(before, Call::RoundWeights(_)),
+        Call::Begin { .. } => matches!(before, Call::Begin { .. } | Call::Session(..)),
+        // Seeding may keep numbers of its own where the labels are, and the loop begins without labels.
+        Call::Session(StartDraws, _) => matches!(before, Call::Session(..)),
+        Call::Session(EndDraws, _) => matches!(before, Call::Session(StartDraws | TakeSeeds(_), _)),
+        Call::Session(Reset, _) => matches!(before, Call::Session(Reset | Assign { .. }, _)),
+        Call::Session(Assign { .. }, _) => matches!(before, Call::Session(Assign { .. }, _)),
+        _ => false,
     }
 }

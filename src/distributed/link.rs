@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Executor;
 use super::journal::Journal;
-use super::message::{Answer, Asked, Call, Facts, Head, Message, Reply, Start, refused};
+use super::message::{Answer, Asked, Call, Facts, Head, Message, Reply, Start, refused, taken};
+use crate::backend::call::{self, Calls};
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt;
 use crate::base::memory;
@@ -80,15 +81,7 @@ impl<'e> Link<'e> {
     }
 
     fn facts_of(&self, start: &Start) -> Result<Vec<Facts>> {
-        let facts = |reply| match reply {
-            Reply::Facts(facts) => Some(facts),
-            _ => None,
-        };
-        self.ask_all(Call::Start(start.clone()), facts)
-    }
-
-    pub fn parts(&self) -> usize {
-        self.asking().parts
+        self.ask_all(Call::Start(start.clone()), taken!(Facts))
     }
 
     fn asking(&self) -> MutexGuard<'_, Asking<'e>> {
@@ -102,54 +95,44 @@ impl<'e> Link<'e> {
 
     /// Asks all parts the same. `take` finds what is wanted in a reply.
     pub fn ask_all<R>(&self, call: Call, take: impl Fn(Reply) -> Option<R>) -> Result<Vec<R>> {
-        let calls = memory::filled(self.parts(), Some(Arc::new(call)), PARTS)?;
-        self.ask(calls, take)?.into_iter().map(|reply| reply.ok_or_else(other_reply)).collect()
-    }
-
-    /// Asks one part.
-    pub fn ask_one<R>(&self, part: usize, call: Call, take: impl Fn(Reply) -> Option<R>) -> Result<R> {
-        let mut calls = memory::filled(self.parts(), None, PARTS)?;
-        calls[part] = Some(Arc::new(call));
-        self.ask(calls, take)?.swap_remove(part).ok_or_else(other_reply)
+        memory::collected(self.ask(&Calls::All(call), take)?.into_iter().flatten(), PARTS)
     }
 
     /// Asks some of the parts. There is a reply for each call.
-    pub fn ask<R>(&self, calls: Vec<Option<Arc<Call>>>, take: impl Fn(Reply) -> Option<R>) -> Result<Vec<Option<R>>> {
+    pub fn ask<R>(&self, calls: &Calls<Call>, take: impl Fn(Reply) -> Option<R>) -> Result<Vec<Option<R>>> {
         interrupt::check()?;
-        let asked: Vec<bool> = calls.iter().map(Option::is_some).collect();
         let replies = self.asking().ask(calls, &self.facts)?;
-        let reply = |(asked, reply): (bool, Option<Reply>)| match reply.and_then(&take) {
-            None if asked => Err(other_reply()),
-            found => Ok(found.filter(|_| asked)),
+        let reply = |(part, reply): (usize, Option<Reply>)| match calls.of(part) {
+            Some(_) => reply.and_then(&take).map(Some).ok_or_else(other_reply),
+            None => Ok(None),
         };
-        memory::try_collected(asked.into_iter().zip(replies).map(reply), PARTS)
+        memory::try_collected(replies.into_iter().enumerate().map(reply), PARTS)
     }
 }
 
 impl Asking<'_> {
     /// The last reply of each part that was asked.
-    fn ask(&mut self, calls: Vec<Option<Arc<Call>>>, facts: &[Facts]) -> Result<Vec<Option<Reply>>> {
+    fn ask(&mut self, calls: &Calls<Call>, facts: &[Facts]) -> Result<Vec<Option<Reply>>> {
         let before = self.state;
         let first = std::mem::take(&mut self.waiting);
-        let changes = calls.iter().flatten().map(|call| &**call).chain(&first).any(Call::changes_state);
+        let own = (0..self.parts).filter_map(|part| calls.of(part));
+        let changes = own.chain(&first).any(Call::changes_state);
         let after = before + u64::from(changes);
         let head = Head { fit: self.fit, before, after };
-        let same = |one: &Option<Arc<Call>>, other: &Option<Arc<Call>>| match (one, other) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            _ => one.is_none() && other.is_none(),
-        };
         // Parts that are asked the same share the bytes.
-        let mut requests: Vec<(usize, Arc<[u8]>)> = memory::with_room(calls.len(), PARTS)?;
-        for (part, own) in calls.iter().enumerate() {
+        let shared = match calls {
+            Calls::All(call) => Some(encode(head, in_order(&first, Some(call)))?),
+            Calls::Each(_) => None,
+        };
+        let mut requests: Vec<(usize, Arc<[u8]>)> = memory::with_room(self.parts, PARTS)?;
+        for part in 0..self.parts {
+            let own = calls.of(part);
             // All parts go to the next state.
-            if own.is_none() && !changes {
-                continue;
+            if own.is_some() || changes {
+                requests.push((part, shared.clone().map_or_else(|| encode(head, in_order(&first, own)), Ok)?));
             }
-            let shared = requests.last().filter(|(last, _)| same(&calls[*last], own)).map(|(_, bytes)| bytes.clone());
-            let bytes = shared.map_or_else(|| encode(head, in_order(&first, own)), Ok)?;
-            requests.push((part, bytes));
         }
-        let mut replies: Vec<Option<Reply>> = calls.iter().map(|_| None).collect();
+        let mut replies: Vec<Option<Reply>> = (0..self.parts).map(|_| None).collect();
         for round in 0.. {
             let answers = self.executor.ask(&requests)?;
             if answers.len() != requests.len() {
@@ -161,7 +144,7 @@ impl Asking<'_> {
                 let part = *part;
                 match Answer::decode(&answer)? {
                     Answer::Replies(mut all) => {
-                        let expected = first.len() + usize::from(calls[part].is_some());
+                        let expected = first.len() + usize::from(calls.of(part).is_some());
                         if let Some(Reply::Facts(now)) = all.iter().find(|reply| matches!(reply, Reply::Facts(_)))
                             && facts.get(part).is_some_and(|facts| facts != now)
                         {
@@ -175,7 +158,7 @@ impl Asking<'_> {
                     Answer::Failed(error) => return Err(error),
                     Answer::Lost if round < MOST_LOSSES => {
                         let replay = self.journal.replay(part);
-                        let calls = replay.iter().chain(in_order(&first, &calls[part])).collect();
+                        let calls = replay.iter().chain(in_order(&first, calls.of(part))).collect();
                         again.push((part, encode(Head { before: 0, ..head }, calls)?));
                     }
                     Answer::Lost => {
@@ -190,9 +173,9 @@ impl Asking<'_> {
             requests = again;
         }
         first.iter().for_each(|call| self.journal.note(call));
-        for (part, call) in calls.iter().enumerate() {
-            match call.as_deref() {
-                Some(Call::Relocate(moves)) => self.journal.moved(part, moves),
+        for part in 0..self.parts {
+            match calls.of(part) {
+                Some(Call::Session(call::Call::Relocate(moves), _)) => self.journal.moved(part, moves),
                 // What changes states is asked of all parts.
                 Some(call) if part == 0 => self.journal.note(call),
                 _ => {}
@@ -204,8 +187,8 @@ impl Asking<'_> {
 }
 
 /// The calls for all parts, and then that for one.
-fn in_order<'c>(first: &'c [Call], own: &'c Option<Arc<Call>>) -> Vec<&'c Call> {
-    first.iter().chain(own.iter().map(|call| &**call)).collect()
+fn in_order<'c>(first: &'c [Call], own: Option<&'c Call>) -> Vec<&'c Call> {
+    first.iter().chain(own).collect()
 }
 
 fn encode(head: Head, calls: Vec<&Call>) -> Result<Arc<[u8]>> {

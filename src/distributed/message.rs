@@ -10,13 +10,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::by_values::Beginning;
-use crate::backend::{DrawBy, Far, Move, Sample, WorkCounts};
+use crate::backend::call;
 use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::Names;
 use crate::base::params::Metric;
-use crate::exact::distances::DistanceScale;
-use crate::exact::fixed::ColumnScale;
 use crate::input::tile::WeightScale;
 use crate::statistics::Statistics;
 use crate::statistics::given::BadCounts;
@@ -69,8 +68,13 @@ pub fn refused(got: String) -> KMeansError {
     KMeansError::Part { reason: format!("expected a message of version {VERSION}, got {got}") }
 }
 
+/// Values in the type that travels, or in that of the features, which had them before they travelled.
+pub fn converted<T: Float, U: Float>(values: &[T]) -> Result<Vec<U>> {
+    memory::collected(values.iter().map(|value| U::from_f64(value.to_f64())), "the rows drawn")
+}
+
 /// What a part is asked for: calls in this order.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Request {
     pub head: Head,
     pub calls: Vec<Call>,
@@ -123,7 +127,7 @@ impl Message for Answer {
 pub struct Start {
     /// One factor for each feature, if values are scaled.
     pub factors: Option<Vec<f64>>,
-    pub cosine: bool,
+    pub metric: Metric,
     /// The word of the device.
     pub device: String,
     /// For the choice of the device: the clusters, and the candidates of k-means|| (in a round, and rounds).
@@ -132,55 +136,8 @@ pub struct Start {
     pub threads: usize,
 }
 
-/// What is known about all rows of the fit.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Known {
-    n: u64,
-    n_positive: u64,
-    lows: Vec<f64>,
-    highs: Vec<f64>,
-    scales: Vec<ColumnScale>,
-    distances: DistanceScale,
-    shifts: DistanceScale,
-    variance: f64,
-    weights: Option<WeightScale>,
-    cosine: bool,
-}
-
-impl From<&Statistics> for Known {
-    fn from(all: &Statistics) -> Self {
-        Self {
-            n: all.n,
-            n_positive: all.n_positive,
-            lows: all.lows.clone(),
-            highs: all.highs.clone(),
-            scales: all.scales.clone(),
-            distances: all.distances,
-            shifts: all.shifts,
-            variance: all.variance,
-            weights: all.weights,
-            cosine: all.metric == Metric::Cosine,
-        }
-    }
-}
-
-impl From<Known> for Statistics {
-    fn from(known: Known) -> Self {
-        let Known { n, n_positive, lows, highs, scales, distances, shifts, variance, weights, cosine } = known;
-        let metric = if cosine { Metric::Cosine } else { Metric::Euclidean };
-        Self { n, n_positive, lows, highs, scales, distances, shifts, variance, weights, ties: None, metric }
-    }
-}
-
-impl Known {
-    /// Whether this is what is known about rows of `d` features.
-    pub fn fits(&self, d: usize) -> bool {
-        [self.lows.len(), self.highs.len(), self.scales.len()].iter().all(|len| *len == d)
-    }
-}
-
-/// One call of a pass or of a session. Row numbers count the part's kept rows, centroids and other rows are row-major.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// One call of a pass or of a session. Row numbers count the part's kept rows.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Call {
     /// Forgets all that other calls have done.
     Start(Start),
@@ -208,66 +165,31 @@ pub enum Call {
     WeightsBelow(f64),
     /// The bits of the rows that are kept.
     Selection,
-    // A session: `src/backend/draws.rs`, `src/backend/iterate.rs`.
-    /// With the given starting centroids, if there are some.
+    // A session: `src/backend/call.rs`.
+    /// With what is known about all rows of the fit, and the given starting centroids, if there are some.
     Begin {
-        known: Known,
+        statistics: Statistics,
         k: usize,
         starting: Vec<f64>,
     },
-    Row(u64),
+    /// A call with its centroids or candidates.
+    Session(call::Call, Vec<f64>),
     /// For `row_order="values"`: `by_values.rs`.
     ValueDigits(Beginning),
     ValueRows(Beginning),
-    StartDraws,
-    Draw(Vec<u128>),
-    TakeSeeds {
-        centroids: Vec<f64>,
-        scale: DistanceScale,
-    },
-    Gains(Vec<f64>),
-    Pick {
-        by: DrawBy,
-        targets: Vec<u128>,
-    },
-    AllRows,
-    Sample(Sample),
-    Masses(Vec<f64>),
-    EndDraws,
-    Reset,
-    Assign {
-        centroids: Vec<f64>,
-        want_inertia: bool,
-    },
-    Farthest {
-        count: usize,
-        donors: Vec<bool>,
-    },
-    Relocate(Vec<Move>),
-    /// One scale for all clusters, or one for each.
-    Inertia(Vec<DistanceScale>),
-    Labels,
-    Nearest(Vec<f64>),
 }
 
 impl Call {
     /// Whether the part is in another state afterwards.
     pub fn changes_state(&self) -> bool {
-        matches!(
-            self,
-            Self::Start(_)
-                | Self::Survey
-                | Self::Place
-                | Self::SkipBad
-                | Self::RoundWeights(_)
-                | Self::Begin { .. }
-                | Self::StartDraws
-                | Self::TakeSeeds { .. }
-                | Self::EndDraws
-                | Self::Reset
-                | Self::Assign { .. }
-                | Self::Relocate(_)
-        )
+        use call::Call::{Assign, EndDraws, Relocate, Reset, StartDraws, TakeSeeds};
+        match self {
+            Self::Session(call, _) => {
+                matches!(call, StartDraws | TakeSeeds(_) | EndDraws | Reset | Assign { .. } | Relocate(_))
+            }
+            Self::Start(_) | Self::Survey | Self::Place | Self::SkipBad | Self::RoundWeights(_) | Self::Begin { .. } => true,
+            _ => false,
+        }
     }
 }
 
@@ -283,22 +205,6 @@ pub struct Facts {
     pub weighted: bool,
     /// Whether features were computed by expressions, so that columns of their names may hold something else.
     pub computed: bool,
-}
-
-/// The sums of all rows of a part under their labels: absolute, so that a repeated request gives them again.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Sums {
-    pub sums: Vec<i128>,
-    pub mass: Vec<i128>,
-    pub rows: Vec<i64>,
-}
-
-/// Some rows: their numbers, values, and `w^`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SomeRows {
-    pub rows: Vec<u64>,
-    pub values: Vec<f64>,
-    pub weights: Vec<f64>,
 }
 
 /// What a call gives.
@@ -320,51 +226,50 @@ pub enum Reply {
     Selection(Option<Vec<u64>>),
     /// Each digit with the weight and the number of its rows.
     ValueDigits(Vec<(u32, u128, u64)>),
-    /// The kept rows, and those of positive weight.
-    Began {
-        rows: u64,
-        positive: u64,
-    },
-    Total(u128),
-    Totals(Vec<u128>),
-    Rows(SomeRows),
-    Assigned {
-        changed: u64,
-        inertia: Option<Vec<u128>>,
-        work_counts: WorkCounts,
-        sums: Sums,
-    },
-    Sums(Sums),
-    Far(Vec<Far>),
-    Labels(Vec<u32>),
-    Nearest {
-        labels: Vec<u32>,
-        nearest: Vec<f64>,
-        second: Option<Vec<f64>>,
-    },
+    /// The values of rows, and their `w^`.
+    ValueRows((Vec<f64>, Vec<f64>)),
+    /// The number of kept rows, and of those with a positive weight.
+    Began([u64; 2]),
+    /// A reply with the values of its rows.
+    Session(Box<call::Reply>, Vec<f64>),
 }
+
+/// Takes the value of one kind of reply.
+macro_rules! taken {
+    ($kind:ident) => {
+        |reply| match reply {
+            $crate::distributed::message::Reply::$kind(value) => Some(value),
+            _ => None,
+        }
+    };
+}
+pub(super) use taken;
 
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
+    use crate::exact::cluster_sums::ClusterSums;
+    use crate::exact::distances::DistanceScale;
 
     unit_test!(messages_keep_every_bit);
     fn messages_keep_every_bit() {
         let numbers = [0.0, -0.0, 1.0 / 3.0, f64::MIN_POSITIVE / 8.0, f64::MAX, f64::INFINITY, f64::NEG_INFINITY];
         let calls = vec![
-            Call::Gains(numbers.to_vec()),
-            Call::Draw(vec![0, 1, u128::MAX, 1 << 127]),
-            Call::TakeSeeds { centroids: vec![], scale: DistanceScale::new(3.7, 1.5) },
+            Call::Session(call::Call::Gains, numbers.to_vec()),
+            Call::Session(call::Call::Draw(vec![0, 1, u128::MAX, 1 << 127]), vec![]),
+            Call::Session(call::Call::TakeSeeds(DistanceScale::new(3.7, 1.5)), vec![]),
         ];
         let request = Request { head: Head { fit: u64::MAX, before: 1, after: 2 }, calls };
         let asked = Asked { head: request.head, calls: request.calls.iter().collect() };
         assert_eq!(asked.encode().unwrap(), request.encode().unwrap());
         let back = Request::decode(&request.encode().unwrap()).unwrap();
-        assert_eq!(back, request);
-        let [Call::Gains(values), ..] = &back.calls[..] else { panic!("another call") };
+        assert_eq!(format!("{back:?}"), format!("{request:?}"));
+        let [Call::Session(_, values), ..] = &back.calls[..] else { panic!("another call") };
         assert!(values.iter().zip(numbers).all(|(a, b)| a.to_bits() == b.to_bits()));
-        let sums = Sums { sums: vec![i128::MIN, i128::MAX, -1], mass: vec![0], rows: vec![i64::MIN] };
-        let answer = Answer::Replies(vec![Reply::Sums(sums), Reply::Done]);
+        let sums = vec![i128::MIN, i128::MAX, -1];
+        let sums = ClusterSums { d: 3, sums, mass: vec![0], rows: vec![i64::MIN], dirty: vec![true] };
+        let reply = call::Reply { sums: Some(sums), ..call::Reply::default() };
+        let answer = Answer::Replies(vec![Reply::Session(Box::new(reply), vec![]), Reply::Done]);
         assert_eq!(Answer::decode(&answer.encode().unwrap()).unwrap(), answer);
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! driver                                       a part, anywhere
 //! fit: seeding, loop, relocation, restarts     rows, labels, sums
-//!   passes.rs, session.rs                      serve.rs
+//!   passes.rs, shards.rs                       serve.rs
 //!   link.rs  -- requests: bytes -->  Executor  --> part.rs
 //!            <-- answers: bytes ---            <--
 //! ```
@@ -24,7 +24,7 @@ mod part;
 mod passes;
 mod rows;
 mod serve;
-mod session;
+mod shards;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Preparation over parts: every pass asks all parts, and merges what they say.
 
 use super::link::{Link, PARTS};
-use super::message::{Call, Reply};
+use super::message::{Call, Reply, taken};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -21,17 +21,6 @@ pub struct RemotePasses<'l, 'e>(pub &'l Link<'e>);
 
 /// As [`RemotePasses`], as they were given.
 struct RemoteRows<'l, 'e>(&'l Link<'e>);
-
-/// Takes the value of one kind of reply.
-macro_rules! taken {
-    ($kind:ident) => {
-        |reply| match reply {
-            $crate::distributed::message::Reply::$kind(value) => Some(value),
-            _ => None,
-        }
-    };
-}
-pub(super) use taken;
 
 /// Takes a reply without a value.
 pub(super) fn done(reply: Reply) -> Option<()> {

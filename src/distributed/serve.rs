@@ -8,19 +8,18 @@
 use std::sync::Arc;
 
 use super::by_values;
-use super::message::{Call, Facts, Reply, SomeRows, Start, Sums, refused};
+use super::message::{Call, Facts, Reply, Start, converted, refused};
 use super::part::Feed;
+use crate::backend::call;
 use crate::backend::cpu::CpuSession;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
 use crate::backend::select::{self, Choice, Job, Place, Request, Shape};
-use crate::backend::{DrawBy, Picked, Scales, Session};
+use crate::backend::{DrawBy, Session};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
-use crate::base::memory;
 use crate::base::params::{Candidates, Device, Init, KMeans, Metric, Params};
 use crate::base::strategy::Strategy;
-use crate::exact::cluster_sums::ClusterSums;
 use crate::fit::engine::Engine;
 use crate::input::features::{Column, Features};
 use crate::input::tile::{self, Part, WeightScale};
@@ -30,9 +29,6 @@ use crate::statistics::Statistics;
 use crate::statistics::given::{Given, HostRows};
 use crate::statistics::passes::{HostPasses, Passes};
 use crate::statistics::survey::Survey;
-
-/// What errors call the numbers of a message.
-const MESSAGE: &str = "a message of a part";
 
 /// Answers requests with these rows.
 pub fn serve<T: Engine>(
@@ -52,8 +48,7 @@ pub fn serve<T: Engine>(
                     weighted: weights.is_some(),
                     computed,
                 };
-                let metric = if start.cosine { Metric::Cosine } else { Metric::Euclidean };
-                let row_transform = RowTransform::new(start.factors.clone(), metric);
+                let row_transform = RowTransform::new(start.factors.clone(), start.metric);
                 let mut parts = [Part::new(features.transformed_by(row_transform), weights.cloned())];
                 match HostRows(&parts).count().and_then(|_| place(&mut parts, &start)) {
                     Ok(place) => {
@@ -74,7 +69,7 @@ pub fn serve<T: Engine>(
 
 /// Chooses where a part works on its rows.
 fn place<T: Engine>(parts: &mut [Part<'_, T>; 1], start: &Start) -> Result<Choice> {
-    if start.cosine || start.factors.is_some() {
+    if start.metric == Metric::Cosine || start.factors.is_some() {
         // Such rows have more bits.
         parts[0].features = parts[0].features.widened();
     }
@@ -141,13 +136,12 @@ fn answer_sessions<'s, T: Engine>(
     session: impl Fn(&Arc<Statistics>, &Params<'_>) -> Result<Box<dyn Session<T> + 's>>,
 ) {
     while let Some(call) = feed.next_call() {
-        let Call::Begin { known, k, starting } = call else { return feed.give_back(call) };
-        let d = part.features.n_features();
-        if !known.fits(d) {
+        let Call::Begin { statistics, k, starting } = call else { return feed.give_back(call) };
+        let (d, statistics) = (part.features.n_features(), Arc::new(statistics));
+        if [statistics.lows.len(), statistics.highs.len(), statistics.scales.len()] != [d; 3] {
             feed.reply(Err(refused("facts about other columns".into())));
             continue;
         }
-        let statistics = Arc::new(Statistics::from(known));
         let mut estimator = KMeans::new(k);
         if !starting.is_empty() {
             estimator = estimator.init(Init::Given(starting));
@@ -228,18 +222,18 @@ fn answer_session<T: Float>(
     weights: Option<WeightScale>,
     [k, threads]: [usize; 2],
 ) {
-    feed.reply(Ok(Reply::Began { rows: session.rows(), positive: session.positive_rows() }));
+    feed.reply(Ok(Reply::Began([session.rows(), session.positive_rows()])));
     let mut state = State { d: part.features.n_features(), k, draws: false, taken: false, assigned: false };
     while let Some(call) = feed.next_call() {
         if matches!(call, Call::Start(_) | Call::Begin { .. }) {
             return feed.give_back(call);
         }
         let reply = if state.allows(&call, session.rows()) {
-            state.note(&call);
             match &call {
+                Call::Session(call, values) => state.answer(session, call, values),
                 Call::ValueDigits(beginning) => by_values::digits(part, beginning, weights, threads),
                 Call::ValueRows(beginning) => by_values::rows(part, beginning, weights, threads),
-                _ => answer_call(session, call, part),
+                _ => Ok(Reply::Selection(part.selection.words().map(<[u64]>::to_vec))),
             }
         } else {
             Err(out_of_turn(&call))
@@ -260,119 +254,52 @@ struct State {
 impl State {
     /// Whether a session over so many rows can do a call.
     fn allows(&self, call: &Call, rows: u64) -> bool {
-        let whole = |values: &[f64]| values.len().is_multiple_of(self.d);
-        let all = |values: &[f64]| values.len() == self.k * self.d;
+        use call::Call::{
+            AllRows, Assign, Draw, EndDraws, Farthest, Gains, Inertia, Labels, Masses, Nearest, Pick, Relocate, Reset, Row,
+            Sample, StartDraws, TakeSeeds,
+        };
+        let (call, values) = match call {
+            Call::Session(call, values) => (call, values),
+            Call::ValueDigits(beginning) | Call::ValueRows(beginning) => return beginning.fits(self.d),
+            other => return matches!(other, Call::Selection),
+        };
+        let whole = values.len().is_multiple_of(self.d);
         match call {
-            Call::StartDraws | Call::AllRows | Call::EndDraws | Call::Reset | Call::Labels | Call::Selection => true,
-            Call::ValueDigits(beginning) | Call::ValueRows(beginning) => beginning.fits(self.d),
-            Call::Row(row) => *row < rows,
-            Call::Draw(_) => self.draws,
-            Call::TakeSeeds { centroids, .. } => self.draws && whole(centroids),
-            Call::Gains(candidates) => self.taken && whole(candidates),
-            Call::Pick { by: DrawBy::Distance, .. } => self.taken,
-            Call::Pick { .. } => true,
-            Call::Sample(_) => self.taken,
-            Call::Masses(candidates) => !candidates.is_empty() && whole(candidates),
-            Call::Assign { centroids, .. } | Call::Nearest(centroids) => all(centroids),
-            Call::Farthest { donors, .. } => self.assigned && donors.len() == self.k,
-            Call::Relocate(moves) => self.assigned && moves.iter().all(|one| one.row < rows && (one.to as usize) < self.k),
-            Call::Inertia(scales) => self.assigned && (scales.len() == 1 || scales.len() == self.k),
-            _ => false,
+            StartDraws | AllRows | EndDraws | Reset | Labels => true,
+            Row(row) => *row < rows,
+            Draw(_) => self.draws,
+            TakeSeeds(_) => self.draws && whole,
+            Gains => self.taken && whole,
+            Pick { by, .. } => self.taken || *by != DrawBy::Distance,
+            Sample(_) => self.taken,
+            Masses => !values.is_empty() && whole,
+            Assign { .. } | Nearest => values.len() == self.k * self.d,
+            Farthest { donors, .. } => self.assigned && donors.len() == self.k,
+            Relocate(moves) => self.assigned && moves.iter().all(|one| one.row < rows && (one.to as usize) < self.k),
+            Inertia(scales) => self.assigned && (scales.len() == 1 || scales.len() == self.k),
         }
     }
 
-    fn note(&mut self, call: &Call) {
+    /// Answers a call that is allowed.
+    fn answer<T: Float>(&mut self, session: &mut dyn Session<T>, call: &call::Call, values: &[f64]) -> Result<Reply> {
+        use call::Call::{Assign, EndDraws, Reset, StartDraws, TakeSeeds};
         match call {
-            Call::StartDraws => (self.draws, self.taken) = (true, false),
-            Call::TakeSeeds { .. } => self.taken = true,
-            Call::EndDraws => (self.draws, self.taken) = (false, false),
-            Call::Reset => self.assigned = false,
-            Call::Assign { .. } => self.assigned = true,
+            StartDraws | EndDraws => (self.draws, self.taken) = (*call == StartDraws, false),
+            TakeSeeds(_) => self.taken = true,
+            Reset | Assign { .. } => self.assigned = *call != Reset,
             _ => {}
         }
+        let (reply, values) = call::answer(session, call, &converted::<f64, T>(values)?)?;
+        Ok(Reply::Session(Box::new(reply), converted(&values)?))
     }
-}
-
-fn answer_call<T: Float>(session: &mut dyn Session<T>, call: Call, part: &Part<'_, T>) -> Result<Reply> {
-    Ok(match call {
-        Call::Selection => Reply::Selection(part.selection.words().map(<[u64]>::to_vec)),
-        Call::Row(row) => some_rows(vec![row], &session.row(row)?, Vec::new())?,
-        Call::StartDraws => Reply::Total(session.start_draws()?),
-        Call::Draw(targets) => {
-            let (mut rows, mut values) = (Vec::new(), Vec::new());
-            for target in targets {
-                let row = session.draw(target)?;
-                memory::push(&mut rows, row, MESSAGE)?;
-                memory::extend(&mut values, &session.row(row)?, MESSAGE)?;
-            }
-            some_rows(rows, &values, Vec::new())?
-        }
-        Call::TakeSeeds { centroids, scale } => Reply::Total(session.take_seeds(&typed::<T>(&centroids)?, scale)?),
-        Call::Gains(candidates) => Reply::Totals(session.gains(&typed::<T>(&candidates)?)?),
-        Call::Pick { by, targets } => {
-            let Picked { rows, values, weights } = session.pick(by, &targets)?;
-            some_rows(rows, &values, weights)?
-        }
-        Call::AllRows => {
-            let (values, weights) = session.all_rows()?;
-            some_rows(Vec::new(), &values, weights)?
-        }
-        Call::Sample(sample) => {
-            let sampled = session.sample(&sample)?;
-            some_rows(sampled.rows, &sampled.values, Vec::new())?
-        }
-        Call::Masses(candidates) => Reply::Totals(session.masses(&typed::<T>(&candidates)?)?),
-        Call::EndDraws => {
-            session.end_draws();
-            Reply::Done
-        }
-        Call::Reset => {
-            session.reset()?;
-            Reply::Done
-        }
-        Call::Assign { centroids, want_inertia } => {
-            let assigned = session.assign(&typed::<T>(&centroids)?, want_inertia)?;
-            let sums = sums(session.cluster_sums()?)?;
-            Reply::Assigned { changed: assigned.changed, inertia: assigned.inertia, work_counts: assigned.work_counts, sums }
-        }
-        Call::Farthest { count, donors } => Reply::Far(session.farthest(count.min(session.rows() as usize), &donors)?),
-        Call::Relocate(moves) => {
-            session.relocate(&moves)?;
-            Reply::Sums(sums(session.cluster_sums()?)?)
-        }
-        Call::Inertia(scales) => Reply::Totals(match scales[..] {
-            [scale] => session.inertia(Scales::Same(scale))?,
-            _ => session.inertia(Scales::Each(&scales))?,
-        }),
-        Call::Labels => Reply::Labels(session.labels()?),
-        Call::Nearest(centroids) => {
-            let (labels, distances) = session.nearest(&typed::<T>(&centroids)?)?;
-            Reply::Nearest { labels, nearest: distances.nearest, second: distances.second }
-        }
-        other => return Err(out_of_turn(&other)),
-    })
-}
-
-fn some_rows<T: Float>(rows: Vec<u64>, values: &[T], weights: Vec<f64>) -> Result<Reply> {
-    Ok(Reply::Rows(SomeRows { rows, values: memory::collected(values.iter().map(|x| x.to_f64()), MESSAGE)?, weights }))
-}
-
-fn sums(cluster_sums: &ClusterSums) -> Result<Sums> {
-    Ok(Sums {
-        sums: memory::copied(&cluster_sums.sums, MESSAGE)?,
-        mass: memory::copied(&cluster_sums.mass, MESSAGE)?,
-        rows: memory::copied(&cluster_sums.rows, MESSAGE)?,
-    })
-}
-
-/// Values in the type of the features, which had them before they travelled.
-fn typed<T: Float>(values: &[f64]) -> Result<Vec<T>> {
-    memory::collected(values.iter().map(|value| T::from_f64(*value)), MESSAGE)
 }
 
 /// The error for a call that does not fit what came before it.
 fn out_of_turn(call: &Call) -> KMeansError {
-    let name = format!("{call:?}");
+    let name = match call {
+        Call::Session(call, _) => format!("{call:?}"),
+        call => format!("{call:?}"),
+    };
     let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
     refused(format!("the call {name:?} out of turn"))
 }

@@ -12,6 +12,7 @@ pub const UNASSIGNED: u32 = u32::MAX;
 
 /// Exact sums over the rows of each cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct ClusterSums {
     pub d: usize,
     /// `(k, d)`: sums of contributions, in quanta of their column.
@@ -33,6 +34,18 @@ impl ClusterSums {
             mass: memory::zeroed(k, WHAT)?,
             rows: memory::zeroed(k, WHAT)?,
             dirty: memory::zeroed(k, WHAT)?,
+        })
+    }
+
+    /// A copy.
+    pub fn copied(&self) -> Result<Self> {
+        const WHAT: &str = "the sums of the clusters";
+        Ok(Self {
+            d: self.d,
+            sums: memory::copied(&self.sums, WHAT)?,
+            mass: memory::copied(&self.mass, WHAT)?,
+            rows: memory::copied(&self.rows, WHAT)?,
+            dirty: memory::copied(&self.dirty, WHAT)?,
         })
     }
 

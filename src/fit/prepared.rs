@@ -8,13 +8,13 @@ use std::sync::atomic::AtomicBool;
 
 use crate::backend::cpu::CpuSession;
 #[cfg(feature = "cuda")]
-use crate::backend::cuda::{Chunks, CudaSession, Gpu, Group, MOST_PENDING, Several, SeveralPasses};
+use crate::backend::cuda::{Chunks, CudaSession, Gpu, GpusInStep, Group, MOST_PENDING, SeveralPasses};
 #[cfg(feature = "cuda")]
 use crate::backend::select::Share;
 use crate::backend::select::{Choice, Place};
 #[cfg(feature = "bench")]
 use crate::backend::timed::Timed;
-use crate::backend::{Joined, Session};
+use crate::backend::{Session, Sessions, Sharded};
 #[cfg(all(feature = "bench", feature = "cuda"))]
 use crate::base::error::KMeansError;
 use crate::base::error::Result;
@@ -166,8 +166,14 @@ impl<'a, T: Float> LocalRows<'a, T> {
         let threads = params.execution.threads;
         Ok(match group {
             _ if sessions.len() == 1 => sessions.remove(0),
-            Some(group) => Box::new(Several::new(sessions, group, &self.statistics, threads)?),
-            None => Box::new(Joined::<T, CudaSession<'_, T>>::new(sessions, &self.statistics, threads)?),
+            Some(group) => {
+                let gpus = GpusInStep::new(sessions, group, &self.statistics)?;
+                Box::new(Sharded::new(gpus, &self.statistics, threads)?)
+            }
+            None => {
+                let sessions = sessions.into_iter().map(|session| -> Box<dyn Session<T> + '_> { session });
+                Box::new(Sharded::new(Sessions::new(memory::collected(sessions, SHARES)?), &self.statistics, threads)?)
+            }
         })
     }
 }
@@ -187,7 +193,7 @@ impl<'a, T: Float> PreparedRows<T> for LocalRows<'a, T> {
         let mut sessions = memory::try_collected(self.parts.iter().map(session), SESSIONS)?;
         Ok(match sessions.len() {
             1 => sessions.remove(0),
-            _ => Box::new(Joined::new(sessions, &self.statistics, params.execution.threads)?),
+            _ => Box::new(Sharded::new(Sessions::new(sessions), &self.statistics, params.execution.threads)?),
         })
     }
 

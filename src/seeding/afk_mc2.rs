@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use super::plus_plus::{self, First};
 use crate::backend::cpu::LeastDistances;
-use crate::backend::{DrawBy, Draws, PlusPlus};
+use crate::backend::{DrawBy, PlusPlus, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -39,7 +39,7 @@ const BESIDE: usize = 64;
 /// Rows whose odds one thread computes at a time.
 const TOGETHER: usize = 256;
 
-pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, statistics: &Statistics, restart: u32) -> Result<Vec<T>> {
+pub fn seed<T: Float>(session: &mut dyn Seeder<T>, params: &Params, statistics: &Statistics, restart: u32) -> Result<Vec<T>> {
     let d = statistics.lows.len();
     let asked = PlusPlus::of(params, restart);
     let First { values: mut centroids, weight, .. } = plus_plus::first(session, &asked)?;
@@ -135,7 +135,7 @@ impl<T: Float> Proposing<T> {
     }
 
     /// Draws the rows of some steps.
-    fn draw(&self, session: &mut dyn Draws<T>, steps: Range<usize>) -> Result<Proposals<T>> {
+    fn draw(&self, session: &mut dyn Seeder<T>, steps: Range<usize>) -> Result<Proposals<T>> {
         let (d, count) = (self.first.len(), steps.len().saturating_mul(self.chain));
         let mut by_weight = memory::with_room(count, super::ROWS)?;
         let mut targets = [memory::with_room(count, super::ROWS)?, memory::with_room(count, super::ROWS)?];

@@ -11,7 +11,7 @@
 //! roundings, and roundings are left out. The rows are then in the order of the draws.
 
 use super::{CENTROIDS, plus_plus};
-use crate::backend::{Draws, PlusPlus};
+use crate::backend::{PlusPlus, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -21,7 +21,7 @@ use crate::input::transform::same_direction;
 use crate::statistics::Statistics;
 
 /// The distinct rows, at most k: row-major, in the order in which they first appear.
-pub fn distinct_rows<T: Float>(session: &mut dyn Draws<T>, params: &Params, statistics: &Statistics) -> Result<Vec<T>> {
+pub fn distinct_rows<T: Float>(session: &mut dyn Seeder<T>, params: &Params, statistics: &Statistics) -> Result<Vec<T>> {
     let (k, d) = (params.k, statistics.lows.len());
     let mut rows = match statistics.metric {
         Metric::Euclidean => in_order(session, statistics, k, d)?,
@@ -45,12 +45,13 @@ pub fn distinct_rows<T: Float>(session: &mut dyn Draws<T>, params: &Params, stat
     Ok(rows)
 }
 
-fn in_order<T: Float>(session: &mut dyn Draws<T>, statistics: &Statistics, k: usize, d: usize) -> Result<Vec<T>> {
+fn in_order<T: Float>(session: &mut dyn Seeder<T>, statistics: &Statistics, k: usize, d: usize) -> Result<Vec<T>> {
     session.start_draws()?;
-    let mut rows = session.row(session.draw(0)?)?;
+    let first = session.draw(0)?;
+    let mut rows = session.row(first)?;
     while rows.len() < k.saturating_mul(d) && session.take_seeds(&rows[rows.len() - d..], statistics.distances)? > 0 {
-        let next = session.row(session.draw(0)?)?;
-        memory::extend(&mut rows, &next, CENTROIDS)?;
+        let next = session.draw(0)?;
+        memory::extend(&mut rows, &session.row(next)?, CENTROIDS)?;
     }
     Ok(rows)
 }

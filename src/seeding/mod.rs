@@ -12,7 +12,7 @@ mod without_replacement;
 
 pub use self::distinct::distinct_rows;
 use self::table::Table;
-use crate::backend::{Draws, PlusPlus};
+use crate::backend::{PlusPlus, Seeder};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -28,7 +28,7 @@ const ROWS: &str = "the rows that seeding draws";
 ///
 /// # Errors
 /// [`KMeansError::TooFewDistinct`] when a method runs out of distinct rows.
-pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, statistics: &Statistics, restart: u32) -> Result<Vec<T>> {
+pub fn seed<T: Float>(session: &mut dyn Seeder<T>, params: &Params, statistics: &Statistics, restart: u32) -> Result<Vec<T>> {
     if let Init::Given(centroids) = &params.seeding.init {
         let mut typed = memory::zeroed(centroids.len(), CENTROIDS)?;
         typed.iter_mut().zip(centroids).for_each(|(typed, c)| *typed = T::from_f64(*c));
@@ -52,7 +52,7 @@ pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, statistics: &
 }
 
 /// As many centroids as the method finds, at most k.
-fn by_method<T: Float>(session: &mut dyn Draws<T>, params: &Params, statistics: &Statistics, restart: u32) -> Result<Vec<T>> {
+fn by_method<T: Float>(session: &mut dyn Seeder<T>, params: &Params, statistics: &Statistics, restart: u32) -> Result<Vec<T>> {
     match params.seeding.init {
         Init::Given(_) => unreachable!("given centroids need no method"),
         Init::Random => random::seed(session, params, restart),
@@ -65,7 +65,7 @@ fn by_method<T: Float>(session: &mut dyn Draws<T>, params: &Params, statistics: 
 
 /// Centroids from a sample of `rows` rows, without those that the sample has too few distinct rows for.
 fn from_sample<T: Float>(
-    session: &mut dyn Draws<T>,
+    session: &mut dyn Seeder<T>,
     params: &Params,
     statistics: &Statistics,
     restart: u32,

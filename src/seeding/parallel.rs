@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! candidates = one row, drawn by weight
-//! per round:   every row becomes a candidate with probability l * D / potential, each decides alone       backend/draws.rs
+//! per round:   every row becomes a candidate with probability l * D / potential, each decides alone      backend/seeder.rs
 //! weights    = the total weight of the rows nearest to each candidate
 //! centroids  = k-means++ among the candidates with these weights                                      seeding/plus_plus.rs
 //! ```
@@ -16,7 +16,7 @@
 
 use super::plus_plus::{self, First};
 use super::table::Table;
-use crate::backend::{Draws, PlusPlus, Sample};
+use crate::backend::{PlusPlus, Sample, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -26,7 +26,7 @@ use crate::exact::rng::Stream;
 use crate::input::tile::WeightScale;
 use crate::statistics::{Statistics, diameter};
 
-pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, statistics: &Statistics, restart: u32) -> Result<Vec<T>> {
+pub fn seed<T: Float>(session: &mut dyn Seeder<T>, params: &Params, statistics: &Statistics, restart: u32) -> Result<Vec<T>> {
     let d = statistics.lows.len();
     let asked = PlusPlus::of(params, restart);
     let candidates = candidates(session, params, statistics, &asked)?;
@@ -45,7 +45,7 @@ pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, statistics: &
 
 /// The different candidates of all rounds, in the order of the rows.
 fn candidates<T: Float>(
-    session: &mut dyn Draws<T>,
+    session: &mut dyn Seeder<T>,
     params: &Params,
     statistics: &Statistics,
     asked: &PlusPlus,

@@ -6,13 +6,13 @@
 //!
 //! ```text
 //! potential = precise sum of the integer distances to the nearest centroid              src/exact/distances.rs
-//! per step:   by the session alone, if it can (backend/draws.rs: plus_plus_steps); otherwise:
+//! per step:   by the session alone, if it can (backend/seeder.rs: plus_plus_steps); otherwise:
 //!             draw the candidates by the integers of the potential
 //!             potential of each candidate = potential - gain, summed again if it is not precise
 //!             take the candidate with the least potential
 //! ```
 
-use crate::backend::{Draws, PlusPlus, trials};
+use crate::backend::{PlusPlus, Seeder, trials};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -34,7 +34,7 @@ impl PlusPlus {
 }
 
 /// The starting centroids: `asked.k` of them, or as many as there are distinct rows. `base` is the scale of the first distances.
-pub fn seed<T: Float>(session: &mut dyn Draws<T>, asked: &PlusPlus, base: DistanceScale) -> Result<Vec<T>> {
+pub fn seed<T: Float>(session: &mut dyn Seeder<T>, asked: &PlusPlus, base: DistanceScale) -> Result<Vec<T>> {
     let mut centroids = first(session, asked)?.values;
     if asked.k > 1 {
         let potential = taken(session, &centroids, base)?;
@@ -53,14 +53,14 @@ pub struct First<T> {
 }
 
 /// Starts the draws of a session and draws the first centroid, by the weights of the rows.
-pub fn first<T: Float>(session: &mut dyn Draws<T>, asked: &PlusPlus) -> Result<First<T>> {
+pub fn first<T: Float>(session: &mut dyn Seeder<T>, asked: &PlusPlus) -> Result<First<T>> {
     let weight = session.start_draws()?;
     let row = session.draw(asked.target(weight, 0, 0))?;
     Ok(First { row, values: session.row(row)?, weight })
 }
 
 /// Takes centroids. Returns the potential, which starts from the scale `base`.
-pub fn taken<T: Float>(session: &mut dyn Draws<T>, centroids: &[T], base: DistanceScale) -> Result<DistanceSum> {
+pub fn taken<T: Float>(session: &mut dyn Seeder<T>, centroids: &[T], base: DistanceScale) -> Result<DistanceSum> {
     let total = session.take_seeds(centroids, base)?;
     let rows = session.positive_rows();
     DistanceSum { total, scale: base }.precise(rows, |finer| session.take_seeds(&[], finer))
@@ -68,7 +68,7 @@ pub fn taken<T: Float>(session: &mut dyn Draws<T>, centroids: &[T], base: Distan
 
 /// Appends centroids until there are `asked.k`, or as many as there are distinct rows. There must be one already.
 pub fn complete<T: Float>(
-    session: &mut dyn Draws<T>,
+    session: &mut dyn Seeder<T>,
     asked: &PlusPlus,
     base: DistanceScale,
     centroids: &mut Vec<T>,
@@ -84,7 +84,7 @@ pub fn complete<T: Float>(
 
 /// As [`complete`], for a session that has taken these centroids and no others. `potential` is precise.
 pub fn go_on<T: Float>(
-    session: &mut dyn Draws<T>,
+    session: &mut dyn Seeder<T>,
     asked: &PlusPlus,
     mut potential: DistanceSum,
     centroids: &mut Vec<T>,

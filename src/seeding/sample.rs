@@ -1,7 +1,7 @@
 //! Different rows of positive weight, each equally likely: `init_sample`, and `init="random"`.
 
 use super::without_replacement::WithoutReplacement;
-use crate::backend::{DrawBy, Draws, Picked};
+use crate::backend::{DrawBy, Picked, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -9,7 +9,7 @@ use crate::base::params::Params;
 use crate::exact::rng::{Stream, below, draw_u64};
 
 /// A sample of the rows, in row order.
-pub fn draw<T: Float>(session: &mut dyn Draws<T>, params: &Params, restart: u32, rows: u64) -> Result<Picked<T>> {
+pub fn draw<T: Float>(session: &mut dyn Seeder<T>, params: &Params, restart: u32, rows: u64) -> Result<Picked<T>> {
     let mut ranks = ranks(params.seeding.seed, Stream::Sample, restart, session.positive_rows(), rows)?;
     ranks.sort_unstable();
     session.pick(DrawBy::Positive, &ranks)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::backend::Draws;
+use crate::backend::Seeder;
 use crate::backend::cpu::CpuSession;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -53,9 +53,9 @@ impl<T: Float> Table<T> {
     /// Calls `work` with a session over the rows: where those of `near` are, or on the CPU.
     pub fn with_session<R>(
         &self,
-        near: &dyn Draws<T>,
+        near: &dyn Seeder<T>,
         params: &Params,
-        work: impl Fn(&mut dyn Draws<T>) -> Result<R>,
+        work: impl Fn(&mut dyn Seeder<T>) -> Result<R>,
     ) -> Result<R> {
         let features = Features::from_rows(&self.values, self.statistics.lows.len())?;
         let part = Part::new(features, self.weights.as_ref().map(|weights| Column::from_slice(weights)));

@@ -43,6 +43,7 @@ const MAX_ROWS: u64 = 1 << 36;
 
 /// What the fit knows about its data.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct Statistics {
     /// Number of kept rows.
     pub n: u64,
@@ -62,6 +63,7 @@ pub struct Statistics {
     /// How weights become integers. `None` if all weights are 1.
     pub weights: Option<WeightScale>,
     /// Whether rows were equally far when their order decided which of them moves. `None` if nobody asks.
+    #[cfg_attr(feature = "parts", serde(skip))]
     pub ties: Option<Arc<AtomicBool>>,
     /// With `Cosine`, the mean of a cluster is normalised. So centroids may be outside of the extents.
     pub metric: Metric,

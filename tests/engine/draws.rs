@@ -1,7 +1,7 @@
 //! What seeding asks of a session, against a direct computation: totals, samples in which every row decides alone, gains, draws and
 //! masses. Every backend, any parts and any number of threads give the same integers.
 
-use polars_kmeans::backend::{DrawBy, Draws, Picked, Sample, Sampled};
+use polars_kmeans::backend::{DrawBy, Picked, Sample, Sampled, Seeder};
 use polars_kmeans::exact::distances::DistanceScale;
 use polars_kmeans::exact::reference;
 use polars_kmeans::exact::rng::{below, philox};
@@ -156,7 +156,7 @@ impl<T: Float> Questions<T> {
         targets
     }
 
-    fn ask(&self, session: &mut dyn Draws<T>) -> Answers<T> {
+    fn ask(&self, session: &mut dyn Seeder<T>) -> Answers<T> {
         let mut totals = vec![session.start_draws().unwrap(), session.take_seeds(&self.first, self.scales[0]).unwrap()];
         let mut samples = Vec::new();
         for (round, batch) in self.batches.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Assigns that compare rows only with the centroids near them: labels, sums and history of those that compare all.
 
 use polars_kmeans::backend::cpu::{CpuSession, UseGroups, UseIntDot};
-use polars_kmeans::backend::{Iterate, Joined, Stop};
+use polars_kmeans::backend::{Session, Sessions, Sharded, Stop};
 use polars_kmeans::base::progress::Watch;
 use polars_kmeans::input::tile::{Part, Selection};
 use polars_kmeans::{Chunk, Column, Engine, Features, Fitted, Init, KMeans, Metric, NullPolicy, Restarts, Scale, Wanted};
@@ -49,7 +49,7 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
     let session = CpuSession::new(part, &statistics, k, look.threads, look.set).unwrap();
     let session = session.with_groups(look.groups).with_int_dot(look.int_dot);
     // One session goes on as several would.
-    let mut session = Joined::new(vec![Box::new(session)], &statistics, look.threads).unwrap();
+    let mut session = Sharded::new(Sessions::new(vec![Box::new(session)]), &statistics, look.threads).unwrap();
     let (mut history, mut share) = (Vec::new(), 0.0);
     // The second time, the session has labels and groups of the first.
     for limit in [3, 12] {

@@ -21,7 +21,6 @@ mod gpus;
 mod grid;
 mod groups;
 mod half;
-mod joined;
 #[cfg(feature = "cuda")]
 mod no_memory;
 mod oracle;
@@ -38,6 +37,7 @@ mod seeding;
 mod seeding_on_gpu;
 mod seedings;
 mod sessions;
+mod sharded;
 mod sort_by;
 #[cfg(feature = "papers")]
 mod strategies;

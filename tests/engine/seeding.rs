@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::cpu::CpuSession;
-use polars_kmeans::backend::{Draws, Joined, Session};
+use polars_kmeans::backend::{Seeder, Session, Sessions, Sharded};
 use polars_kmeans::exact::distances::{DistanceScale, DistanceSum};
 use polars_kmeans::exact::reference;
 use polars_kmeans::statistics::{Statistics, gather};
@@ -25,7 +25,7 @@ impl<T: Float> Seeding<T> for &mut dyn Session<T> {
         self.start_draws().unwrap()
     }
     fn trials(&mut self, targets: &[u128]) -> (Vec<T>, Vec<u128>) {
-        Draws::trials(*self, targets).unwrap()
+        Seeder::trials(*self, targets).unwrap()
     }
     fn take(&mut self, centroids: &[T], scale: DistanceScale) -> u128 {
         self.take_seeds(centroids, scale).unwrap()
@@ -158,7 +158,7 @@ fn check<T: Float>(kind: &str, shape: [usize; 3], weighted: bool, nulls: bool) {
             .into_iter()
             .map(|part| Box::new(CpuSession::new(part, &statistics, k, threads, set).unwrap()) as Box<dyn Session<T>>)
             .collect();
-        let mut session = Joined::new(sessions, &statistics, 1).unwrap();
+        let mut session = Sharded::new(Sessions::new(sessions), &statistics, 1).unwrap();
         let answers = seeding(&mut (&mut session as &mut dyn Session<T>), shape, statistics.distances);
         assert_eq!(answers, *expected, "{kind}, {shape:?}, {}, {threads} threads, {set:?}", T::NAME);
     }

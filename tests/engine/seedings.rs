@@ -1,7 +1,7 @@
 //! Every seeding: against the oracle, and the same in every way that a fit can hold its rows.
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::backend::Draws;
+use polars_kmeans::backend::Seeder;
 use polars_kmeans::seeding::seed;
 use polars_kmeans::{Engine, Features, Init, KMeans, KMeansError, Restarts};
 
@@ -98,7 +98,7 @@ fn check_every_way<T: Engine>(kind: &str, [n, d]: [usize; 2], weighted: bool, es
     let data = Data { x, weights: weighted.then_some(weights), d };
     let statistics = data.statistics(estimator);
     let params = estimator.validate(d).unwrap();
-    let bits = |session: &mut dyn Draws<T>| -> Vec<Vec<u64>> {
+    let bits = |session: &mut dyn Seeder<T>| -> Vec<Vec<u64>> {
         let seeds =
             |restart| seed(session, &params, &statistics, restart).unwrap().iter().map(|x| x.to_f64().to_bits()).collect();
         [0, 1].map(seeds).into()

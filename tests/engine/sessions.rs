@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::cpu::CpuSession;
-use polars_kmeans::backend::{Joined, Session};
+use polars_kmeans::backend::{Session, Sessions, Sharded};
 use polars_kmeans::base::params::Params;
 use polars_kmeans::input::tile::Part;
 use polars_kmeans::statistics::{Statistics, gather};
@@ -53,7 +53,11 @@ pub fn on_cpu<'a, T: Float>(
 }
 
 fn joined<'a, T: Float>(mut sessions: Vec<Box<dyn Session<T> + 'a>>, statistics: &Arc<Statistics>) -> Box<dyn Session<T> + 'a> {
-    if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Joined::new(sessions, statistics, 2).unwrap()) }
+    if sessions.len() == 1 {
+        sessions.remove(0)
+    } else {
+        Box::new(Sharded::new(Sessions::new(sessions), statistics, 2).unwrap())
+    }
 }
 
 /// A session on the GPU for each part, joined if there are several. With `chunk`, the rows stream in chunks of so many rows. All

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::CpuSession;
-use crate::backend::Iterate;
+use crate::backend::Session;
 use crate::backend::cpu::InDoubt;
 use crate::backend::timed::Timed;
 use crate::base::error::Result;

@@ -2,21 +2,11 @@
 
 use super::seeds::{Lent, Seeds};
 use super::{CpuSession, candidates, picks};
-use crate::backend::{DrawBy, Draws, KeptRows, Picked, Sample, Sampled};
+use crate::backend::{DrawBy, Picked, Sample, Sampled, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::distances::DistanceScale;
-
-impl<T: Float> KeptRows for CpuSession<'_, T> {
-    fn rows(&self) -> u64 {
-        self.labels.len() as u64
-    }
-
-    fn positive_rows(&self) -> u64 {
-        self.tasks.iter().map(|task| task.positive as u64).sum()
-    }
-}
 
 impl<'a, T: Float> CpuSession<'a, T> {
     /// The state of seeding, and what its passes need.
@@ -27,8 +17,12 @@ impl<'a, T: Float> CpuSession<'a, T> {
     }
 }
 
-impl<T: Float> Draws<T> for CpuSession<'_, T> {
-    fn row(&self, row: u64) -> Result<Vec<T>> {
+impl<T: Float> Seeder<T> for CpuSession<'_, T> {
+    fn positive_rows(&self) -> u64 {
+        self.tasks.iter().map(|task| task.positive as u64).sum()
+    }
+
+    fn row(&mut self, row: u64) -> Result<Vec<T>> {
         let mut values = memory::zeroed(self.d, "a row")?;
         self.part.features.gather_tile(&[self.physical(row as usize)], 1, &mut values);
         Ok(values)
@@ -42,7 +36,7 @@ impl<T: Float> Draws<T> for CpuSession<'_, T> {
         Ok(self.seeds.insert(seeds).total())
     }
 
-    fn draw(&self, target: u128) -> Result<u64> {
+    fn draw(&mut self, target: u128) -> Result<u64> {
         let Some(seeds) = &self.seeds else { unreachable!("draws were started") };
         Ok(seeds.draw(target, &self.statistics) as u64)
     }
@@ -62,7 +56,7 @@ impl<T: Float> Draws<T> for CpuSession<'_, T> {
         picks::pick(self, by, targets)
     }
 
-    fn all_rows(&self) -> Result<(Vec<T>, Vec<f64>)> {
+    fn all_rows(&mut self) -> Result<(Vec<T>, Vec<f64>)> {
         picks::all(self)
     }
 

@@ -47,7 +47,7 @@ use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, Worker, given};
 use self::seeds::Seeds;
 use self::tasks::{TaskRows, split_off};
 use super::centre::middle;
-use super::{Assigned, Far, Iterate, Move, Scales, WorkCounts};
+use super::{Assigned, Far, Move, Scales, Session, WorkCounts};
 use crate::backend::answers::{Distances, LABELS};
 use crate::backend::cpu::deltas::{MoveRows, Moved};
 use crate::base::error::Result;
@@ -236,7 +236,11 @@ impl<'a, T: Float> CpuSession<'a, T> {
     }
 }
 
-impl<T: Float> Iterate<T> for CpuSession<'_, T> {
+impl<T: Float> Session<T> for CpuSession<'_, T> {
+    fn rows(&self) -> u64 {
+        self.labels.len() as u64
+    }
+
     fn reset(&mut self) -> Result<()> {
         self.forget();
         self.has_labels = false;
@@ -325,8 +329,9 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         Some(Method { set: self.set, plan: self.plan })
     }
 
-    fn labels(&self) -> Result<Vec<u32>> {
-        memory::copied(&self.labels, LABELS)
+    fn copy_labels(&mut self, out: &mut [u32]) -> Result<()> {
+        out.copy_from_slice(&self.labels);
+        Ok(())
     }
 
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {

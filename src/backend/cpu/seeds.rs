@@ -353,7 +353,7 @@ mod tests {
 
     use super::super::CpuSession;
     use super::*;
-    use crate::backend::Draws;
+    use crate::backend::Seeder;
     use crate::base::params::KMeans;
     use crate::input::features::Features;
     use crate::statistics::gather;

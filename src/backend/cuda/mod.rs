@@ -37,7 +37,7 @@ pub use reference::reference_labels;
 pub use rows::chunks::Chunks;
 #[cfg(feature = "bench")]
 pub use rows::upload::{UploadPlan, upload_benchmark};
-pub use session::{CudaSession, Several};
+pub use session::{CudaSession, GpusInStep};
 #[doc(hidden)]
 pub use step::choice::measured;
 #[doc(hidden)]

@@ -16,23 +16,23 @@ mod advance;
 mod benchmark;
 mod draws;
 mod far;
+mod in_step;
 mod labels;
 mod nearest;
 mod other_rows;
-mod several;
 
+pub use self::in_step::GpusInStep;
 pub use self::labels::download;
 pub use self::nearest::nearest_bytes;
-pub use self::several::Several;
 
 use std::sync::Arc;
 
+use self::draws::{DeviceDraws, positive_rows};
 use super::device::Plain;
 use super::exchange::{self, Group, Of, Port};
 #[cfg(feature = "papers")]
 use super::papers::HostUpdate;
 use super::passes::distances::{Inertia, InertiaPass, MOST_PENDING};
-use super::passes::draws::{DeviceDraws, positive_rows};
 use super::rows::chunks::Chunks;
 use super::shape::FitShape;
 use super::state::State;
@@ -40,7 +40,7 @@ use super::step::Step;
 use super::step::choice::choose;
 use super::update::Update;
 use crate::backend::answers::Distances;
-use crate::backend::{Advanced, Assigned, Far, Iterate, Move, Scales, Stop, WorkCounts};
+use crate::backend::{Advanced, Assigned, Far, Move, Scales, Session, Stop, WorkCounts};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -234,7 +234,15 @@ fn largest_distance(statistics: &Statistics, params: &Params) -> f64 {
     rows.fold(extents().map(|(low, high)| high - low).fold(0.0, f64::max), f64::max)
 }
 
-impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
+impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
+    fn rows(&self) -> u64 {
+        self.rows.n() as u64
+    }
+
+    fn on_device(&self) -> bool {
+        true
+    }
+
     fn reset(&mut self) -> Result<()> {
         self.forget();
         self.state.clear()
@@ -292,10 +300,7 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
     }
 
     fn relocate(&mut self, moves: &[Move]) -> Result<()> {
-        self.step.write_labels(&self.state)?;
-        self.forget();
-        self.move_rows(moves)?;
-        self.update.fold(&self.state)
+        advance::relocate(&mut [self], moves)
     }
 
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
@@ -309,19 +314,9 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
         inertia.total()
     }
 
-    fn labels(&self) -> Result<Vec<u32>> {
-        let mut labels = memory::zeroed(self.rows.n(), "the labels")?;
-        self.copy_labels(&mut labels)?;
-        Ok(labels)
-    }
-
-    fn copy_labels(&self, out: &mut [u32]) -> Result<()> {
+    fn copy_labels(&mut self, out: &mut [u32]) -> Result<()> {
         self.step.write_labels(&self.state)?;
         download(self.state.labels.array(), self.state.labels.bytes, out)
-    }
-
-    fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
-        self.labels()
     }
 
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {

@@ -90,6 +90,7 @@ impl OptionValue for Init {
 
 words! {
     /// How rows and centroids are compared.
+    #[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
     pub enum Metric("metric") {
         /// By Euclidean distances.
         #[default]

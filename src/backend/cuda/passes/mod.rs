@@ -2,7 +2,6 @@
 
 mod byte_copies;
 pub mod distances;
-pub mod draws;
 pub mod farthest;
 pub mod labels;
 pub mod nearest_batch;

@@ -8,7 +8,7 @@ use crate::backend::cuda::arguments::{Control, Record, STOP_EMPTY};
 use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::exchange::{self, Of};
 use crate::backend::cuda::passes::distances::Inertia;
-use crate::backend::{Advanced, Assigned, Iteration, KeptRows, Move, Scales, Stop};
+use crate::backend::{Advanced, Assigned, Iteration, Move, Scales, Session, Stop};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::interrupt;
@@ -25,7 +25,7 @@ const RATE: f64 = 1e13;
 /// The name of the sessions in errors.
 const GPUS: &str = "the GPUs of a fit";
 
-/// As [`Iterate::advance`](crate::backend::Iterate::advance), for the sessions of one fit: one for each GPU, or share of a GPU.
+/// As [`Session::advance`](crate::backend::Session::advance), for the sessions of one fit: one for each GPU, or share of a GPU.
 pub fn advance<T: Float + Plain>(
     sessions: &mut [&mut CudaSession<'_, T>],
     centroids: &mut [T],
@@ -95,7 +95,7 @@ pub fn advance<T: Float + Plain>(
     }
 }
 
-/// As [`Iterate::assign`](crate::backend::Iterate::assign), for the sessions of one fit on several GPUs.
+/// As [`Session::assign`](crate::backend::Session::assign), for the sessions of one fit on several GPUs.
 pub fn assign<T: Float + Plain>(
     sessions: &mut [&mut CudaSession<'_, T>],
     centroids: &[T],

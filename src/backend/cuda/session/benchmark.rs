@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::CudaSession;
-use crate::backend::Iterate;
+use crate::backend::Session;
 use crate::backend::cpu::InDoubt;
 use crate::backend::cuda::device::Plain;
 use crate::backend::timed::Timed;

@@ -1,114 +1,193 @@
-//! The rows of a fit on a GPU, as seeding sees them.
+//! Rows on a GPU as seeding sees them, for both cases: all rows are on the device (`passes/seeds.rs`), or they stream through it
+//! (`rows/stream/seeds.rs`).
 
 use std::sync::Arc;
 
 use super::CudaSession;
 use super::other_rows::OtherRows;
 use crate::backend::cuda::device::Plain;
-use crate::backend::cuda::passes::draws::{self, DeviceDraws};
 use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::nearest_batch;
-use crate::backend::cuda::passes::picks::batch;
-use crate::backend::{DrawBy, Draws, KeptRows, Picked, PlusPlus, Sample, Sampled};
+use crate::backend::cuda::passes::picks::{self, batch};
+use crate::backend::cuda::passes::seeds::{self, DeviceSeeds};
+use crate::backend::cuda::predict::DeviceTable;
+use crate::backend::cuda::rows::chunks::Chunks;
+use crate::backend::cuda::rows::stream::seeds::StreamedSeeds;
+use crate::backend::cuda::shape::FitShape;
+use crate::backend::{DrawBy, Picked, PlusPlus, Sample, Sampled, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::input::tile::Part;
 use crate::statistics::Statistics;
 
-impl<T: Float + Plain> KeptRows for CudaSession<'_, T> {
-    fn rows(&self) -> u64 {
-        self.rows.n() as u64
+/// Draw weights of the rows.
+pub enum DeviceDraws<T> {
+    Resident(DeviceSeeds<T>),
+    Streamed(StreamedSeeds<T>),
+}
+
+/// What holds rows on a GPU that seeding draws from.
+pub trait Drawable: Send {
+    /// The type of the features.
+    type Value: Float + Plain;
+    fn chunks(&self) -> &Chunks<'_, Self::Value>;
+    /// Number of these rows that have a positive weight.
+    fn positive(&self) -> u64;
+    fn lend(&mut self) -> Lent<'_, Self::Value>;
+}
+
+/// The rows, and what draws from them need.
+pub struct Lent<'s, T> {
+    pub rows: &'s Chunks<'s, T>,
+    pub shape: &'s FitShape,
+    pub statistics: &'s Statistics,
+    /// The array of labels, where seeding may write its own numbers.
+    pub labels: SeedLabels<'s>,
+    pub draws: &'s mut Option<DeviceDraws<T>>,
+}
+
+/// Matches the draws that were started and their rows. Both are always of the same kind.
+macro_rules! on_rows {
+    ($rows:expr, |$seeds:ident, $found:ident, $labels:ident| $resident:expr, $streamed:expr) => {{
+        let Lent { rows, draws, labels: $labels, .. } = $rows.lend();
+        match (draws, rows) {
+            (Some(DeviceDraws::Resident($seeds)), Chunks::Resident($found)) => $resident,
+            (Some(DeviceDraws::Streamed($seeds)), Chunks::Streamed($found)) => $streamed,
+            _ => unreachable!("draws were started from these rows"),
+        }
+    }};
+}
+
+impl<T: Float + Plain> Drawable for CudaSession<'_, T> {
+    type Value = T;
+
+    fn chunks(&self) -> &Chunks<'_, T> {
+        &self.rows
     }
 
-    fn positive_rows(&self) -> u64 {
+    fn positive(&self) -> u64 {
         self.positive
     }
 
-    fn on_device(&self) -> bool {
-        true
+    fn lend(&mut self) -> Lent<'_, T> {
+        let Self { rows, statistics, state, draws, .. } = self;
+        let labels = SeedLabels { labels: state.labels.scratch(), bytes: state.labels.bytes };
+        Lent { rows, shape: &state.shape, statistics, labels, draws }
     }
 }
 
-impl<T: Float + Plain> CudaSession<'_, T> {
-    /// The array of labels, where seeding may write its own numbers.
-    fn seed_labels(&self) -> SeedLabels<'_> {
-        let labels = &self.state.labels;
-        SeedLabels { labels: labels.scratch(), bytes: labels.bytes }
+impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
+    fn positive_rows(&self) -> u64 {
+        self.positive()
     }
 
-    fn draws(&self) -> &DeviceDraws<T> {
-        let Some(draws) = &self.draws else { unreachable!("draws were started") };
-        draws
-    }
-
-    /// Calls `work` with the draws, while nobody else has them.
-    fn with_draws<R>(&mut self, work: impl FnOnce(&Self, &mut DeviceDraws<T>) -> R) -> R {
-        let Some(mut draws) = self.draws.take() else { unreachable!("draws were started") };
-        let result = work(self, &mut draws);
-        self.draws = Some(draws);
-        result
-    }
-}
-
-impl<T: Float + Plain> Draws<T> for CudaSession<'_, T> {
-    fn row(&self, row: u64) -> Result<Vec<T>> {
-        draws::row(&self.rows, row)
+    fn row(&mut self, row: u64) -> Result<Vec<T>> {
+        match self.chunks() {
+            Chunks::Resident(rows) => seeds::row(rows, row),
+            Chunks::Streamed(stream) => Ok(stream.gather(row as usize..row as usize + 1)?.0),
+        }
     }
 
     fn start_draws(&mut self) -> Result<u128> {
-        let draws = DeviceDraws::start(&self.rows, &self.statistics, self.state.shape.k)?;
-        Ok(self.draws.insert(draws).total())
+        let Lent { rows, statistics, shape, draws, .. } = self.lend();
+        let (started, total) = match rows {
+            Chunks::Resident(rows) => {
+                let seeds = DeviceSeeds::start(rows, statistics)?;
+                let total = seeds.total();
+                (DeviceDraws::Resident(seeds), total)
+            }
+            Chunks::Streamed(stream) => {
+                let seeds = StreamedSeeds::start(stream, statistics, shape.k)?;
+                let total = seeds.total();
+                (DeviceDraws::Streamed(seeds), total)
+            }
+        };
+        *draws = Some(started);
+        Ok(total)
     }
 
-    fn draw(&self, target: u128) -> Result<u64> {
-        self.draws().draw(&self.rows, &self.seed_labels(), target)
+    fn draw(&mut self, target: u128) -> Result<u64> {
+        on_rows!(self, |seeds, rows, labels| seeds.draw(rows, target), seeds.draw(rows, &labels, target))
     }
 
     fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {
-        self.with_draws(|session, draws| draws.take(&session.rows, &session.seed_labels(), centroids, scale))
+        on_rows!(self, |seeds, rows, labels| seeds.take(rows, centroids, scale), seeds.take(rows, &labels, centroids, scale))
     }
 
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        self.with_draws(|session, draws| draws.gains(&session.rows, &session.seed_labels(), candidates))
+        on_rows!(self, |seeds, rows, labels| seeds.gains(rows, candidates), seeds.gains(rows, &labels, candidates))
     }
 
     fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
-        self.with_draws(|session, draws| draws.trials(&session.rows, &session.seed_labels(), targets))
+        on_rows!(self, |seeds, rows, labels| seeds.trials(rows, targets), seeds.trials(rows, &labels, targets))
     }
 
     fn plus_plus_steps(&mut self, asked: &PlusPlus, potential: &mut DistanceSum, centroids: &mut Vec<T>) -> Result<()> {
-        let positive = self.positive;
-        self.with_draws(|session, draws| draws.plus_plus_steps(&session.rows, asked, positive, potential, centroids))
+        let positive = self.positive();
+        match self.lend() {
+            Lent { draws: Some(DeviceDraws::Resident(seeds)), rows: Chunks::Resident(rows), .. } => {
+                seeds.plus_plus_steps(rows, asked, positive, potential, centroids)
+            }
+            // The host draws from rows that stream.
+            _ => Ok(()),
+        }
     }
 
     fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
-        let (labels, weights) = (self.seed_labels(), self.statistics.weights);
-        let draws = self.draws.as_ref().map(|draws| (draws, &labels));
-        draws::pick(&self.rows, draws, weights, by, targets, batch::<T>(&self.state.shape))
+        let Lent { rows, shape, statistics, labels, draws } = self.lend();
+        match (rows, draws) {
+            (Chunks::Resident(rows), draws) => {
+                let seeds = match draws {
+                    Some(DeviceDraws::Resident(seeds)) => Some(&*seeds),
+                    _ => None,
+                };
+                picks::pick(rows, seeds, statistics.weights, by, targets, batch::<T>(shape))
+            }
+            (Chunks::Streamed(stream), Some(DeviceDraws::Streamed(seeds))) if by == DrawBy::Distance => {
+                seeds.pick(stream, &labels, targets)
+            }
+            (Chunks::Streamed(stream), _) => stream.pick(by, statistics.weights, targets),
+        }
     }
 
-    fn all_rows(&self) -> Result<(Vec<T>, Vec<f64>)> {
-        draws::all_rows(&self.rows, self.statistics.weights)
+    fn all_rows(&mut self) -> Result<(Vec<T>, Vec<f64>)> {
+        let Lent { rows, statistics, .. } = self.lend();
+        match rows {
+            Chunks::Resident(rows) => picks::all(rows),
+            Chunks::Streamed(stream) => stream.all(statistics.weights),
+        }
     }
 
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
-        self.with_draws(|session, draws| draws.sample(&session.rows, &session.seed_labels(), sample))
+        on_rows!(self, |seeds, rows, labels| seeds.sample(rows, sample), seeds.sample(rows, &labels, sample))
     }
 
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        draws::masses(&self.rows, self.statistics.weights, candidates)
+        let Lent { rows, statistics, .. } = self.lend();
+        let masses = rows.queue().zeros::<u128>(candidates.len() / rows.d(), "the masses of the candidates")?;
+        let table = DeviceTable::new(rows.queue().gpu.ordinal, candidates, rows.d())?;
+        rows.visit(|chunk| nearest_batch::add_masses(&table, chunk.rows, statistics.weights, &masses))?;
+        masses.to_vec()
     }
 
     fn nearest_of(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>> {
-        nearest_batch::nearest_of(self.rows.queue(), rows, centroids, self.rows.d())
+        nearest_batch::nearest_of(self.chunks().queue(), rows, centroids, self.chunks().d())
     }
 
-    fn other_rows<'t>(&self, part: &Part<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
-        OtherRows::if_it_pays(self.rows.queue(), part, statistics, k)
+    fn other_rows<'t>(&self, part: &Part<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Option<Box<dyn Seeder<T> + 't>> {
+        OtherRows::if_it_pays(self.chunks().queue(), part, statistics, k)
     }
 
     fn end_draws(&mut self) {
-        self.draws = None;
+        *self.lend().draws = None;
+    }
+}
+
+/// The number of rows of positive weight.
+pub fn positive_rows<T: Float + Plain>(chunks: &Chunks<'_, T>) -> Result<u64> {
+    match chunks {
+        Chunks::Resident(rows) => seeds::positive_rows(rows),
+        Chunks::Streamed(stream) => Ok(stream.positive_rows()),
     }
 }

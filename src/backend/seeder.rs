@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::KeptRows;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -14,30 +13,33 @@ use crate::statistics::Statistics;
 /// The rows of a fit as seeding sees them. Every row has a draw weight, an integer.
 ///
 /// Rows are counted from the session's first row.
-pub trait Draws<T: Float>: KeptRows {
+pub trait Seeder<T: Float>: Send {
+    /// Number of kept rows of positive weight.
+    fn positive_rows(&self) -> u64;
     /// The values of a row.
-    fn row(&self, row: u64) -> Result<Vec<T>>;
+    fn row(&mut self, row: u64) -> Result<Vec<T>>;
     /// Sets every row's draw weight to its `w^`. Returns the total.
     fn start_draws(&mut self) -> Result<u128>;
     /// The first row whose running total of draw weights, in row order, exceeds `target`.
-    fn draw(&self, target: u128) -> Result<u64>;
+    fn draw(&mut self, target: u128) -> Result<u64>;
     /// Takes centroids (`(m, d)`, row-major). Draw weights become integer distances to the nearest centroid taken so far, in this
     /// scale. Returns the total. Without centroids, only the scale changes.
     fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128>;
     /// For each candidate (`(m, d)`, row-major), the amount by which it would lower the total. It is measured in the scale of the
-    /// last [`Draws::take_seeds`].
+    /// last [`Seeder::take_seeds`].
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>>;
-    /// For each target, the row that it draws (see [`Draws::draw`]) as a candidate, and the candidate's gain.
+    /// For each target, the row that it draws (see [`Seeder::draw`]) as a candidate, and the candidate's gain.
     fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
         let mut rows = Vec::new();
         for &target in targets {
-            memory::extend(&mut rows, &self.row(self.draw(target)?)?, "the rows drawn")?;
+            let row = self.draw(target)?;
+            memory::extend(&mut rows, &self.row(row)?, "the rows drawn")?;
         }
         let gains = self.gains(&rows)?;
         Ok((rows, gains))
     }
     /// Does steps of k-means++, as many as the session can do without the caller. Each step appends a centroid, and lowers the
-    /// potential, which is the total of the last [`Draws::take_seeds`] or of the last such step. The last centroid need not be
+    /// potential, which is the total of the last [`Seeder::take_seeds`] or of the last such step. The last centroid need not be
     /// taken. A session that can do none leaves both as they are.
     fn plus_plus_steps(&mut self, _asked: &PlusPlus, _potential: &mut DistanceSum, _centroids: &mut Vec<T>) -> Result<()> {
         Ok(())
@@ -45,7 +47,7 @@ pub trait Draws<T: Float>: KeptRows {
     /// For each target, the first row whose running total of weights, in row order, exceeds it. Targets may be many.
     fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>>;
     /// The values of all rows, row-major, and their `w^`. For few features.
-    fn all_rows(&self) -> Result<(Vec<T>, Vec<f64>)>;
+    fn all_rows(&mut self) -> Result<(Vec<T>, Vec<f64>)>;
     /// The rows of a sample for which every row decides alone. At least one centroid must be taken.
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>>;
     /// For each candidate (`(m, d)`, row-major), the total of the integers of `w^` of the rows that are nearest to it. The
@@ -56,7 +58,7 @@ pub trait Draws<T: Float>: KeptRows {
         None
     }
     /// A session over other rows for k centroids, on the same device, if there is room and it pays.
-    fn other_rows<'t>(&self, _part: &Part<'t, T>, _statistics: &Arc<Statistics>, _k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+    fn other_rows<'t>(&self, _part: &Part<'t, T>, _statistics: &Arc<Statistics>, _k: usize) -> Option<Box<dyn Seeder<T> + 't>> {
         None
     }
     /// Frees the memory that only seeding needs.
