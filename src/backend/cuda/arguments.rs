@@ -9,7 +9,8 @@ use crate::base::float::Float;
 use crate::bounds::fp16::Fp16Bound;
 use crate::bounds::{self, ExpandedTerms};
 use crate::exact::distances;
-use crate::exact::fixed::{ColumnScale, Limbs};
+use crate::exact::fixed::{ColumnScale, Limbs, power_of_two};
+use crate::input::tile::WeightScale;
 
 include!(concat!(env!("OUT_DIR"), "/arguments.rs"));
 
@@ -46,6 +47,11 @@ impl From<&distances::DistanceScale> for DistanceScale {
             none: 0,
         })
     }
+}
+
+/// A `w^` times this is an integer. Without weights it is 1.
+pub fn weight_to_integer(weights: Option<WeightScale>) -> f64 {
+    weights.map_or(1.0, |scale| power_of_two(53 - scale.exponent))
 }
 
 /// Whether a column has one limb.

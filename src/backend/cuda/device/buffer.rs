@@ -76,16 +76,6 @@ impl<T: Plain> Buffer<T> {
             .map_err(failed("clearing memory"))
     }
 
-    /// Sets the bytes of a range to `byte`.
-    pub fn fill_bytes(&self, bytes: std::ops::Range<usize>, byte: u8) -> Result<()> {
-        assert!(bytes.start <= bytes.end && bytes.end <= self.len * size_of::<T>(), "{bytes:?} of {} values", self.len);
-        self.queue.bind()?;
-        let at = self.address + bytes.start as u64;
-        // SAFETY: the range is within the buffer (asserted).
-        unsafe { result::memset_d8_async(at, byte, bytes.len(), self.queue.stream.cu_stream()) }
-            .map_err(failed("clearing memory"))
-    }
-
     /// Sets the ends of columns to zero: the values of each from `first` on. There are `columns` columns of `stride` values.
     pub fn zero_ends(&self, columns: usize, stride: usize, first: usize) -> Result<()> {
         assert!(first <= stride && columns * stride <= self.len, "{columns} columns of {stride} in {} values", self.len);
@@ -101,12 +91,7 @@ impl<T: Plain> Buffer<T> {
 
     /// Copies host values to the device, from value `first` on. If `values` is in pageable memory, CUDA has read it when this
     /// returns.
-    pub fn write(&mut self, first: usize, values: &[T]) -> Result<()> {
-        self.write_shared(first, values)
-    }
-
-    /// As [`Buffer::write`], where other work of the queue uses other values of the buffer.
-    pub fn write_shared(&self, first: usize, values: &[T]) -> Result<()> {
+    pub fn write(&self, first: usize, values: &[T]) -> Result<()> {
         assert!(!self.external, "memory of somebody else is only read");
         assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
         if values.is_empty() {

@@ -124,7 +124,7 @@ pub fn pick<T: Float + Plain>(
 pub fn all_rows<T: Float + Plain>(chunks: &Chunks<'_, T>, weights: Option<WeightScale>) -> Result<(Vec<T>, Vec<f64>)> {
     match chunks {
         Chunks::Resident(rows) => picks::all(rows),
-        Chunks::Streamed(stream) => stream.all(weights),
+        Chunks::Streamed(stream) => stream.gather_rounded(0..stream.sources.n, weights),
     }
 }
 

@@ -158,7 +158,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         let mut filter = Filter::new(&queue, tiled.filter(d, k, queue.gpu.size()), d, largest)?;
         filter.centre(centroids)?;
         let centroids_here = Centroids::allocate(&queue, d, k)?;
-        let mut table = Self {
+        let table = Self {
             k,
             d,
             centroids: centroids_here,

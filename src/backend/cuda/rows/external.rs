@@ -113,7 +113,7 @@ fn take_in_weights<T: Float + Plain>(to: &Buffer<f64>, part: &Part<'_, T>, kept:
         row += 1;
         part.selection.contains(row - 1)
     });
-    to.write_shared(first, &all)
+    to.write(first, &all)
 }
 
 /// The error for parts that are not all on the GPU.
@@ -178,9 +178,9 @@ pub fn finite_rows<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<Selection> 
     let queue = &rows.queue;
     let words = rows.n.div_ceil(64);
     let bits = queue.zeros::<u64>(words, KEPT)?;
-    let kernel = arguments::finite_rows::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
     let argument = FiniteRowsArgument { rows: rows.argument(), bits: bits.at() };
-    let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), rows.n.div_ceil(THREADS as usize))?;
+    let entry = rows.entry(arguments::finite_rows::<T>());
+    let launch = entry.resident(&queue.gpu, Block::of(THREADS), rows.n.div_ceil(THREADS as usize))?;
     // SAFETY: the kernel reads the rows, and writes a word for each 32 of them. There is room for two words for each 64.
     unsafe { queue.run(&launch, &argument)? };
     Ok(Selection::from_bits(bits.to_vec()?))

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::lanes::{Staging, UploadPlan};
 use super::pinned::{Pinned, Strips};
-use super::{upload_by, value_bytes};
+use super::upload_by;
 use crate::backend::cuda::device::{Gpu, Plain, Queue};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -17,7 +17,7 @@ fn pinned_ceiling(queue: &Queue) -> Result<f64> {
     const COPIES: usize = 8;
     let target = queue.alloc::<u8>(BYTES, "a measurement")?;
     let mut source = Pinned::new(&queue.gpu, BYTES)?;
-    let strips = [Strips { from: 0, width: BYTES, count: 1, to: target.at(), pitch: BYTES }];
+    let strips = [Strips::one(BYTES, target.at())];
     let mut copy = |times: usize| -> Result<f64> {
         let start = Instant::now();
         for _ in 0..times {
@@ -48,8 +48,7 @@ pub fn upload_benchmark<T: Float + Plain>(
         let start = Instant::now();
         let rows = upload_by(&queue, parts, &staging)?;
         seconds.push(start.elapsed().as_secs_f64());
-        bytes =
-            (rows.n * (rows.d * value_bytes::<T>(rows.half()) + rows.weights.as_ref().map_or(0, |_| size_of::<f64>()))) as u64;
+        bytes = (rows.n * (rows.d * rows.x.size() + rows.weights.as_ref().map_or(0, |_| size_of::<f64>()))) as u64;
     }
     Ok((bytes, seconds, pinned_ceiling(&queue)?))
 }

@@ -43,6 +43,13 @@ pub struct Strips {
     pub pitch: usize,
 }
 
+impl Strips {
+    /// One strip, from the start of the buffer on.
+    pub fn one(width: usize, to: u64) -> Self {
+        Self { from: 0, width, count: 1, to, pitch: width }
+    }
+}
+
 impl Pinned {
     pub fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
         let arrived = gpu.context.new_event(None).map_err(failed("making an event"))?;
