@@ -122,9 +122,9 @@ impl<T: Plain> Buffer<T> {
         interrupt::check()
     }
 
-    /// Queues a copy of the bytes of another buffer of the device to this one, from value `first` on. The values have one size.
-    /// The work that writes them is before it in this buffer's queue, or done.
-    pub fn copy_from<U: Plain>(&self, first: usize, from: &Buffer<U>, queue: &Queue) -> Result<()> {
+    /// Queues, behind the work of the other buffer, a copy of its bytes to this one, from value `first` on. The values have one
+    /// size.
+    pub fn copy_from<U: Plain>(&self, first: usize, from: &Buffer<U>) -> Result<()> {
         assert_eq!(size_of::<T>(), size_of::<U>());
         assert!(!self.external && first + from.len <= self.len, "{} values at {first} of {}", from.len, self.len);
         if from.len == 0 {
@@ -133,7 +133,7 @@ impl<T: Plain> Buffer<T> {
         self.queue.bind()?;
         let bytes = from.len * size_of::<T>();
         // SAFETY: both ranges are within their buffers (asserted).
-        unsafe { sys::cuMemcpyDtoDAsync_v2(self.at_index(first), from.address, bytes, queue.stream.cu_stream()) }
+        unsafe { sys::cuMemcpyDtoDAsync_v2(self.at_index(first), from.address, bytes, from.queue.stream.cu_stream()) }
             .result()
             .map_err(failed("a copy"))
     }

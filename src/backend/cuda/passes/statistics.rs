@@ -8,7 +8,7 @@ use crate::backend::chunking::{Chunking, MOST_ROWS};
 use crate::backend::cuda::arguments::{
     self, CountSmallArgument, Factors, SurveyArgument, VarianceArgument, WeightFacts, WeightSurveyArgument,
 };
-use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Launch, Plain, Queue, bytes_of, product, sum};
+use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::rows::chunks::{Chunk, Chunks};
 use crate::backend::cuda::rows::external::finite_rows;
 use crate::base::error::{KMeansError, Result};
@@ -114,9 +114,9 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     /// # Safety
     /// The same as for [`Queue::run`].
     unsafe fn launch<A: Argument>(&self, entry: Entry<A>, cut: Cut, d: usize, argument: &A) -> Result<()> {
-        let kernel = entry.load(&self.queue.gpu, "")?;
+        let launch = entry.exactly(&self.queue.gpu, Block::of(THREADS), cut.blocks(d)?)?;
         // SAFETY: the caller promises it.
-        unsafe { self.queue.run(&Launch::exactly(kernel, Block::of(THREADS), cut.blocks(d)?), argument) }
+        unsafe { self.queue.run(&launch, argument) }
     }
 
     /// Sends the kept rows and surveys them.
@@ -134,8 +134,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         // For each chunk: its first row, and for consecutive ranges how many of their rows have a positive weight.
         let mut positive: Vec<(usize, PositiveRows)> = Vec::new();
         self.chunks().visit(|chunk| {
-            let (columns, largest, columns_finite) =
-                self.extents(arguments::survey::<T>().half_if(chunk.rows.half().is_some()), chunk)?;
+            let (columns, largest, columns_finite) = self.extents(arguments::survey::<T>(), chunk)?;
             let (mut here, weights_finite, counts) = self.survey_weights(chunk)?;
             here.largest = columns.iter().fold(largest, |m, column| m.max(column.largest));
             here.columns = columns;
@@ -154,13 +153,13 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
 
     /// The extents of the columns, the largest magnitude (over all rows, even if they are weighted), and whether all values are
     /// finite.
-    fn extents(&self, kernel: Entry<SurveyArgument>, chunk: &Chunk<'_, T>) -> Result<(Vec<Extent>, f64, bool)> {
+    fn extents(&self, entry: Entry<SurveyArgument>, chunk: &Chunk<'_, T>) -> Result<(Vec<Extent>, f64, bool)> {
         let rows = chunk.rows;
         let cut = Cut::new(rows.n, rows.d);
         let pieces: Buffer<arguments::Extent> = self.queue.alloc(cut.chunks.saturating_mul(rows.d), EXTENTS)?;
         let argument = SurveyArgument { rows: rows.argument(), extents: pieces.at(), chunk: cut.chunk as u64 };
         // SAFETY: each block writes one extent. It reads only rows below the stride.
-        unsafe { self.launch(kernel, cut, rows.d, &argument)? };
+        unsafe { self.launch(rows.entry(entry), cut, rows.d, &argument)? };
         merge(&pieces.to_vec()?, rows.d)
     }
 
@@ -253,7 +252,7 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
     fn weighted_extents(&mut self) -> Result<Vec<Extent>> {
         let mut all = memory::filled(self.n_features(), Extent::EMPTY, EXTENTS)?;
         self.chunks().visit(|chunk| {
-            let (here, ..) = self.extents(arguments::weighted_extents::<T>().half_if(chunk.rows.half().is_some()), chunk)?;
+            let (here, ..) = self.extents(arguments::weighted_extents::<T>(), chunk)?;
             all.iter_mut().zip(&here).for_each(|(all, here)| all.merge(here));
             Ok(())
         })?;
@@ -270,9 +269,8 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
             let cut = Cut::new(rows.n, rows.d);
             let chunk = cut.chunk as u64;
             let argument = CountSmallArgument { rows: rows.argument(), largest: largest.at(), counts: counts.at(), chunk };
-            // SAFETY: the kernel reads d thresholds and adds to 3 d counts. It reads only
-            // rows below the stride.
-            unsafe { self.launch(arguments::count_small::<T>().half_if(rows.half().is_some()), cut, rows.d, &argument) }
+            // SAFETY: the kernel reads d thresholds and adds to 3 d counts. It reads only rows below the stride.
+            unsafe { self.launch(rows.entry(arguments::count_small::<T>()), cut, rows.d, &argument) }
         })?;
         memory::copied(counts.to_vec()?.as_chunks().0, WHAT)
     }
@@ -290,9 +288,8 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
             let cut = Cut::new(rows.n, rows.d);
             let chunk = cut.chunk as u64;
             let argument = VarianceArgument { rows: rows.argument(), moments: moments.at(), sums: sums.at(), chunk };
-            // SAFETY: the kernel reads d moments and adds to 2 d sums. It reads only rows
-            // below the stride.
-            unsafe { self.launch(arguments::variance::<T>().half_if(rows.half().is_some()), cut, rows.d, &argument) }
+            // SAFETY: the kernel reads d moments and adds to 2 d sums. It reads only rows below the stride.
+            unsafe { self.launch(rows.entry(arguments::variance::<T>()), cut, rows.d, &argument) }
         })?;
         memory::copied(sums.to_vec()?.as_chunks().0, WHAT)
     }
