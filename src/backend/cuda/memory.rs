@@ -189,15 +189,14 @@ pub(in crate::backend) fn in_chunks(
     let plan = |chunk: u64, buffers: u64| of_type(shape, strategy, gpu, chunk, buffers);
     // Whether a strategy can do a shape does not depend on the rows.
     let bytes = |chunk: u64, buffers: u64| plan(chunk, buffers).map_or(u64::MAX, |plan| plan.bytes);
-    Ok(match Chunking::new(shape, room, bytes) {
-        Ok(chunking) => {
-            let of_chunk = plan(chunking.rows, chunking.buffers)?;
-            // The chunks follow each other. What the bus takes is not in it.
-            let microseconds = of_chunk.microseconds.map(|time| time * chunking.chunks as f64);
-            Ok((chunking, Planned { microseconds, ..of_chunk }))
-        }
-        Err(needed) => Err(needed),
-    })
+    let chunking = match Chunking::new(shape, room, bytes) {
+        Ok(chunking) => chunking,
+        Err(needed) => return Ok(Err(needed)),
+    };
+    let of_chunk = plan(chunking.rows, chunking.buffers)?;
+    // The chunks follow each other. What the bus takes is not in it.
+    let microseconds = of_chunk.microseconds.map(|time| time * chunking.chunks as f64);
+    Ok(Ok((chunking, Planned { microseconds, ..of_chunk })))
 }
 
 /// The plan of a fit with chunks of `chunk` rows, of which `buffers` are on the GPU at a time.

@@ -35,7 +35,7 @@ pub use predict::DeviceTable;
 #[cfg(feature = "bench")]
 pub use reference::reference_labels;
 #[cfg(feature = "bench")]
-pub use rows::upload::{UploadPlan, upload_benchmark};
+pub use rows::upload::upload_benchmark;
 pub use session::{CudaSession, Several};
 #[doc(hidden)]
 pub use step::choice::measured;

@@ -252,7 +252,7 @@ pub fn inertia<T: Float + Plain>(
     }
     let Some(chunks) = passes.into_chunks() else { unreachable!("rows are prepared") };
     let rows = chunks.into_resident()?;
-    let labels = table.assign(&queue, &rows)?;
+    let labels = table.assign_some(&queue, &rows, 0..rows.n, Strategy::Default)?;
     let total = |scale: DistanceScale| table.total_distance(&queue, &rows, labels.labels(), scale);
     let first = DistanceSum { total: total(scales.distances)?, scale: scales.distances };
     Ok(first.precise(survey.positive, total)?.to_f64())

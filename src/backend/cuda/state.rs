@@ -123,12 +123,6 @@ impl Sums {
         }
     }
 
-    /// The same for a step of a fit on several GPUs: its sums are pending in the port.
-    fn argument_in(&self, port: &Port, shape: &FitShape) -> SumsArgument {
-        let [pending, pending_rows] = port.pending();
-        SumsArgument { pending, pending_rows, ..self.argument(shape) }
-    }
-
     /// All sums become 0.
     pub fn clear(&mut self) -> Result<()> {
         self.pending.fill(0)?;
@@ -241,12 +235,11 @@ impl<T: Float + Plain> State<T> {
         self.sums.clear()
     }
 
-    /// The sums that a step adds to.
+    /// The sums that a step adds to. If the fit has several GPUs, they are pending in the port.
     pub fn sums_of_step(&self) -> SumsArgument {
-        match &self.port {
-            Some(port) => self.sums.argument_in(port, &self.shape),
-            None => self.sums.argument(&self.shape),
-        }
+        let sums = self.sums.argument(&self.shape);
+        let Some([pending, pending_rows]) = self.port.as_ref().map(Port::pending) else { return sums };
+        SumsArgument { pending, pending_rows, ..sums }
     }
 
     /// The parameter of a kernel that labels the rows of a chunk. `contested`: the address of the list of rows in doubt.

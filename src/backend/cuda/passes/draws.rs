@@ -140,7 +140,7 @@ pub fn row<T: Float + Plain>(chunks: &Chunks<'_, T>, row: u64) -> Result<Vec<T>>
 pub fn positive_rows<T: Float + Plain>(chunks: &Chunks<'_, T>) -> Result<u64> {
     match chunks {
         Chunks::Resident(rows) => seeds::positive_rows(rows),
-        Chunks::Streamed(stream) => Ok(stream.positive_rows()),
+        Chunks::Streamed(stream) => Ok(stream.positive),
     }
 }
 

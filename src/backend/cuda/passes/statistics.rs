@@ -35,14 +35,11 @@ pub struct DevicePasses<'p, 'a, T> {
     parts: &'p mut [Part<'a, T>],
     chunking: Option<Chunking>,
     /// The rows on the device, from pass 1 on.
-    chunks: Option<Chunks<'a, T>>,
+    pub(super) chunks: Option<Chunks<'a, T>>,
 }
 
 /// The name of the facts about the weights in errors.
 const POSITIVE: &str = "the counts of positive weights";
-
-/// For each of several consecutive ranges: its rows, and how many of them have a positive weight.
-type PositiveRows = Vec<(usize, u64)>;
 
 /// How a pass is cut into chunks. Each block has one chunk of one column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,17 +79,7 @@ fn too_many(what: &str) -> KMeansError {
 impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     /// The passes over these parts. Nothing is sent before pass 1.
     pub fn new(queue: &Queue, parts: &'p mut [Part<'a, T>], chunking: Option<Chunking>) -> Self {
-        Self::with(queue, parts, chunking, None)
-    }
-
-    /// The passes over parts that pass 1 may have sent already.
-    pub fn with(
-        queue: &Queue,
-        parts: &'p mut [Part<'a, T>],
-        chunking: Option<Chunking>,
-        chunks: Option<Chunks<'a, T>>,
-    ) -> Self {
-        Self { queue: queue.clone(), parts, chunking, chunks }
+        Self { queue: queue.clone(), parts, chunking, chunks: None }
     }
 
     /// The kept rows after all passes, if there are any. Their weights are `w^`.
@@ -131,22 +118,18 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         }
         self.chunks = Some(Chunks::new(&self.queue, self.parts, self.chunking)?);
         let mut survey = Survey::empty(self.n_features())?;
-        // For each chunk: its first row, and for consecutive ranges how many of their rows have a positive weight.
-        let mut positive: Vec<(usize, PositiveRows)> = Vec::new();
         self.chunks().visit(|chunk| {
             let (columns, largest, columns_finite) = self.extents(arguments::survey::<T>(), chunk)?;
-            let (mut here, weights_finite, counts) = self.survey_weights(chunk)?;
+            let (mut here, weights_finite) = self.survey_weights(chunk)?;
             here.largest = columns.iter().fold(largest, |m, column| m.max(column.largest));
             here.columns = columns;
             // This only says whether there are bad rows. The host counts them.
             here.bad = u64::from(!(columns_finite && weights_finite));
             survey.merge(&here);
-            memory::push(&mut positive, (chunk.first, counts), POSITIVE)?;
             Ok(())
         })?;
         if let Some(Chunks::Streamed(stream)) = &mut self.chunks {
-            positive.sort_unstable();
-            stream.set_positive(memory::collected(positive.into_iter().flat_map(|(_, counts)| counts), POSITIVE)?);
+            stream.positive = survey.positive;
         }
         Ok(survey)
     }
@@ -163,11 +146,11 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         merge(&pieces.to_vec()?, rows.d)
     }
 
-    /// The survey of the weights, whether all of them are finite, and how many are positive in each range.
-    fn survey_weights(&self, chunk: &Chunk<'_, T>) -> Result<(Survey, bool, PositiveRows)> {
+    /// The survey of the weights, and whether all of them are finite.
+    fn survey_weights(&self, chunk: &Chunk<'_, T>) -> Result<(Survey, bool)> {
         let rows = chunk.rows;
         let empty = Survey::empty(0)?;
-        let Some(w) = &rows.weights else { return Ok((Survey { positive: rows.n as u64, ..empty }, true, Vec::new())) };
+        let Some(w) = &rows.weights else { return Ok((Survey { positive: rows.n as u64, ..empty }, true)) };
         let cut = Cut::new(rows.n, 1);
         let pieces: Buffer<WeightFacts> = self.queue.alloc(cut.chunks, POSITIVE)?;
         let argument = WeightSurveyArgument { w: w.at(), facts: pieces.at(), n: rows.n as u64, chunk: cut.chunk as u64 };
@@ -182,9 +165,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
             positive: facts.iter().map(|facts| facts.positive).sum(),
             ..empty
         };
-        let lengths = (0..rows.n).step_by(cut.chunk).map(|first| cut.chunk.min(rows.n - first));
-        let positive = memory::collected(lengths.zip(&facts).map(|(len, facts)| (len, facts.positive)), POSITIVE)?;
-        Ok((survey, facts.iter().all(|facts| facts.not_finite == 0), positive))
+        Ok((survey, facts.iter().all(|facts| facts.not_finite == 0)))
     }
 }
 

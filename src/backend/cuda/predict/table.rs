@@ -215,12 +215,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         Ok(labels)
     }
 
-    /// The exact labels of rows that are all finite.
-    pub fn assign(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<BatchLabels<T>> {
-        self.assign_some(queue, rows, 0..rows.n, Strategy::Default)
-    }
-
-    /// The same for some of the rows. The first of them is a multiple of the tiles of all kernels. Rows that are not finite get
+    /// The exact labels of some of the rows. The first of them is a multiple of the tiles of all kernels. Rows that are not finite get
     /// any label, or none. `strategy`: one of tensor cores, [`Strategy::Tiled`] for float32 products, or the default: the one
     /// that is predicted to be faster.
     pub fn assign_some(

@@ -49,8 +49,8 @@ pub struct Stream<'a, T> {
     pub sources: Sources<'a, T>,
     pub chunk_rows: usize,
     staging: Arc<Staging>,
-    /// For each of several consecutive ranges: its rows, and how many of them have a positive weight.
-    positive: Vec<(usize, u64)>,
+    /// The number of rows of positive weight, once they were surveyed.
+    pub positive: u64,
     /// One for each buffer.
     events: Vec<Events>,
     /// Only one pass at a time may use the buffers.
@@ -98,7 +98,7 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
             events.push(Events { arrived, done });
         }
         let ring = Mutex::new(Ring { buffers, upwards: true, weights: None });
-        Ok(Self { queue: queue.clone(), sources, chunk_rows, staging, positive: Vec::new(), events, ring })
+        Ok(Self { queue: queue.clone(), sources, chunk_rows, staging, positive: n as u64, events, ring })
     }
 
     /// The rows of a chunk.
@@ -112,11 +112,6 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
         let ring = self.ring.get_mut().unwrap_or_else(PoisonError::into_inner);
         ring.weights = Some(scale);
         ring.buffers.iter_mut().for_each(|held| held.rounded = false);
-    }
-
-    /// Stores, for consecutive ranges, their rows and how many of them have a positive weight.
-    pub fn set_positive(&mut self, ranges: Vec<(usize, u64)>) {
-        self.positive = ranges;
     }
 
     /// Calls `work` for every chunk. Work that it puts into the queue can use the chunk on the device.
@@ -199,10 +194,5 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
         let (values, mut weights) = self.gather(rows)?;
         weights.iter_mut().for_each(|w| *w = scale.map_or(1.0, |scale| scale.round(*w)));
         Ok((values, weights))
-    }
-
-    /// The number of rows of positive weight.
-    pub fn positive_rows(&self) -> u64 {
-        if self.sources.weighted { self.positive.iter().map(|(_, positive)| positive).sum() } else { self.sources.n as u64 }
     }
 }

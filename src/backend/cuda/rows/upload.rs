@@ -27,8 +27,6 @@ mod tasks;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cudarc::driver::CudaEvent;
-
 #[cfg(feature = "bench")]
 pub use self::benchmark::upload_benchmark;
 pub use self::carrier::Carrier;
@@ -63,44 +61,29 @@ fn upload_by<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>], staging: &S
     }
     // Work after this point of the queue may write to the matrix.
     let ready = queue.stream.record_event(None).map_err(failed("the upload"))?;
-    let work = Work { carrier, tasks: &tasks, next: AtomicUsize::new(0), rows: &rows, ready };
-    staging.with_lanes(&queue.gpu, "upload", plan.lanes.min(tasks.len()), |lane| work.run(lane))?;
-    rows.transform(parts[0].features.row_transform())?;
-    Ok(rows)
-}
-
-/// The state of one upload. Its threads share it.
-struct Work<'u, 'a, T> {
-    carrier: Carrier<'u, 'a, T>,
-    tasks: &'u [Task],
-    /// The next task that a lane can take.
-    next: AtomicUsize,
-    rows: &'u DeviceRows<T>,
-    ready: CudaEvent,
-}
-
-impl<T: Float + Plain> Work<'_, '_, T> {
-    /// Takes tasks until there are none. Returns when everything that it sent has arrived.
-    fn run(&self, mut borrowed: BorrowedLane<'_>) -> Result<()> {
-        let done = self.run_tasks(borrowed.lane());
-        if done.is_err() {
-            // After an error the remaining tasks are not needed.
-            self.next.store(self.tasks.len(), Ordering::Relaxed);
-        }
-        // The wait reports the errors of the copies themselves.
-        done.and(borrowed.lane().queue.wait())
-    }
-
-    fn run_tasks(&self, lane: &mut Lane) -> Result<()> {
-        lane.queue.stream.wait(&self.ready).map_err(failed("the upload"))?;
+    // The next task that a lane can take.
+    let next = AtomicUsize::new(0);
+    let send_all = |lane: &mut Lane| -> Result<()> {
+        lane.queue.stream.wait(&ready).map_err(failed("the upload"))?;
         let mut piece = None;
-        while let Some(task) = self.tasks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
-            // SAFETY: every column of the matrix has room for all kept rows. No two tasks write to the same place. `upload_by`
-            // keeps the matrix until it has waited for this lane. The lane has waited until the matrix was made.
-            unsafe { self.carrier.send(lane, &mut piece, task, self.rows.argument(), |_| Ok(())) }?;
+        while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+            // SAFETY: every column of the matrix has room for all kept rows. No two tasks write to the same place. The matrix stays
+            // until all lanes have ended. The lane has waited until the matrix was made.
+            unsafe { carrier.send(lane, &mut piece, task, rows.argument(), |_| Ok(())) }?;
         }
         Ok(())
-    }
+    };
+    staging.with_lanes(&queue.gpu, "upload", plan.lanes.min(tasks.len()), |mut borrowed| {
+        let done = send_all(borrowed.lane());
+        if done.is_err() {
+            // After an error the remaining tasks are not needed.
+            next.store(tasks.len(), Ordering::Relaxed);
+        }
+        // Everything that was sent has arrived after the wait, which reports the errors of the copies themselves.
+        done.and(borrowed.lane().queue.wait())
+    })?;
+    rows.transform(parts[0].features.row_transform())?;
+    Ok(rows)
 }
 
 #[cfg(feature = "tests")]
