@@ -1,8 +1,6 @@
 //! The state of a fit on the device: labels, sums, centroids, and what steps and updates read besides them.
 
-use super::arguments::{
-    AssignArgument, Control, Factors, LabelsArgument, RowsArgument, SumsArgument, has_one_limb, weight_to_integer,
-};
+use super::arguments::{AssignArgument, Control, Factors, LabelsArgument, RowsArgument, SumsArgument, weight_to_integer};
 use super::device::{Buffer, Plain, Queue, buffers, bytes_of, product};
 use super::exchange::{Group, Port};
 use super::rows::chunks::Chunk;
@@ -12,6 +10,7 @@ use super::step::{LabelArrays, Needs};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::exact::fixed::Limbs;
 use crate::statistics::Statistics;
 
 /// Names of the allocations in errors.
@@ -218,7 +217,7 @@ impl<T: Float + Plain> State<T> {
         let scales = statistics.scales.iter();
         let weight_exponent = statistics.weights.map_or(0, |scale| scale.exponent - 53);
         let mean_exponents = scales.clone().map(|scale| scale.quantum_exponent() - weight_exponent);
-        let one_limb = scales.clone().map(|scale| u8::from(has_one_limb(scale))).chain(std::iter::repeat(0));
+        let one_limb = scales.clone().map(|scale| u8::from(scale.limbs == Limbs::One)).chain(std::iter::repeat(0));
         let one_limb = memory::collected(one_limb.take(self.shape.columns()), COLUMNS)?;
         let typed = |values: &[f64]| memory::collected(values.iter().map(|&v| T::from_f64(v)), COLUMNS);
         self.sums.one_limb.write(0, &one_limb)?;

@@ -8,7 +8,7 @@ use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, product,
 use crate::backend::cuda::predict::DeviceTable;
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::upload::upload;
-use crate::backend::cuda::shape::{FitShape, GpuSize};
+use crate::backend::cuda::shape::{FitShape, GpuSize, THREADS};
 use crate::backend::select::Job;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -18,7 +18,6 @@ use crate::input::tile::{Part, WeightScale};
 
 /// The most rows of a piece: whole tiles of all kernels.
 const MOST_ROWS: usize = 1 << 20;
-const THREADS: u32 = 256;
 /// The least arithmetic (rows x centroids x features) for which it pays to send the rows.
 const LEAST: usize = 1 << 26;
 

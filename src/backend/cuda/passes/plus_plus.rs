@@ -107,8 +107,12 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             let taken = control.step as usize;
             let mut batch = most.min(asked.k - taken);
             if copies.is_none() && taken >= copies_from {
-                copies = self.copies(rows, &buffers, asked, taken)?;
-                if copies.is_none() {
+                if let Some(scale) = self.copies_scale
+                    && asked.k - taken >= FEWEST_STEPS
+                    && CopiedRows::are_worth_it(rows, m)?
+                {
+                    copies = Some(CopiedRows::new(rows, &self.nearest, &buffers.seeds, taken, m, scale)?);
+                } else {
                     copies_from = usize::MAX;
                 }
             }
@@ -143,22 +147,6 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         potential.total = control.total();
         self.total = potential.total;
         Ok(())
-    }
-
-    /// Copies of the rows, if they are worth it.
-    fn copies(
-        &self,
-        rows: &DeviceRows<T>,
-        buffers: &StepBuffers<T>,
-        asked: &PlusPlus,
-        taken: usize,
-    ) -> Result<Option<CopiedRows<T>>> {
-        let m = asked.trials as usize;
-        let Some(scale) = self.copies_scale.filter(|_| asked.k - taken >= FEWEST_STEPS) else { return Ok(None) };
-        if !CopiedRows::are_worth_it(rows, m)? {
-            return Ok(None);
-        }
-        CopiedRows::new(rows, &self.nearest, &buffers.seeds, taken, m, scale).map(Some)
     }
 
     /// The launches of a step, in order.

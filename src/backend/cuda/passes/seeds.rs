@@ -85,20 +85,23 @@ impl<T: Float + Plain> DeviceSeeds<T> {
     /// The bytes that seeding takes on the device.
     pub fn bytes(shape: &FitShape) -> u64 {
         let FitShape { d, k, .. } = *shape;
-        let (ranges, m) = (Ranges::new(shape.chunk).count, trials(k) as usize);
+        let m = trials(k) as usize;
         let (values, wide) = (bytes_of::<T>(product([m, d])), bytes_of::<u128>(m));
         // A search holds row numbers, values and targets. Then the values and the gains are there.
         let search = sum([bytes_of::<u64>(m), values, wide]);
         let take = sum([bytes_of::<T>(d), bytes_of::<u128>(1)]);
-        let state = sum([bytes_of::<f64>(shape.padded_rows()), bytes_of::<u128>(ranges)]);
         let steps = StepBuffers::<T>::bytes_of_steps(shape.chunk, d, k);
-        sum([state, search.max(take).max(steps)])
+        sum([Self::state_bytes(shape), search.max(take).max(steps)])
+    }
+
+    /// The bytes of the distances and the totals.
+    fn state_bytes(shape: &FitShape) -> u64 {
+        sum([bytes_of::<f64>(shape.padded_rows()), bytes_of::<u128>(Ranges::new(shape.chunk).count)])
     }
 
     /// The bytes of this that a pass may take besides the distances and the totals.
     pub(super) fn room(shape: &FitShape) -> u64 {
-        let state = sum([bytes_of::<f64>(shape.padded_rows()), bytes_of::<u128>(Ranges::new(shape.chunk).count)]);
-        Self::bytes(shape).saturating_sub(state)
+        Self::bytes(shape).saturating_sub(Self::state_bytes(shape))
     }
 
     /// Makes every row's draw weight its `w^`.

@@ -11,6 +11,7 @@ use crate::backend::cuda::arguments::{
 use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::rows::chunks::{Chunk, Chunks};
 use crate::backend::cuda::rows::external::finite_rows;
+use crate::backend::cuda::shape::THREADS;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -21,8 +22,6 @@ use crate::statistics::quanta::Counts;
 use crate::statistics::survey::{EXTENTS, Extent, Survey, select_finite};
 use crate::statistics::variance::Moments;
 
-/// Threads of a block.
-const THREADS: u32 = 256;
 /// The fewest and the most rows of a chunk. The fewest are a multiple of the alignment of rows. The most are as many limbs as
 /// an int64 can sum.
 const CHUNKS: std::ops::RangeInclusive<usize> = 4_096..=131_072;

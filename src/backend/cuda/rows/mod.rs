@@ -15,7 +15,7 @@ use std::ops::Range;
 pub use self::matrix::Matrix;
 use crate::backend::cuda::arguments::{self, RoundWeightsArgument, RowsArgument};
 use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Plain, Queue, bytes_of, product};
-use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
+use crate::backend::cuda::shape::{ROW_ALIGNMENT, THREADS, padded};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::exact::fixed::power_of_two;
@@ -34,9 +34,6 @@ pub struct DeviceRows<T> {
     /// `(stride)`: the weights. They are `w^` once they were rounded. They are zero from row `n` on.
     pub weights: Option<Buffer<f64>>,
 }
-
-/// Threads of a block of `round_weights`.
-const THREADS: u32 = 256;
 
 impl<T: Float + Plain> DeviceRows<T> {
     /// The stride of the columns for `n` rows. It is a multiple of [`ROW_ALIGNMENT`]. So every column is aligned, and kernels may

@@ -1,8 +1,9 @@
 //! Rows that were sent are transformed: scaled and normalised where they are (`kernels/passes/arrival.cu`).
 
-use super::{DeviceRows, THREADS};
+use super::DeviceRows;
 use crate::backend::cuda::arguments::{self, NormaliseArgument, ScaleColumnsArgument};
 use crate::backend::cuda::device::{Block, Plain};
+use crate::backend::cuda::shape::THREADS;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::input::transform::RowTransform;
