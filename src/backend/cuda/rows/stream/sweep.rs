@@ -47,11 +47,10 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
     ) -> Result<Self> {
         let (mut tasks, mut left) = (Vec::new(), memory::zeroed(visits.len(), VISITS)?);
         for (turn, visit) in visits.iter().enumerate().filter(|(_, visit)| visit.load.is_some()) {
-            let before = tasks.len();
             for task in of_chunk(visit.chunk)? {
                 memory::push(&mut tasks, (turn, task), VISITS)?;
+                left[turn] += 1;
             }
-            left[turn] = tasks.len() - before;
         }
         let progress = Mutex::new(Progress { visited: 0, left, stopped: false });
         Ok(Self { carrier, events, places, visits, tasks, next: AtomicUsize::new(0), progress, changed: Condvar::new() })

@@ -100,10 +100,21 @@ impl<'a, T: Float + Plain> Sources<'a, T> {
 
     /// The tasks that send some kept rows to the device rows from 0 on. `slot`: the bytes of a slot that are used.
     pub fn tasks(&self, rows: &Range<usize>, slot: usize) -> Result<Vec<Task>> {
-        let (mut all, value_bytes) = (Vec::new(), self.value_bytes());
-        for (index, source) in self.all.iter().enumerate() {
-            let (own, to) = source.overlap(rows);
-            source.tasks(&mut all, index, &own, to, slot, (value_bytes, self.weighted))?;
+        let (mut all, d, values) = (Vec::new(), self.d, (slot / self.value_bytes()).max(1));
+        for (source, from) in self.all.iter().enumerate() {
+            let (own, to) = from.overlap(rows);
+            let within = |range: Range<usize>| own.start + range.start..own.start + range.end;
+            let mut add = |what| memory::push(&mut all, Task { source, rows: own.clone(), to, what }, TASKS);
+            if from.in_blocks() {
+                for piece in cut(own.len(), values / d).map(within) {
+                    cut(d, values).try_for_each(|features| add(What::Rows(piece.clone(), features)))?;
+                }
+            } else {
+                cut(own.len() * d, values).map(What::Columns).try_for_each(&mut add)?;
+            }
+            if self.weighted {
+                cut(own.len(), slot / size_of::<f64>()).map(within).map(What::Weights).try_for_each(&mut add)?;
+            }
         }
         Ok(all)
     }
@@ -120,33 +131,6 @@ impl<'a, T: Float + Plain> Source<'a, T> {
     /// Whether the rows are sent row by row.
     pub fn in_blocks(&self) -> bool {
         self.part.features.columns().is_none()
-    }
-
-    /// Adds to `all` the tasks that send kept rows `rows` to the device rows from `to` on. `value_bytes`: those of a value on its
-    /// way.
-    fn tasks(
-        &self,
-        all: &mut Vec<Task>,
-        source: usize,
-        rows: &Range<usize>,
-        to: usize,
-        slot: usize,
-        (value_bytes, weighted): (usize, bool),
-    ) -> Result<()> {
-        let (n, d, values) = (rows.len(), self.part.features.n_features(), (slot / value_bytes).max(1));
-        let within = |range: Range<usize>| rows.start + range.start..rows.start + range.end;
-        let mut add = |what| memory::push(all, Task { source, rows: rows.clone(), to, what }, TASKS);
-        if self.in_blocks() {
-            for piece in cut(n, values / d).map(within) {
-                cut(d, values).try_for_each(|features| add(What::Rows(piece.clone(), features)))?;
-            }
-        } else {
-            cut(n * d, values).map(What::Columns).try_for_each(&mut add)?;
-        }
-        if weighted {
-            cut(n, slot / size_of::<f64>()).map(within).map(What::Weights).try_for_each(&mut add)?;
-        }
-        Ok(())
     }
 
     /// Writes values `range` to `out` by `copy`. The values are those of all columns of kept rows `rows`, one column after the
@@ -222,10 +206,12 @@ mod tests {
     use super::*;
     use crate::input::features::Features;
 
-    fn tasks(source: &Source<'_, f32>, index: usize, rows: &Range<usize>, to: usize, slot: usize, weighted: bool) -> Vec<Task> {
-        let mut all = Vec::new();
-        source.tasks(&mut all, index, rows, to, slot, (4, weighted)).unwrap();
-        all
+    fn sources(part: Part<'_, f32>, weighted: bool) -> Sources<'_, f32> {
+        Sources { weighted, ..Sources::new(&[part]).unwrap() }
+    }
+
+    fn whats(sources: &Sources<'_, f32>, rows: Range<usize>, slot: usize) -> Vec<What> {
+        sources.tasks(&rows, slot).unwrap().into_iter().map(|task| task.what).collect()
     }
 
     unit_test!(tasks_and_strips_cover_a_part_once);
@@ -233,11 +219,11 @@ mod tests {
         let (n, d, stride, first) = (10, 7, 32, 5);
         let columns = vec![vec![0.0f32; n]; d];
         let part = Part::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);
-        let source = &Sources::new(&[part]).unwrap().all[0];
+        let columns = sources(part, false);
         for slot in [4, 12, 40, 44, 100, 4096] {
             let mut matrix = vec![None; stride * d];
-            for task in tasks(source, 0, &(0..n), first, slot, false) {
-                let What::Columns(range) = task.what else { panic!("columns alone") };
+            for what in whats(&columns, 0..n, slot) {
+                let What::Columns(range) = what else { panic!("columns alone") };
                 assert!(range.len() * 4 <= slot);
                 for strips in strips::<f32>(&range, n, stride, |value| 4 * (first + value) as u64) {
                     for i in 0..strips.count {
@@ -255,12 +241,10 @@ mod tests {
             }
         }
         let rows = vec![0.0f32; 6];
-        let part = Part::new(Features::from_rows(&rows, 3).unwrap(), None);
-        let source = &Sources::new(&[part]).unwrap().all[0];
-        let whats = |slot| tasks(source, 0, &(0..2), first, slot, true).into_iter().map(|task| task.what).collect::<Vec<_>>();
-        assert_eq!(whats(24), [What::Rows(0..2, 0..3), What::Weights(0..2)]);
+        let blocks = sources(Part::new(Features::from_rows(&rows, 3).unwrap(), None), true);
+        assert_eq!(whats(&blocks, 0..2, 24), [What::Rows(0..2, 0..3), What::Weights(0..2)]);
         assert_eq!(
-            whats(8),
+            whats(&blocks, 0..2, 8),
             [
                 What::Rows(0..1, 0..2),
                 What::Rows(0..1, 2..3),
@@ -276,22 +260,25 @@ mod tests {
     fn some_of_the_rows_are_tasks_of_their_own() {
         let columns = [(0..10).map(|i| i as f32).collect::<Vec<_>>(), (0..10).map(|i| 100.0 + i as f32).collect()];
         let part = || Part::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);
-        let Sources { all: sources, n, .. } = Sources::new(&[part(), part()]).unwrap();
-        assert_eq!(n, 20);
-        let overlaps = |rows: Range<usize>| sources.iter().map(|source| source.overlap(&rows)).collect::<Vec<_>>();
+        let two = Sources::new(&[part(), part()]).unwrap();
+        assert_eq!(two.n, 20);
+        let overlaps = |rows: Range<usize>| two.all.iter().map(|source| source.overlap(&rows)).collect::<Vec<_>>();
         assert_eq!(overlaps(3..14), [(3..10, 0), (0..4, 7)]);
         assert_eq!(overlaps(12..14)[1], (2..4, 0));
         assert!(overlaps(12..14)[0].0.is_empty() && overlaps(0..10)[1].0.is_empty());
         let mut out = [0.0; 5];
-        sources[1].fill_columns(&(2..6), &(1..6), &mut out, |values, out| values.copy(out));
+        two.all[1].fill_columns(&(2..6), &(1..6), &mut out, |values, out| values.copy(out));
         assert_eq!(out, [3.0, 4.0, 5.0, 102.0, 103.0]);
-        let some = tasks(&sources[1], 1, &(2..6), 7, 5 * 4, false);
-        let what = |range| Task { source: 1, rows: 2..6, to: 7, what: What::Columns(range) };
-        assert_eq!(some, [what(0..5), what(5..8)]);
+        let some = two.tasks(&(3..14), 5 * 4).unwrap();
+        let task = |source, rows, to, range| Task { source, rows, to, what: What::Columns(range) };
+        let first = [0..5, 5..10, 10..14].map(|range| task(0, 3..10, 0, range));
+        let second = [0..5, 5..8].map(|range| task(1, 0..4, 7, range));
+        assert!(some.into_iter().eq(first.into_iter().chain(second)));
         let rows: Vec<f32> = (0..20).map(|i| i as f32).collect();
-        let blocks = Sources::new(&[Part::new(Features::from_rows(&rows, 2).unwrap(), None)]).unwrap();
-        let whats =
-            |slot| tasks(&blocks.all[0], 0, &(3..6), 0, slot, true).into_iter().map(|task| task.what).collect::<Vec<_>>();
-        assert_eq!(whats(16), [What::Rows(3..5, 0..2), What::Rows(5..6, 0..2), What::Weights(3..5), What::Weights(5..6)]);
+        let blocks = sources(Part::new(Features::from_rows(&rows, 2).unwrap(), None), true);
+        assert_eq!(
+            whats(&blocks, 3..6, 16),
+            [What::Rows(3..5, 0..2), What::Rows(5..6, 0..2), What::Weights(3..5), What::Weights(5..6)]
+        );
     }
 }
