@@ -110,12 +110,18 @@ impl<T: Plain> Buffer<T> {
     /// # Errors
     /// Also [`KMeansError::Cancelled`](crate::KMeansError::Cancelled): loops on the host look here whether to go on.
     pub fn read(&self, first: usize, out: &mut [T]) -> Result<()> {
-        assert!(first + out.len() <= self.len, "{} values at {first} of {}", out.len(), self.len);
+        self.read_as(first * size_of::<T>(), out)
+    }
+
+    /// The same for values of another type, from a byte on.
+    pub fn read_as<V: Plain>(&self, first: usize, out: &mut [V]) -> Result<()> {
+        let (bytes, all) = (size_of_val(out), self.len * size_of::<T>());
+        assert!(first + bytes <= all, "{bytes} bytes at {first} of {all}");
         if !out.is_empty() {
             self.queue.bind()?;
-            traffic::count_down(std::mem::size_of_val(out));
-            // SAFETY: the range is within the buffer (asserted), and `out` lives until the wait below.
-            unsafe { result::memcpy_dtoh_async(out, self.at_index(first), self.queue.stream.cu_stream()) }
+            traffic::count_down(bytes);
+            // SAFETY: the range is within the buffer (asserted). `out` lives until the wait below, and takes any bits (`Plain`).
+            unsafe { result::memcpy_dtoh_async(out, self.address + first as u64, self.queue.stream.cu_stream()) }
                 .map_err(failed("a download"))?;
         }
         self.queue.wait()?;
