@@ -124,8 +124,9 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             for _ in 0..batch {
                 for launch in &launches {
                     // SAFETY: the addresses are those of `buffers`, `copies`, `rows` and `self`, which live until the read below,
-                    // with room for what the kernels read and write there. Targets are below the total, so the rows that are drawn
-                    // exist. Lists are written up to their room only. Each of these kernels begins with `wait_for_kernel_before`.
+                    // with room for what the kernels read and write there. Targets are below the total, so the rows that are
+                    // drawn exist. Lists are written up to their room only. Each of these kernels begins with
+                    // `wait_for_kernel_before`.
                     unsafe { launch.run_behind(queue)? };
                 }
             }

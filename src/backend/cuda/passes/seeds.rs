@@ -202,8 +202,8 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         memory::try_collected(launches, "the launches of k-means++")
     }
 
-    /// The launch that takes a centroid by a pass over all rows. `centroids`, `total`: the addresses of the centroid (with a step:
-    /// of its candidates) and, if the host wants it, of the total.
+    /// The launch that takes a centroid by a pass over all rows. `centroids`, `total`: the addresses of the centroid (with a
+    /// step: of its candidates) and, if the host wants it, of the total.
     pub(super) fn take_launch(
         &self,
         rows: &DeviceRows<T>,
@@ -373,8 +373,8 @@ fn search<T: Float + Plain>(
         weights: 0,
     };
     let launch = rows.entry(arguments::seed_search::<T>()).exactly(&queue.gpu, Block::of(SEARCHERS), m as u32)?;
-    // SAFETY: each block reads one target, and writes one row number and the d values of this row. Targets are below the total, so
-    // the rows exist.
+    // SAFETY: each block reads one target, and writes one row number and the d values of this row. Targets are below the total,
+    // so the rows exist.
     unsafe { queue.run(&launch, &argument)? };
     Ok((found, values))
 }

@@ -215,9 +215,9 @@ impl<T: Float + Plain> DeviceTable<T> {
         Ok(labels)
     }
 
-    /// The exact labels of some of the rows. The first of them is a multiple of the tiles of all kernels. Rows that are not finite get
-    /// any label, or none. `strategy`: one of tensor cores, [`Strategy::Tiled`] for float32 products, or the default: the one
-    /// that is predicted to be faster.
+    /// The exact labels of some of the rows. The first of them is a multiple of the tiles of all kernels. Rows that are not
+    /// finite get any label, or none. `strategy`: one of tensor cores, [`Strategy::Tiled`] for float32 products, or the default:
+    /// the one that is predicted to be faster.
     pub fn assign_some(
         &self,
         queue: &Queue,
@@ -265,8 +265,8 @@ impl<T: Float + Plain> DeviceTable<T> {
         self.centroids.now.at()
     }
 
-    /// The labels, and the distances to the nearest and to the second nearest centroid. Rows that are not finite get no label, and
-    /// with `blank_distances` no distances.
+    /// The labels, and the distances to the nearest and to the second nearest centroid. Rows that are not finite get no label,
+    /// and with `blank_distances` no distances.
     pub fn nearest(&self, queue: &Queue, rows: &DeviceRows<T>, blank_distances: bool) -> Result<NearestBuffers> {
         let out = NearestBuffers::allocate(queue, rows.n)?;
         let argument = NearestArgument {

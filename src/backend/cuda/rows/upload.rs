@@ -67,8 +67,8 @@ fn upload_by<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>], staging: &S
         lane.queue.stream.wait(&ready).map_err(failed("the upload"))?;
         let mut piece = None;
         while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            // SAFETY: every column of the matrix has room for all kept rows. No two tasks write to the same place. The matrix stays
-            // until all lanes have ended. The lane has waited until the matrix was made.
+            // SAFETY: every column of the matrix has room for all kept rows. No two tasks write to the same place. The matrix
+            // stays until all lanes have ended. The lane has waited until the matrix was made.
             unsafe { carrier.send(lane, &mut piece, task, rows.argument(), |_| Ok(())) }?;
         }
         Ok(())

@@ -214,8 +214,8 @@ impl<T: Float + Plain> StreamedSeeds<T> {
                     first: chunk.first as u64,
                 };
                 let blocks = chunk.rows.n.div_ceil(THREADS as usize).min(launch.blocks as usize);
-                // SAFETY: each row has a label, which names seeds that are taken. The kernel writes no more row numbers than there
-                // is room for.
+                // SAFETY: each row has a label, which names seeds that are taken. The kernel writes no more row numbers than
+                // there is room for.
                 unsafe { queue.run(&launch.with_blocks(blocks), &argument) }
             })
         })?;
@@ -272,8 +272,8 @@ impl<T: Float + Plain> StreamedSeeds<T> {
                     unused: 0,
                 };
                 let blocks = (count as u32 * split).min(resident);
-                // SAFETY: each row has a label. Each range has a total for each candidate. The seeds buffer has room for all seeds
-                // that are taken. There are as many points as the kernel is compiled for.
+                // SAFETY: each row has a label. Each range has a total for each candidate. The seeds buffer has room for all
+                // seeds that are taken. There are as many points as the kernel is compiled for.
                 unsafe { queue.run(&launch.with_blocks(blocks as usize), &argument)? };
             }
             Ok(())
@@ -282,7 +282,8 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         memory::try_collected(totals.to_vec()?.chunks_exact(all).map(|totals| memory::copied(totals, TOTALS)), TOTALS)
     }
 
-    /// The rows that the targets draw: for each target the first row whose running total of draw weights, in row order, exceeds it.
+    /// The rows that the targets draw: for each target the first row whose running total of draw weights, in row order, exceeds
+    /// it.
     pub fn pick(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<Picked<T>> {
         const TOGETHER: usize = 1_024;
         if self.totals.is_empty() {

@@ -31,7 +31,8 @@ fn pinned_ceiling(queue: &Queue) -> Result<f64> {
 
 /// Measures the time of repeated uploads of the same rows, and the speed of copies from pinned memory.
 ///
-/// Returns `(bytes of one upload, seconds of each upload, bytes per second from pinned memory)`. The first upload also pins memory.
+/// Returns `(bytes of one upload, seconds of each upload, bytes per second from pinned memory)`. The first upload also pins
+/// memory.
 pub fn upload_benchmark<T: Float + Plain>(ordinal: u32, parts: &[Part<'_, T>], rounds: usize) -> Result<(u64, Vec<f64>, f64)> {
     let queue = Gpu::get(ordinal)?.queue()?;
     let (mut bytes, mut seconds) = (0, Vec::with_capacity(rounds));

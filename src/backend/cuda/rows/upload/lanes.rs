@@ -90,8 +90,8 @@ impl Staging {
         self.free(&mut self.lanes.lock().unwrap_or_else(PoisonError::into_inner), gpu).ok().flatten()
     }
 
-    /// Calls `work` with a lane on the calling thread, and on so many threads that there are `count` lanes at most. Returns when all
-    /// have ended.
+    /// Calls `work` with a lane on the calling thread, and on so many threads that there are `count` lanes at most. Returns when
+    /// all have ended.
     pub fn with_lanes(
         &self,
         gpu: &Arc<Gpu>,
