@@ -10,7 +10,7 @@ use crate::input::tile::WeightScale;
 use crate::input::transform::RowTransform;
 use crate::statistics::factors::DigitCounts;
 use crate::statistics::given::{BadCounts, Given, checked_count};
-use crate::statistics::passes::{Passes, add, merged, merged_surveys};
+use crate::statistics::passes::Passes;
 use crate::statistics::quanta::Counts;
 use crate::statistics::refused::Refused;
 use crate::statistics::survey::{Extent, Survey};
@@ -38,9 +38,28 @@ pub(super) fn done(reply: Reply) -> Option<()> {
     matches!(reply, Reply::Done).then_some(())
 }
 
+/// Merges the lists of all parts, item by item.
+fn merged<C>(lists: Vec<Vec<C>>, merge: impl Fn(&mut C, &C)) -> Vec<C> {
+    let merge_lists = |mut all: Vec<C>, list: Vec<C>| {
+        all.iter_mut().zip(&list).for_each(|(a, b)| merge(a, b));
+        all
+    };
+    lists.into_iter().reduce(merge_lists).unwrap_or_default()
+}
+
+/// Adds up counts.
+fn add<const N: usize>(all: &mut [u64; N], more: &[u64; N]) {
+    all.iter_mut().zip(more).for_each(|(a, b)| *a += b);
+}
+
 impl RemotePasses<'_, '_> {
     fn merged_survey(&self, call: Call) -> Result<Survey> {
-        merged_surveys(self.0.ask_all(call, taken!(Survey))?, self.0.facts[0].names.len())
+        let surveys = self.0.ask_all(call, taken!(Survey))?;
+        let merge = |mut all: Survey, survey: Survey| {
+            all.merge(&survey);
+            all
+        };
+        surveys.into_iter().reduce(merge).map_or_else(|| Survey::empty(self.0.facts[0].names.len()), Ok)
     }
 }
 
@@ -72,7 +91,10 @@ impl<T: Float> Passes<T> for RemotePasses<'_, '_> {
 
     fn variance_sums(&mut self, moments: &[Moments]) -> Result<Vec<[i128; 2]>> {
         let sums = self.0.ask_all(Call::VarianceSums(memory::copied(moments, PARTS)?), taken!(Moments))?;
-        Ok(merged(sums, add))
+        Ok(merged(sums, |a, b| {
+            a[0] += b[0];
+            a[1] += b[1];
+        }))
     }
 }
 

@@ -75,29 +75,3 @@ impl<T: Float> Passes<T> for HostPasses<'_, '_, T> {
         variance::sums(self.parts, moments, self.weights, self.threads)
     }
 }
-
-/// Merges the lists of several places, item by item.
-#[cfg(any(feature = "cuda", feature = "parts"))]
-pub fn merged<C>(lists: Vec<Vec<C>>, merge: impl Fn(&mut C, &C)) -> Vec<C> {
-    let merge_lists = |mut all: Vec<C>, list: Vec<C>| {
-        all.iter_mut().zip(&list).for_each(|(all, one)| merge(all, one));
-        all
-    };
-    lists.into_iter().reduce(merge_lists).unwrap_or_default()
-}
-
-/// Merges the surveys of several places, which have the same `d` columns.
-#[cfg(any(feature = "cuda", feature = "parts"))]
-pub fn merged_surveys(surveys: Vec<Survey>, d: usize) -> Result<Survey> {
-    let merge = |mut all: Survey, survey: Survey| {
-        all.merge(&survey);
-        all
-    };
-    surveys.into_iter().reduce(merge).map_or_else(|| Survey::empty(d), Ok)
-}
-
-/// Adds up counts or sums.
-#[cfg(any(feature = "cuda", feature = "parts"))]
-pub fn add<N: std::ops::AddAssign + Copy, const M: usize>(all: &mut [N; M], more: &[N; M]) {
-    all.iter_mut().zip(more).for_each(|(all, one)| *all += *one);
-}

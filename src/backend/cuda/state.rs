@@ -1,6 +1,6 @@
 //! The state of a fit on the device: labels, sums, centroids, and what steps and updates read besides them.
 
-use super::arguments::{AssignArgument, Control, Factors, LabelsArgument, RowsArgument, SumsArgument, weight_to_integer};
+use super::arguments::{AssignArgument, Control, Factors, LabelsArgument, SumsArgument, weight_to_integer};
 use super::device::{Buffer, Plain, Queue, buffers, bytes_of, product};
 use super::exchange::{Group, Port};
 use super::rows::chunks::Chunk;
@@ -243,50 +243,33 @@ impl<T: Float + Plain> State<T> {
 
     /// The parameter of a kernel that labels the rows of a chunk. `contested`: the address of the list of rows in doubt.
     pub fn assign_argument(&self, chunk: &Chunk<'_, T>, contested: u64) -> AssignArgument<T> {
-        let (rows, labels) = (chunk.rows.argument(), self.labels.before_and_after(chunk.first));
+        let [labels, next] = self.labels.before_and_after(chunk.first);
         AssignArgument {
+            rows: chunk.rows.argument(),
+            labels,
+            next,
+            minus_centre: self.filter.minus_centre(),
+            scale: self.filter.scale(),
+            copies: self.filter.copies(),
+            half_squares: self.filter.half_squares(),
+            margins: self.filter.margins(),
+            bound: self.filter.bound(),
             contested,
+            control: self.control,
+            k: self.shape.k as i32,
+            k_padded: self.filter.spec().k_padded as i32,
+            sums: self.sums_of_step(),
             factors: self.columns.factors.at(),
             mass_to_integer: self.mass_to_integer,
-            ..assign_argument(rows, labels, &self.filter, &self.centroids, self.sums_of_step(), self.control)
+            table_copies: 0,
+            centroids_in_shared: 0,
+            centroid_columns: self.centroids.columns.at(),
+            centroids: self.centroids.now.at(),
+            run: 1,
+            even: 0,
+            shares: 1,
+            share_bests: 0,
+            share_tickets: 0,
         }
-    }
-}
-
-/// The parameter of a kernel that labels rows, but for the list of rows in doubt, and what only sums need.
-pub fn assign_argument<T: Float + Plain>(
-    rows: RowsArgument,
-    [labels, next]: [LabelsArgument; 2],
-    filter: &Filter<T>,
-    centroids: &Centroids<T>,
-    sums: SumsArgument,
-    control: u64,
-) -> AssignArgument<T> {
-    AssignArgument {
-        rows,
-        labels,
-        next,
-        minus_centre: filter.minus_centre(),
-        scale: filter.scale(),
-        copies: filter.copies(),
-        half_squares: filter.half_squares(),
-        margins: filter.margins(),
-        bound: filter.bound(),
-        contested: 0,
-        control,
-        k: sums.k,
-        k_padded: filter.spec().k_padded as i32,
-        sums,
-        factors: 0,
-        mass_to_integer: 1.0,
-        table_copies: 0,
-        centroids_in_shared: 0,
-        centroid_columns: centroids.columns.at(),
-        centroids: centroids.now.at(),
-        run: 1,
-        even: 0,
-        shares: 1,
-        share_bests: 0,
-        share_tickets: 0,
     }
 }

@@ -51,14 +51,15 @@ impl<T: Float + Plain> Update<T> {
         let (update, directions) = match statistics.metric {
             Metric::Euclidean => (arguments::update::<T>(), None),
             Metric::Cosine => {
-                let directions = arguments::directions::<T>().resident(gpu, Block::of(DIRECTIONS), shape.k)?;
-                (arguments::update_directions::<T>(), Some(directions))
+                let kernel = arguments::directions::<T>().load(gpu, "")?;
+                (arguments::update_directions::<T>(), Some(Launch::resident(gpu, kernel, Block::of(DIRECTIONS), shape.k)?))
             }
         };
         let update = preparation.teams.launch(gpu, update.load(gpu, "")?)?;
         let cells = shape.k.saturating_mul(shape.columns());
-        let fold = arguments::update_fold::<T>().resident(gpu, Block::of(THREADS), cells.div_ceil(THREADS as usize))?;
-        let end_chunk = arguments::end_chunk().exactly(gpu, Block::of(32), 1)?;
+        let fold = arguments::update_fold::<T>().load(gpu, "")?;
+        let fold = Launch::resident(gpu, fold, Block::of(THREADS), cells.div_ceil(THREADS as usize))?;
+        let end_chunk = Launch::exactly(arguments::end_chunk().load(gpu, "")?, Block::of(32), 1);
         let buffers = UpdateBuffers::allocate(queue, shape, batch)?;
         Ok(Self { update, directions, fold, end_chunk, preparation, buffers, shifts: statistics.shifts })
     }

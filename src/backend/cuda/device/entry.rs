@@ -47,14 +47,14 @@ impl<A: Argument> Entry<A> {
         Ok(Kernel { function, argument: PhantomData })
     }
 
-    /// Loads the kernel, for this many blocks.
-    pub fn exactly(&self, gpu: &Gpu, block: Block, blocks: u32) -> Result<Launch<A>> {
-        Ok(Launch::exactly(self.load(gpu, "")?, block, blocks))
+    /// Loads the kernel for this many blocks.
+    pub fn exactly(&self, gpu: &Gpu, variant: &str, block: Block, blocks: usize) -> Result<Launch<A>> {
+        Ok(Launch::exactly(self.load(gpu, variant)?, block, 1).with_blocks(blocks))
     }
 
-    /// Loads the kernel, for as many blocks as run at once on the device, but at most `most`.
-    pub fn resident(&self, gpu: &Gpu, block: Block, most: usize) -> Result<Launch<A>> {
-        Launch::resident(gpu, self.load(gpu, "")?, block, most)
+    /// Loads the kernel for as many blocks as run at once on the device, but at most `most`.
+    pub fn resident(&self, gpu: &Gpu, variant: &str, block: Block, most: usize) -> Result<Launch<A>> {
+        Launch::resident(gpu, self.load(gpu, variant)?, block, most)
     }
 }
 

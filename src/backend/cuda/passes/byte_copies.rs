@@ -105,7 +105,7 @@ impl<T: Float + Plain> CopiedRows<T> {
         };
         let tiles = rows.n.div_ceil(2 * CENTRE_THREADS as usize);
         let entry = rows.entry(arguments::plus_centres::<T>());
-        let launch = entry.resident(&queue.gpu, Block::of(CENTRE_THREADS), tiles)?;
+        let launch = entry.resident(&queue.gpu, "", Block::of(CENTRE_THREADS), tiles)?;
         // SAFETY: the kernel reads `centres` seeds, which are taken. It writes one byte for each row, and one count for each
         // centre.
         unsafe { queue.run(&launch, &argument)? };
@@ -130,8 +130,8 @@ impl<T: Float + Plain> CopiedRows<T> {
             next: copied.buffers.counts.at(),
             copies: copied.argument(),
         };
-        let blocks = rows.n.div_ceil(COPY_THREADS as usize) as u32;
-        let launch = rows.entry(arguments::plus_copies::<T>()).exactly(&queue.gpu, Block::of(COPY_THREADS), blocks)?;
+        let blocks = rows.n.div_ceil(COPY_THREADS as usize);
+        let launch = rows.entry(arguments::plus_copies::<T>()).exactly(&queue.gpu, "", Block::of(COPY_THREADS), blocks)?;
         // SAFETY: the rows of a centre take as many places as it has rows, from its start on. These places are below `places`,
         // for which there is room. `nearest` has a distance for each row.
         unsafe { queue.run(&launch, &argument)? };

@@ -124,7 +124,7 @@ pub fn pick<T: Float + Plain>(
 pub fn all_rows<T: Float + Plain>(chunks: &Chunks<'_, T>, weights: Option<WeightScale>) -> Result<(Vec<T>, Vec<f64>)> {
     match chunks {
         Chunks::Resident(rows) => picks::all(rows),
-        Chunks::Streamed(stream) => stream.gather_rounded(0..stream.sources.n, weights),
+        Chunks::Streamed(stream) => stream.all(weights),
     }
 }
 
@@ -140,7 +140,7 @@ pub fn row<T: Float + Plain>(chunks: &Chunks<'_, T>, row: u64) -> Result<Vec<T>>
 pub fn positive_rows<T: Float + Plain>(chunks: &Chunks<'_, T>) -> Result<u64> {
     match chunks {
         Chunks::Resident(rows) => seeds::positive_rows(rows),
-        Chunks::Streamed(stream) => Ok(stream.positive),
+        Chunks::Streamed(stream) => Ok(stream.positive_rows()),
     }
 }
 

@@ -63,7 +63,7 @@ impl FarSearch {
     /// A search for `count` rows in chunks of at most `n` rows. Only rows of clusters that `donors` allows count.
     pub fn new<T: Float>(queue: &Queue, (n, half): (usize, bool), count: usize, donors: &[bool]) -> Result<Self> {
         let donors = memory::collected(donors.iter().map(|&may| u8::from(may)), FAR)?;
-        let launch = |entry: Entry<FarArgument>| entry.half_if(half).exactly(&queue.gpu, Block::of(THREADS), blocks(n) as u32);
+        let launch = |entry: Entry<FarArgument>| entry.half_if(half).exactly(&queue.gpu, "", Block::of(THREADS), blocks(n));
         let (farthest, far_rows) = (launch(arguments::farthest::<T>())?, launch(arguments::far_rows::<T>())?);
         Ok(Self {
             count,

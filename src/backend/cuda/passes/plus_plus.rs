@@ -185,13 +185,13 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             restart: asked.restart,
         };
         let entry = rows.entry(arguments::plus_draw::<T>());
-        let mut launches: Vec<Box<dyn Queued>> = vec![Box::new((entry.exactly(gpu, Block::of(DRAWERS), m as u32)?, argument))];
+        let mut launches: Vec<Box<dyn Queued>> = vec![Box::new((entry.exactly(gpu, "", Block::of(DRAWERS), m)?, argument))];
         if let Some(copied) = copied {
             let blocks = copied.tiles().div_ceil(THREADS as usize / 32);
-            let launch = arguments::plus_filter::<T>().resident(gpu, Block::of(THREADS), blocks)?;
+            let launch = arguments::plus_filter::<T>().resident(gpu, "", Block::of(THREADS), blocks)?;
             launches.push(Box::new((launch, PlusFilterArgument { step, copies })));
             let argument = PlusSettleArgument { rows: rows_argument, nearest, scale, step, copies };
-            let launch = arguments::plus_settle::<T>().resident(gpu, Block::of(SETTLERS), usize::MAX)?;
+            let launch = arguments::plus_settle::<T>().resident(gpu, "", Block::of(SETTLERS), usize::MAX)?;
             launches.push(Box::new((launch, argument)));
         } else {
             let gains = step.control + std::mem::offset_of!(StepControl, gains) as u64;
@@ -201,7 +201,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         }
         let range = self.ranges.rows as u64;
         let argument = PlusTakeArgument { rows: rows_argument, nearest, totals, scale, range, step, copies };
-        let launch = arguments::plus_take::<T>().exactly(gpu, Block::of(THREADS), gpu.processors)?;
+        let launch = arguments::plus_take::<T>().exactly(gpu, "", Block::of(THREADS), gpu.processors as usize)?;
         launches.push(Box::new((launch, argument)));
         if copied.is_none() {
             launches.push(Box::new(self.take_launch(rows, step.candidates, 0, step)?));

@@ -12,7 +12,7 @@ use crate::base::memory;
 use crate::base::parallel::at_once;
 use crate::input::tile::{Part, WeightScale};
 use crate::statistics::given::{Given, HostRows};
-use crate::statistics::passes::{Passes, add, merged, merged_surveys};
+use crate::statistics::passes::Passes;
 use crate::statistics::quanta::Counts;
 use crate::statistics::survey::{Extent, Survey};
 use crate::statistics::variance::Moments;
@@ -74,6 +74,23 @@ impl<'p, 'a, T: Float + Plain> SeveralPasses<'p, 'a, T> {
     }
 }
 
+/// Adds up lists of equal length column by column.
+fn merged<C>(lists: Vec<Vec<C>>, add: impl Fn(&mut C, &C)) -> Vec<C> {
+    let mut lists = lists.into_iter();
+    let first = lists.next().unwrap_or_default();
+    lists.fold(first, |mut all, list| {
+        all.iter_mut().zip(&list).for_each(|(all, one)| add(all, one));
+        all
+    })
+}
+
+/// The survey of the rows of all GPUs.
+fn all_of(surveys: Vec<Survey>, d: usize) -> Result<Survey> {
+    let mut all = Survey::empty(d)?;
+    surveys.iter().for_each(|survey| all.merge(survey));
+    Ok(all)
+}
+
 impl<T: Float + Plain> Passes<T> for SeveralPasses<'_, '_, T> {
     fn given(&self) -> Box<dyn Given + '_> {
         Box::new(HostRows(self.parts))
@@ -81,12 +98,12 @@ impl<T: Float + Plain> Passes<T> for SeveralPasses<'_, '_, T> {
 
     fn survey(&mut self) -> Result<Survey> {
         let d = self.parts[0].features.n_features();
-        merged_surveys(self.each(true, |passes| passes.survey())?, d)
+        all_of(self.each(true, |passes| passes.survey())?, d)
     }
 
     fn skip_bad(&mut self, _: Survey) -> Result<Survey> {
         let d = self.parts[0].features.n_features();
-        merged_surveys(self.each(true, |passes| passes.skip_bad(Survey::empty(d)?))?, d)
+        all_of(self.each(true, |passes| passes.skip_bad(Survey::empty(d)?))?, d)
     }
 
     fn round_weights(&mut self, scale: WeightScale) -> Result<()> {
@@ -98,10 +115,12 @@ impl<T: Float + Plain> Passes<T> for SeveralPasses<'_, '_, T> {
     }
 
     fn count_small(&mut self, largest: &[Option<f64>], weighted: bool) -> Result<Vec<Counts>> {
-        Ok(merged(self.each(false, |passes| passes.count_small(largest, weighted))?, add))
+        let counts = self.each(false, |passes| passes.count_small(largest, weighted))?;
+        Ok(merged(counts, |all, one| all.iter_mut().zip(one).for_each(|(all, one)| *all += one)))
     }
 
     fn variance_sums(&mut self, moments: &[Moments]) -> Result<Vec<[i128; 2]>> {
-        Ok(merged(self.each(false, |passes| passes.variance_sums(moments))?, add))
+        let sums = self.each(false, |passes| passes.variance_sums(moments))?;
+        Ok(merged(sums, |all, one| all.iter_mut().zip(one).for_each(|(all, one)| *all += one)))
     }
 }

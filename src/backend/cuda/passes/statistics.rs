@@ -100,7 +100,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     /// # Safety
     /// The same as for [`Queue::run`].
     unsafe fn launch<A: Argument>(&self, entry: Entry<A>, cut: Cut, d: usize, argument: &A) -> Result<()> {
-        let launch = entry.exactly(&self.queue.gpu, Block::of(THREADS), cut.blocks(d)?)?;
+        let launch = entry.exactly(&self.queue.gpu, "", Block::of(THREADS), cut.blocks(d)? as usize)?;
         // SAFETY: the caller promises it.
         unsafe { self.queue.run(&launch, argument) }
     }
@@ -118,7 +118,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         self.chunks = Some(Chunks::new(&self.queue, self.parts, self.chunking)?);
         let mut survey = Survey::empty(self.n_features())?;
         self.chunks().visit(|chunk| {
-            let (columns, largest, columns_finite) = self.extents(arguments::survey::<T>(), chunk)?;
+            let (columns, largest, columns_finite) = self.extents(chunk.rows.entry(arguments::survey::<T>()), chunk)?;
             let (mut here, weights_finite) = self.survey_weights(chunk)?;
             here.largest = columns.iter().fold(largest, |m, column| m.max(column.largest));
             here.columns = columns;
@@ -128,20 +128,20 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
             Ok(())
         })?;
         if let Some(Chunks::Streamed(stream)) = &mut self.chunks {
-            stream.positive = survey.positive;
+            stream.set_positive(survey.positive);
         }
         Ok(survey)
     }
 
     /// The extents of the columns, the largest magnitude (over all rows, even if they are weighted), and whether all values are
     /// finite.
-    fn extents(&self, entry: Entry<SurveyArgument>, chunk: &Chunk<'_, T>) -> Result<(Vec<Extent>, f64, bool)> {
+    fn extents(&self, kernel: Entry<SurveyArgument>, chunk: &Chunk<'_, T>) -> Result<(Vec<Extent>, f64, bool)> {
         let rows = chunk.rows;
         let cut = Cut::new(rows.n, rows.d);
         let pieces: Buffer<arguments::Extent> = self.queue.alloc(cut.chunks.saturating_mul(rows.d), EXTENTS)?;
         let argument = SurveyArgument { rows: rows.argument(), extents: pieces.at(), chunk: cut.chunk as u64 };
         // SAFETY: each block writes one extent. It reads only rows below the stride.
-        unsafe { self.launch(rows.entry(entry), cut, rows.d, &argument)? };
+        unsafe { self.launch(kernel, cut, rows.d, &argument)? };
         merge(&pieces.to_vec()?, rows.d)
     }
 
@@ -232,7 +232,7 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
     fn weighted_extents(&mut self) -> Result<Vec<Extent>> {
         let mut all = memory::filled(self.n_features(), Extent::EMPTY, EXTENTS)?;
         self.chunks().visit(|chunk| {
-            let (here, ..) = self.extents(arguments::weighted_extents::<T>(), chunk)?;
+            let (here, ..) = self.extents(arguments::weighted_extents::<T>().half_if(chunk.rows.half().is_some()), chunk)?;
             all.iter_mut().zip(&here).for_each(|(all, here)| all.merge(here));
             Ok(())
         })?;

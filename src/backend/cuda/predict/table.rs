@@ -8,13 +8,13 @@ use super::tensor::TensorTable;
 use crate::backend::Scales;
 use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{
-    self, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, SumsArgument,
+    self, AssignArgument, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, SumsArgument,
 };
 use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Plain, Queue, buffers, product, sum};
 use crate::backend::cuda::passes::distances::{Inertia, InertiaPass};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
-use crate::backend::cuda::state::{Centroids, assign_argument};
+use crate::backend::cuda::state::Centroids;
 use crate::backend::cuda::step::filter::{Filter, Preparation};
 use crate::backend::cuda::step::shares::Shares;
 use crate::backend::cuda::step::tensor::labels::{TensorLabels, bytes_of_batch};
@@ -230,9 +230,35 @@ impl<T: Float + Plain> DeviceTable<T> {
         // No row has a label.
         buffers.labels.fill(0xff)?;
         buffers.control.fill(0)?;
-        let labels = [LabelsArgument { at: buffers.labels.at(), bytes: 4 }; 2];
-        let (sums, control) = (SumsArgument::none(self.k, self.d), buffers.control.at());
-        let mut argument = assign_argument(rows.argument_of(range), labels, &self.filter, &self.centroids, sums, control);
+        let LabelBuffers { labels, control } = &buffers;
+        let place = LabelsArgument { at: labels.at(), bytes: 4 };
+        let mut argument = AssignArgument {
+            rows: rows.argument_of(range),
+            labels: place,
+            next: place,
+            minus_centre: self.filter.minus_centre(),
+            scale: self.filter.scale(),
+            copies: self.filter.copies(),
+            half_squares: self.filter.half_squares(),
+            margins: self.filter.margins(),
+            bound: self.filter.bound(),
+            contested: 0,
+            control: control.at(),
+            k: self.k as i32,
+            k_padded: self.filter.spec().k_padded as i32,
+            sums: SumsArgument::none(self.k, self.d),
+            factors: 0,
+            mass_to_integer: 1.0,
+            table_copies: 0,
+            centroids_in_shared: 0,
+            centroid_columns: self.centroids.columns.at(),
+            centroids: self.centroids.now.at(),
+            run: 1,
+            even: 0,
+            shares: 1,
+            share_bests: 0,
+            share_tickets: 0,
+        };
         let shape = self.shape(n, rows.half().is_some());
         // SAFETY: no row has a label. The addresses are those of this table, of the rows and of the buffers, each with a place
         // for every row.
@@ -345,7 +371,7 @@ impl<T: Float + Plain> DeviceTable<T> {
 /// # Safety
 /// The same as for [`Queue::run`].
 unsafe fn run<A: Argument>(queue: &Queue, entry: Entry<A>, most: usize, argument: &A) -> Result<()> {
-    let launch = entry.resident(&queue.gpu, Block::of(ROWS), most)?;
+    let launch = entry.resident(&queue.gpu, "", Block::of(ROWS), most)?;
     // SAFETY: the caller promises it.
     unsafe { queue.run(&launch, argument) }
 }

@@ -175,7 +175,7 @@ pub fn finite_rows<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<Selection> 
     let bits = queue.zeros::<u64>(words, KEPT)?;
     let argument = FiniteRowsArgument { rows: rows.argument(), bits: bits.at() };
     let entry = rows.entry(arguments::finite_rows::<T>());
-    let launch = entry.resident(&queue.gpu, Block::of(THREADS), rows.n.div_ceil(THREADS as usize))?;
+    let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), rows.n.div_ceil(THREADS as usize))?;
     // SAFETY: the kernel reads the rows, and writes a word for each 32 of them. There is room for two words for each 64.
     unsafe { queue.run(&launch, &argument)? };
     Ok(Selection::from_bits(bits.to_vec()?))

@@ -119,8 +119,8 @@ impl<T: Float + Plain> DeviceRows<T> {
     pub fn round_weights(&self, scale: WeightScale) -> Result<()> {
         let Some(w) = &self.weights else { return Ok(()) };
         let argument = RoundWeightsArgument { w: w.at(), n: self.n as u64, quantum: power_of_two(scale.exponent - 53) };
-        let blocks = self.n.div_ceil(THREADS as usize).min(64 * self.queue.gpu.processors as usize) as u32;
-        let launch = arguments::round_weights().exactly(&self.queue.gpu, Block::of(THREADS), blocks)?;
+        let blocks = self.n.div_ceil(THREADS as usize).min(64 * self.queue.gpu.processors as usize);
+        let launch = arguments::round_weights().exactly(&self.queue.gpu, "", Block::of(THREADS), blocks)?;
         // SAFETY: the kernel reads and writes the first n weights, each by one thread.
         unsafe { self.queue.run(&launch, &argument) }
     }

@@ -24,8 +24,8 @@ impl<T: Float + Plain> DeviceRows<T> {
             let x = self.x.at_index(group * COLUMNS * self.stride);
             let argument =
                 ScaleColumnsArgument { x, stride: self.stride as u64, n: self.n as u32, columns: some.len() as u32, factors };
-            let blocks = (some.len() * self.n.div_ceil(CHUNK)) as u32;
-            let launch = arguments::scale_columns::<T>().exactly(gpu, Block::of(THREADS), blocks)?;
+            let blocks = some.len() * self.n.div_ceil(CHUNK);
+            let launch = arguments::scale_columns::<T>().exactly(gpu, "", Block::of(THREADS), blocks)?;
             // SAFETY: the kernel reads and writes the first n values of these columns, each by one thread. The columns are below
             // d, because there is one factor per feature.
             unsafe { self.queue.run(&launch, &argument)? };
@@ -34,8 +34,8 @@ impl<T: Float + Plain> DeviceRows<T> {
             return Ok(());
         }
         let argument = NormaliseArgument { x: self.x.at(), stride: self.stride as u64, n: self.n as u32, d: self.d as i32 };
-        let blocks = self.n.div_ceil(THREADS as usize) as u32;
-        let launch = arguments::normalise::<T>().exactly(gpu, Block::of(THREADS), blocks)?;
+        let blocks = self.n.div_ceil(THREADS as usize);
+        let launch = arguments::normalise::<T>().exactly(gpu, "", Block::of(THREADS), blocks)?;
         // SAFETY: the kernel reads and writes the first n rows, each by one thread.
         unsafe { self.queue.run(&launch, &argument) }
     }
