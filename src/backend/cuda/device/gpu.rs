@@ -125,7 +125,7 @@ impl Gpu {
         let shared_per_block = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let generation = 10 * attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
             + attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        // Then small fits need not map memory again each time.
+        // With some memory that is kept, small fits need not map memory again each time.
         keep(&context, |before| before.max(KEPT)).map_err(&failed)?;
         Ok(Self {
             context,
@@ -168,10 +168,10 @@ impl Gpu {
         let get = |attribute| unsafe { result::function::get_function_attribute(function, attribute) }.map_err(failed(name));
         let fixed = get(FunctionAttribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
         // Our kernels may use all shared memory of the device. Each launch says how much it takes.
-        let (most, bytes) =
-            (FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, self.shared_per_block as i32 - fixed);
+        let most = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: as above.
-        unsafe { result::function::set_function_attribute(function, most, bytes) }.map_err(failed(name))?;
+        unsafe { result::function::set_function_attribute(function, most, self.shared_per_block as i32 - fixed) }
+            .map_err(failed(name))?;
         let waits = get(FunctionAttribute::CU_FUNC_ATTRIBUTE_PTX_VERSION)? >= 90;
         let kernel = Function { handle: function, waits, fixed: fixed as u32 };
         self.functions.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), kernel);
