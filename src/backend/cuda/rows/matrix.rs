@@ -79,12 +79,4 @@ impl<T: Float + Plain> Matrix<T> {
         half.widen(&bits, out);
         Ok(())
     }
-
-    /// All values.
-    #[cfg(feature = "tests")]
-    pub fn to_vec(&self) -> Result<Vec<T>> {
-        let mut all = memory::zeroed(self.bytes.len() / self.size(), "the rows")?;
-        self.read(0, &mut all)?;
-        Ok(all)
-    }
 }

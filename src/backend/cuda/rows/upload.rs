@@ -134,7 +134,9 @@ mod tests {
                         }
                     }
                     assert_eq!(there.n, at);
-                    assert!(there.x.to_vec().unwrap() == x, "{n} x {d}, parts {from}..{to}, slots of {slot}");
+                    let mut arrived = vec![T::default(); x.len()];
+                    there.x.read(0, &mut arrived).unwrap();
+                    assert!(arrived == x, "{n} x {d}, parts {from}..{to}, slots of {slot}");
                     assert_eq!(there.weights.map(|w| w.to_vec().unwrap()), (to == 4).then_some(w));
                 }
             }
