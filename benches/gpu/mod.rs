@@ -14,7 +14,6 @@
 //! - `--check` counts the wrong labels among all rows, by reference distances to all centroids: `check.rs`. With `--strategy`, `--limit` and
 //!   `--predictions`, of these.
 //! - `--fits` leaves uploads out.
-//! - `--sweep` tries several ways to upload.
 //! - `--init NAME` starts from this seeding, such as `k-means++`, not from given rows.
 //! - `--limit BYTES` streams rows through this many bytes of the device. With `--fits` too, the resident fit follows.
 //! - `--strategy NAME` (more than once, or `all`) times iterations alone, with one line per strategy.
@@ -37,7 +36,7 @@ mod there;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use polars_kmeans::backend::cuda::{self, STAGES, UploadPlan, measured, upload_benchmark};
+use polars_kmeans::backend::cuda::{self, STAGES, measured, upload_benchmark};
 use polars_kmeans::backend::select;
 use polars_kmeans::base::parallel::for_each_task;
 use polars_kmeans::base::params::Candidates;
@@ -65,8 +64,8 @@ fn report_upload(name: &str, (bytes, seconds, ceiling): &(u64, Vec<f64>, f64)) {
     );
 }
 
-fn uploads<T: Engine>(columns: &[Vec<T>], shape: Shape, sweep: bool) {
-    let time = |parts: &[Part<'_, T>], plan| upload_benchmark(0, parts, plan, 6).expect("a GPU");
+fn uploads<T: Engine>(columns: &[Vec<T>], shape: Shape) {
+    let time = |parts: &[Part<'_, T>]| upload_benchmark(0, parts, 6).expect("a GPU");
     let chunked = |chunks: usize| {
         let step = shape.n.div_ceil(chunks);
         let chunk = |values| Chunk::new(values, None).expect("no validity");
@@ -75,7 +74,7 @@ fn uploads<T: Engine>(columns: &[Vec<T>], shape: Shape, sweep: bool) {
     };
     for chunks in [1, 10, 1_000] {
         let parts = [Part::new(chunked(chunks), None)];
-        report_upload(&format!("{chunks} chunks a column"), &time(&parts, None));
+        report_upload(&format!("{chunks} chunks a column"), &time(&parts));
     }
     if shape.n * shape.d <= 1 << 28 {
         let mut rows = vec![T::default(); shape.n * shape.d];
@@ -88,14 +87,7 @@ fn uploads<T: Engine>(columns: &[Vec<T>], shape: Shape, sweep: bool) {
         })
         .expect("nobody stops it");
         let parts = [Part::new(Features::from_rows(&rows, shape.d).expect("whole rows"), None)];
-        report_upload("row-major", &time(&parts, None));
-    }
-    for lanes in if sweep { vec![1, 2, 4, 6, 8, 12, 16] } else { Vec::new() } {
-        for slot in [256 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20] {
-            let parts = [Part::new(chunked(1), None)];
-            let name = format!("{lanes} lanes, 2 x {} KiB", slot >> 10);
-            report_upload(&name, &time(&parts, Some(UploadPlan { lanes, slot })));
-        }
+        report_upload("row-major", &time(&parts));
     }
 }
 
@@ -349,7 +341,7 @@ fn streamed<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, lim
     let Shape { n, d, .. } = shape;
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let some = [Part::new(features.slice(0..n.min(1 << 24)).expect("memory for a view"), None)];
-    let ceiling = || upload_benchmark(0, &some, None, 2).expect("a GPU").2;
+    let ceiling = || upload_benchmark(0, &some, 2).expect("a GPU").2;
     // Resets the peak memory, where the system allows it.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
     let resident = memory("VmRSS:");
@@ -431,7 +423,7 @@ fn time<T: Engine>(name: &str, shape: Shape, options: &Options, mut all_columns:
     }
     match options.limit {
         Some(limit) => streamed(columns, shape, &estimator, limit),
-        None if !options.flag("--fits") => uploads(columns, shape, options.flag("--sweep")),
+        None if !options.flag("--fits") => uploads(columns, shape),
         None => {}
     }
     if options.limit.is_none() || options.flag("--fits") {

@@ -181,8 +181,8 @@ impl FrameFeatures {
     #[cfg(all(feature = "bench", feature = "cuda"))]
     pub fn upload_benchmark(&self, ordinal: u32, rounds: usize) -> Result<(u64, Vec<f64>, f64)> {
         match self.view()? {
-            AnyFeatures::F32(view) => upload_benchmark(ordinal, &[Part::new(view, None)], None, rounds),
-            AnyFeatures::F64(view) => upload_benchmark(ordinal, &[Part::new(view, None)], None, rounds),
+            AnyFeatures::F32(view) => upload_benchmark(ordinal, &[Part::new(view, None)], rounds),
+            AnyFeatures::F64(view) => upload_benchmark(ordinal, &[Part::new(view, None)], rounds),
         }
     }
 }

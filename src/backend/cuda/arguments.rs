@@ -9,7 +9,8 @@ use crate::base::float::Float;
 use crate::bounds::fp16::Fp16Bound;
 use crate::bounds::{self, ExpandedTerms};
 use crate::exact::distances;
-use crate::exact::fixed::{ColumnScale, Limbs};
+use crate::exact::fixed::{ColumnScale, power_of_two};
+use crate::input::tile::WeightScale;
 
 include!(concat!(env!("OUT_DIR"), "/arguments.rs"));
 
@@ -48,9 +49,9 @@ impl From<&distances::DistanceScale> for DistanceScale {
     }
 }
 
-/// Whether a column has one limb.
-pub fn has_one_limb(scale: &ColumnScale) -> bool {
-    scale.limbs == Limbs::One
+/// A `w^` times this is an integer. Without weights it is 1.
+pub fn weight_to_integer(weights: Option<WeightScale>) -> f64 {
+    weights.map_or(1.0, |scale| power_of_two(53 - scale.exponent))
 }
 
 impl Control {

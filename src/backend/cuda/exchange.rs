@@ -85,10 +85,9 @@ impl Port {
             })
         };
         let (gpu, cells) = (&queue.gpu, shape.cells().max(shape.k));
-        let arrive = Launch::exactly(arguments::arrive().load(gpu, "")?, Block::of(32), 1);
-        let meet = Launch::exactly(arguments::meet().load(gpu, "")?, Block::of(32), 1);
-        let total = arguments::total_sums().load(gpu, "")?;
-        let total = Launch::resident(gpu, total, Block::of(THREADS), cells.div_ceil(THREADS as usize))?;
+        let arrive = arguments::arrive().exactly(gpu, "", Block::of(32), 1)?;
+        let meet = arguments::meet().exactly(gpu, "", Block::of(32), 1)?;
+        let total = arguments::total_sums().resident(gpu, "", Block::of(THREADS), cells.div_ceil(THREADS as usize))?;
         let (turns, arrived) = ([turn()?, turn()?], pool.zeros(queue, 1, WHAT)?);
         // Other GPUs look at it from their first exchange on.
         queue.wait()?;

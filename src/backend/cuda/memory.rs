@@ -48,14 +48,8 @@ impl From<&DeviceInfo> for GpuSize {
 /// For tests.
 #[doc(hidden)]
 pub fn resident_bytes(shape: Shape, device: &DeviceInfo, more_copies: bool) -> u64 {
-    let plan = |copies| {
-        if shape.float64 {
-            planned::<f64>(shape, Strategy::Default, device.into(), false, copies)
-        } else {
-            planned::<f32>(shape, Strategy::Default, device.into(), false, copies)
-        }
-    };
-    plan(if more_copies { Copies::All } else { Copies::Needed }).map_or(u64::MAX, |plan| plan.bytes)
+    let copies = if more_copies { Copies::All } else { Copies::Needed };
+    planned(shape, Strategy::Default, device.into(), false, copies).map_or(u64::MAX, |plan| plan.bytes)
 }
 
 /// The chunks of a fit with default kernels in `room` bytes of a GPU, or the bytes that are needed. For tests.
@@ -100,13 +94,7 @@ fn fit_shape(shape: Shape, chunk: u64) -> FitShape {
 /// # Errors
 /// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if the strategy cannot do the shape.
 pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool, room: u64) -> Result<Planned> {
-    let plan = |copies: Copies| {
-        if shape.float64 {
-            planned::<f64>(shape, strategy, gpu, in_place, copies)
-        } else {
-            planned::<f32>(shape, strategy, gpu, in_place, copies)
-        }
-    };
+    let plan = |copies| planned(shape, strategy, gpu, in_place, copies);
     let mut found = plan(Copies::All)?;
     if found.bytes > room {
         found = plan(Copies::Needed)?;
@@ -126,7 +114,12 @@ enum Copies {
     All,
 }
 
-fn planned<T: Float + Plain>(
+fn planned(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool, copies: Copies) -> Result<Planned> {
+    let plan = if shape.float64 { planned_as::<f64> } else { planned_as::<f32> };
+    plan(shape, strategy, gpu, in_place, copies)
+}
+
+fn planned_as<T: Float + Plain>(
     shape: Shape,
     strategy: Strategy,
     gpu: GpuSize,
@@ -197,15 +190,14 @@ pub(in crate::backend) fn in_chunks(
     };
     // Whether a strategy can do a shape does not depend on the rows.
     let bytes = |chunk: u64, buffers: u64| plan(chunk, buffers).map_or(u64::MAX, |plan| plan.bytes);
-    Ok(match Chunking::new(shape, room, bytes) {
-        Ok(chunking) => {
-            let of_chunk = plan(chunking.rows, chunking.buffers)?;
-            // The chunks follow each other. What the bus takes is not in it.
-            let microseconds = of_chunk.microseconds.map(|time| time * chunking.chunks as f64);
-            Ok((chunking, Planned { microseconds, ..of_chunk }))
-        }
-        Err(needed) => Err(needed),
-    })
+    let chunking = match Chunking::new(shape, room, bytes) {
+        Ok(chunking) => chunking,
+        Err(needed) => return Ok(Err(needed)),
+    };
+    let of_chunk = plan(chunking.rows, chunking.buffers)?;
+    // The chunks follow each other. What the bus takes is not in it.
+    let microseconds = of_chunk.microseconds.map(|time| time * chunking.chunks as f64);
+    Ok(Ok((chunking, Planned { microseconds, ..of_chunk })))
 }
 
 /// The plan of a fit with chunks of `chunk` rows, of which `buffers` are on the GPU at a time.

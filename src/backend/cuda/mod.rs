@@ -36,7 +36,7 @@ pub use predict::DeviceTable;
 pub use reference::reference_labels;
 pub use rows::chunks::Chunks;
 #[cfg(feature = "bench")]
-pub use rows::upload::{UploadPlan, upload_benchmark};
+pub use rows::upload::upload_benchmark;
 pub use session::{CudaSession, GpusInStep};
 #[doc(hidden)]
 pub use step::choice::measured;

@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use self::table::{CallQueue, DistanceBuffers};
+use self::table::CallQueue;
 pub use self::table::{DeviceTable, NearestBuffers, ROWS};
 use super::device::{Buffer, Plain, Queue, product};
 use super::passes::statistics::DevicePasses;
@@ -35,6 +35,7 @@ use crate::base::memory;
 use crate::base::parallel::at_once;
 use crate::base::params::Metric;
 use crate::base::strategy::Strategy;
+use crate::exact::cluster_sums::UNASSIGNED;
 use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::input::features::{Column, Features};
 use crate::input::tile::Part;
@@ -42,9 +43,6 @@ use crate::statistics::given::first_negative_weight;
 use crate::statistics::passes::Passes;
 use crate::statistics::score::{ScoreScales, centroid_extents};
 use crate::statistics::survey::check_weight_range;
-
-/// The label of a row that has no cluster.
-const UNASSIGNED: u32 = u32::MAX;
 
 /// Clears the bits and the answers of the rows of a batch that have none. The device has marked rows with values that are not
 /// finite. It does not know nulls. Row i of the batch has bit `first + i`. There may be fewer distances than rows.
@@ -134,9 +132,7 @@ pub fn labels_on_device<T: Float + Plain>(
 ) -> Result<GpuArray<i32>> {
     let out = room::<T, i32>(table, features.n_rows())?;
     let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| table.assign_finite(queue, rows, strategy);
-    in_batches(&[table], Job::Labels, features, launch, |labels, _, range| {
-        out.copy_from(range.start, labels.labels(), labels.labels().queue())
-    })?;
+    in_batches(&[table], Job::Labels, features, launch, |labels, _, range| out.copy_from(range.start, labels.labels()))?;
     Ok(GpuArray::new(out))
 }
 
@@ -145,18 +141,11 @@ pub fn labels_on_device<T: Float + Plain>(
 pub fn nearest_on_device<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuPredictions> {
     let n = features.n_rows();
     let (labels, nearest, seconds) = (room::<T, i32>(table, n)?, room::<T, f64>(table, n)?, room::<T, f64>(table, n)?);
-    let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| {
-        let near = NearestBuffers::allocate(queue, rows.n)?;
-        table.nearest(queue, rows, &near)?;
-        table.blank(queue, rows, Some(&near.labels), Some((&near.distances, 1)))?;
-        table.blank(queue, rows, None, Some((&near.seconds, 1)))?;
-        Ok(near)
-    };
+    let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| table.nearest(queue, rows, true);
     in_batches(&[table], Job::Nearest, features, launch, |near, _, range| {
-        let queue = near.labels.queue();
-        labels.copy_from(range.start, &near.labels, queue)?;
-        nearest.copy_from(range.start, &near.distances, queue)?;
-        seconds.copy_from(range.start, &near.seconds, queue)
+        labels.copy_from(range.start, &near.labels)?;
+        nearest.copy_from(range.start, &near.distances)?;
+        seconds.copy_from(range.start, &near.seconds)
     })?;
     let seconds = (table.k > 1).then(|| GpuArray::new(seconds));
     Ok(GpuPredictions { labels: GpuArray::new(labels), nearest: GpuArray::new(nearest), seconds })
@@ -166,14 +155,8 @@ pub fn nearest_on_device<T: Float + Plain>(table: &DeviceTable<T>, features: &Fe
 /// a null or a value that is not finite.
 pub fn distances_on_device<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
     let out = room::<T, f64>(table, product([features.n_rows(), table.k]))?;
-    let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| {
-        let distances = DistanceBuffers::allocate(queue, rows.n, table.k)?;
-        table.distances(queue, rows, &distances)?;
-        table.blank(queue, rows, None, Some((&distances.distances, table.k)))?;
-        Ok(distances)
-    };
-    in_batches(&[table], Job::Distances, features, launch, |distances, _, range| {
-        out.copy_from(range.start * table.k, &distances.distances, distances.distances.queue())
+    in_batches(&[table], Job::Distances, features, DeviceTable::distances, |answers, _, range| {
+        out.copy_from(range.start * table.k, &answers.distances)
     })?;
     Ok(GpuArray::new(out))
 }
@@ -205,12 +188,7 @@ pub fn nearest<T: Float + Plain>(tables: &[&DeviceTable<T>], features: &Features
     let n = features.n_rows();
     let (mut out, mut bits) = (memory::zeroed(n, LABELS)?, every_row(n)?);
     let mut all = Distances::zeroed(n, tables[0].k)?;
-    let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| {
-        let answers = NearestBuffers::allocate(queue, rows.n)?;
-        table.nearest(queue, rows, &answers)?;
-        table.blank(queue, rows, Some(&answers.labels), None)?;
-        Ok(answers)
-    };
+    let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| table.nearest(queue, rows, false);
     in_batches(tables, Job::Nearest, features, launch, |answers, features, range| {
         let (out, nearest) = (&mut out[range.clone()], &mut all.nearest[range.clone()]);
         let second = all.second.as_mut().map_or(&mut [][..], |second| &mut second[range.clone()]);
@@ -229,15 +207,9 @@ pub fn nearest<T: Float + Plain>(tables: &[&DeviceTable<T>], features: &Features
 pub fn distances<T: Float + Plain>(tables: &[&DeviceTable<T>], features: &Features<'_, T>) -> Result<Vec<f64>> {
     let (n, k) = (features.n_rows(), tables[0].k);
     let mut out = memory::zeroed(n.saturating_mul(k), ANSWERS)?;
-    let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| {
-        let distances = DistanceBuffers::allocate(queue, rows.n, k)?;
-        table.distances(queue, rows, &distances)?;
-        table.blank(queue, rows, None, Some((&distances.distances, k)))?;
-        Ok(distances)
-    };
-    in_batches(tables, Job::Distances, features, launch, |distances, features, range| {
+    in_batches(tables, Job::Distances, features, DeviceTable::distances, |answers, features, range| {
         let out = &mut out[range.start * k..range.end * k];
-        download_distances(&distances.distances, out)?;
+        download_distances(&answers.distances, out)?;
         features.for_each_null(0..range.len(), |_, i| out[i * k..][..k].fill(f64::NAN));
         Ok(())
     })?;
@@ -280,7 +252,7 @@ pub fn inertia<T: Float + Plain>(
     }
     let Some(chunks) = passes.into_chunks() else { unreachable!("rows are prepared") };
     let rows = chunks.into_resident()?;
-    let labels = table.assign(&queue, &rows)?;
+    let labels = table.assign_some(&queue, &rows, 0..rows.n, Strategy::Default)?;
     let total = |scale: DistanceScale| table.total_distance(&queue, &rows, labels.labels(), scale);
     let first = DistanceSum { total: total(scales.distances)?, scale: scales.distances };
     Ok(first.precise(survey.positive, total)?.to_f64())

@@ -29,7 +29,7 @@ pub fn reference_labels<T: Float + Plain>(ordinal: u32, columns: &[&[T]], centro
     let by_column = (0..d).flat_map(|f| (0..k).map(move |j| centroids[j * d + f]));
     let centroids = queue.upload(&memory::collected(by_column, CENTROIDS)?, CENTROIDS)?;
     let slice = (SLICE_BYTES / (d.max(1) * size_of::<T>())).clamp(TILE, 1 << 28);
-    let mut rows = queue.alloc::<T>(slice.min(n) * d, ROWS)?;
+    let rows = queue.alloc::<T>(slice.min(n) * d, ROWS)?;
     let answers = queue.alloc::<u32>(slice.min(n), LABELS)?;
     let kernel = arguments::reference::<T>().load(&gpu, "")?;
     let mut labels = memory::zeroed(n, LABELS)?;

@@ -1,6 +1,6 @@
 //! The state of a fit on the device: labels, sums, centroids, and what steps and updates read besides them.
 
-use super::arguments::{AssignArgument, Control, Factors, LabelsArgument, SumsArgument, has_one_limb};
+use super::arguments::{AssignArgument, Control, Factors, LabelsArgument, SumsArgument, weight_to_integer};
 use super::device::{Buffer, Plain, Queue, buffers, bytes_of, product};
 use super::exchange::{Group, Port};
 use super::rows::chunks::Chunk;
@@ -10,6 +10,7 @@ use super::step::{LabelArrays, Needs};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::exact::fixed::Limbs;
 use crate::statistics::Statistics;
 
 /// Names of the allocations in errors.
@@ -121,12 +122,6 @@ impl Sums {
         }
     }
 
-    /// The same for a step of a fit on several GPUs: its sums are pending in the port.
-    fn argument_in(&self, port: &Port, shape: &FitShape) -> SumsArgument {
-        let [pending, pending_rows] = port.pending();
-        SumsArgument { pending, pending_rows, ..self.argument(shape) }
-    }
-
     /// All sums become 0.
     pub fn clear(&mut self) -> Result<()> {
         self.pending.fill(0)?;
@@ -210,7 +205,7 @@ impl<T: Float + Plain> State<T> {
             centroids: Centroids::allocate(queue, shape.d, shape.k)?,
             filter: Filter::new(queue, needs.filter, shape.d, largest)?,
             control: control.at(),
-            mass_to_integer: statistics.weights.map_or(1.0, |scale| crate::exact::fixed::power_of_two(53 - scale.exponent)),
+            mass_to_integer: weight_to_integer(statistics.weights),
         };
         state.centroids.drift.fill(0)?;
         state.describe_columns(statistics)?;
@@ -222,7 +217,7 @@ impl<T: Float + Plain> State<T> {
         let scales = statistics.scales.iter();
         let weight_exponent = statistics.weights.map_or(0, |scale| scale.exponent - 53);
         let mean_exponents = scales.clone().map(|scale| scale.quantum_exponent() - weight_exponent);
-        let one_limb = scales.clone().map(|scale| u8::from(has_one_limb(scale))).chain(std::iter::repeat(0));
+        let one_limb = scales.clone().map(|scale| u8::from(scale.limbs == Limbs::One)).chain(std::iter::repeat(0));
         let one_limb = memory::collected(one_limb.take(self.shape.columns()), COLUMNS)?;
         let typed = |values: &[f64]| memory::collected(values.iter().map(|&v| T::from_f64(v)), COLUMNS);
         self.sums.one_limb.write(0, &one_limb)?;
@@ -239,12 +234,11 @@ impl<T: Float + Plain> State<T> {
         self.sums.clear()
     }
 
-    /// The sums that a step adds to.
+    /// The sums that a step adds to. If the fit has several GPUs, they are pending in the port.
     pub fn sums_of_step(&self) -> SumsArgument {
-        match &self.port {
-            Some(port) => self.sums.argument_in(port, &self.shape),
-            None => self.sums.argument(&self.shape),
-        }
+        let sums = self.sums.argument(&self.shape);
+        let Some([pending, pending_rows]) = self.port.as_ref().map(Port::pending) else { return sums };
+        SumsArgument { pending, pending_rows, ..sums }
     }
 
     /// The parameter of a kernel that labels the rows of a chunk. `contested`: the address of the list of rows in doubt.

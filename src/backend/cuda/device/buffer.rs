@@ -76,16 +76,6 @@ impl<T: Plain> Buffer<T> {
             .map_err(failed("clearing memory"))
     }
 
-    /// Sets the bytes of a range to `byte`.
-    pub fn fill_bytes(&self, bytes: std::ops::Range<usize>, byte: u8) -> Result<()> {
-        assert!(bytes.start <= bytes.end && bytes.end <= self.len * size_of::<T>(), "{bytes:?} of {} values", self.len);
-        self.queue.bind()?;
-        let at = self.address + bytes.start as u64;
-        // SAFETY: the range is within the buffer (asserted).
-        unsafe { result::memset_d8_async(at, byte, bytes.len(), self.queue.stream.cu_stream()) }
-            .map_err(failed("clearing memory"))
-    }
-
     /// Sets the ends of columns to zero: the values of each from `first` on. There are `columns` columns of `stride` values.
     pub fn zero_ends(&self, columns: usize, stride: usize, first: usize) -> Result<()> {
         assert!(first <= stride && columns * stride <= self.len, "{columns} columns of {stride} in {} values", self.len);
@@ -101,12 +91,7 @@ impl<T: Plain> Buffer<T> {
 
     /// Copies host values to the device, from value `first` on. If `values` is in pageable memory, CUDA has read it when this
     /// returns.
-    pub fn write(&mut self, first: usize, values: &[T]) -> Result<()> {
-        self.write_shared(first, values)
-    }
-
-    /// As [`Buffer::write`], where other work of the queue uses other values of the buffer.
-    pub fn write_shared(&self, first: usize, values: &[T]) -> Result<()> {
+    pub fn write(&self, first: usize, values: &[T]) -> Result<()> {
         assert!(!self.external, "memory of somebody else is only read");
         assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
         if values.is_empty() {
@@ -125,21 +110,27 @@ impl<T: Plain> Buffer<T> {
     /// # Errors
     /// Also [`KMeansError::Cancelled`](crate::KMeansError::Cancelled): loops on the host look here whether to go on.
     pub fn read(&self, first: usize, out: &mut [T]) -> Result<()> {
-        assert!(first + out.len() <= self.len, "{} values at {first} of {}", out.len(), self.len);
+        self.read_as(first * size_of::<T>(), out)
+    }
+
+    /// The same for values of another type, from a byte on.
+    pub fn read_as<V: Plain>(&self, first: usize, out: &mut [V]) -> Result<()> {
+        let (bytes, all) = (size_of_val(out), self.len * size_of::<T>());
+        assert!(first + bytes <= all, "{bytes} bytes at {first} of {all}");
         if !out.is_empty() {
             self.queue.bind()?;
-            traffic::count_down(std::mem::size_of_val(out));
-            // SAFETY: the range is within the buffer (asserted), and `out` lives until the wait below.
-            unsafe { result::memcpy_dtoh_async(out, self.at_index(first), self.queue.stream.cu_stream()) }
+            traffic::count_down(bytes);
+            // SAFETY: the range is within the buffer (asserted). `out` lives until the wait below, and takes any bits (`Plain`).
+            unsafe { result::memcpy_dtoh_async(out, self.address + first as u64, self.queue.stream.cu_stream()) }
                 .map_err(failed("a download"))?;
         }
         self.queue.wait()?;
         interrupt::check()
     }
 
-    /// Queues a copy of the bytes of another buffer of the device to this one, from value `first` on. The values have one size.
-    /// The work that writes them is before it in this buffer's queue, or done.
-    pub fn copy_from<U: Plain>(&self, first: usize, from: &Buffer<U>, queue: &Queue) -> Result<()> {
+    /// Queues, behind the work of the other buffer, a copy of its bytes to this one, from value `first` on. The values have one
+    /// size.
+    pub fn copy_from<U: Plain>(&self, first: usize, from: &Buffer<U>) -> Result<()> {
         assert_eq!(size_of::<T>(), size_of::<U>());
         assert!(!self.external && first + from.len <= self.len, "{} values at {first} of {}", from.len, self.len);
         if from.len == 0 {
@@ -148,7 +139,7 @@ impl<T: Plain> Buffer<T> {
         self.queue.bind()?;
         let bytes = from.len * size_of::<T>();
         // SAFETY: both ranges are within their buffers (asserted).
-        unsafe { sys::cuMemcpyDtoDAsync_v2(self.at_index(first), from.address, bytes, queue.stream.cu_stream()) }
+        unsafe { sys::cuMemcpyDtoDAsync_v2(self.at_index(first), from.address, bytes, from.queue.stream.cu_stream()) }
             .result()
             .map_err(failed("a copy"))
     }

@@ -14,6 +14,7 @@ pub unsafe trait Argument: Copy {}
 
 /// The name of a kernel. Its type says which argument the kernel takes. Only `arguments.rs` makes entries: the build writes them
 /// from the kernels.
+#[derive(Clone, Copy)]
 pub struct Entry<A> {
     /// The file that holds the kernel, without folder and extension.
     pub module: &'static str,
@@ -23,13 +24,6 @@ pub struct Entry<A> {
     of_type: &'static str,
     argument: PhantomData<fn(A)>,
 }
-
-impl<A> Clone for Entry<A> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<A> Copy for Entry<A> {}
 
 impl<A: Argument> Entry<A> {
     /// The kernel for feature type `T`.
@@ -65,17 +59,11 @@ impl<A: Argument> Entry<A> {
 }
 
 /// A kernel that was loaded, and its argument as a type.
+#[derive(Clone, Copy)]
 pub struct Kernel<A> {
     pub(super) function: Function,
     argument: PhantomData<fn(A)>,
 }
-
-impl<A> Clone for Kernel<A> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<A> Copy for Kernel<A> {}
 
 /// The threads and the bytes of dynamic shared memory of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,19 +80,13 @@ impl Block {
 }
 
 /// A kernel with its number of blocks, and the threads and shared memory of each block.
+#[derive(Clone, Copy)]
 pub struct Launch<A> {
     pub kernel: Kernel<A>,
     pub blocks: u32,
     pub threads: u32,
     pub shared: u32,
 }
-
-impl<A> Clone for Launch<A> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<A> Copy for Launch<A> {}
 
 impl<A> Launch<A> {
     /// This many blocks.

@@ -50,20 +50,24 @@ unsafe impl Sync for Function {}
 /// Bytes that fits have freed and that the driver keeps for the next one.
 const KEPT: u64 = 64 << 20;
 
-/// Makes the driver keep some of the memory that fits free. Then small fits need not map memory again each time.
-fn keep_some_memory(context: &CudaContext) -> std::result::Result<(), DriverError> {
+/// Sets the bytes of freed memory that the driver keeps, by those that it keeps so far, and gives back what is more. Returns what
+/// was set before.
+fn keep(context: &CudaContext, bytes: impl FnOnce(u64) -> u64) -> std::result::Result<u64, DriverError> {
     let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-    let mut threshold = 0u64;
-    // SAFETY: the device belongs to the context. The attribute is a 64-bit integer, and `threshold` has 64 bits.
+    let mut before = 0u64;
+    // SAFETY: the device belongs to the context. The attribute is a 64-bit integer, and both variables have 64 bits.
     unsafe {
         let pool = result::device::get_default_mem_pool(context.cu_device())?;
-        sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut threshold).cast()).result()?;
-        if threshold < KEPT {
-            threshold = KEPT;
-            sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut threshold).cast()).result()?;
+        sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut before).cast()).result()?;
+        let mut after = bytes(before);
+        if after != before {
+            sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut after).cast()).result()?;
+        }
+        if after < before {
+            sys::cuMemPoolTrimTo(pool, after as usize).result()?;
         }
     }
-    Ok(())
+    Ok(before)
 }
 
 /// While it lives, memory that is freed stays mapped for the next allocation. Batches of rows need the same memory again and
@@ -76,7 +80,7 @@ impl Drop for MemoryKept<'_> {
         keeping.calls -= 1;
         if keeping.calls == 0 {
             // Without success the memory stays with this process, which may use it.
-            let _ = self.0.keep(keeping.before);
+            let _ = self.0.keep_bytes(keeping.before);
         }
     }
 }
@@ -121,7 +125,8 @@ impl Gpu {
         let shared_per_block = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let generation = 10 * attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
             + attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        keep_some_memory(&context).map_err(&failed)?;
+        // With some memory that is kept, small fits need not map memory again each time.
+        keep(&context, |before| before.max(KEPT)).map_err(&failed)?;
         Ok(Self {
             context,
             ordinal,
@@ -159,21 +164,16 @@ impl Gpu {
         let c_name = CString::new(name).expect("a kernel's name has no zero byte");
         // SAFETY: the module is loaded and is never unloaded.
         let function = unsafe { result::module::get_function(handle, c_name) }.map_err(failed(name))?;
-        // Our kernels may use all shared memory of the device. Each launch says how much it takes.
         // SAFETY: the function belongs to a loaded module.
-        let (waits, fixed) = unsafe {
-            let most = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            let fixed =
-                result::function::get_function_attribute(function, FunctionAttribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
-                    .map_err(failed(name))?;
-            result::function::set_function_attribute(function, most, self.shared_per_block as i32 - fixed)
-                .map_err(failed(name))?;
-            let virtual_architecture = FunctionAttribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
-            let architecture =
-                result::function::get_function_attribute(function, virtual_architecture).map_err(failed(name))?;
-            (architecture >= 90, fixed as u32)
-        };
-        let kernel = Function { handle: function, waits, fixed };
+        let get = |attribute| unsafe { result::function::get_function_attribute(function, attribute) }.map_err(failed(name));
+        let fixed = get(FunctionAttribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+        // Our kernels may use all shared memory of the device. Each launch says how much it takes.
+        let most = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: as above.
+        unsafe { result::function::set_function_attribute(function, most, self.shared_per_block as i32 - fixed) }
+            .map_err(failed(name))?;
+        let waits = get(FunctionAttribute::CU_FUNC_ATTRIBUTE_PTX_VERSION)? >= 90;
+        let kernel = Function { handle: function, waits, fixed: fixed as u32 };
         self.functions.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), kernel);
         Ok(kernel)
     }
@@ -189,25 +189,14 @@ impl Gpu {
         keeping.calls += 1;
         if keeping.calls == 1 {
             // Without success calls are slower.
-            keeping.before = self.keep(u64::MAX).unwrap_or(KEPT);
+            keeping.before = self.keep_bytes(u64::MAX).unwrap_or(KEPT);
         }
         MemoryKept(self)
     }
 
-    /// Sets the bytes of freed memory that the driver keeps, and gives back what is more. Returns what was set before.
-    fn keep(&self, bytes: u64) -> Result<u64> {
+    fn keep_bytes(&self, bytes: u64) -> Result<u64> {
         self.bind()?;
-        let (mut threshold, mut before) = (bytes, 0u64);
-        let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-        // SAFETY: the device belongs to the context. The attribute is a 64-bit integer, and both variables have 64 bits.
-        let done = unsafe {
-            result::device::get_default_mem_pool(self.context.cu_device()).and_then(|pool| {
-                sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut before).cast()).result()?;
-                sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut threshold).cast()).result()?;
-                if bytes == u64::MAX { Ok(()) } else { sys::cuMemPoolTrimTo(pool, bytes as usize).result() }
-            })
-        };
-        done.map(|()| before).map_err(failed("keeping memory"))
+        keep(&self.context, |_| bytes).map_err(failed("keeping memory"))
     }
 
     /// Waits until all work of this process on the GPU is done.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cudarc::driver::sys;
 use cudarc::driver::{CudaStream, DriverError, result};
 
-use super::gpu::{Function, Gpu};
+use super::gpu::Gpu;
 use super::{Argument, Buffer, Launch, Plain, allocated, failed, refusal};
 use crate::base::error::Result;
 use crate::base::memory;
@@ -17,13 +17,8 @@ use crate::base::memory;
 pub struct Queue {
     pub stream: Arc<CudaStream>,
     pub gpu: Arc<Gpu>,
-    /// The limit of the memory that this queue may take, if there is one.
-    room: Option<Arc<Room>>,
-}
-
-/// The number of bytes of device memory that a queue may still take.
-struct Room {
-    left: AtomicU64,
+    /// The number of bytes of device memory that this queue may still take, if there is a limit.
+    room: Option<Arc<AtomicU64>>,
 }
 
 impl Queue {
@@ -33,13 +28,13 @@ impl Queue {
 
     /// The same queue with a limit: all its buffers together may take at most `bytes` at a time.
     pub fn within(self, bytes: u64) -> Self {
-        Self { room: Some(Arc::new(Room { left: AtomicU64::new(refusal::room(bytes)) })), ..self }
+        Self { room: Some(Arc::new(AtomicU64::new(refusal::room(bytes)))), ..self }
     }
 
     /// Reserves room for an allocation. It is an error if there is not enough.
     fn take_room(&self, bytes: usize, what: &str) -> Result<()> {
         let Some(room) = &self.room else { return Ok(()) };
-        let taken = room.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(allocated(bytes)));
+        let taken = room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(allocated(bytes)));
         taken
             .map(|_| ())
             .map_err(|left| memory::no_memory(format!("{what} on the GPU, where {left} bytes more are allowed"), bytes as u128))
@@ -50,13 +45,13 @@ impl Queue {
     pub fn has_room(&self, bytes: u64) -> Result<bool> {
         self.bind()?;
         let (free, _) = result::mem_get_info().map_err(failed("asking for the free memory"))?;
-        let allowed = self.room.as_ref().is_none_or(|room| bytes <= room.left.load(Ordering::Relaxed));
+        let allowed = self.room.as_ref().is_none_or(|room| bytes <= room.load(Ordering::Relaxed));
         Ok(allowed && bytes <= free as u64 / 2)
     }
 
     pub(super) fn give_room_back(&self, bytes: usize) {
         if let Some(room) = &self.room {
-            room.left.fetch_add(allocated(bytes), Ordering::Relaxed);
+            room.fetch_add(allocated(bytes), Ordering::Relaxed);
         }
     }
 
@@ -101,7 +96,7 @@ impl Queue {
 
     /// A copy of `values` on the device.
     pub fn upload<T: Plain>(&self, values: &[T], what: &'static str) -> Result<Buffer<T>> {
-        let mut buffer = self.alloc(values.len(), what)?;
+        let buffer = self.alloc(values.len(), what)?;
         buffer.write(0, values)?;
         Ok(buffer)
     }
@@ -142,68 +137,52 @@ impl Queue {
     /// Every address in the argument belongs to a live buffer of this queue, or to one that the queue has waited for. Each buffer
     /// is large enough for what the kernel reads and writes there.
     pub unsafe fn run<A: Argument>(&self, launch: &Launch<A>, argument: &A) -> Result<()> {
-        let Launch { kernel, blocks, threads, shared } = *launch;
-        // SAFETY: the kernel takes an `A`. The caller promises the rest.
-        unsafe { self.launch(kernel.function, blocks, threads, shared, argument) }
+        // SAFETY: the caller promises it.
+        unsafe { self.launch(launch, argument, false) }
     }
 
     /// Like [`Queue::run`], but the GPU may prepare the kernel while the kernel before it in the queue still runs.
     ///
     /// # Safety
-    /// The same as for `run`. Also, the kernel must begin with `wait_for_kernel_before` (`kernels/`).
+    /// The same as for `run`. Also, the kernel must begin with `wait_for_kernel_before` (`kernels/common/launch.cuh`).
     pub unsafe fn run_behind<A: Argument>(&self, launch: &Launch<A>, argument: &A) -> Result<()> {
-        let Launch { kernel, blocks, threads, shared } = *launch;
-        // SAFETY: as in `run`. The caller promises that the kernel waits.
-        unsafe { self.launch_behind(kernel.function, blocks, threads, shared, argument) }
+        // SAFETY: the caller promises it, and that the kernel waits.
+        unsafe { self.launch(launch, argument, true) }
     }
 
-    /// Launches a kernel with the single parameter `args`.
-    ///
     /// # Safety
-    /// `A` has the same layout as the parameter of the kernel. Every address in it belongs to a live buffer of this queue. Each
-    /// buffer is large enough for what the kernel reads and writes there.
-    unsafe fn launch<A: Copy>(&self, kernel: Function, blocks: u32, threads: u32, shared: u32, args: &A) -> Result<()> {
+    /// The same as for [`Queue::run`]. With `behind`, the same as for [`Queue::run_behind`].
+    unsafe fn launch<A: Argument>(&self, launch: &Launch<A>, argument: &A, behind: bool) -> Result<()> {
         self.bind()?;
-        let mut parameters = [std::ptr::from_ref(args).cast_mut().cast::<c_void>()];
-        let (grid, block) = ((blocks.max(1), 1, 1), (threads, 1, 1));
-        // SAFETY: the caller promises it. CUDA copies the parameter before the call returns.
-        unsafe { result::launch_kernel(kernel.handle, grid, block, shared, self.stream.cu_stream(), &mut parameters) }
-            .map_err(failed("launching a kernel"))
-    }
-}
-
-impl Queue {
-    /// Like [`Queue::launch`], but the GPU may prepare the kernel while the kernel before it in the queue still runs.
-    ///
-    /// # Safety
-    /// The same as for `launch`. Also, the kernel must begin with `wait_for_kernel_before` (`kernels/common/launch.cuh`).
-    unsafe fn launch_behind<A: Copy>(&self, kernel: Function, blocks: u32, threads: u32, shared: u32, args: &A) -> Result<()> {
-        if !kernel.waits {
-            // SAFETY: the caller promises it.
-            return unsafe { self.launch(kernel, blocks, threads, shared, args) };
-        }
-        self.bind()?;
-        let mut parameters = [std::ptr::from_ref(args).cast_mut().cast::<c_void>()];
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        let (function, blocks, stream) = (launch.kernel.function, launch.blocks.max(1), self.stream.cu_stream());
+        let mut parameters = [std::ptr::from_ref(argument).cast_mut().cast::<c_void>()];
+        let launched = if behind && function.waits {
+            let mut attribute = sys::CUlaunchAttribute {
+                id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                pad: [0; 4],
+                value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+            };
+            let config = sys::CUlaunchConfig {
+                gridDimX: blocks,
+                gridDimY: 1,
+                gridDimZ: 1,
+                blockDimX: launch.threads,
+                blockDimY: 1,
+                blockDimZ: 1,
+                sharedMemBytes: launch.shared,
+                hStream: stream,
+                attrs: &raw mut attribute,
+                numAttrs: 1,
+            };
+            // SAFETY: the kernel takes an `A`, and the caller promises the rest. CUDA copies the configuration and the parameter
+            // before the call returns.
+            unsafe { sys::cuLaunchKernelEx(&raw const config, function.handle, parameters.as_mut_ptr(), std::ptr::null_mut()) }
+                .result()
+        } else {
+            let (grid, block) = ((blocks, 1, 1), (launch.threads, 1, 1));
+            // SAFETY: as above.
+            unsafe { result::launch_kernel(function.handle, grid, block, launch.shared, stream, &mut parameters) }
         };
-        let config = sys::CUlaunchConfig {
-            gridDimX: blocks.max(1),
-            gridDimY: 1,
-            gridDimZ: 1,
-            blockDimX: threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: shared,
-            hStream: self.stream.cu_stream(),
-            attrs: &raw mut attribute,
-            numAttrs: 1,
-        };
-        // SAFETY: the caller promises it. CUDA copies the configuration and the parameter before the call returns.
-        unsafe { sys::cuLaunchKernelEx(&raw const config, kernel.handle, parameters.as_mut_ptr(), std::ptr::null_mut()) }
-            .result()
-            .map_err(failed("launching a kernel"))
+        launched.map_err(failed("launching a kernel"))
     }
 }

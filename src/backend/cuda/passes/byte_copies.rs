@@ -4,7 +4,7 @@
 use crate::backend::cuda::arguments::{
     self, ByteCopiesArgument, ByteFacts, Nearer, PlusCentresArgument, PlusCopiesArgument, StepArgument,
 };
-use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, buffers, product};
+use crate::backend::cuda::device::{Block, Buffer, Plain, buffers, product};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::padded;
 use crate::base::error::Result;
@@ -103,9 +103,9 @@ impl<T: Float + Plain> CopiedRows<T> {
             m: centres as u32,
             unused: 0,
         };
-        let kernel = arguments::plus_centres::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
         let tiles = rows.n.div_ceil(2 * CENTRE_THREADS as usize);
-        let launch = Launch::resident(&queue.gpu, kernel, Block::of(CENTRE_THREADS), tiles)?;
+        let entry = rows.entry(arguments::plus_centres::<T>());
+        let launch = entry.resident(&queue.gpu, "", Block::of(CENTRE_THREADS), tiles)?;
         // SAFETY: the kernel reads `centres` seeds, which are taken. It writes one byte for each row, and one count for each
         // centre.
         unsafe { queue.run(&launch, &argument)? };
@@ -130,11 +130,11 @@ impl<T: Float + Plain> CopiedRows<T> {
             next: copied.buffers.counts.at(),
             copies: copied.argument(),
         };
-        let kernel = arguments::plus_copies::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
-        let blocks = rows.n.div_ceil(COPY_THREADS as usize) as u32;
+        let blocks = rows.n.div_ceil(COPY_THREADS as usize);
+        let launch = rows.entry(arguments::plus_copies::<T>()).exactly(&queue.gpu, "", Block::of(COPY_THREADS), blocks)?;
         // SAFETY: the rows of a centre take as many places as it has rows, from its start on. These places are below `places`,
         // for which there is room. `nearest` has a distance for each row.
-        unsafe { queue.run(&Launch::exactly(kernel, Block::of(COPY_THREADS), blocks), &argument)? };
+        unsafe { queue.run(&launch, &argument)? };
         Ok(copied)
     }
 

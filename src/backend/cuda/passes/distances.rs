@@ -24,8 +24,7 @@ impl InertiaPass {
     pub fn new<T: Float>(queue: &Queue, n: usize, k: usize, half: bool) -> Result<Self> {
         let table_copies = copies(k.saturating_mul(2), TABLE_BYTES, MOST_TABLE_BYTES);
         let block = Block { threads: THREADS, shared: k * 16 * table_copies };
-        let kernel = arguments::inertia::<T>().half_if(half).load(&queue.gpu, "")?;
-        let launch = Launch::resident(&queue.gpu, kernel, block, n.div_ceil(THREADS as usize))?;
+        let launch = arguments::inertia::<T>().half_if(half).resident(&queue.gpu, "", block, n.div_ceil(THREADS as usize))?;
         Ok(Self { launch, table_copies, k })
     }
 

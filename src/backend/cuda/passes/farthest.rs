@@ -6,9 +6,8 @@
 
 use crate::backend::Far;
 use crate::backend::cuda::arguments::{self, Candidate, FarArgument, FarRow, LabelsArgument, RowsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Launch, Queue, buffers, bytes_of};
-use crate::backend::cuda::shape::FitShape;
-use crate::backend::cuda::shape::THREADS;
+use crate::backend::cuda::device::{Block, Buffer, Entry, Launch, Queue, buffers, bytes_of};
+use crate::backend::cuda::shape::{FitShape, THREADS};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -64,15 +63,14 @@ impl FarSearch {
     /// A search for `count` rows in chunks of at most `n` rows. Only rows of clusters that `donors` allows count.
     pub fn new<T: Float>(queue: &Queue, (n, half): (usize, bool), count: usize, donors: &[bool]) -> Result<Self> {
         let donors = memory::collected(donors.iter().map(|&may| u8::from(may)), FAR)?;
-        let (block, blocks) = (Block::of(THREADS), blocks(n) as u32);
-        let farthest = arguments::farthest::<T>().half_if(half).load(&queue.gpu, "")?;
-        let far_rows = arguments::far_rows::<T>().half_if(half).load(&queue.gpu, "")?;
+        let launch = |entry: Entry<FarArgument>| entry.half_if(half).exactly(&queue.gpu, "", Block::of(THREADS), blocks(n));
+        let (farthest, far_rows) = (launch(arguments::farthest::<T>())?, launch(arguments::far_rows::<T>())?);
         Ok(Self {
             count,
             donors: queue.upload(&donors, FAR)?,
             buffers: FarBuffers::allocate(queue, n, count)?,
-            farthest: Launch::exactly(farthest, block, blocks),
-            far_rows: Launch::exactly(far_rows, block, blocks),
+            farthest,
+            far_rows,
         })
     }
 

@@ -3,23 +3,21 @@
 
 use std::ops::Range;
 
-use crate::backend::cuda::arguments::{self, LowerArgument, WeighArgument};
+use crate::backend::cuda::arguments::{self, LowerArgument, WeighArgument, weight_to_integer};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, product, sum};
 use crate::backend::cuda::predict::DeviceTable;
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::upload::upload;
-use crate::backend::cuda::shape::{FitShape, GpuSize};
+use crate::backend::cuda::shape::{FitShape, GpuSize, THREADS};
 use crate::backend::select::Job;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::strategy::Strategy;
-use crate::exact::fixed::power_of_two;
 use crate::input::features::Features;
 use crate::input::tile::{Part, WeightScale};
 
 /// The most rows of a piece: whole tiles of all kernels.
 const MOST_ROWS: usize = 1 << 20;
-const THREADS: u32 = 256;
 /// The least arithmetic (rows x centroids x features) for which it pays to send the rows.
 const LEAST: usize = 1 << 26;
 
@@ -60,7 +58,7 @@ fn visit<T: Float + Plain>(
 /// Lowers the distances of all rows by those to `candidates`: `(m, d)`, row-major. `first`: whether there are no distances yet.
 pub fn lower<T: Float + Plain>(rows: &DeviceRows<T>, nearest: &Buffer<f64>, candidates: &[T], first: bool) -> Result<()> {
     let table = DeviceTable::new(rows.queue.gpu.ordinal, candidates, rows.d)?;
-    let kernel = arguments::seed_lower::<T>().half_if(rows.half().is_some()).load(&rows.queue.gpu, "")?;
+    let kernel = rows.entry(arguments::seed_lower::<T>()).load(&rows.queue.gpu, "")?;
     visit(&table, rows, |queue, piece, labels| {
         let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), piece.len().div_ceil(THREADS as usize))?;
         let argument = LowerArgument {
@@ -91,7 +89,7 @@ pub fn add_masses<T: Float + Plain>(
             w: rows.argument_of(piece.clone()).w,
             labels: labels.at(),
             masses: masses.at(),
-            weight_to_integer: weights.map_or(1.0, |scale| power_of_two(53 - scale.exponent)),
+            weight_to_integer: weight_to_integer(weights),
             n: piece.len() as u64,
         };
         // SAFETY: each row of the piece has a label, which is below the number of masses (asserted), and a weight if there are

@@ -10,7 +10,6 @@ use crate::backend::{DrawBy, Picked};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::exact::fixed::power_of_two;
 use crate::input::tile::WeightScale;
 
 /// The most rows of a batch.
@@ -48,11 +47,10 @@ pub fn pick<T: Float + Plain>(
     match (by, seeds, weights) {
         (DrawBy::Distance, Some(seeds), _) => search(rows, seeds.draws(rows), seeds.totals.at(), targets, batch),
         (DrawBy::Distance, None, _) => unreachable!("draws were started"),
-        (_, _, None) => search(rows, draws(rows, ranges, Draw::Row), 0, targets, batch),
+        (_, _, None) => search(rows, draws(rows, ranges, Draw::Row, None), 0, targets, batch),
         (_, _, Some(scale)) => {
             let kind = if by == DrawBy::Positive { Draw::Positive } else { Draw::Weight };
-            let weight_to_integer = power_of_two(53 - scale.exponent);
-            let draws = DrawsArgument { weight_to_integer, ..draws(rows, ranges, kind) };
+            let draws = draws(rows, ranges, kind, Some(scale));
             let of_ranges: Buffer<u128> = rows.queue.alloc(ranges.count, TOTALS)?;
             totals(&rows.queue, draws, &of_ranges)?;
             search(rows, draws, of_ranges.at(), targets, batch)
@@ -75,8 +73,8 @@ fn search<T: Float + Plain>(
         weights: memory::zeroed(count, CANDIDATES)?,
     };
     let most = batch.min(count.max(1));
-    let mut buffers = BatchBuffers::<T>::allocate(queue, most, d)?;
-    let kernel = arguments::seed_search::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
+    let buffers = BatchBuffers::<T>::allocate(queue, most, d)?;
+    let kernel = rows.entry(arguments::seed_search::<T>()).load(&queue.gpu, "")?;
     for first in (0..count).step_by(most) {
         let places = first..count.min(first + most);
         buffers.targets.write(0, &targets[places.clone()])?;

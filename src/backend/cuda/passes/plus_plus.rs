@@ -14,13 +14,13 @@
 use std::time::Instant;
 
 use super::byte_copies::CopiedRows;
-use super::seeds::{DeviceSeeds, MOST_AT_ONCE, TILE, gains_blocks};
+use super::seeds::DeviceSeeds;
 use crate::backend::PlusPlus;
 use crate::backend::cuda::arguments::{
-    self, ByteCopiesArgument, GainsArgument, MOST_TRIALS, Nearer, PlusDrawArgument, PlusFilterArgument, PlusSettleArgument,
-    PlusTakeArgument, STOPPED_COARSE, STOPPED_FULL, STOPPED_ZERO, StepArgument, StepControl, TakeArgument,
+    self, ByteCopiesArgument, MOST_TRIALS, Nearer, PlusDrawArgument, PlusFilterArgument, PlusSettleArgument, PlusTakeArgument,
+    STOPPED_COARSE, STOPPED_FULL, STOPPED_ZERO, StepArgument, StepControl,
 };
-use crate::backend::cuda::device::{Block, Launch, Plain, buffers, product};
+use crate::backend::cuda::device::{Argument, Block, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::trials;
 use crate::base::error::Result;
@@ -65,17 +65,20 @@ impl<T: Float + Plain> StepBuffers<T> {
     }
 }
 
-/// The launches of a step that pass over all rows.
-type Passes = (Vec<(Launch<GainsArgument>, GainsArgument)>, Option<(Launch<TakeArgument>, TakeArgument)>);
+/// A launch of a step, with its argument.
+trait Queued {
+    /// Queues the kernel. The GPU may prepare it while the kernel before it runs.
+    ///
+    /// # Safety
+    /// The same as for [`Queue::run_behind`].
+    unsafe fn run_behind(&self, queue: &Queue) -> Result<()>;
+}
 
-/// The launches of a step.
-struct Launches {
-    draw: (Launch<PlusDrawArgument>, PlusDrawArgument),
-    gains: Vec<(Launch<GainsArgument>, GainsArgument)>,
-    filter: Option<(Launch<PlusFilterArgument>, PlusFilterArgument)>,
-    settle: Option<(Launch<PlusSettleArgument>, PlusSettleArgument)>,
-    take: (Launch<PlusTakeArgument>, PlusTakeArgument),
-    take_all: Option<(Launch<TakeArgument>, TakeArgument)>,
+impl<A: Argument> Queued for (Launch<A>, A) {
+    unsafe fn run_behind(&self, queue: &Queue) -> Result<()> {
+        // SAFETY: the caller promises it.
+        unsafe { queue.run_behind(&self.0, &self.1) }
+    }
 }
 
 impl<T: Float + Plain> DeviceSeeds<T> {
@@ -92,7 +95,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         if m > MOST_TRIALS || potential.total == 0 || first >= asked.k {
             return Ok(());
         }
-        let mut buffers = StepBuffers::allocate(queue, rows.n, d, asked.k)?;
+        let buffers = StepBuffers::allocate(queue, rows.n, d, asked.k)?;
         buffers.seeds.write(0, centroids)?;
         let mut control = StepControl::before(first, potential.total);
         buffers.control.write(0, &[control])?;
@@ -104,8 +107,12 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             let taken = control.step as usize;
             let mut batch = most.min(asked.k - taken);
             if copies.is_none() && taken >= copies_from {
-                copies = self.copies(rows, &buffers, asked, taken)?;
-                if copies.is_none() {
+                if let Some(scale) = self.copies_scale
+                    && asked.k - taken >= FEWEST_STEPS
+                    && CopiedRows::are_worth_it(rows, m)?
+                {
+                    copies = Some(CopiedRows::new(rows, &self.nearest, &buffers.seeds, taken, m, scale)?);
+                } else {
                     copies_from = usize::MAX;
                 }
             }
@@ -115,8 +122,13 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             let launches = self.launches(rows, asked, positive, &buffers, copies.as_ref())?;
             let start = Instant::now();
             for _ in 0..batch {
-                // SAFETY: the addresses are those of `buffers`, `copies`, `rows` and `self`, which live until the read below.
-                unsafe { launches.queue(rows)? };
+                for launch in &launches {
+                    // SAFETY: the addresses are those of `buffers`, `copies`, `rows` and `self`, which live until the read below,
+                    // with room for what the kernels read and write there. Targets are below the total, so the rows that are
+                    // drawn exist. Lists are written up to their room only. Each of these kernels begins with
+                    // `wait_for_kernel_before`.
+                    unsafe { launch.run_behind(queue)? };
+                }
             }
             buffers.control.read(0, std::slice::from_mut(&mut control))?;
             let each = start.elapsed().as_secs_f64() / batch as f64;
@@ -138,22 +150,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         Ok(())
     }
 
-    /// Copies of the rows, if they are worth it.
-    fn copies(
-        &self,
-        rows: &DeviceRows<T>,
-        buffers: &StepBuffers<T>,
-        asked: &PlusPlus,
-        taken: usize,
-    ) -> Result<Option<CopiedRows<T>>> {
-        let m = asked.trials as usize;
-        let Some(scale) = self.copies_scale.filter(|_| asked.k - taken >= FEWEST_STEPS) else { return Ok(None) };
-        if !CopiedRows::are_worth_it(rows, m)? {
-            return Ok(None);
-        }
-        CopiedRows::new(rows, &self.nearest, &buffers.seeds, taken, m, scale).map(Some)
-    }
-
+    /// The launches of a step, in order.
     fn launches(
         &self,
         rows: &DeviceRows<T>,
@@ -161,7 +158,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         positive: u64,
         buffers: &StepBuffers<T>,
         copied: Option<&CopiedRows<T>>,
-    ) -> Result<Launches> {
+    ) -> Result<Vec<Box<dyn Queued>>> {
         let (gpu, m) = (&rows.queue.gpu, asked.trials as usize);
         let step = StepArgument {
             control: buffers.control.at(),
@@ -176,7 +173,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let step = copied.map_or(step, |copied| copied.step(step));
         let copies = copied.map_or(ByteCopiesArgument::NONE, CopiedRows::argument);
         let (rows_argument, nearest, totals, scale) = (rows.argument(), self.nearest.at(), self.totals.at(), self.scale);
-        let draw = PlusDrawArgument {
+        let argument = PlusDrawArgument {
             rows: rows_argument,
             draws: self.draws(rows),
             totals,
@@ -187,100 +184,28 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             stream: asked.stream.word(),
             restart: asked.restart,
         };
-        let draw = (
-            Launch::exactly(
-                arguments::plus_draw::<T>().half_if(rows.half().is_some()).load(gpu, "")?,
-                Block::of(DRAWERS),
-                m as u32,
-            ),
-            draw,
-        );
-        let range = self.ranges.rows as u64;
-        let take = PlusTakeArgument { rows: rows_argument, nearest, totals, scale, range, step, copies };
-        let take_kernel = arguments::plus_take::<T>().load(gpu, "")?;
-        let take = (Launch::exactly(take_kernel, Block::of(THREADS), gpu.processors), take);
-        let mut launches = Launches { draw, gains: Vec::new(), filter: None, settle: None, take, take_all: None };
+        let entry = rows.entry(arguments::plus_draw::<T>());
+        let mut launches: Vec<Box<dyn Queued>> = vec![Box::new((entry.exactly(gpu, "", Block::of(DRAWERS), m)?, argument))];
         if let Some(copied) = copied {
-            let kernel = arguments::plus_filter::<T>().load(gpu, "")?;
             let blocks = copied.tiles().div_ceil(THREADS as usize / 32);
-            let filter = Launch::resident(gpu, kernel, Block::of(THREADS), blocks)?;
-            launches.filter = Some((filter, PlusFilterArgument { step, copies }));
-            let kernel = arguments::plus_settle::<T>().load(gpu, "")?;
-            let settle = Launch::resident(gpu, kernel, Block::of(SETTLERS), usize::MAX)?;
-            launches.settle = Some((settle, PlusSettleArgument { rows: rows_argument, nearest, scale, step, copies }));
-            return Ok(launches);
+            let launch = arguments::plus_filter::<T>().resident(gpu, "", Block::of(THREADS), blocks)?;
+            launches.push(Box::new((launch, PlusFilterArgument { step, copies })));
+            let argument = PlusSettleArgument { rows: rows_argument, nearest, scale, step, copies };
+            let launch = arguments::plus_settle::<T>().resident(gpu, "", Block::of(SETTLERS), usize::MAX)?;
+            launches.push(Box::new((launch, argument)));
+        } else {
+            let gains = step.control + std::mem::offset_of!(StepControl, gains) as u64;
+            for gains in self.gains_launches(rows, &buffers.candidates, m, gains, step)? {
+                launches.push(Box::new(gains));
+            }
         }
-        (launches.gains, launches.take_all) = self.passes(rows, &step, buffers)?;
+        let range = self.ranges.rows as u64;
+        let argument = PlusTakeArgument { rows: rows_argument, nearest, totals, scale, range, step, copies };
+        let launch = arguments::plus_take::<T>().exactly(gpu, "", Block::of(THREADS), gpu.processors as usize)?;
+        launches.push(Box::new((launch, argument)));
+        if copied.is_none() {
+            launches.push(Box::new(self.take_launch(rows, step.candidates, 0, step)?));
+        }
         Ok(launches)
-    }
-
-    /// The launches that pass over all rows: the gains, and the kernel that takes a candidate if the list is too short.
-    fn passes(&self, rows: &DeviceRows<T>, step: &StepArgument, buffers: &StepBuffers<T>) -> Result<Passes> {
-        let (gpu, m, step) = (&rows.queue.gpu, step.m as usize, *step);
-        let mut gains_of_all = Vec::new();
-        for first in (0..m).step_by(MOST_AT_ONCE) {
-            let here = (m - first).min(MOST_AT_ONCE);
-            let kernel = arguments::seed_gains::<T>()
-                .half_if(rows.half().is_some())
-                .load(gpu, &format!("_{}", here.next_multiple_of(2)))?;
-            let launch = Launch::resident(gpu, kernel, Block::of(TILE as u32 / 2), usize::MAX)?;
-            let launch = launch.with_blocks(gains_blocks(rows.n, launch.blocks) as usize);
-            let gains = GainsArgument {
-                rows: rows.argument(),
-                nearest: self.nearest.at(),
-                candidates: buffers.candidates.at_index(first * rows.d),
-                gains: step.control + (std::mem::offset_of!(StepControl, gains) + first * size_of::<u128>()) as u64,
-                scale: self.scale,
-                m: here as i32,
-                first: first as u32,
-                step,
-            };
-            memory::push(&mut gains_of_all, (launch, gains), "the launches of k-means++")?;
-        }
-        let kernel = arguments::seed_take::<T>().half_if(rows.half().is_some()).load(gpu, "")?;
-        let launch = Launch::resident(gpu, kernel, Block::of(TILE as u32 / 2), self.ranges.count)?;
-        let take_all = TakeArgument {
-            rows: rows.argument(),
-            nearest: self.nearest.at(),
-            centroids: step.candidates,
-            totals: self.totals.at(),
-            total: 0,
-            scale: self.scale,
-            range: self.ranges.rows as u64,
-            ranges: self.ranges.count as u32,
-            first: 0,
-            step,
-        };
-        Ok((gains_of_all, Some((launch, take_all))))
-    }
-}
-
-impl Launches {
-    /// Queues a step.
-    ///
-    /// # Safety
-    /// Every address in the arguments is that of a live buffer of the queue of these rows, with room for what the kernels read
-    /// and write there.
-    unsafe fn queue<T: Float + Plain>(&self, rows: &DeviceRows<T>) -> Result<()> {
-        let queue = &rows.queue;
-        // SAFETY: the caller promises it, and every one of these kernels begins with `wait_for_kernel_before`. Targets are below
-        // the total, so the rows that are drawn exist. Lists are written up to their room only.
-        unsafe {
-            queue.run_behind(&self.draw.0, &self.draw.1)?;
-            for (launch, argument) in &self.gains {
-                queue.run_behind(launch, argument)?;
-            }
-            if let Some((launch, argument)) = &self.filter {
-                queue.run_behind(launch, argument)?;
-            }
-            if let Some((launch, argument)) = &self.settle {
-                queue.run_behind(launch, argument)?;
-            }
-            queue.run_behind(&self.take.0, &self.take.1)?;
-            if let Some((launch, argument)) = &self.take_all {
-                queue.run_behind(launch, argument)?;
-            }
-            Ok(())
-        }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::backend::cuda::arguments::{
     self, BernoulliArgument, DrawsArgument, GainsArgument, GatherArgument, RowArgument, SearchArgument, StepArgument,
-    TakeArgument, TotalsArgument,
+    TakeArgument, TotalsArgument, weight_to_integer,
 };
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::passes::byte_copies::copies_scale;
@@ -16,15 +16,15 @@ use crate::backend::trials;
 use crate::backend::{Sample, Sampled};
 use crate::base::error::Result;
 use crate::base::float::Float;
+use crate::base::memory;
 use crate::exact::distances::DistanceScale;
-use crate::exact::fixed::power_of_two;
 use crate::input::tile::WeightScale;
 use crate::statistics::Statistics;
 
 /// The most ranges that a draw searches. One block searches all of them.
 const RANGES: usize = 4_096;
 /// Rows of a tile of `seed_take` and `seed_gains`. A range is a multiple of it.
-pub(super) const TILE: usize = 256;
+const TILE: usize = 256;
 /// Threads of a block of `seed_take` and `seed_gains`, and threads of a block of `seed_search`.
 const THREADS: u32 = 128;
 pub(super) const SEARCHERS: u32 = 1_024;
@@ -32,7 +32,7 @@ pub(super) const SEARCHERS: u32 = 1_024;
 /// limbs.
 const MAX_TILES: usize = 131_072 / 2;
 /// The most candidates that one launch of `seed_gains` can take.
-pub(super) const MOST_AT_ONCE: usize = 12;
+const MOST_AT_ONCE: usize = 12;
 
 /// Draw weights of the rows. They are `w^` before the first centroid is taken, and integer distances afterwards.
 pub struct DeviceSeeds<T> {
@@ -65,9 +65,6 @@ impl Ranges {
     }
 }
 
-// ---- arguments, as `kernels/passes/seed.cu` declares
-// them -----------------------------------------------------------------------
-
 /// What a row weighs in a draw: `DRAW_*` of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
@@ -84,26 +81,27 @@ pub(super) enum Draw {
 pub(super) const TOTALS: &str = "the totals of the draws";
 pub(super) const CANDIDATES: &str = "the rows drawn";
 
-// ---- the state -----------------------------------------------------------------------------------------------------------
-
 impl<T: Float + Plain> DeviceSeeds<T> {
     /// The bytes that seeding takes on the device.
     pub fn bytes(shape: &FitShape) -> u64 {
         let FitShape { d, k, .. } = *shape;
-        let (ranges, m) = (Ranges::new(shape.chunk).count, trials(k) as usize);
+        let m = trials(k) as usize;
         let (values, wide) = (bytes_of::<T>(product([m, d])), bytes_of::<u128>(m));
         // A search holds row numbers, values and targets. Then the values and the gains are there.
         let search = sum([bytes_of::<u64>(m), values, wide]);
         let take = sum([bytes_of::<T>(d), bytes_of::<u128>(1)]);
-        let state = sum([bytes_of::<f64>(shape.padded_rows()), bytes_of::<u128>(ranges)]);
         let steps = StepBuffers::<T>::bytes_of_steps(shape.chunk, d, k);
-        sum([state, search.max(take).max(steps)])
+        sum([Self::state_bytes(shape), search.max(take).max(steps)])
+    }
+
+    /// The bytes of the distances and the totals.
+    fn state_bytes(shape: &FitShape) -> u64 {
+        sum([bytes_of::<f64>(shape.padded_rows()), bytes_of::<u128>(Ranges::new(shape.chunk).count)])
     }
 
     /// The bytes of this that a pass may take besides the distances and the totals.
     pub(super) fn room(shape: &FitShape) -> u64 {
-        let state = sum([bytes_of::<f64>(shape.padded_rows()), bytes_of::<u128>(Ranges::new(shape.chunk).count)]);
-        Self::bytes(shape).saturating_sub(state)
+        Self::bytes(shape).saturating_sub(Self::state_bytes(shape))
     }
 
     /// Makes every row's draw weight its `w^`.
@@ -138,9 +136,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             Some(_) => Draw::Weight,
             None => Draw::Row,
         };
-        let weight_to_integer = self.weights.map_or(1.0, |scale| power_of_two(53 - scale.exponent));
-        let nearest = self.nearest.at();
-        DrawsArgument { nearest, scale: self.scale, weight_to_integer, ..draws(rows, self.ranges, kind) }
+        DrawsArgument { nearest: self.nearest.at(), scale: self.scale, ..draws(rows, self.ranges, kind, self.weights) }
     }
 
     /// The first row whose running total of draw weights, in row order, exceeds `target`.
@@ -148,14 +144,14 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         if !self.taken && self.weights.is_none() {
             return Ok(target as u64);
         }
-        let found = search(rows, self.draws(rows), &self.totals, &[target])?;
-        Ok(found.rows.to_vec()?[0])
+        let (found, _) = search(rows, self.draws(rows), &self.totals, &[target])?;
+        Ok(found.to_vec()?[0])
     }
 
     /// Does a whole step of the seeding except the choice: draws one row for each target, and computes by how much each row
     /// would lower the total.
     pub fn trials(&self, rows: &DeviceRows<T>, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
-        let candidates = search(rows, self.draws(rows), &self.totals, targets)?.values;
+        let (_, candidates) = search(rows, self.draws(rows), &self.totals, targets)?;
         let gains = self.gains_of(rows, &candidates)?;
         Ok((candidates.to_vec()?, gains.to_vec()?))
     }
@@ -169,28 +165,66 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         assert!(self.taken, "a gain is over a centroid taken before");
         let (queue, m) = (&rows.queue, candidates.len() / rows.d);
         let gains = queue.zeros(m, CANDIDATES)?;
-        for first in (0..m).step_by(MOST_AT_ONCE) {
+        for (launch, argument) in self.gains_launches(rows, candidates, m, gains.at(), StepArgument::ZERO)? {
+            // SAFETY: there are m candidates and gains. `nearest` is as long as the stride.
+            unsafe { queue.run(&launch, &argument)? };
+        }
+        Ok(gains)
+    }
+
+    /// The launches that add to `gains` (the address of `m` integers) by how much each candidate would lower the total. Each
+    /// kernel is compiled for at least as many candidates as it takes.
+    pub(super) fn gains_launches(
+        &self,
+        rows: &DeviceRows<T>,
+        candidates: &Buffer<T>,
+        m: usize,
+        gains: u64,
+        step: StepArgument,
+    ) -> Result<Vec<(Launch<GainsArgument>, GainsArgument)>> {
+        let launches = (0..m).step_by(MOST_AT_ONCE).map(|first| {
             let here = (m - first).min(MOST_AT_ONCE);
-            let kernel = arguments::seed_gains::<T>()
-                .half_if(rows.half().is_some())
-                .load(&queue.gpu, &format!("_{}", here.next_multiple_of(2)))?;
-            let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), usize::MAX)?;
-            let launch = launch.with_blocks(gains_blocks(rows.n, launch.blocks) as usize);
+            let entry = rows.entry(arguments::seed_gains::<T>());
+            let variant = format!("_{}", here.next_multiple_of(2));
+            let launch = entry.resident(&rows.queue.gpu, &variant, Block::of(THREADS), usize::MAX)?;
             let argument = GainsArgument {
                 rows: rows.argument(),
                 nearest: self.nearest.at(),
                 candidates: candidates.at_index(first * rows.d),
-                gains: gains.at_index(first),
+                gains: gains + (first * size_of::<u128>()) as u64,
                 scale: self.scale,
                 m: here as i32,
                 first: first as u32,
-                step: StepArgument::ZERO,
+                step,
             };
-            // SAFETY: the kernel reads `here` candidates and adds to as many gains. `nearest` is
-            // as long as the stride. The kernel is compiled for at least `here` candidates.
-            unsafe { queue.run(&launch, &argument)? };
-        }
-        Ok(gains)
+            Ok((launch.with_blocks(gains_blocks(rows.n, launch.blocks) as usize), argument))
+        });
+        memory::try_collected(launches, "the launches of k-means++")
+    }
+
+    /// The launch that takes a centroid by a pass over all rows. `centroids`, `total`: the addresses of the centroid (with a
+    /// step: of its candidates) and, if the host wants it, of the total.
+    pub(super) fn take_launch(
+        &self,
+        rows: &DeviceRows<T>,
+        centroids: u64,
+        total: u64,
+        step: StepArgument,
+    ) -> Result<(Launch<TakeArgument>, TakeArgument)> {
+        let entry = rows.entry(arguments::seed_take::<T>());
+        let argument = TakeArgument {
+            rows: rows.argument(),
+            nearest: self.nearest.at(),
+            centroids,
+            totals: self.totals.at(),
+            total,
+            scale: self.scale,
+            range: self.ranges.rows as u64,
+            ranges: self.ranges.count as u32,
+            first: i32::from(!self.taken),
+            step,
+        };
+        Ok((entry.resident(&rows.queue.gpu, "", Block::of(THREADS), self.ranges.count)?, argument))
     }
 
     /// Takes centroids (`(m, d)`, row-major). The draw weights become integer distances, in this scale, to the nearest centroid
@@ -208,22 +242,8 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             return Ok(self.total);
         }
         let (centroid, total) = (queue.upload(centroids, "the centroid taken")?, queue.zeros::<u128>(1, TOTALS)?);
-        let kernel = arguments::seed_take::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
-        let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), self.ranges.count)?;
-        let argument = TakeArgument {
-            rows: rows.argument(),
-            nearest: self.nearest.at(),
-            centroids: centroid.at(),
-            totals: self.totals.at(),
-            total: total.at(),
-            scale: self.scale,
-            range: self.ranges.rows as u64,
-            ranges: self.ranges.count as u32,
-            first: i32::from(!self.taken),
-            step: StepArgument::ZERO,
-        };
-        // SAFETY: the kernel reads one centroid. `nearest` is as long as the stride. Each range has a
-        // total.
+        let (launch, argument) = self.take_launch(rows, centroid.at(), total.at(), StepArgument::ZERO)?;
+        // SAFETY: the kernel reads one centroid. `nearest` is as long as the stride. Each range has a total.
         unsafe { queue.run(&launch, &argument)? };
         self.taken = true;
         self.total = total.to_vec()?[0];
@@ -234,12 +254,11 @@ impl<T: Float + Plain> DeviceSeeds<T> {
     pub fn sample(&self, rows: &DeviceRows<T>, sample: &Sample) -> Result<Sampled<T>> {
         assert!(self.taken, "a sample is by the distances to centroids taken before");
         let (queue, draws) = (&rows.queue, self.draws(rows));
-        let kernel = arguments::seed_sample::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
-        let launch = Launch::resident(&queue.gpu, kernel, Block::of(256), rows.n.div_ceil(256))?;
+        let entry = rows.entry(arguments::seed_sample::<T>());
+        let launch = entry.resident(&queue.gpu, "", Block::of(256), rows.n.div_ceil(256))?;
         let found = found_rows(queue, sample, rows.n, |found| {
             let argument = BernoulliArgument { rows: rows.argument(), draws, sample: sample.into(), found };
-            // SAFETY: the kernel reads n distances and weights. It writes no more row numbers
-            // than there is room for.
+            // SAFETY: the kernel reads n distances and weights. It writes no more row numbers than there is room for.
             unsafe { queue.run(&launch, &argument) }
         })?;
         Ok(Sampled { values: gather(rows, &found)?, rows: found })
@@ -248,21 +267,19 @@ impl<T: Float + Plain> DeviceSeeds<T> {
 
 /// Blocks of `seed_gains`: as many as are resident at once. But no thread may have more rows than its sums have room for, and
 /// no block may be without rows.
-pub(super) fn gains_blocks(n: usize, resident: u32) -> u32 {
+fn gains_blocks(n: usize, resident: u32) -> u32 {
     let tiles = n.div_ceil(TILE);
     tiles.min(tiles.div_ceil(MAX_TILES).max(resident as usize)) as u32
 }
-
-// ---- single rows ---------------------------------------------------------------------------------------------------------
 
 /// The values of a row.
 pub fn row<T: Float + Plain>(rows: &DeviceRows<T>, row: u64) -> Result<Vec<T>> {
     assert!(row < rows.n as u64, "row {row} of {}", rows.n);
     let values = rows.queue.alloc(rows.d, "a row")?;
     let argument = RowArgument { rows: rows.argument(), values: values.at(), row };
-    let kernel = arguments::seed_row::<T>().half_if(rows.half().is_some()).load(&rows.queue.gpu, "")?;
+    let launch = rows.entry(arguments::seed_row::<T>()).exactly(&rows.queue.gpu, "", Block::of(256), 1)?;
     // SAFETY: the kernel writes d values. The row exists (asserted).
-    unsafe { rows.queue.run(&Launch::exactly(kernel, Block::of(256), 1), &argument)? };
+    unsafe { rows.queue.run(&launch, &argument)? };
     values.to_vec()
 }
 
@@ -272,8 +289,7 @@ fn gather<T: Float + Plain>(rows: &DeviceRows<T>, wanted: &[u64]) -> Result<Vec<
     let (queue, count) = (&rows.queue, wanted.len());
     let (wanted, values) = (queue.upload(wanted, CANDIDATES)?, queue.alloc(count * rows.d, CANDIDATES)?);
     let argument = GatherArgument { rows: rows.argument(), wanted: wanted.at(), values: values.at(), count: count as u64 };
-    let kernel = arguments::seed_gather::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
-    let launch = Launch::resident(&queue.gpu, kernel, Block::of(256), count)?;
+    let launch = rows.entry(arguments::seed_gather::<T>()).resident(&queue.gpu, "", Block::of(256), count)?;
     // SAFETY: the kernel writes d values for each of `count` rows. The rows exist (asserted).
     unsafe { queue.run(&launch, &argument)? };
     values.to_vec()
@@ -285,15 +301,22 @@ pub fn positive_rows<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<u64> {
         return Ok(rows.n as u64);
     }
     let ranges = Ranges::new(rows.n);
-    totals(&rows.queue, draws(rows, ranges, Draw::Positive), &rows.queue.alloc(ranges.count, TOTALS)?).map(|total| total as u64)
+    let of_ranges = rows.queue.alloc(ranges.count, TOTALS)?;
+    totals(&rows.queue, draws(rows, ranges, Draw::Positive, None), &of_ranges).map(|total| total as u64)
 }
 
-pub(super) fn draws<T: Float + Plain>(rows: &DeviceRows<T>, ranges: Ranges, kind: Draw) -> DrawsArgument {
+/// What rows weigh in draws, but for distances.
+pub(super) fn draws<T: Float + Plain>(
+    rows: &DeviceRows<T>,
+    ranges: Ranges,
+    kind: Draw,
+    weights: Option<WeightScale>,
+) -> DrawsArgument {
     DrawsArgument {
         w: rows.weights.as_ref().map_or(0, Buffer::at),
         nearest: 0,
         scale: (&DistanceScale::NONE).into(),
-        weight_to_integer: 1.0,
+        weight_to_integer: weight_to_integer(weights),
         n: rows.n as u64,
         range: ranges.rows as u64,
         ranges: ranges.count as u32,
@@ -304,57 +327,56 @@ pub(super) fn draws<T: Float + Plain>(rows: &DeviceRows<T>, ranges: Ranges, kind
 /// Writes the total draw weight of each range. Returns the total of all ranges.
 pub(super) fn totals(queue: &Queue, draws: DrawsArgument, totals: &Buffer<u128>) -> Result<u128> {
     assert!(totals.len() >= draws.ranges as usize);
-    let total = queue.zeros::<u128>(1, TOTALS)?;
-    let argument = TotalsArgument { draws, totals: totals.at(), total: total.at() };
-    let kernel = arguments::seed_totals().load(&queue.gpu, "")?;
-    // SAFETY: the kernel writes one total for each range, and there is room for them (asserted).
-    unsafe { queue.run(&Launch::exactly(kernel, Block::of(256), draws.ranges), &argument)? };
+    // SAFETY: there is room for the totals (asserted).
+    let total = unsafe { write_totals(queue, draws, totals.at())? };
     Ok(total.to_vec()?[0])
+}
+
+/// Queues the kernel that writes the total draw weight of each range. Returns the total of all ranges, on the device.
+///
+/// # Safety
+/// `totals` is the address of room for the total of each range.
+unsafe fn write_totals(queue: &Queue, draws: DrawsArgument, totals: u64) -> Result<Buffer<u128>> {
+    let total = queue.zeros::<u128>(1, TOTALS)?;
+    let launch = arguments::seed_totals().exactly(&queue.gpu, "", Block::of(256), draws.ranges as usize)?;
+    // SAFETY: the kernel writes one total for each range. The caller promises room for them.
+    unsafe { queue.run(&launch, &TotalsArgument { draws, totals, total: total.at() })? };
+    Ok(total)
 }
 
 /// Writes the total weight of each range of `range` rows. `totals` is the address of the first total. There must be room for
 /// all totals.
 pub fn weight_totals<T: Float + Plain>(rows: &DeviceRows<T>, scale: WeightScale, range: usize, totals: u64) -> Result<()> {
     let ranges = Ranges { rows: range, count: rows.n.div_ceil(range) };
-    let weight_to_integer = power_of_two(53 - scale.exponent);
-    let draws = DrawsArgument { weight_to_integer, ..draws(rows, ranges, Draw::Weight) };
-    let total = rows.queue.zeros::<u128>(1, TOTALS)?;
-    let launch = Launch::exactly(arguments::seed_totals().load(&rows.queue.gpu, "")?, Block::of(256), draws.ranges);
-    // SAFETY: the kernel writes one total for each range. The caller promises room for them.
-    unsafe { rows.queue.run(&launch, &TotalsArgument { draws, totals, total: total.at() }) }
+    // SAFETY: the caller has room for the totals.
+    unsafe { write_totals(&rows.queue, draws(rows, ranges, Draw::Weight, Some(scale)), totals) }.map(drop)
 }
 
-/// The drawn rows, on the device.
-struct Found<T> {
-    rows: Buffer<u64>,
-    /// `(m, d)`.
-    values: Buffer<T>,
-}
-
-/// Finds the row of each target, with the help of the totals of the ranges.
+/// Finds the row of each target, with the help of the totals of the ranges. Returns the rows and their values (`(m, d)`), on the
+/// device.
 fn search<T: Float + Plain>(
     rows: &DeviceRows<T>,
     draws: DrawsArgument,
     totals: &Buffer<u128>,
     targets: &[u128],
-) -> Result<Found<T>> {
+) -> Result<(Buffer<u64>, Buffer<T>)> {
     let (queue, m) = (&rows.queue, targets.len());
-    let found = Found { rows: queue.alloc(m, CANDIDATES)?, values: queue.alloc(m * rows.d, CANDIDATES)? };
+    let (found, values) = (queue.alloc(m, CANDIDATES)?, queue.alloc(m * rows.d, CANDIDATES)?);
     let targets = queue.upload(targets, CANDIDATES)?;
     let argument = SearchArgument {
         rows: rows.argument(),
         draws,
         totals: totals.at(),
         targets: targets.at(),
-        found: found.rows.at(),
-        values: found.values.at(),
+        found: found.at(),
+        values: values.at(),
         weights: 0,
     };
-    let kernel = arguments::seed_search::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
-    // SAFETY: each block reads one target, and writes one row number and the d values of this
-    // row. Targets are below the total, so the rows exist.
-    unsafe { queue.run(&Launch::exactly(kernel, Block::of(SEARCHERS), m as u32), &argument)? };
-    Ok(found)
+    let launch = rows.entry(arguments::seed_search::<T>()).exactly(&queue.gpu, "", Block::of(SEARCHERS), m)?;
+    // SAFETY: each block reads one target, and writes one row number and the d values of this row. Targets are below the total,
+    // so the rows exist.
+    unsafe { queue.run(&launch, &argument)? };
+    Ok((found, values))
 }
 
 #[cfg(feature = "tests")]

@@ -65,7 +65,8 @@ impl<'p, 'a, T: Float + Plain> SeveralPasses<'p, 'a, T> {
             }
         }
         at_once(tasks, |(share, parts)| {
-            let mut passes = DevicePasses::with(&share.queue, parts, share.chunking, share.chunks.take());
+            let mut passes = DevicePasses::new(&share.queue, parts, share.chunking);
+            passes.chunks = share.chunks.take();
             let result = work(&mut passes);
             share.chunks = passes.into_chunks();
             result

@@ -8,9 +8,10 @@ use crate::backend::chunking::{Chunking, MOST_ROWS};
 use crate::backend::cuda::arguments::{
     self, CountSmallArgument, Factors, SurveyArgument, VarianceArgument, WeightFacts, WeightSurveyArgument,
 };
-use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Launch, Plain, Queue, bytes_of, product, sum};
+use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::rows::chunks::{Chunk, Chunks};
 use crate::backend::cuda::rows::external::finite_rows;
+use crate::backend::cuda::shape::THREADS;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -21,8 +22,6 @@ use crate::statistics::quanta::Counts;
 use crate::statistics::survey::{EXTENTS, Extent, Survey, select_finite};
 use crate::statistics::variance::Moments;
 
-/// Threads of a block.
-const THREADS: u32 = 256;
 /// The fewest and the most rows of a chunk. The fewest are a multiple of the alignment of rows. The most are as many limbs as
 /// an int64 can sum.
 const CHUNKS: std::ops::RangeInclusive<usize> = 4_096..=131_072;
@@ -35,14 +34,11 @@ pub struct DevicePasses<'p, 'a, T> {
     parts: &'p mut [Part<'a, T>],
     chunking: Option<Chunking>,
     /// The rows on the device, from pass 1 on.
-    chunks: Option<Chunks<'a, T>>,
+    pub(super) chunks: Option<Chunks<'a, T>>,
 }
 
 /// The name of the facts about the weights in errors.
 const POSITIVE: &str = "the counts of positive weights";
-
-/// For each of several consecutive ranges: its rows, and how many of them have a positive weight.
-type PositiveRows = Vec<(usize, u64)>;
 
 /// How a pass is cut into chunks. Each block has one chunk of one column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,17 +78,7 @@ fn too_many(what: &str) -> KMeansError {
 impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     /// The passes over these parts. Nothing is sent before pass 1.
     pub fn new(queue: &Queue, parts: &'p mut [Part<'a, T>], chunking: Option<Chunking>) -> Self {
-        Self::with(queue, parts, chunking, None)
-    }
-
-    /// The passes over parts that pass 1 may have sent already.
-    pub fn with(
-        queue: &Queue,
-        parts: &'p mut [Part<'a, T>],
-        chunking: Option<Chunking>,
-        chunks: Option<Chunks<'a, T>>,
-    ) -> Self {
-        Self { queue: queue.clone(), parts, chunking, chunks }
+        Self { queue: queue.clone(), parts, chunking, chunks: None }
     }
 
     /// The kept rows after all passes, if there are any. Their weights are `w^`.
@@ -114,9 +100,9 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     /// # Safety
     /// The same as for [`Queue::run`].
     unsafe fn launch<A: Argument>(&self, entry: Entry<A>, cut: Cut, d: usize, argument: &A) -> Result<()> {
-        let kernel = entry.load(&self.queue.gpu, "")?;
+        let launch = entry.exactly(&self.queue.gpu, "", Block::of(THREADS), cut.blocks(d)? as usize)?;
         // SAFETY: the caller promises it.
-        unsafe { self.queue.run(&Launch::exactly(kernel, Block::of(THREADS), cut.blocks(d)?), argument) }
+        unsafe { self.queue.run(&launch, argument) }
     }
 
     /// Sends the kept rows and surveys them.
@@ -131,23 +117,18 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         }
         self.chunks = Some(Chunks::new(&self.queue, self.parts, self.chunking)?);
         let mut survey = Survey::empty(self.n_features())?;
-        // For each chunk: its first row, and for consecutive ranges how many of their rows have a positive weight.
-        let mut positive: Vec<(usize, PositiveRows)> = Vec::new();
         self.chunks().visit(|chunk| {
-            let (columns, largest, columns_finite) =
-                self.extents(arguments::survey::<T>().half_if(chunk.rows.half().is_some()), chunk)?;
-            let (mut here, weights_finite, counts) = self.survey_weights(chunk)?;
+            let (columns, largest, columns_finite) = self.extents(chunk.rows.entry(arguments::survey::<T>()), chunk)?;
+            let (mut here, weights_finite) = self.survey_weights(chunk)?;
             here.largest = columns.iter().fold(largest, |m, column| m.max(column.largest));
             here.columns = columns;
             // This only says whether there are bad rows. The host counts them.
             here.bad = u64::from(!(columns_finite && weights_finite));
             survey.merge(&here);
-            memory::push(&mut positive, (chunk.first, counts), POSITIVE)?;
             Ok(())
         })?;
         if let Some(Chunks::Streamed(stream)) = &mut self.chunks {
-            positive.sort_unstable();
-            stream.set_positive(memory::collected(positive.into_iter().flat_map(|(_, counts)| counts), POSITIVE)?);
+            stream.set_positive(survey.positive);
         }
         Ok(survey)
     }
@@ -164,11 +145,11 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         merge(&pieces.to_vec()?, rows.d)
     }
 
-    /// The survey of the weights, whether all of them are finite, and how many are positive in each range.
-    fn survey_weights(&self, chunk: &Chunk<'_, T>) -> Result<(Survey, bool, PositiveRows)> {
+    /// The survey of the weights, and whether all of them are finite.
+    fn survey_weights(&self, chunk: &Chunk<'_, T>) -> Result<(Survey, bool)> {
         let rows = chunk.rows;
         let empty = Survey::empty(0)?;
-        let Some(w) = &rows.weights else { return Ok((Survey { positive: rows.n as u64, ..empty }, true, Vec::new())) };
+        let Some(w) = &rows.weights else { return Ok((Survey { positive: rows.n as u64, ..empty }, true)) };
         let cut = Cut::new(rows.n, 1);
         let pieces: Buffer<WeightFacts> = self.queue.alloc(cut.chunks, POSITIVE)?;
         let argument = WeightSurveyArgument { w: w.at(), facts: pieces.at(), n: rows.n as u64, chunk: cut.chunk as u64 };
@@ -183,9 +164,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
             positive: facts.iter().map(|facts| facts.positive).sum(),
             ..empty
         };
-        let lengths = (0..rows.n).step_by(cut.chunk).map(|first| cut.chunk.min(rows.n - first));
-        let positive = memory::collected(lengths.zip(&facts).map(|(len, facts)| (len, facts.positive)), POSITIVE)?;
-        Ok((survey, facts.iter().all(|facts| facts.not_finite == 0), positive))
+        Ok((survey, facts.iter().all(|facts| facts.not_finite == 0)))
     }
 }
 
@@ -270,9 +249,8 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
             let cut = Cut::new(rows.n, rows.d);
             let chunk = cut.chunk as u64;
             let argument = CountSmallArgument { rows: rows.argument(), largest: largest.at(), counts: counts.at(), chunk };
-            // SAFETY: the kernel reads d thresholds and adds to 3 d counts. It reads only
-            // rows below the stride.
-            unsafe { self.launch(arguments::count_small::<T>().half_if(rows.half().is_some()), cut, rows.d, &argument) }
+            // SAFETY: the kernel reads d thresholds and adds to 3 d counts. It reads only rows below the stride.
+            unsafe { self.launch(rows.entry(arguments::count_small::<T>()), cut, rows.d, &argument) }
         })?;
         memory::copied(counts.to_vec()?.as_chunks().0, WHAT)
     }
@@ -290,9 +268,8 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
             let cut = Cut::new(rows.n, rows.d);
             let chunk = cut.chunk as u64;
             let argument = VarianceArgument { rows: rows.argument(), moments: moments.at(), sums: sums.at(), chunk };
-            // SAFETY: the kernel reads d moments and adds to 2 d sums. It reads only rows
-            // below the stride.
-            unsafe { self.launch(arguments::variance::<T>().half_if(rows.half().is_some()), cut, rows.d, &argument) }
+            // SAFETY: the kernel reads d moments and adds to 2 d sums. It reads only rows below the stride.
+            unsafe { self.launch(rows.entry(arguments::variance::<T>()), cut, rows.d, &argument) }
         })?;
         memory::copied(sums.to_vec()?.as_chunks().0, WHAT)
     }

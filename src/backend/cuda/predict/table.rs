@@ -10,7 +10,7 @@ use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{
     self, AssignArgument, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, SumsArgument,
 };
-use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Launch, Plain, Queue, buffers, product, sum};
+use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Plain, Queue, buffers, product, sum};
 use crate::backend::cuda::passes::distances::{Inertia, InertiaPass};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
@@ -158,7 +158,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         let mut filter = Filter::new(&queue, tiled.filter(d, k, queue.gpu.size()), d, largest)?;
         filter.centre(centroids)?;
         let centroids_here = Centroids::allocate(&queue, d, k)?;
-        let mut table = Self {
+        let table = Self {
             k,
             d,
             centroids: centroids_here,
@@ -204,17 +204,6 @@ impl<T: Float + Plain> DeviceTable<T> {
         shape.batches().map(|range| range.start as usize..range.end as usize)
     }
 
-    /// Launches a kernel of `kernels/passes/predict.cu` with as many blocks as the device runs at once, but at most `most`.
-    ///
-    /// # Safety
-    /// The same as for [`Queue::run`].
-    unsafe fn run<A: Argument>(&self, queue: &Queue, entry: Entry<A>, most: usize, argument: &A) -> Result<()> {
-        let kernel = entry.load(&queue.gpu, "")?;
-        let launch = Launch::resident(&queue.gpu, kernel, Block::of(ROWS), most)?;
-        // SAFETY: the caller promises it.
-        unsafe { queue.run(&launch, argument) }
-    }
-
     /// The exact labels of all finite rows, by the kernel that is predicted to be the fastest. Rows that are not finite get no
     /// label.
     pub fn assign_finite(&self, queue: &Queue, rows: &DeviceRows<T>, strategy: Strategy) -> Result<BatchLabels<T>> {
@@ -226,14 +215,9 @@ impl<T: Float + Plain> DeviceTable<T> {
         Ok(labels)
     }
 
-    /// The exact labels of rows that are all finite.
-    pub fn assign(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<BatchLabels<T>> {
-        self.assign_some(queue, rows, 0..rows.n, Strategy::Default)
-    }
-
-    /// The same for some of the rows. The first of them is a multiple of the tiles of all kernels. Rows that are not finite get
-    /// any label, or none. `strategy`: one of tensor cores, [`Strategy::Tiled`] for float32 products, or the default: the one
-    /// that is predicted to be faster.
+    /// The exact labels of some of the rows. The first of them is a multiple of the tiles of all kernels. Rows that are not
+    /// finite get any label, or none. `strategy`: one of tensor cores, [`Strategy::Tiled`] for float32 products, or the default:
+    /// the one that is predicted to be faster.
     pub fn assign_some(
         &self,
         queue: &Queue,
@@ -289,8 +273,10 @@ impl<T: Float + Plain> DeviceTable<T> {
         self.centroids.now.at()
     }
 
-    /// Writes the labels, and the distances to the nearest and to the second nearest centroid.
-    pub fn nearest(&self, queue: &Queue, rows: &DeviceRows<T>, out: &NearestBuffers) -> Result<()> {
+    /// The labels, and the distances to the nearest and to the second nearest centroid. Rows that are not finite get no label,
+    /// and with `blank_distances` no distances.
+    pub fn nearest(&self, queue: &Queue, rows: &DeviceRows<T>, blank_distances: bool) -> Result<NearestBuffers> {
+        let out = NearestBuffers::allocate(queue, rows.n)?;
         let argument = NearestArgument {
             rows: rows.argument(),
             centroid_columns: self.centroids.columns.at(),
@@ -301,13 +287,17 @@ impl<T: Float + Plain> DeviceTable<T> {
             unused: 0,
         };
         // SAFETY: the outputs have one entry for each row. Rows may be read up to the stride, which is a multiple of the tile.
-        unsafe {
-            self.run(queue, arguments::nearest::<T>().half_if(rows.half().is_some()), rows.n.div_ceil(ROWS as usize), &argument)
+        unsafe { run(queue, rows.entry(arguments::nearest::<T>()), rows.n.div_ceil(ROWS as usize), &argument)? };
+        self.blank(queue, rows, Some(&out.labels), blank_distances.then_some((&out.distances, 1)))?;
+        if blank_distances {
+            self.blank(queue, rows, None, Some((&out.seconds, 1)))?;
         }
+        Ok(out)
     }
 
-    /// Writes the distances to all centroids: `(n, k)`.
-    pub fn distances(&self, queue: &Queue, rows: &DeviceRows<T>, out: &DistanceBuffers) -> Result<()> {
+    /// The distances to all centroids: `(n, k)`. Rows that are not finite get none.
+    pub fn distances(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<DistanceBuffers> {
+        let out = DistanceBuffers::allocate(queue, rows.n, self.k)?;
         let argument = DistancesArgument {
             rows: rows.argument(),
             centroid_columns: self.centroids.columns.at(),
@@ -317,11 +307,13 @@ impl<T: Float + Plain> DeviceTable<T> {
         };
         let tiles = rows.n.div_ceil(ROWS as usize).saturating_mul(self.k.div_ceil(WIDTH));
         // SAFETY: the output has k entries for each row. Rows may be read up to the stride, which is a multiple of the tile.
-        unsafe { self.run(queue, arguments::distances::<T>().half_if(rows.half().is_some()), tiles, &argument) }
+        unsafe { run(queue, rows.entry(arguments::distances::<T>()), tiles, &argument)? };
+        self.blank(queue, rows, None, Some((&out.distances, self.k)))?;
+        Ok(out)
     }
 
     /// Removes the answers for rows that are not finite: their labels, or their distances, of which each row has so many.
-    pub fn blank(
+    fn blank(
         &self,
         queue: &Queue,
         rows: &DeviceRows<T>,
@@ -336,9 +328,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             unused: 0,
         };
         // SAFETY: each row has a label, or as many distances as the caller says.
-        unsafe {
-            self.run(queue, arguments::blank::<T>().half_if(rows.half().is_some()), rows.n.div_ceil(ROWS as usize), &argument)
-        }
+        unsafe { run(queue, rows.entry(arguments::blank::<T>()), rows.n.div_ceil(ROWS as usize), &argument) }
     }
 
     /// The sum over all rows of the integer distance to the centroid of the row's label.
@@ -356,4 +346,14 @@ impl<T: Float + Plain> DeviceTable<T> {
         unsafe { pass.add(queue, rows.argument(), labels, self.centroids.now.at(), &mut inertia)? };
         Ok(inertia.total()?.into_iter().sum())
     }
+}
+
+/// Launches a kernel of `kernels/passes/predict.cu` with as many blocks as the device runs at once, but at most `most`.
+///
+/// # Safety
+/// The same as for [`Queue::run`].
+unsafe fn run<A: Argument>(queue: &Queue, entry: Entry<A>, most: usize, argument: &A) -> Result<()> {
+    let launch = entry.resident(&queue.gpu, "", Block::of(ROWS), most)?;
+    // SAFETY: the caller promises it.
+    unsafe { queue.run(&launch, argument) }
 }

@@ -25,15 +25,10 @@ use crate::base::float::Float;
 use crate::base::strategy::Strategy;
 
 /// What a model keeps for tensor cores.
+#[derive(Default)]
 pub struct TensorTable<T> {
     /// For each number of groups, made for the first batch that has so many.
     centres: Mutex<Vec<(usize, Arc<Centres<T>>)>>,
-}
-
-impl<T> Default for TensorTable<T> {
-    fn default() -> Self {
-        Self { centres: Mutex::default() }
-    }
 }
 
 /// The instruction that labels a batch faster than `tiled` does, or that the strategy names. None: `tiled` labels it.

@@ -36,6 +36,16 @@ impl<T> Chunk<'_, T> {
     }
 }
 
+/// An expression for each of both kinds of rows.
+macro_rules! either {
+    ($chunks:expr, $rows:ident => $resident:expr, $stream:ident => $streamed:expr) => {
+        match $chunks {
+            Chunks::Resident($rows) => $resident,
+            Chunks::Streamed($stream) => $streamed,
+        }
+    };
+}
+
 impl<'a, T: Float + Plain> Chunks<'a, T> {
     /// Sends the kept rows to the device, or prepares to stream them.
     pub fn new(queue: &Queue, parts: &[Part<'a, T>], chunking: Option<Chunking>) -> Result<Self> {
@@ -47,48 +57,30 @@ impl<'a, T: Float + Plain> Chunks<'a, T> {
 
     /// Calls `work` for every chunk, in any order. Work that it puts into the queue can use the chunk on the device.
     pub fn visit(&self, mut work: impl FnMut(&Chunk<'_, T>) -> Result<()>) -> Result<()> {
-        match self {
-            Self::Resident(rows) => work(&Chunk { first: 0, rows, after_kernel: true }),
-            Self::Streamed(stream) => stream.visit(work),
-        }
+        either!(self, rows => work(&Chunk { first: 0, rows, after_kernel: true }), stream => stream.visit(work))
     }
 
     pub fn queue(&self) -> &Queue {
-        match self {
-            Self::Resident(rows) => &rows.queue,
-            Self::Streamed(stream) => stream.queue(),
-        }
+        either!(self, rows => &rows.queue, stream => &stream.queue)
     }
 
     /// The number of rows.
     pub fn n(&self) -> usize {
-        match self {
-            Self::Resident(rows) => rows.n,
-            Self::Streamed(stream) => stream.n(),
-        }
+        either!(self, rows => rows.n, stream => stream.sources.n)
     }
 
     /// The number of rows of the longest chunk.
     pub fn longest(&self) -> usize {
-        match self {
-            Self::Resident(rows) => rows.n,
-            Self::Streamed(stream) => stream.chunk_rows(),
-        }
+        either!(self, rows => rows.n, stream => stream.chunk_rows)
     }
 
     pub fn d(&self) -> usize {
-        match self {
-            Self::Resident(rows) => rows.d,
-            Self::Streamed(stream) => stream.d(),
-        }
+        either!(self, rows => rows.d, stream => stream.sources.d)
     }
 
     /// The type of the values on the device, if it is one of 16 bits.
     pub fn half(&self) -> Option<Half> {
-        match self {
-            Self::Resident(rows) => rows.half(),
-            Self::Streamed(stream) => stream.half(),
-        }
+        either!(self, rows => rows.half(), stream => stream.sources.half)
     }
 
     /// Rounds the weights: from now on they are `w^`.

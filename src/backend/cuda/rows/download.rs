@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::upload::{BorrowedLane, Staging, join};
+use super::upload::{BorrowedLane, Staging};
 use crate::backend::cuda::device::{Buffer, Plain, failed};
 use crate::base::error::Result;
 
@@ -44,13 +44,5 @@ pub fn download<V: Plain, P: Send>(
         }
     };
     let lanes = staging.plan.for_bytes(len * size_of::<V>()).lanes.min(len.div_ceil(piece));
-    let mine = staging.take(&queue.gpu)?;
-    std::thread::scope(|scope| {
-        // If there is no further lane or thread, the other threads do its work.
-        let help = || staging.try_take(&queue.gpu).map_or(Ok(()), run);
-        let spawn = |_| std::thread::Builder::new().name("download".into()).spawn_scoped(scope, help).ok();
-        let helpers: Vec<_> = (1..lanes).map_while(spawn).collect();
-        let done = run(mine);
-        helpers.into_iter().map(join).fold(done, Result::and)
-    })
+    staging.with_lanes(&queue.gpu, "download", lanes, run)
 }

@@ -4,7 +4,7 @@
 use super::DeviceRows;
 use crate::backend::cuda::arguments::{self, FiniteRowsArgument, ForeignArgument, KeptRowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue};
-use crate::backend::cuda::shape::ROW_ALIGNMENT;
+use crate::backend::cuda::shape::{ROW_ALIGNMENT, THREADS};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -13,9 +13,8 @@ use crate::input::fp16::Half;
 use crate::input::gpu_table::{GpuRows, GpuTable, GpuValues, HostCopy};
 use crate::input::tile::{self, Part, Selection};
 
-/// The base-2 logarithm of the values in a tile of these kernels, and the threads of their blocks.
+/// The base-2 logarithm of the values in a tile of these kernels.
 const TILE_LOG: u32 = 10;
-const THREADS: u32 = 256;
 
 /// The name of the kept rows in errors.
 const KEPT: &str = "which rows are kept";
@@ -61,7 +60,8 @@ pub fn take_in<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result
     let mut first = 0;
     for (part, kept) in parts.iter().zip(&kept) {
         if !rows.x.is_external() {
-            take_in_features(&rows, part, kept, first)?;
+            let view = part.features.gpu_rows().ok_or_else(elsewhere)?;
+            to_columns(queue, view, kept, Columns { at: rows.x.at_index(first), stride: rows.stride, half: rows.half() })?;
         }
         if let Some(weights) = &rows.weights {
             take_in_weights(weights, part, kept, first)?;
@@ -92,11 +92,6 @@ fn in_place<T: Float>(parts: &[Part<'_, T>]) -> Option<GpuValues> {
     Some(GpuValues { first: values.first + rows.start as i64 * values.row_pitch, ..values })
 }
 
-fn take_in_features<T: Float + Plain>(rows: &DeviceRows<T>, part: &Part<'_, T>, kept: &Kept, first: usize) -> Result<()> {
-    let Some(view) = part.features.gpu_rows() else { return Err(elsewhere()) };
-    to_columns(&rows.queue, view, kept, Columns { at: rows.x.at_index(first), stride: rows.stride, half: rows.half() })
-}
-
 /// Weights may be on the host, or missing. Then they are 1.
 fn take_in_weights<T: Float + Plain>(to: &Buffer<f64>, part: &Part<'_, T>, kept: &Kept, first: usize) -> Result<()> {
     const WHAT: &str = "the weights";
@@ -113,7 +108,7 @@ fn take_in_weights<T: Float + Plain>(to: &Buffer<f64>, part: &Part<'_, T>, kept:
         row += 1;
         part.selection.contains(row - 1)
     });
-    to.write_shared(first, &all)
+    to.write(first, &all)
 }
 
 /// The error for parts that are not all on the GPU.
@@ -178,9 +173,9 @@ pub fn finite_rows<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<Selection> 
     let queue = &rows.queue;
     let words = rows.n.div_ceil(64);
     let bits = queue.zeros::<u64>(words, KEPT)?;
-    let kernel = arguments::finite_rows::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
     let argument = FiniteRowsArgument { rows: rows.argument(), bits: bits.at() };
-    let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), rows.n.div_ceil(THREADS as usize))?;
+    let entry = rows.entry(arguments::finite_rows::<T>());
+    let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), rows.n.div_ceil(THREADS as usize))?;
     // SAFETY: the kernel reads the rows, and writes a word for each 32 of them. There is room for two words for each 64.
     unsafe { queue.run(&launch, &argument)? };
     Ok(Selection::from_bits(bits.to_vec()?))

@@ -1,31 +1,34 @@
-//! The values of rows on the device: of the feature type, or of 16 bits.
+//! The values of rows on the device: of the feature type, or of 16 bits. Kernels widen the latter as they read them.
 
-use crate::backend::cuda::device::{Buffer, Plain, Queue, bytes_of};
+use std::marker::PhantomData;
+
+use crate::backend::cuda::device::{Buffer, Plain, Queue, bytes_of, product};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::input::fp16::Half;
 
-pub enum Matrix<T> {
-    /// Values of the feature type.
-    Same(Buffer<T>),
-    /// The bits of values of 16 bits. Kernels widen them as they read them.
-    Half(Buffer<u16>, Half),
+pub struct Matrix<T> {
+    bytes: Buffer<u8>,
+    half: Option<Half>,
+    kind: PhantomData<T>,
+}
+
+/// The bytes of a value.
+fn size<T>(half: bool) -> usize {
+    if half { size_of::<u16>() } else { size_of::<T>() }
 }
 
 impl<T: Float + Plain> Matrix<T> {
     /// The bytes that `len` values take on the device.
     pub fn bytes(len: usize, half: bool) -> u64 {
-        if half { bytes_of::<u16>(len) } else { bytes_of::<T>(len) }
+        bytes_of::<u8>(product([len, size::<T>(half)]))
     }
 
     /// Memory for `len` values. Their content is undefined.
     pub fn allocate(queue: &Queue, len: usize, half: Option<Half>) -> Result<Self> {
-        const WHAT: &str = "the rows";
-        Ok(match half {
-            None => Self::Same(queue.alloc(len, WHAT)?),
-            Some(half) => Self::Half(queue.alloc(len, WHAT)?, half),
-        })
+        let bytes = queue.alloc(product([len, size::<T>(half.is_some())]), "the rows")?;
+        Ok(Self { bytes, half, kind: PhantomData })
     }
 
     /// `len` values in memory that somebody else owns.
@@ -34,73 +37,46 @@ impl<T: Float + Plain> Matrix<T> {
     /// As for [`Buffer::external`].
     pub unsafe fn external(queue: &Queue, address: u64, len: usize, half: Option<Half>) -> Self {
         // SAFETY: the caller promises it.
-        match half {
-            None => Self::Same(unsafe { Buffer::external(address, len, queue.clone()) }),
-            Some(half) => Self::Half(unsafe { Buffer::external(address, len, queue.clone()) }, half),
-        }
+        let bytes = unsafe { Buffer::external(address, product([len, size::<T>(half.is_some())]), queue.clone()) };
+        Self { bytes, half, kind: PhantomData }
     }
 
     /// As [`Buffer::is_external`].
     pub fn is_external(&self) -> bool {
-        match self {
-            Self::Same(values) => values.is_external(),
-            Self::Half(bits, _) => bits.is_external(),
-        }
+        self.bytes.is_external()
     }
 
     /// The bytes of a value.
     pub fn size(&self) -> usize {
-        if self.half().is_some() { size_of::<u16>() } else { size_of::<T>() }
+        size::<T>(self.half.is_some())
     }
 
     /// The type of the values, if it is one of 16 bits.
     pub fn half(&self) -> Option<Half> {
-        match self {
-            Self::Same(_) => None,
-            Self::Half(_, half) => Some(*half),
-        }
+        self.half
     }
 
     /// The address on the device.
     pub fn at(&self) -> u64 {
-        self.at_index(0)
+        self.bytes.at()
     }
 
     /// The address of value `i`.
     pub fn at_index(&self, i: usize) -> u64 {
-        match self {
-            Self::Same(values) => values.at_index(i),
-            Self::Half(bits, _) => bits.at_index(i),
-        }
+        self.bytes.at_index(i * self.size())
     }
 
     /// As [`Buffer::zero_ends`]. Bits of 0 are the value 0 in all types.
     pub fn zero_ends(&self, columns: usize, stride: usize, first: usize) -> Result<()> {
-        match self {
-            Self::Same(values) => values.zero_ends(columns, stride, first),
-            Self::Half(bits, _) => bits.zero_ends(columns, stride, first),
-        }
+        self.bytes.zero_ends(columns, stride * self.size(), first * self.size())
     }
 
     /// As [`Buffer::read`].
     pub fn read(&self, first: usize, out: &mut [T]) -> Result<()> {
-        match self {
-            Self::Same(values) => values.read(first, out),
-            Self::Half(bits, half) => {
-                let mut here = memory::zeroed(out.len(), "a column of the rows")?;
-                bits.read(first, &mut here)?;
-                half.widen(&here, out);
-                Ok(())
-            }
-        }
-    }
-
-    /// All values.
-    #[cfg(feature = "tests")]
-    pub fn to_vec(&self) -> Result<Vec<T>> {
-        match self {
-            Self::Same(values) => values.to_vec(),
-            Self::Half(bits, half) => Ok(bits.to_vec()?.into_iter().map(|bits| T::from_f32(half.to_f32(bits))).collect()),
-        }
+        let Some(half) = self.half else { return self.bytes.read_as(first * self.size(), out) };
+        let mut bits = memory::zeroed::<u16>(out.len(), "a column of the rows")?;
+        self.bytes.read_as(first * self.size(), &mut bits)?;
+        half.widen(&bits, out);
+        Ok(())
     }
 }

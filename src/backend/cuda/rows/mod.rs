@@ -14,8 +14,8 @@ use std::ops::Range;
 
 pub use self::matrix::Matrix;
 use crate::backend::cuda::arguments::{self, RoundWeightsArgument, RowsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product};
-use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
+use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Plain, Queue, bytes_of, product};
+use crate::backend::cuda::shape::{ROW_ALIGNMENT, THREADS, padded};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::exact::fixed::power_of_two;
@@ -33,18 +33,6 @@ pub struct DeviceRows<T> {
     pub d: usize,
     /// `(stride)`: the weights. They are `w^` once they were rounded. They are zero from row `n` on.
     pub weights: Option<Buffer<f64>>,
-}
-
-/// Threads of a block of `round_weights`.
-const THREADS: u32 = 256;
-
-/// The addresses of columns and weights, for the code that sends rows there.
-#[derive(Clone, Copy)]
-pub struct RowsPlace {
-    pub x: u64,
-    /// 0 if there are no weights.
-    pub weights: u64,
-    pub stride: usize,
 }
 
 impl<T: Float + Plain> DeviceRows<T> {
@@ -116,8 +104,9 @@ impl<T: Float + Plain> DeviceRows<T> {
         self.x.half()
     }
 
-    pub fn place(&self) -> RowsPlace {
-        RowsPlace { x: self.x.at(), weights: self.weights.as_ref().map_or(0, Buffer::at), stride: self.stride }
+    /// The kernel for values of the type that these rows have.
+    pub fn entry<A: Argument>(&self, entry: Entry<A>) -> Entry<A> {
+        entry.half_if(self.half().is_some())
     }
 
     /// Sets the padding to zero, because other rows may have been there.
@@ -130,10 +119,10 @@ impl<T: Float + Plain> DeviceRows<T> {
     pub fn round_weights(&self, scale: WeightScale) -> Result<()> {
         let Some(w) = &self.weights else { return Ok(()) };
         let argument = RoundWeightsArgument { w: w.at(), n: self.n as u64, quantum: power_of_two(scale.exponent - 53) };
-        let kernel = arguments::round_weights().load(&self.queue.gpu, "")?;
-        let blocks = self.n.div_ceil(THREADS as usize).min(64 * self.queue.gpu.processors as usize) as u32;
+        let blocks = self.n.div_ceil(THREADS as usize).min(64 * self.queue.gpu.processors as usize);
+        let launch = arguments::round_weights().exactly(&self.queue.gpu, "", Block::of(THREADS), blocks)?;
         // SAFETY: the kernel reads and writes the first n weights, each by one thread.
-        unsafe { self.queue.run(&Launch::exactly(kernel, Block::of(THREADS), blocks), &argument) }
+        unsafe { self.queue.run(&launch, &argument) }
     }
 
     /// Some of the rows as a kernel parameter, for kernels that read tiles of rows. Whole tiles must lie before the first row.

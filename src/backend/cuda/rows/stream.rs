@@ -33,30 +33,24 @@ use crate::backend::chunking::{Chunking, piece_bytes};
 use crate::backend::cuda::device::{Plain, Queue, failed};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::chunks::Chunk;
-use crate::backend::cuda::rows::upload::{Carrier, Source, Staging, UploadPlan, value_bytes};
+use crate::backend::cuda::rows::upload::{Carrier, Sources, Staging, UploadPlan};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::interrupt;
 use crate::base::memory;
-use crate::input::fp16::Half;
-use crate::input::tile::{self, Part, WeightScale};
-use crate::input::transform::RowTransform;
+use crate::input::tile::{Part, WeightScale};
 
 /// The fewest bytes of a piece that make another lane worth its cost.
 const LEAST_PIECE: usize = 64 << 10;
 
 /// The kept rows of a fit in host memory, and buffers on the device for some of their chunks.
 pub struct Stream<'a, T> {
-    queue: Queue,
-    sources: Vec<Source<'a, T>>,
-    n: usize,
-    d: usize,
-    weighted: bool,
-    half: Option<Half>,
-    chunk_rows: usize,
+    pub queue: Queue,
+    pub sources: Sources<'a, T>,
+    pub chunk_rows: usize,
     staging: Arc<Staging>,
-    /// For each of several consecutive ranges: its rows, and how many of them have a positive weight.
-    positive: Vec<(usize, u64)>,
+    /// The number of rows of positive weight, once they were surveyed.
+    positive: u64,
     /// One for each buffer.
     events: Vec<Events>,
     /// Only one pass at a time may use the buffers.
@@ -89,12 +83,9 @@ struct Held<T> {
 impl<'a, T: Float + Plain> Stream<'a, T> {
     /// A stream of the kept rows of all parts, in order. Nothing is sent yet.
     pub fn new(queue: &Queue, parts: &[Part<'a, T>], chunking: Chunking) -> Result<Self> {
-        let d = parts.first().map_or(0, |part| part.features.n_features());
-        let weighted = parts.iter().any(|part| part.weights.is_some());
-        let sources = Source::all(parts)?;
-        let half = tile::half(parts);
-        let (n, chunk_rows) = (Source::count(&sources), chunking.rows as usize);
-        let staging = Staging::of(&queue.gpu);
+        let sources = Sources::new(parts)?;
+        let Sources { n, d, weighted, half, .. } = sources;
+        let (staging, chunk_rows) = (Staging::of(&queue.gpu), chunking.rows as usize);
         let count = (chunking.buffers as usize).min(n.div_ceil(chunk_rows)).max(1);
         let event = || queue.gpu.context.new_event(None).map_err(failed("making an event"));
         let (mut buffers, mut events) = (memory::with_room(count, VISITS)?, memory::with_room(count, VISITS)?);
@@ -107,49 +98,22 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
             events.push(Events { arrived, done });
         }
         let ring = Mutex::new(Ring { buffers, upwards: true, weights: None });
-        Ok(Self {
-            queue: queue.clone(),
-            sources,
-            n,
-            d,
-            weighted,
-            half,
-            chunk_rows,
-            staging,
-            positive: Vec::new(),
-            events,
-            ring,
-        })
-    }
-
-    pub fn queue(&self) -> &Queue {
-        &self.queue
-    }
-    pub fn n(&self) -> usize {
-        self.n
-    }
-    pub fn d(&self) -> usize {
-        self.d
-    }
-    /// The type of the values on the device, if it is one of 16 bits.
-    pub fn half(&self) -> Option<Half> {
-        self.half
-    }
-    pub fn weighted(&self) -> bool {
-        self.weighted
-    }
-    pub fn chunk_rows(&self) -> usize {
-        self.chunk_rows
-    }
-    /// The number of chunks.
-    pub fn chunks(&self) -> usize {
-        self.n.div_ceil(self.chunk_rows)
+        Ok(Self { queue: queue.clone(), sources, chunk_rows, staging, positive: n as u64, events, ring })
     }
 
     /// The rows of a chunk.
-    pub fn rows_of(&self, chunk: usize) -> Range<usize> {
+    fn rows_of(&self, chunk: usize) -> Range<usize> {
         let first = chunk * self.chunk_rows;
-        first..(first + self.chunk_rows).min(self.n)
+        first..(first + self.chunk_rows).min(self.sources.n)
+    }
+
+    /// The number of rows of positive weight.
+    pub fn positive_rows(&self) -> u64 {
+        self.positive
+    }
+
+    pub fn set_positive(&mut self, rows: u64) {
+        self.positive = rows;
     }
 
     /// From now on, weights are rounded to `w^` after each chunk arrives.
@@ -159,30 +123,26 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
         ring.buffers.iter_mut().for_each(|held| held.rounded = false);
     }
 
-    /// Stores, for consecutive ranges, their rows and how many of them have a positive weight.
-    pub fn set_positive(&mut self, ranges: Vec<(usize, u64)>) {
-        self.positive = ranges;
-    }
-
     /// Calls `work` for every chunk. Work that it puts into the queue can use the chunk on the device.
     pub fn visit(&self, mut work: impl FnMut(&Chunk<'_, T>) -> Result<()>) -> Result<()> {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let Ring { buffers, upwards, weights } = &mut *ring;
         // The contents are marked unknown here. So they are also unknown if this pass fails.
         let held = memory::collected(buffers.iter_mut().map(|held| held.chunk.take()), VISITS)?;
-        let visits = visits(&held, self.chunks(), *upwards)?;
+        let visits = visits(&held, self.sources.n.div_ceil(self.chunk_rows), *upwards)?;
         let sent = visits.iter().filter(|visit| visit.load.is_some());
         let plan = self.plan(sent.map(|visit| self.rows_of(visit.chunk).len()).sum());
-        let carrier = Carrier::new(&self.queue.gpu, &self.sources, plan.slot, self.weighted, self.half)?;
-        let places = memory::collected(buffers.iter().map(|held| held.rows.place()), VISITS)?;
-        let sweep = Sweep::new(&carrier, &self.events, places, &visits, |chunk| self.rows_of(chunk))?;
+        let carrier = Carrier::new(&self.queue.gpu, &self.sources, plan.slot)?;
+        let places = memory::collected(buffers.iter().map(|held| held.rows.argument()), VISITS)?;
+        let tasks = |chunk| self.sources.tasks(&self.rows_of(chunk), plan.slot);
+        let sweep = Sweep::new(&carrier, &self.events, places, &visits, tasks)?;
         sweep.run(&self.queue, &self.staging, plan.lanes, |visit| {
             let (rows, held) = (self.rows_of(visit.chunk), &mut buffers[visit.buffer]);
             held.rows.n = rows.len();
             if visit.load.is_some() {
                 held.rounded = false;
                 held.rows.clear_padding()?;
-                held.rows.transform(self.row_transform())?;
+                held.rows.transform(self.sources.row_transform())?;
             }
             if let Some(scale) = weights.filter(|_| !held.rounded) {
                 held.rows.round_weights(scale)?;
@@ -200,9 +160,9 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
 
     /// The lanes and slots to send `rows` rows with. Row-major rows also need device memory on their way, which limits both.
     fn plan(&self, rows: usize) -> UploadPlan {
-        let row = self.d * value_bytes::<T>(self.half()) + if self.weighted { size_of::<f64>() } else { 0 };
+        let row = self.sources.row_bytes();
         let plan = self.staging.plan.for_bytes(rows * row);
-        if !self.sources.iter().any(Source::in_blocks) {
+        if !self.sources.in_blocks() {
             return plan;
         }
         let bytes = piece_bytes((self.chunk_rows * row) as u64) as usize;
@@ -210,44 +170,38 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
         UploadPlan { lanes, slot: plan.slot.min(bytes / lanes) }
     }
 
-    /// What happens to rows after they were sent.
-    fn row_transform(&self) -> Option<&RowTransform> {
-        self.sources.first().and_then(Source::row_transform)
-    }
-
     /// Kept rows `rows` from host memory, as they arrive: their values, row-major, and their original weights.
     pub fn gather(&self, rows: Range<usize>) -> Result<(Vec<T>, Vec<f64>)> {
         const WHAT: &str = "a range of rows";
-        let mut values = memory::zeroed(rows.len() * self.d, WHAT)?;
+        let d = self.sources.d;
+        let mut values = memory::zeroed(rows.len() * d, WHAT)?;
         let mut weights = memory::filled(rows.len(), 1.0, WHAT)?;
         let mut column = memory::with_room(rows.len(), WHAT)?;
-        for source in &self.sources {
-            let (own, at) = source.overlap(&rows);
-            if own.is_empty() {
-                continue;
-            }
-            let out = &mut values[at * self.d..][..own.len() * self.d];
-            if self.weighted {
+        for (source, own, at) in self.sources.of(rows) {
+            let out = &mut values[at * d..][..own.len() * d];
+            if self.sources.weighted {
                 source.fill_weights(&own, &mut weights[at..][..own.len()]);
             }
             if source.in_blocks() {
-                source.fill_rows(&own, &(0..self.d), out, |values, out| values.copy(out));
+                source.fill_rows(&own, &(0..d), out, |values, out| values.copy(out));
                 continue;
             }
             column.resize(own.len(), T::default());
-            for f in 0..self.d {
+            for f in 0..d {
                 source.fill_columns(&own, &(f * own.len()..(f + 1) * own.len()), &mut column, |values, out| values.copy(out));
-                out.iter_mut().skip(f).step_by(self.d).zip(&column).for_each(|(out, value)| *out = *value);
+                out.iter_mut().skip(f).step_by(d).zip(&column).for_each(|(out, value)| *out = *value);
             }
         }
-        if let Some(row_transform) = self.row_transform() {
-            values.chunks_exact_mut(self.d).for_each(|row| row_transform.row(row));
+        if let Some(row_transform) = self.sources.row_transform() {
+            values.chunks_exact_mut(d).for_each(|row| row_transform.row(row));
         }
         Ok((values, weights))
     }
 
-    /// The number of rows of positive weight.
-    pub fn positive_rows(&self) -> u64 {
-        if self.weighted { self.positive.iter().map(|(_, positive)| positive).sum() } else { self.n as u64 }
+    /// The same with the `w^` of the rows, in this scale.
+    pub fn gather_rounded(&self, rows: Range<usize>, scale: Option<WeightScale>) -> Result<(Vec<T>, Vec<f64>)> {
+        let (values, mut weights) = self.gather(rows)?;
+        weights.iter_mut().for_each(|w| *w = scale.map_or(1.0, |scale| scale.round(*w)));
+        Ok((values, weights))
     }
 }

@@ -1,8 +1,9 @@
 //! Rows that were sent are transformed: scaled and normalised where they are (`kernels/passes/arrival.cu`).
 
-use super::{DeviceRows, THREADS};
+use super::DeviceRows;
 use crate::backend::cuda::arguments::{self, NormaliseArgument, ScaleColumnsArgument};
-use crate::backend::cuda::device::{Block, Launch, Plain};
+use crate::backend::cuda::device::{Block, Plain};
+use crate::backend::cuda::shape::THREADS;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::input::transform::RowTransform;
@@ -23,19 +24,19 @@ impl<T: Float + Plain> DeviceRows<T> {
             let x = self.x.at_index(group * COLUMNS * self.stride);
             let argument =
                 ScaleColumnsArgument { x, stride: self.stride as u64, n: self.n as u32, columns: some.len() as u32, factors };
-            let kernel = arguments::scale_columns::<T>().load(gpu, "")?;
-            let blocks = (some.len() * self.n.div_ceil(CHUNK)) as u32;
+            let blocks = some.len() * self.n.div_ceil(CHUNK);
+            let launch = arguments::scale_columns::<T>().exactly(gpu, "", Block::of(THREADS), blocks)?;
             // SAFETY: the kernel reads and writes the first n values of these columns, each by one thread. The columns are below
             // d, because there is one factor per feature.
-            unsafe { self.queue.run(&Launch::exactly(kernel, Block::of(THREADS), blocks), &argument)? };
+            unsafe { self.queue.run(&launch, &argument)? };
         }
         if !row_transform.directions() {
             return Ok(());
         }
         let argument = NormaliseArgument { x: self.x.at(), stride: self.stride as u64, n: self.n as u32, d: self.d as i32 };
-        let kernel = arguments::normalise::<T>().load(gpu, "")?;
-        let blocks = self.n.div_ceil(THREADS as usize) as u32;
+        let blocks = self.n.div_ceil(THREADS as usize);
+        let launch = arguments::normalise::<T>().exactly(gpu, "", Block::of(THREADS), blocks)?;
         // SAFETY: the kernel reads and writes the first n rows, each by one thread.
-        unsafe { self.queue.run(&Launch::exactly(kernel, Block::of(THREADS), blocks), &argument) }
+        unsafe { self.queue.run(&launch, &argument) }
     }
 }

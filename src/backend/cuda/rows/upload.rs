@@ -27,20 +27,17 @@ mod tasks;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cudarc::driver::CudaEvent;
-
 #[cfg(feature = "bench")]
 pub use self::benchmark::upload_benchmark;
 pub use self::carrier::Carrier;
-pub use self::lanes::{BorrowedLane, Lane, Staging, UploadPlan};
-pub use self::tasks::{Source, Task};
+pub use self::lanes::{BorrowedLane, Lane, Staging, UploadPlan, join};
+pub use self::tasks::{Sources, Task};
 use crate::backend::cuda::device::{Plain, Queue, failed};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::external::take_in;
 use crate::base::error::Result;
 use crate::base::float::Float;
-use crate::input::fp16::Half;
-use crate::input::tile::{self, Part};
+use crate::input::tile::Part;
 
 /// Uploads the kept rows of all parts, in order, and their weights as they are. If only some parts have weights, the rows of
 /// parts without weights get weight 1.
@@ -54,78 +51,39 @@ pub fn upload<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result<
 }
 
 fn upload_by<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>], staging: &Staging) -> Result<DeviceRows<T>> {
-    let d = parts.first().map_or(0, |part| part.features.n_features());
-    let weighted = parts.iter().any(|part| part.weights.is_some());
-    let sources = Source::all(parts)?;
-    let n = Source::count(&sources);
-    let half = tile::half(parts);
-    let rows = DeviceRows::new(queue, n, d, weighted, half)?;
-    let plan = staging.plan.for_bytes(n * (d * value_bytes::<T>(half) + if weighted { size_of::<f64>() } else { 0 }));
-    let carrier = Carrier::new(&queue.gpu, &sources, plan.slot, weighted, half)?;
-    let tasks = carrier.tasks(0..n)?;
+    let sources = Sources::new(parts)?;
+    let rows = DeviceRows::new(queue, sources.n, sources.d, sources.weighted, sources.half)?;
+    let plan = staging.plan.for_bytes(sources.n * sources.row_bytes());
+    let carrier = Carrier::new(&queue.gpu, &sources, plan.slot)?;
+    let tasks = sources.tasks(&(0..sources.n), plan.slot)?;
     if tasks.is_empty() {
         return Ok(rows);
     }
     // Work after this point of the queue may write to the matrix.
     let ready = queue.stream.record_event(None).map_err(failed("the upload"))?;
-    let lanes = plan.lanes.min(tasks.len());
-    let work = Work { carrier, tasks: &tasks, next: AtomicUsize::new(0), rows: &rows, ready };
-
-    let mine = staging.take(&queue.gpu)?;
-    std::thread::scope(|scope| {
-        // If there is no further lane or thread, the other threads do its work.
-        let help = || staging.try_take(&queue.gpu).map_or(Ok(()), |lane| work.run(lane));
-        let spawn = |_| std::thread::Builder::new().name("upload".into()).spawn_scoped(scope, help).ok();
-        let helpers: Vec<_> = (1..lanes).map_while(spawn).collect();
-        let done = work.run(mine);
-        helpers.into_iter().map(join).fold(done, Result::and)
+    // The next task that a lane can take.
+    let next = AtomicUsize::new(0);
+    let send_all = |lane: &mut Lane| -> Result<()> {
+        lane.queue.stream.wait(&ready).map_err(failed("the upload"))?;
+        let mut piece = None;
+        while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+            // SAFETY: every column of the matrix has room for all kept rows. No two tasks write to the same place. The matrix
+            // stays until all lanes have ended. The lane has waited until the matrix was made.
+            unsafe { carrier.send(lane, &mut piece, task, rows.argument(), |_| Ok(())) }?;
+        }
+        Ok(())
+    };
+    staging.with_lanes(&queue.gpu, "upload", plan.lanes.min(tasks.len()), |mut borrowed| {
+        let done = send_all(borrowed.lane());
+        if done.is_err() {
+            // After an error the remaining tasks are not needed.
+            next.store(tasks.len(), Ordering::Relaxed);
+        }
+        // Everything that was sent has arrived after the wait, which reports the errors of the copies themselves.
+        done.and(borrowed.lane().queue.wait())
     })?;
     rows.transform(parts[0].features.row_transform())?;
     Ok(rows)
-}
-
-/// The bytes of a value on its way and on the device.
-pub fn value_bytes<T>(half: Option<Half>) -> usize {
-    if half.is_some() { size_of::<u16>() } else { size_of::<T>() }
-}
-
-/// Waits for a thread and returns its result. If it panicked, this thread panics too.
-pub fn join<R>(helper: std::thread::ScopedJoinHandle<'_, R>) -> R {
-    helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// The state of one upload. Its threads share it.
-struct Work<'u, 'a, T> {
-    carrier: Carrier<'u, 'a, T>,
-    tasks: &'u [Task],
-    /// The next task that a lane can take.
-    next: AtomicUsize,
-    rows: &'u DeviceRows<T>,
-    ready: CudaEvent,
-}
-
-impl<T: Float + Plain> Work<'_, '_, T> {
-    /// Takes tasks until there are none. Returns when everything that it sent has arrived.
-    fn run(&self, mut borrowed: BorrowedLane<'_>) -> Result<()> {
-        let done = self.run_tasks(borrowed.lane());
-        if done.is_err() {
-            // After an error the remaining tasks are not needed.
-            self.next.store(self.tasks.len(), Ordering::Relaxed);
-        }
-        // The wait reports the errors of the copies themselves.
-        done.and(borrowed.lane().queue.wait())
-    }
-
-    fn run_tasks(&self, lane: &mut Lane) -> Result<()> {
-        lane.queue.stream.wait(&self.ready).map_err(failed("the upload"))?;
-        let mut piece = None;
-        while let Some(task) = self.tasks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
-            // SAFETY: every column of the matrix has room for all kept rows. No two tasks write to the same place. `upload_by`
-            // keeps the matrix until it has waited for this lane. The lane has waited until the matrix was made.
-            unsafe { self.carrier.send(lane, &mut piece, task, self.rows.place(), |_| Ok(())) }?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(feature = "tests")]
@@ -176,7 +134,9 @@ mod tests {
                         }
                     }
                     assert_eq!(there.n, at);
-                    assert!(there.x.to_vec().unwrap() == x, "{n} x {d}, parts {from}..{to}, slots of {slot}");
+                    let mut arrived = vec![T::default(); x.len()];
+                    there.x.read(0, &mut arrived).unwrap();
+                    assert!(arrived == x, "{n} x {d}, parts {from}..{to}, slots of {slot}");
                     assert_eq!(there.weights.map(|w| w.to_vec().unwrap()), (to == 4).then_some(w));
                 }
             }

@@ -23,11 +23,11 @@ impl<T: Float + Plain> Stream<'_, T> {
             return self.picked(memory::collected(targets.iter().map(|&target| target as u64), ROWS)?, None);
         };
         let mut sweep = Sweep::new(targets)?;
-        for first in (0..self.n()).step_by(TOGETHER) {
+        for first in (0..self.sources.n).step_by(TOGETHER) {
             if sweep.is_done() {
                 break;
             }
-            let rows = first..self.n().min(first + TOGETHER);
+            let rows = first..self.sources.n.min(first + TOGETHER);
             for (row, weight) in rows.clone().zip(self.weights_of(rows)?) {
                 let integer = scale.integer(scale.round(weight)) as u128;
                 sweep.visit(row, if by == DrawBy::Positive { u128::from(integer > 0) } else { integer });
@@ -38,31 +38,26 @@ impl<T: Float + Plain> Stream<'_, T> {
 
     /// The values of these rows, and their `w^`.
     pub fn picked(&self, rows: Vec<u64>, weights: Option<WeightScale>) -> Result<Picked<T>> {
-        let mut values = memory::with_room(rows.len().saturating_mul(self.d()), ROWS)?;
+        let mut values = memory::with_room(rows.len().saturating_mul(self.sources.d), ROWS)?;
         let mut all = memory::with_room(rows.len(), ROWS)?;
         for &row in &rows {
-            let (x, w) = self.gather(row as usize..row as usize + 1)?;
+            let (x, w) = self.gather_rounded(row as usize..row as usize + 1, weights)?;
             values.extend(x);
-            all.extend(w.into_iter().map(|w| weights.map_or(1.0, |scale| scale.round(w))));
+            all.extend(w);
         }
         Ok(Picked { rows, values, weights: all })
     }
 
     /// The values of all rows, row-major, and their `w^`.
     pub fn all(&self, weights: Option<WeightScale>) -> Result<(Vec<T>, Vec<f64>)> {
-        let (values, mut all) = self.gather(0..self.n())?;
-        all.iter_mut().for_each(|w| *w = weights.map_or(1.0, |scale| scale.round(*w)));
-        Ok((values, all))
+        self.gather_rounded(0..self.sources.n, weights)
     }
 
     /// The original weights of these rows.
     fn weights_of(&self, rows: Range<usize>) -> Result<Vec<f64>> {
         let mut weights = memory::filled(rows.len(), 1.0, ROWS)?;
-        for source in &self.sources {
-            let (own, at) = source.overlap(&rows);
-            if !own.is_empty() {
-                source.fill_weights(&own, &mut weights[at..][..own.len()]);
-            }
+        for (source, own, at) in self.sources.of(rows) {
+            source.fill_weights(&own, &mut weights[at..][..own.len()]);
         }
         Ok(weights)
     }

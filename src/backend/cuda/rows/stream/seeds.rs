@@ -1,13 +1,13 @@
 //! Seeding from rows that stream through the device. The host has the totals of the draw weights of ranges of rows. The device
-//! has one label for each row (`kernels/passes/stream.cu`). Rows are drawn from host memory: the totals say which range has the
-//! row, and then the host looks through this range once.
+//! has one label for each row (`kernels/passes/stream.cu`). Rows are drawn from host memory: the totals say which ranges have the
+//! rows, and then the host looks through each of these ranges once.
 
 use std::ops::Range;
 
 use super::Stream;
 use crate::backend::chunking::range_rows;
 use crate::backend::cuda::arguments::{self, PotentialsArgument, SeedsArgument, StreamSampleArgument};
-use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, bytes_of, product, sum};
+use crate::backend::cuda::device::{Block, Buffer, Plain, bytes_of, product, sum};
 use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::passes::seeds::weight_totals;
@@ -85,11 +85,12 @@ impl Ranges {
 const SEEDS: &str = "the seeds";
 const TOTALS: &str = "the totals of the draws";
 
-/// The range of rows that a target falls in, and the rest of the target within this range.
-struct Drawn<T> {
+/// The rows of a range, on the host.
+struct Loaded<T> {
+    /// The number of the first row.
     first: usize,
-    target: u128,
     values: Vec<T>,
+    /// The `w^` of the rows.
     weights: Vec<f64>,
     /// For each row, the number of its nearest seed. Empty as long as the labels take no seed into account.
     labels: Vec<u32>,
@@ -110,8 +111,8 @@ impl<T: Float + Plain> StreamedSeeds<T> {
 
     /// Sets the draw weight of every row to its `w^`. There is room for `k` centroids, and it grows if more are taken.
     pub fn start(stream: &Stream<'_, T>, statistics: &Statistics, k: usize) -> Result<Self> {
-        let (n, d, queue) = (stream.n(), stream.d(), stream.queue());
-        let ranges = Ranges::new(n, stream.chunk_rows());
+        let (n, d, queue) = (stream.sources.n, stream.sources.d, &stream.queue);
+        let ranges = Ranges::new(n, stream.chunk_rows);
         let mut seeds = Self {
             weights: statistics.weights,
             scale: DistanceScale::NONE,
@@ -139,7 +140,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
 
     /// The first row whose running total of draw weights, in row order, exceeds `target`.
     pub fn draw(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, target: u128) -> Result<u64> {
-        Ok(self.rows(stream, labels, &[target])?[0].0)
+        Ok(self.pick(stream, labels, &[target])?.rows[0])
     }
 
     /// For each candidate, by how much it would lower the total. `candidates`: `(m, d)`, row-major.
@@ -154,8 +155,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
 
     /// For each target, the row that is drawn as a candidate, and its gain.
     pub fn trials(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
-        let candidates = self.rows(stream, labels, targets)?.into_iter().flat_map(|(_, values)| values);
-        let candidates = memory::collected(candidates, SEEDS)?;
+        let candidates = self.pick(stream, labels, targets)?.values;
         let gains = self.gains(stream, labels, &candidates)?;
         Ok((candidates, gains))
     }
@@ -183,7 +183,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         let place = self.taken.len();
         memory::extend(&mut self.taken, centroids, SEEDS)?;
         if self.taken.len() > self.seeds.len() {
-            self.seeds = stream.queue().upload(&self.taken, SEEDS)?;
+            self.seeds = stream.queue.upload(&self.taken, SEEDS)?;
         } else {
             self.seeds.write(place, centroids)?;
         }
@@ -200,9 +200,9 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         if self.known * self.d < self.taken.len() {
             self.pass(stream, labels, &[])?;
         }
-        let queue = stream.queue();
-        let kernel = arguments::stream_sample::<T>().half_if(stream.half().is_some()).load(&queue.gpu, "")?;
-        let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), usize::MAX)?;
+        let queue = &stream.queue;
+        let entry = arguments::stream_sample::<T>().half_if(stream.sources.half.is_some());
+        let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), usize::MAX)?;
         let rows = found_rows(queue, sample, self.n, |found| {
             stream.visit(|chunk| {
                 let argument = StreamSampleArgument {
@@ -214,15 +214,12 @@ impl<T: Float + Plain> StreamedSeeds<T> {
                     first: chunk.first as u64,
                 };
                 let blocks = chunk.rows.n.div_ceil(THREADS as usize).min(launch.blocks as usize);
-                // SAFETY: each row has a label, which names seeds that are taken. The
-                // kernel writes no more row numbers than there is room for.
+                // SAFETY: each row has a label, which names seeds that are taken. The kernel writes no more row numbers than
+                // there is room for.
                 unsafe { queue.run(&launch.with_blocks(blocks), &argument) }
             })
         })?;
-        let mut values = memory::with_room(rows.len().saturating_mul(self.d), SEEDS)?;
-        for &row in &rows {
-            values.extend(stream.gather(row as usize..row as usize + 1)?.0);
-        }
+        let Picked { rows, values, .. } = stream.picked(rows, None)?;
         Ok(Sampled { rows, values })
     }
 
@@ -235,7 +232,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
     /// Makes one pass. Afterwards the labels take all seeds into account. Returns the totals of all ranges, and then those
     /// under each candidate.
     fn pass(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<Vec<u128>>> {
-        let (queue, d, m, all) = (stream.queue(), self.d, candidates.len() / self.d, self.ranges.count());
+        let (queue, d, m, all) = (&stream.queue, self.d, candidates.len() / self.d, self.ranges.count());
         let totals: Buffer<u128> = queue.zeros((1 + m) * all, TOTALS)?;
         // Groups of candidates. Each group has a kernel that is compiled for at least as many candidates.
         let mut groups = Vec::new();
@@ -246,9 +243,8 @@ impl<T: Float + Plain> StreamedSeeds<T> {
             for (j, candidate) in candidates[first * d..][..here * d].chunks_exact(d).enumerate() {
                 points.iter_mut().skip(j).step_by(width.max(1)).zip(candidate).for_each(|(to, x)| *to = x.to_f64());
             }
-            let kernel =
-                arguments::potentials::<T>().half_if(stream.half().is_some()).load(&queue.gpu, &format!("_{width}"))?;
-            let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), usize::MAX)?;
+            let entry = arguments::potentials::<T>().half_if(stream.sources.half.is_some());
+            let launch = entry.resident(&queue.gpu, &format!("_{width}"), Block::of(THREADS), usize::MAX)?;
             memory::push(&mut groups, (first, here, queue.upload(&points, SEEDS)?, launch), SEEDS)?;
         }
         let known = self.taken.len() / d;
@@ -275,9 +271,8 @@ impl<T: Float + Plain> StreamedSeeds<T> {
                     unused: 0,
                 };
                 let blocks = (count as u32 * split).min(resident);
-                // SAFETY: each row has a label. Each range has a total for each candidate.
-                // The seeds buffer has room for all seeds that are taken. There are as many points as the kernel is compiled
-                // for.
+                // SAFETY: each row has a label. Each range has a total for each candidate. The seeds buffer has room for all
+                // seeds that are taken. There are as many points as the kernel is compiled for.
                 unsafe { queue.run(&launch.with_blocks(blocks as usize), &argument)? };
             }
             Ok(())
@@ -286,88 +281,47 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         memory::try_collected(totals.to_vec()?.chunks_exact(all).map(|totals| memory::copied(totals, TOTALS)), TOTALS)
     }
 
-    /// The rows that the targets draw: their numbers and their values.
-    fn rows(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<Vec<(u64, Vec<T>)>> {
-        let drawn = targets.iter().map(|&target| self.range_of(stream, labels, target));
-        let drawn = memory::try_collected(drawn, SEEDS)?;
-        let room = drawn.iter().map(|_| Ok((0, memory::with_room(self.d, SEEDS)?)));
-        let mut found = memory::try_collected(room, SEEDS)?;
-        let mut workers = vec![(); workers_for(0, drawn.len())];
-        for_each_task(&mut workers, drawn.iter().zip(&mut found), |(), (drawn, (row, values)): (_, &mut (u64, Vec<T>))| {
-            let place = self.place_of(drawn);
-            *row = (drawn.first + place) as u64;
-            // There is room for the values of one row.
-            values.extend_from_slice(&drawn.values[place * self.d..][..self.d]);
-        })?;
-        Ok(found)
-    }
-
-    /// The range in which the running total first exceeds the target, with its rows.
-    fn range_of(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, mut target: u128) -> Result<Drawn<T>> {
-        let mut rows = target as usize..target as usize + 1;
-        if self.totals.is_empty() {
-            target = 0;
-        } else {
-            let mut index = 0;
-            while target >= self.totals[index] {
-                target -= self.totals[index];
-                index += 1;
-            }
-            rows = self.ranges.range(index);
-        }
-        self.load(stream, labels, rows, target)
-    }
-
-    /// Rows with all that their draw weights depend on.
-    fn load(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, rows: Range<usize>, target: u128) -> Result<Drawn<T>> {
-        let (values, mut weights) = stream.gather(rows.clone())?;
-        weights.iter_mut().for_each(|w| *w = self.weights.map_or(1.0, |scale| scale.round(*w)));
-        let (numbers, labels) = (labels.numbers(), if self.known > 0 { labels.read(rows.clone())? } else { Vec::new() });
-        Ok(Drawn { first: rows.start, target, values, weights, labels, numbers })
-    }
-
-    /// The rows that targets draw by their distances.
+    /// The rows that the targets draw: for each target the first row whose running total of draw weights, in row order, exceeds
+    /// it.
     pub fn pick(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<Picked<T>> {
-        assert!(!self.taken.is_empty(), "distances are to centroids taken before");
         const TOGETHER: usize = 1_024;
+        if self.totals.is_empty() {
+            return stream.picked(memory::collected(targets.iter().map(|&target| target as u64), SEEDS)?, self.weights);
+        }
         let mut sweep = Sweep::new(targets)?;
         for (index, &total) in self.totals.iter().enumerate() {
             if !sweep.is_in(total) {
                 continue;
             }
-            let drawn = self.load(stream, labels, self.ranges.range(index), 0)?;
-            let mut all = memory::zeroed::<u128>(drawn.weights.len(), TOTALS)?;
+            let range = self.load(stream, labels, self.ranges.range(index))?;
+            let mut all = memory::zeroed::<u128>(range.weights.len(), TOTALS)?;
             let mut workers = vec![(); workers_for(0, all.len().div_ceil(TOGETHER))];
             let tasks = (0..).step_by(TOGETHER).zip(all.chunks_mut(TOGETHER));
             for_each_task(&mut workers, tasks, |(), (first, some)| {
-                some.iter_mut().zip(first..).for_each(|(weight, place)| *weight = self.weight_of(&drawn, place));
+                some.iter_mut().zip(first..).for_each(|(weight, place)| *weight = self.weight_of(&range, place));
             })?;
-            all.iter().zip(drawn.first..).for_each(|(weight, row)| sweep.visit(row, *weight));
+            all.iter().zip(range.first..).for_each(|(weight, row)| sweep.visit(row, *weight));
         }
         stream.picked(sweep.rows(), self.weights)
     }
 
-    /// The first of these rows whose running total exceeds the rest of the target.
-    fn place_of(&self, drawn: &Drawn<T>) -> usize {
-        let mut left = drawn.target;
-        for place in 0..drawn.weights.len() {
-            match left.checked_sub(self.weight_of(drawn, place)) {
-                Some(rest) => left = rest,
-                None => return place,
-            }
-        }
-        unreachable!("the target is below the range's total")
+    /// A range of rows from host memory, with all that their draw weights depend on.
+    fn load(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, rows: Range<usize>) -> Result<Loaded<T>> {
+        let (values, weights) = stream.gather_rounded(rows.clone(), self.weights)?;
+        let (numbers, first) = (labels.numbers(), rows.start);
+        let labels = if self.known > 0 { labels.read(rows)? } else { Vec::new() };
+        Ok(Loaded { first, values, weights, labels, numbers })
     }
 
     /// The draw weight of one of these rows.
-    fn weight_of(&self, drawn: &Drawn<T>, place: usize) -> u128 {
-        let (x, w) = (&drawn.values[place * self.d..][..self.d], drawn.weights[place]);
+    fn weight_of(&self, range: &Loaded<T>, place: usize) -> u128 {
+        let (x, w) = (&range.values[place * self.d..][..self.d], range.weights[place]);
         if self.taken.is_empty() {
             return self.weights.map_or(1, |scale| scale.integer(w) as u128);
         }
         // The nearest seed has the number that the label holds, or the labels do not take it into account yet.
-        let own = drawn.labels.get(place).map_or(self.known, |&label| label as usize);
-        let seeds = (own..self.known).step_by(drawn.numbers).chain(self.known..self.taken.len() / self.d);
+        let own = range.labels.get(place).map_or(self.known, |&label| label as usize);
+        let seeds = (own..self.known).step_by(range.numbers).chain(self.known..self.taken.len() / self.d);
         let near = seeds.map(|seed| reference::distance(x, &self.taken[seed * self.d..][..self.d]));
         self.scale.quantise(w, near.fold(f64::INFINITY, f64::min))
     }

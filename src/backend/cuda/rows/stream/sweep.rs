@@ -1,13 +1,12 @@
 //! One pass: lanes send chunks, and the calling thread queues kernels for the chunks that have arrived.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::Events;
 use super::order::{VISITS, Visit};
+use crate::backend::cuda::arguments::RowsArgument;
 use crate::backend::cuda::device::{Plain, Queue, failed};
-use crate::backend::cuda::rows::RowsPlace;
 use crate::backend::cuda::rows::upload::{BorrowedLane, Carrier, Lane, Staging, Task, join};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -17,7 +16,8 @@ use crate::base::memory;
 pub struct Sweep<'s, 'a, T> {
     carrier: &'s Carrier<'s, 'a, T>,
     events: &'s [Events],
-    places: Vec<RowsPlace>,
+    /// The rows of each buffer.
+    places: Vec<RowsArgument>,
     visits: &'s [Visit],
     /// The tasks, each with the number of its visit, in the order of the visits.
     tasks: Vec<(usize, Task)>,
@@ -37,22 +37,20 @@ struct Progress {
 }
 
 impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
-    /// Cuts the chunks that must be sent into tasks. `rows` gives the rows of a chunk.
+    /// `of_chunk` cuts a chunk that must be sent into tasks.
     pub fn new(
         carrier: &'s Carrier<'s, 'a, T>,
         events: &'s [Events],
-        places: Vec<RowsPlace>,
+        places: Vec<RowsArgument>,
         visits: &'s [Visit],
-        rows: impl Fn(usize) -> Range<usize>,
+        of_chunk: impl Fn(usize) -> Result<Vec<Task>>,
     ) -> Result<Self> {
         let (mut tasks, mut left) = (Vec::new(), memory::zeroed(visits.len(), VISITS)?);
         for (turn, visit) in visits.iter().enumerate().filter(|(_, visit)| visit.load.is_some()) {
-            let before = tasks.len();
-            let of_chunk = carrier.tasks(rows(visit.chunk))?;
-            for task in of_chunk {
+            for task in of_chunk(visit.chunk)? {
                 memory::push(&mut tasks, (turn, task), VISITS)?;
+                left[turn] += 1;
             }
-            left[turn] = tasks.len() - before;
         }
         let progress = Mutex::new(Progress { visited: 0, left, stopped: false });
         Ok(Self { carrier, events, places, visits, tasks, next: AtomicUsize::new(0), progress, changed: Condvar::new() })
@@ -129,14 +127,14 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
 
     /// The work of one lane: takes tasks until there are none. Returns when everything that it sent has arrived.
     fn send(&self, mut borrowed: BorrowedLane<'_>, lane: usize) -> Result<()> {
-        let guard = StopOnPanic(self);
+        // After an error or a panic, waiting threads are told to stop.
+        let guard = StopOnDrop(self);
         let done = self.send_all(borrowed.lane(), lane);
         // The wait reports the errors of the copies themselves.
         let done = done.and(borrowed.lane().queue.wait());
-        if done.is_err() {
-            self.stop();
+        if done.is_ok() {
+            std::mem::forget(guard);
         }
-        drop(guard);
         done
     }
 
@@ -181,16 +179,5 @@ struct StopOnDrop<'s, 'w, 'a, T: Float + Plain>(&'s Sweep<'w, 'a, T>);
 impl<T: Float + Plain> Drop for StopOnDrop<'_, '_, '_, T> {
     fn drop(&mut self) {
         self.0.stop();
-    }
-}
-
-/// The same, but only if the thread panics.
-struct StopOnPanic<'s, 'w, 'a, T: Float + Plain>(&'s Sweep<'w, 'a, T>);
-
-impl<T: Float + Plain> Drop for StopOnPanic<'_, '_, '_, T> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.stop();
-        }
     }
 }

@@ -1,11 +1,9 @@
 //! Measures the speed of uploads, and what the bus can carry. For benches (feature `bench`).
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use super::lanes::{Staging, UploadPlan};
 use super::pinned::{Pinned, Strips};
-use super::{upload_by, value_bytes};
+use super::upload;
 use crate::backend::cuda::device::{Gpu, Plain, Queue};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -17,7 +15,7 @@ fn pinned_ceiling(queue: &Queue) -> Result<f64> {
     const COPIES: usize = 8;
     let target = queue.alloc::<u8>(BYTES, "a measurement")?;
     let mut source = Pinned::new(&queue.gpu, BYTES)?;
-    let strips = [Strips { from: 0, width: BYTES, count: 1, to: target.at(), pitch: BYTES }];
+    let strips = [Strips::one(BYTES, target.at())];
     let mut copy = |times: usize| -> Result<f64> {
         let start = Instant::now();
         for _ in 0..times {
@@ -33,23 +31,16 @@ fn pinned_ceiling(queue: &Queue) -> Result<f64> {
 
 /// Measures the time of repeated uploads of the same rows, and the speed of copies from pinned memory.
 ///
-/// Without a plan it measures the upload that a fit does. Returns `(bytes of one upload, seconds of each upload, bytes per
-/// second from pinned memory)`. The first upload also pins memory.
-pub fn upload_benchmark<T: Float + Plain>(
-    ordinal: u32,
-    parts: &[Part<'_, T>],
-    plan: Option<UploadPlan>,
-    rounds: usize,
-) -> Result<(u64, Vec<f64>, f64)> {
+/// Returns `(bytes of one upload, seconds of each upload, bytes per second from pinned memory)`. The first upload also pins
+/// memory.
+pub fn upload_benchmark<T: Float + Plain>(ordinal: u32, parts: &[Part<'_, T>], rounds: usize) -> Result<(u64, Vec<f64>, f64)> {
     let queue = Gpu::get(ordinal)?.queue()?;
-    let staging = plan.map_or_else(|| Staging::of(&queue.gpu), |plan| Arc::new(Staging::new(plan)));
     let (mut bytes, mut seconds) = (0, Vec::with_capacity(rounds));
     for _ in 0..rounds {
         let start = Instant::now();
-        let rows = upload_by(&queue, parts, &staging)?;
+        let rows = upload(&queue, parts)?;
         seconds.push(start.elapsed().as_secs_f64());
-        bytes =
-            (rows.n * (rows.d * value_bytes::<T>(rows.half()) + rows.weights.as_ref().map_or(0, |_| size_of::<f64>()))) as u64;
+        bytes = (rows.n * (rows.d * rows.x.size() + rows.weights.as_ref().map_or(0, |_| size_of::<f64>()))) as u64;
     }
     Ok((bytes, seconds, pinned_ceiling(&queue)?))
 }

@@ -114,6 +114,7 @@ pub fn cut(len: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
 #[cfg(feature = "tests")]
 pub mod tests {
     use super::*;
+    use crate::input::features::Features;
 
     /// Keeps about two rows of three, except for long runs that are all kept or all left out.
     pub fn selection(n: usize, salt: u64) -> Selection {
@@ -140,27 +141,17 @@ pub mod tests {
                 assert!(rows.iter().enumerate().all(|(at, &row)| kept.row(at) == row));
                 for (width, step) in [(1, n), (1, 37), (3, 70), (3, 64)] {
                     let values: Vec<f64> = (0..n * width).map(|i| i as f64).collect();
-                    let blocks: Vec<_> = values.chunks(step * width).map(|values| (values, values.len() / width)).collect();
-                    // The slices of a range of rows, in the form in which a view gives them.
-                    let slices = |range: Range<usize>| {
-                        blocks
-                            .iter()
-                            .scan(0, |start, &(values, rows)| {
-                                *start += rows;
-                                Some((*start - rows, values, rows))
-                            })
-                            .filter_map(move |(start, values, rows)| {
-                                let own = range.start.max(start)..range.end.min(start + rows);
-                                let place = (own.start < own.end).then(|| own.start - range.start)?;
-                                let values = &values[(own.start - start) * width..(own.end - start) * width];
-                                Some((place, Values::Same(values)))
-                            })
-                            .collect::<Vec<_>>()
-                            .into_iter()
-                    };
+                    let blocks = values.chunks(step * width).map(|rows| (rows, None, None));
+                    let view = Features::from_blocks(blocks, width).unwrap();
                     for range in [0..rows.len(), rows.len() / 3..rows.len() / 2, rows.len() / 2..rows.len()] {
                         let mut out = vec![f64::INFINITY; range.len() * width];
-                        kept.gather(range.clone(), width, slices, &mut out, |values, out| values.copy(out));
+                        kept.gather(
+                            range.clone(),
+                            width,
+                            |rows| view.row_slices(rows),
+                            &mut out,
+                            |values, out| values.copy(out),
+                        );
                         let expected: Vec<f64> =
                             rows[range].iter().flat_map(|row| row * width..(row + 1) * width).map(|i| i as f64).collect();
                         assert_eq!(out, expected);

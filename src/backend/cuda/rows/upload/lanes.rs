@@ -90,6 +90,26 @@ impl Staging {
         self.free(&mut self.lanes.lock().unwrap_or_else(PoisonError::into_inner), gpu).ok().flatten()
     }
 
+    /// Calls `work` with a lane on the calling thread, and on so many threads that there are `count` lanes at most. Returns when
+    /// all have ended.
+    pub fn with_lanes(
+        &self,
+        gpu: &Arc<Gpu>,
+        name: &str,
+        count: usize,
+        work: impl Fn(BorrowedLane<'_>) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let mine = self.take(gpu)?;
+        std::thread::scope(|scope| {
+            // If there is no further lane or thread, the other threads do its work.
+            let help = || self.try_take(gpu).map_or(Ok(()), &work);
+            let spawn = |_| std::thread::Builder::new().name(name.into()).spawn_scoped(scope, help).ok();
+            let helpers: Vec<_> = (1..count).map_while(spawn).collect();
+            let done = work(mine);
+            helpers.into_iter().map(join).fold(done, Result::and)
+        })
+    }
+
     fn free(&self, lanes: &mut Lanes, gpu: &Arc<Gpu>) -> Result<Option<BorrowedLane<'_>>> {
         let lane = match lanes.idle.pop() {
             Some(lane) => lane,
@@ -102,6 +122,11 @@ impl Staging {
         };
         Ok(Some(BorrowedLane { staging: self, lane: Some(lane) }))
     }
+}
+
+/// Waits for a thread and returns its result. If it panicked, this thread panics too.
+pub fn join<R>(helper: std::thread::ScopedJoinHandle<'_, R>) -> R {
+    helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 impl Lane {

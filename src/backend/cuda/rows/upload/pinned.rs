@@ -43,6 +43,13 @@ pub struct Strips {
     pub pitch: usize,
 }
 
+impl Strips {
+    /// One strip, from the start of the buffer on.
+    pub fn one(width: usize, to: u64) -> Self {
+        Self { from: 0, width, count: 1, to, pitch: width }
+    }
+}
+
 impl Pinned {
     pub fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
         let arrived = gpu.context.new_event(None).map_err(failed("making an event"))?;
@@ -104,22 +111,8 @@ impl Pinned {
             let end = width.checked_mul(*count).and_then(|bytes| bytes.checked_add(*from));
             assert!(end.is_some_and(|end| end <= self.bytes), "{count} strips of {width} at {from} in {} bytes", self.bytes);
         }
-        // SAFETY: the caller promises it.
-        let sent = unsafe { self.try_send(queue, strips) };
-        if sent.is_err() {
-            // Copies that started before the error may be under way, and no event was recorded for them.
-            let _ = queue.wait();
-        }
-        sent.map_err(failed("the upload"))
-    }
-
-    /// # Safety
-    /// The same as for `send`, which has checked that the strips are within the buffer. After an error, the caller must wait
-    /// for the queue.
-    unsafe fn try_send(&mut self, queue: &Queue, strips: &[Strips]) -> std::result::Result<(), DriverError> {
-        self.gpu.context.bind_to_thread()?;
         let stream = queue.stream.cu_stream();
-        for strips in strips {
+        let copy = |strips: &Strips| {
             let Strips { from, width, count, to, pitch } = *strips;
             traffic::count_up(width * count);
             if count > 1 && pitch <= LARGEST_PITCH {
@@ -128,17 +121,22 @@ impl Pinned {
                 let copy = rectangle(source.as_ptr().cast(), strips);
                 // SAFETY: the source is within the buffer (checked), and stays until the event. The caller promises the
                 // destination.
-                unsafe { sys::cuMemcpy2DAsync_v2(&copy, stream) }.result()?;
-                continue;
+                return unsafe { sys::cuMemcpy2DAsync_v2(&copy, stream) }.result();
             }
-            for i in 0..count {
+            (0..count).try_for_each(|i| {
                 // SAFETY: the range is within the allocation (checked) and initialised. It is only read until the event.
                 let source = unsafe { std::slice::from_raw_parts(self.address.add(from + i * width).as_ptr(), width) };
                 // SAFETY: the caller promises the destination.
-                unsafe { result::memcpy_htod_async(to + (i * pitch) as u64, source, stream) }?;
-            }
+                unsafe { result::memcpy_htod_async(to + (i * pitch) as u64, source, stream) }
+            })
+        };
+        let sent = self.gpu.context.bind_to_thread().and_then(|()| strips.iter().try_for_each(copy));
+        let sent = sent.and_then(|()| self.arrived.record(&queue.stream));
+        if sent.is_err() {
+            // Copies that started before the error may be under way, and no event was recorded for them.
+            let _ = queue.wait();
         }
-        self.arrived.record(&queue.stream)
+        sent.map_err(failed("the upload"))
     }
 }
 

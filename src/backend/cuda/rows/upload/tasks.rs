@@ -9,11 +9,22 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::input::features::Values;
-use crate::input::tile::Part;
+use crate::input::fp16::Half;
+use crate::input::tile::{self, Part};
 use crate::input::transform::RowTransform;
 
 /// The name of the tasks in errors.
-pub const TASKS: &str = "the list of uploads";
+const TASKS: &str = "the list of uploads";
+
+/// The kept rows of all parts in host memory, in order.
+pub struct Sources<'a, T> {
+    pub all: Vec<Source<'a, T>>,
+    pub n: usize,
+    pub d: usize,
+    pub weighted: bool,
+    /// The type of the values on their way and on the device, if it is one of 16 bits.
+    pub half: Option<Half>,
+}
 
 /// A part, and the place of its kept rows among all kept rows.
 pub struct Source<'a, T> {
@@ -48,66 +59,78 @@ pub enum What {
     Weights(Range<usize>),
 }
 
-impl<'a, T: Float + Plain> Source<'a, T> {
-    /// The sources of all parts. Kept rows are numbered over all parts.
-    pub fn all(parts: &[Part<'a, T>]) -> Result<Vec<Self>> {
-        let mut first = 0;
+impl<'a, T: Float + Plain> Sources<'a, T> {
+    pub fn new(parts: &[Part<'a, T>]) -> Result<Self> {
+        let mut n = 0;
         let source = |part: &Part<'a, T>| {
-            let kept = Kept::new(&part.selection, part.features.n_rows())?;
-            let source = Self { part: part.clone(), kept, first };
-            first += source.kept.count;
+            let source = Source { part: part.clone(), kept: Kept::new(&part.selection, part.features.n_rows())?, first: n };
+            n += source.kept.count;
             Ok(source)
         };
-        memory::try_collected(parts.iter().map(source), TASKS)
+        let all = memory::try_collected(parts.iter().map(source), TASKS)?;
+        let d = parts.first().map_or(0, |part| part.features.n_features());
+        Ok(Self { all, n, d, weighted: parts.iter().any(|part| part.weights.is_some()), half: tile::half(parts) })
     }
 
-    /// The number of kept rows of all sources.
-    pub fn count(sources: &[Self]) -> usize {
-        sources.last().map_or(0, |last| last.first + last.kept.count)
+    /// The bytes of a value on its way and on the device.
+    pub fn value_bytes(&self) -> usize {
+        if self.half.is_some() { size_of::<u16>() } else { size_of::<T>() }
     }
 
-    /// The kept rows of this source that are in `all`, which is counted over all parts. Also returns the place in `all` of the
-    /// first of them.
-    pub fn overlap(&self, all: &Range<usize>) -> (Range<usize>, usize) {
-        let (start, end) = (all.start.max(self.first), all.end.min(self.first + self.kept.count).max(self.first));
-        (start.min(end) - self.first..end - self.first, start.min(end).saturating_sub(all.start))
+    /// The bytes of a row and its weight.
+    pub fn row_bytes(&self) -> usize {
+        self.d * self.value_bytes() + if self.weighted { size_of::<f64>() } else { 0 }
+    }
+
+    /// Whether any rows are sent row by row.
+    pub fn in_blocks(&self) -> bool {
+        self.all.iter().any(Source::in_blocks)
     }
 
     /// What happens to the rows after they were sent.
     pub fn row_transform(&self) -> Option<&RowTransform> {
-        self.part.features.row_transform()
+        self.all.first().and_then(|source| source.part.features.row_transform())
+    }
+
+    /// The sources of some kept rows, each as [`Source::overlap`] says.
+    pub fn of(&self, rows: Range<usize>) -> impl Iterator<Item = (&Source<'a, T>, Range<usize>, usize)> {
+        let overlaps = self.all.iter().map(move |source| (source, source.overlap(&rows)));
+        overlaps.filter(|(_, (own, _))| !own.is_empty()).map(|(source, (own, at))| (source, own, at))
+    }
+
+    /// The tasks that send some kept rows to the device rows from 0 on. `slot`: the bytes of a slot that are used.
+    pub fn tasks(&self, rows: &Range<usize>, slot: usize) -> Result<Vec<Task>> {
+        let (mut all, d, values) = (Vec::new(), self.d, (slot / self.value_bytes()).max(1));
+        for (source, from) in self.all.iter().enumerate() {
+            let (own, to) = from.overlap(rows);
+            let within = |range: Range<usize>| own.start + range.start..own.start + range.end;
+            let mut add = |what| memory::push(&mut all, Task { source, rows: own.clone(), to, what }, TASKS);
+            if from.in_blocks() {
+                for piece in cut(own.len(), values / d).map(within) {
+                    cut(d, values).try_for_each(|features| add(What::Rows(piece.clone(), features)))?;
+                }
+            } else {
+                cut(own.len() * d, values).map(What::Columns).try_for_each(&mut add)?;
+            }
+            if self.weighted {
+                cut(own.len(), slot / size_of::<f64>()).map(within).map(What::Weights).try_for_each(&mut add)?;
+            }
+        }
+        Ok(all)
+    }
+}
+
+impl<'a, T: Float + Plain> Source<'a, T> {
+    /// The kept rows of this source that are in `all`, which is counted over all parts. Also returns the place in `all` of the
+    /// first of them.
+    fn overlap(&self, all: &Range<usize>) -> (Range<usize>, usize) {
+        let (start, end) = (all.start.max(self.first), all.end.min(self.first + self.kept.count).max(self.first));
+        (start.min(end) - self.first..end - self.first, start.min(end).saturating_sub(all.start))
     }
 
     /// Whether the rows are sent row by row.
     pub fn in_blocks(&self) -> bool {
         self.part.features.columns().is_none()
-    }
-
-    /// Adds to `all` the tasks that send kept rows `rows` to the device rows from `to` on. `value_bytes`: those of a value on its
-    /// way.
-    pub fn tasks(
-        &self,
-        all: &mut Vec<Task>,
-        source: usize,
-        rows: &Range<usize>,
-        to: usize,
-        slot: usize,
-        (value_bytes, weighted): (usize, bool),
-    ) -> Result<()> {
-        let (n, d, values) = (rows.len(), self.part.features.n_features(), (slot / value_bytes).max(1));
-        let within = |range: Range<usize>| rows.start + range.start..rows.start + range.end;
-        let mut add = |what| memory::push(all, Task { source, rows: rows.clone(), to, what }, TASKS);
-        if self.in_blocks() {
-            for piece in cut(n, values / d).map(within) {
-                cut(d, values).try_for_each(|features| add(What::Rows(piece.clone(), features)))?;
-            }
-        } else {
-            cut(n * d, values).map(What::Columns).try_for_each(&mut add)?;
-        }
-        if weighted {
-            cut(n, slot / size_of::<f64>()).map(within).map(What::Weights).try_for_each(&mut add)?;
-        }
-        Ok(())
     }
 
     /// Writes values `range` to `out` by `copy`. The values are those of all columns of kept rows `rows`, one column after the
@@ -183,10 +206,12 @@ mod tests {
     use super::*;
     use crate::input::features::Features;
 
-    fn tasks(source: &Source<'_, f32>, index: usize, rows: &Range<usize>, to: usize, slot: usize, weighted: bool) -> Vec<Task> {
-        let mut all = Vec::new();
-        source.tasks(&mut all, index, rows, to, slot, (4, weighted)).unwrap();
-        all
+    fn sources(part: Part<'_, f32>, weighted: bool) -> Sources<'_, f32> {
+        Sources { weighted, ..Sources::new(&[part]).unwrap() }
+    }
+
+    fn whats(sources: &Sources<'_, f32>, rows: Range<usize>, slot: usize) -> Vec<What> {
+        sources.tasks(&rows, slot).unwrap().into_iter().map(|task| task.what).collect()
     }
 
     unit_test!(tasks_and_strips_cover_a_part_once);
@@ -194,11 +219,11 @@ mod tests {
         let (n, d, stride, first) = (10, 7, 32, 5);
         let columns = vec![vec![0.0f32; n]; d];
         let part = Part::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);
-        let source = &Source::all(&[part]).unwrap()[0];
+        let columns = sources(part, false);
         for slot in [4, 12, 40, 44, 100, 4096] {
             let mut matrix = vec![None; stride * d];
-            for task in tasks(source, 0, &(0..n), first, slot, false) {
-                let What::Columns(range) = task.what else { panic!("columns alone") };
+            for what in whats(&columns, 0..n, slot) {
+                let What::Columns(range) = what else { panic!("columns alone") };
                 assert!(range.len() * 4 <= slot);
                 for strips in strips::<f32>(&range, n, stride, |value| 4 * (first + value) as u64) {
                     for i in 0..strips.count {
@@ -216,12 +241,10 @@ mod tests {
             }
         }
         let rows = vec![0.0f32; 6];
-        let part = Part::new(Features::from_rows(&rows, 3).unwrap(), None);
-        let source = &Source::all(&[part]).unwrap()[0];
-        let whats = |slot| tasks(source, 0, &(0..2), first, slot, true).into_iter().map(|task| task.what).collect::<Vec<_>>();
-        assert_eq!(whats(24), [What::Rows(0..2, 0..3), What::Weights(0..2)]);
+        let blocks = sources(Part::new(Features::from_rows(&rows, 3).unwrap(), None), true);
+        assert_eq!(whats(&blocks, 0..2, 24), [What::Rows(0..2, 0..3), What::Weights(0..2)]);
         assert_eq!(
-            whats(8),
+            whats(&blocks, 0..2, 8),
             [
                 What::Rows(0..1, 0..2),
                 What::Rows(0..1, 2..3),
@@ -237,21 +260,25 @@ mod tests {
     fn some_of_the_rows_are_tasks_of_their_own() {
         let columns = [(0..10).map(|i| i as f32).collect::<Vec<_>>(), (0..10).map(|i| 100.0 + i as f32).collect()];
         let part = || Part::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);
-        let sources = Source::all(&[part(), part()]).unwrap();
-        assert_eq!(Source::count(&sources), 20);
-        let overlaps = |rows: Range<usize>| sources.iter().map(|source| source.overlap(&rows)).collect::<Vec<_>>();
+        let two = Sources::new(&[part(), part()]).unwrap();
+        assert_eq!(two.n, 20);
+        let overlaps = |rows: Range<usize>| two.all.iter().map(|source| source.overlap(&rows)).collect::<Vec<_>>();
         assert_eq!(overlaps(3..14), [(3..10, 0), (0..4, 7)]);
         assert_eq!(overlaps(12..14)[1], (2..4, 0));
         assert!(overlaps(12..14)[0].0.is_empty() && overlaps(0..10)[1].0.is_empty());
         let mut out = [0.0; 5];
-        sources[1].fill_columns(&(2..6), &(1..6), &mut out, |values, out| values.copy(out));
+        two.all[1].fill_columns(&(2..6), &(1..6), &mut out, |values, out| values.copy(out));
         assert_eq!(out, [3.0, 4.0, 5.0, 102.0, 103.0]);
-        let some = tasks(&sources[1], 1, &(2..6), 7, 5 * 4, false);
-        let what = |range| Task { source: 1, rows: 2..6, to: 7, what: What::Columns(range) };
-        assert_eq!(some, [what(0..5), what(5..8)]);
+        let some = two.tasks(&(3..14), 5 * 4).unwrap();
+        let task = |source, rows, to, range| Task { source, rows, to, what: What::Columns(range) };
+        let first = [0..5, 5..10, 10..14].map(|range| task(0, 3..10, 0, range));
+        let second = [0..5, 5..8].map(|range| task(1, 0..4, 7, range));
+        assert!(some.into_iter().eq(first.into_iter().chain(second)));
         let rows: Vec<f32> = (0..20).map(|i| i as f32).collect();
-        let blocks = Source::all(&[Part::new(Features::from_rows(&rows, 2).unwrap(), None)]).unwrap();
-        let whats = |slot| tasks(&blocks[0], 0, &(3..6), 0, slot, true).into_iter().map(|task| task.what).collect::<Vec<_>>();
-        assert_eq!(whats(16), [What::Rows(3..5, 0..2), What::Rows(5..6, 0..2), What::Weights(3..5), What::Weights(5..6)]);
+        let blocks = sources(Part::new(Features::from_rows(&rows, 2).unwrap(), None), true);
+        assert_eq!(
+            whats(&blocks, 3..6, 16),
+            [What::Rows(3..5, 0..2), What::Rows(5..6, 0..2), What::Weights(3..5), What::Weights(5..6)]
+        );
     }
 }
