@@ -1,4 +1,4 @@
-// What kernels of seeding share: wide integers, and samples in which every row decides alone (src/backend/draws.rs).
+// What kernels of seeding share: wide integers, and samples in which every row decides alone (src/backend/seeder.rs).
 #pragma once
 #include "../common/sums.cuh"
 
