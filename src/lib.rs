@@ -34,6 +34,8 @@ pub mod base;
 #[cfg(feature = "arrow")]
 pub mod batch;
 pub mod bounds;
+#[cfg(any(feature = "arrow", feature = "polars"))]
+pub(crate) mod columns;
 #[cfg(feature = "parts")]
 pub mod distributed;
 pub mod exact;
@@ -72,7 +74,8 @@ pub use frame::{FrameFit, Spill};
 pub use input::features::{Chunk, Column, Features, Validity};
 pub use input::fp16::Half;
 #[cfg(feature = "cuda")]
-pub use input::gpu_table::{GpuTable, GpuValues, ValueType};
+pub use input::gpu_table::{GpuTable, GpuValues};
+pub use input::value_type::ValueType;
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{DeviceModel, Fitted, HistoryRow, Model, Scaling, Settings};

@@ -21,16 +21,17 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, RecordBatch, UInt32Array, UInt64Array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
-use arrow::datatypes::{DataType, Field, Float64Type, Schema};
+use arrow::datatypes::{DataType, Field, Schema};
 
-use self::columns::{BatchFeatures, frame_error, view, weights};
-use crate::backend::answers::{Answered, DISTANCES, LABELS, Labels};
-use crate::base::error::{KMeansError, Result};
+use self::columns::{Arrays, frame_error, list_width};
+use crate::backend::answers::{Answered, LABELS, Labels};
+use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::parallel::FloatEnvironment;
-use crate::base::params::Wanted;
-use crate::base::params::{Device, KMeans};
-use crate::model::{AnyModel, DeviceModel, FeatureLayout, KMeansModel, Model};
+use crate::base::params::{Device, KMeans, Wanted};
+use crate::columns::COLUMNS;
+use crate::input::features::Column;
+use crate::model::{AnyFeatures, AnyModel, DeviceModel, FeatureLayout, KMeansModel, Model};
 
 /// How error messages call names.
 const NAMES: &str = "the names of the columns";
@@ -56,19 +57,22 @@ impl KMeans {
         columns: impl IntoIterator<Item = impl AsRef<str>>,
         weight: Option<&str>,
     ) -> Result<BatchFit> {
-        let _environment = FloatEnvironment::default_rounding();
         let names = columns.into_iter().map(|name| memory::text(format_args!("{}", name.as_ref()), NAMES));
         let names = memory::try_collected(names, NAMES)?;
-        let features = BatchFeatures::new(batches, &names, false)?;
-        if features.width_unknown {
-            return Err(self.refuse_null_lists(&names[0], batches.iter().map(RecordBatch::num_rows).sum()));
-        }
-        let weights = weight.map(|name| weights(batches, name)).transpose()?;
-        let weights = weights.as_ref().map(|arrays| view::<Float64Type>(arrays)).transpose()?;
-        let (model, rows) = self.fit_any(features.layout.copy()?, features.view()?, weights.as_ref(), Wanted::Labels)?;
+        let columns = arrays(batches, &names)?;
+        let weights = weight.map(|name| Arrays::of(batches, name)).transpose()?;
+        let fit = |layout, features: AnyFeatures<'_>, weights: Option<&Column<'_, f64>>| {
+            self.fit_any(layout, features, weights, Wanted::Labels)
+        };
+        let (model, rows) = self.with_columns(&columns, weights.as_ref(), fit)?;
         let lengths = batches.iter().map(RecordBatch::num_rows);
         Ok(BatchFit { model, labels: split(rows.into_labels()?, lengths)? })
     }
+}
+
+/// Columns over some batches.
+fn arrays<'n>(batches: &[RecordBatch], names: &'n [String]) -> Result<Vec<Arrays<'n>>> {
+    memory::try_collected(names.iter().map(|name| Arrays::of(batches, name)), COLUMNS)
 }
 
 /// Centroids of either type: `(k, d)`, row-major.
@@ -183,39 +187,18 @@ impl KMeansModel {
             names.iter().zip(&arrays).map(|(name, array)| Field::new(*name, array.data_type().clone(), false)).collect();
         RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays).map_err(frame_error)
     }
-
-    /// The features of the batches. `None` if the only column holds lists that are all null.
-    fn batch_features(&self, batches: &[RecordBatch]) -> Result<Option<BatchFeatures>> {
-        let _environment = FloatEnvironment::default_rounding();
-        let names = self.columns_to_find()?;
-        if batches.is_empty() {
-            return Ok(None);
-        }
-        let features = BatchFeatures::new(batches, names, !self.is_f32())?;
-        if !features.width_unknown && features.d != self.n_features() {
-            return Err(KMeansError::WidthMismatch { what: "features", expected: self.n_features(), got: features.d });
-        }
-        Ok((!features.width_unknown).then_some(features))
-    }
 }
 
 /// The errors are those of the model's own methods. A device that was demanded and cannot be used is an error too.
 impl DeviceModel<'_, KMeansModel> {
     /// As [`KMeansModel::predict_batch`].
     pub fn predict_batch(&self, batch: &RecordBatch) -> Result<UInt32Array> {
-        let Some(features) = self.model.batch_features(std::slice::from_ref(batch))? else {
-            return Ok(UInt32Array::new_null(batch.num_rows()));
-        };
-        Ok(label_array(self.predict_any(&features.view()?)?))
+        Ok(label_array(self.labels_of(&arrays(std::slice::from_ref(batch), self.model.columns_to_find()?)?)?))
     }
 
     /// As [`KMeansModel::transform_batch`].
     pub fn transform_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
-        let distances = match self.model.batch_features(std::slice::from_ref(batch))? {
-            Some(features) => self.transform_any(&features.view()?)?,
-            None => memory::filled(batch.num_rows() * self.model.n_clusters(), f64::NAN, DISTANCES)?,
-        };
-        // The engine marks rows without an answer by NaN. Rows with finite values never have a distance of NaN.
+        let distances = self.distances_of(&arrays(std::slice::from_ref(batch), self.model.columns_to_find()?)?)?;
         let answered = distances.chunks_exact(self.model.n_clusters()).map(|row| !row[0].is_nan());
         let nulls = nulls(Answered::collect(batch.num_rows(), answered)?);
         rows(Arc::new(Float64Array::from(distances)), self.model.n_clusters(), nulls)
@@ -223,17 +206,14 @@ impl DeviceModel<'_, KMeansModel> {
 
     /// As [`KMeansModel::score_batches`].
     pub fn score_batches(&self, batches: &[RecordBatch], weight: Option<&str>) -> Result<f64> {
-        let _environment = FloatEnvironment::default_rounding();
-        let Some(features) = self.model.batch_features(batches)? else { return Ok(0.0) };
-        let weights = weight.map(|name| weights(batches, name)).transpose()?;
-        let weights = weights.as_ref().map(|arrays| view::<Float64Type>(arrays)).transpose()?;
-        self.score_any(&features.view()?, weights.as_ref())
+        let columns = arrays(batches, self.model.columns_to_find()?)?;
+        let weights = weight.map(|name| Arrays::of(batches, name)).transpose()?;
+        if batches.is_empty() { Ok(0.0) } else { self.score_of(&columns, weights.as_ref()) }
     }
 }
 
 /// An array of rows with `width` values each.
 fn rows(values: ArrayRef, width: usize, nulls: Option<NullBuffer>) -> Result<FixedSizeListArray> {
     let item = Arc::new(Field::new("item", values.data_type().clone(), values.data_type() == &DataType::Null));
-    let width = i32::try_from(width).map_err(|_| KMeansError::Frame(format!("lists of {width} values are too wide")))?;
-    FixedSizeListArray::try_new(item, width, values, nulls).map_err(frame_error)
+    FixedSizeListArray::try_new(item, list_width(width)?, values, nulls).map_err(frame_error)
 }

@@ -17,7 +17,7 @@ mod spill;
 pub use batches::Spill;
 #[cfg(feature = "python")]
 pub(crate) use batches::{Gathered, Rows};
-pub use columns::{FrameFeatures, RowMajor, check_weight, float_type, row_major};
+pub use columns::{RowMajor, row_major};
 #[cfg(feature = "parts")]
 pub use parts::FrameRows;
 
@@ -27,11 +27,10 @@ use polars_arrow::bitmap::Bitmap;
 use crate::backend::answers::{Answered, KeptRows, Labels};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
-use crate::base::parallel::FloatEnvironment;
 use crate::base::params::KMeans;
 use crate::base::params::Wanted;
-use crate::input::features;
-use crate::model::{AnyFeatures, FeatureLayout, KMeansModel};
+use crate::columns::COLUMNS;
+use crate::model::KMeansModel;
 
 impl From<PolarsError> for KMeansError {
     fn from(error: PolarsError) -> Self {
@@ -131,37 +130,19 @@ impl KMeans {
         columns: &[Column],
         weights: Option<&Column>,
     ) -> Result<Vec<Result<KMeansModel>>> {
-        self.with_features(columns, weights, |layout, features, weights| self.fit_each_any(k, &layout, features, weights))
+        self.with_columns(columns, weights, |layout, features, weights| self.fit_each_any(k, &layout, features, weights))
     }
 
     #[cfg(feature = "python")]
     fn fit_rows(&self, columns: &[Column], weights: Option<&Column>, wanted: Wanted) -> Result<KeptRows> {
-        let fit = |layout: FeatureLayout, features: AnyFeatures<'_>, weights: Option<&features::Column<'_, f64>>| {
+        self.with_columns(columns, weights, |layout, features, weights| {
             layout.check_names()?;
-            self.fit_named(layout, features, weights, wanted)
-        };
-        Ok(self.with_features(columns, weights, fit)?.1)
+            Ok(self.fit_named(layout, features, weights, wanted)?.1)
+        })
     }
 
     fn fit_frame(&self, columns: &[Column], weights: Option<&Column>, wanted: Wanted) -> Result<(KMeansModel, KeptRows)> {
-        self.with_features(columns, weights, |layout, features, weights| self.fit_any(layout, features, weights, wanted))
-    }
-
-    /// Calls a fit with the columns as the engine takes them.
-    fn with_features<R>(
-        &self,
-        columns: &[Column],
-        weights: Option<&Column>,
-        fit: impl FnOnce(FeatureLayout, AnyFeatures<'_>, Option<&features::Column<'_, f64>>) -> Result<R>,
-    ) -> Result<R> {
-        let _environment = FloatEnvironment::default_rounding();
-        let features = FrameFeatures::new(columns, false)?;
-        if features.width_unknown {
-            return Err(self.refuse_null_lists(columns[0].name(), columns[0].len()));
-        }
-        let weights = weights.map(columns::weights).transpose()?;
-        let weights = weights.as_ref().map(columns::view).transpose()?;
-        fit(features.layout().copy()?, features.view()?, weights.as_ref())
+        self.with_columns(columns, weights, |layout, features, weights| self.fit_any(layout, features, weights, wanted))
     }
 }
 
@@ -173,7 +154,7 @@ fn select(df: &DataFrame, names: impl IntoIterator<Item = impl AsRef<str>>) -> R
             available: df.get_column_names().iter().map(ToString::to_string).collect(),
         })
     };
-    memory::try_collected(names.into_iter().map(|name| find(name.as_ref())), "the list of columns")
+    memory::try_collected(names.into_iter().map(|name| find(name.as_ref())), COLUMNS)
 }
 
 /// Labels as a column. The values are not copied.

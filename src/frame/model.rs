@@ -4,13 +4,13 @@ use polars::prelude::*;
 use polars_arrow::array::{FixedSizeListArray, PrimitiveArray};
 use polars_arrow::datatypes::ArrowDataType;
 
-use super::columns::{self, FrameFeatures};
 use super::{bitmap, label_column, nullable, select};
 use crate::backend::answers::{self, Answered, Distances, Predictions};
-use crate::base::error::{KMeansError, Result};
+#[cfg(any(doc, feature = "python"))]
+use crate::base::error::KMeansError;
+use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::base::parallel::FloatEnvironment;
 use crate::base::params::Device;
 use crate::model::{AnyModel, DeviceModel, FeatureLayout, KMeansModel, Model};
 
@@ -117,8 +117,8 @@ impl KMeansModel {
     /// The error for columns of which some rows have no label. It counts the values that are at fault.
     #[cfg(feature = "python")]
     pub(crate) fn refused_values(&self, columns: &[Column]) -> Result<KMeansError> {
-        match self.frame_features(columns)? {
-            Some(features) => self.bad_values(&features.view()?),
+        match self.table(columns)? {
+            Some(table) => self.bad_values(&table.view()?),
             None => {
                 let (column, nulls) = (columns[0].name().to_string(), columns[0].len() as u64);
                 Ok(KMeansError::NotFinite { column, nulls, nans: 0, infinities: 0 })
@@ -129,17 +129,6 @@ impl KMeansModel {
     /// The columns of a frame that the model needs.
     fn select(&self, df: &DataFrame) -> Result<Vec<Column>> {
         select(df, self.columns_to_find()?)
-    }
-
-    /// The columns in the wider of the model's type and their own type: float64 input is never cast to float32. `None` if the
-    /// only column holds lists that are all null.
-    fn frame_features(&self, columns: &[Column]) -> Result<Option<FrameFeatures>> {
-        if columns.is_empty() {
-            return Err(KMeansError::NoFeatures);
-        }
-        let _environment = FloatEnvironment::default_rounding();
-        let features = FrameFeatures::of_width(columns, !self.is_f32(), Some(self.n_features()))?;
-        Ok((!features.width_unknown).then_some(features))
     }
 }
 
@@ -152,27 +141,17 @@ impl DeviceModel<'_, KMeansModel> {
 
     /// As [`KMeansModel::predict_columns`].
     pub fn predict_columns(&self, columns: &[Column]) -> Result<UInt32Chunked> {
-        let Some(features) = self.model.frame_features(columns)? else {
-            return Ok(UInt32Chunked::full_null("label".into(), columns[0].len()));
-        };
-        label_column(self.predict_any(&features.view()?)?)
+        label_column(self.labels_of(columns)?)
     }
 
     /// As [`KMeansModel::predict_distances`].
     pub fn predict_distances(&self, columns: &[Column]) -> Result<DataFrame> {
-        distance_frame(self.predict_columns_with_distances(columns)?)
+        distance_frame(self.predictions_of(columns)?)
     }
 
     /// As [`KMeansModel::predict_structs`].
     pub fn predict_structs(&self, columns: &[Column]) -> Result<StructChunked> {
-        structs(self.predict_columns_with_distances(columns)?)
-    }
-
-    fn predict_columns_with_distances(&self, columns: &[Column]) -> Result<Predictions> {
-        match self.model.frame_features(columns)? {
-            Some(features) => self.predict_distances_any(&features.view()?),
-            None => Predictions::none(columns[0].len(), self.model.n_clusters()),
-        }
+        structs(self.predictions_of(columns)?)
     }
 
     /// As [`KMeansModel::transform`].
@@ -184,14 +163,10 @@ impl DeviceModel<'_, KMeansModel> {
     pub fn transform_columns(&self, columns: &[Column]) -> Result<Series> {
         let (name, k) = (PlSmallStr::from("distances"), self.model.n_clusters());
         let dtype = DataType::Array(Box::new(DataType::Float64), k);
-        let Some(features) = self.model.frame_features(columns)? else {
-            return Ok(Series::full_null(name, columns[0].len(), &dtype));
-        };
-        let distances = self.transform_any(&features.view()?)?;
+        let distances = self.distances_of(columns)?;
         if distances.is_empty() {
             return Ok(Series::new_empty(name, &dtype));
         }
-        // The engine marks rows without an answer by NaN. Rows with finite values never have a distance of NaN.
         let n = distances.len() / k;
         let validity = |width: usize| {
             let answered = distances.iter().step_by(width).map(|first| !first.is_nan());
@@ -213,13 +188,7 @@ impl DeviceModel<'_, KMeansModel> {
 
     /// As [`KMeansModel::score_columns`].
     pub fn score_columns(&self, columns: &[Column], weights: Option<&Column>) -> Result<f64> {
-        let _environment = FloatEnvironment::default_rounding();
-        let weights = weights.map(columns::weights).transpose()?;
-        let weights = weights.as_ref().map(columns::view).transpose()?;
-        match self.model.frame_features(columns)? {
-            Some(features) => self.score_any(&features.view()?, weights.as_ref()),
-            None => Ok(0.0),
-        }
+        self.score_of(columns, weights)
     }
 }
 

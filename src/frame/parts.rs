@@ -2,9 +2,9 @@
 
 use polars::prelude::*;
 
-use super::columns::{self, FrameFeatures};
 use super::select;
 use crate::base::error::{KMeansError, Result};
+use crate::columns::{self, Table};
 use crate::distributed::{Owner, Server};
 use crate::model::AnyFeatures;
 
@@ -35,17 +35,14 @@ impl FrameRows {
 
 impl Owner for FrameRows {
     fn serve(&self, server: Server<'_>) -> Result<()> {
-        if self.features.is_empty() {
-            return Err(KMeansError::NoFeatures);
-        }
-        let features = FrameFeatures::new(&self.features, false)?;
-        if features.width_unknown {
+        let table = Table::new(&self.features, false, None)?;
+        if table.width_unknown {
             let reason = format!("column {:?}: expected lists of a known width in each part", self.features[0].name());
             return Err(KMeansError::Part { reason });
         }
         let weights = self.weights.as_ref().map(columns::weights).transpose()?;
-        let weights = weights.as_ref().map(columns::view).transpose()?;
-        match features.view()? {
+        let weights = weights.as_ref().map(columns::view_weights).transpose()?;
+        match table.view()? {
             AnyFeatures::F32(features) => server.run(&features, weights.as_ref()),
             AnyFeatures::F64(features) => server.run(&features, weights.as_ref()),
         }

@@ -128,8 +128,7 @@ impl<'a, T: Float> Features<'a, T> {
         blocks: impl IntoIterator<Item = (&'a [T], Option<Validity<'a>>, Option<Validity<'a>>)>,
         d: usize,
     ) -> Result<Self> {
-        let blocks = blocks.into_iter().map(|(values, rows, each)| (Values::Same(values), rows, each));
-        Self::of_blocks(blocks, None, d)
+        Self::of_blocks(blocks.into_iter().map(|(values, rows, each)| (Values::Same(values), rows, each)), d)
     }
 
     /// As [`Features::from_blocks`], with the bits of values of 16 bits.
@@ -141,14 +140,12 @@ impl<'a, T: Float> Features<'a, T> {
         blocks: impl IntoIterator<Item = (&'a [u16], Option<Validity<'a>>, Option<Validity<'a>>)>,
         d: usize,
     ) -> Result<Self> {
-        let blocks = blocks.into_iter().map(|(bits, rows, each)| (Values::Half(bits, half), rows, each));
-        Self::of_blocks(blocks, Some(half), d)
+        Self::of_blocks(blocks.into_iter().map(|(bits, rows, each)| (Values::Half(bits, half), rows, each)), d)
     }
 
     /// Blocks of values of one type.
-    fn of_blocks(
+    pub(crate) fn of_blocks(
         blocks: impl Iterator<Item = (Values<'a, T>, Option<Validity<'a>>, Option<Validity<'a>>)>,
-        half: Option<Half>,
         d: usize,
     ) -> Result<Self> {
         if d == 0 {
@@ -173,7 +170,7 @@ impl<'a, T: Float> Features<'a, T> {
             }
         }
         let n = starts[starts.len() - 1];
-        let half = half.filter(|_| T::IS_F32);
+        let half = list.first().and_then(|block| block.values.half()).filter(|_| T::IS_F32);
         Ok(Self { layout: Arc::new(Layout::Blocks(list, starts)), n, d, names: default_names(d)?, row_transform: None, half })
     }
 

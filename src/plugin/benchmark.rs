@@ -7,7 +7,10 @@ use serde::Deserialize;
 
 use super::entry::expression;
 use super::options::FitOptions;
-use crate::frame::FrameFeatures;
+use crate::backend::cuda::upload_benchmark;
+use crate::columns::Table;
+use crate::input::tile::Part;
+use crate::model::AnyFeatures;
 
 #[derive(Debug, Deserialize)]
 struct UploadOptions {
@@ -22,8 +25,12 @@ fn columns(inputs: &[Series]) -> Vec<Column> {
 /// Returns the bytes of one upload of the columns, the throughput of pinned memory in bytes per second, and the seconds of each
 /// upload.
 fn benchmark_upload(inputs: &[Series], kwargs: &UploadOptions) -> PolarsResult<Series> {
-    let features = FrameFeatures::new(&columns(inputs), false)?;
-    let (bytes, seconds, pinned) = features.upload_benchmark(kwargs.ordinal, kwargs.rounds)?;
+    let table = Table::new(&columns(inputs), false, None)?;
+    let &UploadOptions { ordinal, rounds } = kwargs;
+    let (bytes, seconds, pinned) = match table.view()? {
+        AnyFeatures::F32(view) => upload_benchmark(ordinal, &[Part::new(view, None)], None, rounds)?,
+        AnyFeatures::F64(view) => upload_benchmark(ordinal, &[Part::new(view, None)], None, rounds)?,
+    };
     let values = [bytes as f64, pinned].into_iter().chain(seconds);
     Ok(Float64Chunked::from_iter_values("seconds".into(), values).into_series())
 }

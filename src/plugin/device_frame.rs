@@ -12,7 +12,9 @@ use pyo3::prelude::*;
 use super::{dlpack, raise};
 use crate::backend::cuda::Gpu;
 use crate::base::error::KMeansError;
-use crate::input::gpu_table::{GpuValues, ValueType};
+use crate::columns::value_type;
+use crate::input::gpu_table::GpuValues;
+use crate::input::value_type::ValueType;
 
 /// `ArrowArray` of Arrow's C data interface.
 #[repr(C)]
@@ -54,24 +56,6 @@ pub struct DeviceFrame {
     pub names: Vec<String>,
     /// One for each column.
     pub pieces: Vec<GpuValues>,
-}
-
-fn value_type(data_type: &DataType) -> Option<ValueType> {
-    Some(match data_type {
-        DataType::Boolean => ValueType::Bit,
-        DataType::Int8 => ValueType::Int8,
-        DataType::Int16 => ValueType::Int16,
-        DataType::Int32 => ValueType::Int32,
-        DataType::Int64 => ValueType::Int64,
-        DataType::UInt8 => ValueType::UInt8,
-        DataType::UInt16 => ValueType::UInt16,
-        DataType::UInt32 => ValueType::UInt32,
-        DataType::UInt64 => ValueType::UInt64,
-        DataType::Float16 => ValueType::Float16,
-        DataType::Float32 => ValueType::Float32,
-        DataType::Float64 => ValueType::Float64,
-        _ => return None,
-    })
 }
 
 impl Array {
@@ -143,7 +127,7 @@ impl DeviceFrame {
         };
         let mut pieces = Vec::new();
         for (field, column) in fields.iter().zip(columns) {
-            let Some(value_type) = value_type(field.dtype()) else {
+            let Some(value_type) = value_type!(field.dtype(), DataType) else {
                 let error =
                     KMeansError::UnsupportedDtype { column: field.name.to_string(), got: format!("{:?}", field.dtype()) };
                 return Err(raise(py, &error));

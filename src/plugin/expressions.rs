@@ -15,7 +15,7 @@ use super::options::{Answer, FitOptions, PredictOptions, ScoreOptions, Transform
 use crate::base::error::{KMeansError, Result};
 use crate::base::parallel::FirstProcess;
 use crate::base::params::Device;
-use crate::frame::{check_weight, float_type};
+use crate::columns::{become_float64, check_weight};
 use crate::model::{FeatureLayout, KMeansModel};
 
 /// The Python package writes this for a NUL in a name, because Polars panics on a NUL on the way here. U+10FFFE is not a
@@ -63,8 +63,9 @@ fn feature_type(fields: &[Field], others: usize) -> Result<(&[Field], DataType)>
     if let Some(field) = features.iter().find(|field| field.name().contains(NUL)) {
         return Err(KMeansError::NulInName { name: field.name().replace(NUL, "\0") });
     }
-    let dtype = float_type(features.iter().map(|field| (field.name().as_str(), field.dtype())))?;
-    Ok((features, dtype))
+    let types = features.iter().map(|field| (field.name().as_str(), field.dtype()));
+    let float64 = become_float64(features.len(), types)?;
+    Ok((features, if float64 { DataType::Float64 } else { DataType::Float32 }))
 }
 
 /// As [`feature_type`], for a fit. The names must be valid in a centroid frame. Weights, the last field, must be numbers.

@@ -44,20 +44,33 @@ struct Slice {
     steps: [isize; 2],
 }
 
-enum Values {
-    HostF32(Slice),
-    HostF64(Slice),
-    CopyF32(Vec<f32>),
-    CopyF64(Vec<f64>),
+/// Values that are read as `T`.
+enum Values<T> {
+    Host(Slice),
+    Copy(Vec<T>),
     #[cfg(feature = "cuda")]
-    GpuF32(GpuTable<f32>),
-    #[cfg(feature = "cuda")]
-    GpuF64(GpuTable<f64>),
+    Gpu(GpuTable<T>),
+}
+
+enum AnyValues {
+    F32(Values<f32>),
+    F64(Values<f64>),
+}
+
+impl<T: Float> Values<T> {
+    fn features(&self, shape: [usize; 2]) -> Result<Features<'_, T>> {
+        match self {
+            Self::Host(slice) => slice.features(shape),
+            Self::Copy(values) => Features::from_rows(values, shape[1]),
+            #[cfg(feature = "cuda")]
+            Self::Gpu(table) => Features::on_gpu(table),
+        }
+    }
 }
 
 /// Rows that another library has, in one of the two float types.
 pub struct ExternalArray {
-    values: Values,
+    values: AnyValues,
     shape: [usize; 2],
     one_dimension: bool,
     layout: FeatureLayout,
@@ -105,9 +118,9 @@ impl ExternalArray {
         // of the package does not change a frame while a call reads it.
         let table = unsafe {
             if wide {
-                GpuTable::new(ordinal, frame.rows, pieces).map(Values::GpuF64)
+                GpuTable::new(ordinal, frame.rows, pieces).map(|table| AnyValues::F64(Values::Gpu(table)))
             } else {
-                GpuTable::new(ordinal, frame.rows, pieces).map(Values::GpuF32)
+                GpuTable::new(ordinal, frame.rows, pieces).map(|table| AnyValues::F32(Values::Gpu(table)))
             }
         };
         let values = table.map_err(|error| raise(py, &error))?;
@@ -123,7 +136,7 @@ impl ExternalArray {
     /// Whether answers for these rows stay on a GPU.
     #[cfg(feature = "cuda")]
     pub fn is_on_gpu(&self) -> bool {
-        matches!(&self.values, Values::GpuF32(_) | Values::GpuF64(_))
+        matches!(&self.values, AnyValues::F32(Values::Gpu(_)) | AnyValues::F64(Values::Gpu(_)))
     }
 
     pub fn layout(&self) -> Result<FeatureLayout> {
@@ -132,17 +145,10 @@ impl ExternalArray {
 
     /// The rows as features.
     pub fn features(&self) -> Result<AnyFeatures<'_>> {
-        let d = self.shape[1];
-        let names = self.layout.feature_names(d)?;
+        let names = self.layout.feature_names(self.shape[1])?;
         Ok(match &self.values {
-            Values::HostF32(slice) => AnyFeatures::F32(slice.features(self.shape)?.with_names(names)?),
-            Values::HostF64(slice) => AnyFeatures::F64(slice.features(self.shape)?.with_names(names)?),
-            Values::CopyF32(values) => AnyFeatures::F32(Features::from_rows(values, d)?.with_names(names)?),
-            Values::CopyF64(values) => AnyFeatures::F64(Features::from_rows(values, d)?.with_names(names)?),
-            #[cfg(feature = "cuda")]
-            Values::GpuF32(table) => AnyFeatures::F32(Features::on_gpu(table)?.with_names(names)?),
-            #[cfg(feature = "cuda")]
-            Values::GpuF64(table) => AnyFeatures::F64(Features::on_gpu(table)?.with_names(names)?),
+            AnyValues::F32(values) => AnyFeatures::F32(values.features(self.shape)?.with_names(names)?),
+            AnyValues::F64(values) => AnyFeatures::F64(values.features(self.shape)?.with_names(names)?),
         })
     }
 
@@ -150,11 +156,11 @@ impl ExternalArray {
     pub fn weights_of(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Self> {
         let mut weights = Self::of(object, what, true)?;
         // A column is of neighbours.
-        if let Values::HostF64(slice) = &weights.values
+        if let AnyValues::F64(Values::Host(slice)) = &weights.values
             && slice.steps[0] != 1
         {
             let copy = slice.values_in_order(weights.shape[0]).map_err(|error| raise(object.py(), &error))?;
-            weights.values = Values::CopyF64(copy);
+            weights.values = AnyValues::F64(Values::Copy(copy));
         }
         Ok(weights)
     }
@@ -166,15 +172,15 @@ impl ExternalArray {
             return Err(KMeansError::InvalidOption { option: "sample_weight", expected: "one dimension".into(), got });
         }
         match &self.values {
-            Values::HostF64(slice) => {
+            AnyValues::F64(Values::Host(slice)) => {
                 // SAFETY: as in `Slice::features`.
                 let values = unsafe { slice.values::<f64>() };
                 Ok(Column::from_slice(&values[slice.first.min(values.len())..][..self.shape[0]]))
             }
-            Values::CopyF64(values) => Ok(Column::from_slice(values)),
+            AnyValues::F64(Values::Copy(values)) => Ok(Column::from_slice(values)),
             #[cfg(feature = "cuda")]
-            Values::GpuF64(table) => Column::on_gpu(table),
-            _ => unreachable!("weights are read as neighbouring values of float64"),
+            AnyValues::F64(Values::Gpu(table)) => Column::on_gpu(table),
+            AnyValues::F32(_) => unreachable!("weights are read as neighbouring values of float64"),
         }
     }
 }

@@ -82,7 +82,7 @@ impl<'a, T> Chunk<'a, T> {
         Self::of(Values::Half(bits, half), validity)
     }
 
-    pub(super) fn of(values: Values<'a, T>, validity: Option<Validity<'a>>) -> Result<Self> {
+    pub(crate) fn of(values: Values<'a, T>, validity: Option<Validity<'a>>) -> Result<Self> {
         check_validity(validity, values.len())?;
         Ok(Self { values, validity })
     }
