@@ -25,13 +25,15 @@ use arrow::datatypes::{DataType, Field, Schema};
 
 use self::columns::{Arrays, frame_error, list_width};
 use crate::backend::answers::{Answered, LABELS, Labels};
+#[cfg(doc)]
+use crate::base::error::KMeansError;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::parallel::FloatEnvironment;
-use crate::base::params::{Device, KMeans, Wanted};
+use crate::base::params::{KMeans, Wanted};
 use crate::columns::COLUMNS;
 use crate::input::features::Column;
-use crate::model::{AnyFeatures, AnyModel, DeviceModel, FeatureLayout, KMeansModel, Model};
+use crate::model::{AnyFeatures, AnyModel, FeatureLayout, KMeansModel, Model, on_any_device};
 
 /// How error messages call names.
 const NAMES: &str = "the names of the columns";
@@ -104,32 +106,6 @@ fn nulls(answered: Answered) -> Option<NullBuffer> {
 }
 
 impl KMeansModel {
-    /// The label of every row of a batch that has the model's columns. Null if a value is null or not finite. This method and
-    /// those below run on the CPU.
-    ///
-    /// # Errors
-    /// [`KMeansError::MissingColumn`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::WidthMismatch`].
-    pub fn predict_batch(&self, batch: &RecordBatch) -> Result<UInt32Array> {
-        self.on(Device::Cpu).predict_batch(batch)
-    }
-
-    /// The Euclidean distance of every row to every centroid: lists of `k` Float64, null if a value is null or not finite.
-    ///
-    /// # Errors
-    /// As [`KMeansModel::predict_batch`].
-    pub fn transform_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
-        self.on(Device::Cpu).transform_batch(batch)
-    }
-
-    /// Minus the inertia of the batches' rows under the model, as in scikit-learn. Rows with nulls or values that are not
-    /// finite are left out.
-    ///
-    /// # Errors
-    /// As [`KMeansModel::predict_batch`], and those of the weights.
-    pub fn score_batches(&self, batches: &[RecordBatch], weight: Option<&str>) -> Result<f64> {
-        self.on(Device::Cpu).score_batches(batches, weight)
-    }
-
     /// A table of `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column per feature in the
     /// features' type and units, or the one column of lists.
     ///
@@ -189,26 +165,37 @@ impl KMeansModel {
     }
 }
 
-/// The errors are those of the model's own methods. A device that was demanded and cannot be used is an error too.
-impl DeviceModel<'_, KMeansModel> {
-    /// As [`KMeansModel::predict_batch`].
-    pub fn predict_batch(&self, batch: &RecordBatch) -> Result<UInt32Array> {
-        Ok(label_array(self.labels_of(&arrays(std::slice::from_ref(batch), self.model.columns_to_find()?)?)?))
-    }
+on_any_device! {
+    impl KMeansModel {
+        /// The label of every row of a batch that has the model's columns. Null if a value is null or not finite.
+        ///
+        /// # Errors
+        /// [`KMeansError::MissingColumn`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::WidthMismatch`].
+        pub fn predict_batch(&self, batch: &RecordBatch) -> Result<UInt32Array> {
+            Ok(label_array(self.labels_of(&arrays(std::slice::from_ref(batch), self.model.columns_to_find()?)?)?))
+        }
 
-    /// As [`KMeansModel::transform_batch`].
-    pub fn transform_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
-        let distances = self.distances_of(&arrays(std::slice::from_ref(batch), self.model.columns_to_find()?)?)?;
-        let answered = distances.chunks_exact(self.model.n_clusters()).map(|row| !row[0].is_nan());
-        let nulls = nulls(Answered::collect(batch.num_rows(), answered)?);
-        rows(Arc::new(Float64Array::from(distances)), self.model.n_clusters(), nulls)
-    }
+        /// The Euclidean distance of every row to every centroid: lists of `k` Float64, null if a value is null or not finite.
+        ///
+        /// # Errors
+        /// As [`KMeansModel::predict_batch`].
+        pub fn transform_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
+            let distances = self.distances_of(&arrays(std::slice::from_ref(batch), self.model.columns_to_find()?)?)?;
+            let answered = distances.chunks_exact(self.model.n_clusters()).map(|row| !row[0].is_nan());
+            let nulls = nulls(Answered::collect(batch.num_rows(), answered)?);
+            rows(Arc::new(Float64Array::from(distances)), self.model.n_clusters(), nulls)
+        }
 
-    /// As [`KMeansModel::score_batches`].
-    pub fn score_batches(&self, batches: &[RecordBatch], weight: Option<&str>) -> Result<f64> {
-        let columns = arrays(batches, self.model.columns_to_find()?)?;
-        let weights = weight.map(|name| Arrays::of(batches, name)).transpose()?;
-        if batches.is_empty() { Ok(0.0) } else { self.score_of(&columns, weights.as_ref()) }
+        /// Minus the inertia of the batches' rows under the model, as in scikit-learn. Rows with nulls or values that are not
+        /// finite are left out.
+        ///
+        /// # Errors
+        /// As [`KMeansModel::predict_batch`], and those of the weights.
+        pub fn score_batches(&self, batches: &[RecordBatch], weight: Option<&str>) -> Result<f64> {
+            let columns = arrays(batches, self.model.columns_to_find()?)?;
+            let weights = weight.map(|name| Arrays::of(batches, name)).transpose()?;
+            if batches.is_empty() { Ok(0.0) } else { self.score_of(&columns, weights.as_ref()) }
+        }
     }
 }
 

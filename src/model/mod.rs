@@ -17,6 +17,8 @@ mod wire;
 
 pub use device_model::DeviceModel;
 #[cfg(feature = "serde")]
+pub(crate) use device_model::on_any_device;
+#[cfg(feature = "serde")]
 pub(crate) use kmeans_model::AnyFeatures;
 #[cfg(feature = "serde")]
 pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
@@ -39,7 +41,6 @@ use crate::base::names::Names;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::Device;
 use crate::base::progress::Seconds;
-use crate::input::features::{Column, Features};
 use crate::input::tile::Selection;
 
 /// One iteration of a fit.
@@ -249,43 +250,6 @@ impl<T: Predictor> Model<T> {
     /// The model on a device. [`DeviceModel`] gives the same predictions, with the same bits.
     pub fn on(&self, device: Device) -> DeviceModel<'_, Self> {
         DeviceModel::new(self, device)
-    }
-
-    /// The exact label of every row. A row with a null or a value that is not finite has none. This method and those below run
-    /// on the CPU.
-    ///
-    /// # Errors
-    /// [`KMeansError::WidthMismatch`](crate::KMeansError) if the number of features differs from the model's.
-    pub fn predict(&self, features: &Features<'_, T>) -> Result<Labels> {
-        self.on(Device::Cpu).predict(features)
-    }
-
-    /// Label, distance and second distance of every row. The same rows as in [`Model::predict`] have none.
-    ///
-    /// # Errors
-    /// As [`Model::predict`].
-    pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Predictions> {
-        self.on(Device::Cpu).predict_distances(features)
-    }
-
-    /// The distance of every row to every centroid, `(n, k)` row-major: Euclidean, after the rows were scaled and normalised as
-    /// in the fit. NaN if a row holds a null or a value that is
-    /// not finite.
-    ///
-    /// # Errors
-    /// As [`Model::predict`].
-    pub fn transform(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
-        self.on(Device::Cpu).transform(features)
-    }
-
-    /// Minus the inertia of these rows under the model, as in scikit-learn. Rows with nulls or values that are not finite are
-    /// left out.
-    ///
-    /// # Errors
-    /// As [`Model::predict`]. Also for weights of another length, negative weights, weights of which none is positive, and
-    /// values or weights outside the range that a fit accepts.
-    pub fn score(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
-        self.on(Device::Cpu).score(features, weights)
     }
 }
 
