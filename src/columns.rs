@@ -11,16 +11,17 @@ use std::fmt::Display;
 
 #[cfg(feature = "polars")]
 use crate::backend::answers::Predictions;
-use crate::backend::answers::{DISTANCES, Labels};
+use crate::backend::answers::{DISTANCES, KeptRows, Labels};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::base::names::FeatureLayout;
 use crate::base::parallel::FloatEnvironment;
-use crate::base::params::KMeans;
+use crate::base::params::{KMeans, NullPolicy, Wanted};
 use crate::input::features::{Chunk, Column, Features, Validity, Values};
 use crate::input::fp16::Half;
 use crate::input::value_type::ValueType;
-use crate::model::{AnyFeatures, DeviceModel, FeatureLayout, KMeansModel};
+use crate::model::{AnyFeatures, DeviceModel, KMeansModel};
 
 /// How error messages call lists of columns and of their names.
 pub(crate) const COLUMNS: &str = "the list of columns";
@@ -282,6 +283,35 @@ pub fn view_weights(weights: &impl Source) -> Result<Column<'_, f64>> {
 }
 
 impl KMeans {
+    /// Fits features in columns of this layout.
+    ///
+    /// # Errors
+    /// As [`FeatureLayout::check`], and as [`KMeans::fit_features`].
+    pub(crate) fn fit_any(
+        &self,
+        layout: FeatureLayout,
+        features: AnyFeatures<'_>,
+        weights: Option<&Column<'_, f64>>,
+        wanted: Wanted,
+    ) -> Result<(KMeansModel, KeptRows)> {
+        layout.check()?;
+        self.fit_named(layout, features, weights, wanted)
+    }
+
+    /// As [`KMeans::fit_any`], where no column of the model's frame will have one of the names.
+    pub(crate) fn fit_named(
+        &self,
+        layout: FeatureLayout,
+        features: AnyFeatures<'_>,
+        weights: Option<&Column<'_, f64>>,
+        wanted: Wanted,
+    ) -> Result<(KMeansModel, KeptRows)> {
+        Ok(match features {
+            AnyFeatures::F32(features) => self.fit_with(&features, weights, wanted)?.named(layout),
+            AnyFeatures::F64(features) => self.fit_with(&features, weights, wanted)?.named(layout),
+        })
+    }
+
     /// Calls a fit with columns as the engine takes them.
     pub(crate) fn with_columns<S: Source, R>(
         &self,
@@ -297,6 +327,15 @@ impl KMeans {
         let weights = weights.map(self::weights).transpose()?;
         let weights = weights.as_ref().map(view_weights).transpose()?;
         fit(table.layout.copy()?, table.view()?, weights.as_ref())
+    }
+
+    /// The error for a column of `n` lists that are all null, so that their width is unknown.
+    fn refuse_null_lists(&self, column: &str, n: usize) -> KMeansError {
+        let n = n as u64;
+        match self.rows.null_policy {
+            NullPolicy::Raise if n > 0 => KMeansError::NotFinite { column: column.into(), nulls: n, nans: 0, infinities: 0 },
+            _ => KMeansError::NoRows { skipped: (n > 0).then_some(n) },
+        }
     }
 }
 

@@ -22,8 +22,6 @@ pub(crate) mod engine;
 mod factors;
 #[cfg(feature = "cuda")]
 mod gpus;
-#[cfg(feature = "serde")]
-mod named;
 pub(crate) mod order;
 mod rows;
 pub(crate) mod sort_by;

@@ -59,6 +59,8 @@ pub use backend::select::{Choice, DeviceInfo, Devices, Job, Place, Share};
 pub use base::error::{ErrorKind, KMeansError, Result};
 pub use base::float::Float;
 pub use base::interrupt::Cancel;
+#[cfg(feature = "serde")]
+pub use base::names::FeatureLayout;
 pub use base::names::Names;
 pub use base::params::{
     Device, Form, Gpus, History, Init, KMeans, Metric, NullPolicy, Numbers, OptionInfo, Restarts, RowOrder, Scale, SortBy,
@@ -77,7 +79,7 @@ pub use input::fp16::Half;
 pub use input::gpu_table::{GpuTable, GpuValues};
 pub use input::value_type::ValueType;
 #[cfg(feature = "serde")]
-pub use model::{AnyModel, FeatureLayout, KMeansModel};
+pub use model::{AnyModel, KMeansModel};
 pub use model::{DeviceModel, Fitted, HistoryRow, Model, Scaling, Settings};
 pub use simd::{DotUnit, InstructionSet};
 

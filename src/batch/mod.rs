@@ -29,11 +29,12 @@ use crate::backend::answers::{Answered, LABELS, Labels};
 use crate::base::error::KMeansError;
 use crate::base::error::Result;
 use crate::base::memory;
+use crate::base::names::FeatureLayout;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::{KMeans, Wanted};
 use crate::columns::COLUMNS;
 use crate::input::features::Column;
-use crate::model::{AnyFeatures, AnyModel, FeatureLayout, KMeansModel, Model, on_any_device};
+use crate::model::{AnyFeatures, AnyModel, KMeansModel, Model, on_any_device};
 
 /// How error messages call names.
 const NAMES: &str = "the names of the columns";

@@ -15,10 +15,11 @@ use super::spill::SpillFile;
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt::{self, Scope};
 use crate::base::memory;
+use crate::base::names::FeatureLayout;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::{KMeans, RowOrder};
 use crate::columns::{self, COLUMNS, Table};
-use crate::model::{FeatureLayout, KMeansModel};
+use crate::model::KMeansModel;
 
 /// Free memory is measured again after so many bytes.
 const EVERY: u64 = 64 << 20;

@@ -27,10 +27,14 @@ use polars_arrow::bitmap::Bitmap;
 use crate::backend::answers::{Answered, KeptRows, Labels};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
+#[cfg(feature = "python")]
+use crate::base::names::FeatureLayout;
 use crate::base::params::KMeans;
 use crate::base::params::Wanted;
 use crate::columns::COLUMNS;
 use crate::model::KMeansModel;
+#[cfg(feature = "python")]
+use crate::model::{AnyFeatures, AnyModel, Fitted, Model};
 
 impl From<PolarsError> for KMeansError {
     fn from(error: PolarsError) -> Self {
@@ -95,8 +99,7 @@ impl KMeans {
     /// As [`KMeans::fit`].
     pub fn fit_structs(&self, columns: &[Column], weights: Option<&Column>) -> Result<(KMeansModel, StructChunked)> {
         let (model, rows) = self.fit_frame(columns, weights, Wanted::Distances)?;
-        let Some(predictions) = rows.into_predictions()? else { unreachable!("the distances were wanted") };
-        Ok((model, model::structs(predictions)?))
+        Ok((model, structs_of(rows)?))
     }
 
     /// As [`KMeans::fit_columns`], without the labels. They are then not copied from a GPU.
@@ -107,19 +110,18 @@ impl KMeans {
         Ok(self.fit_frame(columns, weights, Wanted::Nothing)?.0)
     }
 
-    /// The labels of a fit, without its model. So columns may have names that a centroid frame has for its own columns.
+    /// The labels of a fit, or structs of labels and distances, without its model. So columns may have names that a centroid frame
+    /// has for its own columns.
     #[cfg(feature = "python")]
-    pub(crate) fn labels_of_fit(&self, columns: &[Column], weights: Option<&Column>) -> Result<UInt32Chunked> {
-        label_column(self.fit_rows(columns, weights, Wanted::Labels)?.into_labels()?)
-    }
-
-    /// As [`KMeans::labels_of_fit`], with the rows' distances.
-    #[cfg(feature = "python")]
-    pub(crate) fn structs_of_fit(&self, columns: &[Column], weights: Option<&Column>) -> Result<StructChunked> {
-        let Some(predictions) = self.fit_rows(columns, weights, Wanted::Distances)?.into_predictions()? else {
-            unreachable!("the distances were wanted")
-        };
-        model::structs(predictions)
+    pub(crate) fn answers_of_fit(&self, columns: &[Column], weights: Option<&Column>, wanted: Wanted) -> Result<Series> {
+        let rows = self.with_columns(columns, weights, |layout, features, weights| {
+            layout.check_names()?;
+            Ok(self.fit_named(layout, features, weights, wanted)?.1)
+        })?;
+        Ok(match wanted {
+            Wanted::Distances => structs_of(rows)?.into_series(),
+            _ => label_column(rows.into_labels()?)?.into_series(),
+        })
     }
 
     /// The models for several numbers of clusters: see [`KMeans::fit_each`].
@@ -130,14 +132,18 @@ impl KMeans {
         columns: &[Column],
         weights: Option<&Column>,
     ) -> Result<Vec<Result<KMeansModel>>> {
-        self.with_columns(columns, weights, |layout, features, weights| self.fit_each_any(k, &layout, features, weights))
-    }
-
-    #[cfg(feature = "python")]
-    fn fit_rows(&self, columns: &[Column], weights: Option<&Column>, wanted: Wanted) -> Result<KeptRows> {
+        fn named<T>(fits: Vec<Result<Fitted<T>>>, layout: &FeatureLayout) -> Vec<Result<KMeansModel>>
+        where
+            AnyModel: From<Model<T>>,
+        {
+            fits.into_iter().map(|fit| Ok(fit?.named(layout.copy()?).0)).collect()
+        }
         self.with_columns(columns, weights, |layout, features, weights| {
-            layout.check_names()?;
-            Ok(self.fit_named(layout, features, weights, wanted)?.1)
+            layout.check()?;
+            Ok(match features {
+                AnyFeatures::F32(features) => named(self.fit_each(k, &features, weights)?, &layout),
+                AnyFeatures::F64(features) => named(self.fit_each(k, &features, weights)?, &layout),
+            })
         })
     }
 
@@ -155,6 +161,12 @@ fn select(df: &DataFrame, names: impl IntoIterator<Item = impl AsRef<str>>) -> R
         })
     };
     memory::try_collected(names.into_iter().map(|name| find(name.as_ref())), COLUMNS)
+}
+
+/// The structs of a fit of which the distances were wanted.
+fn structs_of(rows: KeptRows) -> Result<StructChunked> {
+    let Some(predictions) = rows.into_predictions()? else { unreachable!("the distances were wanted") };
+    model::structs(predictions)
 }
 
 /// Labels as a column. The values are not copied.

@@ -11,7 +11,8 @@ use crate::base::error::KMeansError;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::model::{AnyModel, FeatureLayout, KMeansModel, Model, on_any_device};
+use crate::base::names::FeatureLayout;
+use crate::model::{AnyModel, KMeansModel, Model, on_any_device};
 
 impl KMeansModel {
     /// A frame of `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column per feature in the

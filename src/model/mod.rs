@@ -21,7 +21,7 @@ pub(crate) use device_model::on_any_device;
 #[cfg(feature = "serde")]
 pub(crate) use kmeans_model::AnyFeatures;
 #[cfg(feature = "serde")]
-pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
+pub use kmeans_model::{AnyModel, KMeansModel};
 pub use scaling::Scaling;
 pub use settings::Settings;
 #[cfg(any(feature = "arrow", feature = "polars"))]
@@ -153,17 +153,6 @@ pub enum AnyFitted {
     F64(Fitted<f64>),
 }
 
-/// How a fit ran.
-#[derive(Debug, Clone)]
-#[cfg_attr(not(feature = "serde"), expect(dead_code, reason = "only models with column names say so"))]
-pub(crate) struct Ran {
-    /// The device, and why.
-    pub choice: Choice,
-    pub method: Option<Method>,
-    /// Where the time went.
-    pub seconds: Seconds,
-}
-
 impl<T> Fitted<T> {
     /// One entry per row of the input. A row that `null_policy="skip"` left out has no label.
     ///
@@ -178,13 +167,8 @@ impl<T> Fitted<T> {
     /// # Errors
     /// [`KMeansError::NoMemory`](crate::KMeansError).
     pub fn into_predictions(self) -> Result<Option<Predictions>> {
-        self.into_model_and_rows().1.into_predictions()
-    }
-
-    /// The model, how the fit ran, and what it says of the rows.
-    pub(crate) fn into_model_and_rows(self) -> ((Model<T>, Ran), KeptRows) {
-        let Self { model, labels, distances, choice, method, seconds, selection: selections } = self;
-        ((model, Ran { choice, method, seconds }), KeptRows { labels, distances, selections })
+        let Self { labels, distances, selection: selections, .. } = self;
+        KeptRows { labels, distances, selections }.into_predictions()
     }
 }
 

@@ -18,9 +18,10 @@ use crate::backend::answers::Labels;
 use crate::backend::cuda::array::GpuArray;
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
+use crate::base::names::FeatureLayout;
 use crate::base::params::Wanted;
 use crate::base::params::{Device, KMeans};
-use crate::model::{FeatureLayout, KMeansModel};
+use crate::model::KMeansModel;
 
 /// What errors call the rows and their weights.
 const ROWS: &str = "data";

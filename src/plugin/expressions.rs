@@ -13,10 +13,11 @@ use super::entry::expression;
 use super::inputs::{Call, columns, or_none};
 use super::options::{Answer, FitOptions, PredictOptions, ScoreOptions, TransformOptions, invalid};
 use crate::base::error::{KMeansError, Result};
+use crate::base::names::FeatureLayout;
 use crate::base::parallel::FirstProcess;
 use crate::base::params::Device;
 use crate::columns::{become_float64, check_weight};
-use crate::model::{FeatureLayout, KMeansModel};
+use crate::model::KMeansModel;
 
 /// The Python package writes this for a NUL in a name, because Polars panics on a NUL on the way here. U+10FFFE is not a
 /// character.

@@ -14,10 +14,11 @@ use super::raise;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::base::names::FeatureLayout;
 use crate::input::features::{Column, Features};
 #[cfg(feature = "cuda")]
 use crate::input::gpu_table::GpuTable;
-use crate::model::{AnyFeatures, FeatureLayout};
+use crate::model::AnyFeatures;
 
 /// What errors call a copy of an array.
 const COPY: &str = "a copy of an array";

@@ -5,7 +5,7 @@ use polars::prelude::*;
 use super::options::{Answer, FitOptions, TooFew};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
-use crate::base::params::KMeans;
+use crate::base::params::{KMeans, Wanted};
 use crate::model::KMeansModel;
 
 /// Columns of one length. A column of length 1 (a literal, an aggregate) next to longer ones is repeated, as Polars does.
@@ -45,11 +45,8 @@ impl Call {
     pub fn fit(&self, options: &FitOptions) -> Result<Option<Series>> {
         let (features, weights) = (&self.features, self.weights.as_ref());
         unless_too_few(options, || {
-            let estimator = options.estimator(features)?;
-            Ok(match options.results().output {
-                Answer::Struct => estimator.structs_of_fit(features, weights)?.into_series(),
-                Answer::Label => estimator.labels_of_fit(features, weights)?.into_series(),
-            })
+            let wanted = if options.results().output == Answer::Struct { Wanted::Distances } else { Wanted::Labels };
+            options.estimator(features)?.answers_of_fit(features, weights, wanted)
         })
     }
 

@@ -14,11 +14,11 @@ use super::signals::{Raised, interruptible, watched};
 use super::{Fit, copy_to_python, encoded, raise};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
-use crate::base::names::Names;
+use crate::base::names::{FeatureLayout, Names};
 use crate::base::params::Wanted;
 use crate::distributed::{self, Executor};
 use crate::frame::FrameRows;
-use crate::model::{FeatureLayout, KMeansModel};
+use crate::model::KMeansModel;
 use crate::simd::InstructionSet;
 
 /// Rows of a fit, and the answers to what a driver asks of them.
