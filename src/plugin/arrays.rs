@@ -12,10 +12,10 @@ use super::external::ExternalArray;
 use super::inputs::unless_too_few;
 use super::options::{Answer, FitOptions};
 use super::signals::{Raised, interruptible, watched};
-use super::{Fit, decode, encoded};
+use super::{Fit, encoded};
 use crate::backend::answers::Labels;
 #[cfg(feature = "cuda")]
-use crate::backend::cuda::array::GpuArray;
+use crate::backend::cuda::{Plain, array::GpuArray};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::names::FeatureLayout;
@@ -29,55 +29,27 @@ const WEIGHTS: &str = "sample_weight";
 /// What errors call the answers.
 const ANSWERS: &str = "the answers for all rows";
 
-/// The values of an array of ours.
-enum Values {
-    I32(Vec<i32>),
-    F64(Vec<f64>),
-    #[cfg(feature = "cuda")]
-    GpuI32(GpuArray<i32>),
-    #[cfg(feature = "cuda")]
-    GpuF64(GpuArray<f64>),
+/// A type of answers.
+trait AnswerType: Send + Sync + 'static {
+    const DATA_TYPE: dlpack::DataType;
 }
 
-impl Values {
-    fn address(&self) -> usize {
-        match self {
-            Self::I32(values) => values.as_ptr() as usize,
-            Self::F64(values) => values.as_ptr() as usize,
-            #[cfg(feature = "cuda")]
-            Self::GpuI32(values) => values.address() as usize,
-            #[cfg(feature = "cuda")]
-            Self::GpuF64(values) => values.address() as usize,
-        }
-    }
+impl AnswerType for i32 {
+    const DATA_TYPE: dlpack::DataType = dlpack::DataType { code: dlpack::INTEGER, bits: 32, lanes: 1 };
+}
 
-    fn device(&self) -> dlpack::Device {
-        let on = |device_type: i32, ordinal: u32| dlpack::Device { device_type, device_id: ordinal as i32 };
-        match self {
-            #[cfg(feature = "cuda")]
-            Self::GpuI32(values) => on(dlpack::CUDA, values.ordinal()),
-            #[cfg(feature = "cuda")]
-            Self::GpuF64(values) => on(dlpack::CUDA, values.ordinal()),
-            _ => on(dlpack::CPU, 0),
-        }
-    }
-
-    fn is_float(&self) -> bool {
-        match self {
-            Self::I32(_) => false,
-            Self::F64(_) => true,
-            #[cfg(feature = "cuda")]
-            Self::GpuI32(_) => false,
-            #[cfg(feature = "cuda")]
-            Self::GpuF64(_) => true,
-        }
-    }
+impl AnswerType for f64 {
+    const DATA_TYPE: dlpack::DataType = dlpack::DataType { code: dlpack::FLOAT, bits: 64, lanes: 1 };
 }
 
 /// An array of answers. Other libraries take it over without a copy.
 #[pyclass(frozen)]
 pub struct Answers {
-    values: Arc<Values>,
+    /// What keeps the values where they are.
+    owner: Arc<dyn Send + Sync>,
+    address: usize,
+    device: dlpack::Device,
+    data_type: dlpack::DataType,
     shape: Vec<usize>,
 }
 
@@ -97,43 +69,33 @@ impl Answers {
         if copy == Some(true) || dl_device.is_some_and(|device| device != self.__dlpack_device__()) {
             return Err(PyBufferError::new_err("the answers are exported where they are, without a copy"));
         }
-        let data_type = if self.values.is_float() {
-            dlpack::DataType { code: dlpack::FLOAT, bits: 64, lanes: 1 }
-        } else {
-            dlpack::DataType { code: dlpack::INTEGER, bits: 32, lanes: 1 }
-        };
         let export = Export {
-            owner: self.values.clone(),
-            address: self.values.address(),
-            device: self.values.device(),
-            data_type,
+            owner: self.owner.clone(),
+            address: self.address,
+            device: self.device,
+            data_type: self.data_type,
             shape: self.shape.iter().map(|n| *n as i64).collect(),
         };
         export.into_capsule(py, max_version.is_some_and(|version| version >= (1, 0)))
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {
-        let dlpack::Device { device_type, device_id } = self.values.device();
-        (device_type, device_id)
+        (self.device.device_type, self.device.device_id)
     }
 
     /// For NumPy, if the values are on the host.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        if self.values.device().device_type != dlpack::CPU {
+        if self.device.device_type != dlpack::CPU {
             return Err(PyAttributeError::new_err("the values are on a GPU: use `__dlpack__`"));
         }
         let interface = PyDict::new(py);
         interface.set_item("shape", self.shape(py)?)?;
         interface.set_item(
             "typestr",
-            format!(
-                "{}{}",
-                if cfg!(target_endian = "little") { '<' } else { '>' },
-                if self.values.is_float() { "f8" } else { "i4" }
-            ),
+            format!("{}{}", if cfg!(target_endian = "little") { '<' } else { '>' }, if self.is_float() { "f8" } else { "i4" }),
         )?;
-        interface.set_item("data", (self.values.address(), false))?;
+        interface.set_item("data", (self.address, false))?;
         interface.set_item("version", 3)?;
         Ok(interface)
     }
@@ -150,21 +112,33 @@ impl Answers {
     fn __repr__(&self) -> String {
         let (n, d) = (self.shape[0], self.shape.get(1));
         let shape = d.map_or_else(|| format!("{n}"), |d| format!("{n} x {d}"));
-        let kind = if self.values.is_float() { "float64" } else { "int32" };
-        let place = if self.values.device().device_type == dlpack::CPU { "the CPU" } else { "a GPU" };
+        let kind = if self.is_float() { "float64" } else { "int32" };
+        let place = if self.device.device_type == dlpack::CPU { "the CPU" } else { "a GPU" };
         format!("Answers({shape} of {kind} on {place})")
     }
 }
 
 impl Answers {
-    fn new(values: Values, shape: impl Into<Vec<usize>>) -> Self {
-        Self { values: Arc::new(values), shape: shape.into() }
+    fn new<T: AnswerType>(values: Vec<T>, shape: impl Into<Vec<usize>>) -> Self {
+        let (address, device) = (values.as_ptr() as usize, dlpack::Device { device_type: dlpack::CPU, device_id: 0 });
+        Self { owner: Arc::new(values), address, device, data_type: T::DATA_TYPE, shape: shape.into() }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu<T: AnswerType + Plain>(values: GpuArray<T>, shape: impl Into<Vec<usize>>) -> Self {
+        let device = dlpack::Device { device_type: dlpack::CUDA, device_id: values.ordinal() as i32 };
+        let address = values.address() as usize;
+        Self { owner: Arc::new(values), address, device, data_type: T::DATA_TYPE, shape: shape.into() }
+    }
+
+    fn is_float(&self) -> bool {
+        self.data_type.code == dlpack::FLOAT
     }
 
     /// Labels, -1 for rows without one.
     fn labels(labels: &Labels) -> Result<Self> {
         let values = memory::collected(labels.iter().map(|label| label.map_or(-1, |label| label as i32)), ANSWERS)?;
-        Ok(Self::new(Values::I32(values), [labels.len()]))
+        Ok(Self::new(values, [labels.len()]))
     }
 }
 
@@ -231,7 +205,7 @@ fn fit_external(
 #[pyfunction]
 pub fn predict_array(model: &[u8], array: &Bound<'_, PyAny>, output: &str, device: &str) -> PyResult<Vec<Option<Answers>>> {
     let py = array.py();
-    let model = decode(py, model)?;
+    let model = KMeansModel::from_bytes(model)?;
     let rows = ExternalArray::of(array, ROWS, !model.is_f32())?;
     interruptible(py, &Raised::default(), || predict_external(&model, &rows, output.parse()?, device.parse()?))
 }
@@ -241,12 +215,12 @@ fn predict_external(model: &KMeansModel, rows: &ExternalArray, output: Answer, d
     #[cfg(feature = "cuda")]
     if rows.is_on_gpu() {
         if output == Answer::Label {
-            return Ok(vec![Some(Answers::new(Values::GpuI32(model.predict_any_on_device(&features)?), [n]))]);
+            return Ok(vec![Some(Answers::on_gpu(model.predict_any_on_device(&features)?, [n]))]);
         }
         let all = model.predict_distances_any_on_device(&features)?;
         let distances = [Some(all.nearest), all.seconds];
-        let distances = distances.map(|values| values.map(|values| Answers::new(Values::GpuF64(values), [n])));
-        return Ok([Some(Answers::new(Values::GpuI32(all.labels), [n]))].into_iter().chain(distances).collect());
+        let distances = distances.map(|values| values.map(|values| Answers::on_gpu(values, [n])));
+        return Ok([Some(Answers::on_gpu(all.labels, [n]))].into_iter().chain(distances).collect());
     }
     if output == Answer::Label {
         return Ok(vec![Some(Answers::labels(&model.predict_any(&features)?)?)]);
@@ -256,7 +230,7 @@ fn predict_external(model: &KMeansModel, rows: &ExternalArray, output: Answer, d
         if labels.validity().is_some() {
             values.iter_mut().zip(labels.iter()).filter(|(_, label)| label.is_none()).for_each(|(value, _)| *value = f64::NAN);
         }
-        Answers::new(Values::F64(values), [n])
+        Answers::new(values, [n])
     };
     Ok(vec![Some(Answers::labels(&labels)?), Some(blank(distances.nearest)), distances.second.map(blank)])
 }
@@ -265,7 +239,7 @@ fn predict_external(model: &KMeansModel, rows: &ExternalArray, output: Answer, d
 #[pyfunction]
 pub fn transform_array(model: &[u8], array: &Bound<'_, PyAny>, device: &str) -> PyResult<Answers> {
     let py = array.py();
-    let model = decode(py, model)?;
+    let model = KMeansModel::from_bytes(model)?;
     let rows = ExternalArray::of(array, ROWS, !model.is_f32())?;
     interruptible(py, &Raised::default(), || transform_external(&model, &rows, device.parse()?))
 }
@@ -275,9 +249,9 @@ fn transform_external(model: &KMeansModel, rows: &ExternalArray, device: Device)
     let (model, features) = (model.on(device), rows.features()?);
     #[cfg(feature = "cuda")]
     if rows.is_on_gpu() {
-        return Ok(Answers::new(Values::GpuF64(model.transform_any_on_device(&features)?), shape));
+        return Ok(Answers::on_gpu(model.transform_any_on_device(&features)?, shape));
     }
-    Ok(Answers::new(Values::F64(model.transform_any(&features)?), shape))
+    Ok(Answers::new(model.transform_any(&features)?, shape))
 }
 
 /// Minus the inertia of an array's rows.
@@ -289,7 +263,7 @@ pub fn score_array<'py>(
     device: &str,
 ) -> PyResult<f64> {
     let py = array.py();
-    let model = decode(py, model)?;
+    let model = KMeansModel::from_bytes(model)?;
     let (rows, weights) = external_arrays(array, weights, !model.is_f32())?;
     let score = || {
         let weights = weights.as_ref().map(ExternalArray::weights).transpose()?;

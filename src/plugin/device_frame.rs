@@ -9,7 +9,7 @@ use polars_arrow::ffi::{ArrowSchema, import_field_from_c};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::{dlpack, raise};
+use super::dlpack;
 use crate::backend::cuda::Gpu;
 use crate::base::error::KMeansError;
 use crate::columns::value_type;
@@ -106,7 +106,7 @@ impl DeviceFrame {
     pub fn of(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Self> {
         let py = object.py();
         let refused = |expected: &str, got: String| {
-            raise(py, &KMeansError::InvalidOption { option: what, expected: expected.into(), got })
+            PyErr::from(KMeansError::InvalidOption { option: what, expected: expected.into(), got })
         };
         let (schema, array): (Bound<'_, PyAny>, Bound<'_, PyAny>) =
             object.call_method0("__arrow_c_device_array__")?.extract()?;
@@ -130,7 +130,7 @@ impl DeviceFrame {
             let Some(value_type) = value_type!(field.dtype(), DataType) else {
                 let error =
                     KMeansError::UnsupportedDtype { column: field.name.to_string(), got: format!("{:?}", field.dtype()) };
-                return Err(raise(py, &error));
+                return Err(error.into());
             };
             // SAFETY: the array is alive.
             pieces.push(unsafe { column.values(value_type, first) });
@@ -140,8 +140,7 @@ impl DeviceFrame {
             let gpu = Gpu::get(ordinal)?;
             // SAFETY: the interface says that this is the address of an event of this GPU. The capsule keeps it.
             unsafe { gpu.wait_for_event(event) }
-        })
-        .map_err(|error| raise(py, &error))?;
+        })?;
         let names = fields.iter().map(|field| field.name.to_string()).collect();
         Ok(Self { held: Held { _schema: schema.unbind(), _array: array.unbind() }, ordinal, rows, names, pieces })
     }

@@ -10,7 +10,6 @@ use self::array::{Array, import, interface};
 #[cfg(feature = "cuda")]
 use super::device_frame::{self, Held};
 use super::dlpack::Imported;
-use super::raise;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -79,8 +78,8 @@ pub struct ExternalArray {
 }
 
 /// The error for an array that cannot be read.
-fn unreadable(py: Python<'_>, what: &'static str, expected: impl Into<String>, got: impl Into<String>) -> PyErr {
-    raise(py, &KMeansError::InvalidOption { option: what, expected: expected.into(), got: got.into() })
+fn unreadable(what: &'static str, expected: impl Into<String>, got: impl Into<String>) -> PyErr {
+    KMeansError::InvalidOption { option: what, expected: expected.into(), got: got.into() }.into()
 }
 
 impl ExternalArray {
@@ -95,22 +94,20 @@ impl ExternalArray {
             (interface(object, what)?, Keeper::Object { _object: object.clone().unbind() })
         } else if object.hasattr("__dlpack__")? {
             let imported = import(object, what)?;
-            let array = Array::of(&imported, what, py)?;
+            let array = Array::of(&imported, what)?;
             (array, Keeper::Capsule { _imported: imported })
         } else {
             let got = object.get_type().name()?.to_string();
-            return Err(unreadable(py, what, "an array with `__dlpack__` or `__array_interface__`", got));
+            return Err(unreadable(what, "an array with `__dlpack__` or `__array_interface__`", got));
         };
         let names = (0..array.shape[1]).map(|f| memory::text(format_args!("column_{f}"), "the names of the columns"));
-        let names = memory::try_collected(names, "the names of the columns");
-        let layout = FeatureLayout::Columns(names.map_err(|error| raise(py, &error))?);
-        let values = py.detach(|| array.values(wide)).map_err(|error| raise(py, &error))?;
+        let layout = FeatureLayout::Columns(memory::try_collected(names, "the names of the columns")?);
+        let values = py.detach(|| array.values(wide))?;
         Ok(Self { values, shape: array.shape, one_dimension: array.one_dimension, layout, _keeper: keeper })
     }
 
     #[cfg(feature = "cuda")]
     fn of_frame(object: &Bound<'_, PyAny>, what: &'static str, wide: bool) -> PyResult<Self> {
-        let py = object.py();
         let frame = device_frame::DeviceFrame::of(object, what)?;
         let shape = [frame.rows, frame.pieces.len()];
         let wide = wide || frame.pieces.iter().any(|piece| piece.value_type.is_wide());
@@ -124,7 +121,7 @@ impl ExternalArray {
                 GpuTable::new(ordinal, frame.rows, pieces).map(|table| AnyValues::F32(Values::Gpu(table)))
             }
         };
-        let values = table.map_err(|error| raise(py, &error))?;
+        let values = table?;
         let layout = FeatureLayout::Columns(frame.names);
         Ok(Self { values, shape, one_dimension: false, layout, _keeper: Keeper::Frame { _held: frame.held } })
     }
@@ -160,7 +157,7 @@ impl ExternalArray {
         if let AnyValues::F64(Values::Host(slice)) = &weights.values
             && slice.steps[0] != 1
         {
-            let copy = slice.values_in_order(weights.shape[0]).map_err(|error| raise(object.py(), &error))?;
+            let copy = slice.values_in_order(weights.shape[0])?;
             weights.values = AnyValues::F64(Values::Copy(copy));
         }
         Ok(weights)

@@ -21,7 +21,7 @@ use super::expressions::fit_fields;
 use super::inputs::{Call, unless_too_few};
 use super::options::FitOptions;
 use super::signals::{Raised, interruptible, watched};
-use super::{Fit, encoded, raise};
+use super::{Fit, encoded};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::params::KMeans;
@@ -55,7 +55,7 @@ impl Columns {
     }
 
     /// Takes columns of numbers as they are, in place of a query. `weighted`: the last one has weights.
-    fn take(&self, py: Python<'_>, names: Vec<String>, columns: Vec<Bound<'_, PyAny>>, weighted: bool) -> PyResult<()> {
+    fn take(&self, names: Vec<String>, columns: Vec<Bound<'_, PyAny>>, weighted: bool) -> PyResult<()> {
         let mut inputs = Vec::with_capacity(columns.len());
         for (name, column) in names.into_iter().zip(&columns) {
             inputs.push(streamed(name.into(), column)?);
@@ -67,7 +67,7 @@ impl Columns {
             fit_fields(&fields, weighted)?;
             Call::new(&inputs, weighted)
         });
-        self.put(call.map_err(|error| raise(py, &error))?);
+        self.put(call?);
         Ok(())
     }
 }
@@ -89,7 +89,7 @@ fn streamed(name: PlSmallStr, column: &Bound<'_, PyAny>) -> PyResult<Series> {
         }
         Ok(Series::try_from((name, chunks))?)
     };
-    without_panic(read).map_err(|error| raise(column.py(), &error))
+    Ok(without_panic(read)?)
 }
 
 impl Columns {
@@ -144,7 +144,7 @@ pub fn fit<'py>(
     let (py, options, raised) = (options.py(), options.extract::<FitOptions>()?, Raised::default());
     let call = held().get_mut(&columns.key).and_then(Option::take);
     let see = |estimator| watched(estimator, progress, &raised);
-    encoded(py, interruptible(py, &raised, || fit_call(call, &options, computed, see))?)
+    Ok(encoded(py, interruptible(py, &raised, || fit_call(call, &options, computed, see))?)?)
 }
 
 /// Fits columns that a query has put there, once for each of these numbers of clusters, in place of that of the options.
@@ -161,7 +161,7 @@ pub fn fit_each<'py>(
         let fits = call.ok_or(KMeansError::NoFeatures)?.fit_models(&options, &clusters)?;
         fits.into_iter().map(|fit| unless_too_few(&options, || Ok(fit?.with_computed(computed)))).collect::<Result<Vec<_>>>()
     };
-    interruptible(py, &Raised::default(), fits)?.into_iter().map(|model| encoded(py, model)).collect()
+    interruptible(py, &Raised::default(), fits)?.into_iter().map(|model| Ok(encoded(py, model)?)).collect()
 }
 
 fn fit_call(

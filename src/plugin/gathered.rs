@@ -9,7 +9,6 @@ use pyo3_polars::PyDataFrame;
 use super::entry::without_panic;
 use super::fit::Columns;
 use super::inputs::Call;
-use super::raise;
 use crate::base::error::{KMeansError, Result};
 use crate::frame::{self, Rows, Spill};
 
@@ -22,17 +21,17 @@ impl Gathered {
     /// `weighted`: the last column of each batch has weights.
     #[new]
     #[pyo3(signature = (weighted, memory_limit=None, directory=None))]
-    fn new(py: Python<'_>, weighted: bool, memory_limit: Option<u64>, directory: Option<PathBuf>) -> PyResult<Self> {
+    fn new(weighted: bool, memory_limit: Option<u64>, directory: Option<PathBuf>) -> Result<Self> {
         let mut spill = memory_limit.map_or_else(Spill::new, |bytes| Spill::new().memory_limit(bytes));
         if let Some(directory) = directory {
             spill = spill.directory(directory);
         }
-        let gathered = frame::Gathered::new(weighted, &spill).map_err(|error| raise(py, &error))?;
+        let gathered = frame::Gathered::new(weighted, &spill)?;
         Ok(Self(Mutex::new(Some(gathered))))
     }
 
     /// Takes the rows that follow.
-    fn push(&self, py: Python<'_>, batch: PyDataFrame) -> PyResult<()> {
+    fn push(&self, py: Python<'_>, batch: PyDataFrame) -> Result<()> {
         self.with(py, |gathered| match gathered {
             Some(gathered) => gathered.push(batch.0.columns()),
             None => Err(KMeansError::NoFeatures),
@@ -40,7 +39,7 @@ impl Gathered {
     }
 
     /// Frees the rows, if they are still here. An exception may keep this object for long.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
+    fn close(&self, py: Python<'_>) -> Result<()> {
         self.with(py, |gathered| {
             *gathered = None;
             Ok(())
@@ -48,7 +47,7 @@ impl Gathered {
     }
 
     /// Puts the columns of all rows into the room for the columns of a fit.
-    fn hold(&self, py: Python<'_>, columns: &Columns) -> PyResult<()> {
+    fn hold(&self, py: Python<'_>, columns: &Columns) -> Result<()> {
         self.with(py, |gathered| {
             let Rows { features, weights, in_file } = gathered.take().ok_or(KMeansError::NoFeatures)?.finish()?;
             columns.put(Call { features, weights, in_file });
@@ -58,8 +57,8 @@ impl Gathered {
 }
 
 impl Gathered {
-    fn with(&self, py: Python<'_>, work: impl FnOnce(&mut Option<frame::Gathered>) -> Result<()> + Send) -> PyResult<()> {
+    fn with(&self, py: Python<'_>, work: impl FnOnce(&mut Option<frame::Gathered>) -> Result<()> + Send) -> Result<()> {
         let work = || work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        py.detach(|| without_panic(work)).map_err(|error| raise(py, &error))
+        py.detach(|| without_panic(work))
     }
 }

@@ -10,7 +10,6 @@ use pyo3::pybacked::PyBackedBytes;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::raise;
 use crate::base::error::{KMeansError, Result, STARTING_CENTROIDS};
 use crate::base::memory;
 use crate::base::params::declare::{options, words};
@@ -133,7 +132,7 @@ impl<'py> FromPyObject<'_, 'py> for Values {
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let mut values = Self::new();
         for (option, value) in object.extract::<BTreeMap<String, Option<Value>>>()? {
-            values.set(&option, value.as_ref()).map_err(|error| raise(object.py(), &error))?;
+            values.set(&option, value.as_ref())?;
         }
         Ok(values)
     }

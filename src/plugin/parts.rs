@@ -11,7 +11,7 @@ use pyo3_polars::PyDataFrame;
 use super::inputs::unless_too_few;
 use super::options::{FitOptions, invalid};
 use super::signals::{Raised, interruptible, watched};
-use super::{Fit, copy_to_python, encoded, raise};
+use super::{Fit, copy_to_python, encoded};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::names::{FeatureLayout, Names};
@@ -31,7 +31,7 @@ impl Part {
     /// instruction set; only tests have a reason to.
     #[new]
     #[pyo3(signature = (frame, weighted, computed, instructions=None))]
-    fn new(py: Python<'_>, frame: PyDataFrame, weighted: bool, computed: bool, instructions: Option<&str>) -> PyResult<Self> {
+    fn new(frame: PyDataFrame, weighted: bool, computed: bool, instructions: Option<&str>) -> PyResult<Self> {
         let mut features = frame.0.columns().to_vec();
         let weights = if weighted { features.pop().map(|weights| weights.with_name("weight".into())) } else { None };
         let set = match instructions {
@@ -42,11 +42,11 @@ impl Part {
             Some(other) => Err(invalid("instructions", "\"avx512\", \"avx2\" or \"portable\"", other)),
         };
         let part = set.and_then(|set| distributed::Part::with_instructions(FrameRows::of(features, weights, computed), set));
-        part.map(Self).map_err(|error| raise(py, &error))
+        Ok(Self(part?))
     }
 
     /// Answers a request of a driver.
-    fn answer<'py>(&self, py: Python<'py>, request: PyBackedBytes) -> PyResult<Bound<'py, PyBytes>> {
+    fn answer<'py>(&self, py: Python<'py>, request: PyBackedBytes) -> Result<Bound<'py, PyBytes>> {
         let answer = py.detach(|| self.0.answer(&request));
         copy_to_python(py, &answer)
     }
@@ -116,5 +116,5 @@ pub fn fit_parts<'py>(
             Ok(KMeansModel::of_parts(fitted)?.with_computed(facts.computed))
         })
     };
-    encoded(py, interruptible(py, &raised, fit)?)
+    Ok(encoded(py, interruptible(py, &raised, fit)?)?)
 }

@@ -15,8 +15,6 @@ use crate::base::memory;
 use crate::input::gpu_table::{GpuTable, GpuValues};
 use crate::input::value_type::ValueType;
 use crate::plugin::dlpack::{self, Imported};
-#[cfg(feature = "cuda")]
-use crate::plugin::raise;
 
 /// An array: where its values are. Value `f` of row `r` is `r * steps[0] + f * steps[1]` bytes after the address.
 pub struct Array {
@@ -32,7 +30,7 @@ pub struct Array {
 }
 
 impl Array {
-    pub fn of(imported: &Imported, what: &'static str, py: Python<'_>) -> PyResult<Self> {
+    pub fn of(imported: &Imported, what: &'static str) -> PyResult<Self> {
         let array = imported.describe();
         let value_type = match (array.data_type.code, array.data_type.bits) {
             (dlpack::FLOAT, 16) => Some(ValueType::Float16),
@@ -43,34 +41,33 @@ impl Array {
         };
         let size = usize::from(array.data_type.bits / 8);
         let Some(value_type) = value_type.filter(|_| array.data_type.lanes == 1) else {
-            return Err(wrong_type(py, what, &name_of(array.data_type)));
+            return Err(wrong_type(what, &name_of(array.data_type)));
         };
         let gpu = match array.device.device_type {
             dlpack::CPU | dlpack::CUDA_HOST => None,
             dlpack::CUDA | dlpack::CUDA_MANAGED => Some(array.device.device_id as u32),
             other => {
-                return Err(unreadable(py, what, "an array on the CPU or on an NVIDIA GPU", format!("device type {other}")));
+                return Err(unreadable(what, "an array on the CPU or on an NVIDIA GPU", format!("device type {other}")));
             }
         };
         let strides = array.strides.unwrap_or_else(|| dlpack::row_major(&array.shape, 1));
         let bytes: Vec<i64> = strides.iter().map(|stride| stride.wrapping_mul(size as i64)).collect();
-        Self::new(py, what, array.address, (value_type, size), [&array.shape, &bytes], gpu)
+        Self::new(what, array.address, (value_type, size), [&array.shape, &bytes], gpu)
     }
 
     fn new(
-        py: Python<'_>,
         what: &'static str,
         address: usize,
         (value_type, size): (ValueType, usize),
         [shape, steps]: [&[i64]; 2],
         gpu: Option<u32>,
     ) -> PyResult<Self> {
-        let length = |n: i64| usize::try_from(n).map_err(|_| unreadable(py, what, "lengths of at least 0", n.to_string()));
+        let length = |n: i64| usize::try_from(n).map_err(|_| unreadable(what, "lengths of at least 0", n.to_string()));
         // An array of one dimension is one feature.
         let (shape, steps, one_dimension) = match (shape, steps) {
             (&[n], &[step]) => ([length(n)?, 1], [step, size as i64], true),
             (&[n, d], &[row, column]) => ([length(n)?, length(d)?], [row, column], false),
-            _ => return Err(unreadable(py, what, "one or two dimensions (rows x features)", format!("{}", shape.len()))),
+            _ => return Err(unreadable(what, "one or two dimensions (rows x features)", format!("{}", shape.len()))),
         };
         Ok(Self { address, value_type, size, shape, steps, one_dimension, gpu })
     }
@@ -163,8 +160,8 @@ impl Array {
 }
 
 /// The error for values that are no floats.
-fn wrong_type(py: Python<'_>, what: &'static str, got: &str) -> PyErr {
-    unreadable(py, what, "values of float16, bfloat16, float32 or float64", format!("{got}: convert it first"))
+fn wrong_type(what: &'static str, got: &str) -> PyErr {
+    unreadable(what, "values of float16, bfloat16, float32 or float64", format!("{got}: convert it first"))
 }
 
 fn name_of(data_type: dlpack::DataType) -> String {
@@ -188,7 +185,7 @@ pub fn import(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Importe
         if !error.is_instance_of::<PyException>(py) {
             return error;
         }
-        unreadable(py, what, "an array that its library exports", format!("{error}"))
+        unreadable(what, "an array that its library exports", format!("{error}"))
     };
     let (device_type, device_id): (i32, i32) = match object.getattr("__dlpack_device__") {
         Ok(device) => device.call0().and_then(|device| device.extract::<(i32, i32)>()).map_err(refused)?,
@@ -199,18 +196,17 @@ pub fn import(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Importe
     }
     #[cfg(feature = "cuda")]
     {
-        let queue = py.detach(|| Gpu::get(device_id as u32).and_then(|gpu| gpu.queue())).map_err(|error| raise(py, &error))?;
+        let queue = py.detach(|| Gpu::get(device_id as u32).and_then(|gpu| gpu.queue()))?;
         let imported = Imported::of(object, Some(queue.stream.cu_stream() as usize)).map_err(refused)?;
-        py.detach(|| queue.wait()).map_err(|error| raise(py, &error))?;
+        py.detach(|| queue.wait())?;
         Ok(imported)
     }
     #[cfg(not(feature = "cuda"))]
-    Err(unreadable(py, what, "an array on the CPU, because this build has no CUDA backend", format!("cuda:{device_id}")))
+    Err(unreadable(what, "an array on the CPU, because this build has no CUDA backend", format!("cuda:{device_id}")))
 }
 
 /// An array that describes itself in `__array_interface__`, as those of NumPy do.
 pub fn interface(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Array> {
-    let py = object.py();
     let interface = object.getattr("__array_interface__")?;
     let text: String = interface.get_item("typestr")?.extract()?;
     let native = if cfg!(target_endian = "little") { '<' } else { '>' };
@@ -218,17 +214,17 @@ pub fn interface(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Arra
         Some("f2") => (ValueType::Float16, 2),
         Some("f4") => (ValueType::Float32, 4),
         Some("f8") => (ValueType::Float64, 8),
-        _ => return Err(wrong_type(py, what, &object.getattr("dtype").map_or(text.clone(), |dtype| dtype.to_string()))),
+        _ => return Err(wrong_type(what, &object.getattr("dtype").map_or(text.clone(), |dtype| dtype.to_string()))),
     };
     let shape: Vec<i64> = interface.get_item("shape")?.extract()?;
     let data = interface.get_item("data").ok().and_then(|data| data.extract::<(usize, bool)>().ok());
     let masked = interface.get_item("mask").is_ok_and(|mask| !mask.is_none());
     let Some((address, _)) = data.filter(|_| !masked) else {
-        return Err(unreadable(py, what, "an array of values in memory", "one without an address, or with a mask"));
+        return Err(unreadable(what, "an array of values in memory", "one without an address, or with a mask"));
     };
     let steps = match interface.get_item("strides") {
         Ok(strides) if !strides.is_none() => strides.extract()?,
         _ => dlpack::row_major(&shape, kind.1 as i64),
     };
-    Array::new(py, what, address, kind, [&shape, &steps], None)
+    Array::new(what, address, kind, [&shape, &steps], None)
 }
