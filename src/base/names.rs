@@ -5,9 +5,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 #[cfg(feature = "serde")]
-use crate::base::error::{KMeansError, Result};
-#[cfg(feature = "serde")]
+use crate::base::error::KMeansError;
+use crate::base::error::Result;
 use crate::base::memory;
+
+/// How error messages call the names.
+const NAMES: &str = "the names of the columns";
 
 /// One name per feature. A clone shares the names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +23,11 @@ pub enum Names {
 }
 
 impl Names {
+    /// The names of features that have none: `column_0`, `column_1`, ...
+    pub(crate) fn numbered(d: usize) -> Result<Self> {
+        Ok(memory::try_collected((0..d).map(|f| memory::text(format_args!("column_{f}"), NAMES)), NAMES)?.into())
+    }
+
     /// The number of names.
     pub fn len(&self) -> usize {
         match self {
@@ -51,10 +59,6 @@ impl From<Vec<String>> for Names {
 /// Names of the columns that every centroid frame has. A feature may not have one of these names.
 #[cfg(feature = "serde")]
 const RESERVED_NAMES: [&str; 3] = ["cluster", "size", "inertia"];
-
-/// How error messages call the names.
-#[cfg(feature = "serde")]
-const NAMES: &str = "the names of the columns";
 
 /// How the features are stored in a frame.
 #[cfg(feature = "serde")]

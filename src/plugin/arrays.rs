@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::dlpack::{self, Export};
+use super::expressions::unless_too_few;
 use super::external::ExternalArray;
-use super::inputs::unless_too_few;
 use super::options::{Answer, FitOptions};
 use super::signals::{Raised, interruptible, watched};
 use super::{Fit, encoded};

@@ -13,7 +13,7 @@ use super::dlpack::Imported;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::base::names::FeatureLayout;
+use crate::base::names::{FeatureLayout, Names};
 use crate::input::features::{Column, Features};
 #[cfg(feature = "cuda")]
 use crate::input::gpu_table::GpuTable;
@@ -100,8 +100,7 @@ impl ExternalArray {
             let got = object.get_type().name()?.to_string();
             return Err(unreadable(what, "an array with `__dlpack__` or `__array_interface__`", got));
         };
-        let names = (0..array.shape[1]).map(|f| memory::text(format_args!("column_{f}"), "the names of the columns"));
-        let layout = FeatureLayout::Columns(memory::try_collected(names, "the names of the columns")?);
+        let layout = FeatureLayout::of_names(&Names::numbered(array.shape[1])?)?;
         let values = py.detach(|| array.values(wide))?;
         Ok(Self { values, shape: array.shape, one_dimension: array.one_dimension, layout, _keeper: keeper })
     }

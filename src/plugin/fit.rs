@@ -17,8 +17,7 @@ use pyo3::types::PyCapsule;
 use serde::Deserialize;
 
 use super::entry::{expression, without_panic};
-use super::expressions::fit_fields;
-use super::inputs::{Call, unless_too_few};
+use super::expressions::{Call, fit_fields, unless_too_few};
 use super::options::FitOptions;
 use super::signals::{Raised, interruptible, watched};
 use super::{Fit, encoded};

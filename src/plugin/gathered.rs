@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use pyo3_polars::PyDataFrame;
 
 use super::entry::without_panic;
+use super::expressions::Call;
 use super::fit::Columns;
-use super::inputs::Call;
 use crate::base::error::{KMeansError, Result};
 use crate::frame::{self, Rows, Spill};
 

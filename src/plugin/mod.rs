@@ -14,7 +14,6 @@ mod expressions;
 mod external;
 mod fit;
 mod gathered;
-mod inputs;
 mod options;
 mod parts;
 mod signals;

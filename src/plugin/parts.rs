@@ -8,7 +8,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
 use pyo3_polars::PyDataFrame;
 
-use super::inputs::unless_too_few;
+use super::expressions::unless_too_few;
 use super::options::{FitOptions, invalid};
 use super::signals::{Raised, interruptible, watched};
 use super::{Fit, copy_to_python, encoded};
