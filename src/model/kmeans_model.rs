@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Derived, DeviceModel, Fitted, HistoryRow, Model, Scaling, Settings};
+use super::{Derived, DeviceModel, Fitted, HistoryRow, Model};
 #[cfg(feature = "polars")]
 use crate::backend::answers::Predictions;
 use crate::backend::answers::{KeptRows, Labels};
@@ -170,49 +170,9 @@ impl KMeansModel {
         &self.model
     }
 
-    /// The number of clusters.
-    pub fn n_clusters(&self) -> usize {
-        either!(self, model => model.n_clusters())
-    }
-
-    /// The number of features.
-    pub fn n_features(&self) -> usize {
-        either!(self, model => model.n_features())
-    }
-
-    /// Weighted sum of squared distances of the rows to their centroids.
-    pub fn inertia(&self) -> f64 {
-        either!(self, model => model.inertia())
-    }
-
-    /// Rows of positive weight in each cluster.
-    pub fn sizes(&self) -> &[u64] {
-        either!(self, model => model.sizes())
-    }
-
-    /// Weighted sum of squared distances in each cluster.
-    pub fn inertias(&self) -> &[f64] {
-        either!(self, model => model.inertias())
-    }
-
-    /// Iterations of the winning restart.
-    pub fn n_iter(&self) -> u32 {
-        either!(self, model => model.n_iter())
-    }
-
     /// One row per iteration of the winning restart.
     pub fn history_rows(&self) -> &[HistoryRow] {
         either!(self, model => model.history())
-    }
-
-    /// The parameters that the fit was given.
-    pub fn settings(&self) -> &Settings {
-        either!(self, model => model.settings())
-    }
-
-    /// The factors that the values of the columns are multiplied by. `None` if rows are not scaled.
-    pub fn scaling(&self) -> Option<&Scaling> {
-        either!(self, model => model.scaling())
     }
 
     /// The centroids in the units of the columns, in float64: `(k, d)`, row-major.

@@ -172,17 +172,53 @@ impl<T> Fitted<T> {
     }
 }
 
-impl<T: Float> Model<T> {
+/// Declares what a model says of itself in one float type, and in either.
+macro_rules! facts {
+    ($($(#[$about:meta])* pub fn $name:ident(&$self:ident) -> $type:ty = $value:expr;)*) => {
+        impl<T: Float> Model<T> {
+            $(
+                $(#[$about])*
+                pub fn $name(&$self) -> $type {
+                    $value
+                }
+            )*
+        }
+
+        #[cfg(feature = "serde")]
+        impl KMeansModel {
+            $(
+                $(#[$about])*
+                pub fn $name(&self) -> $type {
+                    match self.as_any() {
+                        AnyModel::F32(model) => model.$name(),
+                        AnyModel::F64(model) => model.$name(),
+                    }
+                }
+            )*
+        }
+    };
+}
+
+facts! {
     /// The number of clusters.
-    pub fn n_clusters(&self) -> usize {
-        self.centroids.len() / self.d
-    }
-
+    pub fn n_clusters(&self) -> usize = self.centroids.len() / self.d;
     /// The number of features.
-    pub fn n_features(&self) -> usize {
-        self.d
-    }
+    pub fn n_features(&self) -> usize = self.d;
+    /// Rows of positive weight in each cluster.
+    pub fn sizes(&self) -> &[u64] = &self.sizes;
+    /// Weighted sum of squared distances in each cluster.
+    pub fn inertias(&self) -> &[f64] = &self.inertias;
+    /// Weighted sum of squared distances of the rows to their centroids.
+    pub fn inertia(&self) -> f64 = self.inertia;
+    /// Iterations of the winning restart.
+    pub fn n_iter(&self) -> u32 = self.n_iter;
+    /// The parameters that the fit was given.
+    pub fn settings(&self) -> &Settings = &self.settings;
+    /// The factors that the values of the columns are multiplied by. `None` if rows are not scaled.
+    pub fn scaling(&self) -> Option<&Scaling> = self.scaling.as_ref();
+}
 
+impl<T: Float> Model<T> {
     /// The names of the features, in order.
     pub fn names(&self) -> &Names {
         &self.names
@@ -194,39 +230,9 @@ impl<T: Float> Model<T> {
         &self.centroids
     }
 
-    /// Rows of positive weight in each cluster.
-    pub fn sizes(&self) -> &[u64] {
-        &self.sizes
-    }
-
-    /// Weighted sum of squared distances in each cluster.
-    pub fn inertias(&self) -> &[f64] {
-        &self.inertias
-    }
-
-    /// Weighted sum of squared distances of the rows to their centroids.
-    pub fn inertia(&self) -> f64 {
-        self.inertia
-    }
-
-    /// Iterations of the winning restart.
-    pub fn n_iter(&self) -> u32 {
-        self.n_iter
-    }
-
     /// One row per iteration of the winning restart.
     pub fn history(&self) -> &[HistoryRow] {
         &self.history
-    }
-
-    /// The parameters that the fit was given.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// The factors that the values of the columns are multiplied by. `None` if rows are not scaled.
-    pub fn scaling(&self) -> Option<&Scaling> {
-        self.scaling.as_ref()
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use polars::prelude::{Column, DataType};
 use pyo3::exceptions::{PyAttributeError, PyBufferError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -18,7 +17,6 @@ use crate::backend::answers::Labels;
 use crate::backend::cuda::{Plain, array::GpuArray};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
-use crate::base::names::FeatureLayout;
 use crate::base::params::Wanted;
 use crate::base::params::{Device, KMeans};
 use crate::model::KMeansModel;
@@ -181,20 +179,13 @@ fn fit_external(
     see: impl FnOnce(KMeans) -> KMeans,
 ) -> Result<Option<(KMeansModel, Option<Answers>)>> {
     let layout = rows.layout()?;
-    let columns = match &layout {
-        FeatureLayout::Columns(names) => names.iter(),
-        FeatureLayout::Array(_) => unreachable!("arrays have columns"),
-    };
-    let columns: Vec<Column> = memory::collected(
-        columns.map(|name| Column::new_empty(name.as_str().into(), &DataType::Float64)),
-        "the list of columns",
-    )?;
-    if columns.is_empty() {
+    if layout.columns().is_empty() {
         return Err(KMeansError::NoFeatures);
     }
     let weights = weights.map(ExternalArray::weights).transpose()?;
     unless_too_few(options, || {
-        let estimator = see(options.estimator(&columns)?);
+        let names = layout.columns().iter().map(String::as_str);
+        let estimator = see(options.estimator(names, Some(layout.columns().len()))?);
         let (model, kept) = estimator.fit_any(layout.copy()?, rows.features()?, weights.as_ref(), wanted)?;
         let labels = (wanted == Wanted::Labels).then(|| Answers::labels(&kept.into_labels()?)).transpose()?;
         Ok((model, labels))

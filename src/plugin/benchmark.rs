@@ -6,6 +6,7 @@ use polars::prelude::*;
 use serde::Deserialize;
 
 use super::entry::expression;
+use super::expressions::Call;
 use super::options::FitOptions;
 use crate::backend::cuda::upload_benchmark;
 use crate::columns::Table;
@@ -18,14 +19,10 @@ struct UploadOptions {
     rounds: usize,
 }
 
-fn columns(inputs: &[Series]) -> Vec<Column> {
-    inputs.iter().map(|series| series.clone().into_column()).collect()
-}
-
 /// Returns the bytes of one upload of the columns, the throughput of pinned memory in bytes per second, and the seconds of each
 /// upload.
 fn benchmark_upload(inputs: &[Series], kwargs: &UploadOptions) -> PolarsResult<Series> {
-    let table = Table::new(&columns(inputs), false, None)?;
+    let table = Table::new(&Call::new(inputs, false)?.features, false, None)?;
     let &UploadOptions { ordinal, rounds } = kwargs;
     let (bytes, seconds, pinned) = match table.view()? {
         AnyFeatures::F32(view) => upload_benchmark(ordinal, &[Part::new(view, None)], None, rounds)?,
@@ -37,15 +34,15 @@ fn benchmark_upload(inputs: &[Series], kwargs: &UploadOptions) -> PolarsResult<S
 
 /// Returns the seconds of a fit, from columns to model and labels. The time includes freeing both, as the time of a query does.
 fn benchmark_fit(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
-    let columns = columns(inputs);
-    let estimator = kwargs.estimator(&columns)?;
+    let call = Call::new(inputs, false)?;
+    let estimator = call.estimator(kwargs)?;
     let start = Instant::now();
-    drop(estimator.fit_columns(&columns, None)?);
+    drop(estimator.fit_columns(&call.features, None)?);
     let seconds = start.elapsed().as_secs_f64();
     Ok(Float64Chunked::from_slice("seconds".into(), &[seconds]).into_series())
 }
 
-fn seconds_field<K>(_: &[Field], _: K) -> PolarsResult<Field> {
+fn seconds_field<K>(_: &[Field], _: &K) -> PolarsResult<Field> {
     Ok(Field::new("seconds".into(), DataType::Float64))
 }
 

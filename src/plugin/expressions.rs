@@ -15,7 +15,7 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::names::FeatureLayout;
 use crate::base::parallel::FirstProcess;
-use crate::base::params::{Device, KMeans, Wanted};
+use crate::base::params::{KMeans, Wanted};
 use crate::columns::{become_float64, check_weight};
 use crate::model::KMeansModel;
 
@@ -72,12 +72,10 @@ impl Call {
 
     /// The labels of a fit, or structs of label and distances. `None` if there are too few distinct rows and the options ask for
     /// nulls in that case.
-    pub fn fit(&self, options: &FitOptions) -> Result<Option<Series>> {
-        let (features, weights) = (&self.features, self.weights.as_ref());
-        unless_too_few(options, || {
-            let wanted = if options.results().output == Answer::Struct { Wanted::Distances } else { Wanted::Labels };
-            options.estimator(features)?.answers_of_fit(features, weights, wanted)
-        })
+    fn fit(&self, options: &FitOptions) -> Result<Option<Series>> {
+        let wanted = if options.results().output == Answer::Struct { Wanted::Distances } else { Wanted::Labels };
+        let fit = || self.estimator(options)?.answers_of_fit(&self.features, self.weights.as_ref(), wanted);
+        unless_too_few(options, fit)
     }
 
     /// As [`Call::fit`], with the model and nothing of the rows.
@@ -87,8 +85,14 @@ impl Call {
     }
 
     /// The estimator for these columns.
-    fn estimator(&self, options: &FitOptions) -> Result<KMeans> {
-        let estimator = options.estimator(&self.features)?;
+    pub fn estimator(&self, options: &FitOptions) -> Result<KMeans> {
+        let names = self.features.iter().map(|column| column.name().as_str());
+        let width = match &self.features[..] {
+            [column] if let DataType::Array(_, width) = column.dtype() => Some(*width),
+            [column] if let DataType::List(_) = column.dtype() => None,
+            columns => Some(columns.len()),
+        };
+        let estimator = options.estimator(names, width)?;
         if self.in_file {
             estimator.check_rows_in_file()?;
         }
@@ -117,10 +121,6 @@ fn or_none<F>(options: &FitOptions, fit: Result<Option<F>>) -> Result<Option<F>>
         Err(error) if error.is_too_few() && options.results().too_few == TooFew::Fewer => Ok(None),
         fit => fit,
     }
-}
-
-fn device(name: &str) -> Result<Device> {
-    name.parse()
 }
 
 /// The value of a binary literal of one row.
@@ -188,7 +188,7 @@ fn label_dtype(output: Answer) -> DataType {
     }
 }
 
-fn kmeans_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
+fn kmeans_field(fields: &[Field], kwargs: &FitOptions) -> PolarsResult<Field> {
     // Labels come without a centroid frame.
     fields_of_fit(struct_fields(fields)?, kwargs.weighted, FeatureLayout::check_names)?;
     Ok(Field::new(NAME.into(), label_dtype(kwargs.results().output)))
@@ -196,11 +196,7 @@ fn kmeans_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
 
 /// The field of a list of structs: the rows of the centroid frame. A List column of features stays a List, since its dtype does
 /// not hold its width.
-fn centroids_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
-    centroids_field_of(fields, &kwargs)
-}
-
-fn centroids_field_of(fields: &[Field], options: &FitOptions) -> PolarsResult<Field> {
+fn centroids_field(fields: &[Field], options: &FitOptions) -> PolarsResult<Field> {
     let (features, dtype) = fit_fields(struct_fields(fields)?, options.weighted)?;
     let mut columns = vec![
         Field::new("cluster".into(), DataType::UInt32),
@@ -219,17 +215,17 @@ fn centroids_field_of(fields: &[Field], options: &FitOptions) -> PolarsResult<Fi
     Ok(Field::new("centroids".into(), DataType::List(Box::new(DataType::Struct(columns)))))
 }
 
-fn predict_field(fields: &[Field], kwargs: PredictOptions) -> PolarsResult<Field> {
+fn predict_field(fields: &[Field], kwargs: &PredictOptions) -> PolarsResult<Field> {
     feature_type(fields, 1)?;
     Ok(Field::new(NAME.into(), label_dtype(kwargs.output.parse()?)))
 }
 
-fn transform_field(fields: &[Field], kwargs: TransformOptions) -> PolarsResult<Field> {
+fn transform_field(fields: &[Field], kwargs: &TransformOptions) -> PolarsResult<Field> {
     feature_type(fields, 1)?;
     Ok(Field::new("distances".into(), DataType::Array(Box::new(DataType::Float64), kwargs.k)))
 }
 
-fn score_field(fields: &[Field], kwargs: ScoreOptions) -> PolarsResult<Field> {
+fn score_field(fields: &[Field], kwargs: &ScoreOptions) -> PolarsResult<Field> {
     feature_type(fields, 1 + usize::from(kwargs.weighted))?;
     Ok(Field::new("score".into(), DataType::Float64))
 }
@@ -251,7 +247,7 @@ fn kmeans(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
 /// that case.
 fn centroids(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
     let fields: Vec<Field> = inputs.iter().map(|series| series.field().into_owned()).collect();
-    let field = centroids_field_of(&fields, kwargs)?;
+    let field = centroids_field(&fields, kwargs)?;
     let call = Call::of_struct(inputs, kwargs.weighted)?;
     // The result is null if there are no rows, as for Polars' own aggregations.
     let fit = || or_none(kwargs, call.fit_model(kwargs, |estimator| estimator));
@@ -267,7 +263,7 @@ fn centroids(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
 /// The labels (or structs) of rows under a model, row by row.
 fn predict(inputs: &[Series], kwargs: &PredictOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
-    let placed = model.on(device(&kwargs.device)?);
+    let placed = model.on(kwargs.device.parse()?);
     let answers = if kwargs.output.parse::<Answer>()? == Answer::Struct {
         placed.predict_structs(&columns)?.with_name(NAME.into()).into_series()
     } else {
@@ -285,14 +281,14 @@ fn transform(inputs: &[Series], kwargs: &TransformOptions) -> PolarsResult<Serie
     if model.n_clusters() != kwargs.k {
         return Err(invalid("k", &format!("{} as in the model", model.n_clusters()), kwargs.k).into());
     }
-    Ok(model.on(device(&kwargs.device)?).transform_columns(&columns)?)
+    Ok(model.on(kwargs.device.parse()?).transform_columns(&columns)?)
 }
 
 /// Minus the inertia of the rows under a model.
 fn score(inputs: &[Series], kwargs: &ScoreOptions) -> PolarsResult<Series> {
     let (model, mut columns) = with_model(inputs)?;
     let weights = if kwargs.weighted { columns.pop() } else { None };
-    let score = model.on(device(&kwargs.device)?).score_columns(&columns, weights.as_ref())?;
+    let score = model.on(kwargs.device.parse()?).score_columns(&columns, weights.as_ref())?;
     Ok(Float64Chunked::from_slice("score".into(), &[score]).into_series())
 }
 

@@ -123,7 +123,7 @@ fn hold(inputs: &[Series], kwargs: &HoldOptions) -> PolarsResult<Series> {
     Ok(answer.into_series())
 }
 
-fn held_field(fields: &[Field], kwargs: HoldOptions) -> PolarsResult<Field> {
+fn held_field(fields: &[Field], kwargs: &HoldOptions) -> PolarsResult<Field> {
     fit_fields(fields, kwargs.weighted)?;
     Ok(Field::new("held".into(), DataType::Boolean))
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
 
-use polars::prelude::*;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use serde::de::{Error, MapAccess, Visitor};
@@ -208,8 +207,9 @@ impl FitOptions {
         self.values.results
     }
 
-    /// The estimator with these options, for these features.
-    pub fn estimator(&self, features: &[Column]) -> Result<KMeans> {
+    /// The estimator with these options, for columns of these names. `width`: the number of features, which a List column does
+    /// not say.
+    pub fn estimator<'n>(&self, names: impl IntoIterator<Item = &'n str>, width: Option<usize>) -> Result<KMeans> {
         let mut estimator = self.values.estimator.clone();
         if self.values.results.too_few == TooFew::Fewer {
             estimator = estimator.too_few(params::TooFew::Fewer);
@@ -217,7 +217,7 @@ impl FitOptions {
         let Some(bytes) = &self.given else { return Ok(estimator) };
         let values = bytes.as_chunks::<8>().0.iter().map(|value| f64::from_le_bytes(*value));
         let values = memory::collected(values, STARTING_CENTROIDS)?;
-        let centroids = self.in_feature_order(self.rows_of(values, estimator.k)?, features)?;
+        let centroids = self.in_feature_order(self.rows_of(values, estimator.k)?, names, width)?;
         Ok(estimator.init(Init::Given(centroids)))
     }
 
@@ -237,29 +237,25 @@ impl FitOptions {
 
     /// The given centroids with their columns in the order of the features. Columns are matched by name if the centroids came
     /// as a frame.
-    fn in_feature_order(&self, centroids: Vec<f64>, features: &[Column]) -> Result<Vec<f64>> {
+    fn in_feature_order<'n>(
+        &self,
+        centroids: Vec<f64>,
+        features: impl IntoIterator<Item = &'n str>,
+        expected: Option<usize>,
+    ) -> Result<Vec<f64>> {
         let width: usize = self.given_widths.iter().sum();
-        let expected = match features[0].dtype() {
-            DataType::Array(_, width) if features.len() == 1 => Some(*width),
-            DataType::List(_) if features.len() == 1 => None,
-            _ => Some(features.len()),
+        let check = |got: usize| match expected {
+            Some(expected) if expected != got => Err(KMeansError::WidthMismatch { what: STARTING_CENTROIDS, expected, got }),
+            _ => Ok(()),
         };
-        let Some(names) = &self.given_names else {
-            return match expected {
-                Some(expected) if expected != width => {
-                    Err(KMeansError::WidthMismatch { what: STARTING_CENTROIDS, expected, got: width })
-                }
-                _ => Ok(centroids),
-            };
-        };
+        let Some(names) = &self.given_names else { return check(width).map(|()| centroids) };
         let starts = self.given_widths.iter().scan(0, |at, width| {
             *at += width;
             Some(*at - width)
         });
         let starts: Vec<usize> = memory::collected(starts, STARTING_CENTROIDS)?;
         let mut places = Vec::new();
-        for feature in features {
-            let name = feature.name().as_str();
+        for name in features {
             let column = names.iter().position(|given| given == name);
             let column = column.ok_or_else(|| {
                 invalid("init", &format!("a frame with a column {name:?} of numbers, or of lists of one width"), names)
@@ -268,9 +264,7 @@ impl FitOptions {
             memory::reserve(&mut places, columns.len(), STARTING_CENTROIDS)?;
             places.extend(columns);
         }
-        if let Some(expected) = expected.filter(|&expected| expected != places.len()) {
-            return Err(KMeansError::WidthMismatch { what: STARTING_CENTROIDS, expected, got: places.len() });
-        }
+        check(places.len())?;
         let rows = centroids.chunks_exact(width.max(1));
         let mut ordered = memory::with_room(rows.len().saturating_mul(places.len()), STARTING_CENTROIDS)?;
         rows.for_each(|row| ordered.extend(places.iter().map(|&place| row[place])));

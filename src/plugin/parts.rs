@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use polars::prelude::*;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
@@ -13,8 +12,7 @@ use super::options::{FitOptions, invalid};
 use super::signals::{Raised, interruptible, watched};
 use super::{Fit, copy_to_python, encoded};
 use crate::base::error::{KMeansError, Result};
-use crate::base::memory;
-use crate::base::names::{FeatureLayout, Names};
+use crate::base::names::FeatureLayout;
 use crate::base::params::Wanted;
 use crate::distributed::{self, Executor};
 use crate::frame::FrameRows;
@@ -104,14 +102,8 @@ pub fn fit_parts<'py>(
             let facts = distributed::facts(&mut executor)?.swap_remove(0);
             let layout = FeatureLayout::of_names(&facts.names)?;
             layout.check()?;
-            // Columns of these names, without rows: starting centroids are matched with them.
-            let dtype = match &facts.names {
-                Names::Each(_) => DataType::Float64,
-                Names::Entries { width, .. } => DataType::Array(Box::new(DataType::Float64), *width),
-            };
-            let columns = layout.columns().iter().map(|name| Column::new_empty(name.as_str().into(), &dtype));
-            let features = memory::collected(columns, "the list of columns")?;
-            let estimator = watched(options.estimator(&features)?, progress, &raised);
+            let names = layout.columns().iter().map(String::as_str);
+            let estimator = watched(options.estimator(names, Some(facts.names.len()))?, progress, &raised);
             let fitted = distributed::fit(&estimator, &mut executor, Wanted::Nothing)?;
             Ok(KMeansModel::of_parts(fitted)?.with_computed(facts.computed))
         })
