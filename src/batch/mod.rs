@@ -19,15 +19,16 @@ mod columns;
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, RecordBatch, UInt32Array, UInt64Array};
+use arrow::array::{Array, ArrayRef, FixedSizeListArray, Float64Array, PrimitiveArray, RecordBatch, UInt32Array, UInt64Array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, Float32Type, Float64Type, Schema};
 
 use self::columns::{Arrays, frame_error, list_width};
 use crate::backend::answers::{Answered, LABELS, Labels};
 #[cfg(doc)]
 use crate::base::error::KMeansError;
 use crate::base::error::Result;
+use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::FeatureLayout;
 use crate::base::parallel::FloatEnvironment;
@@ -38,6 +39,8 @@ use crate::model::{AnyFeatures, AnyModel, KMeansModel, Model, on_any_device};
 
 /// How error messages call names.
 const NAMES: &str = "the names of the columns";
+/// How they call the centroids.
+const TABLE: &str = "the table of the centroids";
 
 /// A fitted model, and the labels of the batches that it was fitted to.
 #[derive(Debug, Clone)]
@@ -78,12 +81,6 @@ fn arrays<'n>(batches: &[RecordBatch], names: &'n [String]) -> Result<Vec<Arrays
     memory::try_collected(names.iter().map(|name| Arrays::of(batches, name)), COLUMNS)
 }
 
-/// Centroids of either type: `(k, d)`, row-major.
-enum Centroids {
-    F32(Vec<f32>),
-    F64(Vec<f64>),
-}
-
 /// The labels of each batch. They are views of the engine's own buffer.
 fn split(labels: Labels, lengths: impl Iterator<Item = usize>) -> Result<Vec<UInt32Array>> {
     let all = label_array(labels);
@@ -114,55 +111,42 @@ impl KMeansModel {
     /// [`KMeansError::Frame`] if arrow refuses.
     pub fn centroids_batch(&self) -> Result<RecordBatch> {
         let _environment = FloatEnvironment::default_rounding();
-        self.table_of(Model::centroids_in_units, Model::centroids_in_units)
+        self.centroid_table(true)
     }
 
-    /// The table with the centroids that one of the functions gives: `(k, d)`, row-major.
-    pub(crate) fn table_of(
-        &self,
-        of_f32: impl FnOnce(&Model<f32>) -> Result<Vec<f32>>,
-        of_f64: impl FnOnce(&Model<f64>) -> Result<Vec<f64>>,
-    ) -> Result<RecordBatch> {
-        const WHAT: &str = "the table of the centroids";
-        let (k, d) = (self.n_clusters(), self.n_features());
+    /// The table of the centroids: in the units of the columns, or as rows are compared with them.
+    pub(crate) fn centroid_table(&self, in_units: bool) -> Result<RecordBatch> {
         let mut names = vec!["cluster", "size", "inertia"];
         let mut arrays: Vec<ArrayRef> = vec![
-            Arc::new(UInt32Array::from(memory::collected(0..k as u32, WHAT)?)),
-            Arc::new(UInt64Array::from(memory::copied(self.sizes(), WHAT)?)),
-            Arc::new(Float64Array::from(memory::copied(self.inertias(), WHAT)?)),
+            Arc::new(UInt32Array::from(memory::collected(0..self.n_clusters() as u32, TABLE)?)),
+            Arc::new(UInt64Array::from(memory::copied(self.sizes(), TABLE)?)),
+            Arc::new(Float64Array::from(memory::copied(self.inertias(), TABLE)?)),
         ];
-        let centroids = match self.as_any() {
-            AnyModel::F32(model) => Centroids::F32(of_f32(model)?),
-            AnyModel::F64(model) => Centroids::F64(of_f64(model)?),
-        };
-        // Every `step`th value, beginning with value `first`.
-        let values = |first: usize, step: usize| -> Result<ArrayRef> {
-            Ok(match &centroids {
-                Centroids::F32(all) => {
-                    Arc::new(Float32Array::from(memory::collected(all.iter().skip(first).step_by(step).copied(), WHAT)?))
-                }
-                Centroids::F64(all) => {
-                    Arc::new(Float64Array::from(memory::collected(all.iter().skip(first).step_by(step).copied(), WHAT)?))
-                }
-            })
-        };
-        match self.layout() {
-            FeatureLayout::Columns(columns) => {
-                memory::reserve(&mut names, d, WHAT)?;
-                memory::reserve(&mut arrays, d, WHAT)?;
-                for (f, name) in columns.iter().enumerate() {
-                    names.push(name);
-                    arrays.push(values(f, d)?);
-                }
-            }
-            FeatureLayout::Array(name) => {
-                names.push(name);
-                arrays.push(Arc::new(rows(values(0, 1)?, d, None)?));
-            }
-        }
+        arrays.extend(match self.as_any() {
+            AnyModel::F32(model) => centroids::<Float32Type>(self.layout(), model, in_units)?,
+            AnyModel::F64(model) => centroids::<Float64Type>(self.layout(), model, in_units)?,
+        });
+        names.extend(self.names().iter().map(String::as_str));
         let fields: Vec<Field> =
             names.iter().zip(&arrays).map(|(name, array)| Field::new(*name, array.data_type().clone(), false)).collect();
         RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays).map_err(frame_error)
+    }
+}
+
+/// One array for each column of the features.
+fn centroids<P: ArrowPrimitiveType>(layout: &FeatureLayout, model: &Model<P::Native>, in_units: bool) -> Result<Vec<ArrayRef>>
+where
+    P::Native: Float,
+{
+    let d = model.n_features();
+    let all = if in_units { model.centroids_in_units()? } else { memory::copied(model.centroids(), TABLE)? };
+    let array = |values: Vec<P::Native>| -> ArrayRef { Arc::new(PrimitiveArray::<P>::new(values.into(), None)) };
+    match layout {
+        FeatureLayout::Columns(_) => {
+            let column = |f| Ok(array(memory::collected(all.iter().skip(f).step_by(d).copied(), TABLE)?));
+            memory::try_collected((0..d).map(column), TABLE)
+        }
+        FeatureLayout::Array(_) => Ok(vec![Arc::new(rows(array(all), d, None)?)]),
     }
 }
 

@@ -116,8 +116,16 @@ fn with(mut features: Vec<Column>, weights: Option<Column>) -> Result<Vec<Column
 pub struct Rows {
     pub features: Vec<Column>,
     pub weights: Option<Column>,
-    /// Whether the values are in a mapped file.
+    /// Whether the values are in a mapped file, because memory may not hold them.
     pub in_file: bool,
+}
+
+impl Rows {
+    /// `weighted`: the last column has weights.
+    pub fn new(mut features: Vec<Column>, weighted: bool) -> Self {
+        let weights = if weighted { features.pop().map(|weights| weights.with_name("weight".into())) } else { None };
+        Self { features, weights, in_file: false }
+    }
 }
 
 /// When rows go to a file.
@@ -234,7 +242,7 @@ impl Gathered {
         let Some(first) = self.first.take() else { return Err(KMeansError::NoRows { skipped: None }) };
         let frames = if self.held.is_empty() { self.lists } else { self.held };
         let in_file = self.file.is_some();
-        let mut features = match self.file {
+        let columns = match self.file {
             Some(file) => file.finish()?.into_columns(),
             None => match frames.into_iter().reduce(|mut all, batch| {
                 all.vstack_mut_owned_unchecked(batch);
@@ -244,8 +252,7 @@ impl Gathered {
                 None => first,
             },
         };
-        let weights = if self.weighted { features.pop().map(|weights| weights.with_name("weight".into())) } else { None };
-        Ok(Rows { features, weights, in_file })
+        Ok(Rows { in_file, ..Rows::new(columns, self.weighted) })
     }
 
     /// Features and weights.

@@ -41,6 +41,7 @@ macro_rules! on_any_device {
         }
     };
 }
+#[cfg(feature = "serde")]
 pub(crate) use on_any_device;
 
 /// A model whose predictions run on a device. They have the same bits on every device. [`Model::on`] and `KMeansModel::on` make

@@ -22,7 +22,7 @@ struct UploadOptions {
 /// Returns the bytes of one upload of the columns, the throughput of pinned memory in bytes per second, and the seconds of each
 /// upload.
 fn benchmark_upload(inputs: &[Series], kwargs: &UploadOptions) -> PolarsResult<Series> {
-    let table = Table::new(&Call::new(inputs, false)?.features, false, None)?;
+    let table = Table::new(&Call::new(inputs, false)?.0.features, false, None)?;
     let &UploadOptions { ordinal, rounds } = kwargs;
     let (bytes, seconds, pinned) = match table.view()? {
         AnyFeatures::F32(view) => upload_benchmark(ordinal, &[Part::new(view, None)], None, rounds)?,
@@ -37,7 +37,7 @@ fn benchmark_fit(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series>
     let call = Call::new(inputs, false)?;
     let estimator = call.estimator(kwargs)?;
     let start = Instant::now();
-    drop(estimator.fit_columns(&call.features, None)?);
+    drop(estimator.fit_columns(&call.0.features, None)?);
     let seconds = start.elapsed().as_secs_f64();
     Ok(Float64Chunked::from_slice("seconds".into(), &[seconds]).into_series())
 }

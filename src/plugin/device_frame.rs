@@ -42,15 +42,10 @@ struct DeviceArray {
     reserved: [i64; 3],
 }
 
-/// The capsules of a frame. They own it.
-pub struct Held {
-    _schema: Py<PyAny>,
-    _array: Py<PyAny>,
-}
-
 /// The columns of a frame on a GPU. Their values are there.
 pub struct DeviceFrame {
-    pub held: Held,
+    /// The frame's capsules. They own it.
+    pub capsules: [Py<PyAny>; 2],
     pub ordinal: u32,
     pub rows: usize,
     pub names: Vec<String>,
@@ -142,6 +137,6 @@ impl DeviceFrame {
             unsafe { gpu.wait_for_event(event) }
         })?;
         let names = fields.iter().map(|field| field.name.to_string()).collect();
-        Ok(Self { held: Held { _schema: schema.unbind(), _array: array.unbind() }, ordinal, rows, names, pieces })
+        Ok(Self { capsules: [schema.unbind(), array.unbind()], ordinal, rows, names, pieces })
     }
 }

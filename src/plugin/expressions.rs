@@ -17,6 +17,7 @@ use crate::base::names::FeatureLayout;
 use crate::base::parallel::FirstProcess;
 use crate::base::params::{KMeans, Wanted};
 use crate::columns::{become_float64, check_weight};
+use crate::frame::Rows;
 use crate::model::KMeansModel;
 
 /// The Python package writes this for a NUL in a name, because Polars panics on a NUL on the way here. U+10FFFE is not a
@@ -46,22 +47,13 @@ fn columns(inputs: &[Series]) -> Result<Vec<Column>> {
 }
 
 /// The inputs of a fitting call.
-pub struct Call {
-    pub features: Vec<Column>,
-    pub weights: Option<Column>,
-    /// Whether the values are in a mapped file, because memory may not hold them.
-    pub in_file: bool,
-}
+pub struct Call(pub Rows);
 
 impl Call {
     /// The call from features and, if there are any, weights as the last input.
     pub fn new(inputs: &[Series], weighted: bool) -> Result<Self> {
-        let mut features = columns(inputs)?;
-        let weights = if weighted { features.pop().map(|weights| weights.with_name("weight".into())) } else { None };
-        if features.is_empty() {
-            return Err(KMeansError::NoFeatures);
-        }
-        Ok(Self { features, weights, in_file: false })
+        let rows = Rows::new(columns(inputs)?, weighted);
+        if rows.features.is_empty() { Err(KMeansError::NoFeatures) } else { Ok(Self(rows)) }
     }
 
     /// The call from inputs that are the fields of one struct.
@@ -74,26 +66,26 @@ impl Call {
     /// nulls in that case.
     fn fit(&self, options: &FitOptions) -> Result<Option<Series>> {
         let wanted = if options.results().output == Answer::Struct { Wanted::Distances } else { Wanted::Labels };
-        let fit = || self.estimator(options)?.answers_of_fit(&self.features, self.weights.as_ref(), wanted);
+        let fit = || self.estimator(options)?.answers_of_fit(&self.0.features, self.0.weights.as_ref(), wanted);
         unless_too_few(options, fit)
     }
 
     /// As [`Call::fit`], with the model and nothing of the rows.
     pub fn fit_model(&self, options: &FitOptions, watched: impl FnOnce(KMeans) -> KMeans) -> Result<Option<KMeansModel>> {
-        let fit = || watched(self.estimator(options)?).fit_model(&self.features, self.weights.as_ref());
+        let fit = || watched(self.estimator(options)?).fit_model(&self.0.features, self.0.weights.as_ref());
         unless_too_few(options, fit)
     }
 
     /// The estimator for these columns.
     pub fn estimator(&self, options: &FitOptions) -> Result<KMeans> {
-        let names = self.features.iter().map(|column| column.name().as_str());
-        let width = match &self.features[..] {
+        let names = self.0.features.iter().map(|column| column.name().as_str());
+        let width = match &self.0.features[..] {
             [column] if let DataType::Array(_, width) = column.dtype() => Some(*width),
             [column] if let DataType::List(_) = column.dtype() => None,
             columns => Some(columns.len()),
         };
         let estimator = options.estimator(names, width)?;
-        if self.in_file {
+        if self.0.in_file {
             estimator.check_rows_in_file()?;
         }
         Ok(estimator)
@@ -101,7 +93,7 @@ impl Call {
 
     /// The models for these numbers of clusters.
     pub fn fit_models(&self, options: &FitOptions, k: &[usize]) -> Result<Vec<Result<KMeansModel>>> {
-        self.estimator(options)?.models_of_fits(k, &self.features, self.weights.as_ref())
+        self.estimator(options)?.models_of_fits(k, &self.0.features, self.0.weights.as_ref())
     }
 }
 
@@ -233,7 +225,7 @@ fn score_field(fields: &[Field], kwargs: &ScoreOptions) -> PolarsResult<Field> {
 /// The labels (or structs of label and distances) of the rows of a fit.
 fn kmeans(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
     let call = Call::of_struct(inputs, kwargs.weighted)?;
-    let n = call.features[0].len();
+    let n = call.0.features[0].len();
     // An input without rows gives no labels. Polars makes such a call to learn the result of a group-by without groups.
     let fit = if n == 0 { None } else { or_none(kwargs, call.fit(kwargs))? };
     let output = kwargs.results().output;
@@ -251,13 +243,13 @@ fn centroids(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
     let call = Call::of_struct(inputs, kwargs.weighted)?;
     // The result is null if there are no rows, as for Polars' own aggregations.
     let fit = || or_none(kwargs, call.fit_model(kwargs, |estimator| estimator));
-    let model = if call.features[0].is_empty() { None } else { fit()? };
+    let model = if call.0.features[0].is_empty() { None } else { fit()? };
     let Some(model) = model else {
         return Ok(Series::full_null(field.name().clone(), 1, field.dtype()));
     };
     let rows = model.centroids()?.into_struct(field.name().clone()).into_series();
     let list = rows.implode()?.into_series();
-    Ok(if matches!(call.features[0].dtype(), DataType::List(_)) { list.cast(field.dtype())? } else { list })
+    Ok(if matches!(call.0.features[0].dtype(), DataType::List(_)) { list.cast(field.dtype())? } else { list })
 }
 
 /// The labels (or structs) of rows under a model, row by row.

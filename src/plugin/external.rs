@@ -8,8 +8,7 @@ use pyo3::prelude::*;
 
 use self::array::{Array, import, interface};
 #[cfg(feature = "cuda")]
-use super::device_frame::{self, Held};
-use super::dlpack::Imported;
+use super::device_frame;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -21,20 +20,6 @@ use crate::model::AnyFeatures;
 
 /// What errors call a copy of an array.
 const COPY: &str = "a copy of an array";
-
-/// What keeps the values where they are.
-enum Keeper {
-    Capsule {
-        _imported: Imported,
-    },
-    Object {
-        _object: Py<PyAny>,
-    },
-    #[cfg(feature = "cuda")]
-    Frame {
-        _held: Held,
-    },
-}
 
 /// Neighbouring values on the host, and the rows among them.
 struct Slice {
@@ -74,7 +59,8 @@ pub struct ExternalArray {
     shape: [usize; 2],
     one_dimension: bool,
     layout: FeatureLayout,
-    _keeper: Keeper,
+    /// What keeps the values where they are.
+    _keeper: Box<dyn Send + Sync>,
 }
 
 /// The error for an array that cannot be read.
@@ -90,12 +76,12 @@ impl ExternalArray {
         if object.hasattr("__arrow_c_device_array__")? {
             return Self::of_frame(object, what, wide);
         }
-        let (array, keeper) = if object.hasattr("__array_interface__")? {
-            (interface(object, what)?, Keeper::Object { _object: object.clone().unbind() })
+        let (array, keeper): (_, Box<dyn Send + Sync>) = if object.hasattr("__array_interface__")? {
+            (interface(object, what)?, Box::new(object.clone().unbind()))
         } else if object.hasattr("__dlpack__")? {
             let imported = import(object, what)?;
             let array = Array::of(&imported, what)?;
-            (array, Keeper::Capsule { _imported: imported })
+            (array, Box::new(imported))
         } else {
             let got = object.get_type().name()?.to_string();
             return Err(unreadable(what, "an array with `__dlpack__` or `__array_interface__`", got));
@@ -122,7 +108,7 @@ impl ExternalArray {
         };
         let values = table?;
         let layout = FeatureLayout::Columns(frame.names);
-        Ok(Self { values, shape, one_dimension: false, layout, _keeper: Keeper::Frame { _held: frame.held } })
+        Ok(Self { values, shape, one_dimension: false, layout, _keeper: Box::new(frame.capsules) })
     }
 
     /// The number of rows.

@@ -10,7 +10,7 @@ use super::entry::without_panic;
 use super::expressions::Call;
 use super::fit::Columns;
 use crate::base::error::{KMeansError, Result};
-use crate::frame::{self, Rows, Spill};
+use crate::frame::{self, Spill};
 
 /// The rows so far. Those that memory may not hold are in a file.
 #[pyclass(frozen)]
@@ -49,8 +49,7 @@ impl Gathered {
     /// Puts the columns of all rows into the room for the columns of a fit.
     fn hold(&self, py: Python<'_>, columns: &Columns) -> Result<()> {
         self.with(py, |gathered| {
-            let Rows { features, weights, in_file } = gathered.take().ok_or(KMeansError::NoFeatures)?.finish()?;
-            columns.put(Call { features, weights, in_file });
+            columns.put(Call(gathered.take().ok_or(KMeansError::NoFeatures)?.finish()?));
             Ok(())
         })
     }

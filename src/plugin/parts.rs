@@ -15,7 +15,7 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::names::FeatureLayout;
 use crate::base::params::Wanted;
 use crate::distributed::{self, Executor};
-use crate::frame::FrameRows;
+use crate::frame::{FrameRows, Rows};
 use crate::model::KMeansModel;
 use crate::simd::InstructionSet;
 
@@ -30,8 +30,7 @@ impl Part {
     #[new]
     #[pyo3(signature = (frame, weighted, computed, instructions=None))]
     fn new(frame: PyDataFrame, weighted: bool, computed: bool, instructions: Option<&str>) -> PyResult<Self> {
-        let mut features = frame.0.columns().to_vec();
-        let weights = if weighted { features.pop().map(|weights| weights.with_name("weight".into())) } else { None };
+        let Rows { features, weights, .. } = Rows::new(frame.0.columns().to_vec(), weighted);
         let set = match instructions {
             None => Ok(InstructionSet::detect()),
             Some("avx512") => Ok(InstructionSet::Avx512),
