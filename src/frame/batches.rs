@@ -113,6 +113,7 @@ fn with(mut features: Vec<Column>, weights: Option<Column>) -> Result<Vec<Column
 }
 
 /// The columns of a fit.
+#[derive(Debug, Clone)]
 pub struct Rows {
     pub features: Vec<Column>,
     pub weights: Option<Column>,

@@ -23,8 +23,6 @@ use super::signals::{Raised, interruptible, watched};
 use super::{Fit, encoded};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
-use crate::base::params::KMeans;
-use crate::model::KMeansModel;
 
 /// The columns of every [`Columns`], by its key. `None`: they are not there yet, or they were taken.
 static HELD: Mutex<BTreeMap<u64, Option<Call>>> = Mutex::new(BTreeMap::new());
@@ -143,7 +141,9 @@ pub fn fit<'py>(
     let (py, options, raised) = (options.py(), options.extract::<FitOptions>()?, Raised::default());
     let call = held().get_mut(&columns.key).and_then(Option::take);
     let see = |estimator| watched(estimator, progress, &raised);
-    Ok(encoded(py, interruptible(py, &raised, || fit_call(call, &options, computed, see))?)?)
+    let fit = || call.ok_or(KMeansError::NoFeatures)?.fit_model(&options, see);
+    let model = interruptible(py, &raised, fit)?.map(|model| model.with_computed(computed));
+    Ok(encoded(py, model)?)
 }
 
 /// Fits columns that a query has put there, once for each of these numbers of clusters, in place of that of the options.
@@ -161,14 +161,4 @@ pub fn fit_each<'py>(
         fits.into_iter().map(|fit| unless_too_few(&options, || Ok(fit?.with_computed(computed)))).collect::<Result<Vec<_>>>()
     };
     interruptible(py, &Raised::default(), fits)?.into_iter().map(|model| Ok(encoded(py, model)?)).collect()
-}
-
-fn fit_call(
-    call: Option<Call>,
-    options: &FitOptions,
-    computed: bool,
-    see: impl FnOnce(KMeans) -> KMeans,
-) -> Result<Option<KMeansModel>> {
-    let model = call.ok_or(KMeansError::NoFeatures)?.fit_model(options, see)?;
-    Ok(model.map(|model| model.with_computed(computed)))
 }

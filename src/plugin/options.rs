@@ -1,12 +1,10 @@
 //! The keywords of a call. They are checked here before they reach the engine.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Deref;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::base::error::{KMeansError, Result, STARTING_CENTROIDS};
@@ -86,54 +84,31 @@ impl<'py> FromPyObject<'_, 'py> for Bytes {
 }
 
 /// The options of a fit, set by name from the values that travelled.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(try_from = "BTreeMap<String, Option<Value>>")]
 struct Values {
     /// Without given centroids.
     estimator: KMeans,
     results: Results,
 }
 
-impl Values {
-    fn new() -> Self {
-        Self { estimator: KMeans::new(1), results: Results::default() }
-    }
-
-    fn set(&mut self, option: &str, value: Option<&Value>) -> Result<()> {
-        if !self.results.set(option, value)? {
-            self.estimator.set(option, value)?;
-        }
-        Ok(())
-    }
-}
-
-impl<'de> Deserialize<'de> for Values {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Values;
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("the values of options by name")
-            }
-            fn visit_map<M: MapAccess<'de>>(self, mut entries: M) -> std::result::Result<Values, M::Error> {
-                let mut values = Values::new();
-                while let Some((option, value)) = entries.next_entry::<String, Option<Value>>()? {
-                    values.set(&option, value.as_ref()).map_err(M::Error::custom)?;
-                }
-                Ok(values)
+impl TryFrom<BTreeMap<String, Option<Value>>> for Values {
+    type Error = KMeansError;
+    fn try_from(values: BTreeMap<String, Option<Value>>) -> Result<Self> {
+        let mut all = Self { estimator: KMeans::new(1), results: Results::default() };
+        for (option, value) in &values {
+            if !all.results.set(option, value.as_ref())? {
+                all.estimator.set(option, value.as_ref())?;
             }
         }
-        deserializer.deserialize_map(Entries)
+        Ok(all)
     }
 }
 
 impl<'py> FromPyObject<'_, 'py> for Values {
     type Error = PyErr;
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        let mut values = Self::new();
-        for (option, value) in object.extract::<BTreeMap<String, Option<Value>>>()? {
-            values.set(&option, value.as_ref())?;
-        }
-        Ok(values)
+        Ok(object.extract::<BTreeMap<String, Option<Value>>>()?.try_into()?)
     }
 }
 

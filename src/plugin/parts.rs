@@ -30,7 +30,7 @@ impl Part {
     #[new]
     #[pyo3(signature = (frame, weighted, computed, instructions=None))]
     fn new(frame: PyDataFrame, weighted: bool, computed: bool, instructions: Option<&str>) -> PyResult<Self> {
-        let Rows { features, weights, .. } = Rows::new(frame.0.columns().to_vec(), weighted);
+        let rows = FrameRows::of(Rows::new(frame.0.columns().to_vec(), weighted), computed);
         let set = match instructions {
             None => Ok(InstructionSet::detect()),
             Some("avx512") => Ok(InstructionSet::Avx512),
@@ -38,7 +38,7 @@ impl Part {
             Some("portable") => Ok(InstructionSet::Portable),
             Some(other) => Err(invalid("instructions", "\"avx512\", \"avx2\" or \"portable\"", other)),
         };
-        let part = set.and_then(|set| distributed::Part::with_instructions(FrameRows::of(features, weights, computed), set));
+        let part = set.and_then(|set| distributed::Part::with_instructions(rows, set));
         Ok(Self(part?))
     }
 
