@@ -123,7 +123,7 @@ impl<'a, T: Float> Features<'a, T> {
     /// # Errors
     /// As [`Features::from_rows`].
     pub fn from_half_rows(half: Half, bits: &'a [u16], d: usize) -> Result<Self> {
-        Self::from_half_blocks(half, [(bits, None, None)], d)
+        Self::of_blocks([(Values::Half(bits, half), None, None)].into_iter(), d)
     }
 
     /// Row-major blocks of `d` features, as in an Arrow fixed-size list. A block has values, validity of the rows and validity of
@@ -136,18 +136,6 @@ impl<'a, T: Float> Features<'a, T> {
         d: usize,
     ) -> Result<Self> {
         Self::of_blocks(blocks.into_iter().map(|(values, rows, each)| (Values::Same(values), rows, each)), d)
-    }
-
-    /// As [`Features::from_blocks`], with the bits of values of 16 bits.
-    ///
-    /// # Errors
-    /// As [`Features::from_rows`].
-    pub fn from_half_blocks(
-        half: Half,
-        blocks: impl IntoIterator<Item = (&'a [u16], Option<Validity<'a>>, Option<Validity<'a>>)>,
-        d: usize,
-    ) -> Result<Self> {
-        Self::of_blocks(blocks.into_iter().map(|(bits, rows, each)| (Values::Half(bits, half), rows, each)), d)
     }
 
     /// Blocks of values of one type.

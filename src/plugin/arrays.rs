@@ -17,9 +17,8 @@ use crate::backend::answers::Labels;
 use crate::backend::cuda::{Plain, array::GpuArray};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
-use crate::base::params::Wanted;
-use crate::base::params::{Device, KMeans};
-use crate::model::KMeansModel;
+use crate::base::params::{KMeans, Wanted};
+use crate::model::{DeviceModel, KMeansModel};
 
 /// What errors call the rows and their weights.
 const ROWS: &str = "data";
@@ -140,17 +139,6 @@ impl Answers {
     }
 }
 
-/// Reads rows and, if there are any, their weights.
-fn external_arrays<'py>(
-    array: &Bound<'py, PyAny>,
-    weights: Option<&Bound<'py, PyAny>>,
-    wide: bool,
-) -> PyResult<(ExternalArray, Option<ExternalArray>)> {
-    let rows = ExternalArray::of(array, ROWS, wide)?;
-    let weights = weights.map(|weights| ExternalArray::weights_of(weights, WEIGHTS)).transpose()?;
-    Ok((rows, weights))
-}
-
 /// Fits an array. None if there are too few distinct rows and the options ask for that. With `labels`, also returns the labels of
 /// the rows, which are on the host.
 #[pyfunction]
@@ -163,7 +151,8 @@ pub fn fit_array<'py>(
     labels: bool,
 ) -> PyResult<Option<(Fit<'py>, Option<Answers>)>> {
     let (py, options, raised) = (array.py(), options.extract::<FitOptions>()?, Raised::default());
-    let (rows, weights) = external_arrays(array, weights, false)?;
+    let rows = ExternalArray::of(array, ROWS, false)?;
+    let weights = weights.map(|weights| ExternalArray::weights_of(weights, WEIGHTS)).transpose()?;
     let see = |estimator| watched(estimator, progress, &raised);
     let wanted = if labels { Wanted::Labels } else { Wanted::Nothing };
     let fit = interruptible(py, &raised, || fit_external(&rows, weights.as_ref(), &options, wanted, see))?;
@@ -192,17 +181,26 @@ fn fit_external(
     })
 }
 
+/// Calls `work` with a model on a device, and with the rows of an array.
+fn answered<R: Send>(
+    model: &[u8],
+    array: &Bound<'_, PyAny>,
+    device: &str,
+    work: impl FnOnce(DeviceModel<'_, KMeansModel>, &ExternalArray) -> Result<R> + Send,
+) -> PyResult<R> {
+    let model = KMeansModel::from_bytes(model)?;
+    let rows = ExternalArray::of(array, ROWS, !model.is_f32())?;
+    interruptible(array.py(), &Raised::default(), || work(model.on(device.parse()?), &rows))
+}
+
 /// The labels of an array, or labels with the distances to the nearest and the second nearest centroid.
 #[pyfunction]
 pub fn predict_array(model: &[u8], array: &Bound<'_, PyAny>, output: &str, device: &str) -> PyResult<Vec<Option<Answers>>> {
-    let py = array.py();
-    let model = KMeansModel::from_bytes(model)?;
-    let rows = ExternalArray::of(array, ROWS, !model.is_f32())?;
-    interruptible(py, &Raised::default(), || predict_external(&model, &rows, output.parse()?, device.parse()?))
+    answered(model, array, device, |model, rows| predict_external(model, rows, output.parse()?))
 }
 
-fn predict_external(model: &KMeansModel, rows: &ExternalArray, output: Answer, device: Device) -> Result<Vec<Option<Answers>>> {
-    let (model, features, n) = (model.on(device), rows.features()?, rows.n_rows());
+fn predict_external(model: DeviceModel<'_, KMeansModel>, rows: &ExternalArray, output: Answer) -> Result<Vec<Option<Answers>>> {
+    let (features, n) = (rows.features()?, rows.n_rows());
     #[cfg(feature = "cuda")]
     if rows.is_on_gpu() {
         if output == Answer::Label {
@@ -229,20 +227,14 @@ fn predict_external(model: &KMeansModel, rows: &ExternalArray, output: Answer, d
 /// The distances of an array's rows to all centroids.
 #[pyfunction]
 pub fn transform_array(model: &[u8], array: &Bound<'_, PyAny>, device: &str) -> PyResult<Answers> {
-    let py = array.py();
-    let model = KMeansModel::from_bytes(model)?;
-    let rows = ExternalArray::of(array, ROWS, !model.is_f32())?;
-    interruptible(py, &Raised::default(), || transform_external(&model, &rows, device.parse()?))
-}
-
-fn transform_external(model: &KMeansModel, rows: &ExternalArray, device: Device) -> Result<Answers> {
-    let shape = [rows.n_rows(), model.n_clusters()];
-    let (model, features) = (model.on(device), rows.features()?);
-    #[cfg(feature = "cuda")]
-    if rows.is_on_gpu() {
-        return Ok(Answers::on_gpu(model.transform_any_on_device(&features)?, shape));
-    }
-    Ok(Answers::new(model.transform_any(&features)?, shape))
+    answered(model, array, device, |model, rows| {
+        let (features, shape) = (rows.features()?, [rows.n_rows(), model.model.n_clusters()]);
+        #[cfg(feature = "cuda")]
+        if rows.is_on_gpu() {
+            return Ok(Answers::on_gpu(model.transform_any_on_device(&features)?, shape));
+        }
+        Ok(Answers::new(model.transform_any(&features)?, shape))
+    })
 }
 
 /// Minus the inertia of an array's rows.
@@ -253,14 +245,11 @@ pub fn score_array<'py>(
     weights: Option<&Bound<'py, PyAny>>,
     device: &str,
 ) -> PyResult<f64> {
-    let py = array.py();
-    let model = KMeansModel::from_bytes(model)?;
-    let (rows, weights) = external_arrays(array, weights, !model.is_f32())?;
-    let score = || {
+    let weights = weights.map(|weights| ExternalArray::weights_of(weights, WEIGHTS)).transpose()?;
+    answered(model, array, device, |model, rows| {
         let weights = weights.as_ref().map(ExternalArray::weights).transpose()?;
-        model.on(device.parse()?).score_any(&rows.features()?, weights.as_ref())
-    };
-    interruptible(py, &Raised::default(), score)
+        model.score_any(&rows.features()?, weights.as_ref())
+    })
 }
 
 /// The bytes that this process has sent to its GPUs, and those that it has received from them.

@@ -115,19 +115,12 @@ fn or_none<F>(options: &FitOptions, fit: Result<Option<F>>) -> Result<Option<F>>
     }
 }
 
-/// The value of a binary literal of one row.
-fn bytes<'a>(literal: &'a BinaryChunked, what: &str) -> Result<&'a [u8]> {
-    literal
-        .first()
-        .ok_or_else(|| KMeansError::InvalidModel { expected: format!("{what} as one binary value"), got: "null".into() })
-}
-
 /// The model, which is the last input, and the columns before it.
 fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
-    let Some((literal, rest)) = inputs.split_last() else {
-        return Err(KMeansError::InvalidModel { expected: "a model after the features".into(), got: "nothing".into() });
-    };
-    Ok((KMeansModel::from_bytes(bytes(literal.binary()?, "a model")?)?, columns(rest)?))
+    let no_model = |expected: &str, got: &str| KMeansError::InvalidModel { expected: expected.into(), got: got.into() };
+    let (literal, rest) = inputs.split_last().ok_or_else(|| no_model("a model after the features", "nothing"))?;
+    let bytes = literal.binary()?.first().ok_or_else(|| no_model("a model as one binary value", "null"))?;
+    Ok((KMeansModel::from_bytes(bytes)?, columns(rest)?))
 }
 
 /// The fields of the features (all inputs but the last `others`) and their float type.
