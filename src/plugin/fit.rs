@@ -4,9 +4,10 @@
 //! copy. Columns of numbers that are there already need no query: [`Columns::take`] takes them through Arrow's C stream interface
 //! (<https://arrow.apache.org/docs/format/CStreamInterface.html>), which takes a microsecond instead of the hundred of a query.
 //! Then [`fit`] takes them, after the query. So columns have the same rules and errors as in the expressions, and the fit itself
-//! runs where the caller waits for it. The columns of a lazy query come batch by batch instead (`gathered.rs`).
+//! runs where the caller waits for it. The columns of a lazy query come batch by batch instead: [`Gathered`].
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,6 +15,7 @@ use polars::prelude::*;
 use polars_arrow::ffi::{ArrowArrayStream, ArrowArrayStreamReader};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
+use pyo3_polars::PyDataFrame;
 use serde::Deserialize;
 
 use super::entry::{expression, without_panic};
@@ -23,6 +25,7 @@ use super::signals::{Raised, interruptible, watched};
 use super::{Fit, encoded};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
+use crate::frame::{self, Spill};
 
 /// The columns of every [`Columns`], by its key. `None`: they are not there yet, or they were taken.
 static HELD: Mutex<BTreeMap<u64, Option<Call>>> = Mutex::new(BTreeMap::new());
@@ -127,6 +130,56 @@ fn held_field(fields: &[Field], kwargs: &HoldOptions) -> PolarsResult<Field> {
 }
 
 expression!(hold(HoldOptions) -> held_field);
+
+/// The columns of a query, taken batch by batch. Those that memory may not hold are in a file.
+#[pyclass(frozen)]
+pub struct Gathered(Mutex<Option<frame::Gathered>>);
+
+#[pymethods]
+impl Gathered {
+    /// `weighted`: the last column of each batch has weights.
+    #[new]
+    #[pyo3(signature = (weighted, memory_limit=None, directory=None))]
+    fn new(weighted: bool, memory_limit: Option<u64>, directory: Option<PathBuf>) -> Result<Self> {
+        let mut spill = memory_limit.map_or_else(Spill::new, |bytes| Spill::new().memory_limit(bytes));
+        if let Some(directory) = directory {
+            spill = spill.directory(directory);
+        }
+        let gathered = frame::Gathered::new(weighted, &spill)?;
+        Ok(Self(Mutex::new(Some(gathered))))
+    }
+
+    /// Takes the rows that follow.
+    fn push(&self, py: Python<'_>, batch: PyDataFrame) -> Result<()> {
+        self.with(py, |gathered| match gathered {
+            Some(gathered) => gathered.push(batch.0.columns()),
+            None => Err(KMeansError::NoFeatures),
+        })
+    }
+
+    /// Frees the rows, if they are still here. An exception may keep this object for long.
+    fn close(&self, py: Python<'_>) -> Result<()> {
+        self.with(py, |gathered| {
+            *gathered = None;
+            Ok(())
+        })
+    }
+
+    /// Puts the columns of all rows into the room for the columns of a fit.
+    fn hold(&self, py: Python<'_>, columns: &Columns) -> Result<()> {
+        self.with(py, |gathered| {
+            columns.put(Call(gathered.take().ok_or(KMeansError::NoFeatures)?.finish()?));
+            Ok(())
+        })
+    }
+}
+
+impl Gathered {
+    fn with(&self, py: Python<'_>, work: impl FnOnce(&mut Option<frame::Gathered>) -> Result<()> + Send) -> Result<()> {
+        let work = || work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        py.detach(|| without_panic(work))
+    }
+}
 
 /// Fits columns that a query has put there. `computed` says whether any feature is an expression other than a plain column. None
 /// if there are too few distinct rows and the options ask for that. `progress` sees the stages of the fit.

@@ -13,11 +13,9 @@ mod entry;
 mod expressions;
 mod external;
 mod fit;
-mod gathered;
 mod options;
 mod parts;
 mod signals;
-mod table;
 
 use std::path::PathBuf;
 
@@ -30,8 +28,7 @@ use serde::Serialize;
 
 use self::arrays::Answers;
 use self::fit::Columns;
-use self::options::FitOptions;
-use self::table::OptionInfo;
+use self::options::{FitOptions, OptionInfo};
 use crate::backend::select::DeviceInfo;
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
@@ -268,7 +265,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NUL", expressions::NUL)?;
     module.add_class::<FloatEnvironment>()?;
     module.add_class::<Columns>()?;
-    module.add_class::<gathered::Gathered>()?;
+    module.add_class::<fit::Gathered>()?;
     module.add_class::<OptionInfo>()?;
     module.add_class::<parts::Part>()?;
     module.add_class::<Answers>()?;
@@ -278,7 +275,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     }
     add!(model_centroids, model_history, model_facts, model_columns, model_parameters, model_factors, models_equal);
     add!(model_to_file, model_from_file, save_model, load_model);
-    add!(check_process, check_options, check_device, encode_centroids, devices, table::options);
+    add!(check_process, check_options, check_device, encode_centroids, devices, options::options);
     add!(fit::fit, fit::fit_each, parts::fit_parts);
     add!(arrays::fit_array, arrays::predict_array, arrays::transform_array, arrays::score_array);
     #[cfg(feature = "cuda")]

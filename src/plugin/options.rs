@@ -1,4 +1,5 @@
-//! The keywords of a call. They are checked here before they reach the engine.
+//! The table of options as the Python package sees it, and the keywords of a call. They are checked here before they reach the
+//! engine.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use crate::base::error::{KMeansError, Result, STARTING_CENTROIDS};
 use crate::base::memory;
 use crate::base::params::declare::{options, words};
-use crate::base::params::{self, Init, KMeans, OptionInfo, Value};
+use crate::base::params::{self, Init, KMeans, Numbers, Value};
 
 words! {
     /// What to do when there are fewer distinct rows than clusters.
@@ -48,10 +49,41 @@ options! {
     }
 }
 
-/// Describes every option of the Python functions, in the order of their keywords.
-pub fn described() -> Vec<OptionInfo> {
-    let all = KMeans::options().into_iter().chain(Results::describe());
-    all.filter(|info| !info.rust_only).collect()
+/// An option of the Python functions: what their signatures and documentation are written from, and how its values travel.
+#[pyclass(frozen, get_all)]
+pub struct OptionInfo {
+    name: &'static str,
+    /// What it means, in paragraphs.
+    doc: Vec<String>,
+    /// Type and default, as Python writes them.
+    annotation: String,
+    default: String,
+    /// Texts that are passed on as they are.
+    words: Vec<&'static str>,
+    integers: bool,
+    floats: bool,
+    /// Whether there may be no value.
+    none: bool,
+    /// What an error says that it expected.
+    expected: String,
+}
+
+/// Every option of the Python functions but `k`, in the order of their keywords.
+#[pyfunction]
+pub fn options() -> Vec<OptionInfo> {
+    let all = KMeans::options().into_iter().chain(Results::describe()).filter(|info| !info.rust_only);
+    let described = all.map(|info| OptionInfo {
+        annotation: info.python_type(),
+        name: info.name,
+        doc: info.doc,
+        default: info.default,
+        words: info.form.words.to_vec(),
+        integers: info.form.numbers == Some(Numbers::Integers),
+        floats: info.form.numbers == Some(Numbers::Floats),
+        none: info.form.none,
+        expected: info.form.expected(),
+    });
+    described.collect()
 }
 
 /// Bytes from a pickled keyword, or from a Python object that is not copied.
