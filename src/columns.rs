@@ -350,37 +350,40 @@ impl KMeansModel {
 }
 
 impl DeviceModel<'_, KMeansModel> {
-    pub(crate) fn labels_of<S: Source>(&self, columns: &[S]) -> Result<Labels> {
+    /// What `answer` says of the columns as features. `none` answers for so many lists that are all null.
+    fn ask<S: Source, R>(
+        &self,
+        columns: &[S],
+        answer: impl FnOnce(&AnyFeatures<'_>) -> Result<R>,
+        none: impl FnOnce(usize) -> Result<R>,
+    ) -> Result<R> {
         match self.model.table(columns)? {
-            Some(table) => self.predict_any(&table.view()?),
-            None => Labels::none(columns[0].rows()),
+            Some(table) => answer(&table.view()?),
+            None => none(columns[0].rows()),
         }
+    }
+
+    pub(crate) fn labels_of<S: Source>(&self, columns: &[S]) -> Result<Labels> {
+        self.ask(columns, |features| self.predict_any(features), Labels::none)
     }
 
     #[cfg(feature = "polars")]
     pub(crate) fn predictions_of<S: Source>(&self, columns: &[S]) -> Result<Predictions> {
-        match self.model.table(columns)? {
-            Some(table) => self.predict_distances_any(&table.view()?),
-            None => Predictions::none(columns[0].rows(), self.model.n_clusters()),
-        }
+        let k = self.model.n_clusters();
+        self.ask(columns, |features| self.predict_distances_any(features), |rows| Predictions::none(rows, k))
     }
 
     /// The distances to all centroids. They are NaN for a row without an answer. Rows with finite values never have a distance of
     /// NaN.
     pub(crate) fn distances_of<S: Source>(&self, columns: &[S]) -> Result<Vec<f64>> {
-        match self.model.table(columns)? {
-            Some(table) => self.transform_any(&table.view()?),
-            None => memory::filled(columns[0].rows() * self.model.n_clusters(), f64::NAN, DISTANCES),
-        }
+        let none = |rows| memory::filled(rows * self.model.n_clusters(), f64::NAN, DISTANCES);
+        self.ask(columns, |features| self.transform_any(features), none)
     }
 
     pub(crate) fn score_of<S: Source>(&self, columns: &[S], weights: Option<&S>) -> Result<f64> {
         let _environment = FloatEnvironment::default_rounding();
         let weights = weights.map(self::weights).transpose()?;
         let weights = weights.as_ref().map(view_weights).transpose()?;
-        match self.model.table(columns)? {
-            Some(table) => self.score_any(&table.view()?, weights.as_ref()),
-            None => Ok(0.0),
-        }
+        self.ask(columns, |features| self.score_any(features, weights.as_ref()), |_| Ok(0.0))
     }
 }
