@@ -29,8 +29,7 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 #[cfg(feature = "python")]
 use crate::base::names::FeatureLayout;
-use crate::base::params::KMeans;
-use crate::base::params::Wanted;
+use crate::base::params::{KMeans, Wanted};
 use crate::columns::COLUMNS;
 use crate::model::KMeansModel;
 #[cfg(feature = "python")]

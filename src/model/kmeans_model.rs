@@ -52,7 +52,7 @@ pub(crate) enum AnyFeatures<'a> {
 }
 
 /// A fitted k-means over named columns.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct KMeansModel {
     pub(crate) layout: FeatureLayout,
     pub(crate) model: AnyModel,
@@ -60,7 +60,7 @@ pub struct KMeansModel {
     pub(crate) computed: bool,
     /// How the fit ran. Not saved with the model.
     #[serde(skip)]
-    ran: Aside<Ran>,
+    ran: Option<Ran>,
     /// A float32 model in float64, for float64 rows.
     #[serde(skip)]
     widened: Derived<Model<f64>>,
@@ -76,19 +76,10 @@ struct Ran {
     seconds: Seconds,
 }
 
-/// A fact about a model that is not part of it: it is not saved, and equality ignores it.
-#[derive(Debug, Clone)]
-struct Aside<T>(Option<T>);
-
-impl<T> Default for Aside<T> {
-    fn default() -> Self {
-        Self(None)
-    }
-}
-
-impl<T> PartialEq for Aside<T> {
-    fn eq(&self, _: &Self) -> bool {
-        true
+/// How a fit ran is no part of what a model is.
+impl PartialEq for KMeansModel {
+    fn eq(&self, other: &Self) -> bool {
+        self.layout == other.layout && self.model == other.model && self.computed == other.computed
     }
 }
 
@@ -104,7 +95,7 @@ macro_rules! either {
 
 impl KMeansModel {
     pub(crate) fn new(layout: FeatureLayout, model: AnyModel) -> Self {
-        Self { layout, model, computed: false, ran: Aside(None), widened: Derived::default() }
+        Self { layout, model, computed: false, ran: None, widened: Derived::default() }
     }
 
     /// The model of a fit of rows in parts.
@@ -146,18 +137,18 @@ impl KMeansModel {
 
     /// The device that the fit ran on, and why. `None` in a model that was read from bytes or a file.
     pub fn choice(&self) -> Option<&Choice> {
-        self.ran.0.as_ref().map(|ran| &ran.choice)
+        self.ran.as_ref().map(|ran| &ran.choice)
     }
 
     /// How the fit compared rows with centroids on the CPU, and why. `None` for fits on GPUs and in parts, and in a model that
     /// was read from bytes or a file.
     pub fn method(&self) -> Option<Method> {
-        self.ran.0.as_ref().and_then(|ran| ran.method)
+        self.ran.as_ref().and_then(|ran| ran.method)
     }
 
     /// Where the time of the fit went. `None` in a model that was read from bytes or a file.
     pub fn seconds(&self) -> Option<Seconds> {
-        self.ran.0.as_ref().map(|ran| ran.seconds)
+        self.ran.as_ref().map(|ran| ran.seconds)
     }
 
     /// How the features were stored in the frame.
@@ -240,7 +231,7 @@ where
     /// The model over columns in this layout, and what the fit says of the rows.
     pub(crate) fn named(self, layout: FeatureLayout) -> (KMeansModel, KeptRows) {
         let Self { model, labels, distances, choice, method, seconds, selection: selections } = self;
-        let ran = Aside(Some(Ran { choice, method, seconds }));
+        let ran = Some(Ran { choice, method, seconds });
         (KMeansModel { ran, ..KMeansModel::new(layout, model.into()) }, KeptRows { labels, distances, selections })
     }
 }
