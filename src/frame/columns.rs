@@ -72,6 +72,8 @@ impl Source for Column {
         let series = self.as_materialized_series();
         let numbers = |numbers: Series| to_float(&numbers, to);
         let cast = match (series.dtype(), to.width) {
+            // Polars would join the chunks.
+            (DataType::Array(inner, _), _) if stays(inner, to) => series.clone(),
             (DataType::Array(..), _) => series.array()?.apply_to_inner(&numbers)?.into_series(),
             (DataType::List(_), Some(width)) => {
                 // Cast the values first. A direct cast from lists to arrays makes Polars read decimals as their unscaled integers.
@@ -109,11 +111,21 @@ fn piece(chunk: &dyn Array) -> Piece<'_> {
     Piece { numbers, validity, rows: None }
 }
 
+/// Whether numbers of this type are read as they are.
+fn stays(dtype: &DataType, to: Cast) -> bool {
+    match dtype {
+        DataType::Float16 => to.keeps_float16,
+        DataType::Float32 => !to.float64,
+        DataType::Float64 => to.float64,
+        _ => false,
+    }
+}
+
 /// Casts numbers, with one rounding.
 fn to_float(numbers: &Series, to: Cast) -> PolarsResult<Series> {
     let dtype = &if to.float64 { DataType::Float64 } else { DataType::Float32 };
     let (scale, power) = match numbers.dtype() {
-        DataType::Float16 if to.keeps_float16 => return Ok(numbers.clone()),
+        own if stays(own, to) => return Ok(numbers.clone()),
         DataType::Decimal(_, scale) => (*scale, 10f64.powi(*scale as i32)),
         _ => return numbers.cast(dtype),
     };

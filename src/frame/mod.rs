@@ -3,8 +3,8 @@
 //!
 //! The engine allocates all memory that grows with the rows, and columns take it over without a copy. Polars itself allocates
 //! memory in a few cases, and ends the process if there is none: casts of columns of other types, lists that become arrays,
-//! joined chunks of Array columns, the batches of a file that is written, masks over structs, and the bytes of a model as a
-//! literal.
+//! joined chunks of Array columns of other types, the batches of a file that is written, masks over structs, and the bytes of a
+//! model as a literal.
 
 mod batches;
 mod columns;

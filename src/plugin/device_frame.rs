@@ -2,12 +2,11 @@
 //! (<https://arrow.apache.org/docs/format/CDeviceDataInterface.html>).
 
 use std::ffi::c_void;
-use std::ptr::NonNull;
 
 use polars_arrow::datatypes::ArrowDataType as DataType;
 use polars_arrow::ffi::{ArrowSchema, import_field_from_c};
-use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
 
 use super::dlpack;
 use crate::backend::cuda::Gpu;
@@ -45,7 +44,7 @@ struct DeviceArray {
 /// The columns of a frame on a GPU. Their values are there.
 pub struct DeviceFrame {
     /// The frame's capsules. They own it.
-    pub capsules: [Py<PyAny>; 2],
+    pub capsules: [Py<PyCapsule>; 2],
     pub ordinal: u32,
     pub rows: usize,
     pub names: Vec<String>,
@@ -90,23 +89,16 @@ impl Array {
     }
 }
 
-/// What a capsule of this name holds.
-fn content<T>(capsule: &Bound<'_, PyAny>, name: &'static std::ffi::CStr) -> PyResult<NonNull<T>> {
-    // SAFETY: the object is alive. The function checks that it is a capsule of this name.
-    let at = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), name.as_ptr()) };
-    NonNull::new(at.cast()).ok_or_else(|| PyErr::fetch(capsule.py()))
-}
-
 impl DeviceFrame {
     pub fn of(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Self> {
         let py = object.py();
         let refused = |expected: &str, got: String| {
             PyErr::from(KMeansError::InvalidOption { option: what, expected: expected.into(), got })
         };
-        let (schema, array): (Bound<'_, PyAny>, Bound<'_, PyAny>) =
+        let (schema, array): (Bound<'_, PyCapsule>, Bound<'_, PyCapsule>) =
             object.call_method0("__arrow_c_device_array__")?.extract()?;
-        let (schema_at, array_at) =
-            (content::<ArrowSchema>(&schema, c"arrow_schema")?, content::<DeviceArray>(&array, c"arrow_device_array")?);
+        let schema_at = schema.pointer_checked(Some(c"arrow_schema"))?.cast::<ArrowSchema>();
+        let array_at = array.pointer_checked(Some(c"arrow_device_array"))?.cast::<DeviceArray>();
         // SAFETY: the capsules' names say what they hold, and they live as long as these references.
         let (shape, device) = unsafe { (schema_at.as_ref(), array_at.as_ref()) };
         if !matches!(device.device_type, dlpack::CUDA | dlpack::CUDA_MANAGED) {
