@@ -26,8 +26,6 @@
 #[doc(hidden)]
 pub mod benchmark;
 pub(crate) mod engine;
-#[cfg(feature = "serde")]
-mod named;
 pub(crate) mod order;
 mod prepared;
 mod rows;

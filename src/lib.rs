@@ -34,6 +34,8 @@ pub mod base;
 #[cfg(feature = "arrow")]
 pub mod batch;
 pub mod bounds;
+#[cfg(any(feature = "arrow", feature = "polars"))]
+pub(crate) mod columns;
 #[cfg(feature = "parts")]
 pub mod distributed;
 pub mod exact;
@@ -57,6 +59,8 @@ pub use backend::select::{Choice, DeviceInfo, Devices, Job, Place, Share};
 pub use base::error::{ErrorKind, KMeansError, Result};
 pub use base::float::Float;
 pub use base::interrupt::Cancel;
+#[cfg(feature = "serde")]
+pub use base::names::FeatureLayout;
 pub use base::names::Names;
 pub use base::params::{
     Device, Form, Gpus, History, Init, KMeans, Metric, NullPolicy, Numbers, OptionInfo, Restarts, RowOrder, Scale, SortBy,
@@ -72,9 +76,10 @@ pub use frame::{FrameFit, Spill};
 pub use input::features::{Chunk, Column, Features, Validity};
 pub use input::fp16::Half;
 #[cfg(feature = "cuda")]
-pub use input::gpu_table::{GpuTable, GpuValues, ValueType};
+pub use input::gpu_table::{GpuTable, GpuValues};
+pub use input::value_type::ValueType;
 #[cfg(feature = "serde")]
-pub use model::{AnyModel, FeatureLayout, KMeansModel};
+pub use model::{AnyModel, KMeansModel};
 pub use model::{DeviceModel, Fitted, HistoryRow, Model, Scaling, Settings};
 pub use simd::{DotUnit, InstructionSet};
 

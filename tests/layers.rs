@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[&[&str]] = &[
     &["plugin"],
     &["frame", "batch"],
+    &["columns"],
     &["distributed"],
     &["fit"],
     &["model"],

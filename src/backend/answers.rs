@@ -36,7 +36,7 @@ impl Answered {
     }
 
     /// None of these rows has an answer.
-    #[cfg(feature = "polars")]
+    #[cfg(feature = "serde")]
     pub(crate) fn none(rows: usize) -> Result<Self> {
         Ok(Self::from_bits(rows, memory::zeroed(rows.div_ceil(8), LABELS)?))
     }
@@ -121,6 +121,12 @@ impl Labels {
     pub(crate) fn new(values: Vec<u32>, answered: Answered) -> Self {
         debug_assert_eq!(values.len(), answered.rows);
         Self { values, answered }
+    }
+
+    /// No row has a label.
+    #[cfg(feature = "serde")]
+    pub(crate) fn none(rows: usize) -> Result<Self> {
+        Ok(Self::new(memory::zeroed(rows, LABELS)?, Answered::none(rows)?))
     }
 
     /// One label per row, from those of the rows that the selections keep.
@@ -219,8 +225,7 @@ impl Predictions {
     /// No row has an answer.
     #[cfg(feature = "polars")]
     pub(crate) fn none(rows: usize, k: usize) -> Result<Self> {
-        let labels = Labels::new(memory::zeroed(rows, LABELS)?, Answered::none(rows)?);
-        Ok(Self::new(labels, Distances::zeroed(rows, k)?))
+        Ok(Self::new(Labels::none(rows)?, Distances::zeroed(rows, k)?))
     }
 
     /// The number of rows.

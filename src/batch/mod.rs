@@ -19,21 +19,28 @@ mod columns;
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, RecordBatch, UInt32Array, UInt64Array};
+use arrow::array::{Array, ArrayRef, FixedSizeListArray, Float64Array, PrimitiveArray, RecordBatch, UInt32Array, UInt64Array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
-use arrow::datatypes::{DataType, Field, Float64Type, Schema};
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, Float32Type, Float64Type, Schema};
 
-use self::columns::{BatchFeatures, frame_error, view, weights};
-use crate::backend::answers::{Answered, DISTANCES, LABELS, Labels};
-use crate::base::error::{KMeansError, Result};
+use self::columns::{Arrays, frame_error, list_width};
+use crate::backend::answers::{Answered, LABELS, Labels};
+#[cfg(doc)]
+use crate::base::error::KMeansError;
+use crate::base::error::Result;
+use crate::base::float::Float;
 use crate::base::memory;
+use crate::base::names::FeatureLayout;
 use crate::base::parallel::FloatEnvironment;
-use crate::base::params::Wanted;
-use crate::base::params::{Device, KMeans};
-use crate::model::{AnyModel, DeviceModel, FeatureLayout, KMeansModel, Model};
+use crate::base::params::{KMeans, Wanted};
+use crate::columns::COLUMNS;
+use crate::input::features::Column;
+use crate::model::{AnyFeatures, AnyModel, KMeansModel, Model, on_any_device};
 
 /// How error messages call names.
 const NAMES: &str = "the names of the columns";
+/// How they call the centroids.
+const TABLE: &str = "the table of the centroids";
 
 /// A fitted model, and the labels of the batches that it was fitted to.
 #[derive(Debug, Clone)]
@@ -56,25 +63,22 @@ impl KMeans {
         columns: impl IntoIterator<Item = impl AsRef<str>>,
         weight: Option<&str>,
     ) -> Result<BatchFit> {
-        let _environment = FloatEnvironment::default_rounding();
         let names = columns.into_iter().map(|name| memory::text(format_args!("{}", name.as_ref()), NAMES));
         let names = memory::try_collected(names, NAMES)?;
-        let features = BatchFeatures::new(batches, &names, false)?;
-        if features.width_unknown {
-            return Err(self.refuse_null_lists(&names[0], batches.iter().map(RecordBatch::num_rows).sum()));
-        }
-        let weights = weight.map(|name| weights(batches, name)).transpose()?;
-        let weights = weights.as_ref().map(|arrays| view::<Float64Type>(arrays)).transpose()?;
-        let (model, rows) = self.fit_any(features.layout.copy()?, features.view()?, weights.as_ref(), Wanted::Labels)?;
+        let columns = arrays(batches, &names)?;
+        let weights = weight.map(|name| Arrays::of(batches, name)).transpose()?;
+        let fit = |layout, features: AnyFeatures<'_>, weights: Option<&Column<'_, f64>>| {
+            self.fit_any(layout, features, weights, Wanted::Labels)
+        };
+        let (model, rows) = self.with_columns(&columns, weights.as_ref(), fit)?;
         let lengths = batches.iter().map(RecordBatch::num_rows);
         Ok(BatchFit { model, labels: split(rows.into_labels()?, lengths)? })
     }
 }
 
-/// Centroids of either type: `(k, d)`, row-major.
-enum Centroids {
-    F32(Vec<f32>),
-    F64(Vec<f64>),
+/// Columns over some batches.
+fn arrays<'n>(batches: &[RecordBatch], names: &'n [String]) -> Result<Vec<Arrays<'n>>> {
+    memory::try_collected(names.iter().map(|name| Arrays::of(batches, name)), COLUMNS)
 }
 
 /// The labels of each batch. They are views of the engine's own buffer.
@@ -100,32 +104,6 @@ fn nulls(answered: Answered) -> Option<NullBuffer> {
 }
 
 impl KMeansModel {
-    /// The label of every row of a batch that has the model's columns. Null if a value is null or not finite. This method and
-    /// those below run on the CPU.
-    ///
-    /// # Errors
-    /// [`KMeansError::MissingColumn`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::WidthMismatch`].
-    pub fn predict_batch(&self, batch: &RecordBatch) -> Result<UInt32Array> {
-        self.on(Device::Cpu).predict_batch(batch)
-    }
-
-    /// The Euclidean distance of every row to every centroid: lists of `k` Float64, null if a value is null or not finite.
-    ///
-    /// # Errors
-    /// As [`KMeansModel::predict_batch`].
-    pub fn transform_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
-        self.on(Device::Cpu).transform_batch(batch)
-    }
-
-    /// Minus the inertia of the batches' rows under the model, as in scikit-learn. Rows with nulls or values that are not
-    /// finite are left out.
-    ///
-    /// # Errors
-    /// As [`KMeansModel::predict_batch`], and those of the weights.
-    pub fn score_batches(&self, batches: &[RecordBatch], weight: Option<&str>) -> Result<f64> {
-        self.on(Device::Cpu).score_batches(batches, weight)
-    }
-
     /// A table of `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column per feature in the
     /// features' type and units, or the one column of lists.
     ///
@@ -133,107 +111,81 @@ impl KMeansModel {
     /// [`KMeansError::Frame`] if arrow refuses.
     pub fn centroids_batch(&self) -> Result<RecordBatch> {
         let _environment = FloatEnvironment::default_rounding();
-        self.table_of(Model::centroids_in_units, Model::centroids_in_units)
+        self.centroid_table(true)
     }
 
-    /// The table with the centroids that one of the functions gives: `(k, d)`, row-major.
-    pub(crate) fn table_of(
-        &self,
-        of_f32: impl FnOnce(&Model<f32>) -> Result<Vec<f32>>,
-        of_f64: impl FnOnce(&Model<f64>) -> Result<Vec<f64>>,
-    ) -> Result<RecordBatch> {
-        const WHAT: &str = "the table of the centroids";
-        let (k, d) = (self.n_clusters(), self.n_features());
+    /// The table of the centroids: in the units of the columns, or as rows are compared with them.
+    pub(crate) fn centroid_table(&self, in_units: bool) -> Result<RecordBatch> {
         let mut names = vec!["cluster", "size", "inertia"];
         let mut arrays: Vec<ArrayRef> = vec![
-            Arc::new(UInt32Array::from(memory::collected(0..k as u32, WHAT)?)),
-            Arc::new(UInt64Array::from(memory::copied(self.sizes(), WHAT)?)),
-            Arc::new(Float64Array::from(memory::copied(self.inertias(), WHAT)?)),
+            Arc::new(UInt32Array::from(memory::collected(0..self.n_clusters() as u32, TABLE)?)),
+            Arc::new(UInt64Array::from(memory::copied(self.sizes(), TABLE)?)),
+            Arc::new(Float64Array::from(memory::copied(self.inertias(), TABLE)?)),
         ];
-        let centroids = match self.as_any() {
-            AnyModel::F32(model) => Centroids::F32(of_f32(model)?),
-            AnyModel::F64(model) => Centroids::F64(of_f64(model)?),
-        };
-        // Every `step`th value, beginning with value `first`.
-        let values = |first: usize, step: usize| -> Result<ArrayRef> {
-            Ok(match &centroids {
-                Centroids::F32(all) => {
-                    Arc::new(Float32Array::from(memory::collected(all.iter().skip(first).step_by(step).copied(), WHAT)?))
-                }
-                Centroids::F64(all) => {
-                    Arc::new(Float64Array::from(memory::collected(all.iter().skip(first).step_by(step).copied(), WHAT)?))
-                }
-            })
-        };
-        match self.layout() {
-            FeatureLayout::Columns(columns) => {
-                memory::reserve(&mut names, d, WHAT)?;
-                memory::reserve(&mut arrays, d, WHAT)?;
-                for (f, name) in columns.iter().enumerate() {
-                    names.push(name);
-                    arrays.push(values(f, d)?);
-                }
-            }
-            FeatureLayout::Array(name) => {
-                names.push(name);
-                arrays.push(Arc::new(rows(values(0, 1)?, d, None)?));
-            }
-        }
+        arrays.extend(match self.as_any() {
+            AnyModel::F32(model) => centroids::<Float32Type>(self.layout(), model, in_units)?,
+            AnyModel::F64(model) => centroids::<Float64Type>(self.layout(), model, in_units)?,
+        });
+        names.extend(self.names().iter().map(String::as_str));
         let fields: Vec<Field> =
             names.iter().zip(&arrays).map(|(name, array)| Field::new(*name, array.data_type().clone(), false)).collect();
         RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays).map_err(frame_error)
     }
+}
 
-    /// The features of the batches. `None` if the only column holds lists that are all null.
-    fn batch_features(&self, batches: &[RecordBatch]) -> Result<Option<BatchFeatures>> {
-        let _environment = FloatEnvironment::default_rounding();
-        let names = self.columns_to_find()?;
-        if batches.is_empty() {
-            return Ok(None);
+/// One array for each column of the features.
+fn centroids<P: ArrowPrimitiveType>(layout: &FeatureLayout, model: &Model<P::Native>, in_units: bool) -> Result<Vec<ArrayRef>>
+where
+    P::Native: Float,
+{
+    let d = model.n_features();
+    let all = if in_units { model.centroids_in_units()? } else { memory::copied(model.centroids(), TABLE)? };
+    let array = |values: Vec<P::Native>| -> ArrayRef { Arc::new(PrimitiveArray::<P>::new(values.into(), None)) };
+    match layout {
+        FeatureLayout::Columns(_) => {
+            let column = |f| Ok(array(memory::collected(all.iter().skip(f).step_by(d).copied(), TABLE)?));
+            memory::try_collected((0..d).map(column), TABLE)
         }
-        let features = BatchFeatures::new(batches, names, !self.is_f32())?;
-        if !features.width_unknown && features.d != self.n_features() {
-            return Err(KMeansError::WidthMismatch { what: "features", expected: self.n_features(), got: features.d });
-        }
-        Ok((!features.width_unknown).then_some(features))
+        FeatureLayout::Array(_) => Ok(vec![Arc::new(rows(array(all), d, None)?)]),
     }
 }
 
-/// The errors are those of the model's own methods. A device that was demanded and cannot be used is an error too.
-impl DeviceModel<'_, KMeansModel> {
-    /// As [`KMeansModel::predict_batch`].
-    pub fn predict_batch(&self, batch: &RecordBatch) -> Result<UInt32Array> {
-        let Some(features) = self.model.batch_features(std::slice::from_ref(batch))? else {
-            return Ok(UInt32Array::new_null(batch.num_rows()));
-        };
-        Ok(label_array(self.predict_any(&features.view()?)?))
-    }
+on_any_device! {
+    impl KMeansModel {
+        /// The label of every row of a batch that has the model's columns. Null if a value is null or not finite.
+        ///
+        /// # Errors
+        /// [`KMeansError::MissingColumn`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::WidthMismatch`].
+        pub fn predict_batch(&self, batch: &RecordBatch) -> Result<UInt32Array> {
+            Ok(label_array(self.labels_of(&arrays(std::slice::from_ref(batch), self.model.columns_to_find()?)?)?))
+        }
 
-    /// As [`KMeansModel::transform_batch`].
-    pub fn transform_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
-        let distances = match self.model.batch_features(std::slice::from_ref(batch))? {
-            Some(features) => self.transform_any(&features.view()?)?,
-            None => memory::filled(batch.num_rows() * self.model.n_clusters(), f64::NAN, DISTANCES)?,
-        };
-        // The engine marks rows without an answer by NaN. Rows with finite values never have a distance of NaN.
-        let answered = distances.chunks_exact(self.model.n_clusters()).map(|row| !row[0].is_nan());
-        let nulls = nulls(Answered::collect(batch.num_rows(), answered)?);
-        rows(Arc::new(Float64Array::from(distances)), self.model.n_clusters(), nulls)
-    }
+        /// The Euclidean distance of every row to every centroid: lists of `k` Float64, null if a value is null or not finite.
+        ///
+        /// # Errors
+        /// As [`KMeansModel::predict_batch`].
+        pub fn transform_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
+            let distances = self.distances_of(&arrays(std::slice::from_ref(batch), self.model.columns_to_find()?)?)?;
+            let answered = distances.chunks_exact(self.model.n_clusters()).map(|row| !row[0].is_nan());
+            let nulls = nulls(Answered::collect(batch.num_rows(), answered)?);
+            rows(Arc::new(Float64Array::from(distances)), self.model.n_clusters(), nulls)
+        }
 
-    /// As [`KMeansModel::score_batches`].
-    pub fn score_batches(&self, batches: &[RecordBatch], weight: Option<&str>) -> Result<f64> {
-        let _environment = FloatEnvironment::default_rounding();
-        let Some(features) = self.model.batch_features(batches)? else { return Ok(0.0) };
-        let weights = weight.map(|name| weights(batches, name)).transpose()?;
-        let weights = weights.as_ref().map(|arrays| view::<Float64Type>(arrays)).transpose()?;
-        self.score_any(&features.view()?, weights.as_ref())
+        /// Minus the inertia of the batches' rows under the model, as in scikit-learn. Rows with nulls or values that are not
+        /// finite are left out.
+        ///
+        /// # Errors
+        /// As [`KMeansModel::predict_batch`], and those of the weights.
+        pub fn score_batches(&self, batches: &[RecordBatch], weight: Option<&str>) -> Result<f64> {
+            let columns = arrays(batches, self.model.columns_to_find()?)?;
+            let weights = weight.map(|name| Arrays::of(batches, name)).transpose()?;
+            if batches.is_empty() { Ok(0.0) } else { self.score_of(&columns, weights.as_ref()) }
+        }
     }
 }
 
 /// An array of rows with `width` values each.
 fn rows(values: ArrayRef, width: usize, nulls: Option<NullBuffer>) -> Result<FixedSizeListArray> {
     let item = Arc::new(Field::new("item", values.data_type().clone(), values.data_type() == &DataType::Null));
-    let width = i32::try_from(width).map_err(|_| KMeansError::Frame(format!("lists of {width} values are too wide")))?;
-    FixedSizeListArray::try_new(item, width, values, nulls).map_err(frame_error)
+    FixedSizeListArray::try_new(item, list_width(width)?, values, nulls).map_err(frame_error)
 }

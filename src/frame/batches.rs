@@ -10,23 +10,22 @@ use std::path::PathBuf;
 
 use polars::prelude::*;
 
-use super::columns::{self, arrays, float_type, list_width, to_feature};
 use super::free_memory::free_memory;
 use super::spill::SpillFile;
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt::{self, Scope};
 use crate::base::memory;
+use crate::base::names::FeatureLayout;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::{KMeans, RowOrder};
-use crate::model::{FeatureLayout, KMeansModel};
+use crate::columns::{self, COLUMNS, Table};
+use crate::model::KMeansModel;
 
 /// Free memory is measured again after so many bytes.
 const EVERY: u64 = 64 << 20;
 
 /// The name of the weights beside the features. No feature has it.
 const WEIGHTS: &str = "\0weights";
-/// The list of columns in errors.
-const COLUMNS: &str = "the list of columns";
 
 /// How much memory the rows of a fit may take, and where they go if they take more.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -105,12 +104,29 @@ impl KMeans {
     }
 }
 
+/// Features, then weights if there are any.
+fn with(mut features: Vec<Column>, weights: Option<Column>) -> Result<Vec<Column>> {
+    if let Some(weights) = weights {
+        memory::push(&mut features, weights, COLUMNS)?;
+    }
+    Ok(features)
+}
+
 /// The columns of a fit.
+#[derive(Debug, Clone)]
 pub struct Rows {
     pub features: Vec<Column>,
     pub weights: Option<Column>,
-    /// Whether the values are in a mapped file.
+    /// Whether the values are in a mapped file, because memory may not hold them.
     pub in_file: bool,
+}
+
+impl Rows {
+    /// `weighted`: the last column has weights.
+    pub fn new(mut features: Vec<Column>, weighted: bool) -> Self {
+        let weights = if weighted { features.pop().map(|weights| weights.with_name("weight".into())) } else { None };
+        Self { features, weights, in_file: false }
+    }
 }
 
 /// When rows go to a file.
@@ -150,7 +166,7 @@ pub struct Gathered {
     directory: PathBuf,
     /// The columns of the first batch, without rows.
     first: Option<Vec<Column>>,
-    /// The width of the rows of a List column, once there is a list that is not null. Before that, the batches wait in `lists`.
+    /// The width of the rows of a column of lists, once there is a list that is not null. Before that, the batches wait in `lists`.
     width: Option<usize>,
     lists: Vec<DataFrame>,
     held: Vec<DataFrame>,
@@ -193,22 +209,30 @@ impl Gathered {
             FeatureLayout::Columns(memory::try_collected(names, COLUMNS)?).check()?;
             self.first = Some(memory::collected(batch.iter().map(Column::clear), COLUMNS)?);
         }
-        let batch = self.cast(batch)?;
-        if batch.height() == 0 {
+        let (features, weights) = self.split(batch)?;
+        let mut table = Table::new(features, false, None)?;
+        let weights = weights.map(columns::weights).transpose()?.map(|weights| weights.with_name(WEIGHTS.into()));
+        if batch[0].is_empty() {
             return Ok(());
         }
-        let Ok(lists) = batch.columns()[0].list() else { return self.take(batch) };
-        match (self.width, list_width(lists, None)?) {
-            (Some(expected), Some(got)) if expected != got => return Err(columns::other_width(lists.name(), expected, got)),
-            (known, found) => self.width = known.or(found),
+        let frame = |features: Vec<Column>| Ok::<_, KMeansError>(DataFrame::new_infer_height(with(features, weights)?)?);
+        if let FeatureLayout::Array(name) = &table.layout {
+            match self.width {
+                Some(width) if table.width_unknown => table = Table::new(features, false, Some(width))?,
+                Some(expected) if expected != table.d => return Err(columns::other_width(name, expected, table.d)),
+                None if table.width_unknown => {
+                    let lists = memory::collected(features.iter().cloned(), COLUMNS)?;
+                    return memory::push(&mut self.lists, frame(lists)?, COLUMNS);
+                }
+                _ => self.width = Some(table.d),
+            }
         }
-        memory::push(&mut self.lists, batch, COLUMNS)?;
-        let Some(width) = self.width else { return Ok(()) };
-        std::mem::take(&mut self.lists).into_iter().try_for_each(|mut batch| {
-            let arrays = arrays(batch.columns()[0].list()?, width)?.into_series();
-            batch.replace_column(0, arrays.into_column())?;
-            self.take(batch)
-        })
+        for mut lists in std::mem::take(&mut self.lists) {
+            let table = Table::new(&lists.columns()[..1], false, self.width)?;
+            lists.replace_column(0, table.columns[0].clone())?;
+            self.take(lists)?;
+        }
+        self.take(frame(table.columns)?)
     }
 
     /// The columns of all batches.
@@ -219,7 +243,7 @@ impl Gathered {
         let Some(first) = self.first.take() else { return Err(KMeansError::NoRows { skipped: None }) };
         let frames = if self.held.is_empty() { self.lists } else { self.held };
         let in_file = self.file.is_some();
-        let mut features = match self.file {
+        let columns = match self.file {
             Some(file) => file.finish()?.into_columns(),
             None => match frames.into_iter().reduce(|mut all, batch| {
                 all.vstack_mut_owned_unchecked(batch);
@@ -229,8 +253,7 @@ impl Gathered {
                 None => first,
             },
         };
-        let weights = if self.weighted { features.pop().map(|weights| weights.with_name("weight".into())) } else { None };
-        Ok(Rows { features, weights, in_file })
+        Ok(Rows { in_file, ..Rows::new(columns, self.weighted) })
     }
 
     /// Features and weights.
@@ -240,28 +263,6 @@ impl Gathered {
             _ => (batch, None),
         };
         if features.is_empty() { Err(KMeansError::NoFeatures) } else { Ok((features, weights)) }
-    }
-
-    /// The columns in the types that a fit reads without a copy. A List column stays one.
-    fn cast(&self, batch: &[Column]) -> Result<DataFrame> {
-        let (features, weights) = self.split(batch)?;
-        let dtype = float_type(features.iter().map(|column| (column.name().as_str(), column.dtype())))?;
-        let values = |values: Series| to_feature(&values, &dtype);
-        let cast = features.iter().map(|column| {
-            let series = column.as_materialized_series();
-            Ok(match series.dtype() {
-                DataType::List(_) => series.list()?.apply_to_inner(&values)?.into_series(),
-                DataType::Array(..) => series.array()?.apply_to_inner(&values)?.into_series(),
-                _ => values(series.clone())?,
-            }
-            .into_column())
-        });
-        let mut cast = memory::try_collected(cast, COLUMNS)?;
-        if let Some(weights) = weights {
-            let weights = columns::weights(weights)?.with_name(WEIGHTS.into()).into_series();
-            memory::push(&mut cast, weights.into_column(), COLUMNS)?;
-        }
-        Ok(DataFrame::new_infer_height(cast)?)
     }
 
     fn take(&mut self, batch: DataFrame) -> Result<()> {

@@ -3,8 +3,8 @@
 //!
 //! The engine allocates all memory that grows with the rows, and columns take it over without a copy. Polars itself allocates
 //! memory in a few cases, and ends the process if there is none: casts of columns of other types, lists that become arrays,
-//! joined chunks of Array columns, the batches of a file that is written, masks over structs, and the bytes of a model as a
-//! literal.
+//! joined chunks of Array columns of other types, the batches of a file that is written, masks over structs, and the bytes of a
+//! model as a literal.
 
 mod batches;
 mod columns;
@@ -17,7 +17,7 @@ mod spill;
 pub use batches::Spill;
 #[cfg(feature = "python")]
 pub(crate) use batches::{Gathered, Rows};
-pub use columns::{FrameFeatures, RowMajor, check_weight, float_type, row_major};
+pub use columns::{RowMajor, row_major};
 #[cfg(feature = "parts")]
 pub use parts::FrameRows;
 
@@ -27,11 +27,13 @@ use polars_arrow::bitmap::Bitmap;
 use crate::backend::answers::{Answered, KeptRows, Labels};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
-use crate::base::parallel::FloatEnvironment;
-use crate::base::params::KMeans;
-use crate::base::params::Wanted;
-use crate::input::features;
-use crate::model::{AnyFeatures, FeatureLayout, KMeansModel};
+#[cfg(feature = "python")]
+use crate::base::names::FeatureLayout;
+use crate::base::params::{KMeans, Wanted};
+use crate::columns::COLUMNS;
+use crate::model::KMeansModel;
+#[cfg(feature = "python")]
+use crate::model::{AnyFeatures, AnyModel, Fitted, Model};
 
 impl From<PolarsError> for KMeansError {
     fn from(error: PolarsError) -> Self {
@@ -96,8 +98,7 @@ impl KMeans {
     /// As [`KMeans::fit`].
     pub fn fit_structs(&self, columns: &[Column], weights: Option<&Column>) -> Result<(KMeansModel, StructChunked)> {
         let (model, rows) = self.fit_frame(columns, weights, Wanted::Distances)?;
-        let Some(predictions) = rows.into_predictions()? else { unreachable!("the distances were wanted") };
-        Ok((model, model::structs(predictions)?))
+        Ok((model, structs_of(rows)?))
     }
 
     /// As [`KMeans::fit_columns`], without the labels. They are then not copied from a GPU.
@@ -108,19 +109,18 @@ impl KMeans {
         Ok(self.fit_frame(columns, weights, Wanted::Nothing)?.0)
     }
 
-    /// The labels of a fit, without its model. So columns may have names that a centroid frame has for its own columns.
+    /// The labels of a fit, or structs of labels and distances, without its model. So columns may have names that a centroid frame
+    /// has for its own columns.
     #[cfg(feature = "python")]
-    pub(crate) fn labels_of_fit(&self, columns: &[Column], weights: Option<&Column>) -> Result<UInt32Chunked> {
-        label_column(self.fit_rows(columns, weights, Wanted::Labels)?.into_labels()?)
-    }
-
-    /// As [`KMeans::labels_of_fit`], with the rows' distances.
-    #[cfg(feature = "python")]
-    pub(crate) fn structs_of_fit(&self, columns: &[Column], weights: Option<&Column>) -> Result<StructChunked> {
-        let Some(predictions) = self.fit_rows(columns, weights, Wanted::Distances)?.into_predictions()? else {
-            unreachable!("the distances were wanted")
-        };
-        model::structs(predictions)
+    pub(crate) fn answers_of_fit(&self, columns: &[Column], weights: Option<&Column>, wanted: Wanted) -> Result<Series> {
+        let rows = self.with_columns(columns, weights, |layout, features, weights| {
+            layout.check_names()?;
+            Ok(self.fit_named(layout, features, weights, wanted)?.1)
+        })?;
+        Ok(match wanted {
+            Wanted::Distances => structs_of(rows)?.into_series(),
+            _ => label_column(rows.into_labels()?)?.into_series(),
+        })
     }
 
     /// The models for several numbers of clusters: see [`KMeans::fit_each`].
@@ -131,37 +131,23 @@ impl KMeans {
         columns: &[Column],
         weights: Option<&Column>,
     ) -> Result<Vec<Result<KMeansModel>>> {
-        self.with_features(columns, weights, |layout, features, weights| self.fit_each_any(k, &layout, features, weights))
-    }
-
-    #[cfg(feature = "python")]
-    fn fit_rows(&self, columns: &[Column], weights: Option<&Column>, wanted: Wanted) -> Result<KeptRows> {
-        let fit = |layout: FeatureLayout, features: AnyFeatures<'_>, weights: Option<&features::Column<'_, f64>>| {
-            layout.check_names()?;
-            self.fit_named(layout, features, weights, wanted)
-        };
-        Ok(self.with_features(columns, weights, fit)?.1)
+        fn named<T>(fits: Vec<Result<Fitted<T>>>, layout: &FeatureLayout) -> Vec<Result<KMeansModel>>
+        where
+            AnyModel: From<Model<T>>,
+        {
+            fits.into_iter().map(|fit| Ok(fit?.named(layout.copy()?).0)).collect()
+        }
+        self.with_columns(columns, weights, |layout, features, weights| {
+            layout.check()?;
+            Ok(match features {
+                AnyFeatures::F32(features) => named(self.fit_each(k, &features, weights)?, &layout),
+                AnyFeatures::F64(features) => named(self.fit_each(k, &features, weights)?, &layout),
+            })
+        })
     }
 
     fn fit_frame(&self, columns: &[Column], weights: Option<&Column>, wanted: Wanted) -> Result<(KMeansModel, KeptRows)> {
-        self.with_features(columns, weights, |layout, features, weights| self.fit_any(layout, features, weights, wanted))
-    }
-
-    /// Calls a fit with the columns as the engine takes them.
-    fn with_features<R>(
-        &self,
-        columns: &[Column],
-        weights: Option<&Column>,
-        fit: impl FnOnce(FeatureLayout, AnyFeatures<'_>, Option<&features::Column<'_, f64>>) -> Result<R>,
-    ) -> Result<R> {
-        let _environment = FloatEnvironment::default_rounding();
-        let features = FrameFeatures::new(columns, false)?;
-        if features.width_unknown {
-            return Err(self.refuse_null_lists(columns[0].name(), columns[0].len()));
-        }
-        let weights = weights.map(columns::weights).transpose()?;
-        let weights = weights.as_ref().map(columns::view).transpose()?;
-        fit(features.layout().copy()?, features.view()?, weights.as_ref())
+        self.with_columns(columns, weights, |layout, features, weights| self.fit_any(layout, features, weights, wanted))
     }
 }
 
@@ -173,7 +159,13 @@ fn select(df: &DataFrame, names: impl IntoIterator<Item = impl AsRef<str>>) -> R
             available: df.get_column_names().iter().map(ToString::to_string).collect(),
         })
     };
-    memory::try_collected(names.into_iter().map(|name| find(name.as_ref())), "the list of columns")
+    memory::try_collected(names.into_iter().map(|name| find(name.as_ref())), COLUMNS)
+}
+
+/// The structs of a fit of which the distances were wanted.
+fn structs_of(rows: KeptRows) -> Result<StructChunked> {
+    let Some(predictions) = rows.into_predictions()? else { unreachable!("the distances were wanted") };
+    model::structs(predictions)
 }
 
 /// Labels as a column. The values are not copied.

@@ -4,15 +4,15 @@ use polars::prelude::*;
 use polars_arrow::array::{FixedSizeListArray, PrimitiveArray};
 use polars_arrow::datatypes::ArrowDataType;
 
-use super::columns::{self, FrameFeatures};
 use super::{bitmap, label_column, nullable, select};
 use crate::backend::answers::{self, Answered, Distances, Predictions};
-use crate::base::error::{KMeansError, Result};
+#[cfg(any(doc, feature = "python"))]
+use crate::base::error::KMeansError;
+use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::base::parallel::FloatEnvironment;
-use crate::base::params::Device;
-use crate::model::{AnyModel, DeviceModel, FeatureLayout, KMeansModel, Model};
+use crate::base::names::FeatureLayout;
+use crate::model::{AnyModel, KMeansModel, Model, on_any_device};
 
 impl KMeansModel {
     /// A frame of `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column per feature in the
@@ -46,79 +46,11 @@ impl KMeansModel {
         )?)
     }
 
-    /// The label of every row of a frame that has the model's columns: `UInt32`, null if a value is null or not finite. This
-    /// method and those below run on the CPU.
-    ///
-    /// # Errors
-    /// [`KMeansError::MissingColumn`], or as [`KMeansModel::predict_columns`].
-    pub fn predict(&self, df: &DataFrame) -> Result<UInt32Chunked> {
-        self.on(Device::Cpu).predict(df)
-    }
-
-    /// The label of every row. The columns are given in the order of the model's features.
-    ///
-    /// # Errors
-    /// [`KMeansError::WidthMismatch`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::LengthMismatch`].
-    pub fn predict_columns(&self, columns: &[Column]) -> Result<UInt32Chunked> {
-        self.on(Device::Cpu).predict_columns(columns)
-    }
-
-    /// A frame with `label` (UInt32), `distance` and `second_distance` (Float64; null with one cluster) of every row.
-    ///
-    /// # Errors
-    /// As [`KMeansModel::predict_columns`].
-    pub fn predict_distances(&self, columns: &[Column]) -> Result<DataFrame> {
-        self.on(Device::Cpu).predict_distances(columns)
-    }
-
-    /// As [`KMeansModel::predict_distances`], as one struct per row. A struct is null where [`KMeansModel::predict`] gives
-    /// null.
-    ///
-    /// # Errors
-    /// As [`KMeansModel::predict_columns`].
-    pub fn predict_structs(&self, columns: &[Column]) -> Result<StructChunked> {
-        self.on(Device::Cpu).predict_structs(columns)
-    }
-
-    /// The Euclidean distance of every row of a frame to every centroid: `Array(Float64, k)`, null if a value is null or not
-    /// finite.
-    ///
-    /// # Errors
-    /// As [`KMeansModel::predict`].
-    pub fn transform(&self, df: &DataFrame) -> Result<Series> {
-        self.on(Device::Cpu).transform(df)
-    }
-
-    /// As [`KMeansModel::transform`]. The columns are given in the order of the model's features.
-    ///
-    /// # Errors
-    /// As [`KMeansModel::predict_columns`].
-    pub fn transform_columns(&self, columns: &[Column]) -> Result<Series> {
-        self.on(Device::Cpu).transform_columns(columns)
-    }
-
-    /// Minus the inertia of a frame's rows under the model, as in scikit-learn. Rows with nulls or values that are not finite
-    /// are left out.
-    ///
-    /// # Errors
-    /// As [`KMeansModel::predict`].
-    pub fn score(&self, df: &DataFrame) -> Result<f64> {
-        self.on(Device::Cpu).score(df)
-    }
-
-    /// As [`KMeansModel::score`]. The columns are given in the order of the model's features. `weights` has one weight per row.
-    ///
-    /// # Errors
-    /// As [`KMeansModel::predict_columns`], and those of the weights.
-    pub fn score_columns(&self, columns: &[Column], weights: Option<&Column>) -> Result<f64> {
-        self.on(Device::Cpu).score_columns(columns, weights)
-    }
-
     /// The error for columns of which some rows have no label. It counts the values that are at fault.
     #[cfg(feature = "python")]
     pub(crate) fn refused_values(&self, columns: &[Column]) -> Result<KMeansError> {
-        match self.frame_features(columns)? {
-            Some(features) => self.bad_values(&features.view()?),
+        match self.table(columns)? {
+            Some(table) => self.bad_values(&table.view()?),
             None => {
                 let (column, nulls) = (columns[0].name().to_string(), columns[0].len() as u64);
                 Ok(KMeansError::NotFinite { column, nulls, nans: 0, infinities: 0 })
@@ -130,97 +62,97 @@ impl KMeansModel {
     fn select(&self, df: &DataFrame) -> Result<Vec<Column>> {
         select(df, self.columns_to_find()?)
     }
+}
 
-    /// The columns in the wider of the model's type and their own type: float64 input is never cast to float32. `None` if the
-    /// only column holds lists that are all null.
-    fn frame_features(&self, columns: &[Column]) -> Result<Option<FrameFeatures>> {
-        if columns.is_empty() {
-            return Err(KMeansError::NoFeatures);
+on_any_device! {
+    impl KMeansModel {
+        /// The label of every row of a frame that has the model's columns: `UInt32`, null if a value is null or not finite.
+        ///
+        /// # Errors
+        /// [`KMeansError::MissingColumn`], or as [`KMeansModel::predict_columns`].
+        pub fn predict(&self, df: &DataFrame) -> Result<UInt32Chunked> {
+            self.predict_columns(&self.model.select(df)?)
         }
-        let _environment = FloatEnvironment::default_rounding();
-        let features = FrameFeatures::of_width(columns, !self.is_f32(), Some(self.n_features()))?;
-        Ok((!features.width_unknown).then_some(features))
+
+        /// The label of every row. The columns are given in the order of the model's features.
+        ///
+        /// # Errors
+        /// [`KMeansError::WidthMismatch`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::LengthMismatch`].
+        pub fn predict_columns(&self, columns: &[Column]) -> Result<UInt32Chunked> {
+            label_column(self.labels_of(columns)?)
+        }
+
+        /// A frame with `label` (UInt32), `distance` and `second_distance` (Float64; null with one cluster) of every row.
+        ///
+        /// # Errors
+        /// As [`KMeansModel::predict_columns`].
+        pub fn predict_distances(&self, columns: &[Column]) -> Result<DataFrame> {
+            distance_frame(self.predictions_of(columns)?)
+        }
+
+        /// As [`KMeansModel::predict_distances`], as one struct per row. A struct is null where [`KMeansModel::predict`] gives
+        /// null.
+        ///
+        /// # Errors
+        /// As [`KMeansModel::predict_columns`].
+        pub fn predict_structs(&self, columns: &[Column]) -> Result<StructChunked> {
+            structs(self.predictions_of(columns)?)
+        }
+
+        /// The Euclidean distance of every row of a frame to every centroid: `Array(Float64, k)`, null if a value is null or not
+        /// finite.
+        ///
+        /// # Errors
+        /// As [`KMeansModel::predict`].
+        pub fn transform(&self, df: &DataFrame) -> Result<Series> {
+            self.transform_columns(&self.model.select(df)?)
+        }
+
+        /// As [`KMeansModel::transform`]. The columns are given in the order of the model's features.
+        ///
+        /// # Errors
+        /// As [`KMeansModel::predict_columns`].
+        pub fn transform_columns(&self, columns: &[Column]) -> Result<Series> {
+            distance_column(self.distances_of(columns)?, self.model.n_clusters())
+        }
+
+        /// Minus the inertia of a frame's rows under the model, as in scikit-learn. Rows with nulls or values that are not finite
+        /// are left out.
+        ///
+        /// # Errors
+        /// As [`KMeansModel::predict`].
+        pub fn score(&self, df: &DataFrame) -> Result<f64> {
+            self.score_columns(&self.model.select(df)?, None)
+        }
+
+        /// As [`KMeansModel::score`]. The columns are given in the order of the model's features. `weights` has one weight per row.
+        ///
+        /// # Errors
+        /// As [`KMeansModel::predict_columns`], and those of the weights.
+        pub fn score_columns(&self, columns: &[Column], weights: Option<&Column>) -> Result<f64> {
+            self.score_of(columns, weights)
+        }
     }
 }
 
-/// The errors are those of the model's own methods. A device that was demanded and cannot be used is an error too.
-impl DeviceModel<'_, KMeansModel> {
-    /// As [`KMeansModel::predict`].
-    pub fn predict(&self, df: &DataFrame) -> Result<UInt32Chunked> {
-        self.predict_columns(&self.model.select(df)?)
+/// Distances to `k` centroids as a column. It is null where they are NaN.
+fn distance_column(distances: Vec<f64>, k: usize) -> Result<Series> {
+    let name = PlSmallStr::from_static("distances");
+    if distances.is_empty() {
+        return Ok(Series::new_empty(name, &DataType::Array(Box::new(DataType::Float64), k)));
     }
-
-    /// As [`KMeansModel::predict_columns`].
-    pub fn predict_columns(&self, columns: &[Column]) -> Result<UInt32Chunked> {
-        let Some(features) = self.model.frame_features(columns)? else {
-            return Ok(UInt32Chunked::full_null("label".into(), columns[0].len()));
-        };
-        label_column(self.predict_any(&features.view()?)?)
-    }
-
-    /// As [`KMeansModel::predict_distances`].
-    pub fn predict_distances(&self, columns: &[Column]) -> Result<DataFrame> {
-        distance_frame(self.predict_columns_with_distances(columns)?)
-    }
-
-    /// As [`KMeansModel::predict_structs`].
-    pub fn predict_structs(&self, columns: &[Column]) -> Result<StructChunked> {
-        structs(self.predict_columns_with_distances(columns)?)
-    }
-
-    fn predict_columns_with_distances(&self, columns: &[Column]) -> Result<Predictions> {
-        match self.model.frame_features(columns)? {
-            Some(features) => self.predict_distances_any(&features.view()?),
-            None => Predictions::none(columns[0].len(), self.model.n_clusters()),
-        }
-    }
-
-    /// As [`KMeansModel::transform`].
-    pub fn transform(&self, df: &DataFrame) -> Result<Series> {
-        self.transform_columns(&self.model.select(df)?)
-    }
-
-    /// As [`KMeansModel::transform_columns`].
-    pub fn transform_columns(&self, columns: &[Column]) -> Result<Series> {
-        let (name, k) = (PlSmallStr::from("distances"), self.model.n_clusters());
-        let dtype = DataType::Array(Box::new(DataType::Float64), k);
-        let Some(features) = self.model.frame_features(columns)? else {
-            return Ok(Series::full_null(name, columns[0].len(), &dtype));
-        };
-        let distances = self.transform_any(&features.view()?)?;
-        if distances.is_empty() {
-            return Ok(Series::new_empty(name, &dtype));
-        }
-        // The engine marks rows without an answer by NaN. Rows with finite values never have a distance of NaN.
-        let n = distances.len() / k;
-        let validity = |width: usize| {
-            let answered = distances.iter().step_by(width).map(|first| !first.is_nan());
-            bitmap(Answered::collect(distances.len() / width, answered)?)
-        };
-        let rows = validity(k)?;
-        // The values in a null row are null too.
-        let values = if rows.is_some() { validity(1)? } else { None };
-        let values = PrimitiveArray::try_new(ArrowDataType::Float64, distances.into(), values)?;
-        let shape = FixedSizeListArray::default_datatype(ArrowDataType::Float64, k);
-        let array = FixedSizeListArray::try_new(shape, n, values.boxed(), rows)?;
-        Ok(ArrayChunked::with_chunk(name, array).into_series())
-    }
-
-    /// As [`KMeansModel::score`].
-    pub fn score(&self, df: &DataFrame) -> Result<f64> {
-        self.score_columns(&self.model.select(df)?, None)
-    }
-
-    /// As [`KMeansModel::score_columns`].
-    pub fn score_columns(&self, columns: &[Column], weights: Option<&Column>) -> Result<f64> {
-        let _environment = FloatEnvironment::default_rounding();
-        let weights = weights.map(columns::weights).transpose()?;
-        let weights = weights.as_ref().map(columns::view).transpose()?;
-        match self.model.frame_features(columns)? {
-            Some(features) => self.score_any(&features.view()?, weights.as_ref()),
-            None => Ok(0.0),
-        }
-    }
+    let n = distances.len() / k;
+    let validity = |width: usize| {
+        let answered = distances.iter().step_by(width).map(|first| !first.is_nan());
+        bitmap(Answered::collect(distances.len() / width, answered)?)
+    };
+    let rows = validity(k)?;
+    // The values in a null row are null too.
+    let values = if rows.is_some() { validity(1)? } else { None };
+    let values = PrimitiveArray::try_new(ArrowDataType::Float64, distances.into(), values)?;
+    let shape = FixedSizeListArray::default_datatype(ArrowDataType::Float64, k);
+    let array = FixedSizeListArray::try_new(shape, n, values.boxed(), rows)?;
+    Ok(ArrayChunked::with_chunk(name, array).into_series())
 }
 
 /// Columns of labels and distances, which share one bitmap. No value is copied.

@@ -2,17 +2,17 @@
 
 use polars::prelude::*;
 
-use super::columns::{self, FrameFeatures};
+use super::batches::Rows;
 use super::select;
 use crate::base::error::{KMeansError, Result};
+use crate::columns::{self, Table};
 use crate::distributed::{Owner, Server};
 use crate::model::AnyFeatures;
 
 /// Columns of a frame for a [`crate::distributed::Part`], with the rules of [`crate::KMeans::fit`].
 #[derive(Debug, Clone)]
 pub struct FrameRows {
-    features: Vec<Column>,
-    weights: Option<Column>,
+    rows: Rows,
     computed: bool,
 }
 
@@ -23,29 +23,26 @@ impl FrameRows {
     /// [`KMeansError::MissingColumn`].
     pub fn new(df: &DataFrame, names: impl IntoIterator<Item = impl AsRef<str>>, weight: Option<&str>) -> Result<Self> {
         let weights = weight.map(|weight| select(df, [weight])).transpose()?.and_then(|mut columns| columns.pop());
-        Ok(Self { features: select(df, names)?, weights, computed: false })
+        Ok(Self { rows: Rows { features: select(df, names)?, weights, in_file: false }, computed: false })
     }
 
     /// These columns.
     #[cfg(feature = "python")]
-    pub(crate) fn of(features: Vec<Column>, weights: Option<Column>, computed: bool) -> Self {
-        Self { features, weights, computed }
+    pub(crate) fn of(rows: Rows, computed: bool) -> Self {
+        Self { rows, computed }
     }
 }
 
 impl Owner for FrameRows {
     fn serve(&self, server: Server<'_>) -> Result<()> {
-        if self.features.is_empty() {
-            return Err(KMeansError::NoFeatures);
-        }
-        let features = FrameFeatures::new(&self.features, false)?;
-        if features.width_unknown {
-            let reason = format!("column {:?}: expected lists of a known width in each part", self.features[0].name());
+        let table = Table::new(&self.rows.features, false, None)?;
+        if table.width_unknown {
+            let reason = format!("column {:?}: expected lists of a known width in each part", self.rows.features[0].name());
             return Err(KMeansError::Part { reason });
         }
-        let weights = self.weights.as_ref().map(columns::weights).transpose()?;
-        let weights = weights.as_ref().map(columns::view).transpose()?;
-        match features.view()? {
+        let weights = self.rows.weights.as_ref().map(columns::weights).transpose()?;
+        let weights = weights.as_ref().map(columns::view_weights).transpose()?;
+        match table.view()? {
             AnyFeatures::F32(features) => server.run(&features, weights.as_ref()),
             AnyFeatures::F64(features) => server.run(&features, weights.as_ref()),
         }

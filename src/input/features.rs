@@ -5,13 +5,12 @@
 //! of every feature, feature-major. Vector units need this layout, and a tile fits in a cache. Rows are scaled or normalised as
 //! they are read (`transform.rs`).
 //!
-//! `column.rs` has a column and its chunks, `read.rs` the passes over tiles, `values.rs` the types of values.
+//! `column.rs` has a column, its chunks and the types of their values, `read.rs` the passes over tiles.
 
 mod column;
 mod read;
 mod strided;
 mod transpose;
-mod values;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,8 +28,8 @@ use crate::input::fp16::Half;
 use crate::input::gpu_table::{GpuRows, GpuTable};
 use crate::input::transform::RowTransform;
 
+pub(crate) use self::column::Values;
 pub use self::column::{Chunk, Column, Validity};
-pub(crate) use self::values::Values;
 
 /// Consecutive rows, each of `d` consecutive values.
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +81,17 @@ impl<'a, T: Float> Features<'a, T> {
             }
         }
         let half = columns[0].half().filter(|half| T::IS_F32 && columns.iter().all(|column| column.half() == Some(*half)));
-        Ok(Self { layout: Arc::new(Layout::Columns(columns)), n, d, names: default_names(d)?, row_transform: None, half })
+        Self::of(Layout::Columns(columns), n, d, half)
+    }
+
+    fn of(layout: Layout<'a, T>, n: usize, d: usize, half: Option<Half>) -> Result<Self> {
+        Ok(Self { layout: Arc::new(layout), n, d, names: Names::numbered(d)?, row_transform: None, half })
+    }
+
+    /// Columns of one chunk without nulls.
+    fn of_slices(columns: impl IntoIterator<Item = Values<'a, T>>) -> Result<Self> {
+        let columns = columns.into_iter().map(|values| Column::of([Chunk::of(values, None)]));
+        Self::new(memory::try_collected(columns, VIEW)?)
     }
 
     /// One slice per column.
@@ -90,8 +99,7 @@ impl<'a, T: Float> Features<'a, T> {
     /// # Errors
     /// As [`Features::new`].
     pub fn from_columns(columns: impl IntoIterator<Item = &'a [T]>) -> Result<Self> {
-        let column = |values| Column::of([Chunk::new(values, None)]);
-        Self::new(memory::try_collected(columns.into_iter().map(column), VIEW)?)
+        Self::of_slices(columns.into_iter().map(Values::Same))
     }
 
     /// One slice per column: the bits of its values of 16 bits.
@@ -99,8 +107,7 @@ impl<'a, T: Float> Features<'a, T> {
     /// # Errors
     /// As [`Features::new`].
     pub fn from_half_columns(half: Half, columns: impl IntoIterator<Item = &'a [u16]>) -> Result<Self> {
-        let column = |bits| Column::of([Chunk::from_half(half, bits, None)]);
-        Self::new(memory::try_collected(columns.into_iter().map(column), VIEW)?)
+        Self::of_slices(columns.into_iter().map(|bits| Values::Half(bits, half)))
     }
 
     /// One row-major block: `values` is `(n, d)`.
@@ -116,7 +123,7 @@ impl<'a, T: Float> Features<'a, T> {
     /// # Errors
     /// As [`Features::from_rows`].
     pub fn from_half_rows(half: Half, bits: &'a [u16], d: usize) -> Result<Self> {
-        Self::from_half_blocks(half, [(bits, None, None)], d)
+        Self::of_blocks([(Values::Half(bits, half), None, None)].into_iter(), d)
     }
 
     /// Row-major blocks of `d` features, as in an Arrow fixed-size list. A block has values, validity of the rows and validity of
@@ -128,27 +135,12 @@ impl<'a, T: Float> Features<'a, T> {
         blocks: impl IntoIterator<Item = (&'a [T], Option<Validity<'a>>, Option<Validity<'a>>)>,
         d: usize,
     ) -> Result<Self> {
-        let blocks = blocks.into_iter().map(|(values, rows, each)| (Values::Same(values), rows, each));
-        Self::of_blocks(blocks, None, d)
-    }
-
-    /// As [`Features::from_blocks`], with the bits of values of 16 bits.
-    ///
-    /// # Errors
-    /// As [`Features::from_rows`].
-    pub fn from_half_blocks(
-        half: Half,
-        blocks: impl IntoIterator<Item = (&'a [u16], Option<Validity<'a>>, Option<Validity<'a>>)>,
-        d: usize,
-    ) -> Result<Self> {
-        let blocks = blocks.into_iter().map(|(bits, rows, each)| (Values::Half(bits, half), rows, each));
-        Self::of_blocks(blocks, Some(half), d)
+        Self::of_blocks(blocks.into_iter().map(|(values, rows, each)| (Values::Same(values), rows, each)), d)
     }
 
     /// Blocks of values of one type.
-    fn of_blocks(
+    pub(crate) fn of_blocks(
         blocks: impl Iterator<Item = (Values<'a, T>, Option<Validity<'a>>, Option<Validity<'a>>)>,
-        half: Option<Half>,
         d: usize,
     ) -> Result<Self> {
         if d == 0 {
@@ -173,8 +165,8 @@ impl<'a, T: Float> Features<'a, T> {
             }
         }
         let n = starts[starts.len() - 1];
-        let half = half.filter(|_| T::IS_F32);
-        Ok(Self { layout: Arc::new(Layout::Blocks(list, starts)), n, d, names: default_names(d)?, row_transform: None, half })
+        let half = list.first().and_then(|block| block.values.half()).filter(|_| T::IS_F32);
+        Self::of(Layout::Blocks(list, starts), n, d, half)
     }
 
     /// Values at regular distances in a slice: value `f` of row `r` is `values[first + r * row_step + f * column_step]`. Steps
@@ -196,11 +188,9 @@ impl<'a, T: Float> Features<'a, T> {
             return Self::from_rows(&values[first.min(values.len())..][..n * d], d);
         }
         if row_step == 1 || n == 1 {
-            let column = |f| Column::of([Chunk::new(strided.column(f, n), None)]);
-            return Self::new(memory::try_collected((0..d).map(column), VIEW)?);
+            return Self::of_slices((0..d).map(|f| Values::Same(strided.column(f, n))));
         }
-        let layout = Arc::new(Layout::Strided(strided));
-        Ok(Self { layout, n, d, names: default_names(d)?, row_transform: None, half: None })
+        Self::of(Layout::Strided(strided), n, d, None)
     }
 
     /// Rows in the memory of a GPU. Fits and predictions of these features run on that GPU.
@@ -209,15 +199,7 @@ impl<'a, T: Float> Features<'a, T> {
     /// [`KMeansError::NoMemory`] if there is not enough memory for the names.
     #[cfg(feature = "cuda")]
     pub fn on_gpu(table: &'a GpuTable<T>) -> Result<Self> {
-        let (n, d) = (table.n_rows(), table.n_features());
-        Ok(Self {
-            layout: Arc::new(Layout::Gpu(table.all())),
-            n,
-            d,
-            names: default_names(d)?,
-            row_transform: None,
-            half: table.half(),
-        })
+        Self::of(Layout::Gpu(table.all()), table.n_rows(), table.n_features(), table.half())
     }
 
     /// Where the values are, if they are on a GPU.
@@ -359,20 +341,8 @@ impl<'a, T: Float> Features<'a, T> {
             #[cfg(feature = "cuda")]
             Layout::Gpu(rows) => Layout::Gpu(rows.slice(range)),
         };
-        Ok(Self {
-            layout: Arc::new(layout),
-            n,
-            d: self.d,
-            names: self.names.clone(),
-            row_transform: self.row_transform.clone(),
-            half: self.half,
-        })
+        Ok(Self { layout: Arc::new(layout), n, ..self.clone() })
     }
-}
-
-fn default_names(d: usize) -> Result<Names> {
-    const WHAT: &str = "the names of the columns";
-    Ok(memory::try_collected((0..d).map(|f| memory::text(format_args!("column_{f}"), WHAT)), WHAT)?.into())
 }
 
 #[cfg(feature = "tests")]

@@ -6,3 +6,4 @@ pub mod fp16;
 pub mod gpu_table;
 pub mod tile;
 pub(crate) mod transform;
+pub mod value_type;

@@ -8,11 +8,40 @@ use crate::backend::select::{self, Choice, Job, Place, Request, Shape, There};
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt::Scope;
 use crate::base::parallel::{FloatEnvironment, PoolShare};
-use crate::base::params::Candidates;
-use crate::base::params::Device;
+use crate::base::params::{Candidates, Device};
 use crate::base::strategy::Strategy;
 use crate::input::features::{Column, Features};
 use crate::model::predict::{Predictor, Rows};
+
+/// Declares methods of a model on a device, and the same methods of the model itself, which run on the CPU.
+macro_rules! on_any_device {
+    (impl $model:ty $(where $type:ident: $bound:ident)? { $(
+        $(#[$about:meta])*
+        pub fn $name:ident(&$self:ident $(, $argument:ident: $of:ty)*) -> $result:ty $body:block
+    )* }) => {
+        impl $(<$type: $bound>)? $model {
+            $(
+                $(#[$about])*
+                ///
+                /// This runs on the CPU.
+                pub fn $name(&self $(, $argument: $of)*) -> $result {
+                    self.on($crate::base::params::Device::Cpu).$name($($argument),*)
+                }
+            )*
+        }
+
+        impl $(<$type: $bound>)? $crate::model::DeviceModel<'_, $model> {
+            $(
+                $(#[$about])*
+                ///
+                /// A device that was demanded and cannot be used is an error too.
+                pub fn $name(&$self $(, $argument: $of)*) -> $result $body
+            )*
+        }
+    };
+}
+#[cfg(feature = "serde")]
+pub(crate) use on_any_device;
 
 /// A model whose predictions run on a device. They have the same bits on every device. [`Model::on`] and `KMeansModel::on` make
 /// one at no cost.
@@ -88,51 +117,6 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
         Ok(select::place(Request { there, ..self.device.into() }, shape)?.place)
     }
 
-    /// As [`Model::predict`].
-    ///
-    /// # Errors
-    /// As [`Model::predict`], and [`DeviceModel::choice`].
-    pub fn predict(&self, features: &Features<'_, T>) -> Result<Labels> {
-        self.run(Job::Labels, features, false, T::labels)
-    }
-
-    /// As [`Model::predict_distances`].
-    ///
-    /// # Errors
-    /// As [`DeviceModel::predict`].
-    pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Predictions> {
-        self.run(Job::Nearest, features, false, T::nearest)
-    }
-
-    /// As [`Model::transform`].
-    ///
-    /// # Errors
-    /// As [`DeviceModel::predict`].
-    pub fn transform(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
-        self.run(Job::Distances, features, false, T::distances)
-    }
-
-    /// As [`Model::score`].
-    ///
-    /// # Errors
-    /// As [`Model::score`], and [`DeviceModel::choice`].
-    pub fn score(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
-        if let Some(weights) = weights
-            && weights.len() != features.n_rows()
-        {
-            return Err(KMeansError::LengthMismatch {
-                what: "weights".into(),
-                expected: features.n_rows(),
-                got: weights.len(),
-            });
-        }
-        // Weights that are on a GPU are brought to rows that are elsewhere.
-        let elsewhere = weights.filter(|weights| weights.gpu().is_some() && weights.gpu() != features.gpu());
-        let brought = elsewhere.map(Column::on_host).transpose()?;
-        let weights = brought.as_ref().or(weights);
-        self.run(Job::Score, features, weights.is_some(), |rows| T::inertia(rows, weights)).map(|inertia| -inertia)
-    }
-
     /// The labels of rows on a GPU, as an array there: -1 for a row with a null or a value that is not finite.
     ///
     /// # Errors
@@ -193,6 +177,53 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
                 work(Rows { model, features, place: Place::Cpu, strategy })
             }
             done => done,
+        }
+    }
+}
+
+on_any_device! {
+    impl Model<T> where T: Predictor {
+        /// The exact label of every row. A row with a null or a value that is not finite has none.
+        ///
+        /// # Errors
+        /// [`KMeansError::WidthMismatch`] if the number of features differs from the model's.
+        pub fn predict(&self, features: &Features<'_, T>) -> Result<Labels> {
+            self.run(Job::Labels, features, false, T::labels)
+        }
+
+        /// Label, distance and second distance of every row. The same rows as in [`Model::predict`] have none.
+        ///
+        /// # Errors
+        /// As [`Model::predict`].
+        pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Predictions> {
+            self.run(Job::Nearest, features, false, T::nearest)
+        }
+
+        /// The distance of every row to every centroid, `(n, k)` row-major: Euclidean, after the rows were scaled and normalised as
+        /// in the fit. NaN if a row holds a null or a value that is not finite.
+        ///
+        /// # Errors
+        /// As [`Model::predict`].
+        pub fn transform(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
+            self.run(Job::Distances, features, false, T::distances)
+        }
+
+        /// Minus the inertia of these rows under the model, as in scikit-learn. Rows with nulls or values that are not finite are
+        /// left out.
+        ///
+        /// # Errors
+        /// As [`Model::predict`]. Also for weights of another length, negative weights, weights of which none is positive, and
+        /// values or weights outside the range that a fit accepts.
+        pub fn score(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+            if let Some(weights) = weights.filter(|weights| weights.len() != features.n_rows()) {
+                let (expected, got) = (features.n_rows(), weights.len());
+                return Err(KMeansError::LengthMismatch { what: "weights".into(), expected, got });
+            }
+            // Weights that are on a GPU are brought to rows that are elsewhere.
+            let elsewhere = weights.filter(|weights| weights.gpu().is_some() && weights.gpu() != features.gpu());
+            let brought = elsewhere.map(Column::on_host).transpose()?;
+            let weights = brought.as_ref().or(weights);
+            self.run(Job::Score, features, weights.is_some(), |rows| T::inertia(rows, weights)).map(|inertia| -inertia)
         }
     }
 }

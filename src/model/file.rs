@@ -37,8 +37,6 @@ use crate::base::parallel::FloatEnvironment;
 
 /// The key of the JSON in the metadata of the table.
 const KEY: &str = "polars-kmeans";
-/// The name of the table in errors.
-const TABLE: &str = "the table of the centroids";
 /// A Parquet file starts and ends with these bytes.
 const PARQUET: &[u8; 4] = b"PAR1";
 /// Bytes before the body of the model.
@@ -94,8 +92,7 @@ impl KMeansModel {
         let _environment = FloatEnvironment::default_rounding();
         let model = self.without_costs()?.to_bytes()?;
         // The bits that rows are compared with, which are in the scaled space.
-        let table =
-            self.table_of(|model| memory::copied(model.centroids(), TABLE), |model| memory::copied(model.centroids(), TABLE))?;
+        let table = self.centroid_table(false)?;
         let facts = Facts {
             creator: concat!("polars-kmeans ", env!("CARGO_PKG_VERSION")),
             parameters: self.settings(),

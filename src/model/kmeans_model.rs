@@ -1,13 +1,11 @@
 //! A model of float32 or float64 over named columns. Frames, record batches and files all use this type.
 
-use std::collections::HashSet;
-
 use serde::{Deserialize, Serialize};
 
-use super::{Derived, DeviceModel, HistoryRow, Model, Ran, Scaling, Settings};
-use crate::backend::answers::Labels;
+use super::{Derived, DeviceModel, Fitted, HistoryRow, Model};
 #[cfg(feature = "polars")]
 use crate::backend::answers::Predictions;
+use crate::backend::answers::{KeptRows, Labels};
 use crate::backend::cpu::Method;
 #[cfg(all(feature = "python", feature = "cuda"))]
 use crate::backend::cuda::array::{GpuArray, GpuPredictions};
@@ -15,7 +13,7 @@ use crate::backend::select::Choice;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::base::names::Names;
+use crate::base::names::FeatureLayout;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::Device;
 use crate::base::progress::Seconds;
@@ -28,97 +26,23 @@ use crate::statistics::check_centroid_magnitude;
 #[cfg(feature = "python")]
 use crate::statistics::given::{HostRows, count_bad};
 
-/// Names of the columns that every centroid frame has. A feature may not have one of these names.
-pub const RESERVED_NAMES: [&str; 3] = ["cluster", "size", "inertia"];
-
-/// How error messages call the names.
-const NAMES: &str = "the names of the columns";
-
-/// How the features are stored in a frame.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FeatureLayout {
-    /// One scalar column per feature, with these names.
-    Columns(Vec<String>),
-    /// One column of this name. Each of its rows holds all features.
-    Array(String),
-}
-
-impl FeatureLayout {
-    /// The names of the columns.
-    pub fn columns(&self) -> &[String] {
-        match self {
-            Self::Columns(names) => names,
-            Self::Array(name) => std::slice::from_ref(name),
-        }
-    }
-
-    /// One name per feature, as error messages use it.
-    pub(crate) fn feature_names(&self, d: usize) -> Result<Names> {
-        Ok(match self {
-            Self::Columns(names) => memory::texts(names, NAMES)?.into(),
-            Self::Array(name) => Names::Entries { column: name.as_str().into(), width: d },
-        })
-    }
-
-    /// The layout whose features have these names.
-    #[cfg(feature = "parts")]
-    pub(crate) fn of_names(names: &Names) -> Result<Self> {
-        Ok(match names {
-            Names::Each(names) => Self::Columns(memory::texts(names, NAMES)?),
-            Names::Entries { column, .. } => Self::Array(column.to_string()),
-        })
-    }
-
-    /// A copy of this layout. It returns an error where there is no memory.
-    pub(crate) fn copy(&self) -> Result<Self> {
-        Ok(match self {
-            Self::Columns(names) => Self::Columns(memory::texts(names, NAMES)?),
-            Self::Array(name) => Self::Array(name.clone()),
-        })
-    }
-
-    /// Checks that the names can be columns of a centroid frame.
-    ///
-    /// # Errors
-    /// As [`FeatureLayout::check_names`], or [`KMeansError::ReservedName`].
-    pub fn check(&self) -> Result<()> {
-        self.check_names()?;
-        match self.columns().iter().find(|name| RESERVED_NAMES.contains(&name.as_str())) {
-            Some(name) => Err(KMeansError::ReservedName { name: name.clone() }),
-            None => Ok(()),
-        }
-    }
-
-    /// Checks that the names are different names.
-    ///
-    /// # Errors
-    /// [`KMeansError::UnnamedColumn`], [`KMeansError::NulInName`] or [`KMeansError::DuplicateName`].
-    pub fn check_names(&self) -> Result<()> {
-        let mut seen = HashSet::new();
-        let names = self.columns().len();
-        // The set of names and its hash table. The estimate in bytes assumes a table that is half full.
-        seen.try_reserve(names)
-            .map_err(|_| memory::no_memory(NAMES, 2 * names as u128 * (1 + size_of::<&String>() as u128)))?;
-        for name in self.columns() {
-            if name.is_empty() {
-                return Err(KMeansError::UnnamedColumn);
-            }
-            if name.contains('\0') {
-                return Err(KMeansError::NulInName { name: name.clone() });
-            }
-            if !seen.insert(name) {
-                return Err(KMeansError::DuplicateName { name: name.clone() });
-            }
-        }
-        Ok(())
-    }
-}
-
 /// A model in the float type of the features that it was fitted to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum AnyModel {
     F32(Model<f32>),
     F64(Model<f64>),
+}
+
+impl From<Model<f32>> for AnyModel {
+    fn from(model: Model<f32>) -> Self {
+        Self::F32(model)
+    }
+}
+
+impl From<Model<f64>> for AnyModel {
+    fn from(model: Model<f64>) -> Self {
+        Self::F64(model)
+    }
 }
 
 /// Features in one of the two float types.
@@ -128,7 +52,7 @@ pub(crate) enum AnyFeatures<'a> {
 }
 
 /// A fitted k-means over named columns.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct KMeansModel {
     pub(crate) layout: FeatureLayout,
     pub(crate) model: AnyModel,
@@ -136,25 +60,26 @@ pub struct KMeansModel {
     pub(crate) computed: bool,
     /// How the fit ran. Not saved with the model.
     #[serde(skip)]
-    ran: Aside<Ran>,
+    ran: Option<Ran>,
     /// A float32 model in float64, for float64 rows.
     #[serde(skip)]
     widened: Derived<Model<f64>>,
 }
 
-/// A fact about a model that is not part of it: it is not saved, and equality ignores it.
+/// How a fit ran.
 #[derive(Debug, Clone)]
-struct Aside<T>(Option<T>);
-
-impl<T> Default for Aside<T> {
-    fn default() -> Self {
-        Self(None)
-    }
+struct Ran {
+    /// The device, and why.
+    choice: Choice,
+    method: Option<Method>,
+    /// Where the time went.
+    seconds: Seconds,
 }
 
-impl<T> PartialEq for Aside<T> {
-    fn eq(&self, _: &Self) -> bool {
-        true
+/// How a fit ran is no part of what a model is.
+impl PartialEq for KMeansModel {
+    fn eq(&self, other: &Self) -> bool {
+        self.layout == other.layout && self.model == other.model && self.computed == other.computed
     }
 }
 
@@ -170,12 +95,7 @@ macro_rules! either {
 
 impl KMeansModel {
     pub(crate) fn new(layout: FeatureLayout, model: AnyModel) -> Self {
-        Self { layout, model, computed: false, ran: Aside(None), widened: Derived::default() }
-    }
-
-    /// The model of a fit that ran so.
-    pub(crate) fn of_fit(layout: FeatureLayout, model: AnyModel, ran: Ran) -> Self {
-        Self { ran: Aside(Some(ran)), ..Self::new(layout, model) }
+        Self { layout, model, computed: false, ran: None, widened: Derived::default() }
     }
 
     /// The model of a fit of rows in parts.
@@ -184,23 +104,16 @@ impl KMeansModel {
     /// As [`FeatureLayout::check`].
     #[cfg(feature = "parts")]
     pub fn of_parts(fitted: AnyFitted) -> Result<Self> {
-        let (model, ran) = match fitted {
-            AnyFitted::F32(fitted) => {
-                let ((model, ran), _) = fitted.into_model_and_rows();
-                (AnyModel::F32(model), ran)
-            }
-            AnyFitted::F64(fitted) => {
-                let ((model, ran), _) = fitted.into_model_and_rows();
-                (AnyModel::F64(model), ran)
-            }
-        };
-        let names = match &model {
-            AnyModel::F32(model) => &model.names,
-            AnyModel::F64(model) => &model.names,
+        let names = match &fitted {
+            AnyFitted::F32(fitted) => &fitted.model.names,
+            AnyFitted::F64(fitted) => &fitted.model.names,
         };
         let layout = FeatureLayout::of_names(names)?;
         layout.check()?;
-        Ok(Self::of_fit(layout, model, ran))
+        Ok(match fitted {
+            AnyFitted::F32(fitted) => fitted.named(layout).0,
+            AnyFitted::F64(fitted) => fitted.named(layout).0,
+        })
     }
 
     /// The same model, marked as fitted to computed features or not.
@@ -224,18 +137,18 @@ impl KMeansModel {
 
     /// The device that the fit ran on, and why. `None` in a model that was read from bytes or a file.
     pub fn choice(&self) -> Option<&Choice> {
-        self.ran.0.as_ref().map(|ran| &ran.choice)
+        self.ran.as_ref().map(|ran| &ran.choice)
     }
 
     /// How the fit compared rows with centroids on the CPU, and why. `None` for fits on GPUs and in parts, and in a model that
     /// was read from bytes or a file.
     pub fn method(&self) -> Option<Method> {
-        self.ran.0.as_ref().and_then(|ran| ran.method)
+        self.ran.as_ref().and_then(|ran| ran.method)
     }
 
     /// Where the time of the fit went. `None` in a model that was read from bytes or a file.
     pub fn seconds(&self) -> Option<Seconds> {
-        self.ran.0.as_ref().map(|ran| ran.seconds)
+        self.ran.as_ref().map(|ran| ran.seconds)
     }
 
     /// How the features were stored in the frame.
@@ -248,49 +161,9 @@ impl KMeansModel {
         &self.model
     }
 
-    /// The number of clusters.
-    pub fn n_clusters(&self) -> usize {
-        either!(self, model => model.n_clusters())
-    }
-
-    /// The number of features.
-    pub fn n_features(&self) -> usize {
-        either!(self, model => model.n_features())
-    }
-
-    /// Weighted sum of squared distances of the rows to their centroids.
-    pub fn inertia(&self) -> f64 {
-        either!(self, model => model.inertia())
-    }
-
-    /// Rows of positive weight in each cluster.
-    pub fn sizes(&self) -> &[u64] {
-        either!(self, model => model.sizes())
-    }
-
-    /// Weighted sum of squared distances in each cluster.
-    pub fn inertias(&self) -> &[f64] {
-        either!(self, model => model.inertias())
-    }
-
-    /// Iterations of the winning restart.
-    pub fn n_iter(&self) -> u32 {
-        either!(self, model => model.n_iter())
-    }
-
     /// One row per iteration of the winning restart.
     pub fn history_rows(&self) -> &[HistoryRow] {
         either!(self, model => model.history())
-    }
-
-    /// The parameters that the fit was given.
-    pub fn settings(&self) -> &Settings {
-        either!(self, model => model.settings())
-    }
-
-    /// The factors that the values of the columns are multiplied by. `None` if rows are not scaled.
-    pub fn scaling(&self) -> Option<&Scaling> {
-        either!(self, model => model.scaling())
     }
 
     /// The centroids in the units of the columns, in float64: `(k, d)`, row-major.
@@ -351,59 +224,57 @@ impl KMeansModel {
     }
 }
 
-impl DeviceModel<'_, KMeansModel> {
-    pub(crate) fn predict_any(&self, features: &AnyFeatures<'_>) -> Result<Labels> {
-        self.in_type(features, |model, x| model.predict(x), |model, x| model.predict(x))
+impl<T> Fitted<T>
+where
+    AnyModel: From<Model<T>>,
+{
+    /// The model over columns in this layout, and what the fit says of the rows.
+    pub(crate) fn named(self, layout: FeatureLayout) -> (KMeansModel, KeptRows) {
+        let Self { model, labels, distances, choice, method, seconds, selection: selections } = self;
+        let ran = Some(Ran { choice, method, seconds });
+        (KMeansModel { ran, ..KMeansModel::new(layout, model.into()) }, KeptRows { labels, distances, selections })
     }
+}
 
-    #[cfg(feature = "polars")]
-    pub(crate) fn predict_distances_any(&self, features: &AnyFeatures<'_>) -> Result<Predictions> {
-        self.in_type(features, |model, x| model.predict_distances(x), |model, x| model.predict_distances(x))
-    }
-
-    pub(crate) fn transform_any(&self, features: &AnyFeatures<'_>) -> Result<Vec<f64>> {
-        self.in_type(features, |model, x| model.transform(x), |model, x| model.transform(x))
-    }
-
-    pub(crate) fn score_any(&self, features: &AnyFeatures<'_>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
-        self.in_type(features, |model, x| model.score(x, weights), |model, x| model.score(x, weights))
-    }
-
-    #[cfg(all(feature = "python", feature = "cuda"))]
-    pub(crate) fn predict_any_on_device(&self, features: &AnyFeatures<'_>) -> Result<GpuArray<i32>> {
-        self.in_type(features, |model, x| model.predict_there(x), |model, x| model.predict_there(x))
-    }
-
-    #[cfg(all(feature = "python", feature = "cuda"))]
-    pub(crate) fn predict_distances_any_on_device(&self, features: &AnyFeatures<'_>) -> Result<GpuPredictions> {
-        self.in_type(features, |model, x| model.predict_distances_there(x), |model, x| model.predict_distances_there(x))
-    }
-
-    #[cfg(all(feature = "python", feature = "cuda"))]
-    pub(crate) fn transform_any_on_device(&self, features: &AnyFeatures<'_>) -> Result<GpuArray<f64>> {
-        self.in_type(features, |model, x| model.transform_there(x), |model, x| model.transform_there(x))
-    }
-
-    /// Computes in the wider of the model's type and the features' type: float64 input is never cast to float32. Callers widen
-    /// float32 columns for a float64 model.
-    fn in_type<R>(
-        &self,
-        features: &AnyFeatures<'_>,
-        narrow: impl FnOnce(DeviceModel<'_, Model<f32>>, &Features<'_, f32>) -> Result<R>,
-        wide: impl FnOnce(DeviceModel<'_, Model<f64>>, &Features<'_, f64>) -> Result<R>,
-    ) -> Result<R> {
-        let _environment = FloatEnvironment::default_rounding();
-        let (whole, device) = (self.model, self.device);
-        match (&whole.model, features) {
-            (AnyModel::F32(model), AnyFeatures::F32(x)) => narrow(model.on(device), x),
-            (AnyModel::F32(model), AnyFeatures::F64(x)) => wide(whole.widened.get(|| model.widened())?.on(device), x),
-            (AnyModel::F64(model), AnyFeatures::F64(x)) => wide(model.on(device), x),
-            (AnyModel::F64(_), AnyFeatures::F32(_)) => Err(KMeansError::UnsupportedDtype {
-                column: whole.names()[0].clone(),
-                got: "float32 for a float64 model".into(),
-            }),
+/// Answers for features of either type, in the wider of the model's type and theirs: float64 input is never cast to float32.
+/// Callers widen float32 columns for a float64 model.
+macro_rules! answers {
+    ($($(#[$when:meta])* $any:ident($($argument:ident: $type:ty)?) = $method:ident -> $answer:ty;)*) => {
+        impl DeviceModel<'_, KMeansModel> {
+            $(
+                $(#[$when])*
+                pub(crate) fn $any(&self, features: &AnyFeatures<'_> $(, $argument: $type)?) -> Result<$answer> {
+                    let _environment = FloatEnvironment::default_rounding();
+                    let (whole, device) = (self.model, self.device);
+                    match (&whole.model, features) {
+                        (AnyModel::F32(model), AnyFeatures::F32(x)) => model.on(device).$method(x $(, $argument)?),
+                        (AnyModel::F32(model), AnyFeatures::F64(x)) => {
+                            whole.widened.get(|| model.widened())?.on(device).$method(x $(, $argument)?)
+                        }
+                        (AnyModel::F64(model), AnyFeatures::F64(x)) => model.on(device).$method(x $(, $argument)?),
+                        (AnyModel::F64(_), AnyFeatures::F32(_)) => Err(KMeansError::UnsupportedDtype {
+                            column: whole.names()[0].clone(),
+                            got: "float32 for a float64 model".into(),
+                        }),
+                    }
+                }
+            )*
         }
-    }
+    };
+}
+
+answers! {
+    predict_any() = predict -> Labels;
+    #[cfg(feature = "polars")]
+    predict_distances_any() = predict_distances -> Predictions;
+    transform_any() = transform -> Vec<f64>;
+    score_any(weights: Option<&Column<'_, f64>>) = score -> f64;
+    #[cfg(all(feature = "python", feature = "cuda"))]
+    predict_any_on_device() = predict_there -> GpuArray<i32>;
+    #[cfg(all(feature = "python", feature = "cuda"))]
+    predict_distances_any_on_device() = predict_distances_there -> GpuPredictions;
+    #[cfg(all(feature = "python", feature = "cuda"))]
+    transform_any_on_device() = transform_there -> GpuArray<f64>;
 }
 
 impl<T: Float> Model<T> {

@@ -17,9 +17,11 @@ mod wire;
 
 pub use device_model::DeviceModel;
 #[cfg(feature = "serde")]
+pub(crate) use device_model::on_any_device;
+#[cfg(feature = "serde")]
 pub(crate) use kmeans_model::AnyFeatures;
 #[cfg(feature = "serde")]
-pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
+pub use kmeans_model::{AnyModel, KMeansModel};
 pub use scaling::Scaling;
 pub use settings::Settings;
 #[cfg(any(feature = "arrow", feature = "polars"))]
@@ -39,7 +41,6 @@ use crate::base::names::Names;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::Device;
 use crate::base::progress::Seconds;
-use crate::input::features::{Column, Features};
 use crate::input::tile::Selection;
 
 /// One iteration of a fit.
@@ -152,17 +153,6 @@ pub enum AnyFitted {
     F64(Fitted<f64>),
 }
 
-/// How a fit ran.
-#[derive(Debug, Clone)]
-#[cfg_attr(not(feature = "serde"), expect(dead_code, reason = "only models with column names say so"))]
-pub(crate) struct Ran {
-    /// The device, and why.
-    pub choice: Choice,
-    pub method: Option<Method>,
-    /// Where the time went.
-    pub seconds: Seconds,
-}
-
 impl<T> Fitted<T> {
     /// One entry per row of the input. A row that `null_policy="skip"` left out has no label.
     ///
@@ -177,27 +167,58 @@ impl<T> Fitted<T> {
     /// # Errors
     /// [`KMeansError::NoMemory`](crate::KMeansError).
     pub fn into_predictions(self) -> Result<Option<Predictions>> {
-        self.into_model_and_rows().1.into_predictions()
-    }
-
-    /// The model, how the fit ran, and what it says of the rows.
-    pub(crate) fn into_model_and_rows(self) -> ((Model<T>, Ran), KeptRows) {
-        let Self { model, labels, distances, choice, method, seconds, selection: selections } = self;
-        ((model, Ran { choice, method, seconds }), KeptRows { labels, distances, selections })
+        let Self { labels, distances, selection: selections, .. } = self;
+        KeptRows { labels, distances, selections }.into_predictions()
     }
 }
 
-impl<T: Float> Model<T> {
+/// Declares what a model says of itself in one float type, and in either.
+macro_rules! facts {
+    ($($(#[$about:meta])* pub fn $name:ident(&$self:ident) -> $type:ty = $value:expr;)*) => {
+        impl<T: Float> Model<T> {
+            $(
+                $(#[$about])*
+                pub fn $name(&$self) -> $type {
+                    $value
+                }
+            )*
+        }
+
+        #[cfg(feature = "serde")]
+        impl KMeansModel {
+            $(
+                $(#[$about])*
+                pub fn $name(&self) -> $type {
+                    match self.as_any() {
+                        AnyModel::F32(model) => model.$name(),
+                        AnyModel::F64(model) => model.$name(),
+                    }
+                }
+            )*
+        }
+    };
+}
+
+facts! {
     /// The number of clusters.
-    pub fn n_clusters(&self) -> usize {
-        self.centroids.len() / self.d
-    }
-
+    pub fn n_clusters(&self) -> usize = self.centroids.len() / self.d;
     /// The number of features.
-    pub fn n_features(&self) -> usize {
-        self.d
-    }
+    pub fn n_features(&self) -> usize = self.d;
+    /// Rows of positive weight in each cluster.
+    pub fn sizes(&self) -> &[u64] = &self.sizes;
+    /// Weighted sum of squared distances in each cluster.
+    pub fn inertias(&self) -> &[f64] = &self.inertias;
+    /// Weighted sum of squared distances of the rows to their centroids.
+    pub fn inertia(&self) -> f64 = self.inertia;
+    /// Iterations of the winning restart.
+    pub fn n_iter(&self) -> u32 = self.n_iter;
+    /// The parameters that the fit was given.
+    pub fn settings(&self) -> &Settings = &self.settings;
+    /// The factors that the values of the columns are multiplied by. `None` if rows are not scaled.
+    pub fn scaling(&self) -> Option<&Scaling> = self.scaling.as_ref();
+}
 
+impl<T: Float> Model<T> {
     /// The names of the features, in order.
     pub fn names(&self) -> &Names {
         &self.names
@@ -209,39 +230,9 @@ impl<T: Float> Model<T> {
         &self.centroids
     }
 
-    /// Rows of positive weight in each cluster.
-    pub fn sizes(&self) -> &[u64] {
-        &self.sizes
-    }
-
-    /// Weighted sum of squared distances in each cluster.
-    pub fn inertias(&self) -> &[f64] {
-        &self.inertias
-    }
-
-    /// Weighted sum of squared distances of the rows to their centroids.
-    pub fn inertia(&self) -> f64 {
-        self.inertia
-    }
-
-    /// Iterations of the winning restart.
-    pub fn n_iter(&self) -> u32 {
-        self.n_iter
-    }
-
     /// One row per iteration of the winning restart.
     pub fn history(&self) -> &[HistoryRow] {
         &self.history
-    }
-
-    /// The parameters that the fit was given.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// The factors that the values of the columns are multiplied by. `None` if rows are not scaled.
-    pub fn scaling(&self) -> Option<&Scaling> {
-        self.scaling.as_ref()
     }
 }
 
@@ -249,43 +240,6 @@ impl<T: Predictor> Model<T> {
     /// The model on a device. [`DeviceModel`] gives the same predictions, with the same bits.
     pub fn on(&self, device: Device) -> DeviceModel<'_, Self> {
         DeviceModel::new(self, device)
-    }
-
-    /// The exact label of every row. A row with a null or a value that is not finite has none. This method and those below run
-    /// on the CPU.
-    ///
-    /// # Errors
-    /// [`KMeansError::WidthMismatch`](crate::KMeansError) if the number of features differs from the model's.
-    pub fn predict(&self, features: &Features<'_, T>) -> Result<Labels> {
-        self.on(Device::Cpu).predict(features)
-    }
-
-    /// Label, distance and second distance of every row. The same rows as in [`Model::predict`] have none.
-    ///
-    /// # Errors
-    /// As [`Model::predict`].
-    pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Predictions> {
-        self.on(Device::Cpu).predict_distances(features)
-    }
-
-    /// The distance of every row to every centroid, `(n, k)` row-major: Euclidean, after the rows were scaled and normalised as
-    /// in the fit. NaN if a row holds a null or a value that is
-    /// not finite.
-    ///
-    /// # Errors
-    /// As [`Model::predict`].
-    pub fn transform(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
-        self.on(Device::Cpu).transform(features)
-    }
-
-    /// Minus the inertia of these rows under the model, as in scikit-learn. Rows with nulls or values that are not finite are
-    /// left out.
-    ///
-    /// # Errors
-    /// As [`Model::predict`]. Also for weights of another length, negative weights, weights of which none is positive, and
-    /// values or weights outside the range that a fit accepts.
-    pub fn score(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
-        self.on(Device::Cpu).score(features, weights)
     }
 }
 

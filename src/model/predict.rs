@@ -46,41 +46,21 @@ impl<T: Float> Rows<'_, '_, T> {
     }
 }
 
-/// The labels of the rows.
-pub fn labels<T: Float>(rows: Rows<'_, '_, T>) -> Result<Labels> {
-    match rows.place {
-        Place::Cpu => cpu::predict::labels(&*rows.model.host_table()?, rows.features),
-        #[cfg(feature = "cuda")]
-        _ => on_gpus(rows, |tables| cuda::predict::labels(tables, rows.features, rows.strategy)),
-        #[cfg(not(feature = "cuda"))]
-        _ => no_gpu(),
-    }
-}
-
-/// The labels, and the distances to the nearest and the second nearest centroid.
-pub fn nearest<T: Float>(rows: Rows<'_, '_, T>) -> Result<Predictions> {
-    match rows.place {
-        Place::Cpu => cpu::predict::nearest(&*rows.model.host_table()?, rows.features),
-        #[cfg(feature = "cuda")]
-        _ => on_gpus(rows, |tables| cuda::predict::nearest(tables, rows.features)),
-        #[cfg(not(feature = "cuda"))]
-        _ => no_gpu(),
-    }
-}
-
-/// The distances to all centroids.
-pub fn distances<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<f64>> {
-    match rows.place {
-        Place::Cpu => cpu::predict::distances(&*rows.model.host_table()?, rows.features),
-        #[cfg(feature = "cuda")]
-        _ => on_gpus(rows, |tables| cuda::predict::distances(tables, rows.features)),
-        #[cfg(not(feature = "cuda"))]
-        _ => no_gpu(),
-    }
+/// Answers rows where they are: with the model's table on the host, or with those on GPUs.
+macro_rules! by_place {
+    ($rows:ident, $cpu:path, $gpu:path $(, $more:expr)?) => {
+        match $rows.place {
+            Place::Cpu => $cpu(&*$rows.model.host_table()?, $rows.features),
+            #[cfg(feature = "cuda")]
+            _ => on_gpus($rows, |tables| $gpu(tables, $rows.features $(, $more)?)),
+            #[cfg(not(feature = "cuda"))]
+            _ => no_gpu(),
+        }
+    };
 }
 
 /// The inertia of the finite rows of positive weight.
-pub fn inertia<T: Float>(rows: Rows<'_, '_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+fn inertia<T: Float>(rows: Rows<'_, '_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
     match rows.place {
         Place::Cpu => {
             let Model { centroids, .. } = rows.model;
@@ -120,12 +100,16 @@ fn no_gpu() -> ! {
 ///
 /// The trait is sealed, because [`Float`] is.
 pub trait Predictor: Float {
+    /// The labels of the rows.
     #[doc(hidden)]
     fn labels(rows: Rows<'_, '_, Self>) -> Result<Labels>;
+    /// The labels, and the distances to the nearest and the second nearest centroid.
     #[doc(hidden)]
     fn nearest(rows: Rows<'_, '_, Self>) -> Result<Predictions>;
+    /// The distances to all centroids.
     #[doc(hidden)]
     fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>>;
+    /// The inertia of the finite rows of positive weight.
     #[doc(hidden)]
     fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64>;
     #[cfg(feature = "cuda")]
@@ -143,13 +127,13 @@ macro_rules! predictor {
     ($($float:ty),*) => {$(
         impl Predictor for $float {
             fn labels(rows: Rows<'_, '_, Self>) -> Result<Labels> {
-                labels(rows)
+                by_place!(rows, cpu::predict::labels, cuda::predict::labels, rows.strategy)
             }
             fn nearest(rows: Rows<'_, '_, Self>) -> Result<Predictions> {
-                nearest(rows)
+                by_place!(rows, cpu::predict::nearest, cuda::predict::nearest)
             }
             fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>> {
-                distances(rows)
+                by_place!(rows, cpu::predict::distances, cuda::predict::distances)
             }
             fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
                 inertia(rows, weights)

@@ -50,34 +50,21 @@ impl serde::Serialize for Settings {
         use serde::ser::SerializeStruct;
         let every = !serializer.is_human_readable();
         let mut fields = serializer.serialize_struct("Settings", 17)?;
-        fields.serialize_field("k", &self.k)?;
-        fields.serialize_field("init", &self.init)?;
-        fields.serialize_field("n_init", &self.n_init)?;
-        fields.serialize_field("max_iter", &self.max_iter)?;
-        fields.serialize_field("tol", &self.tol)?;
-        fields.serialize_field("tol_labels", &self.tol_labels)?;
-        fields.serialize_field("seed", &self.seed)?;
-        fields.serialize_field("metric", &self.metric)?;
-        fields.serialize_field("weighted", &self.weighted)?;
-        fields.serialize_field("null_policy", &self.null_policy)?;
-        fields.serialize_field("history", &self.history)?;
-        if every || self.oversampling.is_some() {
-            fields.serialize_field("oversampling", &self.oversampling)?;
+        macro_rules! add {
+            ($($field:ident $(if $used:expr)?),* $(,)?) => {$(
+                if true $(&& (every || $used))? {
+                    fields.serialize_field(stringify!($field), &self.$field)?;
+                }
+            )*};
         }
-        if every || self.rounds.is_some() {
-            fields.serialize_field("rounds", &self.rounds)?;
-        }
-        if every || self.chain_length.is_some() {
-            fields.serialize_field("chain_length", &self.chain_length)?;
-        }
-        if every || self.init_sample.is_some() {
-            fields.serialize_field("init_sample", &self.init_sample)?;
-        }
-        if every || self.row_order != RowOrder::Given.word() {
-            fields.serialize_field("row_order", &self.row_order)?;
-        }
-        if every || self.sort_by.is_some() {
-            fields.serialize_field("sort_by", &self.sort_by)?;
+        add!(k, init, n_init, max_iter, tol, tol_labels, seed, metric, weighted, null_policy, history);
+        add! {
+            oversampling if self.oversampling.is_some(),
+            rounds if self.rounds.is_some(),
+            chain_length if self.chain_length.is_some(),
+            init_sample if self.init_sample.is_some(),
+            row_order if self.row_order != RowOrder::Given.word(),
+            sort_by if self.sort_by.is_some(),
         }
         fields.end()
     }

@@ -2,25 +2,23 @@
 
 use std::sync::Arc;
 
-use polars::prelude::{Column, DataType};
 use pyo3::exceptions::{PyAttributeError, PyBufferError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::dlpack::{self, Export};
+use super::expressions::unless_too_few;
 use super::external::ExternalArray;
-use super::inputs::unless_too_few;
 use super::options::{Answer, FitOptions};
 use super::signals::{Raised, interruptible, watched};
-use super::{Fit, decode, encoded};
+use super::{Fit, encoded};
 use crate::backend::answers::Labels;
 #[cfg(feature = "cuda")]
-use crate::backend::cuda::array::GpuArray;
+use crate::backend::cuda::{Plain, array::GpuArray};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
-use crate::base::params::Wanted;
-use crate::base::params::{Device, KMeans};
-use crate::model::{FeatureLayout, KMeansModel};
+use crate::base::params::{KMeans, Wanted};
+use crate::model::{DeviceModel, KMeansModel};
 
 /// What errors call the rows and their weights.
 const ROWS: &str = "data";
@@ -28,55 +26,27 @@ const WEIGHTS: &str = "sample_weight";
 /// What errors call the answers.
 const ANSWERS: &str = "the answers for all rows";
 
-/// The values of an array of ours.
-enum Values {
-    I32(Vec<i32>),
-    F64(Vec<f64>),
-    #[cfg(feature = "cuda")]
-    GpuI32(GpuArray<i32>),
-    #[cfg(feature = "cuda")]
-    GpuF64(GpuArray<f64>),
+/// A type of answers.
+trait AnswerType: Send + Sync + 'static {
+    const DATA_TYPE: dlpack::DataType;
 }
 
-impl Values {
-    fn address(&self) -> usize {
-        match self {
-            Self::I32(values) => values.as_ptr() as usize,
-            Self::F64(values) => values.as_ptr() as usize,
-            #[cfg(feature = "cuda")]
-            Self::GpuI32(values) => values.address() as usize,
-            #[cfg(feature = "cuda")]
-            Self::GpuF64(values) => values.address() as usize,
-        }
-    }
+impl AnswerType for i32 {
+    const DATA_TYPE: dlpack::DataType = dlpack::DataType { code: dlpack::INTEGER, bits: 32, lanes: 1 };
+}
 
-    fn device(&self) -> dlpack::Device {
-        let on = |device_type: i32, ordinal: u32| dlpack::Device { device_type, device_id: ordinal as i32 };
-        match self {
-            #[cfg(feature = "cuda")]
-            Self::GpuI32(values) => on(dlpack::CUDA, values.ordinal()),
-            #[cfg(feature = "cuda")]
-            Self::GpuF64(values) => on(dlpack::CUDA, values.ordinal()),
-            _ => on(dlpack::CPU, 0),
-        }
-    }
-
-    fn is_float(&self) -> bool {
-        match self {
-            Self::I32(_) => false,
-            Self::F64(_) => true,
-            #[cfg(feature = "cuda")]
-            Self::GpuI32(_) => false,
-            #[cfg(feature = "cuda")]
-            Self::GpuF64(_) => true,
-        }
-    }
+impl AnswerType for f64 {
+    const DATA_TYPE: dlpack::DataType = dlpack::DataType { code: dlpack::FLOAT, bits: 64, lanes: 1 };
 }
 
 /// An array of answers. Other libraries take it over without a copy.
 #[pyclass(frozen)]
 pub struct Answers {
-    values: Arc<Values>,
+    /// What keeps the values where they are.
+    owner: Arc<dyn Send + Sync>,
+    address: usize,
+    device: dlpack::Device,
+    data_type: dlpack::DataType,
     shape: Vec<usize>,
 }
 
@@ -96,43 +66,33 @@ impl Answers {
         if copy == Some(true) || dl_device.is_some_and(|device| device != self.__dlpack_device__()) {
             return Err(PyBufferError::new_err("the answers are exported where they are, without a copy"));
         }
-        let data_type = if self.values.is_float() {
-            dlpack::DataType { code: dlpack::FLOAT, bits: 64, lanes: 1 }
-        } else {
-            dlpack::DataType { code: dlpack::INTEGER, bits: 32, lanes: 1 }
-        };
         let export = Export {
-            owner: self.values.clone(),
-            address: self.values.address(),
-            device: self.values.device(),
-            data_type,
+            owner: self.owner.clone(),
+            address: self.address,
+            device: self.device,
+            data_type: self.data_type,
             shape: self.shape.iter().map(|n| *n as i64).collect(),
         };
         export.into_capsule(py, max_version.is_some_and(|version| version >= (1, 0)))
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {
-        let dlpack::Device { device_type, device_id } = self.values.device();
-        (device_type, device_id)
+        (self.device.device_type, self.device.device_id)
     }
 
     /// For NumPy, if the values are on the host.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        if self.values.device().device_type != dlpack::CPU {
+        if self.device.device_type != dlpack::CPU {
             return Err(PyAttributeError::new_err("the values are on a GPU: use `__dlpack__`"));
         }
         let interface = PyDict::new(py);
         interface.set_item("shape", self.shape(py)?)?;
         interface.set_item(
             "typestr",
-            format!(
-                "{}{}",
-                if cfg!(target_endian = "little") { '<' } else { '>' },
-                if self.values.is_float() { "f8" } else { "i4" }
-            ),
+            format!("{}{}", if cfg!(target_endian = "little") { '<' } else { '>' }, if self.is_float() { "f8" } else { "i4" }),
         )?;
-        interface.set_item("data", (self.values.address(), false))?;
+        interface.set_item("data", (self.address, false))?;
         interface.set_item("version", 3)?;
         Ok(interface)
     }
@@ -149,33 +109,34 @@ impl Answers {
     fn __repr__(&self) -> String {
         let (n, d) = (self.shape[0], self.shape.get(1));
         let shape = d.map_or_else(|| format!("{n}"), |d| format!("{n} x {d}"));
-        let kind = if self.values.is_float() { "float64" } else { "int32" };
-        let place = if self.values.device().device_type == dlpack::CPU { "the CPU" } else { "a GPU" };
+        let kind = if self.is_float() { "float64" } else { "int32" };
+        let place = if self.device.device_type == dlpack::CPU { "the CPU" } else { "a GPU" };
         format!("Answers({shape} of {kind} on {place})")
     }
 }
 
 impl Answers {
-    fn new(values: Values, shape: impl Into<Vec<usize>>) -> Self {
-        Self { values: Arc::new(values), shape: shape.into() }
+    fn new<T: AnswerType>(values: Vec<T>, shape: impl Into<Vec<usize>>) -> Self {
+        let (address, device) = (values.as_ptr() as usize, dlpack::Device { device_type: dlpack::CPU, device_id: 0 });
+        Self { owner: Arc::new(values), address, device, data_type: T::DATA_TYPE, shape: shape.into() }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu<T: AnswerType + Plain>(values: GpuArray<T>, shape: impl Into<Vec<usize>>) -> Self {
+        let device = dlpack::Device { device_type: dlpack::CUDA, device_id: values.ordinal() as i32 };
+        let address = values.address() as usize;
+        Self { owner: Arc::new(values), address, device, data_type: T::DATA_TYPE, shape: shape.into() }
+    }
+
+    fn is_float(&self) -> bool {
+        self.data_type.code == dlpack::FLOAT
     }
 
     /// Labels, -1 for rows without one.
     fn labels(labels: &Labels) -> Result<Self> {
         let values = memory::collected(labels.iter().map(|label| label.map_or(-1, |label| label as i32)), ANSWERS)?;
-        Ok(Self::new(Values::I32(values), [labels.len()]))
+        Ok(Self::new(values, [labels.len()]))
     }
-}
-
-/// Reads rows and, if there are any, their weights.
-fn external_arrays<'py>(
-    array: &Bound<'py, PyAny>,
-    weights: Option<&Bound<'py, PyAny>>,
-    wide: bool,
-) -> PyResult<(ExternalArray, Option<ExternalArray>)> {
-    let rows = ExternalArray::of(array, ROWS, wide)?;
-    let weights = weights.map(|weights| ExternalArray::weights_of(weights, WEIGHTS)).transpose()?;
-    Ok((rows, weights))
 }
 
 /// Fits an array. None if there are too few distinct rows and the options ask for that. With `labels`, also returns the labels of
@@ -190,7 +151,8 @@ pub fn fit_array<'py>(
     labels: bool,
 ) -> PyResult<Option<(Fit<'py>, Option<Answers>)>> {
     let (py, options, raised) = (array.py(), options.extract::<FitOptions>()?, Raised::default());
-    let (rows, weights) = external_arrays(array, weights, false)?;
+    let rows = ExternalArray::of(array, ROWS, false)?;
+    let weights = weights.map(|weights| ExternalArray::weights_of(weights, WEIGHTS)).transpose()?;
     let see = |estimator| watched(estimator, progress, &raised);
     let wanted = if labels { Wanted::Labels } else { Wanted::Nothing };
     let fit = interruptible(py, &raised, || fit_external(&rows, weights.as_ref(), &options, wanted, see))?;
@@ -206,46 +168,48 @@ fn fit_external(
     see: impl FnOnce(KMeans) -> KMeans,
 ) -> Result<Option<(KMeansModel, Option<Answers>)>> {
     let layout = rows.layout()?;
-    let columns = match &layout {
-        FeatureLayout::Columns(names) => names.iter(),
-        FeatureLayout::Array(_) => unreachable!("arrays have columns"),
-    };
-    let columns: Vec<Column> = memory::collected(
-        columns.map(|name| Column::new_empty(name.as_str().into(), &DataType::Float64)),
-        "the list of columns",
-    )?;
-    if columns.is_empty() {
+    if layout.columns().is_empty() {
         return Err(KMeansError::NoFeatures);
     }
     let weights = weights.map(ExternalArray::weights).transpose()?;
     unless_too_few(options, || {
-        let estimator = see(options.estimator(&columns)?);
+        let names = layout.columns().iter().map(String::as_str);
+        let estimator = see(options.estimator(names, Some(layout.columns().len()))?);
         let (model, kept) = estimator.fit_any(layout.copy()?, rows.features()?, weights.as_ref(), wanted)?;
         let labels = (wanted == Wanted::Labels).then(|| Answers::labels(&kept.into_labels()?)).transpose()?;
         Ok((model, labels))
     })
 }
 
+/// Calls `work` with a model on a device, and with the rows of an array.
+fn answered<R: Send>(
+    model: &[u8],
+    array: &Bound<'_, PyAny>,
+    device: &str,
+    work: impl FnOnce(DeviceModel<'_, KMeansModel>, &ExternalArray) -> Result<R> + Send,
+) -> PyResult<R> {
+    let model = KMeansModel::from_bytes(model)?;
+    let rows = ExternalArray::of(array, ROWS, !model.is_f32())?;
+    interruptible(array.py(), &Raised::default(), || work(model.on(device.parse()?), &rows))
+}
+
 /// The labels of an array, or labels with the distances to the nearest and the second nearest centroid.
 #[pyfunction]
 pub fn predict_array(model: &[u8], array: &Bound<'_, PyAny>, output: &str, device: &str) -> PyResult<Vec<Option<Answers>>> {
-    let py = array.py();
-    let model = decode(py, model)?;
-    let rows = ExternalArray::of(array, ROWS, !model.is_f32())?;
-    interruptible(py, &Raised::default(), || predict_external(&model, &rows, output.parse()?, device.parse()?))
+    answered(model, array, device, |model, rows| predict_external(model, rows, output.parse()?))
 }
 
-fn predict_external(model: &KMeansModel, rows: &ExternalArray, output: Answer, device: Device) -> Result<Vec<Option<Answers>>> {
-    let (model, features, n) = (model.on(device), rows.features()?, rows.n_rows());
+fn predict_external(model: DeviceModel<'_, KMeansModel>, rows: &ExternalArray, output: Answer) -> Result<Vec<Option<Answers>>> {
+    let (features, n) = (rows.features()?, rows.n_rows());
     #[cfg(feature = "cuda")]
     if rows.is_on_gpu() {
         if output == Answer::Label {
-            return Ok(vec![Some(Answers::new(Values::GpuI32(model.predict_any_on_device(&features)?), [n]))]);
+            return Ok(vec![Some(Answers::on_gpu(model.predict_any_on_device(&features)?, [n]))]);
         }
         let all = model.predict_distances_any_on_device(&features)?;
         let distances = [Some(all.nearest), all.seconds];
-        let distances = distances.map(|values| values.map(|values| Answers::new(Values::GpuF64(values), [n])));
-        return Ok([Some(Answers::new(Values::GpuI32(all.labels), [n]))].into_iter().chain(distances).collect());
+        let distances = distances.map(|values| values.map(|values| Answers::on_gpu(values, [n])));
+        return Ok([Some(Answers::on_gpu(all.labels, [n]))].into_iter().chain(distances).collect());
     }
     if output == Answer::Label {
         return Ok(vec![Some(Answers::labels(&model.predict_any(&features)?)?)]);
@@ -255,7 +219,7 @@ fn predict_external(model: &KMeansModel, rows: &ExternalArray, output: Answer, d
         if labels.validity().is_some() {
             values.iter_mut().zip(labels.iter()).filter(|(_, label)| label.is_none()).for_each(|(value, _)| *value = f64::NAN);
         }
-        Answers::new(Values::F64(values), [n])
+        Answers::new(values, [n])
     };
     Ok(vec![Some(Answers::labels(&labels)?), Some(blank(distances.nearest)), distances.second.map(blank)])
 }
@@ -263,20 +227,14 @@ fn predict_external(model: &KMeansModel, rows: &ExternalArray, output: Answer, d
 /// The distances of an array's rows to all centroids.
 #[pyfunction]
 pub fn transform_array(model: &[u8], array: &Bound<'_, PyAny>, device: &str) -> PyResult<Answers> {
-    let py = array.py();
-    let model = decode(py, model)?;
-    let rows = ExternalArray::of(array, ROWS, !model.is_f32())?;
-    interruptible(py, &Raised::default(), || transform_external(&model, &rows, device.parse()?))
-}
-
-fn transform_external(model: &KMeansModel, rows: &ExternalArray, device: Device) -> Result<Answers> {
-    let shape = [rows.n_rows(), model.n_clusters()];
-    let (model, features) = (model.on(device), rows.features()?);
-    #[cfg(feature = "cuda")]
-    if rows.is_on_gpu() {
-        return Ok(Answers::new(Values::GpuF64(model.transform_any_on_device(&features)?), shape));
-    }
-    Ok(Answers::new(Values::F64(model.transform_any(&features)?), shape))
+    answered(model, array, device, |model, rows| {
+        let (features, shape) = (rows.features()?, [rows.n_rows(), model.model.n_clusters()]);
+        #[cfg(feature = "cuda")]
+        if rows.is_on_gpu() {
+            return Ok(Answers::on_gpu(model.transform_any_on_device(&features)?, shape));
+        }
+        Ok(Answers::new(model.transform_any(&features)?, shape))
+    })
 }
 
 /// Minus the inertia of an array's rows.
@@ -287,14 +245,11 @@ pub fn score_array<'py>(
     weights: Option<&Bound<'py, PyAny>>,
     device: &str,
 ) -> PyResult<f64> {
-    let py = array.py();
-    let model = decode(py, model)?;
-    let (rows, weights) = external_arrays(array, weights, !model.is_f32())?;
-    let score = || {
+    let weights = weights.map(|weights| ExternalArray::weights_of(weights, WEIGHTS)).transpose()?;
+    answered(model, array, device, |model, rows| {
         let weights = weights.as_ref().map(ExternalArray::weights).transpose()?;
-        model.on(device.parse()?).score_any(&rows.features()?, weights.as_ref())
-    };
-    interruptible(py, &Raised::default(), score)
+        model.score_any(&rows.features()?, weights.as_ref())
+    })
 }
 
 /// The bytes that this process has sent to its GPUs, and those that it has received from them.

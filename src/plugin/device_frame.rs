@@ -2,17 +2,18 @@
 //! (<https://arrow.apache.org/docs/format/CDeviceDataInterface.html>).
 
 use std::ffi::c_void;
-use std::ptr::NonNull;
 
 use polars_arrow::datatypes::ArrowDataType as DataType;
 use polars_arrow::ffi::{ArrowSchema, import_field_from_c};
-use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
 
-use super::{dlpack, raise};
+use super::dlpack;
 use crate::backend::cuda::Gpu;
 use crate::base::error::KMeansError;
-use crate::input::gpu_table::{GpuValues, ValueType};
+use crate::columns::value_type;
+use crate::input::gpu_table::GpuValues;
+use crate::input::value_type::ValueType;
 
 /// `ArrowArray` of Arrow's C data interface.
 #[repr(C)]
@@ -40,38 +41,15 @@ struct DeviceArray {
     reserved: [i64; 3],
 }
 
-/// The capsules of a frame. They own it.
-pub struct Held {
-    _schema: Py<PyAny>,
-    _array: Py<PyAny>,
-}
-
 /// The columns of a frame on a GPU. Their values are there.
 pub struct DeviceFrame {
-    pub held: Held,
+    /// The frame's capsules. They own it.
+    pub capsules: [Py<PyCapsule>; 2],
     pub ordinal: u32,
     pub rows: usize,
     pub names: Vec<String>,
     /// One for each column.
     pub pieces: Vec<GpuValues>,
-}
-
-fn value_type(data_type: &DataType) -> Option<ValueType> {
-    Some(match data_type {
-        DataType::Boolean => ValueType::Bit,
-        DataType::Int8 => ValueType::Int8,
-        DataType::Int16 => ValueType::Int16,
-        DataType::Int32 => ValueType::Int32,
-        DataType::Int64 => ValueType::Int64,
-        DataType::UInt8 => ValueType::UInt8,
-        DataType::UInt16 => ValueType::UInt16,
-        DataType::UInt32 => ValueType::UInt32,
-        DataType::UInt64 => ValueType::UInt64,
-        DataType::Float16 => ValueType::Float16,
-        DataType::Float32 => ValueType::Float32,
-        DataType::Float64 => ValueType::Float64,
-        _ => return None,
-    })
 }
 
 impl Array {
@@ -111,23 +89,16 @@ impl Array {
     }
 }
 
-/// What a capsule of this name holds.
-fn content<T>(capsule: &Bound<'_, PyAny>, name: &'static std::ffi::CStr) -> PyResult<NonNull<T>> {
-    // SAFETY: the object is alive. The function checks that it is a capsule of this name.
-    let at = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), name.as_ptr()) };
-    NonNull::new(at.cast()).ok_or_else(|| PyErr::fetch(capsule.py()))
-}
-
 impl DeviceFrame {
     pub fn of(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Self> {
         let py = object.py();
         let refused = |expected: &str, got: String| {
-            raise(py, &KMeansError::InvalidOption { option: what, expected: expected.into(), got })
+            PyErr::from(KMeansError::InvalidOption { option: what, expected: expected.into(), got })
         };
-        let (schema, array): (Bound<'_, PyAny>, Bound<'_, PyAny>) =
+        let (schema, array): (Bound<'_, PyCapsule>, Bound<'_, PyCapsule>) =
             object.call_method0("__arrow_c_device_array__")?.extract()?;
-        let (schema_at, array_at) =
-            (content::<ArrowSchema>(&schema, c"arrow_schema")?, content::<DeviceArray>(&array, c"arrow_device_array")?);
+        let schema_at = schema.pointer_checked(Some(c"arrow_schema"))?.cast::<ArrowSchema>();
+        let array_at = array.pointer_checked(Some(c"arrow_device_array"))?.cast::<DeviceArray>();
         // SAFETY: the capsules' names say what they hold, and they live as long as these references.
         let (shape, device) = unsafe { (schema_at.as_ref(), array_at.as_ref()) };
         if !matches!(device.device_type, dlpack::CUDA | dlpack::CUDA_MANAGED) {
@@ -143,10 +114,10 @@ impl DeviceFrame {
         };
         let mut pieces = Vec::new();
         for (field, column) in fields.iter().zip(columns) {
-            let Some(value_type) = value_type(field.dtype()) else {
+            let Some(value_type) = value_type!(field.dtype(), DataType) else {
                 let error =
                     KMeansError::UnsupportedDtype { column: field.name.to_string(), got: format!("{:?}", field.dtype()) };
-                return Err(raise(py, &error));
+                return Err(error.into());
             };
             // SAFETY: the array is alive.
             pieces.push(unsafe { column.values(value_type, first) });
@@ -156,9 +127,8 @@ impl DeviceFrame {
             let gpu = Gpu::get(ordinal)?;
             // SAFETY: the interface says that this is the address of an event of this GPU. The capsule keeps it.
             unsafe { gpu.wait_for_event(event) }
-        })
-        .map_err(|error| raise(py, &error))?;
+        })?;
         let names = fields.iter().map(|field| field.name.to_string()).collect();
-        Ok(Self { held: Held { _schema: schema.unbind(), _array: array.unbind() }, ordinal, rows, names, pieces })
+        Ok(Self { capsules: [schema.unbind(), array.unbind()], ordinal, rows, names, pieces })
     }
 }

@@ -263,30 +263,21 @@ unsafe extern "C" fn delete<M, O>(managed: *mut M) {
     drop(unsafe { Box::from_raw(managed.cast::<Exported<M, O>>()) });
 }
 
-/// Deletes an array that nobody has taken out of its capsule.
-///
-/// # Safety
-/// Only Python calls this, for a capsule that it frees.
-unsafe extern "C" fn drop_new(capsule: *mut ffi::PyObject) {
-    // SAFETY: a capsule of this name holds such a struct.
-    unsafe {
-        if ffi::PyCapsule_IsValid(capsule, NEW.as_ptr()) == 1 {
-            let managed = ffi::PyCapsule_GetPointer(capsule, NEW.as_ptr()).cast::<Versioned>();
-            (*managed).deleter.inspect(|delete| delete(managed));
+/// Declares the function that deletes an array which nobody has taken out of its capsule.
+macro_rules! destructor {
+    ($function:ident, $name:ident, $form:ty) => {
+        /// # Safety
+        /// Only Python calls this, for a capsule that it frees.
+        unsafe extern "C" fn $function(capsule: *mut ffi::PyObject) {
+            // SAFETY: a capsule of this name holds such a struct.
+            unsafe {
+                if ffi::PyCapsule_IsValid(capsule, $name.as_ptr()) == 1 {
+                    let managed = ffi::PyCapsule_GetPointer(capsule, $name.as_ptr()).cast::<$form>();
+                    (*managed).deleter.inspect(|delete| delete(managed));
+                }
+            }
         }
-    }
+    };
 }
-
-/// As [`drop_new`], for the form of before version 1.
-///
-/// # Safety
-/// As for [`drop_new`].
-unsafe extern "C" fn drop_old(capsule: *mut ffi::PyObject) {
-    // SAFETY: a capsule of this name holds such a struct.
-    unsafe {
-        if ffi::PyCapsule_IsValid(capsule, OLD.as_ptr()) == 1 {
-            let managed = ffi::PyCapsule_GetPointer(capsule, OLD.as_ptr()).cast::<Managed>();
-            (*managed).deleter.inspect(|delete| delete(managed));
-        }
-    }
-}
+destructor!(drop_new, NEW, Versioned);
+destructor!(drop_old, OLD, Managed);

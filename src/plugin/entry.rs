@@ -127,7 +127,7 @@ pub unsafe fn resolve<K: DeserializeOwned>(
     fields: Raw<*mut ArrowSchema>,
     kwargs: Raw<*const u8>,
     out: *mut ArrowSchema,
-    function: fn(&[Field], K) -> PolarsResult<Field>,
+    function: fn(&[Field], &K) -> PolarsResult<Field>,
 ) {
     let result = guarded(|| {
         // SAFETY: the caller promises that the fields and the keywords are readable.
@@ -136,7 +136,7 @@ pub unsafe fn resolve<K: DeserializeOwned>(
         };
         // SAFETY: the caller promises that each field is a valid schema.
         let fields = fields.iter().map(|field| Ok(Field::from(&unsafe { import_field_from_c(field) }?)));
-        let field = function(&fields.collect::<PolarsResult<Vec<_>>>()?, kwargs)?;
+        let field = function(&fields.collect::<PolarsResult<Vec<_>>>()?, &kwargs)?;
         Ok(export_field_to_c(&field.to_arrow(CompatLevel::newest())))
     });
     if let Some(result) = result {
@@ -145,7 +145,7 @@ pub unsafe fn resolve<K: DeserializeOwned>(
     }
 }
 
-/// Exports `$function(&[Series], &$keywords)`. `$field(&[Field], $keywords)` computes the field of its result from the fields of
+/// Exports `$function(&[Series], &$keywords)`. `$field(&[Field], &$keywords)` computes the field of its result from the fields of
 /// the inputs.
 macro_rules! expression {
     ($function:ident($keywords:ty) -> $field:ident) => {

@@ -10,13 +10,15 @@ use std::sync::Arc;
 use polars::prelude::*;
 
 use super::entry::expression;
-use super::inputs::{Call, columns, or_none};
-use super::options::{Answer, FitOptions, PredictOptions, ScoreOptions, TransformOptions, invalid};
+use super::options::{Answer, FitOptions, PredictOptions, ScoreOptions, TooFew, TransformOptions, invalid};
 use crate::base::error::{KMeansError, Result};
+use crate::base::memory;
+use crate::base::names::FeatureLayout;
 use crate::base::parallel::FirstProcess;
-use crate::base::params::Device;
-use crate::frame::{check_weight, float_type};
-use crate::model::{FeatureLayout, KMeansModel};
+use crate::base::params::{KMeans, Wanted};
+use crate::columns::{become_float64, check_weight};
+use crate::frame::Rows;
+use crate::model::KMeansModel;
 
 /// The Python package writes this for a NUL in a name, because Polars panics on a NUL on the way here. U+10FFFE is not a
 /// character.
@@ -37,23 +39,88 @@ pub fn enter() {
     QUERIES.enter();
 }
 
-fn device(name: &str) -> Result<Device> {
-    name.parse()
+/// Columns of one length. A column of length 1 (a literal, an aggregate) next to longer ones is repeated, as Polars does.
+fn columns(inputs: &[Series]) -> Result<Vec<Column>> {
+    let n = inputs.iter().map(|series| series.len()).find(|&n| n != 1).unwrap_or(1);
+    let repeat = |series: &Series| if series.len() == 1 && n != 1 { series.new_from_index(0, n) } else { series.clone() };
+    memory::collected(inputs.iter().map(|series| repeat(series).into_column()), "the list of columns")
 }
 
-/// The value of a binary literal of one row.
-fn bytes<'a>(literal: &'a BinaryChunked, what: &str) -> Result<&'a [u8]> {
-    literal
-        .first()
-        .ok_or_else(|| KMeansError::InvalidModel { expected: format!("{what} as one binary value"), got: "null".into() })
+/// The inputs of a fitting call.
+pub struct Call(pub Rows);
+
+impl Call {
+    /// The call from features and, if there are any, weights as the last input.
+    pub fn new(inputs: &[Series], weighted: bool) -> Result<Self> {
+        let rows = Rows::new(columns(inputs)?, weighted);
+        if rows.features.is_empty() { Err(KMeansError::NoFeatures) } else { Ok(Self(rows)) }
+    }
+
+    /// The call from inputs that are the fields of one struct.
+    pub fn of_struct(inputs: &[Series], weighted: bool) -> Result<Self> {
+        let [inputs] = inputs else { return Err(KMeansError::NoFeatures) };
+        Self::new(&inputs.struct_()?.fields_as_series(), weighted)
+    }
+
+    /// The labels of a fit, or structs of label and distances. `None` if there are too few distinct rows and the options ask for
+    /// nulls in that case.
+    fn fit(&self, options: &FitOptions) -> Result<Option<Series>> {
+        let wanted = if options.results().output == Answer::Struct { Wanted::Distances } else { Wanted::Labels };
+        let fit = || self.estimator(options)?.answers_of_fit(&self.0.features, self.0.weights.as_ref(), wanted);
+        unless_too_few(options, fit)
+    }
+
+    /// As [`Call::fit`], with the model and nothing of the rows.
+    pub fn fit_model(&self, options: &FitOptions, watched: impl FnOnce(KMeans) -> KMeans) -> Result<Option<KMeansModel>> {
+        let fit = || watched(self.estimator(options)?).fit_model(&self.0.features, self.0.weights.as_ref());
+        unless_too_few(options, fit)
+    }
+
+    /// The estimator for these columns.
+    pub fn estimator(&self, options: &FitOptions) -> Result<KMeans> {
+        let names = self.0.features.iter().map(|column| column.name().as_str());
+        let width = match &self.0.features[..] {
+            [column] if let DataType::Array(_, width) = column.dtype() => Some(*width),
+            [column] if let DataType::List(_) = column.dtype() => None,
+            columns => Some(columns.len()),
+        };
+        let estimator = options.estimator(names, width)?;
+        if self.0.in_file {
+            estimator.check_rows_in_file()?;
+        }
+        Ok(estimator)
+    }
+
+    /// The models for these numbers of clusters.
+    pub fn fit_models(&self, options: &FitOptions, k: &[usize]) -> Result<Vec<Result<KMeansModel>>> {
+        self.estimator(options)?.models_of_fits(k, &self.0.features, self.0.weights.as_ref())
+    }
+}
+
+/// The result of a fit. `None` if there are too few distinct rows and the options ask for nulls in that case.
+pub fn unless_too_few<F>(options: &FitOptions, fit: impl FnOnce() -> Result<F>) -> Result<Option<F>> {
+    let too_few = options.results().too_few;
+    match fit() {
+        Ok(fit) => Ok(Some(fit)),
+        Err(error) if error.is_too_few() && too_few == TooFew::Null => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// As an expression answers: with `too_few="fewer"`, no rows have no clusters, which is no error.
+fn or_none<F>(options: &FitOptions, fit: Result<Option<F>>) -> Result<Option<F>> {
+    match fit {
+        Err(error) if error.is_too_few() && options.results().too_few == TooFew::Fewer => Ok(None),
+        fit => fit,
+    }
 }
 
 /// The model, which is the last input, and the columns before it.
 fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
-    let Some((literal, rest)) = inputs.split_last() else {
-        return Err(KMeansError::InvalidModel { expected: "a model after the features".into(), got: "nothing".into() });
-    };
-    Ok((KMeansModel::from_bytes(bytes(literal.binary()?, "a model")?)?, columns(rest)?))
+    let no_model = |expected: &str, got: &str| KMeansError::InvalidModel { expected: expected.into(), got: got.into() };
+    let (literal, rest) = inputs.split_last().ok_or_else(|| no_model("a model after the features", "nothing"))?;
+    let bytes = literal.binary()?.first().ok_or_else(|| no_model("a model as one binary value", "null"))?;
+    Ok((KMeansModel::from_bytes(bytes)?, columns(rest)?))
 }
 
 /// The fields of the features (all inputs but the last `others`) and their float type.
@@ -63,8 +130,9 @@ fn feature_type(fields: &[Field], others: usize) -> Result<(&[Field], DataType)>
     if let Some(field) = features.iter().find(|field| field.name().contains(NUL)) {
         return Err(KMeansError::NulInName { name: field.name().replace(NUL, "\0") });
     }
-    let dtype = float_type(features.iter().map(|field| (field.name().as_str(), field.dtype())))?;
-    Ok((features, dtype))
+    let types = features.iter().map(|field| (field.name().as_str(), field.dtype()));
+    let float64 = become_float64(features.len(), types)?;
+    Ok((features, if float64 { DataType::Float64 } else { DataType::Float32 }))
 }
 
 /// As [`feature_type`], for a fit. The names must be valid in a centroid frame. Weights, the last field, must be numbers.
@@ -105,7 +173,7 @@ fn label_dtype(output: Answer) -> DataType {
     }
 }
 
-fn kmeans_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
+fn kmeans_field(fields: &[Field], kwargs: &FitOptions) -> PolarsResult<Field> {
     // Labels come without a centroid frame.
     fields_of_fit(struct_fields(fields)?, kwargs.weighted, FeatureLayout::check_names)?;
     Ok(Field::new(NAME.into(), label_dtype(kwargs.results().output)))
@@ -113,11 +181,7 @@ fn kmeans_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
 
 /// The field of a list of structs: the rows of the centroid frame. A List column of features stays a List, since its dtype does
 /// not hold its width.
-fn centroids_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
-    centroids_field_of(fields, &kwargs)
-}
-
-fn centroids_field_of(fields: &[Field], options: &FitOptions) -> PolarsResult<Field> {
+fn centroids_field(fields: &[Field], options: &FitOptions) -> PolarsResult<Field> {
     let (features, dtype) = fit_fields(struct_fields(fields)?, options.weighted)?;
     let mut columns = vec![
         Field::new("cluster".into(), DataType::UInt32),
@@ -136,17 +200,17 @@ fn centroids_field_of(fields: &[Field], options: &FitOptions) -> PolarsResult<Fi
     Ok(Field::new("centroids".into(), DataType::List(Box::new(DataType::Struct(columns)))))
 }
 
-fn predict_field(fields: &[Field], kwargs: PredictOptions) -> PolarsResult<Field> {
+fn predict_field(fields: &[Field], kwargs: &PredictOptions) -> PolarsResult<Field> {
     feature_type(fields, 1)?;
     Ok(Field::new(NAME.into(), label_dtype(kwargs.output.parse()?)))
 }
 
-fn transform_field(fields: &[Field], kwargs: TransformOptions) -> PolarsResult<Field> {
+fn transform_field(fields: &[Field], kwargs: &TransformOptions) -> PolarsResult<Field> {
     feature_type(fields, 1)?;
     Ok(Field::new("distances".into(), DataType::Array(Box::new(DataType::Float64), kwargs.k)))
 }
 
-fn score_field(fields: &[Field], kwargs: ScoreOptions) -> PolarsResult<Field> {
+fn score_field(fields: &[Field], kwargs: &ScoreOptions) -> PolarsResult<Field> {
     feature_type(fields, 1 + usize::from(kwargs.weighted))?;
     Ok(Field::new("score".into(), DataType::Float64))
 }
@@ -154,7 +218,7 @@ fn score_field(fields: &[Field], kwargs: ScoreOptions) -> PolarsResult<Field> {
 /// The labels (or structs of label and distances) of the rows of a fit.
 fn kmeans(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
     let call = Call::of_struct(inputs, kwargs.weighted)?;
-    let n = call.features[0].len();
+    let n = call.0.features[0].len();
     // An input without rows gives no labels. Polars makes such a call to learn the result of a group-by without groups.
     let fit = if n == 0 { None } else { or_none(kwargs, call.fit(kwargs))? };
     let output = kwargs.results().output;
@@ -168,23 +232,23 @@ fn kmeans(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
 /// that case.
 fn centroids(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
     let fields: Vec<Field> = inputs.iter().map(|series| series.field().into_owned()).collect();
-    let field = centroids_field_of(&fields, kwargs)?;
+    let field = centroids_field(&fields, kwargs)?;
     let call = Call::of_struct(inputs, kwargs.weighted)?;
     // The result is null if there are no rows, as for Polars' own aggregations.
     let fit = || or_none(kwargs, call.fit_model(kwargs, |estimator| estimator));
-    let model = if call.features[0].is_empty() { None } else { fit()? };
+    let model = if call.0.features[0].is_empty() { None } else { fit()? };
     let Some(model) = model else {
         return Ok(Series::full_null(field.name().clone(), 1, field.dtype()));
     };
     let rows = model.centroids()?.into_struct(field.name().clone()).into_series();
     let list = rows.implode()?.into_series();
-    Ok(if matches!(call.features[0].dtype(), DataType::List(_)) { list.cast(field.dtype())? } else { list })
+    Ok(if matches!(call.0.features[0].dtype(), DataType::List(_)) { list.cast(field.dtype())? } else { list })
 }
 
 /// The labels (or structs) of rows under a model, row by row.
 fn predict(inputs: &[Series], kwargs: &PredictOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
-    let placed = model.on(device(&kwargs.device)?);
+    let placed = model.on(kwargs.device.parse()?);
     let answers = if kwargs.output.parse::<Answer>()? == Answer::Struct {
         placed.predict_structs(&columns)?.with_name(NAME.into()).into_series()
     } else {
@@ -202,14 +266,14 @@ fn transform(inputs: &[Series], kwargs: &TransformOptions) -> PolarsResult<Serie
     if model.n_clusters() != kwargs.k {
         return Err(invalid("k", &format!("{} as in the model", model.n_clusters()), kwargs.k).into());
     }
-    Ok(model.on(device(&kwargs.device)?).transform_columns(&columns)?)
+    Ok(model.on(kwargs.device.parse()?).transform_columns(&columns)?)
 }
 
 /// Minus the inertia of the rows under a model.
 fn score(inputs: &[Series], kwargs: &ScoreOptions) -> PolarsResult<Series> {
     let (model, mut columns) = with_model(inputs)?;
     let weights = if kwargs.weighted { columns.pop() } else { None };
-    let score = model.on(device(&kwargs.device)?).score_columns(&columns, weights.as_ref())?;
+    let score = model.on(kwargs.device.parse()?).score_columns(&columns, weights.as_ref())?;
     Ok(Float64Chunked::from_slice("score".into(), &[score]).into_series())
 }
 

@@ -8,33 +8,18 @@ use pyo3::prelude::*;
 
 use self::array::{Array, import, interface};
 #[cfg(feature = "cuda")]
-use super::device_frame::{self, Held};
-use super::dlpack::Imported;
-use super::raise;
+use super::device_frame;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::base::names::{FeatureLayout, Names};
 use crate::input::features::{Column, Features};
 #[cfg(feature = "cuda")]
 use crate::input::gpu_table::GpuTable;
-use crate::model::{AnyFeatures, FeatureLayout};
+use crate::model::AnyFeatures;
 
 /// What errors call a copy of an array.
 const COPY: &str = "a copy of an array";
-
-/// What keeps the values where they are.
-enum Keeper {
-    Capsule {
-        _imported: Imported,
-    },
-    Object {
-        _object: Py<PyAny>,
-    },
-    #[cfg(feature = "cuda")]
-    Frame {
-        _held: Held,
-    },
-}
 
 /// Neighbouring values on the host, and the rows among them.
 struct Slice {
@@ -44,29 +29,43 @@ struct Slice {
     steps: [isize; 2],
 }
 
-enum Values {
-    HostF32(Slice),
-    HostF64(Slice),
-    CopyF32(Vec<f32>),
-    CopyF64(Vec<f64>),
+/// Values that are read as `T`.
+enum Values<T> {
+    Host(Slice),
+    Copy(Vec<T>),
     #[cfg(feature = "cuda")]
-    GpuF32(GpuTable<f32>),
-    #[cfg(feature = "cuda")]
-    GpuF64(GpuTable<f64>),
+    Gpu(GpuTable<T>),
+}
+
+enum AnyValues {
+    F32(Values<f32>),
+    F64(Values<f64>),
+}
+
+impl<T: Float> Values<T> {
+    fn features(&self, shape: [usize; 2]) -> Result<Features<'_, T>> {
+        match self {
+            Self::Host(slice) => slice.features(shape),
+            Self::Copy(values) => Features::from_rows(values, shape[1]),
+            #[cfg(feature = "cuda")]
+            Self::Gpu(table) => Features::on_gpu(table),
+        }
+    }
 }
 
 /// Rows that another library has, in one of the two float types.
 pub struct ExternalArray {
-    values: Values,
+    values: AnyValues,
     shape: [usize; 2],
     one_dimension: bool,
     layout: FeatureLayout,
-    _keeper: Keeper,
+    /// What keeps the values where they are.
+    _keeper: Box<dyn Send + Sync>,
 }
 
 /// The error for an array that cannot be read.
-fn unreadable(py: Python<'_>, what: &'static str, expected: impl Into<String>, got: impl Into<String>) -> PyErr {
-    raise(py, &KMeansError::InvalidOption { option: what, expected: expected.into(), got: got.into() })
+fn unreadable(what: &'static str, expected: impl Into<String>, got: impl Into<String>) -> PyErr {
+    KMeansError::InvalidOption { option: what, expected: expected.into(), got: got.into() }.into()
 }
 
 impl ExternalArray {
@@ -77,26 +76,23 @@ impl ExternalArray {
         if object.hasattr("__arrow_c_device_array__")? {
             return Self::of_frame(object, what, wide);
         }
-        let (array, keeper) = if object.hasattr("__array_interface__")? {
-            (interface(object, what)?, Keeper::Object { _object: object.clone().unbind() })
+        let (array, keeper): (_, Box<dyn Send + Sync>) = if object.hasattr("__array_interface__")? {
+            (interface(object, what)?, Box::new(object.clone().unbind()))
         } else if object.hasattr("__dlpack__")? {
             let imported = import(object, what)?;
-            let array = Array::of(&imported, what, py)?;
-            (array, Keeper::Capsule { _imported: imported })
+            let array = Array::of(&imported, what)?;
+            (array, Box::new(imported))
         } else {
             let got = object.get_type().name()?.to_string();
-            return Err(unreadable(py, what, "an array with `__dlpack__` or `__array_interface__`", got));
+            return Err(unreadable(what, "an array with `__dlpack__` or `__array_interface__`", got));
         };
-        let names = (0..array.shape[1]).map(|f| memory::text(format_args!("column_{f}"), "the names of the columns"));
-        let names = memory::try_collected(names, "the names of the columns");
-        let layout = FeatureLayout::Columns(names.map_err(|error| raise(py, &error))?);
-        let values = py.detach(|| array.values(wide)).map_err(|error| raise(py, &error))?;
+        let layout = FeatureLayout::of_names(&Names::numbered(array.shape[1])?)?;
+        let values = py.detach(|| array.values(wide))?;
         Ok(Self { values, shape: array.shape, one_dimension: array.one_dimension, layout, _keeper: keeper })
     }
 
     #[cfg(feature = "cuda")]
     fn of_frame(object: &Bound<'_, PyAny>, what: &'static str, wide: bool) -> PyResult<Self> {
-        let py = object.py();
         let frame = device_frame::DeviceFrame::of(object, what)?;
         let shape = [frame.rows, frame.pieces.len()];
         let wide = wide || frame.pieces.iter().any(|piece| piece.value_type.is_wide());
@@ -105,14 +101,14 @@ impl ExternalArray {
         // of the package does not change a frame while a call reads it.
         let table = unsafe {
             if wide {
-                GpuTable::new(ordinal, frame.rows, pieces).map(Values::GpuF64)
+                GpuTable::new(ordinal, frame.rows, pieces).map(|table| AnyValues::F64(Values::Gpu(table)))
             } else {
-                GpuTable::new(ordinal, frame.rows, pieces).map(Values::GpuF32)
+                GpuTable::new(ordinal, frame.rows, pieces).map(|table| AnyValues::F32(Values::Gpu(table)))
             }
         };
-        let values = table.map_err(|error| raise(py, &error))?;
+        let values = table?;
         let layout = FeatureLayout::Columns(frame.names);
-        Ok(Self { values, shape, one_dimension: false, layout, _keeper: Keeper::Frame { _held: frame.held } })
+        Ok(Self { values, shape, one_dimension: false, layout, _keeper: Box::new(frame.capsules) })
     }
 
     /// The number of rows.
@@ -123,7 +119,7 @@ impl ExternalArray {
     /// Whether answers for these rows stay on a GPU.
     #[cfg(feature = "cuda")]
     pub fn is_on_gpu(&self) -> bool {
-        matches!(&self.values, Values::GpuF32(_) | Values::GpuF64(_))
+        matches!(&self.values, AnyValues::F32(Values::Gpu(_)) | AnyValues::F64(Values::Gpu(_)))
     }
 
     pub fn layout(&self) -> Result<FeatureLayout> {
@@ -132,17 +128,10 @@ impl ExternalArray {
 
     /// The rows as features.
     pub fn features(&self) -> Result<AnyFeatures<'_>> {
-        let d = self.shape[1];
-        let names = self.layout.feature_names(d)?;
+        let names = self.layout.feature_names(self.shape[1])?;
         Ok(match &self.values {
-            Values::HostF32(slice) => AnyFeatures::F32(slice.features(self.shape)?.with_names(names)?),
-            Values::HostF64(slice) => AnyFeatures::F64(slice.features(self.shape)?.with_names(names)?),
-            Values::CopyF32(values) => AnyFeatures::F32(Features::from_rows(values, d)?.with_names(names)?),
-            Values::CopyF64(values) => AnyFeatures::F64(Features::from_rows(values, d)?.with_names(names)?),
-            #[cfg(feature = "cuda")]
-            Values::GpuF32(table) => AnyFeatures::F32(Features::on_gpu(table)?.with_names(names)?),
-            #[cfg(feature = "cuda")]
-            Values::GpuF64(table) => AnyFeatures::F64(Features::on_gpu(table)?.with_names(names)?),
+            AnyValues::F32(values) => AnyFeatures::F32(values.features(self.shape)?.with_names(names)?),
+            AnyValues::F64(values) => AnyFeatures::F64(values.features(self.shape)?.with_names(names)?),
         })
     }
 
@@ -150,11 +139,11 @@ impl ExternalArray {
     pub fn weights_of(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Self> {
         let mut weights = Self::of(object, what, true)?;
         // A column is of neighbours.
-        if let Values::HostF64(slice) = &weights.values
+        if let AnyValues::F64(Values::Host(slice)) = &weights.values
             && slice.steps[0] != 1
         {
-            let copy = slice.values_in_order(weights.shape[0]).map_err(|error| raise(object.py(), &error))?;
-            weights.values = Values::CopyF64(copy);
+            let copy = slice.values_in_order(weights.shape[0])?;
+            weights.values = AnyValues::F64(Values::Copy(copy));
         }
         Ok(weights)
     }
@@ -166,15 +155,15 @@ impl ExternalArray {
             return Err(KMeansError::InvalidOption { option: "sample_weight", expected: "one dimension".into(), got });
         }
         match &self.values {
-            Values::HostF64(slice) => {
+            AnyValues::F64(Values::Host(slice)) => {
                 // SAFETY: as in `Slice::features`.
                 let values = unsafe { slice.values::<f64>() };
                 Ok(Column::from_slice(&values[slice.first.min(values.len())..][..self.shape[0]]))
             }
-            Values::CopyF64(values) => Ok(Column::from_slice(values)),
+            AnyValues::F64(Values::Copy(values)) => Ok(Column::from_slice(values)),
             #[cfg(feature = "cuda")]
-            Values::GpuF64(table) => Column::on_gpu(table),
-            _ => unreachable!("weights are read as neighbouring values of float64"),
+            AnyValues::F64(Values::Gpu(table)) => Column::on_gpu(table),
+            AnyValues::F32(_) => unreachable!("weights are read as neighbouring values of float64"),
         }
     }
 }

@@ -4,9 +4,10 @@
 //! copy. Columns of numbers that are there already need no query: [`Columns::take`] takes them through Arrow's C stream interface
 //! (<https://arrow.apache.org/docs/format/CStreamInterface.html>), which takes a microsecond instead of the hundred of a query.
 //! Then [`fit`] takes them, after the query. So columns have the same rules and errors as in the expressions, and the fit itself
-//! runs where the caller waits for it. The columns of a lazy query come batch by batch instead (`gathered.rs`).
+//! runs where the caller waits for it. The columns of a lazy query come batch by batch instead: [`Gathered`].
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,18 +15,17 @@ use polars::prelude::*;
 use polars_arrow::ffi::{ArrowArrayStream, ArrowArrayStreamReader};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
+use pyo3_polars::PyDataFrame;
 use serde::Deserialize;
 
 use super::entry::{expression, without_panic};
-use super::expressions::fit_fields;
-use super::inputs::{Call, unless_too_few};
+use super::expressions::{Call, fit_fields, unless_too_few};
 use super::options::FitOptions;
 use super::signals::{Raised, interruptible, watched};
-use super::{Fit, encoded, raise};
+use super::{Fit, encoded};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
-use crate::base::params::KMeans;
-use crate::model::KMeansModel;
+use crate::frame::{self, Spill};
 
 /// The columns of every [`Columns`], by its key. `None`: they are not there yet, or they were taken.
 static HELD: Mutex<BTreeMap<u64, Option<Call>>> = Mutex::new(BTreeMap::new());
@@ -55,7 +55,7 @@ impl Columns {
     }
 
     /// Takes columns of numbers as they are, in place of a query. `weighted`: the last one has weights.
-    fn take(&self, py: Python<'_>, names: Vec<String>, columns: Vec<Bound<'_, PyAny>>, weighted: bool) -> PyResult<()> {
+    fn take(&self, names: Vec<String>, columns: Vec<Bound<'_, PyAny>>, weighted: bool) -> PyResult<()> {
         let mut inputs = Vec::with_capacity(columns.len());
         for (name, column) in names.into_iter().zip(&columns) {
             inputs.push(streamed(name.into(), column)?);
@@ -67,7 +67,7 @@ impl Columns {
             fit_fields(&fields, weighted)?;
             Call::new(&inputs, weighted)
         });
-        self.put(call.map_err(|error| raise(py, &error))?);
+        self.put(call?);
         Ok(())
     }
 }
@@ -89,7 +89,7 @@ fn streamed(name: PlSmallStr, column: &Bound<'_, PyAny>) -> PyResult<Series> {
         }
         Ok(Series::try_from((name, chunks))?)
     };
-    without_panic(read).map_err(|error| raise(column.py(), &error))
+    Ok(without_panic(read)?)
 }
 
 impl Columns {
@@ -124,12 +124,62 @@ fn hold(inputs: &[Series], kwargs: &HoldOptions) -> PolarsResult<Series> {
     Ok(answer.into_series())
 }
 
-fn held_field(fields: &[Field], kwargs: HoldOptions) -> PolarsResult<Field> {
+fn held_field(fields: &[Field], kwargs: &HoldOptions) -> PolarsResult<Field> {
     fit_fields(fields, kwargs.weighted)?;
     Ok(Field::new("held".into(), DataType::Boolean))
 }
 
 expression!(hold(HoldOptions) -> held_field);
+
+/// The columns of a query, taken batch by batch. Those that memory may not hold are in a file.
+#[pyclass(frozen)]
+pub struct Gathered(Mutex<Option<frame::Gathered>>);
+
+#[pymethods]
+impl Gathered {
+    /// `weighted`: the last column of each batch has weights.
+    #[new]
+    #[pyo3(signature = (weighted, memory_limit=None, directory=None))]
+    fn new(weighted: bool, memory_limit: Option<u64>, directory: Option<PathBuf>) -> Result<Self> {
+        let mut spill = memory_limit.map_or_else(Spill::new, |bytes| Spill::new().memory_limit(bytes));
+        if let Some(directory) = directory {
+            spill = spill.directory(directory);
+        }
+        let gathered = frame::Gathered::new(weighted, &spill)?;
+        Ok(Self(Mutex::new(Some(gathered))))
+    }
+
+    /// Takes the rows that follow.
+    fn push(&self, py: Python<'_>, batch: PyDataFrame) -> Result<()> {
+        self.with(py, |gathered| match gathered {
+            Some(gathered) => gathered.push(batch.0.columns()),
+            None => Err(KMeansError::NoFeatures),
+        })
+    }
+
+    /// Frees the rows, if they are still here. An exception may keep this object for long.
+    fn close(&self, py: Python<'_>) -> Result<()> {
+        self.with(py, |gathered| {
+            *gathered = None;
+            Ok(())
+        })
+    }
+
+    /// Puts the columns of all rows into the room for the columns of a fit.
+    fn hold(&self, py: Python<'_>, columns: &Columns) -> Result<()> {
+        self.with(py, |gathered| {
+            columns.put(Call(gathered.take().ok_or(KMeansError::NoFeatures)?.finish()?));
+            Ok(())
+        })
+    }
+}
+
+impl Gathered {
+    fn with(&self, py: Python<'_>, work: impl FnOnce(&mut Option<frame::Gathered>) -> Result<()> + Send) -> Result<()> {
+        let work = || work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        py.detach(|| without_panic(work))
+    }
+}
 
 /// Fits columns that a query has put there. `computed` says whether any feature is an expression other than a plain column. None
 /// if there are too few distinct rows and the options ask for that. `progress` sees the stages of the fit.
@@ -144,7 +194,9 @@ pub fn fit<'py>(
     let (py, options, raised) = (options.py(), options.extract::<FitOptions>()?, Raised::default());
     let call = held().get_mut(&columns.key).and_then(Option::take);
     let see = |estimator| watched(estimator, progress, &raised);
-    encoded(py, interruptible(py, &raised, || fit_call(call, &options, computed, see))?)
+    let fit = || call.ok_or(KMeansError::NoFeatures)?.fit_model(&options, see);
+    let model = interruptible(py, &raised, fit)?.map(|model| model.with_computed(computed));
+    Ok(encoded(py, model)?)
 }
 
 /// Fits columns that a query has put there, once for each of these numbers of clusters, in place of that of the options.
@@ -161,15 +213,5 @@ pub fn fit_each<'py>(
         let fits = call.ok_or(KMeansError::NoFeatures)?.fit_models(&options, &clusters)?;
         fits.into_iter().map(|fit| unless_too_few(&options, || Ok(fit?.with_computed(computed)))).collect::<Result<Vec<_>>>()
     };
-    interruptible(py, &Raised::default(), fits)?.into_iter().map(|model| encoded(py, model)).collect()
-}
-
-fn fit_call(
-    call: Option<Call>,
-    options: &FitOptions,
-    computed: bool,
-    see: impl FnOnce(KMeans) -> KMeans,
-) -> Result<Option<KMeansModel>> {
-    let model = call.ok_or(KMeansError::NoFeatures)?.fit_model(options, see)?;
-    Ok(model.map(|model| model.with_computed(computed)))
+    interruptible(py, &Raised::default(), fits)?.into_iter().map(|model| Ok(encoded(py, model)?)).collect()
 }

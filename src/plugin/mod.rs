@@ -13,15 +13,11 @@ mod entry;
 mod expressions;
 mod external;
 mod fit;
-mod gathered;
-mod inputs;
 mod options;
 mod parts;
 mod signals;
-mod table;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use polars::prelude::PolarsError;
 use pyo3::exceptions::PyRuntimeError;
@@ -32,10 +28,9 @@ use serde::Serialize;
 
 use self::arrays::Answers;
 use self::fit::Columns;
-use self::options::FitOptions;
-use self::table::OptionInfo;
+use self::options::{FitOptions, OptionInfo};
 use crate::backend::select::DeviceInfo;
-use crate::base::error::KMeansError;
+use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::parallel;
 use crate::base::params::Device;
@@ -50,30 +45,29 @@ impl From<KMeansError> for PolarsError {
 }
 
 /// Outside a query, an error is an exception of `polars_kmeans.errors`.
-fn raise(py: Python<'_>, error: &KMeansError) -> PyErr {
-    let exception = py
-        .import("polars_kmeans.errors")
-        .and_then(|module| module.getattr(error.kind().name()))
-        .and_then(|class| class.call1((error.to_string(),)));
-    exception.map_or_else(|_| PyRuntimeError::new_err(error.to_string()), PyErr::from_value)
+impl From<KMeansError> for PyErr {
+    fn from(error: KMeansError) -> Self {
+        let text = error.to_string();
+        Python::attach(|py| {
+            let class = py.import("polars_kmeans.errors").and_then(|module| module.getattr(error.kind().name()));
+            let exception = class.and_then(|class| class.call1((&text,)));
+            exception.map_or_else(|_| PyRuntimeError::new_err(text.clone()), Self::from_value)
+        })
+    }
 }
 
 /// `len` bytes for Python. `fill` writes them.
-fn to_python(py: Python<'_>, len: usize, fill: impl FnOnce(&mut [u8])) -> PyResult<Bound<'_, PyBytes>> {
+fn to_python(py: Python<'_>, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<Bound<'_, PyBytes>> {
     let bytes = PyBytes::new_with(py, len, |bytes| {
         fill(bytes);
         Ok(())
     });
     // The only possible error is a lack of memory.
-    bytes.map_err(|_| raise(py, &memory::no_memory("bytes for Python", len as u128)))
+    bytes.map_err(|_| memory::no_memory("bytes for Python", len as u128))
 }
 
-fn copy_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+fn copy_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Bound<'py, PyBytes>> {
     to_python(py, bytes.len(), |copy| copy.copy_from_slice(bytes))
-}
-
-fn decode(py: Python<'_>, model: &[u8]) -> PyResult<Arc<KMeansModel>> {
-    KMeansModel::from_bytes(model).map_err(|error| raise(py, &error))
 }
 
 /// An encoded model, the device that the fit ran on, why it ran there, how the CPU found labels, and the seconds for rows,
@@ -81,39 +75,39 @@ fn decode(py: Python<'_>, model: &[u8]) -> PyResult<Arc<KMeansModel>> {
 type Fit<'py> = (Bound<'py, PyBytes>, String, String, Option<String>, (f64, f64, f64));
 
 /// What Python gets of a fit, if there is a model.
-fn encoded(py: Python<'_>, model: Option<KMeansModel>) -> PyResult<Option<Fit<'_>>> {
+fn encoded(py: Python<'_>, model: Option<KMeansModel>) -> Result<Option<Fit<'_>>> {
     let Some(model) = model else { return Ok(None) };
     let (device, reason) = model.choice().map(|choice| (choice.place.to_string(), choice.reason.clone())).unzip();
     let method = model.method().map(|method| method.to_string());
     let seconds = model.seconds().unwrap_or_default();
     let seconds = (seconds.rows, seconds.seeding, seconds.iterations);
-    let bytes = py.detach(|| model.into_bytes()).map_err(|error| raise(py, &error))?;
+    let bytes = py.detach(|| model.into_bytes())?;
     Ok(Some((copy_to_python(py, &bytes)?, device.unwrap_or_default(), reason.unwrap_or_default(), method, seconds)))
 }
 
 /// The centroid frame of an encoded model.
 #[pyfunction]
-fn model_centroids(py: Python<'_>, model: &[u8]) -> PyResult<PyDataFrame> {
-    Ok(PyDataFrame(decode(py, model)?.centroids().map_err(|error| raise(py, &error))?))
+fn model_centroids(model: &[u8]) -> Result<PyDataFrame> {
+    KMeansModel::from_bytes(model)?.centroids().map(PyDataFrame)
 }
 
 /// The history frame of an encoded model.
 #[pyfunction]
-fn model_history(py: Python<'_>, model: &[u8]) -> PyResult<PyDataFrame> {
-    Ok(PyDataFrame(decode(py, model)?.history().map_err(|error| raise(py, &error))?))
+fn model_history(model: &[u8]) -> Result<PyDataFrame> {
+    KMeansModel::from_bytes(model)?.history().map(PyDataFrame)
 }
 
 /// Column names, clusters, inertia and iterations of an encoded model.
 #[pyfunction]
-fn model_facts(py: Python<'_>, model: &[u8]) -> PyResult<(Vec<String>, usize, f64, u32)> {
-    let model = decode(py, model)?;
+fn model_facts(model: &[u8]) -> Result<(Vec<String>, usize, f64, u32)> {
+    let model = KMeansModel::from_bytes(model)?;
     Ok((model.names().to_vec(), model.n_clusters(), model.inertia(), model.n_iter()))
 }
 
 /// The columns to look for in a frame. An error if the features were computed by expressions.
 #[pyfunction]
-fn model_columns(py: Python<'_>, model: &[u8]) -> PyResult<Vec<String>> {
-    Ok(decode(py, model)?.columns_to_find().map_err(|error| raise(py, &error))?.to_vec())
+fn model_columns(model: &[u8]) -> Result<Vec<String>> {
+    Ok(KMeansModel::from_bytes(model)?.columns_to_find()?.to_vec())
 }
 
 /// The parameters of a model by name.
@@ -126,8 +120,8 @@ struct Parameters<'m> {
 
 /// The parameters that an encoded model was fitted with, as JSON.
 #[pyfunction]
-fn model_parameters(py: Python<'_>, model: &[u8]) -> PyResult<String> {
-    let model = decode(py, model)?;
+fn model_parameters(model: &[u8]) -> PyResult<String> {
+    let model = KMeansModel::from_bytes(model)?;
     let parameters = Parameters { settings: model.settings(), scale: model.scaling().map(Scaling::scale) };
     serde_json::to_string(&parameters).map_err(|error| PyRuntimeError::new_err(error.to_string()))
 }
@@ -135,9 +129,9 @@ fn model_parameters(py: Python<'_>, model: &[u8]) -> PyResult<String> {
 /// The factors of an encoded model by the names of its features, in their order.
 #[pyfunction]
 fn model_factors<'py>(py: Python<'py>, model: &[u8]) -> PyResult<Option<Bound<'py, PyDict>>> {
-    let model = decode(py, model)?;
+    let model = KMeansModel::from_bytes(model)?;
     let Some(scaling) = model.scaling() else { return Ok(None) };
-    let names = model.layout().feature_names(model.n_features()).map_err(|error| raise(py, &error))?;
+    let names = model.layout().feature_names(model.n_features())?;
     let factors = PyDict::new(py);
     for (f, factor) in scaling.factors().iter().enumerate() {
         factors.set_item(names.get(f).unwrap_or_default(), factor)?;
@@ -147,37 +141,35 @@ fn model_factors<'py>(py: Python<'py>, model: &[u8]) -> PyResult<Option<Bound<'p
 
 /// Whether two encoded models are equal apart from wall times. They are if their files are equal.
 #[pyfunction]
-fn models_equal(py: Python<'_>, one: &[u8], other: &[u8]) -> PyResult<bool> {
-    let file = |model: &[u8]| decode(py, model)?.to_parquet().map_err(|error| raise(py, &error));
+fn models_equal(one: &[u8], other: &[u8]) -> Result<bool> {
+    let file = |model: &[u8]| KMeansModel::from_bytes(model)?.to_parquet();
     Ok(one == other || file(one)? == file(other)?)
 }
 
 /// The bytes of the file of an encoded model.
 #[pyfunction]
-fn model_to_file<'py>(py: Python<'py>, model: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-    let bytes = decode(py, model)?.to_parquet().map_err(|error| raise(py, &error))?;
-    copy_to_python(py, &bytes)
+fn model_to_file<'py>(py: Python<'py>, model: &[u8]) -> Result<Bound<'py, PyBytes>> {
+    copy_to_python(py, &KMeansModel::from_bytes(model)?.to_parquet()?)
 }
 
 /// An encoded model from the bytes of its file.
 #[pyfunction]
-fn model_from_file<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-    let encoded = KMeansModel::from_parquet(bytes).and_then(KMeansModel::into_bytes);
-    copy_to_python(py, &encoded.map_err(|error| raise(py, &error))?)
+fn model_from_file<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Bound<'py, PyBytes>> {
+    copy_to_python(py, &KMeansModel::from_parquet(bytes)?.into_bytes()?)
 }
 
 /// Writes an encoded model to a file.
 #[pyfunction]
-fn save_model(py: Python<'_>, model: &[u8], path: PathBuf) -> PyResult<()> {
-    let model = decode(py, model)?;
-    py.detach(|| model.save(path)).map_err(|error| raise(py, &error))
+fn save_model(py: Python<'_>, model: &[u8], path: PathBuf) -> Result<()> {
+    let model = KMeansModel::from_bytes(model)?;
+    py.detach(|| model.save(path))
 }
 
 /// Reads an encoded model from a file.
 #[pyfunction]
-fn load_model(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyBytes>> {
-    let bytes = py.detach(|| KMeansModel::load(path).and_then(KMeansModel::into_bytes));
-    copy_to_python(py, &bytes.map_err(|error| raise(py, &error))?)
+fn load_model(py: Python<'_>, path: PathBuf) -> Result<Bound<'_, PyBytes>> {
+    let bytes = py.detach(|| KMeansModel::load(path)?.into_bytes())?;
+    copy_to_python(py, &bytes)
 }
 
 /// A Python context manager: `with FloatEnvironment(): ...`. In the block, floats round by the engine's rules, whatever the
@@ -209,9 +201,9 @@ impl FloatEnvironment {
 /// Refuses to work in a child process that was forked after queries were run. There, Polars would wait for threads that do not
 /// exist. `runs` says that this process is about to run queries.
 #[pyfunction]
-fn check_process(py: Python<'_>, runs: bool) -> PyResult<()> {
+fn check_process(runs: bool) -> Result<()> {
     if let Some(parent) = expressions::forked_from() {
-        return Err(raise(py, &KMeansError::Forked { parent }));
+        return Err(KMeansError::Forked { parent });
     }
     if runs {
         expressions::enter();
@@ -224,20 +216,20 @@ fn check_process(py: Python<'_>, runs: bool) -> PyResult<()> {
 fn check_options(options: &Bound<'_, PyAny>) -> PyResult<()> {
     let _environment = parallel::FloatEnvironment::default_rounding();
     // Not an argument of this type: PyO3 would add to the text of an error.
-    options.extract::<FitOptions>()?.check().map_err(|error| raise(options.py(), &error))
+    Ok(options.extract::<FitOptions>()?.check()?)
 }
 
 /// Refuses a text that is not the name of a device.
 #[pyfunction]
-fn check_device(py: Python<'_>, name: &str) -> PyResult<()> {
-    name.parse::<Device>().map(|_| ()).map_err(|error| raise(py, &error))
+fn check_device(name: &str) -> Result<()> {
+    name.parse::<Device>().map(|_| ())
 }
 
 /// Encodes starting centroids as float64, little-endian, row-major. Also returns the names of the columns that hold numbers,
 /// and how many values each has in a row. Nulls become NaN, which the fit refuses.
 #[pyfunction]
-fn encode_centroids(py: Python<'_>, frame: PyDataFrame) -> PyResult<(Bound<'_, PyBytes>, Vec<String>, Vec<usize>)> {
-    let rows = crate::frame::row_major(&frame.0).map_err(|error| raise(py, &error))?;
+fn encode_centroids(py: Python<'_>, frame: PyDataFrame) -> Result<(Bound<'_, PyBytes>, Vec<String>, Vec<usize>)> {
+    let rows = crate::frame::row_major(&frame.0)?;
     let bytes = to_python(py, rows.values.len() * size_of::<f64>(), |bytes| {
         let values = bytes.as_chunks_mut::<8>().0.iter_mut().zip(&rows.values);
         values.for_each(|(bytes, value)| *bytes = value.to_le_bytes());
@@ -273,36 +265,20 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NUL", expressions::NUL)?;
     module.add_class::<FloatEnvironment>()?;
     module.add_class::<Columns>()?;
-    module.add_class::<gathered::Gathered>()?;
+    module.add_class::<fit::Gathered>()?;
     module.add_class::<OptionInfo>()?;
-    module.add_function(wrap_pyfunction!(check_process, module)?)?;
-    module.add_function(wrap_pyfunction!(model_centroids, module)?)?;
-    module.add_function(wrap_pyfunction!(model_history, module)?)?;
-    module.add_function(wrap_pyfunction!(model_facts, module)?)?;
-    module.add_function(wrap_pyfunction!(model_columns, module)?)?;
-    module.add_function(wrap_pyfunction!(model_parameters, module)?)?;
-    module.add_function(wrap_pyfunction!(model_factors, module)?)?;
-    module.add_function(wrap_pyfunction!(models_equal, module)?)?;
-    module.add_function(wrap_pyfunction!(model_to_file, module)?)?;
-    module.add_function(wrap_pyfunction!(model_from_file, module)?)?;
-    module.add_function(wrap_pyfunction!(save_model, module)?)?;
-    module.add_function(wrap_pyfunction!(load_model, module)?)?;
-    module.add_function(wrap_pyfunction!(table::options, module)?)?;
-    module.add_function(wrap_pyfunction!(check_options, module)?)?;
-    module.add_function(wrap_pyfunction!(fit::fit, module)?)?;
-    module.add_function(wrap_pyfunction!(fit::fit_each, module)?)?;
     module.add_class::<parts::Part>()?;
-    module.add_function(wrap_pyfunction!(parts::fit_parts, module)?)?;
     module.add_class::<Answers>()?;
     module.add_class::<signals::Centroids>()?;
-    module.add_function(wrap_pyfunction!(arrays::fit_array, module)?)?;
-    module.add_function(wrap_pyfunction!(arrays::predict_array, module)?)?;
-    module.add_function(wrap_pyfunction!(arrays::transform_array, module)?)?;
-    module.add_function(wrap_pyfunction!(arrays::score_array, module)?)?;
+    macro_rules! add {
+        ($($function:path),* $(,)?) => { $(module.add_function(wrap_pyfunction!($function, module)?)?;)* };
+    }
+    add!(model_centroids, model_history, model_facts, model_columns, model_parameters, model_factors, models_equal);
+    add!(model_to_file, model_from_file, save_model, load_model);
+    add!(check_process, check_options, check_device, encode_centroids, devices, options::options);
+    add!(fit::fit, fit::fit_each, parts::fit_parts);
+    add!(arrays::fit_array, arrays::predict_array, arrays::transform_array, arrays::score_array);
     #[cfg(feature = "cuda")]
-    module.add_function(wrap_pyfunction!(arrays::bus_traffic, module)?)?;
-    module.add_function(wrap_pyfunction!(check_device, module)?)?;
-    module.add_function(wrap_pyfunction!(encode_centroids, module)?)?;
-    module.add_function(wrap_pyfunction!(devices, module)?)?;
+    add!(arrays::bus_traffic);
     Ok(())
 }

@@ -1,20 +1,17 @@
-//! The keywords of a call. They are checked here before they reach the engine.
+//! The table of options as the Python package sees it, and the keywords of a call. They are checked here before they reach the
+//! engine.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Deref;
 
-use polars::prelude::*;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::raise;
 use crate::base::error::{KMeansError, Result, STARTING_CENTROIDS};
 use crate::base::memory;
 use crate::base::params::declare::{options, words};
-use crate::base::params::{self, Init, KMeans, OptionInfo, Value};
+use crate::base::params::{self, Init, KMeans, Numbers, Value};
 
 words! {
     /// What to do when there are fewer distinct rows than clusters.
@@ -52,10 +49,41 @@ options! {
     }
 }
 
-/// Describes every option of the Python functions, in the order of their keywords.
-pub fn described() -> Vec<OptionInfo> {
-    let all = KMeans::options().into_iter().chain(Results::describe());
-    all.filter(|info| !info.rust_only).collect()
+/// An option of the Python functions: what their signatures and documentation are written from, and how its values travel.
+#[pyclass(frozen, get_all)]
+pub struct OptionInfo {
+    name: &'static str,
+    /// What it means, in paragraphs.
+    doc: Vec<String>,
+    /// Type and default, as Python writes them.
+    annotation: String,
+    default: String,
+    /// Texts that are passed on as they are.
+    words: Vec<&'static str>,
+    integers: bool,
+    floats: bool,
+    /// Whether there may be no value.
+    none: bool,
+    /// What an error says that it expected.
+    expected: String,
+}
+
+/// Every option of the Python functions but `k`, in the order of their keywords.
+#[pyfunction]
+pub fn options() -> Vec<OptionInfo> {
+    let all = KMeans::options().into_iter().chain(Results::describe()).filter(|info| !info.rust_only);
+    let described = all.map(|info| OptionInfo {
+        annotation: info.python_type(),
+        name: info.name,
+        doc: info.doc,
+        default: info.default,
+        words: info.form.words.to_vec(),
+        integers: info.form.numbers == Some(Numbers::Integers),
+        floats: info.form.numbers == Some(Numbers::Floats),
+        none: info.form.none,
+        expected: info.form.expected(),
+    });
+    described.collect()
 }
 
 /// Bytes from a pickled keyword, or from a Python object that is not copied.
@@ -88,54 +116,31 @@ impl<'py> FromPyObject<'_, 'py> for Bytes {
 }
 
 /// The options of a fit, set by name from the values that travelled.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(try_from = "BTreeMap<String, Option<Value>>")]
 struct Values {
     /// Without given centroids.
     estimator: KMeans,
     results: Results,
 }
 
-impl Values {
-    fn new() -> Self {
-        Self { estimator: KMeans::new(1), results: Results::default() }
-    }
-
-    fn set(&mut self, option: &str, value: Option<&Value>) -> Result<()> {
-        if !self.results.set(option, value)? {
-            self.estimator.set(option, value)?;
-        }
-        Ok(())
-    }
-}
-
-impl<'de> Deserialize<'de> for Values {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Values;
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("the values of options by name")
-            }
-            fn visit_map<M: MapAccess<'de>>(self, mut entries: M) -> std::result::Result<Values, M::Error> {
-                let mut values = Values::new();
-                while let Some((option, value)) = entries.next_entry::<String, Option<Value>>()? {
-                    values.set(&option, value.as_ref()).map_err(M::Error::custom)?;
-                }
-                Ok(values)
+impl TryFrom<BTreeMap<String, Option<Value>>> for Values {
+    type Error = KMeansError;
+    fn try_from(values: BTreeMap<String, Option<Value>>) -> Result<Self> {
+        let mut all = Self { estimator: KMeans::new(1), results: Results::default() };
+        for (option, value) in &values {
+            if !all.results.set(option, value.as_ref())? {
+                all.estimator.set(option, value.as_ref())?;
             }
         }
-        deserializer.deserialize_map(Entries)
+        Ok(all)
     }
 }
 
 impl<'py> FromPyObject<'_, 'py> for Values {
     type Error = PyErr;
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        let mut values = Self::new();
-        for (option, value) in object.extract::<BTreeMap<String, Option<Value>>>()? {
-            values.set(&option, value.as_ref()).map_err(|error| raise(object.py(), &error))?;
-        }
-        Ok(values)
+        Ok(object.extract::<BTreeMap<String, Option<Value>>>()?.try_into()?)
     }
 }
 
@@ -209,8 +214,9 @@ impl FitOptions {
         self.values.results
     }
 
-    /// The estimator with these options, for these features.
-    pub fn estimator(&self, features: &[Column]) -> Result<KMeans> {
+    /// The estimator with these options, for columns of these names. `width`: the number of features, which a List column does
+    /// not say.
+    pub fn estimator<'n>(&self, names: impl IntoIterator<Item = &'n str>, width: Option<usize>) -> Result<KMeans> {
         let mut estimator = self.values.estimator.clone();
         if self.values.results.too_few == TooFew::Fewer {
             estimator = estimator.too_few(params::TooFew::Fewer);
@@ -218,7 +224,7 @@ impl FitOptions {
         let Some(bytes) = &self.given else { return Ok(estimator) };
         let values = bytes.as_chunks::<8>().0.iter().map(|value| f64::from_le_bytes(*value));
         let values = memory::collected(values, STARTING_CENTROIDS)?;
-        let centroids = self.in_feature_order(self.rows_of(values, estimator.k)?, features)?;
+        let centroids = self.in_feature_order(self.rows_of(values, estimator.k)?, names, width)?;
         Ok(estimator.init(Init::Given(centroids)))
     }
 
@@ -238,29 +244,25 @@ impl FitOptions {
 
     /// The given centroids with their columns in the order of the features. Columns are matched by name if the centroids came
     /// as a frame.
-    fn in_feature_order(&self, centroids: Vec<f64>, features: &[Column]) -> Result<Vec<f64>> {
+    fn in_feature_order<'n>(
+        &self,
+        centroids: Vec<f64>,
+        features: impl IntoIterator<Item = &'n str>,
+        expected: Option<usize>,
+    ) -> Result<Vec<f64>> {
         let width: usize = self.given_widths.iter().sum();
-        let expected = match features[0].dtype() {
-            DataType::Array(_, width) if features.len() == 1 => Some(*width),
-            DataType::List(_) if features.len() == 1 => None,
-            _ => Some(features.len()),
+        let check = |got: usize| match expected {
+            Some(expected) if expected != got => Err(KMeansError::WidthMismatch { what: STARTING_CENTROIDS, expected, got }),
+            _ => Ok(()),
         };
-        let Some(names) = &self.given_names else {
-            return match expected {
-                Some(expected) if expected != width => {
-                    Err(KMeansError::WidthMismatch { what: STARTING_CENTROIDS, expected, got: width })
-                }
-                _ => Ok(centroids),
-            };
-        };
+        let Some(names) = &self.given_names else { return check(width).map(|()| centroids) };
         let starts = self.given_widths.iter().scan(0, |at, width| {
             *at += width;
             Some(*at - width)
         });
         let starts: Vec<usize> = memory::collected(starts, STARTING_CENTROIDS)?;
         let mut places = Vec::new();
-        for feature in features {
-            let name = feature.name().as_str();
+        for name in features {
             let column = names.iter().position(|given| given == name);
             let column = column.ok_or_else(|| {
                 invalid("init", &format!("a frame with a column {name:?} of numbers, or of lists of one width"), names)
@@ -269,9 +271,7 @@ impl FitOptions {
             memory::reserve(&mut places, columns.len(), STARTING_CENTROIDS)?;
             places.extend(columns);
         }
-        if let Some(expected) = expected.filter(|&expected| expected != places.len()) {
-            return Err(KMeansError::WidthMismatch { what: STARTING_CENTROIDS, expected, got: places.len() });
-        }
+        check(places.len())?;
         let rows = centroids.chunks_exact(width.max(1));
         let mut ordered = memory::with_room(rows.len().saturating_mul(places.len()), STARTING_CENTROIDS)?;
         rows.for_each(|row| ordered.extend(places.iter().map(|&place| row[place])));

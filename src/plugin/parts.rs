@@ -2,23 +2,21 @@
 
 use std::sync::Arc;
 
-use polars::prelude::*;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
 use pyo3_polars::PyDataFrame;
 
-use super::inputs::unless_too_few;
+use super::expressions::unless_too_few;
 use super::options::{FitOptions, invalid};
 use super::signals::{Raised, interruptible, watched};
-use super::{Fit, copy_to_python, encoded, raise};
+use super::{Fit, copy_to_python, encoded};
 use crate::base::error::{KMeansError, Result};
-use crate::base::memory;
-use crate::base::names::Names;
+use crate::base::names::FeatureLayout;
 use crate::base::params::Wanted;
 use crate::distributed::{self, Executor};
-use crate::frame::FrameRows;
-use crate::model::{FeatureLayout, KMeansModel};
+use crate::frame::{FrameRows, Rows};
+use crate::model::KMeansModel;
 use crate::simd::InstructionSet;
 
 /// Rows of a fit, and the answers to what a driver asks of them.
@@ -31,9 +29,8 @@ impl Part {
     /// instruction set; only tests have a reason to.
     #[new]
     #[pyo3(signature = (frame, weighted, computed, instructions=None))]
-    fn new(py: Python<'_>, frame: PyDataFrame, weighted: bool, computed: bool, instructions: Option<&str>) -> PyResult<Self> {
-        let mut features = frame.0.columns().to_vec();
-        let weights = if weighted { features.pop().map(|weights| weights.with_name("weight".into())) } else { None };
+    fn new(frame: PyDataFrame, weighted: bool, computed: bool, instructions: Option<&str>) -> PyResult<Self> {
+        let rows = FrameRows::of(Rows::new(frame.0.columns().to_vec(), weighted), computed);
         let set = match instructions {
             None => Ok(InstructionSet::detect()),
             Some("avx512") => Ok(InstructionSet::Avx512),
@@ -41,12 +38,12 @@ impl Part {
             Some("portable") => Ok(InstructionSet::Portable),
             Some(other) => Err(invalid("instructions", "\"avx512\", \"avx2\" or \"portable\"", other)),
         };
-        let part = set.and_then(|set| distributed::Part::with_instructions(FrameRows::of(features, weights, computed), set));
-        part.map(Self).map_err(|error| raise(py, &error))
+        let part = set.and_then(|set| distributed::Part::with_instructions(rows, set));
+        Ok(Self(part?))
     }
 
     /// Answers a request of a driver.
-    fn answer<'py>(&self, py: Python<'py>, request: PyBackedBytes) -> PyResult<Bound<'py, PyBytes>> {
+    fn answer<'py>(&self, py: Python<'py>, request: PyBackedBytes) -> Result<Bound<'py, PyBytes>> {
         let answer = py.detach(|| self.0.answer(&request));
         copy_to_python(py, &answer)
     }
@@ -104,17 +101,11 @@ pub fn fit_parts<'py>(
             let facts = distributed::facts(&mut executor)?.swap_remove(0);
             let layout = FeatureLayout::of_names(&facts.names)?;
             layout.check()?;
-            // Columns of these names, without rows: starting centroids are matched with them.
-            let dtype = match &facts.names {
-                Names::Each(_) => DataType::Float64,
-                Names::Entries { width, .. } => DataType::Array(Box::new(DataType::Float64), *width),
-            };
-            let columns = layout.columns().iter().map(|name| Column::new_empty(name.as_str().into(), &dtype));
-            let features = memory::collected(columns, "the list of columns")?;
-            let estimator = watched(options.estimator(&features)?, progress, &raised);
+            let names = layout.columns().iter().map(String::as_str);
+            let estimator = watched(options.estimator(names, Some(facts.names.len()))?, progress, &raised);
             let fitted = distributed::fit(&estimator, &mut executor, Wanted::Nothing)?;
             Ok(KMeansModel::of_parts(fitted)?.with_computed(facts.computed))
         })
     };
-    encoded(py, interruptible(py, &raised, fit)?)
+    Ok(encoded(py, interruptible(py, &raised, fit)?)?)
 }

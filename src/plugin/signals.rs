@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use pyo3::prelude::*;
 
 use super::entry::without_panic;
-use super::raise;
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt::{self, Scope};
 use crate::base::params::KMeans;
@@ -117,6 +116,6 @@ pub fn interruptible<R: Send>(py: Python<'_>, raised: &Raised, work: impl FnOnce
     });
     match (result, raised.take()) {
         (Err(KMeansError::Cancelled), Some(raised)) => Err(raised),
-        (result, _) => result.map_err(|error| raise(py, &error)),
+        (result, _) => Ok(result?),
     }
 }

@@ -4,7 +4,6 @@
 //! that the Python package is generated from. [`words!`] turns a list of words into an enum.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
 use crate::base::error::{KMeansError, Result};
 
@@ -379,12 +378,4 @@ impl OptionValue for Option<u64> {
     fn in_python(&self) -> String {
         self.map_or_else(|| "None".into(), |number| number.to_string())
     }
-}
-
-/// Reads a type whose values are all texts, by its `FromStr`.
-pub(crate) fn read_text<T>(asked: &Asked<'_>) -> Result<T>
-where
-    T: OptionValue + FromStr<Err = KMeansError>,
-{
-    asked.text().map_or_else(|| Err(asked.refusal::<T>()), str::parse)
 }

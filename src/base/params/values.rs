@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use super::declare::{Asked, Form, Numbers, OptionValue, Value, read_text, words};
+use super::declare::{Asked, Form, Numbers, OptionValue, Value, words};
 use crate::base::error::{KMeansError, Result};
 use crate::base::strategy::Strategy;
 
@@ -73,18 +73,6 @@ impl FromStr for Init {
         let methods = [Self::KMeansPlusPlus, Self::Random, Self::KMeansParallel, Self::AfkMc2, Self::Optimal];
         let method = methods.into_iter().find(|method| method.word() == name);
         method.ok_or_else(|| Asked { option: "init", expected: None, value: Some(&name.into()) }.refusal::<Self>())
-    }
-}
-
-impl OptionValue for Init {
-    const FORM: Form = Form { words: Self::METHODS, others: Some(("starting centroids", "Init")), ..Form::NOTHING };
-
-    fn read(asked: &Asked<'_>) -> Result<Self> {
-        read_text(asked)
-    }
-
-    fn shown(&self) -> String {
-        self.word().into()
     }
 }
 
@@ -393,30 +381,29 @@ impl fmt::Display for Device {
     }
 }
 
-impl OptionValue for Device {
-    const FORM: Form = Form {
+/// Types whose values are all texts: `FromStr` reads them, and the method writes them.
+macro_rules! texts {
+    ($($type:ident as $method:ident = $form:expr;)*) => {$(
+        impl OptionValue for $type {
+            const FORM: Form = $form;
+
+            fn read(asked: &Asked<'_>) -> Result<Self> {
+                asked.text().map_or_else(|| Err(asked.refusal::<Self>()), str::parse)
+            }
+
+            fn shown(&self) -> String {
+                self.$method().to_string()
+            }
+        }
+    )*};
+}
+
+texts! {
+    Init as word = Form { words: Self::METHODS, others: Some(("starting centroids", "Init")), ..Form::NOTHING };
+    Device as to_string = Form {
         words: &["auto", "cpu", "cuda", "cuda:all"],
         others: Some(("numbered GPUs as \"cuda:0\" or \"cuda:0,cuda:1\"", "Device")),
         ..Form::NOTHING
     };
-
-    fn read(asked: &Asked<'_>) -> Result<Self> {
-        read_text(asked)
-    }
-
-    fn shown(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl OptionValue for Strategy {
-    const FORM: Form = Form { others: Some(("the name of a strategy", "str")), ..Form::NOTHING };
-
-    fn read(asked: &Asked<'_>) -> Result<Self> {
-        read_text(asked)
-    }
-
-    fn shown(&self) -> String {
-        self.to_string()
-    }
+    Strategy as to_string = Form { others: Some(("the name of a strategy", "str")), ..Form::NOTHING };
 }

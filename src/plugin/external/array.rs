@@ -3,51 +3,25 @@
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
-use super::{COPY, Slice, Values, unreadable};
+use super::{AnyValues, COPY, Slice, Values, unreadable};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::Gpu;
-use crate::base::error::{KMeansError, Result};
+#[cfg(not(feature = "cuda"))]
+use crate::base::error::KMeansError;
+use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 #[cfg(feature = "cuda")]
-use crate::input::gpu_table::{GpuTable, GpuValues, ValueType};
+use crate::input::gpu_table::{GpuTable, GpuValues};
+use crate::input::value_type::ValueType;
 use crate::plugin::dlpack::{self, Imported};
-#[cfg(feature = "cuda")]
-use crate::plugin::raise;
-
-/// The types of values of arrays.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Float16,
-    BFloat16,
-    Float32,
-    Float64,
-}
-
-impl Kind {
-    fn bytes(self) -> usize {
-        match self {
-            Self::Float16 | Self::BFloat16 => 2,
-            Self::Float32 => 4,
-            Self::Float64 => 8,
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn on_gpu(self) -> ValueType {
-        match self {
-            Self::Float16 => ValueType::Float16,
-            Self::BFloat16 => ValueType::BFloat16,
-            Self::Float32 => ValueType::Float32,
-            Self::Float64 => ValueType::Float64,
-        }
-    }
-}
 
 /// An array: where its values are. Value `f` of row `r` is `r * steps[0] + f * steps[1]` bytes after the address.
 pub struct Array {
     address: usize,
-    kind: Kind,
+    value_type: ValueType,
+    /// The bytes of a value.
+    size: usize,
     pub shape: [usize; 2],
     steps: [i64; 2],
     pub one_dimension: bool,
@@ -56,97 +30,94 @@ pub struct Array {
 }
 
 impl Array {
-    pub fn of(imported: &Imported, what: &'static str, py: Python<'_>) -> PyResult<Self> {
+    pub fn of(imported: &Imported, what: &'static str) -> PyResult<Self> {
         let array = imported.describe();
-        let kind = match (array.data_type.code, array.data_type.bits) {
-            (dlpack::FLOAT, 16) => Some(Kind::Float16),
-            (dlpack::BFLOAT, 16) => Some(Kind::BFloat16),
-            (dlpack::FLOAT, 32) => Some(Kind::Float32),
-            (dlpack::FLOAT, 64) => Some(Kind::Float64),
+        let value_type = match (array.data_type.code, array.data_type.bits) {
+            (dlpack::FLOAT, 16) => Some(ValueType::Float16),
+            (dlpack::BFLOAT, 16) => Some(ValueType::BFloat16),
+            (dlpack::FLOAT, 32) => Some(ValueType::Float32),
+            (dlpack::FLOAT, 64) => Some(ValueType::Float64),
             _ => None,
         };
-        let Some(kind) = kind.filter(|_| array.data_type.lanes == 1) else {
-            return Err(wrong_type(py, what, &name_of(array.data_type)));
+        let size = usize::from(array.data_type.bits / 8);
+        let Some(value_type) = value_type.filter(|_| array.data_type.lanes == 1) else {
+            return Err(wrong_type(what, &name_of(array.data_type)));
         };
         let gpu = match array.device.device_type {
             dlpack::CPU | dlpack::CUDA_HOST => None,
             dlpack::CUDA | dlpack::CUDA_MANAGED => Some(array.device.device_id as u32),
             other => {
-                return Err(unreadable(py, what, "an array on the CPU or on an NVIDIA GPU", format!("device type {other}")));
+                return Err(unreadable(what, "an array on the CPU or on an NVIDIA GPU", format!("device type {other}")));
             }
         };
         let strides = array.strides.unwrap_or_else(|| dlpack::row_major(&array.shape, 1));
-        let bytes: Vec<i64> = strides.iter().map(|stride| stride.wrapping_mul(kind.bytes() as i64)).collect();
-        Self::new(py, what, array.address, kind, &array.shape, &bytes, gpu)
+        let bytes: Vec<i64> = strides.iter().map(|stride| stride.wrapping_mul(size as i64)).collect();
+        Self::new(what, array.address, (value_type, size), [&array.shape, &bytes], gpu)
     }
 
     fn new(
-        py: Python<'_>,
         what: &'static str,
         address: usize,
-        kind: Kind,
-        shape: &[i64],
-        steps: &[i64],
+        (value_type, size): (ValueType, usize),
+        [shape, steps]: [&[i64]; 2],
         gpu: Option<u32>,
     ) -> PyResult<Self> {
-        let length = |n: i64| usize::try_from(n).map_err(|_| unreadable(py, what, "lengths of at least 0", n.to_string()));
+        let length = |n: i64| usize::try_from(n).map_err(|_| unreadable(what, "lengths of at least 0", n.to_string()));
         // An array of one dimension is one feature.
         let (shape, steps, one_dimension) = match (shape, steps) {
-            (&[n], &[step]) => ([length(n)?, 1], [step, kind.bytes() as i64], true),
+            (&[n], &[step]) => ([length(n)?, 1], [step, size as i64], true),
             (&[n, d], &[row, column]) => ([length(n)?, length(d)?], [row, column], false),
-            _ => return Err(unreadable(py, what, "one or two dimensions (rows x features)", format!("{}", shape.len()))),
+            _ => return Err(unreadable(what, "one or two dimensions (rows x features)", format!("{}", shape.len()))),
         };
-        Ok(Self { address, kind, shape, steps, one_dimension, gpu })
+        Ok(Self { address, value_type, size, shape, steps, one_dimension, gpu })
     }
 
-    pub fn values(&self, wide: bool) -> Result<Values> {
-        let wide = wide || self.kind == Kind::Float64;
-        #[cfg(feature = "cuda")]
+    /// The values. `wide`: as float64, whatever type they have.
+    pub fn values(&self, wide: bool) -> Result<AnyValues> {
+        Ok(if wide || self.value_type == ValueType::Float64 {
+            AnyValues::F64(self.values_as()?)
+        } else {
+            AnyValues::F32(self.values_as()?)
+        })
+    }
+
+    fn values_as<T: Float>(&self) -> Result<Values<T>> {
         if let Some(ordinal) = self.gpu {
-            return self.on_gpu(ordinal, wide);
+            return self.on_gpu(ordinal);
         }
-        if self.gpu.is_some() {
-            return Err(KMeansError::DeviceNotAvailable {
-                requested: "cuda".into(),
-                reason: "this build has no CUDA backend".into(),
-            });
-        }
-        match self.kind {
-            Kind::Float32 if !wide => {
-                self.slice().map_or_else(|| Ok(Values::CopyF32(self.copy()?)), |s| Ok(Values::HostF32(s)))
-            }
-            Kind::Float64 => self.slice().map_or_else(|| Ok(Values::CopyF64(self.copy()?)), |s| Ok(Values::HostF64(s))),
-            _ if wide => Ok(Values::CopyF64(self.copy()?)),
-            _ => Ok(Values::CopyF32(self.copy()?)),
+        let own = if T::IS_F32 { ValueType::Float32 } else { ValueType::Float64 };
+        match self.slice().filter(|_| self.value_type == own) {
+            Some(slice) => Ok(Values::Host(slice)),
+            None => self.copy().map(Values::Copy),
         }
     }
 
     #[cfg(feature = "cuda")]
-    fn on_gpu(&self, ordinal: u32, wide: bool) -> Result<Values> {
-        let ([n, d], bytes) = (self.shape, self.kind.bytes() as i64);
+    fn on_gpu<T: Float>(&self, ordinal: u32) -> Result<Values<T>> {
+        let ([n, d], size) = (self.shape, self.size as i64);
         let values = GpuValues {
             address: self.address as u64,
-            value_type: self.kind.on_gpu(),
+            value_type: self.value_type,
             columns: d,
             first: 0,
-            row_pitch: self.steps[0] / bytes,
-            column_pitch: self.steps[1] / bytes,
+            row_pitch: self.steps[0] / size,
+            column_pitch: self.steps[1] / size,
             validity: None,
         };
         // SAFETY: the array is kept as long as the table, and `import` has waited until its values are there. The caller of the
         // package does not write to an array while a call reads it.
-        unsafe {
-            Ok(if wide {
-                Values::GpuF64(GpuTable::new(ordinal, n, [values])?)
-            } else {
-                Values::GpuF32(GpuTable::new(ordinal, n, [values])?)
-            })
-        }
+        unsafe { GpuTable::new(ordinal, n, [values]) }.map(Values::Gpu)
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn on_gpu<T>(&self, _: u32) -> Result<Values<T>> {
+        let reason = "this build has no CUDA backend".into();
+        Err(KMeansError::DeviceNotAvailable { requested: "cuda".into(), reason })
     }
 
     /// The values as they are, if they are aligned, and rows and columns are whole values apart.
     fn slice(&self) -> Option<Slice> {
-        let bytes = self.kind.bytes() as i64;
+        let bytes = self.size as i64;
         if self.shape.contains(&0) {
             return Some(Slice { address: 0, len: 0, first: 0, steps: [1, 1] });
         }
@@ -172,13 +143,13 @@ impl Array {
         for row in 0..n as i64 {
             for f in 0..d as i64 {
                 let at = self.address.wrapping_add_signed((row * self.steps[0] + f * self.steps[1]) as isize);
-                // SAFETY: the array has this value, of this type. It need not be aligned.
+                // SAFETY: the array has this value, of one of these types. It need not be aligned.
                 let value = unsafe {
-                    match self.kind {
-                        Kind::Float16 => half::f16::from_bits((at as *const u16).read_unaligned()).to_f64(),
-                        Kind::BFloat16 => half::bf16::from_bits((at as *const u16).read_unaligned()).to_f64(),
-                        Kind::Float32 => f64::from((at as *const f32).read_unaligned()),
-                        Kind::Float64 => (at as *const f64).read_unaligned(),
+                    match self.value_type {
+                        ValueType::Float16 => half::f16::from_bits((at as *const u16).read_unaligned()).to_f64(),
+                        ValueType::BFloat16 => half::bf16::from_bits((at as *const u16).read_unaligned()).to_f64(),
+                        ValueType::Float32 => f64::from((at as *const f32).read_unaligned()),
+                        _ => (at as *const f64).read_unaligned(),
                     }
                 };
                 values.push(T::from_f64(value));
@@ -189,8 +160,8 @@ impl Array {
 }
 
 /// The error for values that are no floats.
-fn wrong_type(py: Python<'_>, what: &'static str, got: &str) -> PyErr {
-    unreadable(py, what, "values of float16, bfloat16, float32 or float64", format!("{got}: convert it first"))
+fn wrong_type(what: &'static str, got: &str) -> PyErr {
+    unreadable(what, "values of float16, bfloat16, float32 or float64", format!("{got}: convert it first"))
 }
 
 fn name_of(data_type: dlpack::DataType) -> String {
@@ -214,7 +185,7 @@ pub fn import(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Importe
         if !error.is_instance_of::<PyException>(py) {
             return error;
         }
-        unreadable(py, what, "an array that its library exports", format!("{error}"))
+        unreadable(what, "an array that its library exports", format!("{error}"))
     };
     let (device_type, device_id): (i32, i32) = match object.getattr("__dlpack_device__") {
         Ok(device) => device.call0().and_then(|device| device.extract::<(i32, i32)>()).map_err(refused)?,
@@ -225,36 +196,35 @@ pub fn import(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Importe
     }
     #[cfg(feature = "cuda")]
     {
-        let queue = py.detach(|| Gpu::get(device_id as u32).and_then(|gpu| gpu.queue())).map_err(|error| raise(py, &error))?;
+        let queue = py.detach(|| Gpu::get(device_id as u32).and_then(|gpu| gpu.queue()))?;
         let imported = Imported::of(object, Some(queue.stream.cu_stream() as usize)).map_err(refused)?;
-        py.detach(|| queue.wait()).map_err(|error| raise(py, &error))?;
+        py.detach(|| queue.wait())?;
         Ok(imported)
     }
     #[cfg(not(feature = "cuda"))]
-    Err(unreadable(py, what, "an array on the CPU, because this build has no CUDA backend", format!("cuda:{device_id}")))
+    Err(unreadable(what, "an array on the CPU, because this build has no CUDA backend", format!("cuda:{device_id}")))
 }
 
 /// An array that describes itself in `__array_interface__`, as those of NumPy do.
 pub fn interface(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Array> {
-    let py = object.py();
     let interface = object.getattr("__array_interface__")?;
     let text: String = interface.get_item("typestr")?.extract()?;
     let native = if cfg!(target_endian = "little") { '<' } else { '>' };
     let kind = match text.strip_prefix([native, '=', '|']) {
-        Some("f2") => Kind::Float16,
-        Some("f4") => Kind::Float32,
-        Some("f8") => Kind::Float64,
-        _ => return Err(wrong_type(py, what, &object.getattr("dtype").map_or(text.clone(), |dtype| dtype.to_string()))),
+        Some("f2") => (ValueType::Float16, 2),
+        Some("f4") => (ValueType::Float32, 4),
+        Some("f8") => (ValueType::Float64, 8),
+        _ => return Err(wrong_type(what, &object.getattr("dtype").map_or(text.clone(), |dtype| dtype.to_string()))),
     };
     let shape: Vec<i64> = interface.get_item("shape")?.extract()?;
     let data = interface.get_item("data").ok().and_then(|data| data.extract::<(usize, bool)>().ok());
     let masked = interface.get_item("mask").is_ok_and(|mask| !mask.is_none());
     let Some((address, _)) = data.filter(|_| !masked) else {
-        return Err(unreadable(py, what, "an array of values in memory", "one without an address, or with a mask"));
+        return Err(unreadable(what, "an array of values in memory", "one without an address, or with a mask"));
     };
     let steps = match interface.get_item("strides") {
         Ok(strides) if !strides.is_none() => strides.extract()?,
-        _ => dlpack::row_major(&shape, kind.bytes() as i64),
+        _ => dlpack::row_major(&shape, kind.1 as i64),
     };
-    Array::new(py, what, address, kind, &shape, &steps, None)
+    Array::new(what, address, kind, [&shape, &steps], None)
 }
