@@ -1,11 +1,11 @@
 //! The filter: float32 copies of the centroids, the scale of the copies, and the bound on the error of their scores. Fits,
 //! predictions and scores of a model all use this one.
 
+use super::difference::FEW;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::bounds;
-use crate::input::tile::FEW;
 use crate::statistics::unit_exponent;
 
 /// No centroid: what fills up an order.

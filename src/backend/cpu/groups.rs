@@ -150,12 +150,13 @@ impl<T: Float> CpuSession<'_, T> {
         let mut make_room = || {
             for worker in workers.iter_mut() {
                 if worker.groups.is_none() {
-                    worker.assigner.reserve_groups::<T>(*k, *d)?;
+                    worker.assigner.reserve_near::<T>(*k, *d)?;
                     let (layout, most, sorted) = match kept.first() {
                         Some(kept) => (kept.layout, longest, None),
                         None => {
-                            let sorted = Sorted::new([*d, together, groups.count()], by_columns)?;
-                            (sorted.layout, together, Some(sorted))
+                            let layout = Sorted::<T>::layout([false, false, by_columns], *d);
+                            let shape = [*d, together, groups.count()];
+                            (layout, together, Some(Sorted::new(shape, layout, None, part.weights.is_some())?))
                         }
                     };
                     worker.groups = Some(GroupScratch::new([*d, most, worker.tile.stride], layout, sorted)?);
@@ -207,8 +208,8 @@ impl<T: Float> CpuSession<'_, T> {
             scratch.sorted = its_own;
             worker.groups = Some(scratch);
         })?;
-        let scores = workers.iter_mut().filter_map(|worker| worker.groups.as_mut());
-        let scores = scores.map(|scratch| std::mem::take(&mut scratch.scores)).fold(Scores::default(), Scores::add);
+        let scores = workers.iter_mut().map(|worker| std::mem::take(&mut worker.assigner.scores));
+        let scores = scores.fold(Scores::default(), Scores::add);
         // Without labels, differences have long lists.
         let is_usual = step.known || Form::of::<T>(*d) == Form::Product;
         (found.known, found.is_sorted) = (true, is_kept);
@@ -236,7 +237,7 @@ impl<T: Float> CpuSession<'_, T> {
             pruning.kept.iter_mut().for_each(|sorted| sorted.copies = None);
         }
         // Without their copies, such rows are gathered.
-        let is_kept = pruning.kept.first().is_some_and(|kept| kept.layout != RowLayout::Copies);
+        let is_kept = pruning.kept.first().is_some_and(|kept| kept.layout != RowLayout::Unmoved);
         let rows = if is_kept { Rows::Kept } else { Rows::Sorted };
         let by_columns = self.part.features.is_by_columns();
         // Integer copies pay without anything left out.

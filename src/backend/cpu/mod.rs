@@ -29,8 +29,10 @@ pub mod predict;
 mod product;
 mod seeds;
 mod settle;
+mod sinks;
 mod tasks;
 
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -41,10 +43,11 @@ pub use groups::{Method, UseGroups, UseIntDot};
 pub use least::LeastDistances;
 pub use settle::InDoubt;
 
-use self::assign::{Assigner, TwoNearest};
+use self::assign::Assigner;
 use self::groups::{GroupPruning, LabelPlan};
-use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, Worker, given};
+use self::pass::{Pass, TaskPass, Worker, given};
 use self::seeds::Seeds;
+use self::sinks::{LabelTask, Labeller, NearestSink};
 use self::tasks::{TaskRows, split_off};
 use super::centre::middle;
 use super::{Assigned, Far, Iterate, Move, Scales, WorkCounts};
@@ -305,8 +308,8 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
             let from = std::mem::replace(&mut self.labels[row as usize], to);
             let (weights, moved) = (given(&tile.weights, self.statistics), [Moved { row: 0, from, to }]);
             let (deltas, target) = (&mut self.workers[0].deltas, Mutex::new(&mut self.cluster_sums));
-            let (quantiser, values) = (&self.quantiser, tile.values());
-            self.set.run(MoveRows { deltas, quantiser, values, weights, moved: &moved, target: &target });
+            let (quantiser, values, of) = (&self.quantiser, tile.values(), PhantomData::<T>);
+            self.set.run(MoveRows { deltas, quantiser, values, weights, moved: &moved, target: &target, of });
         }
         self.workers[0].deltas.flush(&self.quantiser, &mut self.cluster_sums);
         Ok(())
@@ -338,14 +341,13 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         let table = CentroidTable::new(centroids, self.d, &self.centre, self.statistics.extent(), &[])?;
         let n = self.labels.len();
         let (mut labels, mut distances) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.k)?);
-        let Self { part, statistics, set, tasks, workers, .. } = self;
-        let workers = workers.iter_mut().map(|worker| TwoNearest::new(worker.tile.stride).map(|two| (worker, two)));
-        let mut workers = memory::try_collected(workers, "the threads' buffers")?;
+        let (Self { part, set, tasks, .. }, weights, table) = (&*self, self.statistics.weights, &table);
+        let mut labellers = Labeller::several(self.workers.len(), [self.d, self.k, self.workers[0].tile.stride])?;
         let second = distances.second.as_deref_mut().unwrap_or_default();
         let mut rest = NearestSink { labels: &mut labels, nearest: &mut distances.nearest, second };
         let tasks = tasks.iter().map(move |task| (task, rest.split_off(task.kept)));
-        for_each_task(&mut workers, tasks, |(worker, two), (task, out)| {
-            set.run(TaskNearest { part, statistics, table: &table, worker, two, task, out });
+        for_each_task(&mut labellers, tasks, |labeller, (task, sink)| {
+            set.run(LabelTask { part, weights, table, rows: task.physical.clone(), labeller, bits: None, sink });
         })?;
         Ok((labels, distances))
     }

@@ -1,17 +1,17 @@
-//! One pass over the rows of a session: labels and sums, inertia, the farthest rows, or distances. Workers share the tasks.
+//! One pass over the rows of a session: labels and sums, inertia, or the farthest rows. Workers share the tasks.
 
+use std::marker::PhantomData;
 use std::sync::Mutex;
 
-use super::assign::{Assigner, TwoNearest};
+use super::assign::{Assigner, ToLabel, replace};
 use super::centroids::CentroidTable;
-use super::distances::{own_distances, own_distances_from};
+use super::distances::own_distances;
 use super::farthest::Farthest;
-use super::filter::Filter;
 use super::groups::{BLOCK, GroupScratch};
 use super::inertia::Inertia;
-use super::product::NextRows;
+use super::product::{NextRows, PrefetchNext};
 use super::tasks::{TaskRows, split_off};
-use crate::backend::cpu::deltas::{Deltas, Moved};
+use crate::backend::cpu::deltas::{Deltas, MoveRows, Moved};
 use crate::backend::{Far, Scales};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -96,12 +96,12 @@ pub fn given<'w>(weights: &'w [f64], statistics: &Statistics) -> Option<(&'w [f6
     statistics.weights.map(|scale| (weights, scale))
 }
 
-/// Replaces the labels of some rows, and lists those that change. `places`: where in `labels` each row's is. `first`: the number
-/// of the first row at hand. `moved` has room for all rows.
+/// Replaces the labels of some rows, and lists those that change. `places`: where in `labels` each row's is. `moved` has room for
+/// all rows.
 #[inline(always)]
-pub fn list_moved(labels: &mut [u32], places: &[u32], (first, new): (usize, &[u32]), moved: &mut Vec<Moved>) {
+pub fn list_moved(labels: &mut [u32], places: &[u32], new: &[u32], moved: &mut Vec<Moved>) {
     moved.clear();
-    for (row, (place, to)) in (first as u32..).zip(places.iter().zip(new)) {
+    for (row, (place, to)) in (0..).zip(places.iter().zip(new)) {
         let from = std::mem::replace(&mut labels[*place as usize], *to);
         if from != *to {
             moved.push(Moved { row, from, to: *to });
@@ -122,7 +122,11 @@ pub fn take_moved<V: Vector, T: Float>(
     if let Some((weights, _)) = weights {
         moved.retain(|moved| weights[moved.row as usize] > 0.0);
     }
-    deltas.move_rows::<V, T, _>(quantiser, values, weights, moved, cluster_sums);
+    if !moved.is_empty() {
+        let task = MoveRows { deltas, quantiser, values, weights, moved, target: cluster_sums, of: PhantomData::<T> };
+        // SAFETY: the caller runs with this instruction set.
+        unsafe { V::call(task) }
+    }
     moved.len() as u64
 }
 
@@ -177,59 +181,48 @@ impl<T: Float> Task for TaskPass<'_, '_, '_, T> {
 impl<T: Float> TaskPass<'_, '_, '_, T> {
     #[inline(always)]
     fn assign<V: Vector>(mut self, sums: bool, want_inertia: bool) {
-        let (part, table, physical, d) = (self.part, self.table, self.task.physical.clone(), self.table.d);
-        let may = table.reads_in_place() && part.weights.is_none() && part.selection.is_all();
-        let is_few = matches!(table.filter, Filter::Difference(_));
-        let few = if may && is_few { part.features.in_place(physical.clone()) } else { None };
-        let many = if may && !is_few { part.features.in_place(physical.clone()) } else { None };
-        let all = std::mem::take(&mut self.labels);
-        let mut at = 0;
-        for start in physical.clone().step_by(self.worker.tile.stride) {
-            let range = start..(start + self.worker.tile.stride).min(physical.end);
+        let (part, physical) = (self.part, self.task.physical.clone());
+        let is_plain = part.weights.is_none() && part.selection.is_all();
+        let columns = if is_plain { part.features.in_place(physical.clone()) } else { None };
+        let mut rest = std::mem::take(&mut self.labels);
+        let mut tile = std::mem::take(&mut self.worker.tile);
+        for first in (0..physical.len()).step_by(tile.stride) {
+            let here = first..physical.len().min(first + tile.stride);
             // Kernels read whole blocks.
-            let (here, is_whole) = (at..at + range.len(), range.len().is_multiple_of(BLOCK));
-            let Worker { tile, assigner, moved, .. } = &mut *self.worker;
-            let (few, many) = (few.as_ref().filter(|_| is_whole), many.as_ref().filter(|_| is_whole));
-            if let Some(few) = few {
-                let (columns, labels) = (few.slice(here.clone(), d), &mut all[here.clone()]);
-                assigner.relabel_few::<V, T>(&columns, here.len(), table, labels, moved);
-                self.take::<V, _>(|_| &columns, labels, sums, want_inertia);
-                at = here.end;
-            } else if let Some(many) = many {
-                let (columns, labels) = (many.slice(here.clone(), d), &mut all[here.clone()]);
-                let next = many.slice(here.end..physical.len().min(here.end + here.len()), d);
-                let next = NextRows { columns: next, d, blocks: here.len() / BLOCK };
-                assigner.relabel_many::<V, T>(&columns, &next, here.len(), table, labels, moved);
-                self.take::<V, _>(|_| &columns, labels, sums, want_inertia);
-                at = here.end;
+            if let Some(columns) = columns.as_ref().filter(|_| here.len().is_multiple_of(BLOCK)) {
+                let behind = here.end..physical.len().min(here.end + here.len());
+                let next = NextRows { columns: columns.slice(behind), d: self.table.d, blocks: here.len() / BLOCK };
+                let (values, count, next) = (columns.slice(here.clone()), here.len(), PrefetchNext::Rows(&next));
+                let rows = ToLabel { values, count, near: None, next };
+                self.label::<V, _>(&rows, &tile.weights, split_off(&mut rest, count), sums, want_inertia);
             } else {
-                tile.load(part, self.statistics.weights, range);
-                let labels = &mut all[at..at + tile.rows];
-                assigner.relabel::<V, T>(tile, table, labels, moved);
-                at += tile.rows;
-                self.take::<V, _>(Tile::values, labels, sums, want_inertia);
+                tile.load(part, self.statistics.weights, physical.start + here.start..physical.start + here.end);
+                let labels = split_off(&mut rest, tile.rows);
+                self.label::<V, _>(&ToLabel::tile(&tile), &tile.weights, labels, sums, want_inertia);
             }
         }
+        self.worker.tile = tile;
     }
 
-    /// Takes over the new labels of some rows: their sums, and their inertia. `values`: where the rows are, maybe in the tile.
+    /// Finds the new labels of some rows, and takes them over: their sums, and their inertia.
     #[inline(always)]
-    fn take<'v, V: Vector, C: Columns<T>>(
-        &'v mut self,
-        values: impl Fn(&'v Tile<T>) -> C,
-        labels: &[u32],
+    fn label<V: Vector, C: Columns<T>>(
+        &mut self,
+        rows: &ToLabel<'_, T, C>,
+        weights: &[f64],
+        labels: &mut [u32],
         sums: bool,
         want_inertia: bool,
     ) {
-        let Worker { tile, deltas, moved, distances, inertia, changed, .. } = &mut *self.worker;
-        let tile = &*tile;
+        let Worker { assigner, deltas, moved, distances, inertia, changed, .. } = &mut *self.worker;
+        replace(labels, assigner.label::<V, T, C, false>(rows, self.table, &mut []), moved);
         if sums {
-            let weights = given(&tile.weights, self.statistics);
-            *changed += take_moved::<V, T>(values(tile), weights, moved, deltas, self.quantiser, self.cluster_sums);
+            let weights = given(weights, self.statistics);
+            *changed += take_moved::<V, T>(rows.values, weights, moved, deltas, self.quantiser, self.cluster_sums);
         }
         if want_inertia {
-            own_distances_from(values(tile), 0, self.table, labels, distances);
-            inertia.add(&tile.weights, labels, distances, Scales::Same(self.statistics.distances));
+            own_distances(rows.values, self.table, labels, distances);
+            inertia.add(weights, labels, distances, Scales::Same(self.statistics.distances));
         }
     }
 
@@ -257,7 +250,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
                 tile.load_list(part, statistics.weights, &chosen.rows);
             }
             let labels = if all { labels } else { &chosen.labels[..] };
-            own_distances(tile, table, labels, distances);
+            own_distances(tile.values(), table, labels, distances);
             match pass {
                 Pass::Inertia { scales } => inertia.add(&tile.weights, labels, distances, scales),
                 Pass::Farthest { .. } => {
@@ -268,64 +261,6 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
                 }
                 Pass::Assign { .. } => unreachable!("an assign finds labels"),
             }
-        }
-    }
-}
-
-/// Finds the two nearest centroids of the rows of one task.
-pub struct TaskNearest<'p, 'a, T> {
-    pub part: &'p Part<'a, T>,
-    pub statistics: &'p Statistics,
-    pub table: &'p CentroidTable<T>,
-    pub worker: &'p mut Worker<T>,
-    pub two: &'p mut TwoNearest,
-    pub task: &'p TaskRows,
-    pub out: NearestSink<'p>,
-}
-
-impl<T: Float> Task for TaskNearest<'_, '_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(mut self) {
-        let Worker { tile, assigner, .. } = self.worker;
-        let mut at = 0;
-        for start in self.task.physical.clone().step_by(tile.stride) {
-            tile.load(self.part, self.statistics.weights, start..(start + tile.stride).min(self.task.physical.end));
-            assigner.nearest::<V, T>(tile, self.table, self.two);
-            for r in 0..tile.rows {
-                self.out.set(at + r, self.two, r);
-            }
-            at += tile.rows;
-        }
-    }
-}
-
-/// Where labels and Euclidean distances of rows go.
-pub struct NearestSink<'o> {
-    pub labels: &'o mut [u32],
-    pub nearest: &'o mut [f64],
-    /// Empty if there is one cluster.
-    pub second: &'o mut [f64],
-}
-
-impl<'o> NearestSink<'o> {
-    /// Takes off the first `rows` rows, or all if there are fewer.
-    pub fn split_off(&mut self, rows: usize) -> Self {
-        Self {
-            labels: split_off(&mut self.labels, rows),
-            nearest: split_off(&mut self.nearest, rows),
-            second: split_off(&mut self.second, rows),
-        }
-    }
-
-    /// Writes the answer for row `r` of a tile.
-    #[inline(always)]
-    pub fn set(&mut self, place: usize, two: &TwoNearest, r: usize) {
-        self.labels[place] = two.labels[r];
-        self.nearest[place] = two.nearest[r].sqrt();
-        if let Some(second) = self.second.get_mut(place) {
-            *second = two.second[r].sqrt();
         }
     }
 }

@@ -184,79 +184,6 @@ impl ProductScratch {
         }
     }
 
-    #[inline(always)]
-    fn find_places<V: Vector, T: Float, const TWO: bool>(
-        &mut self,
-        values: impl Columns<T>,
-        rows: Range<usize>,
-        table: &ProductTable,
-        k: usize,
-        listed: Option<&[u32]>,
-        prefetch_next: PrefetchNext<'_, T>,
-    ) {
-        let (first, rows) = (rows.start, rows.len());
-        assert!((1..=ROWS).contains(&rows));
-        let vectors = vectors::<V>(rows);
-        let weighted = table.weighted(self.weight);
-        self.best.fill(f32::INFINITY);
-        self.second.fill(f32::INFINITY);
-        self.counts.fill(0);
-        self.squares.fill(0.0);
-        let d = table.centre.len();
-        let k = match listed {
-            Some(groups) => groups.len() * GROUP,
-            None if table.names.is_empty() => k,
-            None => table.names.len(),
-        };
-        let groups = k.div_ceil(GROUP);
-        let per_panel = CENTROID_PANEL / GROUP;
-        for first_group in (0..groups).step_by(per_panel) {
-            let panel = first_group..(first_group + per_panel).min(groups);
-            for start in (0..d).step_by(PANEL) {
-                let features = start..(start + PANEL).min(d);
-                self.copy_rows(values, first, features.clone(), table, first_group == 0);
-                let copy = &self.copy[..features.len() * ROWS];
-                for place in panel.clone() {
-                    let prefetch = match prefetch_next {
-                        PrefetchNext::Blocks(behind) if first_group == 0 => {
-                            let behind = behind.get(features.end * ROWS..).unwrap_or_default();
-                            Prefetch::of(&behind[..behind.len().min(PANEL * ROWS)]).part(place, panel.len())
-                        }
-                        PrefetchNext::Rows(next) if start == 0 => next.piece(first / ROWS * groups + place, groups),
-                        _ => Prefetch::of::<T>(&[]),
-                    };
-                    let group = listed.map_or(place, |listed| listed[place] as usize);
-                    let products = Products {
-                        copy,
-                        centroids: &table.packed[(group * d + features.start) * GROUP..(group * d + features.end) * GROUP],
-                        own: if features.end == d { Some(&weighted.own[group * 2 * GROUP..][..2 * GROUP]) } else { None },
-                        first: features.start == 0,
-                        rows,
-                        prefetch,
-                    };
-                    let scores = &mut self.scores[(place - first_group) * GROUP * ROWS..][..GROUP * ROWS];
-                    let least = [&mut self.best, &mut self.second];
-                    match vectors {
-                        4 => products.add::<V, 4, TWO>(scores, least),
-                        2 => products.add::<V, 2, TWO>(scores, least),
-                        _ => products.add::<V, 1, TWO>(scores, least),
-                    }
-                }
-            }
-            if first_group == 0 {
-                for r in 0..ROWS {
-                    self.widths[r] = weighted.bound.width(self.squares[r]);
-                }
-            }
-            if groups <= per_panel && !TWO {
-                return self.collect_all::<V>(k, rows);
-            }
-            let centroids = panel.start * GROUP..(panel.end * GROUP).min(k);
-            self.collect::<V, TWO>(centroids, rows);
-        }
-        self.drop_candidates::<TWO>(rows);
-    }
-
     /// Learns the weight of the next tile from the last 64 rows of this one. `labels` are those of the tile.
     #[inline(always)]
     pub fn weigh(&mut self, table: &ProductTable, labels: &[u32]) {
@@ -417,7 +344,7 @@ impl ProductScratch {
     }
 }
 
-/// One call of [`ProductScratch::find_places`].
+/// Finds the places of the centroids in reach: one call of [`ProductScratch::find_candidates`].
 struct FindPlaces<'p, T, C, const TWO: bool> {
     product: &'p mut ProductScratch,
     values: C,
@@ -434,7 +361,67 @@ impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindPlaces<'_, T, C, TWO
     #[inline(always)]
     fn run<V: Vector>(self) {
         let Self { product, values, rows, table, k, listed, prefetch_next } = self;
-        product.find_places::<V, T, TWO>(values, rows, table, k, listed, prefetch_next);
+        let (first, rows) = (rows.start, rows.len());
+        assert!((1..=ROWS).contains(&rows));
+        let vectors = vectors::<V>(rows);
+        let weighted = table.weighted(product.weight);
+        product.best.fill(f32::INFINITY);
+        product.second.fill(f32::INFINITY);
+        product.counts.fill(0);
+        product.squares.fill(0.0);
+        let d = table.centre.len();
+        let k = match listed {
+            Some(groups) => groups.len() * GROUP,
+            None if table.names.is_empty() => k,
+            None => table.names.len(),
+        };
+        let groups = k.div_ceil(GROUP);
+        let per_panel = CENTROID_PANEL / GROUP;
+        for first_group in (0..groups).step_by(per_panel) {
+            let panel = first_group..(first_group + per_panel).min(groups);
+            for start in (0..d).step_by(PANEL) {
+                let features = start..(start + PANEL).min(d);
+                product.copy_rows(values, first, features.clone(), table, first_group == 0);
+                let copy = &product.copy[..features.len() * ROWS];
+                for place in panel.clone() {
+                    let prefetch = match prefetch_next {
+                        PrefetchNext::Blocks(behind) if first_group == 0 => {
+                            let behind = behind.get(features.end * ROWS..).unwrap_or_default();
+                            Prefetch::of(&behind[..behind.len().min(PANEL * ROWS)]).part(place, panel.len())
+                        }
+                        PrefetchNext::Rows(next) if start == 0 => next.piece(first / ROWS * groups + place, groups),
+                        _ => Prefetch::of::<T>(&[]),
+                    };
+                    let group = listed.map_or(place, |listed| listed[place] as usize);
+                    let products = Products {
+                        copy,
+                        centroids: &table.packed[(group * d + features.start) * GROUP..(group * d + features.end) * GROUP],
+                        own: if features.end == d { Some(&weighted.own[group * 2 * GROUP..][..2 * GROUP]) } else { None },
+                        first: features.start == 0,
+                        rows,
+                        prefetch,
+                    };
+                    let scores = &mut product.scores[(place - first_group) * GROUP * ROWS..][..GROUP * ROWS];
+                    let least = [&mut product.best, &mut product.second];
+                    match vectors {
+                        4 => products.add::<V, 4, TWO>(scores, least),
+                        2 => products.add::<V, 2, TWO>(scores, least),
+                        _ => products.add::<V, 1, TWO>(scores, least),
+                    }
+                }
+            }
+            if first_group == 0 {
+                for r in 0..ROWS {
+                    product.widths[r] = weighted.bound.width(product.squares[r]);
+                }
+            }
+            if groups <= per_panel && !TWO {
+                return product.collect_all::<V>(k, rows);
+            }
+            let centroids = panel.start * GROUP..(panel.end * GROUP).min(k);
+            product.collect::<V, TWO>(centroids, rows);
+        }
+        product.drop_candidates::<TWO>(rows);
     }
 }
 

@@ -5,7 +5,7 @@ use super::guess::Guess;
 use super::int_dot::{ByCopies, Copies};
 use super::method::{Copied, LabelPlan, PerMille};
 use super::partition::Groups;
-use super::sorted::{self, Sorted};
+use super::sorted::Sorted;
 use super::{BLOCK, GROUPS, GroupPruning, GroupStep, MOST_GROUPS, UseGroups, UseIntDot};
 use crate::backend::cpu::filter::{Form, GROUP};
 use crate::backend::cpu::tasks::TaskRows;
@@ -47,6 +47,9 @@ const MOST_BYTES: usize = 1 << 30;
 const FEWEST_DOT_FEATURES: usize = 32;
 /// Copies in bytes are not worth it for fewer features.
 const FEWEST_BYTES: usize = 64;
+
+/// Rows of at most so many features are sorted faster for one assign.
+const FEW: usize = 64;
 
 /// The share of rows in doubt by copies in bytes, for each unit of their coarseness.
 const DOUBT: f64 = 5.0;
@@ -91,7 +94,7 @@ pub fn pays(skipped: f64, [k, d]: [usize; 2], rows: Rows, by_columns: bool) -> b
         (Rows::Kept, _) => (14.0, 60.0),
         // A part of the sort, too: most fits have a dozen iterations.
         (Rows::ToKeep, _) => (22.0, 60.0),
-        _ if d <= sorted::FEW => (40.0, 150.0),
+        _ if d <= FEW => (40.0, 150.0),
         (Rows::Sorted, false) => (50.0, 150.0),
         (Rows::Sorted, true) => (100.0, 150.0),
     };
@@ -159,10 +162,10 @@ impl<T: Float> CpuSession<'_, T> {
         let total = |width, bytes: &dyn Fn([usize; 3]) -> usize| {
             parts.iter().map(|part| bytes([width, part.physical.len(), most])).fold(0, usize::saturating_add)
         };
-        let bytes = |layout| total(d, &|shape| Sorted::<T>::bytes_kept(shape, layout));
+        let bytes = |layout| total(d, &|shape| Sorted::<T>::bytes(shape, layout));
         let may_keep = self.use_groups != UseGroups::AlwaysSort;
-        let plain_fits = may_keep && bytes(Sorted::<T>::layout_kept(d, false, by_columns)) <= MOST_BYTES;
-        let layout = Sorted::<T>::layout_kept(d, true, by_columns);
+        let plain_fits = may_keep && bytes(Sorted::<T>::layout([true, false, by_columns], d)) <= MOST_BYTES;
+        let layout = Sorted::<T>::layout([true, true, by_columns], d);
         let kept = bytes(layout);
         let copies = self.plan_copies().filter(|copies| {
             may_keep && kept.saturating_add(total(copies.unit.lanes(d), &Sorted::<T>::bytes_copied)) <= MOST_BYTES
@@ -204,7 +207,7 @@ impl<T: Float> CpuSession<'_, T> {
         {
             copies.unit = words;
         }
-        let layout = Sorted::<T>::layout_kept(d, copies.is_some(), by_columns);
+        let layout = Sorted::<T>::layout([true, copies.is_some(), by_columns], d);
         // With one group, nothing is left out.
         let parts = if groups.count() == 1 { self.parts(1)? } else { parts };
         let mut pruning = GroupPruning {
@@ -221,7 +224,9 @@ impl<T: Float> CpuSession<'_, T> {
         if is_kept {
             let count = pruning.groups.count();
             let lanes = copies.as_ref().map(|copies| copies.unit.lanes(d));
-            let sorted = pruning.parts.iter().map(|part| Sorted::kept([d, part.physical.len(), count], layout, lanes));
+            let weighted = self.part.weights.is_some();
+            let shapes = pruning.parts.iter().map(|part| [d, part.physical.len(), count]);
+            let sorted = shapes.map(|shape| Sorted::new(shape, layout, lanes, weighted));
             match memory::try_collected(sorted, GROUPS) {
                 Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(pruning), plan)),
                 kept => pruning.kept = kept?,

@@ -5,60 +5,52 @@ use std::sync::Mutex;
 
 use super::int_dot::Copies;
 use super::sorted::{RowLayout, Sorted};
-use super::{BLOCK, GROUPS, GroupStep, Scores};
-use crate::backend::cpu::assign::{DotBlock, GroupRows};
+use super::{BLOCK, GROUPS, GroupStep, largest};
+use crate::backend::cpu::assign::{DotBlock, Near, ToLabel};
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::deltas::Moved;
+use crate::backend::cpu::distances::own_distances;
+use crate::backend::cpu::filter::{Filter, Form};
 use crate::backend::cpu::pass::{Worker, given, list_moved, take_moved};
-use crate::backend::cpu::product::DotTable;
+use crate::backend::cpu::product::{DotTable, PrefetchNext};
 use crate::backend::cpu::tasks::TaskRows;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::cluster_sums::{ClusterSums, Quantiser};
-use crate::input::tile::{Part, Tile, Values};
+use crate::input::tile::{Part, Tile};
 use crate::simd::{SQUARE, Task, Vector};
 use crate::statistics::Statistics;
 
 /// One worker's buffers.
 pub struct GroupScratch<T> {
-    /// The rows that are labelled, where they do not lie in a tile.
+    /// A block of rows, where they are loaded.
     tile: Tile<T>,
     /// The groups of some rows, and for each physical row where it goes.
     groups: Vec<u8>,
     to: Vec<u32>,
     /// The labels of some rows.
     labels: Vec<u32>,
-    /// The largest distances of rows that were gathered.
-    radii: Vec<f64>,
     /// The rows of a block that must be loaded, and where they are.
     needed: Vec<u32>,
     order: Vec<usize>,
     /// Rows that are sorted for one assign.
     pub sorted: Option<Sorted<T>>,
-    pub scores: Scores,
 }
 
 impl<T: Float> GroupScratch<T> {
     /// `most`: rows that are sorted together. `stride`: rows of the worker's tile. `sorted`: where they go, unless the sorted
     /// rows are kept.
     pub fn new([d, most, stride]: [usize; 3], layout: RowLayout, sorted: Option<Sorted<T>>) -> Result<Self> {
-        let rows = match layout {
-            RowLayout::Tile => 0,
-            RowLayout::Blocks | RowLayout::Copies | RowLayout::Rows => BLOCK,
-            RowLayout::Gather => stride,
-        };
+        let is_loaded = layout != RowLayout::Columns;
         Ok(Self {
-            // The values of rows in blocks are read where they are.
-            tile: Tile::new(if layout == RowLayout::Blocks { 0 } else { d }, rows)?,
+            tile: if is_loaded { Tile::new(d, BLOCK)? } else { Tile::default() },
             groups: memory::zeroed(most + stride, GROUPS)?,
             to: memory::zeroed(most, GROUPS)?,
             labels: memory::zeroed(stride, GROUPS)?,
-            radii: memory::zeroed(stride / BLOCK, GROUPS)?,
             needed: memory::with_room(BLOCK, GROUPS)?,
             order: memory::with_room(BLOCK, GROUPS)?,
             sorted,
-            scores: Scores::default(),
         })
     }
 }
@@ -88,7 +80,8 @@ impl<T: Float> Task for GroupTask<'_, '_, '_, '_, T> {
 
     #[inline(always)]
     fn run<V: Vector>(mut self) {
-        let stride = if self.sorted.has_blocks() { BLOCK } else { self.worker.tile.stride };
+        // A few blocks of short rows have one list of near centroids.
+        let stride = if Form::of::<T>(self.table.d) == Form::Difference { self.worker.tile.stride } else { BLOCK };
         // The labels of a tile have room for this many rows.
         debug_assert!(stride <= self.worker.tile.stride);
         let mut at = 0;
@@ -146,14 +139,11 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     #[inline(always)]
     fn keep(&mut self, group: usize, rows: Range<usize>) -> bool {
         let Self { part, statistics, scratch, sorted, step, copies, .. } = self;
-        if !matches!(sorted.layout, RowLayout::Copies | RowLayout::Rows) {
+        if sorted.layout == RowLayout::Columns {
             return false;
         }
         sorted.load(&mut scratch.tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
-        sorted.measure(rows.clone(), group, &scratch.tile, step);
-        if let Some(copies) = copies {
-            sorted.copy(rows, group, &scratch.tile, step, copies);
-        }
+        sorted.take_block(rows, group, &scratch.tile, step, *copies);
         true
     }
 
@@ -161,38 +151,29 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     #[inline(always)]
     fn label<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) {
         let Self { part, statistics, quantiser, table, cluster_sums, worker, scratch, sorted, labels, step, .. } = self;
-        let GroupScratch { tile, labels: own, radii: gathered, scores, .. } = &mut **scratch;
-        let blocks = rows.len().div_ceil(BLOCK);
-        let mut radii = &sorted.radii[rows.start / BLOCK..][..blocks];
-        let (values, first, weights) = match sorted.layout {
-            RowLayout::Tile => (sorted.tile.values(), rows.start, &sorted.tile.weights[..]),
-            RowLayout::Blocks => {
-                tile.load_weights(part, statistics.weights, &sorted.order[rows.clone()]);
-                (Values { x: sorted.block(rows.start), stride: BLOCK }, 0, &tile.weights[..])
-            }
-            RowLayout::Copies | RowLayout::Rows => {
-                if !is_here {
-                    sorted.load(tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
-                }
-                (tile.values(), 0, &tile.weights[..])
-            }
-            RowLayout::Gather => {
-                tile.load_list(part, statistics.weights, &sorted.order[rows.clone()]);
-                for (radius, start) in gathered.iter_mut().zip((0..rows.len()).step_by(BLOCK)) {
-                    *radius = step.radius(&tile.x[start..], tile.stride, BLOCK.min(rows.len() - start), group);
-                }
-                radii = &gathered[..blocks];
-                (tile.values(), 0, &tile.weights[..])
-            }
-        };
-        let places = &sorted.places[rows.clone()];
-        let own = &mut own[..places.len()];
-        own.iter_mut().zip(places).for_each(|(own, place)| *own = labels[*place as usize]);
-        let own = step.known.then_some(&*own);
+        let GroupScratch { tile, labels: own, .. } = &mut **scratch;
         let Worker { assigner, distances, deltas, moved, changed, .. } = &mut **worker;
-        let group_rows = GroupRows { values, first, rows: rows.len(), group, radii, own };
-        let new = assigner.label_group::<V, T>(&group_rows, table, step, distances, scores);
-        list_moved(labels, places, (first, new), moved);
+        let (values, weights, next) = if sorted.layout == RowLayout::Columns {
+            let weights = sorted.weights.get(rows.start..).unwrap_or_default();
+            (sorted.columns(rows.clone()), weights, PrefetchNext::Blocks(sorted.behind(rows.start)))
+        } else {
+            if !is_here {
+                sorted.load(tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
+            }
+            (tile.values(), &tile.weights[..], PrefetchNext::Nothing)
+        };
+        let (count, places) = (rows.len(), &sorted.places[rows.clone()]);
+        let mut most = None;
+        if let (Filter::Difference(_), true) = (&table.filter, step.known) {
+            let own = &mut own[..count];
+            own.iter_mut().zip(places).for_each(|(own, place)| *own = labels[*place as usize]);
+            own_distances(values, table, own, distances);
+            most = Some(step.most(&distances[..count]));
+        }
+        let radius = largest(sorted.radii[rows.start / BLOCK..rows.end.div_ceil(BLOCK)].iter().copied());
+        let near = Some(Near { panels: step.listed(group, radius, most), order: &step.groups.order });
+        let new = assigner.label::<V, T, _, false>(&ToLabel { values, count, near, next }, table, &mut []);
+        list_moved(labels, places, new, moved);
         *changed += take_moved::<V, T>(values, given(weights, statistics), moved, deltas, quantiser, cluster_sums);
     }
 
@@ -216,7 +197,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
             ..
         } = self;
         let (Some(shared), Some(copies), Some(dot_table)) = (copies, &sorted.copies, tables.get(group)) else { return false };
-        let GroupScratch { tile, needed, order, scores, .. } = &mut **scratch;
+        let GroupScratch { tile, needed, order, .. } = &mut **scratch;
         let Worker { assigner, deltas, moved, changed, .. } = &mut **worker;
         let block = DotBlock {
             rows: copies.block(rows.start),
@@ -226,16 +207,20 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
             closer: sorted.layout == RowLayout::Rows || part.features.row(sorted.order[rows.start]).is_some(),
             unit: shared.unit,
         };
-        if !assigner.filter_by_int_dot::<V, T>(&block, table, scores) {
+        if !assigner.filter_by_int_dot::<V, T>(&block, table) {
             return false;
         }
-        let features = &part.features;
+        let (features, places) = (&part.features, &sorted.places[rows.clone()]);
+        let own = places.iter().map(|place| labels[*place as usize]);
         match sorted.layout {
-            RowLayout::Rows => assigner.look_closer::<V, T>(rows.len(), table, |r| Some(sorted.row(rows.start + r))),
-            _ => assigner.look_closer::<V, T>(rows.len(), table, |r| features.row(sorted.order[rows.start + r])),
+            RowLayout::Rows => {
+                assigner.look_closer::<V, T>(rows.len(), table, |r| Some(sorted.row(rows.start + r)), own, needed);
+            }
+            _ => {
+                let row = |r| features.row(sorted.order[rows.start + r]);
+                assigner.look_closer::<V, T>(rows.len(), table, row, own, needed);
+            }
         }
-        let places = &sorted.places[rows.clone()];
-        assigner.needed(places.iter().map(|place| labels[*place as usize]), needed);
         if needed.is_empty() {
             return true;
         }
