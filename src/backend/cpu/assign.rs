@@ -6,7 +6,6 @@
 
 mod int_dot;
 
-pub use self::int_dot::DotBlock;
 use super::centroids::CentroidTable;
 use super::difference::{Compare, Copies, FEW, Found};
 use super::distances::own_distances;

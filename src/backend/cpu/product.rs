@@ -31,7 +31,7 @@ mod scores;
 
 use std::ops::Range;
 
-pub use self::int_dot::{DotRows, DotTable};
+pub use self::int_dot::{DotBlock, DotRows, DotTable};
 use self::kernel::Products;
 use self::lists::{ALL, Lists, MOST_CANDIDATES};
 pub use self::prefetch::{NextRows, PrefetchNext};
@@ -96,11 +96,7 @@ pub struct ProductScratch {
     best: [f32; ROWS],
     /// The second least, where two centroids are wanted.
     second: [f32; ROWS],
-    /// For each row, the number of centroids in reach, or [`ALL`].
-    counts: [u8; ROWS],
-    /// For each row, the centroids in reach in ascending order, and their scores.
-    candidates: [[u32; MOST_CANDIDATES]; ROWS],
-    candidate_scores: [[f32; MOST_CANDIDATES]; ROWS],
+    lists: Lists,
     /// `(panel, ROWS)`: the scores. With integer copies, the sums that they are made of.
     scores: Lines,
     /// `(panels of centroids, ROWS)`: the least scores by integer copies.
@@ -123,9 +119,7 @@ impl ProductScratch {
             best: [0.0; ROWS],
             second: [0.0; ROWS],
             weight: Weight::default(),
-            counts: [0; ROWS],
-            candidates: [[0; MOST_CANDIDATES]; ROWS],
-            candidate_scores: [[0.0; MOST_CANDIDATES]; ROWS],
+            lists: Lists::EMPTY,
         })
     }
 
@@ -151,7 +145,7 @@ impl ProductScratch {
     /// Turns places into numbers of centroids, in ascending order.
     #[inline(always)]
     fn name(&mut self, table: &ProductTable, listed: Option<&[u32]>) {
-        for (candidates, count) in self.candidates.iter_mut().zip(&mut self.counts) {
+        for (candidates, count) in self.lists.candidates.iter_mut().zip(&mut self.lists.counts) {
             let name = |j: u32| {
                 let place = match listed {
                     None => j as usize,
@@ -194,16 +188,16 @@ impl ProductScratch {
     /// The centroids in reach of row `r`, in ascending order. `None` if all centroids are.
     #[inline(always)]
     pub fn candidates(&self, r: usize) -> Option<&[u32]> {
-        match self.counts[r] {
+        match self.lists.counts[r] {
             ALL => None,
-            count => Some(&self.candidates[r][..count as usize]),
+            count => Some(&self.lists.candidates[r][..count as usize]),
         }
     }
 
     /// Whether more than one centroid is in reach of row `r`.
     #[inline(always)]
     pub fn is_open(&self, r: usize) -> bool {
-        self.counts[r] != 1
+        self.lists.counts[r] != 1
     }
 
     /// Makes the centred, scaled copy of some features of 64 rows. Adds up every row's squares, if asked for.
@@ -263,11 +257,11 @@ impl ProductScratch {
             }
             for r in start..(start + V::LANES).min(rows) {
                 let bit = 1 << (r - start);
-                self.counts[r] = 1;
-                self.candidates[r][0] = names[r].to_bits();
+                self.lists.counts[r] = 1;
+                self.lists.candidates[r][0] = names[r].to_bits();
                 // A limit that is not finite rules nothing out.
                 if !limits[r].is_finite() || seen & bit == 0 {
-                    self.counts[r] = ALL;
+                    self.lists.counts[r] = ALL;
                 } else if twice & bit != 0 {
                     self.list(r, k, limits[r]);
                 }
@@ -281,13 +275,13 @@ impl ProductScratch {
         let mut count = 0;
         for j in (0..k).filter(|j| !(self.scores[j * ROWS + r] > limit)) {
             if count == MOST_CANDIDATES {
-                self.counts[r] = ALL;
+                self.lists.counts[r] = ALL;
                 return;
             }
-            self.candidates[r][count] = j as u32;
+            self.lists.candidates[r][count] = j as u32;
             count += 1;
         }
-        self.counts[r] = count as u8;
+        self.lists.counts[r] = count as u8;
     }
 
     /// The limit of row `r`: centroids with larger scores are out of reach.
@@ -317,12 +311,7 @@ impl ProductScratch {
                 while near != 0 {
                     let r = near.trailing_zeros() as usize;
                     near &= near - 1;
-                    let mut lists = Lists {
-                        counts: &mut self.counts,
-                        candidates: &mut self.candidates,
-                        scores: &mut self.candidate_scores,
-                    };
-                    lists.push(r, (centroids.start + j) as u32, self.scores[j * ROWS + r], limits[r]);
+                    self.lists.push(r, (centroids.start + j) as u32, self.scores[j * ROWS + r], limits[r]);
                 }
             }
         }
@@ -332,13 +321,12 @@ impl ProductScratch {
     fn drop_candidates<const TWO: bool>(&mut self, rows: usize) {
         for r in 0..rows {
             let limit = self.limit::<TWO>(r);
-            if self.counts[r] != ALL {
-                Lists { counts: &mut self.counts, candidates: &mut self.candidates, scores: &mut self.candidate_scores }
-                    .keep_within(r, limit);
+            if self.lists.counts[r] != ALL {
+                self.lists.keep_within(r, limit);
             }
             // A limit that is not finite rules nothing out.
-            if self.counts[r] == 0 || !limit.is_finite() {
-                self.counts[r] = ALL;
+            if self.lists.counts[r] == 0 || !limit.is_finite() {
+                self.lists.counts[r] = ALL;
             }
         }
     }
@@ -367,7 +355,7 @@ impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindPlaces<'_, T, C, TWO
         let weighted = table.weighted(product.weight);
         product.best.fill(f32::INFINITY);
         product.second.fill(f32::INFINITY);
-        product.counts.fill(0);
+        product.lists.counts.fill(0);
         product.squares.fill(0.0);
         let d = table.centre.len();
         let k = match listed {

@@ -3,34 +3,25 @@
 use super::Assigner;
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::filter::{Filter, GROUP};
-use crate::backend::cpu::product::{self, DotRows, DotTable};
+use crate::backend::cpu::product::{self, DotBlock};
 use crate::base::float::Float;
 use crate::input::tile::Values;
-use crate::simd::{DotUnit, Vector};
-
-/// Integer copies of a block of rows and of the centroids near its group.
-pub struct DotBlock<'r> {
-    pub rows: DotRows<'r>,
-    /// How many of them count.
-    pub count: usize,
-    pub table: &'r DotTable,
-    /// The panels of centroids that the rows are compared with.
-    pub listed: &'r [u32],
-    /// Whether the values of a row lie side by side, for a closer look.
-    pub closer: bool,
-    pub unit: DotUnit,
-}
+use crate::simd::Vector;
 
 impl Assigner {
     /// Finds the labels that are certain, and the candidates of the other rows. Returns whether that is enough. If not, the rows
-    /// should be compared in float32.
+    /// should be compared in float32. `closer`: whether the values of a row lie side by side, for a closer look.
     #[inline(always)]
-    pub fn filter_by_int_dot<V: Vector, T: Float>(&mut self, block: &DotBlock<'_>, table: &CentroidTable<T>) -> bool {
+    pub fn filter_by_int_dot<V: Vector, T: Float>(
+        &mut self,
+        block: &DotBlock<'_>,
+        closer: bool,
+        table: &CentroidTable<T>,
+    ) -> bool {
         let Self { product, scores, .. } = self;
         let (Filter::Product(copies), Some(product)) = (&table.filter, product.first_mut()) else { return false };
-        let &DotBlock { rows, count, table: dot_table, listed, closer, unit } = block;
-        product.find_candidates_by_int_dot::<V>(rows, count, dot_table, copies, listed, unit);
-        let centroids = listed.len() * GROUP;
+        product.find_candidates_by_int_dot::<V>(block, copies);
+        let (count, centroids) = (block.count, block.listed.len() * GROUP);
         scores.by_int_dot += count as u64;
         if product.is_in_doubt(count, [centroids, table.k, table.d], closer) {
             scores.again += count as u64;

@@ -6,13 +6,13 @@ use std::sync::Mutex;
 use super::int_dot::Copies;
 use super::sorted::{RowLayout, Sorted};
 use super::{BLOCK, GROUPS, GroupStep, largest};
-use crate::backend::cpu::assign::{DotBlock, Near, ToLabel};
+use crate::backend::cpu::assign::{Near, ToLabel};
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::deltas::Moved;
 use crate::backend::cpu::distances::own_distances;
 use crate::backend::cpu::filter::{Filter, Form};
 use crate::backend::cpu::pass::{Worker, given, list_moved, take_moved};
-use crate::backend::cpu::product::{DotTable, PrefetchNext};
+use crate::backend::cpu::product::{DotBlock, DotTable, PrefetchNext};
 use crate::backend::cpu::tasks::TaskRows;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -204,10 +204,10 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
             count: rows.len(),
             table: dot_table,
             listed: step.listed(group, sorted.radii[rows.start / BLOCK], None),
-            closer: sorted.layout == RowLayout::Rows || part.features.row(sorted.order[rows.start]).is_some(),
             unit: shared.unit,
         };
-        if !assigner.filter_by_int_dot::<V, T>(&block, table) {
+        let closer = sorted.layout == RowLayout::Rows || part.features.row(sorted.order[rows.start]).is_some();
+        if !assigner.filter_by_int_dot::<V, T>(&block, closer, table) {
             return false;
         }
         let (features, places) = (&part.features, &sorted.places[rows.clone()]);
