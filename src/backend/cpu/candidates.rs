@@ -2,7 +2,7 @@
 
 use super::seeds::rows_of_tile;
 use super::sinks::{LabelTask, Labeller, Sink};
-use super::{CentroidTable, CpuSession};
+use super::{CentroidTable, CpuSession, split_off};
 use crate::backend::Sample;
 use crate::backend::centre::middle;
 use crate::base::error::Result;
@@ -20,11 +20,7 @@ pub fn sample<T: Float>(session: &mut CpuSession<'_, T>, sample: &Sample) -> Res
     let Some(seeds) = seeds else { unreachable!("draws were started") };
     let mut drawn = memory::zeroed::<bool>(labels.len(), WHAT)?;
     let mut rest = drawn.as_mut_slice();
-    let work = tasks.iter().map(|task| {
-        let (drawn, tail) = std::mem::take(&mut rest).split_at_mut(task.kept);
-        rest = tail;
-        (task, drawn)
-    });
+    let work = tasks.iter().map(|task| (task, split_off(&mut rest, task.kept)));
     for_each_task(workers, work, |worker, (task, drawn)| {
         if sample.by_values {
             let (tile, mut rows) = (&mut worker.tile, (task.first..).zip(drawn));

@@ -1,5 +1,6 @@
 //! The rows of a fit on the CPU, as seeding sees them.
 
+use super::picks::Walk;
 use super::seeds::{Lent, Seeds};
 use super::{CpuSession, candidates, picks};
 use crate::backend::{DrawBy, Draws, KeptRows, Picked, Sample, Sampled};
@@ -30,7 +31,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
 impl<T: Float> Draws<T> for CpuSession<'_, T> {
     fn row(&self, row: u64) -> Result<Vec<T>> {
         let mut values = memory::zeroed(self.d, "a row")?;
-        self.part.features.gather_tile(&[self.physical(row as usize)], 1, &mut values);
+        self.part.features.gather_tile(&[Walk::default().physical(self, row as usize)], 1, &mut values);
         Ok(values)
     }
 

@@ -7,7 +7,7 @@ use super::assign::{Assigner, ToLabel, replace};
 use super::centroids::CentroidTable;
 use super::distances::own_distances;
 use super::farthest::Farthest;
-use super::groups::{BLOCK, GroupScratch};
+use super::groups::BLOCK;
 use super::inertia::Inertia;
 use super::product::{NextRows, PrefetchNext};
 use super::tasks::{TaskRows, split_off};
@@ -33,8 +33,6 @@ pub struct Worker<T> {
     pub inertia: Inertia,
     pub changed: u64,
     pub far: Farthest,
-    /// For assigns by near centroids.
-    pub groups: Option<GroupScratch<T>>,
     chosen: Chosen,
 }
 
@@ -46,21 +44,6 @@ struct Chosen {
     /// Their positions among the kept rows of the tile.
     places: Vec<usize>,
     labels: Vec<u32>,
-}
-
-impl Chosen {
-    fn clear(&mut self) {
-        self.rows.clear();
-        self.places.clear();
-        self.labels.clear();
-    }
-
-    /// There is room: see [`Worker::reserve`].
-    fn push(&mut self, row: usize, place: usize, label: u32) {
-        self.rows.push(row);
-        self.places.push(place);
-        self.labels.push(label);
-    }
 }
 
 impl<T: Float> Worker<T> {
@@ -75,7 +58,6 @@ impl<T: Float> Worker<T> {
             inertia: Inertia::default(),
             changed: 0,
             far: Farthest::default(),
-            groups: None,
             chosen: Chosen::default(),
         })
     }
@@ -83,10 +65,13 @@ impl<T: Float> Worker<T> {
     /// Makes room for a pass that does not need all rows.
     pub fn reserve(&mut self) -> Result<()> {
         const WHAT: &str = "the rows of a tile";
-        self.chosen.clear();
-        memory::reserve(&mut self.chosen.rows, self.tile.stride, WHAT)?;
-        memory::reserve(&mut self.chosen.places, self.tile.stride, WHAT)?;
-        memory::reserve(&mut self.chosen.labels, self.tile.stride, WHAT)
+        let Chosen { rows, places, labels } = &mut self.chosen;
+        rows.clear();
+        places.clear();
+        labels.clear();
+        memory::reserve(rows, self.tile.stride, WHAT)?;
+        memory::reserve(places, self.tile.stride, WHAT)?;
+        memory::reserve(labels, self.tile.stride, WHAT)
     }
 }
 
@@ -109,25 +94,36 @@ pub fn list_moved(labels: &mut [u32], places: &[u32], new: &[u32], moved: &mut V
     }
 }
 
-/// Moves the sums of rows whose label changed. Returns how many of them have positive weight.
-#[inline(always)]
-pub fn take_moved<V: Vector, T: Float>(
-    values: impl Columns<T>,
-    weights: Option<(&[f64], WeightScale)>,
-    moved: &mut Vec<Moved>,
-    deltas: &mut Deltas,
-    quantiser: &Quantiser,
-    cluster_sums: &Mutex<&mut ClusterSums>,
-) -> u64 {
-    if let Some((weights, _)) = weights {
-        moved.retain(|moved| weights[moved.row as usize] > 0.0);
+/// What the tasks of a pass share.
+pub struct Shared<'p, 'a, 'm, T> {
+    pub part: &'p Part<'a, T>,
+    pub statistics: &'p Statistics,
+    pub quantiser: &'p Quantiser,
+    pub table: &'p CentroidTable<T>,
+    pub cluster_sums: Mutex<&'m mut ClusterSums>,
+}
+
+impl<T: Float> Shared<'_, '_, '_, T> {
+    /// Moves the sums of rows whose label changed. Returns how many of them have positive weight.
+    #[inline(always)]
+    pub fn take_moved<V: Vector>(
+        &self,
+        values: impl Columns<T>,
+        weights: &[f64],
+        moved: &mut Vec<Moved>,
+        deltas: &mut Deltas,
+    ) -> u64 {
+        let weights = given(weights, self.statistics);
+        if let Some((weights, _)) = weights {
+            moved.retain(|moved| weights[moved.row as usize] > 0.0);
+        }
+        if !moved.is_empty() {
+            let (quantiser, target, of) = (self.quantiser, &self.cluster_sums, PhantomData::<T>);
+            // SAFETY: the caller runs with this instruction set.
+            unsafe { V::call(MoveRows { deltas, quantiser, values, weights, moved, target, of }) }
+        }
+        moved.len() as u64
     }
-    if !moved.is_empty() {
-        let task = MoveRows { deltas, quantiser, values, weights, moved, target: cluster_sums, of: PhantomData::<T> };
-        // SAFETY: the caller runs with this instruction set.
-        unsafe { V::call(task) }
-    }
-    moved.len() as u64
 }
 
 /// What to do with each tile.
@@ -155,11 +151,7 @@ impl Pass<'_> {
 
 /// One task of one pass. It is compiled for each instruction set.
 pub struct TaskPass<'p, 'a, 'm, T> {
-    pub part: &'p Part<'a, T>,
-    pub statistics: &'p Statistics,
-    pub quantiser: &'p Quantiser,
-    pub table: &'p CentroidTable<T>,
-    pub cluster_sums: &'p Mutex<&'m mut ClusterSums>,
+    pub shared: &'p Shared<'p, 'a, 'm, T>,
     pub worker: &'p mut Worker<T>,
     pub task: &'p TaskRows,
     pub labels: &'p mut [u32],
@@ -181,7 +173,7 @@ impl<T: Float> Task for TaskPass<'_, '_, '_, T> {
 impl<T: Float> TaskPass<'_, '_, '_, T> {
     #[inline(always)]
     fn assign<V: Vector>(mut self, sums: bool, want_inertia: bool) {
-        let (part, physical) = (self.part, self.task.physical.clone());
+        let (Shared { part, statistics, table, .. }, physical) = (self.shared, self.task.physical.clone());
         let is_plain = part.weights.is_none() && part.selection.is_all();
         let columns = if is_plain { part.features.in_place(physical.clone()) } else { None };
         let mut rest = std::mem::take(&mut self.labels);
@@ -191,12 +183,12 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
             // Kernels read whole blocks.
             if let Some(columns) = columns.as_ref().filter(|_| here.len().is_multiple_of(BLOCK)) {
                 let behind = here.end..physical.len().min(here.end + here.len());
-                let next = NextRows { columns: columns.slice(behind), d: self.table.d, blocks: here.len() / BLOCK };
+                let next = NextRows { columns: columns.slice(behind), d: table.d, blocks: here.len() / BLOCK };
                 let (values, count, next) = (columns.slice(here.clone()), here.len(), PrefetchNext::Rows(&next));
                 let rows = ToLabel { values, count, near: None, next };
                 self.label::<V, _>(&rows, &tile.weights, split_off(&mut rest, count), sums, want_inertia);
             } else {
-                tile.load(part, self.statistics.weights, physical.start + here.start..physical.start + here.end);
+                tile.load(part, statistics.weights, physical.start + here.start..physical.start + here.end);
                 let labels = split_off(&mut rest, tile.rows);
                 self.label::<V, _>(&ToLabel::tile(&tile), &tile.weights, labels, sums, want_inertia);
             }
@@ -214,23 +206,25 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
         sums: bool,
         want_inertia: bool,
     ) {
-        let Worker { assigner, deltas, moved, distances, inertia, changed, .. } = &mut *self.worker;
-        replace(labels, assigner.label::<V, T, C, false>(rows, self.table, &mut []), moved);
+        let (Shared { statistics, table, .. }, worker) = (self.shared, &mut *self.worker);
+        let Worker { assigner, deltas, moved, distances, inertia, changed, .. } = worker;
+        replace(labels, assigner.label::<V, T, C, false>(rows, table, &mut []), moved);
         if sums {
-            let weights = given(weights, self.statistics);
-            *changed += take_moved::<V, T>(rows.values, weights, moved, deltas, self.quantiser, self.cluster_sums);
+            *changed += self.shared.take_moved::<V>(rows.values, weights, moved, deltas);
         }
         if want_inertia {
-            own_distances(rows.values, self.table, labels, distances);
-            inertia.add(weights, labels, distances, Scales::Same(self.statistics.distances));
+            own_distances(rows.values, table, labels, distances);
+            inertia.add(weights, labels, distances, Scales::Same(statistics.distances));
         }
     }
 
     /// Measures the distances of rows to the centroids of their labels. Rows that the pass does not need are not loaded.
     #[inline(always)]
     fn measure(self) {
-        let Self { part, statistics, table, worker, task, labels, pass, .. } = self;
+        let Self { shared: Shared { part, statistics, table, .. }, worker, task, labels, pass } = self;
         let Worker { tile, distances, inertia, far, chosen, .. } = worker;
+        // There is room: see `Worker::reserve`.
+        let Chosen { rows, places, labels: chosen } = chosen;
         let mut at = 0;
         for start in task.physical.clone().step_by(tile.stride) {
             let range = start..(start + tile.stride).min(task.physical.end);
@@ -241,21 +235,25 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
             if all {
                 tile.load(part, statistics.weights, range);
             } else {
+                rows.clear();
+                places.clear();
                 chosen.clear();
                 for (place, row) in range.filter(|&row| part.selection.contains(row)).enumerate() {
                     if pass.needs(labels[place]) {
-                        chosen.push(row, place, labels[place]);
+                        rows.push(row);
+                        places.push(place);
+                        chosen.push(labels[place]);
                     }
                 }
-                tile.load_list(part, statistics.weights, &chosen.rows);
+                tile.load_list(part, statistics.weights, rows);
             }
-            let labels = if all { labels } else { &chosen.labels[..] };
+            let labels = if all { labels } else { &chosen[..] };
             own_distances(tile.values(), table, labels, distances);
             match pass {
                 Pass::Inertia { scales } => inertia.add(&tile.weights, labels, distances, scales),
                 Pass::Farthest { .. } => {
                     for r in (0..tile.rows).filter(|&r| tile.weights[r] > 0.0) {
-                        let row = task.first + first + if all { r } else { chosen.places[r] };
+                        let row = task.first + first + if all { r } else { places[r] };
                         far.see(Far { distance: distances[r], row: row as u64, cluster: labels[r] });
                     }
                 }

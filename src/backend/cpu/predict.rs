@@ -9,7 +9,6 @@ use super::settle::chains;
 use super::sinks::{LabelTask, Labeller, NearestSink, Sink};
 use super::{CentroidTable, CpuSession};
 use crate::backend::answers::{ANSWERS, Answered, Distances, LABELS, Labels, Predictions, every_row};
-use crate::backend::cpu::tasks::split_off;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -27,33 +26,29 @@ const TASK: usize = 16_384;
 
 /// The labels of the rows.
 pub fn labels<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -> Result<Labels> {
-    let n = features.n_rows();
-    let (mut values, mut bits) = (memory::zeroed(n, LABELS)?, every_row(n)?);
-    let tasks = values.chunks_mut(TASK).zip(bits.chunks_mut(TASK / 8)).map(|(labels, bits)| (bits, LabelSink(labels)));
-    answer(table, features, tasks)?;
-    Ok(Labels::new(values, Answered::from_bits(n, bits)))
+    let mut values = memory::zeroed(features.n_rows(), LABELS)?;
+    let answered = answer(table, features, values.chunks_mut(TASK).map(LabelSink))?;
+    Ok(Labels::new(values, answered))
 }
 
 /// The labels, and the distances to the nearest and the second nearest centroid.
 pub fn nearest<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -> Result<Predictions> {
     let (n, k) = (features.n_rows(), table.k);
-    let (mut labels, mut bits, mut distances) = (memory::zeroed(n, LABELS)?, every_row(n)?, Distances::zeroed(n, k)?);
+    let (mut labels, mut distances) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, k)?);
     let second = distances.second.as_deref_mut().unwrap_or_default();
     let mut rest = NearestSink { labels: &mut labels, nearest: &mut distances.nearest, second };
-    let tasks = bits.chunks_mut(TASK / 8).map(move |bits| (bits, rest.split_off(TASK)));
-    answer(table, features, tasks)?;
-    Ok(Predictions::new(Labels::new(labels, Answered::from_bits(n, bits)), distances))
+    let answered = answer(table, features, (0..n.div_ceil(TASK)).map(move |_| rest.split_off(TASK)))?;
+    Ok(Predictions::new(Labels::new(labels, answered), distances))
 }
 
 /// The distances to all centroids, `(n, k)` row-major. NaN for a row without an answer.
 pub fn distances<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -> Result<Vec<f64>> {
     let (n, k) = (features.n_rows(), table.k);
-    let (mut out, mut bits) = (memory::zeroed(n.saturating_mul(k), ANSWERS)?, every_row(n)?);
-    let mut rest = &mut out[..];
-    let tasks = bits.chunks_mut(TASK / 8).map(move |bits| (bits, DistanceSink(split_off(&mut rest, TASK * k))));
-    answer(table, features, tasks)?;
-    let rows = out.chunks_exact_mut(k).enumerate();
-    rows.filter(|(row, _)| bits[row / 8] >> (row % 8) & 1 == 0).for_each(|(_, out)| out.fill(f64::NAN));
+    let mut out = memory::zeroed(n.saturating_mul(k), ANSWERS)?;
+    let answered = answer(table, features, out.chunks_mut(TASK * k).map(DistanceSink))?;
+    for (_, out) in out.chunks_exact_mut(k).enumerate().filter(|(row, _)| !answered.get(*row)) {
+        out.fill(f64::NAN);
+    }
     Ok(out)
 }
 
@@ -75,21 +70,22 @@ pub fn inertia<T: Float>(
     Ok(first.precise(statistics.n_positive, |finer| session.total_inertia(finer))?.to_f64())
 }
 
-/// Answers task after task of the rows. A task comes with the bits of its rows, which are all set, and their sink.
-fn answer<'o, T: Float, S: Sink<T>>(
+/// Answers task after task of the rows. Each has a sink. Returns which rows have an answer.
+fn answer<T: Float, S: Sink<T>>(
     table: &CentroidTable<T>,
     features: &Features<'_, T>,
-    tasks: impl Iterator<Item = (&'o mut [u8], S)> + Send,
-) -> Result<()> {
+    sinks: impl Iterator<Item = S> + Send,
+) -> Result<Answered> {
     let (n, d) = (features.n_rows(), features.n_features());
     let (set, tile_rows) = (InstructionSet::detect(), Assigner::tile_rows(features));
     let part = &Part::new(features.clone(), None);
     let mut labellers = Labeller::several(workers_for(0, n / TASK + 1), [d, table.k, tile_rows])?;
-    for_each_task(&mut labellers, tasks.enumerate(), |labeller, (index, (bits, sink))| {
+    let mut bits = every_row(n)?;
+    for_each_task(&mut labellers, bits.chunks_mut(TASK / 8).zip(sinks).enumerate(), |labeller, (index, (bits, sink))| {
         let rows = index * TASK..n.min((index + 1) * TASK);
         set.run(LabelTask { part, weights: None, table, rows, labeller, bits: Some(bits), sink });
     })?;
-    Ok(())
+    Ok(Answered::from_bits(n, bits))
 }
 
 /// Takes labels.

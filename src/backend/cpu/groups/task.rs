@@ -1,26 +1,22 @@
 //! One task of an assign by near centroids.
 
 use std::ops::Range;
-use std::sync::Mutex;
 
 use super::int_dot::Copies;
 use super::sorted::{RowLayout, Sorted};
 use super::{BLOCK, GROUPS, GroupStep, largest};
 use crate::backend::cpu::assign::{Near, ToLabel};
-use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::deltas::Moved;
 use crate::backend::cpu::distances::own_distances;
 use crate::backend::cpu::filter::{Filter, Form};
-use crate::backend::cpu::pass::{Worker, given, list_moved, take_moved};
+use crate::backend::cpu::pass::{Shared, Worker, list_moved};
 use crate::backend::cpu::product::{DotBlock, DotTable, PrefetchNext};
 use crate::backend::cpu::tasks::TaskRows;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::exact::cluster_sums::{ClusterSums, Quantiser};
-use crate::input::tile::{Part, Tile};
+use crate::input::tile::Tile;
 use crate::simd::{SQUARE, Task, Vector};
-use crate::statistics::Statistics;
 
 /// One worker's buffers.
 pub struct GroupScratch<T> {
@@ -34,14 +30,11 @@ pub struct GroupScratch<T> {
     /// The rows of a block that must be loaded, and where they are.
     needed: Vec<u32>,
     order: Vec<usize>,
-    /// Rows that are sorted for one assign.
-    pub sorted: Option<Sorted<T>>,
 }
 
 impl<T: Float> GroupScratch<T> {
-    /// `most`: rows that are sorted together. `stride`: rows of the worker's tile. `sorted`: where they go, unless the sorted
-    /// rows are kept.
-    pub fn new([d, most, stride]: [usize; 3], layout: RowLayout, sorted: Option<Sorted<T>>) -> Result<Self> {
+    /// `most`: rows that are sorted together. `stride`: rows of the worker's tile.
+    pub fn new([d, most, stride]: [usize; 3], layout: RowLayout) -> Result<Self> {
         let is_loaded = layout != RowLayout::Columns;
         Ok(Self {
             tile: if is_loaded { Tile::new(d, BLOCK)? } else { Tile::default() },
@@ -50,18 +43,13 @@ impl<T: Float> GroupScratch<T> {
             labels: memory::zeroed(stride, GROUPS)?,
             needed: memory::with_room(BLOCK, GROUPS)?,
             order: memory::with_room(BLOCK, GROUPS)?,
-            sorted,
         })
     }
 }
 
 /// One task. It is compiled for each instruction set.
 pub struct GroupTask<'p, 'a, 'm, 'n, T> {
-    pub part: &'p Part<'a, T>,
-    pub statistics: &'p Statistics,
-    pub quantiser: &'p Quantiser,
-    pub table: &'p CentroidTable<T>,
-    pub cluster_sums: &'p Mutex<&'m mut ClusterSums>,
+    pub shared: &'p Shared<'p, 'a, 'm, T>,
     pub worker: &'p mut Worker<T>,
     pub scratch: &'p mut GroupScratch<T>,
     pub sorted: &'p mut Sorted<T>,
@@ -81,7 +69,7 @@ impl<T: Float> Task for GroupTask<'_, '_, '_, '_, T> {
     #[inline(always)]
     fn run<V: Vector>(mut self) {
         // A few blocks of short rows have one list of near centroids.
-        let stride = if Form::of::<T>(self.table.d) == Form::Difference { self.worker.tile.stride } else { BLOCK };
+        let stride = if Form::of::<T>(self.shared.table.d) == Form::Difference { self.worker.tile.stride } else { BLOCK };
         // The labels of a tile have room for this many rows.
         debug_assert!(stride <= self.worker.tile.stride);
         let mut at = 0;
@@ -108,7 +96,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     /// Loads some rows in the order of their groups. `at`: the first one's place in the task. Returns how many are kept.
     #[inline(always)]
     fn sort<V: Vector>(&mut self, physical: Range<usize>, at: usize) -> usize {
-        let Self { part, statistics, worker, scratch, sorted, labels, step, .. } = self;
+        let Self { shared: Shared { part, statistics, .. }, worker, scratch, sorted, labels, step, .. } = self;
         let GroupScratch { groups, to, .. } = &mut **scratch;
         let kept = part.selection.count(physical.clone());
         let (guesses, lacks_rows) = (step.groups() > 1 && !step.known, sorted.lacks_rows());
@@ -138,7 +126,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     /// block are in the tile.
     #[inline(always)]
     fn keep(&mut self, group: usize, rows: Range<usize>) -> bool {
-        let Self { part, statistics, scratch, sorted, step, copies, .. } = self;
+        let Self { shared: Shared { part, statistics, .. }, scratch, sorted, step, copies, .. } = self;
         if sorted.layout == RowLayout::Columns {
             return false;
         }
@@ -150,7 +138,8 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     /// Labels some rows of a group. `is_here`: as [`GroupTask::keep`] says.
     #[inline(always)]
     fn label<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) {
-        let Self { part, statistics, quantiser, table, cluster_sums, worker, scratch, sorted, labels, step, .. } = self;
+        let Self { shared, worker, scratch, sorted, labels, step, .. } = self;
+        let Shared { part, statistics, table, .. } = shared;
         let GroupScratch { tile, labels: own, .. } = &mut **scratch;
         let Worker { assigner, distances, deltas, moved, changed, .. } = &mut **worker;
         let (values, weights, next) = if sorted.layout == RowLayout::Columns {
@@ -174,28 +163,15 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let near = Some(Near { panels: step.listed(group, radius, most), order: &step.groups.order });
         let new = assigner.label::<V, T, _, false>(&ToLabel { values, count, near, next }, table, &mut []);
         list_moved(labels, places, new, moved);
-        *changed += take_moved::<V, T>(values, given(weights, statistics), moved, deltas, quantiser, cluster_sums);
+        *changed += shared.take_moved::<V>(values, weights, moved, deltas);
     }
 
     /// Labels a block of rows by integer copies. Rows in doubt and those whose label changes are loaded. Returns false if there
     /// are no copies or they leave too much in doubt. `is_here`: as [`GroupTask::keep`] says.
     #[inline(always)]
     fn label_by_copies<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) -> bool {
-        let Self {
-            part,
-            statistics,
-            quantiser,
-            table,
-            cluster_sums,
-            worker,
-            scratch,
-            sorted,
-            labels,
-            step,
-            copies,
-            tables,
-            ..
-        } = self;
+        let Self { shared: fit, worker, scratch, sorted, labels, step, copies, tables, .. } = self;
+        let Shared { part, statistics, table, .. } = fit;
         let (Some(shared), Some(copies), Some(dot_table)) = (copies, &sorted.copies, tables.get(group)) else { return false };
         let GroupScratch { tile, needed, order, .. } = &mut **scratch;
         let Worker { assigner, deltas, moved, changed, .. } = &mut **worker;
@@ -243,7 +219,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
                 moved.push(Moved { row, from: std::mem::replace(label, to), to });
             }
         }
-        *changed += take_moved::<V, T>(values, given(&tile.weights, statistics), moved, deltas, quantiser, cluster_sums);
+        *changed += fit.take_moved::<V>(values, &tile.weights, moved, deltas);
         true
     }
 }
