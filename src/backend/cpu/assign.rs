@@ -343,6 +343,7 @@ fn list(first: u32, labels: &mut [u32], new: &[u32], moved: &mut Vec<Moved>) {
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
+    use crate::backend::cpu::product::attacks::Random;
     use crate::exact::cluster_sums::UNASSIGNED;
     use crate::exact::reference::{self, Nearest};
     use crate::input::tile::Part;
@@ -370,12 +371,9 @@ mod tests {
     }
 
     /// Rows on a coarse lattice have many ties, and many centroids that are equally near.
-    fn check<T: Float>(d: usize, k: usize, n: usize, levels: u64) {
-        let mut state = (d * 1_000 + k) as u64;
-        let mut value = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            T::from_f64((state >> 40) as f64 % levels as f64)
-        };
+    fn check<T: Float>(d: usize, k: usize, n: usize, levels: usize) {
+        let mut random = Random((d * 1_000 + k) as u64);
+        let mut value = || T::from_f64(random.below(levels) as f64);
         let centroids: Vec<T> = (0..k * d).map(|_| value()).collect();
         let x: Vec<T> = (0..n * d).map(|_| value()).collect();
         let part = Part::new(Features::from_rows(&x, d).unwrap(), None);

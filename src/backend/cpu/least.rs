@@ -130,13 +130,11 @@ impl<T: Float> Task for Lower<'_, T> {
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
+    use crate::backend::cpu::product::attacks::Random;
 
     fn check<T: Float>([n, d, k]: [usize; 3]) {
-        let mut state = (n + d + k) as u64;
-        let mut value = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            T::from_f64((state >> 40) as f64 / 1e3)
-        };
+        let mut random = Random((n + d + k) as u64);
+        let mut value = || T::from_f64(1e4 * random.sign());
         let rows: Vec<T> = (0..n * d).map(|_| value()).collect();
         let centroids: Vec<T> = (0..(k + 3) * d).map(|_| value()).collect();
         let nearest = |i: usize, k: usize| reference::nearest(&rows[i * d..][..d], &centroids[..k * d]).distance;

@@ -346,6 +346,7 @@ impl<T: Float> Task for AddUp<'_, T> {
 #[cfg(feature = "tests")]
 mod tests {
     use super::super::CpuSession;
+    use super::super::product::attacks::Random;
     use super::*;
     use crate::backend::Draws;
     use crate::base::params::KMeans;
@@ -357,11 +358,8 @@ mod tests {
 
     /// The share of all pairs of a row and a candidate whose distances are looked at in the last of 60 steps.
     fn share_in_reach(d: usize, value: impl Fn(&mut dyn FnMut() -> f64, usize, usize) -> f64) -> f64 {
-        let mut state = 5u64;
-        let mut unit = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 11) as f64 * 2f64.powi(-53)
-        };
+        let mut random = Random(5);
+        let mut unit = || 0.5 + 0.5 * random.sign();
         let x: Vec<f32> = (0..ROWS * d).map(|i| value(&mut unit, i / d, i % d) as f32).collect();
         let mut parts = vec![Part::new(Features::from_rows(&x, d).unwrap(), None)];
         let statistics = gather(&mut parts, &KMeans::new(CLUSTERS).validate(d).unwrap()).unwrap();

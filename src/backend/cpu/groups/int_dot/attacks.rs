@@ -85,13 +85,9 @@ fn attacks<T: Float>() {
     }
 }
 
-unit_test!(what_reference_distances_find_is_in_reach_of_float32_rows);
-fn what_reference_distances_find_is_in_reach_of_float32_rows() {
+unit_test!(what_reference_distances_find_is_in_reach);
+fn what_reference_distances_find_is_in_reach() {
     attacks::<f32>();
-}
-
-unit_test!(what_reference_distances_find_is_in_reach_of_float64_rows);
-fn what_reference_distances_find_is_in_reach_of_float64_rows() {
     attacks::<f64>();
 }
 
