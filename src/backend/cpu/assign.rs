@@ -11,9 +11,8 @@ use super::difference::{Compare, Copies, FEW, Found};
 use super::distances::own_distances;
 use super::filter::{DifferenceTable, Filter, Form, GROUP, NOBODY, ProductTable};
 use super::groups::{BLOCK, Scores};
-use super::product::{self, PrefetchNext, ProductScratch};
+use super::product::{self, FindNear, PrefetchNext, ProductScratch};
 use super::settle::Open;
-use crate::backend::cpu::deltas::Moved;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -264,7 +263,9 @@ impl Assigner {
             let here = first..count.min(first + product::ROWS);
             let centroids = panels.map(|panels| panels.len() * GROUP);
             scores.see(centroids, table.k, [here.len(), product::computed_rows::<V>(here.len())]);
-            product.find_candidates::<V, T, TWO>(values, here.clone(), copies, table.k, panels, next);
+            let (k, rows) = (table.k, here.clone());
+            // SAFETY: the caller runs with this instruction set.
+            unsafe { V::call(FindNear::<T, C, TWO> { product, values, rows, table: copies, k, listed: panels, next }) };
             for r in here {
                 match product.candidates(r - first) {
                     Some([label]) if !TWO => found.labels[r] = *label,
@@ -310,39 +311,11 @@ fn for_differences<'x, T: Float>(
     all
 }
 
-/// Replaces the labels of some rows, and lists those that change, in order. There is room for all of them.
-#[inline(always)]
-pub fn replace(labels: &mut [u32], new: &[u32], moved: &mut Vec<Moved>) {
-    moved.clear();
-    let (labels, last_labels) = labels.as_chunks_mut::<TOGETHER>();
-    let (new, last) = new.as_chunks::<TOGETHER>();
-    let all = labels.len() * TOGETHER;
-    for (first, (labels, new)) in (0..).step_by(TOGETHER).zip(labels.iter_mut().zip(new)) {
-        if labels != new {
-            list(first, labels, new, moved);
-        }
-    }
-    list(all as u32, last_labels, last, moved);
-}
-
-/// Number of labels that are compared at a time.
-const TOGETHER: usize = 16;
-
-/// As [`replace`], for at most [`TOGETHER`] labels, of rows from `first` on.
-#[inline(always)]
-fn list(first: u32, labels: &mut [u32], new: &[u32], moved: &mut Vec<Moved>) {
-    let (mut found, mut count) = ([Moved::default(); TOGETHER], 0);
-    for (row, (label, to)) in (first..).zip(labels.iter_mut().zip(new)) {
-        found[count % TOGETHER] = Moved { row, from: *label, to: *to };
-        count += usize::from(label != to);
-        *label = *to;
-    }
-    moved.extend_from_slice(&found[..count]);
-}
-
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
+    use crate::backend::cpu::deltas::Moved;
+    use crate::backend::cpu::pass::replace;
     use crate::backend::cpu::product::attacks::Random;
     use crate::exact::cluster_sums::UNASSIGNED;
     use crate::exact::reference::{self, Nearest};

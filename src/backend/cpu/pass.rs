@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::Mutex;
 
-use super::assign::{Assigner, ToLabel, replace};
+use super::assign::{Assigner, ToLabel};
 use super::centroids::CentroidTable;
 use super::distances::own_distances;
 use super::farthest::Farthest;
@@ -21,6 +21,9 @@ use crate::exact::distances::DistanceScale;
 use crate::input::tile::{Columns, Part, Tile, WeightScale};
 use crate::simd::{Task, Vector};
 use crate::statistics::Statistics;
+
+/// Number of labels that are compared at a time.
+const TOGETHER: usize = 16;
 
 /// One worker's buffers.
 pub struct Worker<T> {
@@ -79,6 +82,33 @@ impl<T: Float> Worker<T> {
 #[inline(always)]
 pub fn given<'w>(weights: &'w [f64], statistics: &Statistics) -> Option<(&'w [f64], WeightScale)> {
     statistics.weights.map(|scale| (weights, scale))
+}
+
+/// Replaces the labels of some rows, and lists those that change, in order. There is room for all of them.
+#[inline(always)]
+pub fn replace(labels: &mut [u32], new: &[u32], moved: &mut Vec<Moved>) {
+    moved.clear();
+    let (labels, last_labels) = labels.as_chunks_mut::<TOGETHER>();
+    let (new, last) = new.as_chunks::<TOGETHER>();
+    let all = labels.len() * TOGETHER;
+    for (first, (labels, new)) in (0..).step_by(TOGETHER).zip(labels.iter_mut().zip(new)) {
+        if labels != new {
+            list(first, labels, new, moved);
+        }
+    }
+    list(all as u32, last_labels, last, moved);
+}
+
+/// As [`replace`], for at most [`TOGETHER`] labels, of rows from `first` on.
+#[inline(always)]
+fn list(first: u32, labels: &mut [u32], new: &[u32], moved: &mut Vec<Moved>) {
+    let (mut found, mut count) = ([Moved::default(); TOGETHER], 0);
+    for (row, (label, to)) in (first..).zip(labels.iter_mut().zip(new)) {
+        found[count % TOGETHER] = Moved { row, from: *label, to: *to };
+        count += usize::from(label != to);
+        *label = *to;
+    }
+    moved.extend_from_slice(&found[..count]);
 }
 
 /// Replaces the labels of some rows, and lists those that change. `places`: where in `labels` each row's is. `moved` has room for

@@ -123,25 +123,6 @@ impl ProductScratch {
         })
     }
 
-    /// Finds the centroids in reach of some rows of a tile, at most 64: those that can be nearest, or with `TWO`
-    /// those that can be nearest or second nearest. `listed`: the groups of centroids that are compared; else all are.
-    #[inline(always)]
-    pub fn find_candidates<V: Vector, T: Float, const TWO: bool>(
-        &mut self,
-        values: impl Columns<T>,
-        rows: Range<usize>,
-        table: &ProductTable,
-        k: usize,
-        listed: Option<&[u32]>,
-        prefetch_next: PrefetchNext<'_, T>,
-    ) {
-        // SAFETY: the caller runs with this instruction set.
-        unsafe { V::call(FindPlaces::<'_, T, _, TWO> { product: self, values, rows, table, k, listed, prefetch_next }) };
-        if listed.is_some() || !table.names.is_empty() {
-            self.name(table, listed);
-        }
-    }
-
     /// Turns places into numbers of centroids, in ascending order.
     #[inline(always)]
     fn name(&mut self, table: &ProductTable, listed: Option<&[u32]>) {
@@ -332,23 +313,25 @@ impl ProductScratch {
     }
 }
 
-/// Finds the places of the centroids in reach: one call of [`ProductScratch::find_candidates`].
-struct FindPlaces<'p, T, C, const TWO: bool> {
-    product: &'p mut ProductScratch,
-    values: C,
-    rows: Range<usize>,
-    table: &'p ProductTable,
-    k: usize,
-    listed: Option<&'p [u32]>,
-    prefetch_next: PrefetchNext<'p, T>,
+/// Finds the centroids in reach of some rows, at most 64: those that can be nearest, or with `TWO` those that can be nearest or
+/// second nearest.
+pub struct FindNear<'p, T, C, const TWO: bool> {
+    pub product: &'p mut ProductScratch,
+    pub values: C,
+    pub rows: Range<usize>,
+    pub table: &'p ProductTable,
+    pub k: usize,
+    /// The groups of centroids that are compared, if not all are.
+    pub listed: Option<&'p [u32]>,
+    pub next: PrefetchNext<'p, T>,
 }
 
-impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindPlaces<'_, T, C, TWO> {
+impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { product, values, rows, table, k, listed, prefetch_next } = self;
+        let Self { product, values, rows, table, k, listed, next } = self;
         let (first, rows) = (rows.start, rows.len());
         assert!((1..=ROWS).contains(&rows));
         let vectors = vectors::<V>(rows);
@@ -372,7 +355,7 @@ impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindPlaces<'_, T, C, TWO
                 product.copy_rows(values, first, features.clone(), table, first_group == 0);
                 let copy = &product.copy[..features.len() * ROWS];
                 for place in panel.clone() {
-                    let prefetch = match prefetch_next {
+                    let prefetch = match next {
                         PrefetchNext::Blocks(behind) if first_group == 0 => {
                             let behind = behind.get(features.end * ROWS..).unwrap_or_default();
                             Prefetch::of(&behind[..behind.len().min(PANEL * ROWS)]).part(place, panel.len())
@@ -404,12 +387,17 @@ impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindPlaces<'_, T, C, TWO
                 }
             }
             if groups <= per_panel && !TWO {
-                return product.collect_all::<V>(k, rows);
+                product.collect_all::<V>(k, rows);
+            } else {
+                product.collect::<V, TWO>(panel.start * GROUP..(panel.end * GROUP).min(k), rows);
             }
-            let centroids = panel.start * GROUP..(panel.end * GROUP).min(k);
-            product.collect::<V, TWO>(centroids, rows);
         }
-        product.drop_candidates::<TWO>(rows);
+        if groups > per_panel || TWO {
+            product.drop_candidates::<TWO>(rows);
+        }
+        if listed.is_some() || !table.names.is_empty() {
+            product.name(table, listed);
+        }
     }
 }
 

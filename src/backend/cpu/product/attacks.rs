@@ -106,14 +106,9 @@ impl<T: Float, const TWO: bool> Task for CandidatesOfRows<'_, T, TWO> {
     fn run<V: Vector>(self) -> Self::Output {
         let mut scratch = ProductScratch::new(self.k).unwrap();
         scratch.weight = self.weight;
-        scratch.find_candidates::<V, T, TWO>(
-            self.tile.values(),
-            0..self.tile.rows.min(ROWS),
-            self.table,
-            self.k,
-            None,
-            PrefetchNext::Nothing,
-        );
+        let Self { tile, table, k, .. } = self;
+        let (product, values, rows, next) = (&mut scratch, tile.values(), 0..tile.rows.min(ROWS), PrefetchNext::Nothing);
+        FindNear::<T, _, TWO> { product, values, rows, table, k, listed: None, next }.run::<V>();
         (0..self.tile.rows).map(|r| scratch.candidates(r).map(<[u32]>::to_vec)).collect()
     }
 }
