@@ -5,7 +5,7 @@ use super::guess::Guess;
 use super::int_dot::{ByCopies, Copies};
 use super::method::{Copied, LabelPlan, PerMille};
 use super::partition::Groups;
-use super::sorted::Sorted;
+use super::sorted::{self, Sorted};
 use super::{BLOCK, GROUPS, GroupPruning, GroupStep, MOST_GROUPS, UseGroups, UseIntDot};
 use crate::backend::cpu::filter::{Form, GROUP};
 use crate::backend::cpu::tasks::TaskRows;
@@ -48,9 +48,6 @@ const FEWEST_DOT_FEATURES: usize = 32;
 /// Copies in bytes are not worth it for fewer features.
 const FEWEST_BYTES: usize = 64;
 
-/// Rows of at most so many features are sorted faster for one assign.
-const FEW: usize = 64;
-
 /// The share of rows in doubt by copies in bytes, for each unit of their coarseness.
 const DOUBT: f64 = 5.0;
 /// The time of a closer look at a row with a few candidates, in products of bytes, and that to load a row of one feature.
@@ -91,7 +88,7 @@ pub fn pays(skipped: f64, [k, d]: [usize; 2], rows: Rows, by_columns: bool) -> b
         (Rows::Kept, _) => (14.0, 60.0),
         // A part of the sort, too: most fits have a dozen iterations.
         (Rows::ToKeep, _) => (22.0, 60.0),
-        _ if d <= FEW => (40.0, 150.0),
+        _ if d <= sorted::FEW => (40.0, 150.0),
         (Rows::Sorted, false) => (50.0, 150.0),
         (Rows::Sorted, true) => (100.0, 150.0),
     };

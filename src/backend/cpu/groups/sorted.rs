@@ -15,8 +15,10 @@ use crate::input::tile::{Part, Tile, Values, WeightScale};
 /// Where the values of the rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowLayout {
-    /// Feature by feature, in the order of the groups.
-    Columns,
+    /// Feature by feature, in the order of the groups. Columns are `long` if all places lie together: for few features. Columns
+    /// of many features would be in each other's way. So they are as long as a block, and each column of features fills its part
+    /// of all blocks.
+    Columns { long: bool },
     /// Row by row, in the order of the labels, with integer copies: for features that lie column by column. To load one row from
     /// columns takes as long as to load several.
     Rows,
@@ -25,6 +27,16 @@ pub enum RowLayout {
     Unmoved,
 }
 
+impl RowLayout {
+    /// Whether it is [`RowLayout::Columns`].
+    #[inline(always)]
+    pub fn has_columns(self) -> bool {
+        matches!(self, Self::Columns { .. })
+    }
+}
+
+/// Most features of long columns where rows are sorted for one assign.
+pub const FEW: usize = 64;
 /// Values between blocks, so that their columns do not have the same place in a cache.
 const APART: usize = 16;
 
@@ -37,8 +49,7 @@ pub struct Sorted<T> {
     /// With [`RowLayout::Columns`]: `(places / stride, d, stride)`, and [`APART`] more values for each stretch of places. With
     /// [`RowLayout::Rows`]: `(rows, d)`, in the order of the labels.
     values: Vec<T>,
-    /// Places whose columns lie together: all places for few features. Else a block, so that columns are short. Columns of
-    /// features are read in order then, and each fills its part of all blocks.
+    /// Places whose columns lie together.
     stride: usize,
     /// With [`RowLayout::Columns`], if there are weights: the `w^` of the row at each place.
     pub weights: Vec<f64>,
@@ -63,8 +74,9 @@ impl<T: Float> Sorted<T> {
     pub fn layout([kept, copied, by_columns]: [bool; 3], d: usize) -> RowLayout {
         match Form::of::<T>(d) {
             Form::Product if copied && by_columns => RowLayout::Rows,
-            Form::Product if copied || !kept && !by_columns => RowLayout::Unmoved,
-            _ => RowLayout::Columns,
+            Form::Product if copied || !kept && !by_columns && d > FEW => RowLayout::Unmoved,
+            Form::Product => RowLayout::Columns { long: !kept && d <= FEW },
+            Form::Difference => RowLayout::Columns { long: true },
         }
     }
 
@@ -74,16 +86,16 @@ impl<T: Float> Sorted<T> {
     }
 
     /// Places whose columns lie together.
-    fn stride(d: usize, places: usize) -> usize {
-        if Form::of::<T>(d) == Form::Difference { places } else { BLOCK }
+    fn stride(layout: RowLayout, places: usize) -> usize {
+        if layout == (RowLayout::Columns { long: true }) { places } else { BLOCK }
     }
 
     /// The number of values.
     fn values([d, most, groups]: [usize; 3], layout: RowLayout) -> usize {
         let places = Self::places(most, groups);
-        let stride = Self::stride(d, places);
+        let stride = Self::stride(layout, places);
         match layout {
-            RowLayout::Columns => (places / stride).saturating_mul(d.saturating_mul(stride) + APART),
+            RowLayout::Columns { .. } => (places / stride).saturating_mul(d.saturating_mul(stride) + APART),
             RowLayout::Rows => most.saturating_mul(d),
             RowLayout::Unmoved => 0,
         }
@@ -91,7 +103,7 @@ impl<T: Float> Sorted<T> {
 
     /// Bytes of sorted rows, without integer copies.
     pub fn bytes(shape: [usize; 3], layout: RowLayout) -> usize {
-        let weight = if layout == RowLayout::Columns { size_of::<f64>() } else { 0 };
+        let weight = if layout.has_columns() { size_of::<f64>() } else { 0 };
         let of_place = weight + size_of::<u32>() + size_of::<usize>();
         let of_places = Self::places(shape[1], shape[2]).saturating_mul(of_place);
         Self::values(shape, layout).saturating_mul(size_of::<T>()).saturating_add(of_places)
@@ -106,13 +118,13 @@ impl<T: Float> Sorted<T> {
     pub fn new(shape: [usize; 3], layout: RowLayout, lanes: Option<usize>, weighted: bool) -> Result<Self> {
         let [d, most, groups] = shape;
         let places = Self::places(most, groups);
-        let has_weights = weighted && layout == RowLayout::Columns;
+        let has_weights = weighted && layout.has_columns();
         Ok(Self {
             layout,
             most,
             d,
             values: memory::zeroed(Self::values(shape, layout), GROUPS)?,
-            stride: Self::stride(d, places),
+            stride: Self::stride(layout, places),
             weights: memory::zeroed(if has_weights { places } else { 0 }, GROUPS)?,
             has_rows: false,
             firsts: memory::zeroed(groups, GROUPS)?,
@@ -142,13 +154,13 @@ impl<T: Float> Sorted<T> {
         place / self.stride * (self.d * self.stride + APART)
     }
 
-    /// The values of the block at a place and of all blocks after it, where each lies for itself. Else nothing.
+    /// The values of the block at a place and of all blocks after it. Nothing if columns are long.
     #[inline(always)]
     pub fn behind(&self, place: usize) -> &[T] {
         if self.stride == BLOCK { &self.values[self.at(place)..] } else { &[] }
     }
 
-    /// The values of some rows of a group, up to the end of the last block: at most one block of [`Sorted::behind`]. With
+    /// The values of some rows of a group, up to the end of the last block. They are of one block, unless columns are long. With
     /// [`RowLayout::Columns`].
     #[inline(always)]
     pub fn columns(&self, rows: Range<usize>) -> Values<'_, T> {
@@ -219,7 +231,7 @@ impl<T: Float> Sorted<T> {
                 kept += 1;
             }
         }
-        if self.layout != RowLayout::Columns {
+        if !self.layout.has_columns() {
             return;
         }
         part.gather_weights(weights, &self.order[..used], &mut self.weights);

@@ -35,7 +35,7 @@ pub struct GroupScratch<T> {
 impl<T: Float> GroupScratch<T> {
     /// `most`: rows that are sorted together. `stride`: rows of the worker's tile.
     pub fn new([d, most, stride]: [usize; 3], layout: RowLayout) -> Result<Self> {
-        let is_loaded = layout != RowLayout::Columns;
+        let is_loaded = !layout.has_columns();
         Ok(Self {
             tile: if is_loaded { Tile::new(d, BLOCK)? } else { Tile::default() },
             groups: memory::zeroed(most + stride, GROUPS)?,
@@ -127,7 +127,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     #[inline(always)]
     fn keep(&mut self, group: usize, rows: Range<usize>) -> bool {
         let Self { shared: Shared { part, statistics, .. }, scratch, sorted, step, copies, .. } = self;
-        if sorted.layout == RowLayout::Columns {
+        if sorted.layout.has_columns() {
             return false;
         }
         sorted.load(&mut scratch.tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
@@ -142,7 +142,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let Shared { part, statistics, table, .. } = shared;
         let GroupScratch { tile, labels: own, .. } = &mut **scratch;
         let Worker { assigner, distances, deltas, moved, changed, .. } = &mut **worker;
-        let (values, weights, next) = if sorted.layout == RowLayout::Columns {
+        let (values, weights, next) = if sorted.layout.has_columns() {
             let weights = sorted.weights.get(rows.start..).unwrap_or_default();
             (sorted.columns(rows.clone()), weights, PrefetchNext::Blocks(sorted.behind(rows.start)))
         } else {
