@@ -98,8 +98,8 @@ impl Filter {
                 packed[(group * d + f) * GROUP + lane] = -rows[j * d + f].centred_copy(T::from_f64(centre[f]), first, second);
             }
         }
-        // A float32 difference of two finite values may overflow. With such a copy, a score could become plus infinity, which would
-        // wrongly rule its centroid out.
+        // A float32 difference of two finite values may overflow. With such a copy, a score could become plus infinity, which
+        // would wrongly rule its centroid out.
         if packed.iter().any(|c| !c.is_finite()) {
             return Ok(Self::None);
         }

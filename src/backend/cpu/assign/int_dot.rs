@@ -31,8 +31,8 @@ impl Assigner {
         true
     }
 
-    /// Looks closer at the rows in doubt, and labels the rows of the block. Lists those that must be loaded: those still in doubt,
-    /// and those whose label changes. `row`: the values of a row, if they lie side by side. `own`: the labels before.
+    /// Looks closer at the rows in doubt, and labels the rows of the block. Lists those that must be loaded: those still in
+    /// doubt, and those whose label changes. `row`: the values of a row, if they lie side by side. `own`: the labels before.
     #[inline(always)]
     pub fn look_closer<'v, V: Vector, T: Float>(
         &mut self,
