@@ -62,7 +62,7 @@ fn run(
     let mut parts = vec![Part::new(features.clone(), None)];
     let statistics = Arc::new(gather(&mut parts, &estimator.validate(d).expect("valid")).expect("finite"));
     let session = CpuSession::new(parts.remove(0), &statistics, start.len() / d, threads, set).expect("memory for it");
-    let session = session.with_groups(groups).with_int_dot(int_dot);
+    let session = session.forced(groups, int_dot);
     let mut session = Sharded::new(Sessions::new(vec![Box::new(session)]), &statistics, threads).expect("one session");
     let mut centroids: Vec<f32> = start.iter().map(|c| *c as f32).collect();
     let time = Instant::now();

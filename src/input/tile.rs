@@ -103,6 +103,15 @@ impl<'a, T: Float> Part<'a, T> {
         Ok(Self::new(self.features.slice(range)?, weights))
     }
 
+    /// Writes the `w^` of a list of rows, in its order. Without weights, it writes nothing.
+    #[inline]
+    pub fn gather_weights(&self, scale: Option<WeightScale>, rows: &[usize], out: &mut [f64]) {
+        if let Some(weights) = &self.weights {
+            weights.gather(rows, out);
+            round_weights(scale, &mut out[..rows.len()]);
+        }
+    }
+
     /// The same part with values on the host. Those on a GPU are copied.
     ///
     /// # Errors
@@ -110,6 +119,14 @@ impl<'a, T: Float> Part<'a, T> {
     pub(crate) fn on_host(&self) -> Result<Self> {
         let weights = self.weights.as_ref().map(Column::on_host).transpose()?;
         Ok(Self { features: self.features.on_host()?, weights, selection: self.selection.clone() })
+    }
+}
+
+/// Rounds weights to `w^`.
+#[inline]
+fn round_weights(scale: Option<WeightScale>, weights: &mut [f64]) {
+    if let Some(scale) = scale {
+        weights.iter_mut().for_each(|w| *w = scale.round(*w));
     }
 }
 
@@ -142,108 +159,83 @@ pub fn half<T: Float>(parts: &[Part<'_, T>]) -> Option<Half> {
     there().all(|part| part.features.half() == Some(half)).then_some(half)
 }
 
-/// The values of some rows, feature by feature.
-#[derive(Debug, Clone, Copy)]
-pub struct Values<'x, T> {
-    /// Feature f of row r is `x[f * stride + r]`.
-    pub x: &'x [T],
-    pub stride: usize,
-}
-
 /// Rows that are read feature by feature.
 pub trait Columns<T>: Copy {
     /// Feature `f` of the rows.
     fn column(&self, f: usize) -> &[T];
 }
 
-impl<T, C: Columns<T>> Columns<T> for &C {
+/// The values of some rows, feature by feature.
+#[derive(Debug, Clone, Copy)]
+pub struct Values<'x, T> {
+    /// Feature f of row r is `x[f * stride + r]`.
+    x: &'x [T],
+    stride: usize,
+    rows: usize,
+}
+
+impl<'x, T> Values<'x, T> {
+    /// The rows of whole columns.
     #[inline(always)]
-    fn column(&self, f: usize) -> &[T] {
-        (**self).column(f)
+    pub fn new(x: &'x [T], stride: usize) -> Self {
+        Self { x, stride, rows: stride }
+    }
+
+    /// Some of the rows.
+    #[inline(always)]
+    pub fn slice(self, rows: Range<usize>) -> Self {
+        Self { x: &self.x[rows.start..], rows: rows.len(), ..self }
     }
 }
 
 impl<T: Copy> Columns<T> for Values<'_, T> {
     #[inline(always)]
     fn column(&self, f: usize) -> &[T] {
-        &self.x[f * self.stride..][..self.stride]
+        &self.x[f * self.stride..][..self.rows]
     }
 }
 
-/// Most features of [`FewColumns`].
-pub const FEW: usize = 8;
-
 /// Most features whose columns are read where they lie.
-pub const MANY: usize = 64;
+pub const MOST_IN_PLACE: usize = 64;
 
-/// The columns of at most `MOST` features, as they lie. Those from the last feature on are empty.
-#[derive(Debug, Clone, Copy)]
-pub struct InPlace<'x, T, const MOST: usize>([&'x [T]; MOST]);
+/// Columns, where they lie. Those from the last feature on are empty.
+#[derive(Debug)]
+pub struct InPlace<'x, T>([&'x [T]; MOST_IN_PLACE]);
 
-/// The columns of few features.
-pub type FewColumns<'x, T> = InPlace<'x, T, FEW>;
-/// The columns of some more.
-pub type ManyColumns<'x, T> = InPlace<'x, T, MANY>;
-
-impl<'x, T, const MOST: usize> InPlace<'x, T, MOST> {
+impl<'x, T> InPlace<'x, T> {
     /// `None` if there are too many columns, or one is missing.
-    #[inline(always)]
     pub fn new(columns: impl Iterator<Item = Option<&'x [T]>>) -> Option<Self> {
-        let mut all: [&[T]; MOST] = [&[]; MOST];
+        let mut all: [&[T]; MOST_IN_PLACE] = [&[]; MOST_IN_PLACE];
         for (f, column) in columns.enumerate() {
             *all.get_mut(f)? = column?;
         }
         Some(Self(all))
     }
 
-    /// The columns of a tile of `d` features: feature f of row r is `x[f * stride + r]`.
-    ///
-    /// # Panics
-    /// If there are too many features.
+    /// Some of the rows.
     #[inline(always)]
-    pub fn of_tile(x: &'x [T], stride: usize, d: usize) -> Self {
-        let mut all: [&[T]; MOST] = [&[]; MOST];
-        for f in 0..d {
-            all[f] = &x[f * stride..x.len().min((f + 1) * stride)];
-        }
-        Self(all)
-    }
-
-    /// Some of the rows, of the first `d` columns.
-    ///
-    /// # Panics
-    /// If there are no such rows.
-    #[inline(always)]
-    pub fn slice(&self, range: Range<usize>, d: usize) -> Self {
-        let mut all: [&[T]; MOST] = [&[]; MOST];
-        for f in 0..d {
-            all[f] = &self.0[f][range.clone()];
-        }
-        Self(all)
+    pub fn slice(&self, rows: Range<usize>) -> RowsInPlace<'_, T> {
+        RowsInPlace { columns: self, first: rows.start, rows: rows.len() }
     }
 }
 
-impl<T: Float> FewColumns<'_, T> {
-    /// The same as float32, if T is float32.
-    #[inline(always)]
-    pub fn as_f32s(&self) -> Option<FewColumns<'_, f32>> {
-        let mut all: [&[f32]; FEW] = [&[]; FEW];
-        for f in 0..FEW {
-            all[f] = T::as_f32s(self.0[f])?;
-        }
-        Some(InPlace(all))
-    }
+/// Some rows of columns that are read where they lie.
+#[derive(Debug, Clone, Copy)]
+pub struct RowsInPlace<'c, T> {
+    columns: &'c InPlace<'c, T>,
+    first: usize,
+    rows: usize,
 }
 
-impl<T: Copy, const MOST: usize> Columns<T> for InPlace<'_, T, MOST> {
+impl<T: Copy> Columns<T> for RowsInPlace<'_, T> {
     #[inline(always)]
     fn column(&self, f: usize) -> &[T] {
-        self.0[f]
+        &self.columns.0[f][self.first..][..self.rows]
     }
 }
 
 /// A buffer for one tile at a time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tile<T> {
     /// Number of rows that the buffer has room for.
     pub stride: usize,
@@ -272,7 +264,7 @@ impl<T: Float> Tile<T> {
     /// The values of the rows.
     #[inline(always)]
     pub fn values(&self) -> Values<'_, T> {
-        Values { x: &self.x, stride: self.stride }
+        Values::new(&self.x, self.stride)
     }
 
     /// Feature `f` of the kept rows.
@@ -299,28 +291,19 @@ impl<T: Float> Tile<T> {
             }
             self.drop_bad();
         }
-        self.round_weights(scale);
+        round_weights(scale, &mut self.weights[..self.rows]);
     }
 
     /// Loads the rows of a list, in its order. The part's selection must keep all of them. Rounds weights to `w^`.
     #[inline]
     pub fn load_list(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, rows: &[usize]) {
-        self.rows = rows.len();
         part.features.gather_tile(rows, self.stride, &mut self.x);
-        if let Some(weights) = &part.weights {
-            weights.gather(rows, &mut self.weights);
-        }
-        self.round_weights(scale);
+        self.load_weights(part, scale, rows);
     }
 
-    /// Loads the weights of a list of rows, whose values are elsewhere. The part's selection must keep all of them. Rounds
-    /// weights to `w^`.
-    pub fn load_weights(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, rows: &[usize]) {
+    fn load_weights(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, rows: &[usize]) {
         self.rows = rows.len();
-        if let Some(weights) = &part.weights {
-            weights.gather(rows, &mut self.weights);
-        }
-        self.round_weights(scale);
+        part.gather_weights(scale, rows, &mut self.weights);
     }
 
     /// Loads rows that have arrived, and lie elsewhere row by row. `rows`: which ones they are. Rounds weights to `w^`.
@@ -336,31 +319,6 @@ impl<T: Float> Tile<T> {
     {
         rows_to_columns::<T, T, Same>(values, 0, self.stride, &mut self.x);
         self.load_weights(part, scale, rows);
-    }
-
-    /// Loads rows of `range` in another order: see [`Features::scatter_tile`]. The part's selection must keep all rows of
-    /// `order`. Rounds weights to `w^`.
-    pub fn load_sorted(
-        &mut self,
-        part: &Part<'_, T>,
-        scale: Option<WeightScale>,
-        range: Range<usize>,
-        to: &[u32],
-        order: &[usize],
-    ) {
-        self.rows = order.len();
-        part.features.scatter_tile(range, to, order, self.stride, &mut self.x);
-        if let Some(weights) = &part.weights {
-            weights.gather(order, &mut self.weights);
-        }
-        self.round_weights(scale);
-    }
-
-    #[inline]
-    fn round_weights(&mut self, scale: Option<WeightScale>) {
-        if let Some(scale) = scale {
-            self.weights[..self.rows].iter_mut().for_each(|w| *w = scale.round(*w));
-        }
     }
 
     /// Loads the rows of `range`. Leaves out rows with a null or a value that is not finite, marks them in `bad`, and returns

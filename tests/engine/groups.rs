@@ -47,7 +47,7 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
     }
     let kept = (0..data.rows()).filter(|&row| part.selection.contains(row)).count();
     let session = CpuSession::new(part, &statistics, k, look.threads, look.set).unwrap();
-    let session = session.with_groups(look.groups).with_int_dot(look.int_dot);
+    let session = session.forced(look.groups, look.int_dot);
     // One session goes on as several would.
     let mut session = Sharded::new(Sessions::new(vec![Box::new(session)]), &statistics, look.threads).unwrap();
     let (mut history, mut share) = (Vec::new(), 0.0);

@@ -1,27 +1,29 @@
-//! Finds the labels of one tile: first the filter, then reference distances for the rows that the filter leaves open.
+//! The exact labels of some rows: first the filter, then reference distances for the rows that the filter leaves open.
+//!
+//! All rows come through one door, [`Assigner::label`]: those of a tile, those of columns that are read where they lie, those of
+//! a group with the centroids near it, and those whose two nearest centroids are wanted. Rows with integer copies come in two
+//! steps, because few of them are loaded (`assign/int_dot.rs`).
 
-mod groups;
-mod in_place;
 mod int_dot;
 
-pub use self::groups::GroupRows;
-pub use self::int_dot::DotBlock;
 use super::centroids::CentroidTable;
-use super::difference::{Found, assign_difference};
+use super::difference::{Compare, Copies, FEW, Found};
 use super::distances::own_distances;
-use super::filter::{DifferenceTable, Filter, Form, ProductTable};
-use super::product::{self, PrefetchNext, ProductScratch};
+use super::filter::{DifferenceTable, Filter, Form, GROUP, NOBODY, ProductTable};
+use super::groups::{BLOCK, Scores};
+use super::product::{self, FindNear, PrefetchNext, ProductScratch};
 use super::settle::Open;
-use crate::backend::cpu::deltas::Moved;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::input::features::Features;
-use crate::input::tile::{Columns, FewColumns, Tile};
+use crate::input::tile::{Columns, Tile, Values};
 use crate::simd::Vector;
 
 /// Number of rows in a tile of the difference filter.
 const DIFFERENCE_TILE: usize = 512;
+/// Blocks of near rows after which their weight is taken again. It takes as long as some centroids.
+const WEIGHED: u32 = 8;
 
 /// Buffers to label tiles of one shape.
 #[derive(Debug)]
@@ -40,6 +42,36 @@ pub struct Assigner {
     names: Vec<u32>,
     /// A bit for each centroid.
     marks: Vec<u64>,
+    /// Scores of rows with near centroids, since somebody took them.
+    pub scores: Scores,
+}
+
+/// Rows that are labelled together: at most as many as an assigner's tiles have.
+#[derive(Clone, Copy)]
+pub struct ToLabel<'r, T, C> {
+    /// There are values up to the next multiple of 64 rows.
+    pub values: C,
+    pub count: usize,
+    /// The centroids that the rows are compared with, if not with all.
+    pub near: Option<Near<'r>>,
+    /// What is read next.
+    pub next: PrefetchNext<'r, T>,
+}
+
+/// The centroids near some rows. The labels of the rows are among them.
+#[derive(Clone, Copy)]
+pub struct Near<'r> {
+    /// Panels of [`GROUP`] centroids, and the order in which they stand.
+    pub panels: &'r [u32],
+    pub order: &'r [u32],
+}
+
+impl<'t, T: Float> ToLabel<'t, T, Values<'t, T>> {
+    /// The rows of a tile, which are compared with all centroids.
+    #[inline(always)]
+    pub fn tile(tile: &'t Tile<T>) -> Self {
+        Self { values: tile.values(), count: tile.rows, near: None, next: PrefetchNext::Nothing }
+    }
 }
 
 /// The two nearest centroids of each row of a tile. Distances are squared reference distances.
@@ -49,7 +81,7 @@ pub struct TwoNearest {
     pub nearest: Vec<f64>,
     /// The distance to the nearest other centroid. Infinite if there is one cluster.
     pub second: Vec<f64>,
-    /// The other one of the two nearest centroids, where the filter is sure which two centroids are nearest.
+    /// The other one of the two nearest centroids, where the filter is sure which two centroids are nearest. Else any centroid.
     others: Vec<u32>,
 }
 
@@ -70,8 +102,8 @@ impl TwoNearest {
     #[inline(always)]
     fn compare<T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>, open: &Open) {
         let Self { labels, nearest, second, others } = self;
-        own_distances(tile, table, labels, nearest);
-        own_distances(tile, table, others, second);
+        own_distances(tile.values(), table, &labels[..tile.rows], nearest);
+        own_distances(tile.values(), table, &others[..tile.rows], second);
         for r in 0..tile.rows {
             if second[r] < nearest[r] {
                 (labels[r], nearest[r], second[r]) = (others[r], second[r], nearest[r]);
@@ -110,171 +142,181 @@ impl Assigner {
                 0
             }
         };
-        let (listed, names, marks) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { found: Found::new(tile_rows, k)?, open, scaled, product, unweighed: 0, listed, names, marks })
+        let (listed, names, marks, scores) = (Vec::new(), Vec::new(), Vec::new(), Scores::default());
+        Ok(Self { found: Found::new(tile_rows, k)?, open, scaled, product, unweighed: 0, listed, names, marks, scores })
+    }
+
+    /// Room for rows with near centroids.
+    pub fn reserve_near<T: Float>(&mut self, k: usize, d: usize) -> Result<()> {
+        const WHAT: &str = "the centroids near a tile";
+        let most = if Form::of::<T>(d) == Form::Difference { k } else { 0 };
+        self.names.clear();
+        self.listed.clear();
+        self.marks = memory::zeroed(most.div_ceil(64), WHAT)?;
+        memory::reserve(&mut self.names, most, WHAT)?;
+        memory::reserve(&mut self.listed, most * d, WHAT)
+    }
+
+    /// The exact labels of some rows. With `TWO`, the filter looks for the two nearest centroids, and `others` gets the second
+    /// one where the filter is sure of both. Those of other rows are among the settled rows then.
+    #[inline(always)]
+    pub fn label<V: Vector, T: Float, C: Columns<T>, const TWO: bool>(
+        &mut self,
+        rows: &ToLabel<'_, T, C>,
+        table: &CentroidTable<T>,
+        others: &mut [u32],
+    ) -> &[u32] {
+        let ToLabel { values, count, near, .. } = *rows;
+        self.open.clear();
+        others.fill(0);
+        match &table.filter {
+            Filter::Difference(copies) if !TWO || table.k > 1 => {
+                self.compare_differences::<V, T, C, TWO>(rows, copies, table, others);
+            }
+            Filter::Product(copies) if !TWO || table.k > 1 => {
+                self.compare_products::<V, T, C, TWO>(rows, copies, table, others);
+            }
+            _ => {
+                self.open.push_all(0..count as u32);
+                self.scores.see(near.map(|_| table.k), table.k, [count; 2]);
+            }
+        }
+        self.open.settle::<V, T>(values, table);
+        for (r, answer) in &self.open.settled {
+            self.found.labels[*r as usize] = answer.label;
+        }
+        if let (Filter::Product(copies), Some(product)) = (&table.filter, self.product.first_mut()) {
+            self.unweighed += 1;
+            if near.is_none() || self.unweighed >= WEIGHED {
+                product.weigh(copies, &self.found.labels[..count]);
+                self.unweighed = 0;
+            }
+        }
+        &self.found.labels[..count]
     }
 
     /// The exact label of every row of the tile.
     #[inline(always)]
-    pub fn label<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>) -> &[u32] {
-        let Self { found, open, .. } = self;
-        open.clear();
-        match (&table.filter, T::as_f32s(&tile.x), self.product.first_mut()) {
-            (Filter::Difference(copies), Some(x), _) => {
-                let x = in_filters_range(x, copies, &mut self.scaled);
-                let x = FewColumns::of_tile(x, tile.stride, table.d);
-                assign_difference::<V, false>(&x, [table.d, tile.rows], copies.into(), found, &mut []);
-                open.push_all(found.contested.drain(..));
+    pub fn label_tile<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>) -> &[u32] {
+        self.label::<V, T, _, false>(&ToLabel::tile(tile), table, &mut [])
+    }
+
+    /// The labels that the difference filter is sure of. Lists the rows that it leaves open.
+    #[inline(always)]
+    fn compare_differences<V: Vector, T: Float, C: Columns<T>, const TWO: bool>(
+        &mut self,
+        rows: &ToLabel<'_, T, C>,
+        copies: &DifferenceTable,
+        table: &CentroidTable<T>,
+        others: &mut [u32],
+    ) {
+        let ToLabel { values, count, near, .. } = *rows;
+        let Self { found, open, scaled, listed, names, marks, scores, .. } = self;
+        let (d, padded) = (table.d, count.next_multiple_of(BLOCK));
+        let mut centroids = &copies.centroids[..];
+        if let Some(Near { panels, order }) = near {
+            names.clear();
+            listed.clear();
+            let members = panels.iter().flat_map(|panel| &order[*panel as usize * GROUP..][..GROUP]);
+            // In ascending order, so that the first of two equal scores has the smaller number.
+            for j in members.filter(|j| **j != NOBODY) {
+                marks[*j as usize / 64] |= 1 << (j % 64);
             }
-            (Filter::Product(copies), _, Some(product)) => {
-                label_products::<V, T>(product, tile.values(), tile.rows, (copies, table), PrefetchNext::Nothing, found, open);
+            for (first, marks) in (0..).step_by(64).zip(&mut *marks) {
+                while *marks != 0 {
+                    let j = first + marks.trailing_zeros();
+                    *marks &= *marks - 1;
+                    names.push(j);
+                    listed.extend_from_slice(&centroids[j as usize * d..][..d]);
+                }
             }
-            _ => {
-                for r in 0..tile.rows {
-                    open.push(r, None, tile.values(), table);
+            scores.see(Some(names.len()), table.k, [count, padded]);
+            centroids = &listed[..];
+        }
+        let x = for_differences(&values, [d, padded], copies.scale, scaled);
+        let table = Copies { centroids, bound: copies.bound };
+        // SAFETY: the caller runs with this instruction set.
+        unsafe { V::call(Compare::<TWO> { x: &x, d, rows: count, table, found, others }) };
+        if near.is_some() {
+            for label in &mut found.labels[..count] {
+                // A row for which the filter found nothing is contested.
+                *label = names.get(*label as usize).copied().unwrap_or(0);
+            }
+        }
+        open.push_all(found.contested.drain(..));
+    }
+
+    /// As [`Assigner::compare_differences`], with the product filter.
+    #[inline(always)]
+    fn compare_products<V: Vector, T: Float, C: Columns<T>, const TWO: bool>(
+        &mut self,
+        rows: &ToLabel<'_, T, C>,
+        copies: &ProductTable,
+        table: &CentroidTable<T>,
+        others: &mut [u32],
+    ) {
+        let ToLabel { values, count, near, next } = *rows;
+        let Self { found, open, product, scores, .. } = self;
+        let Some(product) = product.first_mut() else { unreachable!("there is room for products") };
+        let panels = near.map(|near| near.panels);
+        for first in (0..count).step_by(product::ROWS) {
+            let here = first..count.min(first + product::ROWS);
+            let centroids = panels.map(|panels| panels.len() * GROUP);
+            scores.see(centroids, table.k, [here.len(), product::computed_rows::<V>(here.len())]);
+            let (k, rows) = (table.k, here.clone());
+            // SAFETY: the caller runs with this instruction set.
+            unsafe { V::call(FindNear::<T, C, TWO> { product, values, rows, table: copies, k, listed: panels, next }) };
+            for r in here {
+                match product.candidates(r - first) {
+                    Some([label]) if !TWO => found.labels[r] = *label,
+                    Some([label, other]) if TWO => (found.labels[r], others[r]) = (*label, *other),
+                    candidates => open.push(r, candidates, values, table),
                 }
             }
         }
-        open.settle::<V, T>(tile.values(), table);
-        for (r, answer) in &open.settled {
-            found.labels[*r as usize] = answer.label;
-        }
-        if let (Filter::Product(copies), Some(product)) = (&table.filter, self.product.first_mut()) {
-            product.weigh(copies, &found.labels[..tile.rows]);
-        }
-        &found.labels[..tile.rows]
-    }
-
-    /// As [`Assigner::label`], over the labels that the rows had before. Lists the rows whose label changed, in order.
-    #[inline(always)]
-    pub fn relabel<V: Vector, T: Float>(
-        &mut self,
-        tile: &Tile<T>,
-        table: &CentroidTable<T>,
-        labels: &mut [u32],
-        moved: &mut Vec<Moved>,
-    ) {
-        self.label::<V, T>(tile, table);
-        replace(labels, &self.found.labels[..tile.rows], moved);
     }
 
     /// The two nearest centroids of every row of the tile.
     #[inline(always)]
     pub fn nearest<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>, out: &mut TwoNearest) {
-        let Self { found, open, .. } = self;
-        open.clear();
-        match (&table.filter, T::as_f32s(&tile.x), self.product.first_mut()) {
-            (Filter::Difference(copies), Some(x), _) if table.k > 1 => {
-                let x = in_filters_range(x, copies, &mut self.scaled);
-                let x = FewColumns::of_tile(x, tile.stride, table.d);
-                assign_difference::<V, true>(&x, [table.d, tile.rows], copies.into(), found, &mut out.others);
-                out.labels[..tile.rows].copy_from_slice(&found.labels[..tile.rows]);
-                open.push_all(found.contested.drain(..));
-            }
-            (Filter::Product(copies), _, Some(product)) if table.k > 1 => {
-                for first in (0..tile.rows).step_by(product::ROWS) {
-                    let rows = first..tile.rows.min(first + product::ROWS);
-                    product.find_candidates::<V, T, true>(
-                        tile.values(),
-                        rows.clone(),
-                        copies,
-                        table.k,
-                        None,
-                        PrefetchNext::Nothing,
-                    );
-                    for r in rows {
-                        (out.labels[r], out.others[r]) = match product.candidates(r - first) {
-                            Some([a, b]) => (*a, *b),
-                            candidates => {
-                                open.push(r, candidates, tile.values(), table);
-                                (0, 0)
-                            }
-                        };
-                    }
-                }
-                product.weigh(copies, &out.labels[..tile.rows]);
-            }
-            _ => {
-                out.labels.fill(0);
-                out.others.fill(0);
-                for r in 0..tile.rows {
-                    open.push(r, None, tile.values(), table);
-                }
-            }
-        }
-        open.settle::<V, T>(tile.values(), table);
-        out.compare(tile, table, open);
+        let labels = self.label::<V, T, _, true>(&ToLabel::tile(tile), table, &mut out.others);
+        out.labels[..tile.rows].copy_from_slice(labels);
+        out.compare(tile, table, &self.open);
     }
 }
 
-/// Labels rows by the product filter, and lists those that it leaves open.
+/// The columns of few features as the difference kernel reads them: in a copy, if their magnitudes must be scaled.
 #[inline(always)]
-fn label_products<V: Vector, T: Float>(
-    product: &mut ProductScratch,
-    values: impl Columns<T>,
-    rows: usize,
-    (copies, table): (&ProductTable, &CentroidTable<T>),
-    prefetch_next: PrefetchNext<'_, T>,
-    found: &mut Found,
-    open: &mut Open,
-) {
-    for first in (0..rows).step_by(product::ROWS) {
-        let rows = first..rows.min(first + product::ROWS);
-        product.find_candidates::<V, T, false>(values, rows.clone(), copies, table.k, None, prefetch_next);
-        for r in rows {
-            match product.candidates(r - first) {
-                Some([label]) => found.labels[r] = *label,
-                candidates => open.push(r, candidates, values, table),
-            }
+fn for_differences<'x, T: Float>(
+    values: &'x impl Columns<T>,
+    [d, rows]: [usize; 2],
+    scale: f32,
+    scaled: &'x mut Vec<f32>,
+) -> [&'x [f32]; FEW] {
+    let mut all: [&[f32]; FEW] = [&[]; FEW];
+    for f in 0..d {
+        let Some(column) = T::as_f32s(values.column(f)) else { unreachable!("float32 features are compared by differences") };
+        all[f] = &column[..rows];
+    }
+    if scale != 1.0 {
+        // `Assigner::new` reserved the room.
+        scaled.clear();
+        for column in &all[..d] {
+            scaled.extend(column.iter().map(|x| x * scale));
+        }
+        for f in 0..d {
+            all[f] = &scaled[f * rows..][..rows];
         }
     }
-}
-
-/// Replaces the labels of some rows, and lists those that change, in order. There is room for all of them.
-#[inline(always)]
-fn replace(labels: &mut [u32], new: &[u32], moved: &mut Vec<Moved>) {
-    moved.clear();
-    let (labels, last_labels) = labels.as_chunks_mut::<TOGETHER>();
-    let (new, last) = new.as_chunks::<TOGETHER>();
-    let all = labels.len() * TOGETHER;
-    for (first, (labels, new)) in (0..).step_by(TOGETHER).zip(labels.iter_mut().zip(new)) {
-        if labels != new {
-            list(first, labels, new, moved);
-        }
-    }
-    list(all as u32, last_labels, last, moved);
-}
-
-/// Number of labels that are compared at a time.
-const TOGETHER: usize = 16;
-
-/// As [`replace`], for at most [`TOGETHER`] labels, of rows from `first` on.
-#[inline(always)]
-fn list(first: u32, labels: &mut [u32], new: &[u32], moved: &mut Vec<Moved>) {
-    let (mut found, mut count) = ([Moved::default(); TOGETHER], 0);
-    for (row, (label, to)) in (first..).zip(labels.iter_mut().zip(new)) {
-        found[count % TOGETHER] = Moved { row, from: *label, to: *to };
-        count += usize::from(label != to);
-        *label = *to;
-    }
-    moved.extend_from_slice(&found[..count]);
-}
-
-/// The rows as the difference kernel reads them: scaled, if their magnitudes need it.
-#[inline(always)]
-fn in_filters_range<'x>(x: &'x [f32], copies: &DifferenceTable, scaled: &'x mut Vec<f32>) -> &'x [f32] {
-    if copies.scale == 1.0 {
-        return x;
-    }
-    // `Assigner::new` reserved the room.
-    scaled.clear();
-    scaled.extend(x.iter().map(|x| x * copies.scale));
-    scaled
+    all
 }
 
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
+    use crate::backend::cpu::deltas::Moved;
+    use crate::backend::cpu::pass::replace;
+    use crate::backend::cpu::product::attacks::Random;
     use crate::exact::cluster_sums::UNASSIGNED;
     use crate::exact::reference::{self, Nearest};
     use crate::input::tile::Part;
@@ -296,18 +338,15 @@ mod tests {
             let mut two = TwoNearest::new(tile.stride).unwrap();
             assigner.nearest::<V, T>(tile, table, &mut two);
             let mut moved = Vec::new();
-            assigner.relabel::<V, T>(tile, table, labels, &mut moved);
+            replace(labels, assigner.label_tile::<V, T>(tile, table), &mut moved);
             (moved, two)
         }
     }
 
     /// Rows on a coarse lattice have many ties, and many centroids that are equally near.
-    fn check<T: Float>(d: usize, k: usize, n: usize, levels: u64) {
-        let mut state = (d * 1_000 + k) as u64;
-        let mut value = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            T::from_f64((state >> 40) as f64 % levels as f64)
-        };
+    fn check<T: Float>(d: usize, k: usize, n: usize, levels: usize) {
+        let mut random = Random((d * 1_000 + k) as u64);
+        let mut value = || T::from_f64(random.below(levels) as f64);
         let centroids: Vec<T> = (0..k * d).map(|_| value()).collect();
         let x: Vec<T> = (0..n * d).map(|_| value()).collect();
         let part = Part::new(Features::from_rows(&x, d).unwrap(), None);

@@ -1,7 +1,8 @@
 //! What k-means|| asks about many rows at once: samples in which every row decides alone, and the masses of candidates.
 
 use super::seeds::rows_of_tile;
-use super::{Assigner, CentroidTable, CpuSession, TaskRows};
+use super::sinks::{LabelTask, Labeller, Sink};
+use super::{CentroidTable, CpuSession, split_off};
 use crate::backend::Sample;
 use crate::backend::centre::middle;
 use crate::base::error::Result;
@@ -9,9 +10,8 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::exact::rng::{NO_VALUES, hash_value};
-use crate::input::tile::{Part, Tile};
-use crate::simd::{Task, Vector};
-use crate::statistics::Statistics;
+use crate::input::tile::WeightScale;
+use crate::simd::Vector;
 
 /// The numbers of the rows of a sample, in ascending order.
 pub fn sample<T: Float>(session: &mut CpuSession<'_, T>, sample: &Sample) -> Result<Vec<u64>> {
@@ -20,11 +20,7 @@ pub fn sample<T: Float>(session: &mut CpuSession<'_, T>, sample: &Sample) -> Res
     let Some(seeds) = seeds else { unreachable!("draws were started") };
     let mut drawn = memory::zeroed::<bool>(labels.len(), WHAT)?;
     let mut rest = drawn.as_mut_slice();
-    let work = tasks.iter().map(|task| {
-        let (drawn, tail) = std::mem::take(&mut rest).split_at_mut(task.kept);
-        rest = tail;
-        (task, drawn)
-    });
+    let work = tasks.iter().map(|task| (task, split_off(&mut rest, task.kept)));
     for_each_task(workers, work, |worker, (task, drawn)| {
         if sample.by_values {
             let (tile, mut rows) = (&mut worker.tile, (task.first..).zip(drawn));
@@ -51,44 +47,33 @@ pub fn masses<T: Float>(session: &mut CpuSession<'_, T>, candidates: &[T]) -> Re
     let m = candidates.len() / session.d;
     let centre = middle(candidates, session.d)?;
     let table = CentroidTable::new(candidates, session.d, &centre, session.statistics.extent(), &[])?;
-    let CpuSession { part, statistics, set, tasks, workers, d, .. } = session;
-    let workers = workers.iter_mut().map(|worker| {
-        let assigner = Assigner::new::<T>(*d, m, worker.tile.stride)?;
-        Ok((&mut worker.tile, assigner, memory::zeroed::<u128>(m, WHAT)?))
-    });
+    let (CpuSession { part, set, tasks, .. }, weights) = (&*session, session.statistics.weights);
+    let labellers = Labeller::several(session.workers.len(), [session.d, m, session.workers[0].tile.stride])?;
+    let workers = labellers.into_iter().map(|labeller| Ok((labeller, memory::zeroed::<u128>(m, WHAT)?)));
     let mut workers = memory::try_collected(workers, "the threads' buffers")?;
-    for_each_task(&mut workers, tasks.iter(), |(tile, assigner, masses), task| {
-        set.run(Weigh { part, statistics, table: &table, tile, assigner, masses, task });
+    for_each_task(&mut workers, tasks.iter(), |(labeller, masses), task| {
+        let (rows, sink) = (task.physical.clone(), MassSink { weights, masses });
+        set.run(LabelTask { part, weights, table: &table, rows, labeller, bits: None, sink });
     })?;
     let mut all = memory::zeroed::<u128>(m, WHAT)?;
-    for (_, _, masses) in workers {
+    for (_, masses) in workers {
         all.iter_mut().zip(masses).for_each(|(all, mass)| *all += mass);
     }
     Ok(all)
 }
 
-/// Adds the weight of each row of one task to the mass of its nearest candidate.
-struct Weigh<'p, 'a, T> {
-    part: &'p Part<'a, T>,
-    statistics: &'p Statistics,
-    table: &'p CentroidTable<T>,
-    tile: &'p mut Tile<T>,
-    assigner: &'p mut Assigner,
-    masses: &'p mut [u128],
-    task: &'p TaskRows,
+/// Adds the weight of each row to the mass of its nearest candidate.
+struct MassSink<'o> {
+    weights: Option<WeightScale>,
+    masses: &'o mut [u128],
 }
 
-impl<T: Float> Task for Weigh<'_, '_, T> {
-    type Output = ();
-
+impl<T: Float> Sink<T> for MassSink<'_> {
     #[inline(always)]
-    fn run<V: Vector>(self) {
-        for start in self.task.physical.clone().step_by(self.tile.stride) {
-            self.tile.load(self.part, self.statistics.weights, rows_of_tile(self.tile, self.task, start));
-            let labels = self.assigner.label::<V, T>(self.tile, self.table);
-            for (label, weight) in labels.iter().zip(&self.tile.weights) {
-                self.masses[*label as usize] += self.statistics.weights.map_or(1, |scale| scale.integer(*weight) as u128);
-            }
+    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>) {
+        let Labeller { tile, assigner, .. } = labeller;
+        for (label, weight) in assigner.label_tile::<V, T>(tile, table).iter().zip(&tile.weights) {
+            self.masses[*label as usize] += self.weights.map_or(1, |scale| scale.integer(*weight) as u128);
         }
     }
 }

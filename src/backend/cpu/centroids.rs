@@ -47,16 +47,6 @@ impl<T: Float> CentroidTable<T> {
         &self.rows[j * self.d..][..self.d]
     }
 
-    /// Whether the filter compares rows as they are, without a copy of them.
-    #[inline(always)]
-    pub fn reads_in_place(&self) -> bool {
-        match &self.filter {
-            Filter::Difference(copies) => copies.scale == 1.0,
-            Filter::Product(_) => true,
-            Filter::None => false,
-        }
-    }
-
     /// The groups of [`TOGETHER`] centroids, in order. A group has one array for each feature.
     #[inline(always)]
     pub fn groups(&self) -> std::slice::ChunksExact<'_, [f64; TOGETHER]> {

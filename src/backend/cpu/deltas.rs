@@ -17,7 +17,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::cluster_sums::{ClusterSums, Quantiser, UNASSIGNED};
 use crate::exact::fixed::{round_to_integer, split};
-use crate::input::tile::{Columns, Values, WeightScale};
+use crate::input::tile::{Columns, WeightScale};
 use crate::simd::{SQUARE, Task, Vector};
 
 /// Rows that are moved together, and most features of them that are transposed at a time.
@@ -79,77 +79,6 @@ impl Deltas {
             mass: memory::zeroed(if weighted { k } else { 0 }, WHAT)?,
             counts: memory::filled(k, Count::default(), WHAT)?,
         })
-    }
-
-    /// Moves rows of positive weight, in ascending order. `weights`: the `w^` of all rows at hand, if there are weights.
-    #[inline(always)]
-    pub fn move_rows<V: Vector, T: Float, C: Columns<T>>(
-        &mut self,
-        quantiser: &Quantiser,
-        values: C,
-        weights: Option<(&[f64], WeightScale)>,
-        moved: &[Moved],
-        target: &Mutex<&mut ClusterSums>,
-    ) {
-        if !moved.is_empty() {
-            let task = Move { deltas: self, quantiser, values, weights, moved, target, of: PhantomData::<T> };
-            // SAFETY: the caller runs with this instruction set.
-            unsafe { V::call(task) }
-        }
-    }
-
-    #[inline(always)]
-    fn move_rows_here<V: Vector, T: Float, C: Columns<T>>(
-        &mut self,
-        quantiser: &Quantiser,
-        values: C,
-        weights: Option<(&[f64], WeightScale)>,
-        moved: &[Moved],
-        target: &Mutex<&mut ClusterSums>,
-    ) {
-        for moved in moved.chunks(TOGETHER) {
-            let mut rows = [moved[0].row as usize; TOGETHER];
-            for (row, moved) in rows.iter_mut().zip(moved) {
-                *row = moved.row as usize;
-            }
-            let in_order = rows[TOGETHER - 1] == rows[0] + TOGETHER - 1;
-            let mut batch = Batch { values, rows, in_order, weights: [1.0; TOGETHER], moved };
-            if let Some((weights, _)) = weights {
-                for i in 0..TOGETHER {
-                    batch.weights[i] = weights[rows[i]];
-                }
-            }
-            let mut first = 0;
-            while first < self.d {
-                first += match self.d - first {
-                    1 => self.shift::<V, T, C, 1>(quantiser, &batch, first),
-                    2 => self.shift::<V, T, C, 2>(quantiser, &batch, first),
-                    3 => self.shift::<V, T, C, 3>(quantiser, &batch, first),
-                    4 => self.shift::<V, T, C, 4>(quantiser, &batch, first),
-                    5 => self.shift::<V, T, C, 5>(quantiser, &batch, first),
-                    6 => self.shift::<V, T, C, 6>(quantiser, &batch, first),
-                    7 => self.shift::<V, T, C, 7>(quantiser, &batch, first),
-                    8..TOGETHER => self.shift::<V, T, C, 8>(quantiser, &batch, first),
-                    _ => self.shift::<V, T, C, TOGETHER>(quantiser, &batch, first),
-                };
-            }
-            if let Some((weights, scale)) = weights {
-                for (i, moved) in moved.iter().enumerate() {
-                    let mass = scale.integer(weights[rows[i]]);
-                    self.mass[moved.to as usize] += mass;
-                    if moved.from != UNASSIGNED {
-                        self.mass[moved.from as usize] -= mass;
-                    }
-                }
-            }
-            // The limbs of a batch are far fewer than those that still fit.
-            for moved in moved {
-                self.count(quantiser, moved.to, 1, target);
-                if moved.from != UNASSIGNED {
-                    self.count(quantiser, moved.from, -1, target);
-                }
-            }
-        }
     }
 
     /// Moves F features of a batch of rows, from feature `first` on. Returns F.
@@ -263,42 +192,68 @@ fn add<const F: usize, const NEGATIVE: bool>(sums: &mut [i64], place: usize, lim
     }
 }
 
-/// One call of [`Deltas::move_rows`].
-struct Move<'m, 'p, T, C> {
-    deltas: &'m mut Deltas,
-    quantiser: &'m Quantiser,
-    values: C,
-    weights: Option<(&'m [f64], WeightScale)>,
-    moved: &'m [Moved],
-    target: &'m Mutex<&'p mut ClusterSums>,
-    of: PhantomData<T>,
-}
-
-impl<T: Float, C: Columns<T>> Task for Move<'_, '_, T, C> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        self.deltas.move_rows_here::<V, T, _>(self.quantiser, self.values, self.weights, self.moved, self.target);
-    }
-}
-
-/// [`Deltas::move_rows`] for callers outside of a task. It is compiled for each instruction set.
-pub struct MoveRows<'m, 'p, T> {
+/// Moves rows of positive weight from sums to others.
+pub struct MoveRows<'m, 'p, T, C> {
     pub deltas: &'m mut Deltas,
     pub quantiser: &'m Quantiser,
-    pub values: Values<'m, T>,
+    pub values: C,
+    /// The `w^` of all rows at hand, if there are weights.
     pub weights: Option<(&'m [f64], WeightScale)>,
+    /// In ascending order.
     pub moved: &'m [Moved],
     pub target: &'m Mutex<&'p mut ClusterSums>,
+    pub of: PhantomData<T>,
 }
 
-impl<T: Float> Task for MoveRows<'_, '_, T> {
+impl<T: Float, C: Columns<T>> Task for MoveRows<'_, '_, T, C> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        self.deltas.move_rows::<V, T, _>(self.quantiser, self.values, self.weights, self.moved, self.target);
+        let Self { deltas, quantiser, values, weights, moved, target, .. } = self;
+        for moved in moved.chunks(TOGETHER) {
+            let mut rows = [moved[0].row as usize; TOGETHER];
+            for (row, moved) in rows.iter_mut().zip(moved) {
+                *row = moved.row as usize;
+            }
+            let in_order = rows[TOGETHER - 1] == rows[0] + TOGETHER - 1;
+            let mut batch = Batch { values, rows, in_order, weights: [1.0; TOGETHER], moved };
+            if let Some((weights, _)) = weights {
+                for i in 0..TOGETHER {
+                    batch.weights[i] = weights[rows[i]];
+                }
+            }
+            let mut first = 0;
+            while first < deltas.d {
+                first += match deltas.d - first {
+                    1 => deltas.shift::<V, T, C, 1>(quantiser, &batch, first),
+                    2 => deltas.shift::<V, T, C, 2>(quantiser, &batch, first),
+                    3 => deltas.shift::<V, T, C, 3>(quantiser, &batch, first),
+                    4 => deltas.shift::<V, T, C, 4>(quantiser, &batch, first),
+                    5 => deltas.shift::<V, T, C, 5>(quantiser, &batch, first),
+                    6 => deltas.shift::<V, T, C, 6>(quantiser, &batch, first),
+                    7 => deltas.shift::<V, T, C, 7>(quantiser, &batch, first),
+                    8..TOGETHER => deltas.shift::<V, T, C, 8>(quantiser, &batch, first),
+                    _ => deltas.shift::<V, T, C, TOGETHER>(quantiser, &batch, first),
+                };
+            }
+            if let Some((weights, scale)) = weights {
+                for (i, moved) in moved.iter().enumerate() {
+                    let mass = scale.integer(weights[rows[i]]);
+                    deltas.mass[moved.to as usize] += mass;
+                    if moved.from != UNASSIGNED {
+                        deltas.mass[moved.from as usize] -= mass;
+                    }
+                }
+            }
+            // The limbs of a batch are far fewer than those that still fit.
+            for moved in moved {
+                deltas.count(quantiser, moved.to, 1, target);
+                if moved.from != UNASSIGNED {
+                    deltas.count(quantiser, moved.from, -1, target);
+                }
+            }
+        }
     }
 }
 
@@ -306,6 +261,7 @@ impl<T: Float> Task for MoveRows<'_, '_, T> {
 mod tests {
     use super::*;
     use crate::exact::fixed::{ColumnScale, Limbs};
+    use crate::input::tile::Values;
     use crate::simd::InstructionSet;
 
     /// Rows go to clusters, and some of them to others, in batches of every length. The sums are those of single values.
@@ -336,9 +292,10 @@ mod tests {
                     }
                 }
             }
-            let (values, weights) = (Values { x: &x, stride: n }, weight.map(|scale| (&weights[..], scale)));
+            let (values, weights) = (Values::new(&x, n), weight.map(|scale| (&weights[..], scale)));
             let target = Mutex::new(&mut cluster_sums);
-            set.run(MoveRows { deltas: &mut deltas, quantiser: &quantiser, values, weights, moved: &moved, target: &target });
+            let (deltas, quantiser, moved, target, of) = (&mut deltas, &quantiser, &moved[..], &target, PhantomData::<T>);
+            set.run(MoveRows { deltas, quantiser, values, weights, moved, target, of });
         }
         deltas.flush(&quantiser, &mut cluster_sums);
         assert_eq!(cluster_sums, expected, "{set:?} d {d} {limbs:?} {weight:?}");
@@ -370,16 +327,9 @@ mod tests {
             let moved: Vec<Moved> = (0..n).map(|r| Moved { row: r as u32, from: UNASSIGNED, to: 0 }).collect();
             let rounds = 300;
             for _ in 0..rounds {
-                let (values, target) = (Values { x: &x, stride: n }, Mutex::new(&mut cluster_sums));
-                let task = MoveRows {
-                    deltas: &mut deltas,
-                    quantiser: &quantiser,
-                    values,
-                    weights: None,
-                    moved: &moved,
-                    target: &target,
-                };
-                InstructionSet::detect().run(task);
+                let (values, target) = (Values::new(&x, n), Mutex::new(&mut cluster_sums));
+                let (deltas, quantiser, moved, target, of) = (&mut deltas, &quantiser, &moved[..], &target, PhantomData::<f32>);
+                InstructionSet::detect().run(MoveRows { deltas, quantiser, values, weights: None, moved, target, of });
             }
             deltas.flush(&quantiser, &mut cluster_sums);
             let total = (rounds * n) as i128;

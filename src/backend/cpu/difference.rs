@@ -17,13 +17,15 @@
 //! overflows is never above the limit, so such rows become contested. (3) Where the
 //! two nearest centroids are wanted, the limit stands on the second best score, and rows with three in reach are contested.
 
-use super::filter::DifferenceTable;
+use std::ops::Range;
+
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::bounds;
-use crate::input::tile::{Columns, FewColumns};
 use crate::simd::{Task, Vector};
 
+/// Most features.
+pub const FEW: usize = 8;
 /// Number of centroids in a group. One least score is kept per group.
 const GROUP: usize = 16;
 /// Most rows that are in registers at a time: four vectors of 16 lanes.
@@ -34,12 +36,6 @@ const MOST_ROWS: usize = 64;
 pub struct Copies<'c> {
     pub centroids: &'c [f32],
     pub bound: bounds::Difference,
-}
-
-impl<'c> From<&'c DifferenceTable> for Copies<'c> {
-    fn from(table: &'c DifferenceTable) -> Self {
-        Self { centroids: &table.centroids, bound: table.bound }
-    }
 }
 
 /// The results of the kernel for a tile.
@@ -65,29 +61,17 @@ impl Found {
     }
 }
 
-/// One call of the kernel.
-struct Compare<'c, 'x, const TWO: bool> {
-    x: &'c FewColumns<'x, f32>,
-    d: usize,
-    rows: usize,
-    table: Copies<'c>,
-    found: &'c mut Found,
-    others: &'c mut [u32],
-}
-
-/// Labels `rows` rows and appends the contested ones. There are values up to the next multiple of 64 rows, and room for as many
-/// labels. With `TWO`, finds the two nearest centroids: the one of smaller number becomes the label, and the other one goes to
-/// `others`.
-#[inline(always)]
-pub fn assign_difference<V: Vector, const TWO: bool>(
-    x: &FewColumns<'_, f32>,
-    [d, rows]: [usize; 2],
-    table: Copies<'_>,
-    found: &mut Found,
-    others: &mut [u32],
-) {
-    // SAFETY: the caller runs with this instruction set.
-    unsafe { V::call(Compare::<TWO> { x, d, rows, table, found, others }) }
+/// Labels some rows and lists the contested ones. With `TWO`, finds the two nearest centroids: the one of smaller number becomes
+/// the label.
+pub struct Compare<'c, 'x, const TWO: bool> {
+    /// There are values up to the next multiple of 64 rows, and room for as many labels.
+    pub x: &'c [&'x [f32]; FEW],
+    pub d: usize,
+    pub rows: usize,
+    pub table: Copies<'c>,
+    pub found: &'c mut Found,
+    /// With `TWO`, gets the other of the two nearest centroids.
+    pub others: &'c mut [u32],
 }
 
 impl<const TWO: bool> Task for Compare<'_, '_, TWO> {
@@ -97,7 +81,7 @@ impl<const TWO: bool> Task for Compare<'_, '_, TWO> {
     fn run<V: Vector>(self) {
         let Self { x, d, rows, table, found, others } = self;
         let padded = rows.next_multiple_of(MOST_ROWS);
-        assert!((0..d).all(|f| x.column(f).len() >= padded) && found.labels.len() >= padded);
+        assert!((0..d).all(|f| x[f].len() >= padded) && found.labels.len() >= padded);
         assert!(!TWO || others.len() >= padded);
         let few = !TWO && table.centroids.len() <= GROUP * d;
         macro_rules! widths {
@@ -118,7 +102,7 @@ impl<const TWO: bool> Task for Compare<'_, '_, TWO> {
 /// For at most one group of centroids.
 #[inline(always)]
 fn assign_in_one_pass<V: Vector, const D: usize, const R: usize>(
-    x: &FewColumns<'_, f32>,
+    x: &[&[f32]; FEW],
     rows: usize,
     table: Copies<'_>,
     found: &mut Found,
@@ -127,16 +111,11 @@ fn assign_in_one_pass<V: Vector, const D: usize, const R: usize>(
     let k = table.centroids.len() / D;
     let width = R * V::LANES;
     for start in (0..rows).step_by(width) {
-        // SAFETY: width divides 64, so start + width is at most the next multiple of 64 rows. `assign_difference` checks that the
+        // SAFETY: width divides 64, so start + width is at most the next multiple of 64 rows. `Compare::run` checks that the
         // columns and labels are as long. Every centroid j < k has D values. For the features of the instruction set see
         // `Vector`.
         unsafe {
-            let mut columns = [[V::splat(0.0); R]; D];
-            for f in 0..D {
-                for v in 0..R {
-                    columns[f][v] = V::load(x.column(f).as_ptr().add(start + v * V::LANES));
-                }
-            }
+            let columns = load::<V, D, R>(x, start);
             let mut best = [V::splat(f32::INFINITY); R];
             let (mut second, mut label) = (best, [V::splat(0.0); R]);
             for j in 0..k {
@@ -151,14 +130,7 @@ fn assign_in_one_pass<V: Vector, const D: usize, const R: usize>(
             for v in 0..R {
                 let first = start + v * V::LANES;
                 label[v].store(labels.as_mut_ptr().add(first).cast());
-                let mut bits = V::bits(second[v].not_above(best[v].mul_add(slope, offset)));
-                while bits != 0 {
-                    let r = first as u32 + bits.trailing_zeros();
-                    bits &= bits - 1;
-                    if (r as usize) < rows {
-                        contested.push(r);
-                    }
-                }
+                contest(V::bits(second[v].not_above(best[v].mul_add(slope, offset))), first..rows, contested);
             }
         }
     }
@@ -166,7 +138,7 @@ fn assign_in_one_pass<V: Vector, const D: usize, const R: usize>(
 
 #[inline(always)]
 fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
-    x: &FewColumns<'_, f32>,
+    x: &[&[f32]; FEW],
     rows: usize,
     table: Copies<'_>,
     found: &mut Found,
@@ -179,16 +151,11 @@ fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
     // `Found::new` reserved the room.
     scratch.resize(groups * width, 0.0);
     for start in (0..rows).step_by(width) {
-        // SAFETY: width divides 64, so start + width is at most the next multiple of 64 rows. `assign_difference` checks that the
+        // SAFETY: width divides 64, so start + width is at most the next multiple of 64 rows. `Compare::run` checks that the
         // columns and labels are as long, and `others` with TWO. So every load and store is in bounds. scratch holds `width`
         // values per group. Every centroid j < k has D values. For the features of the instruction set see `Vector`.
         unsafe {
-            let mut columns = [[V::splat(0.0); R]; D];
-            for f in 0..D {
-                for v in 0..R {
-                    columns[f][v] = V::load(x.column(f).as_ptr().add(start + v * V::LANES));
-                }
-            }
+            let columns = load::<V, D, R>(x, start);
             let mut best = [V::splat(f32::INFINITY); R];
             let mut second = best;
             for group in 0..groups {
@@ -251,16 +218,39 @@ fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
                 // Every lane has a label, because its best centroid is in reach. A lane without one would be settled all the
                 // same.
                 let (enough, too_many) = if TWO { (twice[v], more[v]) } else { (seen[v], twice[v]) };
-                let mut bits = too_many | !enough & (u32::MAX >> (32 - V::LANES));
-                while bits != 0 {
-                    let r = first as u32 + bits.trailing_zeros();
-                    bits &= bits - 1;
-                    if (r as usize) < rows {
-                        contested.push(r);
-                    }
-                }
+                contest(too_many | !enough & (u32::MAX >> (32 - V::LANES)), first..rows, contested);
             }
         }
+    }
+}
+
+/// Lists the rows of a vector whose bit is set, among these rows.
+#[inline(always)]
+fn contest(mut bits: u32, rows: Range<usize>, contested: &mut Vec<u32>) {
+    while bits != 0 {
+        let r = rows.start as u32 + bits.trailing_zeros();
+        bits &= bits - 1;
+        if (r as usize) < rows.end {
+            contested.push(r);
+        }
+    }
+}
+
+/// The values of R vectors of rows.
+///
+/// # Safety
+/// The first D columns must have values of R vectors from `start` on. For the features of the instruction set see `Vector`.
+#[inline(always)]
+unsafe fn load<V: Vector, const D: usize, const R: usize>(x: &[&[f32]; FEW], start: usize) -> [[V; R]; D] {
+    // SAFETY: the caller gives the same guarantees.
+    unsafe {
+        let mut columns = [[V::splat(0.0); R]; D];
+        for f in 0..D {
+            for v in 0..R {
+                columns[f][v] = V::load(x[f].as_ptr().add(start + v * V::LANES));
+            }
+        }
+        columns
     }
 }
 

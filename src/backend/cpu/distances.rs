@@ -2,26 +2,14 @@
 
 use super::centroids::CentroidTable;
 use crate::base::float::Float;
-use crate::input::tile::{Columns, Tile};
+use crate::input::tile::Columns;
 
 /// Number of rows whose chains are computed together.
 const LANES: usize = 8;
 
-/// The reference distance of every row to the centroid of its label.
+/// The reference distance of every row that has a label in the list to the centroid of its label.
 #[inline(always)]
-pub fn own_distances<T: Float>(tile: &Tile<T>, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
-    own_distances_from(tile.values(), 0, table, &labels[..tile.rows], out);
-}
-
-/// As [`own_distances`], for the rows from `first` on that have a label in the list.
-#[inline(always)]
-pub fn own_distances_from<T: Float>(
-    values: impl Columns<T>,
-    first: usize,
-    table: &CentroidTable<T>,
-    labels: &[u32],
-    out: &mut [f64],
-) {
+pub fn own_distances<T: Float>(values: impl Columns<T>, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
     let d = table.d;
     for start in (0..labels.len()).step_by(LANES) {
         let mut s = [0.0f64; LANES];
@@ -33,7 +21,7 @@ pub fn own_distances_from<T: Float>(
             centroids[i] = table.row(labels[(from + i).min(labels.len() - 1)] as usize);
         }
         for f in 0..d {
-            let x = &values.column(f)[first + from..];
+            let x = &values.column(f)[from..];
             let (mut row, mut centroid) = ([T::default(); LANES], [T::default(); LANES]);
             match x.first_chunk() {
                 Some(x) => row = *x,

@@ -1,5 +1,6 @@
 //! The rows of a fit on the CPU, as seeding sees them.
 
+use super::picks::Walk;
 use super::seeds::{Lent, Seeds};
 use super::{CpuSession, candidates, picks};
 use crate::backend::{DrawBy, Picked, Sample, Sampled, Seeder};
@@ -24,7 +25,7 @@ impl<T: Float> Seeder<T> for CpuSession<'_, T> {
 
     fn row(&mut self, row: u64) -> Result<Vec<T>> {
         let mut values = memory::zeroed(self.d, "a row")?;
-        self.part.features.gather_tile(&[self.physical(row as usize)], 1, &mut values);
+        self.part.features.gather_tile(&[Walk::default().physical(self, row as usize)], 1, &mut values);
         Ok(values)
     }
 

@@ -1,11 +1,11 @@
 //! The filter: float32 copies of the centroids, the scale of the copies, and the bound on the error of their scores. Fits,
 //! predictions and scores of a model all use this one.
 
+use super::difference::FEW;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::bounds;
-use crate::input::tile::FEW;
 use crate::statistics::unit_exponent;
 
 /// No centroid: what fills up an order.
@@ -67,7 +67,61 @@ impl Filter {
 
     /// The product filter, whatever the features are. `centre`: a point near the data.
     pub fn product<T: Float>(rows: &[T], d: usize, centre: &[f64], order: &[u32]) -> Result<Self> {
-        product(rows, d, centre, order)
+        let k = rows.len() / d;
+        // Rows and centroids are compared with the same bits of the centre.
+        let centre: Vec<f64> = memory::collected(centre.iter().map(|m| T::from_f64(*m).to_f64()), TABLE)?;
+        let largest = (0..k * d).fold(0.0f64, |m, i| m.max((rows[i].to_f64() - centre[i % d]).abs()));
+        if largest == 0.0 || !largest.is_finite() {
+            return Ok(Self::None);
+        }
+        let exponent = unit_exponent(largest);
+        let scale = crate::exact::fixed::Scale::new(exponent);
+        // Values are scaled before they are squared, so norms are at most sqrt(d) for all data.
+        let half = exponent / 2;
+        let [first, second] = [half, exponent - half].map(|e| T::from_f64(crate::exact::fixed::power_of_two(e)));
+        let half_square = |j: usize| {
+            let s = (0..d).fold(0.0, |s: f64, f| {
+                let t = scale.apply(rows[j * d + f].to_f64() - centre[f]);
+                t.mul_add(t, s)
+            });
+            0.5 * s
+        };
+        let names = memory::copied(order, TABLE)?;
+        let groups = if names.is_empty() { k } else { names.len() }.div_ceil(GROUP);
+        // The place of each centroid in the order.
+        let mut places: Vec<usize> = memory::collected(0..k, TABLE)?;
+        names.iter().enumerate().filter(|(_, j)| **j != NOBODY).for_each(|(place, j)| places[*j as usize] = place);
+        let mut packed = memory::zeroed::<f32>(groups * d * GROUP, TABLE)?;
+        for j in 0..k {
+            let (group, lane) = (places[j] / GROUP, places[j] % GROUP);
+            for f in 0..d {
+                packed[(group * d + f) * GROUP + lane] = -rows[j * d + f].centred_copy(T::from_f64(centre[f]), first, second);
+            }
+        }
+        // A float32 difference of two finite values may overflow. With such a copy, a score could become plus infinity, which
+        // would wrongly rule its centroid out.
+        if packed.iter().any(|c| !c.is_finite()) {
+            return Ok(Self::None);
+        }
+        let half_squares: Vec<f64> = memory::collected((0..k).map(half_square), TABLE)?;
+        let weighted = |weight| {
+            let bound = bounds::Expanded::new(d, exponent, weight);
+            let mut own = memory::filled(groups * 2 * GROUP, f32::INFINITY, TABLE)?;
+            for (j, half_square) in half_squares.iter().enumerate() {
+                let bounds::own::Own { folded, margin } = bound.own(*half_square, d);
+                let at = places[j] / GROUP * 2 * GROUP + places[j] % GROUP;
+                (own[at], own[at + GROUP]) = (folded, margin);
+            }
+            Ok(Weighted { bound, own })
+        };
+        Ok(Self::Product(ProductTable {
+            packed,
+            names,
+            weights: memory::try_collected(bounds::Expanded::WEIGHTS.map(weighted), TABLE)?,
+            sizes: memory::collected(half_squares.iter().map(|half| binade(2.0 * *half as f32)), TABLE)?,
+            centre,
+            scale_exponent: exponent,
+        }))
     }
 }
 
@@ -163,63 +217,5 @@ fn difference<T: Float>(rows: &[T], d: usize, extent: f64) -> Result<Filter> {
         centroids: memory::collected(rows.iter().map(|c| (c.to_f64() * scale) as f32), TABLE)?,
         scale: scale as f32,
         bound: bounds::Difference::new(d),
-    }))
-}
-
-fn product<T: Float>(rows: &[T], d: usize, centre: &[f64], order: &[u32]) -> Result<Filter> {
-    let k = rows.len() / d;
-    // Rows and centroids are compared with the same bits of the centre.
-    let centre: Vec<f64> = memory::collected(centre.iter().map(|m| T::from_f64(*m).to_f64()), TABLE)?;
-    let largest = (0..k * d).fold(0.0f64, |m, i| m.max((rows[i].to_f64() - centre[i % d]).abs()));
-    if largest == 0.0 || !largest.is_finite() {
-        return Ok(Filter::None);
-    }
-    let exponent = unit_exponent(largest);
-    let scale = crate::exact::fixed::Scale::new(exponent);
-    // Values are scaled before they are squared, so norms are at most sqrt(d) for all data.
-    let half = exponent / 2;
-    let [first, second] = [half, exponent - half].map(|e| T::from_f64(crate::exact::fixed::power_of_two(e)));
-    let half_square = |j: usize| {
-        let s = (0..d).fold(0.0, |s: f64, f| {
-            let t = scale.apply(rows[j * d + f].to_f64() - centre[f]);
-            t.mul_add(t, s)
-        });
-        0.5 * s
-    };
-    let names = memory::copied(order, TABLE)?;
-    let groups = if names.is_empty() { k } else { names.len() }.div_ceil(GROUP);
-    // The place of each centroid in the order.
-    let mut places: Vec<usize> = memory::collected(0..k, TABLE)?;
-    names.iter().enumerate().filter(|(_, j)| **j != NOBODY).for_each(|(place, j)| places[*j as usize] = place);
-    let mut packed = memory::zeroed::<f32>(groups * d * GROUP, TABLE)?;
-    for j in 0..k {
-        let (group, lane) = (places[j] / GROUP, places[j] % GROUP);
-        for f in 0..d {
-            packed[(group * d + f) * GROUP + lane] = -rows[j * d + f].centred_copy(T::from_f64(centre[f]), first, second);
-        }
-    }
-    // A float32 difference of two finite values may overflow. With such a copy, a score could become plus infinity, which would
-    // wrongly rule its centroid out.
-    if packed.iter().any(|c| !c.is_finite()) {
-        return Ok(Filter::None);
-    }
-    let half_squares: Vec<f64> = memory::collected((0..k).map(half_square), TABLE)?;
-    let weighted = |weight| {
-        let bound = bounds::Expanded::new(d, exponent, weight);
-        let mut own = memory::filled(groups * 2 * GROUP, f32::INFINITY, TABLE)?;
-        for (j, half_square) in half_squares.iter().enumerate() {
-            let bounds::own::Own { folded, margin } = bound.own(*half_square, d);
-            let at = places[j] / GROUP * 2 * GROUP + places[j] % GROUP;
-            (own[at], own[at + GROUP]) = (folded, margin);
-        }
-        Ok(Weighted { bound, own })
-    };
-    Ok(Filter::Product(ProductTable {
-        packed,
-        names,
-        weights: memory::try_collected(bounds::Expanded::WEIGHTS.map(weighted), TABLE)?,
-        sizes: memory::collected(half_squares.iter().map(|half| binade(2.0 * *half as f32)), TABLE)?,
-        centre,
-        scale_exponent: exponent,
     }))
 }

@@ -37,6 +37,8 @@ mod sorted;
 mod step;
 mod task;
 
+use std::sync::Mutex;
+
 use self::int_dot::ByCopies;
 #[cfg(feature = "bench")]
 pub use self::int_dot::seconds_a_score;
@@ -51,10 +53,12 @@ pub use self::task::GroupScratch;
 use self::task::GroupTask;
 use super::CpuSession;
 use super::filter::Form;
+use super::pass::Shared;
 use super::product::DotTable;
 use crate::backend::cpu::tasks::{TaskRows, split_off};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
+use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::simd::DotUnit;
 
@@ -105,6 +109,8 @@ pub struct GroupPruning<T> {
     is_sorted: bool,
     /// What integer copies need, where they are used.
     by_copies: Option<ByCopies>,
+    /// For each thread: its buffers, and the rows that it sorts for one assign, where sorted rows are not kept.
+    scratches: Vec<(GroupScratch<T>, Option<Sorted<T>>)>,
 }
 
 impl<T: Float> GroupPruning<T> {
@@ -146,20 +152,18 @@ impl<T: Float> CpuSession<'_, T> {
         let is_kept = !found.kept.is_empty();
         // An assign that ends early leaves some parts unsorted.
         let is_sorted = std::mem::take(&mut found.is_sorted);
-        let GroupPruning { groups, parts, kept, known, by_copies, .. } = found;
+        let GroupPruning { groups, parts, kept, known, by_copies, scratches, .. } = found;
         let mut make_room = || {
-            for worker in workers.iter_mut() {
-                if worker.groups.is_none() {
-                    worker.assigner.reserve_groups::<T>(*k, *d)?;
-                    let (layout, most, sorted) = match kept.first() {
-                        Some(kept) => (kept.layout, longest, None),
-                        None => {
-                            let sorted = Sorted::new([*d, together, groups.count()], by_columns)?;
-                            (sorted.layout, together, Some(sorted))
-                        }
-                    };
-                    worker.groups = Some(GroupScratch::new([*d, most, worker.tile.stride], layout, sorted)?);
-                }
+            if scratches.is_empty() {
+                let layout = kept.first().map_or(Sorted::<T>::layout([false, false, by_columns], *d), |kept| kept.layout);
+                let most = if is_kept { longest } else { together };
+                let room = workers.iter_mut().map(|worker| {
+                    worker.assigner.reserve_near::<T>(*k, *d)?;
+                    let sorted = || Sorted::new([*d, most, groups.count()], layout, None, part.weights.is_some());
+                    let scratch = GroupScratch::new([*d, most, worker.tile.stride], layout)?;
+                    Ok((scratch, (!is_kept).then(sorted).transpose()?))
+                });
+                *scratches = memory::try_collected(room, GROUPS)?;
             }
             let step = GroupStep::new(groups, &table.rows, *known, threads)?;
             let copied = match by_copies {
@@ -171,44 +175,24 @@ impl<T: Float> CpuSession<'_, T> {
         let (step, copied) = match make_room() {
             Err(KMeansError::NoMemory { .. }) => {
                 self.plan = LabelPlan::NoMemory;
-                self.give_up_groups();
+                self.pruning = None;
                 return Ok(None);
             }
             step => step?,
         };
-        let (part, statistics, quantiser, set) = (&*part, &**statistics, &*quantiser, *set);
         let rows = labels.len() as f64;
-        let mut rest = labels.as_mut_slice();
-        let mut kept = kept.iter_mut();
+        let (mut rest, mut kept, step) = (labels.as_mut_slice(), kept.iter_mut(), &step);
         let copies = by_copies.as_ref().map(|by_copies| &by_copies.copies);
         let tables: &[DotTable] = by_copies.as_ref().filter(|_| copied).map_or(&[], |by_copies| &by_copies.tables);
         let tasks = parts.iter().map(move |task| (task, split_off(&mut rest, task.kept), kept.next()));
-        let cluster_sums = std::sync::Mutex::new(cluster_sums);
-        for_each_task(workers, tasks, |worker, (task, labels, kept)| {
-            let Some(mut scratch) = worker.groups.take() else { unreachable!("there is room for each worker") };
-            let mut its_own = scratch.sorted.take();
-            let Some(sorted) = kept.or(its_own.as_mut()) else { unreachable!("sorted rows are a worker's or a task's") };
-            set.run(GroupTask {
-                part,
-                statistics,
-                quantiser,
-                table,
-                cluster_sums: &cluster_sums,
-                worker,
-                scratch: &mut scratch,
-                sorted,
-                is_sorted,
-                task,
-                labels,
-                step: &step,
-                copies,
-                tables,
-            });
-            scratch.sorted = its_own;
-            worker.groups = Some(scratch);
+        let shared = &Shared { part, statistics, quantiser, table, cluster_sums: Mutex::new(cluster_sums) };
+        let mut pairs = memory::collected(workers.iter_mut().zip(scratches), GROUPS)?;
+        for_each_task(&mut pairs, tasks, |(worker, (scratch, its_own)), (task, labels, kept)| {
+            let Some(sorted) = kept.or(its_own.as_mut()) else { unreachable!("sorted rows are a thread's or a task's") };
+            set.run(GroupTask { shared, worker, scratch, sorted, is_sorted, task, labels, step, copies, tables });
         })?;
-        let scores = workers.iter_mut().filter_map(|worker| worker.groups.as_mut());
-        let scores = scores.map(|scratch| std::mem::take(&mut scratch.scores)).fold(Scores::default(), Scores::add);
+        let scores = workers.iter_mut().map(|worker| std::mem::take(&mut worker.assigner.scores));
+        let scores = scores.fold(Scores::default(), Scores::add);
         // Without labels, differences have long lists.
         let is_usual = step.known || Form::of::<T>(*d) == Form::Product;
         (found.known, found.is_sorted) = (true, is_kept);
@@ -236,7 +220,7 @@ impl<T: Float> CpuSession<'_, T> {
             pruning.kept.iter_mut().for_each(|sorted| sorted.copies = None);
         }
         // Without their copies, such rows are gathered.
-        let is_kept = pruning.kept.first().is_some_and(|kept| kept.layout != RowLayout::Copies);
+        let is_kept = pruning.kept.first().is_some_and(|kept| kept.layout != RowLayout::Unmoved);
         let rows = if is_kept { Rows::Kept } else { Rows::Sorted };
         let by_columns = self.part.features.is_by_columns();
         // Integer copies pay without anything left out.
@@ -247,7 +231,7 @@ impl<T: Float> CpuSession<'_, T> {
                 if groups > 1 {
                     self.plan = LabelPlan::GivenUp { groups, remained: share.into() };
                 }
-                self.give_up_groups();
+                self.pruning = None;
             } else {
                 // New groups may do.
                 pruning.shares = Some((0.0, share));

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::centroids::CentroidTable;
 use super::distances::own_distances;
+use super::sinks::{LabelTask, Labeller, Sink};
 use super::{Assigner, split_off};
 use crate::backend::centre::middle;
 use crate::base::error::Result;
@@ -38,14 +39,13 @@ impl<T: Float> LeastDistances<T> {
         let Self { least, set, .. } = &mut distances;
         let table = CentroidTable::new(centroids, d, &middle(centroids, d)?, extent, &[])?;
         let tile_rows = Assigner::tile_rows(&part.features);
-        let workers = (0..workers_for(threads, n.div_ceil(tile_rows)))
-            .map(|_| Ok((Tile::new(d, tile_rows)?, Assigner::new::<T>(d, k, tile_rows)?)));
-        let mut workers = memory::try_collected(workers, "the threads' buffers")?;
+        let mut labellers = Labeller::several(workers_for(threads, n.div_ceil(tile_rows)), [d, k, tile_rows])?;
         let mut rest = &mut least[..n];
         let tasks = (0..n).step_by(tile_rows).map(|first| (first, split_off(&mut rest, tile_rows.min(n - first))));
-        for_each_task(&mut workers, tasks, |(tile, assigner), (first, out)| {
-            tile.load(&part, None, first..first + out.len());
-            set.run(OfTile { tile, assigner, table: &table, out });
+        let (part, table) = (&part, &table);
+        for_each_task(&mut labellers, tasks, |labeller, (first, out)| {
+            let (rows, sink) = (first..first + out.len(), LeastSink(out));
+            set.run(LabelTask { part, weights: None, table, rows, labeller, bits: None, sink });
         })?;
         Ok(distances)
     }
@@ -82,21 +82,14 @@ impl<T: Float> LeastDistances<T> {
     }
 }
 
-/// The distances of the rows of a tile to their nearest centroids.
-struct OfTile<'p, T> {
-    tile: &'p Tile<T>,
-    assigner: &'p mut Assigner,
-    table: &'p CentroidTable<T>,
-    out: &'p mut [f64],
-}
+/// Takes the distances of rows to their nearest centroids.
+struct LeastSink<'o>(&'o mut [f64]);
 
-impl<T: Float> Task for OfTile<'_, T> {
-    type Output = ();
-
+impl<T: Float> Sink<T> for LeastSink<'_> {
     #[inline(always)]
-    fn run<V: Vector>(self) {
-        let labels = self.assigner.label::<V, T>(self.tile, self.table);
-        own_distances(self.tile, self.table, labels, self.out);
+    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>) {
+        let Labeller { tile, assigner, .. } = labeller;
+        own_distances(tile.values(), table, assigner.label_tile::<V, T>(tile, table), split_off(&mut self.0, tile.rows));
     }
 }
 
@@ -137,13 +130,11 @@ impl<T: Float> Task for Lower<'_, T> {
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
+    use crate::backend::cpu::product::attacks::Random;
 
     fn check<T: Float>([n, d, k]: [usize; 3]) {
-        let mut state = (n + d + k) as u64;
-        let mut value = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            T::from_f64((state >> 40) as f64 / 1e3)
-        };
+        let mut random = Random((n + d + k) as u64);
+        let mut value = || T::from_f64(1e4 * random.sign());
         let rows: Vec<T> = (0..n * d).map(|_| value()).collect();
         let centroids: Vec<T> = (0..(k + 3) * d).map(|_| value()).collect();
         let nearest = |i: usize, k: usize| reference::nearest(&rows[i * d..][..d], &centroids[..k * d]).distance;

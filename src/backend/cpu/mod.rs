@@ -29,9 +29,10 @@ pub mod predict;
 mod product;
 mod seeds;
 mod settle;
+mod sinks;
 mod tasks;
 
-use std::ops::Range;
+use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
 pub use centroids::CentroidTable;
@@ -41,11 +42,13 @@ pub use groups::{Method, UseGroups, UseIntDot};
 pub use least::LeastDistances;
 pub use settle::InDoubt;
 
-use self::assign::{Assigner, TwoNearest};
+use self::assign::Assigner;
 use self::groups::{GroupPruning, LabelPlan};
-use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, Worker, given};
+use self::pass::{Pass, Shared, TaskPass, Worker, given};
+use self::picks::Walk;
 use self::seeds::Seeds;
-use self::tasks::{TaskRows, split_off};
+use self::sinks::{LabelTask, Labeller, NearestSink};
+use self::tasks::{TaskRows, for_each_weight, split_off};
 use super::centre::middle;
 use super::{Assigned, Far, Move, Scales, Session, WorkCounts};
 use crate::backend::answers::{Distances, LABELS};
@@ -139,7 +142,8 @@ impl<'a, T: Float> CpuSession<'a, T> {
         for start in (0..n).step_by(task) {
             let physical = start..(start + task).min(n);
             let kept = session.part.selection.count(physical.clone());
-            let positive = session.count_positive(&physical, kept)?;
+            let mut positive = if session.part.weights.is_some() { 0 } else { kept };
+            for_each_weight(&session.part, physical.clone(), |weight| positive += usize::from(weight > 0.0));
             session.tasks.push(TaskRows { physical, first, kept, positive });
             first += kept;
         }
@@ -147,54 +151,10 @@ impl<'a, T: Float> CpuSession<'a, T> {
         Ok(session)
     }
 
-    /// The same session that prunes by groups, or does not. For tests and benchmarks.
+    /// The same session that prunes by groups and takes integer copies, or does not. For tests and benchmarks.
     #[doc(hidden)]
-    pub fn with_groups(self, use_groups: UseGroups) -> Self {
-        Self { use_groups, ..self }
-    }
-
-    /// The same session that takes integer copies, or does not. For tests and benchmarks.
-    #[doc(hidden)]
-    pub fn with_int_dot(self, use_int_dot: UseIntDot) -> Self {
-        Self { use_int_dot, ..self }
-    }
-
-    /// Counts the kept rows of positive weight.
-    fn count_positive(&self, physical: &Range<usize>, kept: usize) -> Result<usize> {
-        let Some(weights) = &self.part.weights else { return Ok(kept) };
-        let mut here = memory::zeroed(physical.len(), "the weights of some rows")?;
-        weights.copy(physical.clone(), &mut here);
-        let rows = physical.clone().zip(here);
-        Ok(rows.filter(|&(row, weight)| weight > 0.0 && self.part.selection.contains(row)).count())
-    }
-
-    /// Loads the tiles of a task on the calling thread: `visit(tile, first kept row within the task)`.
-    fn visit_task(&self, physical: Range<usize>, mut visit: impl FnMut(&Tile<T>, usize)) -> Result<()> {
-        let stride = self.workers[0].tile.stride;
-        let (mut tile, mut at) = (Tile::new(self.d, stride)?, 0);
-        for start in physical.clone().step_by(stride) {
-            tile.load(&self.part, self.statistics.weights, start..(start + stride).min(physical.end));
-            visit(&tile, at);
-            at += tile.rows;
-        }
-        Ok(())
-    }
-
-    /// The physical row of a kept row.
-    fn physical(&self, row: usize) -> usize {
-        let task = &self.tasks[self.tasks.partition_point(|task| task.first <= row) - 1];
-        let rank = row - task.first;
-        if self.part.selection.is_all() {
-            return task.physical.start + rank;
-        }
-        task.physical.clone().filter(|&i| self.part.selection.contains(i)).nth(rank).unwrap_or(task.physical.start)
-    }
-
-    fn load_row(&self, row: usize) -> Result<Tile<T>> {
-        let at = self.physical(row);
-        let mut tile = Tile::new(self.d, 1)?;
-        tile.load_list(&self.part, self.statistics.weights, &[at]);
-        Ok(tile)
+    pub fn forced(self, use_groups: UseGroups, use_int_dot: UseIntDot) -> Self {
+        Self { use_groups, use_int_dot, ..self }
     }
 
     /// Runs one pass. `pass` says what to do with each tile.
@@ -203,9 +163,9 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let Some(table) = table else { return Ok(()) };
         let mut rest = labels.as_mut_slice();
         let tasks = tasks.iter().map(move |task| (task, split_off(&mut rest, task.kept)));
-        let cluster_sums = Mutex::new(cluster_sums);
+        let shared = &Shared { part, statistics, quantiser, table, cluster_sums: Mutex::new(cluster_sums) };
         for_each_task(workers, tasks, |worker, (task, labels)| {
-            set.run(TaskPass { part, statistics, quantiser, table, cluster_sums: &cluster_sums, worker, task, labels, pass });
+            set.run(TaskPass { shared, worker, task, labels, pass });
         })
     }
 
@@ -305,12 +265,13 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
 
     fn relocate(&mut self, moves: &[Move]) -> Result<()> {
         for &Move { row, to } in moves {
-            let tile = self.load_row(row as usize)?;
+            let mut tile = Tile::new(self.d, 1)?;
+            tile.load_list(&self.part, self.statistics.weights, &[Walk::default().physical(self, row as usize)]);
             let from = std::mem::replace(&mut self.labels[row as usize], to);
             let (weights, moved) = (given(&tile.weights, &self.statistics), [Moved { row: 0, from, to }]);
             let (deltas, target) = (&mut self.workers[0].deltas, Mutex::new(&mut self.cluster_sums));
-            let (quantiser, values) = (&self.quantiser, tile.values());
-            self.set.run(MoveRows { deltas, quantiser, values, weights, moved: &moved, target: &target });
+            let (quantiser, values, of) = (&self.quantiser, tile.values(), PhantomData::<T>);
+            self.set.run(MoveRows { deltas, quantiser, values, weights, moved: &moved, target: &target, of });
         }
         self.workers[0].deltas.flush(&self.quantiser, &mut self.cluster_sums);
         Ok(())
@@ -343,14 +304,13 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
         let table = CentroidTable::new(centroids, self.d, &self.centre, self.statistics.extent(), &[])?;
         let n = self.labels.len();
         let (mut labels, mut distances) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.k)?);
-        let Self { part, statistics, set, tasks, workers, .. } = self;
-        let workers = workers.iter_mut().map(|worker| TwoNearest::new(worker.tile.stride).map(|two| (worker, two)));
-        let mut workers = memory::try_collected(workers, "the threads' buffers")?;
+        let (Self { part, set, tasks, .. }, weights, table) = (&*self, self.statistics.weights, &table);
+        let mut labellers = Labeller::several(self.workers.len(), [self.d, self.k, self.workers[0].tile.stride])?;
         let second = distances.second.as_deref_mut().unwrap_or_default();
         let mut rest = NearestSink { labels: &mut labels, nearest: &mut distances.nearest, second };
         let tasks = tasks.iter().map(move |task| (task, rest.split_off(task.kept)));
-        for_each_task(&mut workers, tasks, |(worker, two), (task, out)| {
-            set.run(TaskNearest { part, statistics, table: &table, worker, two, task, out });
+        for_each_task(&mut labellers, tasks, |labeller, (task, sink)| {
+            set.run(LabelTask { part, weights, table, rows: task.physical.clone(), labeller, bits: None, sink });
         })?;
         Ok((labels, distances))
     }

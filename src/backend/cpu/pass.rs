@@ -1,17 +1,17 @@
-//! One pass over the rows of a session: labels and sums, inertia, the farthest rows, or distances. Workers share the tasks.
+//! One pass over the rows of a session: labels and sums, inertia, or the farthest rows. Workers share the tasks.
 
+use std::marker::PhantomData;
 use std::sync::Mutex;
 
-use super::assign::{Assigner, TwoNearest};
+use super::assign::{Assigner, ToLabel};
 use super::centroids::CentroidTable;
-use super::distances::{own_distances, own_distances_from};
+use super::distances::own_distances;
 use super::farthest::Farthest;
-use super::filter::Filter;
-use super::groups::{BLOCK, GroupScratch};
+use super::groups::BLOCK;
 use super::inertia::Inertia;
-use super::product::NextRows;
+use super::product::{NextRows, PrefetchNext};
 use super::tasks::{TaskRows, split_off};
-use crate::backend::cpu::deltas::{Deltas, Moved};
+use crate::backend::cpu::deltas::{Deltas, MoveRows, Moved};
 use crate::backend::{Far, Scales};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -21,6 +21,9 @@ use crate::exact::distances::DistanceScale;
 use crate::input::tile::{Columns, Part, Tile, WeightScale};
 use crate::simd::{Task, Vector};
 use crate::statistics::Statistics;
+
+/// Number of labels that are compared at a time.
+const TOGETHER: usize = 16;
 
 /// One worker's buffers.
 pub struct Worker<T> {
@@ -33,8 +36,6 @@ pub struct Worker<T> {
     pub inertia: Inertia,
     pub changed: u64,
     pub far: Farthest,
-    /// For assigns by near centroids.
-    pub groups: Option<GroupScratch<T>>,
     chosen: Chosen,
 }
 
@@ -46,21 +47,6 @@ struct Chosen {
     /// Their positions among the kept rows of the tile.
     places: Vec<usize>,
     labels: Vec<u32>,
-}
-
-impl Chosen {
-    fn clear(&mut self) {
-        self.rows.clear();
-        self.places.clear();
-        self.labels.clear();
-    }
-
-    /// There is room: see [`Worker::reserve`].
-    fn push(&mut self, row: usize, place: usize, label: u32) {
-        self.rows.push(row);
-        self.places.push(place);
-        self.labels.push(label);
-    }
 }
 
 impl<T: Float> Worker<T> {
@@ -75,7 +61,6 @@ impl<T: Float> Worker<T> {
             inertia: Inertia::default(),
             changed: 0,
             far: Farthest::default(),
-            groups: None,
             chosen: Chosen::default(),
         })
     }
@@ -83,10 +68,13 @@ impl<T: Float> Worker<T> {
     /// Makes room for a pass that does not need all rows.
     pub fn reserve(&mut self) -> Result<()> {
         const WHAT: &str = "the rows of a tile";
-        self.chosen.clear();
-        memory::reserve(&mut self.chosen.rows, self.tile.stride, WHAT)?;
-        memory::reserve(&mut self.chosen.places, self.tile.stride, WHAT)?;
-        memory::reserve(&mut self.chosen.labels, self.tile.stride, WHAT)
+        let Chosen { rows, places, labels } = &mut self.chosen;
+        rows.clear();
+        places.clear();
+        labels.clear();
+        memory::reserve(rows, self.tile.stride, WHAT)?;
+        memory::reserve(places, self.tile.stride, WHAT)?;
+        memory::reserve(labels, self.tile.stride, WHAT)
     }
 }
 
@@ -96,12 +84,39 @@ pub fn given<'w>(weights: &'w [f64], statistics: &Statistics) -> Option<(&'w [f6
     statistics.weights.map(|scale| (weights, scale))
 }
 
-/// Replaces the labels of some rows, and lists those that change. `places`: where in `labels` each row's is. `first`: the number
-/// of the first row at hand. `moved` has room for all rows.
+/// Replaces the labels of some rows, and lists those that change, in order. There is room for all of them.
 #[inline(always)]
-pub fn list_moved(labels: &mut [u32], places: &[u32], (first, new): (usize, &[u32]), moved: &mut Vec<Moved>) {
+pub fn replace(labels: &mut [u32], new: &[u32], moved: &mut Vec<Moved>) {
     moved.clear();
-    for (row, (place, to)) in (first as u32..).zip(places.iter().zip(new)) {
+    let (labels, last_labels) = labels.as_chunks_mut::<TOGETHER>();
+    let (new, last) = new.as_chunks::<TOGETHER>();
+    let all = labels.len() * TOGETHER;
+    for (first, (labels, new)) in (0..).step_by(TOGETHER).zip(labels.iter_mut().zip(new)) {
+        if labels != new {
+            list(first, labels, new, moved);
+        }
+    }
+    list(all as u32, last_labels, last, moved);
+}
+
+/// As [`replace`], for at most [`TOGETHER`] labels, of rows from `first` on.
+#[inline(always)]
+fn list(first: u32, labels: &mut [u32], new: &[u32], moved: &mut Vec<Moved>) {
+    let (mut found, mut count) = ([Moved::default(); TOGETHER], 0);
+    for (row, (label, to)) in (first..).zip(labels.iter_mut().zip(new)) {
+        found[count % TOGETHER] = Moved { row, from: *label, to: *to };
+        count += usize::from(label != to);
+        *label = *to;
+    }
+    moved.extend_from_slice(&found[..count]);
+}
+
+/// Replaces the labels of some rows, and lists those that change. `places`: where in `labels` each row's is. `moved` has room for
+/// all rows.
+#[inline(always)]
+pub fn list_moved(labels: &mut [u32], places: &[u32], new: &[u32], moved: &mut Vec<Moved>) {
+    moved.clear();
+    for (row, (place, to)) in (0..).zip(places.iter().zip(new)) {
         let from = std::mem::replace(&mut labels[*place as usize], *to);
         if from != *to {
             moved.push(Moved { row, from, to: *to });
@@ -109,21 +124,36 @@ pub fn list_moved(labels: &mut [u32], places: &[u32], (first, new): (usize, &[u3
     }
 }
 
-/// Moves the sums of rows whose label changed. Returns how many of them have positive weight.
-#[inline(always)]
-pub fn take_moved<V: Vector, T: Float>(
-    values: impl Columns<T>,
-    weights: Option<(&[f64], WeightScale)>,
-    moved: &mut Vec<Moved>,
-    deltas: &mut Deltas,
-    quantiser: &Quantiser,
-    cluster_sums: &Mutex<&mut ClusterSums>,
-) -> u64 {
-    if let Some((weights, _)) = weights {
-        moved.retain(|moved| weights[moved.row as usize] > 0.0);
+/// What the tasks of a pass share.
+pub struct Shared<'p, 'a, 'm, T> {
+    pub part: &'p Part<'a, T>,
+    pub statistics: &'p Statistics,
+    pub quantiser: &'p Quantiser,
+    pub table: &'p CentroidTable<T>,
+    pub cluster_sums: Mutex<&'m mut ClusterSums>,
+}
+
+impl<T: Float> Shared<'_, '_, '_, T> {
+    /// Moves the sums of rows whose label changed. Returns how many of them have positive weight.
+    #[inline(always)]
+    pub fn take_moved<V: Vector>(
+        &self,
+        values: impl Columns<T>,
+        weights: &[f64],
+        moved: &mut Vec<Moved>,
+        deltas: &mut Deltas,
+    ) -> u64 {
+        let weights = given(weights, self.statistics);
+        if let Some((weights, _)) = weights {
+            moved.retain(|moved| weights[moved.row as usize] > 0.0);
+        }
+        if !moved.is_empty() {
+            let (quantiser, target, of) = (self.quantiser, &self.cluster_sums, PhantomData::<T>);
+            // SAFETY: the caller runs with this instruction set.
+            unsafe { V::call(MoveRows { deltas, quantiser, values, weights, moved, target, of }) }
+        }
+        moved.len() as u64
     }
-    deltas.move_rows::<V, T, _>(quantiser, values, weights, moved, cluster_sums);
-    moved.len() as u64
 }
 
 /// What to do with each tile.
@@ -151,11 +181,7 @@ impl Pass<'_> {
 
 /// One task of one pass. It is compiled for each instruction set.
 pub struct TaskPass<'p, 'a, 'm, T> {
-    pub part: &'p Part<'a, T>,
-    pub statistics: &'p Statistics,
-    pub quantiser: &'p Quantiser,
-    pub table: &'p CentroidTable<T>,
-    pub cluster_sums: &'p Mutex<&'m mut ClusterSums>,
+    pub shared: &'p Shared<'p, 'a, 'm, T>,
     pub worker: &'p mut Worker<T>,
     pub task: &'p TaskRows,
     pub labels: &'p mut [u32],
@@ -177,67 +203,58 @@ impl<T: Float> Task for TaskPass<'_, '_, '_, T> {
 impl<T: Float> TaskPass<'_, '_, '_, T> {
     #[inline(always)]
     fn assign<V: Vector>(mut self, sums: bool, want_inertia: bool) {
-        let (part, table, physical, d) = (self.part, self.table, self.task.physical.clone(), self.table.d);
-        let may = table.reads_in_place() && part.weights.is_none() && part.selection.is_all();
-        let is_few = matches!(table.filter, Filter::Difference(_));
-        let few = if may && is_few { part.features.in_place(physical.clone()) } else { None };
-        let many = if may && !is_few { part.features.in_place(physical.clone()) } else { None };
-        let all = std::mem::take(&mut self.labels);
-        let mut at = 0;
-        for start in physical.clone().step_by(self.worker.tile.stride) {
-            let range = start..(start + self.worker.tile.stride).min(physical.end);
+        let (Shared { part, statistics, table, .. }, physical) = (self.shared, self.task.physical.clone());
+        let is_plain = part.weights.is_none() && part.selection.is_all();
+        let columns = if is_plain { part.features.in_place(physical.clone()) } else { None };
+        let mut rest = std::mem::take(&mut self.labels);
+        let mut tile = std::mem::take(&mut self.worker.tile);
+        for first in (0..physical.len()).step_by(tile.stride) {
+            let here = first..physical.len().min(first + tile.stride);
             // Kernels read whole blocks.
-            let (here, is_whole) = (at..at + range.len(), range.len().is_multiple_of(BLOCK));
-            let Worker { tile, assigner, moved, .. } = &mut *self.worker;
-            let (few, many) = (few.as_ref().filter(|_| is_whole), many.as_ref().filter(|_| is_whole));
-            if let Some(few) = few {
-                let (columns, labels) = (few.slice(here.clone(), d), &mut all[here.clone()]);
-                assigner.relabel_few::<V, T>(&columns, here.len(), table, labels, moved);
-                self.take::<V, _>(|_| &columns, labels, sums, want_inertia);
-                at = here.end;
-            } else if let Some(many) = many {
-                let (columns, labels) = (many.slice(here.clone(), d), &mut all[here.clone()]);
-                let next = many.slice(here.end..physical.len().min(here.end + here.len()), d);
-                let next = NextRows { columns: next, d, blocks: here.len() / BLOCK };
-                assigner.relabel_many::<V, T>(&columns, &next, here.len(), table, labels, moved);
-                self.take::<V, _>(|_| &columns, labels, sums, want_inertia);
-                at = here.end;
+            if let Some(columns) = columns.as_ref().filter(|_| here.len().is_multiple_of(BLOCK)) {
+                let behind = here.end..physical.len().min(here.end + here.len());
+                let next = NextRows { columns: columns.slice(behind), d: table.d, blocks: here.len() / BLOCK };
+                let (values, count, next) = (columns.slice(here.clone()), here.len(), PrefetchNext::Rows(&next));
+                let rows = ToLabel { values, count, near: None, next };
+                self.label::<V, _>(&rows, &tile.weights, split_off(&mut rest, count), sums, want_inertia);
             } else {
-                tile.load(part, self.statistics.weights, range);
-                let labels = &mut all[at..at + tile.rows];
-                assigner.relabel::<V, T>(tile, table, labels, moved);
-                at += tile.rows;
-                self.take::<V, _>(Tile::values, labels, sums, want_inertia);
+                tile.load(part, statistics.weights, physical.start + here.start..physical.start + here.end);
+                let labels = split_off(&mut rest, tile.rows);
+                self.label::<V, _>(&ToLabel::tile(&tile), &tile.weights, labels, sums, want_inertia);
             }
         }
+        self.worker.tile = tile;
     }
 
-    /// Takes over the new labels of some rows: their sums, and their inertia. `values`: where the rows are, maybe in the tile.
+    /// Finds the new labels of some rows, and takes them over: their sums, and their inertia.
     #[inline(always)]
-    fn take<'v, V: Vector, C: Columns<T>>(
-        &'v mut self,
-        values: impl Fn(&'v Tile<T>) -> C,
-        labels: &[u32],
+    fn label<V: Vector, C: Columns<T>>(
+        &mut self,
+        rows: &ToLabel<'_, T, C>,
+        weights: &[f64],
+        labels: &mut [u32],
         sums: bool,
         want_inertia: bool,
     ) {
-        let Worker { tile, deltas, moved, distances, inertia, changed, .. } = &mut *self.worker;
-        let tile = &*tile;
+        let (Shared { statistics, table, .. }, worker) = (self.shared, &mut *self.worker);
+        let Worker { assigner, deltas, moved, distances, inertia, changed, .. } = worker;
+        replace(labels, assigner.label::<V, T, C, false>(rows, table, &mut []), moved);
         if sums {
-            let weights = given(&tile.weights, self.statistics);
-            *changed += take_moved::<V, T>(values(tile), weights, moved, deltas, self.quantiser, self.cluster_sums);
+            *changed += self.shared.take_moved::<V>(rows.values, weights, moved, deltas);
         }
         if want_inertia {
-            own_distances_from(values(tile), 0, self.table, labels, distances);
-            inertia.add(&tile.weights, labels, distances, Scales::Same(self.statistics.distances));
+            own_distances(rows.values, table, labels, distances);
+            inertia.add(weights, labels, distances, Scales::Same(statistics.distances));
         }
     }
 
     /// Measures the distances of rows to the centroids of their labels. Rows that the pass does not need are not loaded.
     #[inline(always)]
     fn measure(self) {
-        let Self { part, statistics, table, worker, task, labels, pass, .. } = self;
+        let Self { shared: Shared { part, statistics, table, .. }, worker, task, labels, pass } = self;
         let Worker { tile, distances, inertia, far, chosen, .. } = worker;
+        // There is room: see `Worker::reserve`.
+        let Chosen { rows, places, labels: chosen } = chosen;
         let mut at = 0;
         for start in task.physical.clone().step_by(tile.stride) {
             let range = start..(start + tile.stride).min(task.physical.end);
@@ -248,84 +265,30 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
             if all {
                 tile.load(part, statistics.weights, range);
             } else {
+                rows.clear();
+                places.clear();
                 chosen.clear();
                 for (place, row) in range.filter(|&row| part.selection.contains(row)).enumerate() {
                     if pass.needs(labels[place]) {
-                        chosen.push(row, place, labels[place]);
+                        rows.push(row);
+                        places.push(place);
+                        chosen.push(labels[place]);
                     }
                 }
-                tile.load_list(part, statistics.weights, &chosen.rows);
+                tile.load_list(part, statistics.weights, rows);
             }
-            let labels = if all { labels } else { &chosen.labels[..] };
-            own_distances(tile, table, labels, distances);
+            let labels = if all { labels } else { &chosen[..] };
+            own_distances(tile.values(), table, labels, distances);
             match pass {
                 Pass::Inertia { scales } => inertia.add(&tile.weights, labels, distances, scales),
                 Pass::Farthest { .. } => {
                     for r in (0..tile.rows).filter(|&r| tile.weights[r] > 0.0) {
-                        let row = task.first + first + if all { r } else { chosen.places[r] };
+                        let row = task.first + first + if all { r } else { places[r] };
                         far.see(Far { distance: distances[r], row: row as u64, cluster: labels[r] });
                     }
                 }
                 Pass::Assign { .. } => unreachable!("an assign finds labels"),
             }
-        }
-    }
-}
-
-/// Finds the two nearest centroids of the rows of one task.
-pub struct TaskNearest<'p, 'a, T> {
-    pub part: &'p Part<'a, T>,
-    pub statistics: &'p Statistics,
-    pub table: &'p CentroidTable<T>,
-    pub worker: &'p mut Worker<T>,
-    pub two: &'p mut TwoNearest,
-    pub task: &'p TaskRows,
-    pub out: NearestSink<'p>,
-}
-
-impl<T: Float> Task for TaskNearest<'_, '_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(mut self) {
-        let Worker { tile, assigner, .. } = self.worker;
-        let mut at = 0;
-        for start in self.task.physical.clone().step_by(tile.stride) {
-            tile.load(self.part, self.statistics.weights, start..(start + tile.stride).min(self.task.physical.end));
-            assigner.nearest::<V, T>(tile, self.table, self.two);
-            for r in 0..tile.rows {
-                self.out.set(at + r, self.two, r);
-            }
-            at += tile.rows;
-        }
-    }
-}
-
-/// Where labels and Euclidean distances of rows go.
-pub struct NearestSink<'o> {
-    pub labels: &'o mut [u32],
-    pub nearest: &'o mut [f64],
-    /// Empty if there is one cluster.
-    pub second: &'o mut [f64],
-}
-
-impl<'o> NearestSink<'o> {
-    /// Takes off the first `rows` rows, or all if there are fewer.
-    pub fn split_off(&mut self, rows: usize) -> Self {
-        Self {
-            labels: split_off(&mut self.labels, rows),
-            nearest: split_off(&mut self.nearest, rows),
-            second: split_off(&mut self.second, rows),
-        }
-    }
-
-    /// Writes the answer for row `r` of a tile.
-    #[inline(always)]
-    pub fn set(&mut self, place: usize, two: &TwoNearest, r: usize) {
-        self.labels[place] = two.labels[r];
-        self.nearest[place] = two.nearest[r].sqrt();
-        if let Some(second) = self.second.get_mut(place) {
-            *second = two.second[r].sqrt();
         }
     }
 }

@@ -1,8 +1,7 @@
 //! Many drawn rows at once. The targets are sorted, so one look over the rows finds all of them.
 
-use std::ops::Range;
-
 use super::CpuSession;
+use super::tasks::for_each_weight;
 use crate::backend::sweep::Sweep;
 use crate::backend::{DrawBy, Picked};
 use crate::base::error::Result;
@@ -14,8 +13,6 @@ use crate::input::tile::Tile;
 const ROWS: &str = "the rows drawn";
 /// Rows that are loaded together.
 const TOGETHER: usize = 256;
-/// Weights that are copied together.
-const WEIGHTS: usize = 1_024;
 
 /// The rows that the targets draw.
 pub fn pick<T: Float>(session: &CpuSession<'_, T>, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
@@ -35,12 +32,13 @@ pub fn pick<T: Float>(session: &CpuSession<'_, T>, by: DrawBy, targets: &[u128])
 pub fn all<T: Float>(session: &CpuSession<'_, T>) -> Result<(Vec<T>, Vec<f64>)> {
     let n = session.labels.len();
     let (mut values, mut weights) = (memory::with_room(n.saturating_mul(session.d), ROWS)?, memory::with_room(n, ROWS)?);
-    for task in &session.tasks {
-        session.visit_task(task.physical.clone(), |tile, _| {
-            // There is room for all rows.
-            (0..tile.rows).for_each(|r| values.extend((0..session.d).map(|f| tile.column(f)[r])));
-            weights.extend_from_slice(&tile.weights[..tile.rows]);
-        })?;
+    let mut tile = Tile::new(session.d, TOGETHER)?;
+    let physical = session.part.features.n_rows();
+    for start in (0..physical).step_by(TOGETHER) {
+        tile.load(&session.part, session.statistics.weights, start..physical.min(start + TOGETHER));
+        // There is room for all rows.
+        (0..tile.rows).for_each(|r| values.extend((0..session.d).map(|f| tile.column(f)[r])));
+        weights.extend_from_slice(&tile.weights[..tile.rows]);
     }
     Ok((values, weights))
 }
@@ -58,19 +56,16 @@ fn by_distance<T: Float>(session: &CpuSession<'_, T>, targets: &[u128]) -> Resul
 
 /// The rows that targets draw, where `number` says what the integer of a weight counts.
 fn by_weight<T: Float>(session: &CpuSession<'_, T>, targets: &[u128], number: impl Fn(u128) -> u128) -> Result<Vec<u64>> {
-    let (part, mut sweep, mut row) = (&session.part, Sweep::new(targets)?, 0);
-    let (Some(column), Some(scale)) = (&part.weights, session.statistics.weights) else { unreachable!("there are weights") };
-    let mut some = [0.0; WEIGHTS];
-    for start in (0..column.len()).step_by(WEIGHTS) {
+    let (mut sweep, mut row) = (Sweep::new(targets)?, 0);
+    let Some(scale) = session.statistics.weights else { unreachable!("there are weights") };
+    for task in &session.tasks {
         if sweep.is_done() {
             break;
         }
-        let physical: Range<usize> = start..(start + WEIGHTS).min(column.len());
-        column.copy(physical.clone(), &mut some);
-        for (_, weight) in physical.zip(&some).filter(|(i, _)| part.selection.contains(*i)) {
-            sweep.visit(row, number(scale.integer(scale.round(*weight)) as u128));
+        for_each_weight(&session.part, task.physical.clone(), |weight| {
+            sweep.visit(row, number(scale.integer(scale.round(weight)) as u128));
             row += 1;
-        }
+        });
     }
     Ok(sweep.rows())
 }
@@ -98,14 +93,14 @@ pub fn load<T: Float>(session: &CpuSession<'_, T>, rows: &[u64]) -> Result<(Vec<
 
 /// Finds the physical rows of kept rows in ascending order.
 #[derive(Default)]
-struct Walk {
+pub struct Walk {
     /// The next physical row, and the number of kept rows before it.
     physical: usize,
     kept: usize,
 }
 
 impl Walk {
-    fn physical<T: Float>(&mut self, session: &CpuSession<'_, T>, row: usize) -> usize {
+    pub fn physical<T: Float>(&mut self, session: &CpuSession<'_, T>, row: usize) -> usize {
         let selection = &session.part.selection;
         if selection.is_all() {
             return row;

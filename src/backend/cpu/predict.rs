@@ -3,13 +3,12 @@
 
 use std::sync::Arc;
 
-use super::assign::{Assigner, TwoNearest};
+use super::assign::Assigner;
 use super::centroids::TOGETHER;
-use super::pass::NearestSink;
 use super::settle::chains;
+use super::sinks::{LabelTask, Labeller, NearestSink, Sink};
 use super::{CentroidTable, CpuSession};
 use crate::backend::answers::{ANSWERS, Answered, Distances, LABELS, Labels, Predictions, every_row};
-use crate::backend::cpu::tasks::split_off;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -18,7 +17,7 @@ use crate::base::params::Metric;
 use crate::exact::distances::DistanceSum;
 use crate::input::features::{Column, Features};
 use crate::input::tile::{Part, Tile};
-use crate::simd::{Doubles, InstructionSet, Task, Vector};
+use crate::simd::{Doubles, InstructionSet, Vector};
 use crate::statistics::passes::HostPasses;
 use crate::statistics::score::survey_score;
 
@@ -27,31 +26,29 @@ const TASK: usize = 16_384;
 
 /// The labels of the rows.
 pub fn labels<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -> Result<Labels> {
-    let n = features.n_rows();
-    let (mut values, mut bits) = (memory::zeroed(n, LABELS)?, every_row(n)?);
-    let tasks = values.chunks_mut(TASK).zip(bits.chunks_mut(TASK / 8)).map(|(labels, bits)| (bits, LabelSink(labels)));
-    answer(table, features, tasks)?;
-    Ok(Labels::new(values, Answered::from_bits(n, bits)))
+    let mut values = memory::zeroed(features.n_rows(), LABELS)?;
+    let answered = answer(table, features, values.chunks_mut(TASK).map(LabelSink))?;
+    Ok(Labels::new(values, answered))
 }
 
 /// The labels, and the distances to the nearest and the second nearest centroid.
 pub fn nearest<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -> Result<Predictions> {
     let (n, k) = (features.n_rows(), table.k);
-    let (mut labels, mut bits, mut distances) = (memory::zeroed(n, LABELS)?, every_row(n)?, Distances::zeroed(n, k)?);
+    let (mut labels, mut distances) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, k)?);
     let second = distances.second.as_deref_mut().unwrap_or_default();
     let mut rest = NearestSink { labels: &mut labels, nearest: &mut distances.nearest, second };
-    let tasks = bits.chunks_mut(TASK / 8).map(move |bits| (bits, rest.split_off(TASK)));
-    answer(table, features, tasks)?;
-    Ok(Predictions::new(Labels::new(labels, Answered::from_bits(n, bits)), distances))
+    let answered = answer(table, features, (0..n.div_ceil(TASK)).map(move |_| rest.split_off(TASK)))?;
+    Ok(Predictions::new(Labels::new(labels, answered), distances))
 }
 
 /// The distances to all centroids, `(n, k)` row-major. NaN for a row without an answer.
 pub fn distances<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -> Result<Vec<f64>> {
     let (n, k) = (features.n_rows(), table.k);
-    let (mut out, mut bits) = (memory::zeroed(n.saturating_mul(k), ANSWERS)?, every_row(n)?);
-    let mut rest = &mut out[..];
-    let tasks = bits.chunks_mut(TASK / 8).map(move |bits| (bits, DistanceSink(split_off(&mut rest, TASK * k))));
-    answer(table, features, tasks)?;
+    let mut out = memory::zeroed(n.saturating_mul(k), ANSWERS)?;
+    let answered = answer(table, features, out.chunks_mut(TASK * k).map(DistanceSink))?;
+    for (_, out) in out.chunks_exact_mut(k).enumerate().filter(|(row, _)| !answered.get(*row)) {
+        out.fill(f64::NAN);
+    }
     Ok(out)
 }
 
@@ -73,122 +70,46 @@ pub fn inertia<T: Float>(
     Ok(first.precise(statistics.n_positive, |finer| session.total_inertia(finer))?.to_f64())
 }
 
-/// Where the answers for the rows of a task go.
-trait Sink<T: Float>: Send {
-    /// Writes the answers for the rows of the labeller's tile, which begins at row `at` of the task.
-    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>, at: usize);
-}
-
-/// What a thread labels tiles with.
-struct Labeller<T> {
-    tile: Tile<T>,
-    assigner: Assigner,
-    two: TwoNearest,
-    /// For each row of the tile, its position in the range that was loaded.
-    places: Vec<usize>,
-}
-
-impl<T: Float> Labeller<T> {
-    fn new(d: usize, k: usize, tile_rows: usize) -> Result<Self> {
-        Ok(Self {
-            tile: Tile::new(d, tile_rows)?,
-            assigner: Assigner::new::<T>(d, k, tile_rows)?,
-            two: TwoNearest::new(tile_rows)?,
-            places: memory::with_room(tile_rows, "a tile of rows")?,
-        })
-    }
-}
-
-/// Answers task after task of the rows. A task comes with the bits of its rows, which are all set, and their sink.
-fn answer<'o, T: Float, S: Sink<T>>(
+/// Answers task after task of the rows. Each has a sink. Returns which rows have an answer.
+fn answer<T: Float, S: Sink<T>>(
     table: &CentroidTable<T>,
     features: &Features<'_, T>,
-    tasks: impl Iterator<Item = (&'o mut [u8], S)> + Send,
-) -> Result<()> {
+    sinks: impl Iterator<Item = S> + Send,
+) -> Result<Answered> {
     let (n, d) = (features.n_rows(), features.n_features());
     let (set, tile_rows) = (InstructionSet::detect(), Assigner::tile_rows(features));
     let part = &Part::new(features.clone(), None);
-    let labellers = (0..workers_for(0, n / TASK + 1)).map(|_| Labeller::new(d, table.k, tile_rows));
-    let mut labellers = memory::try_collected(labellers, "the threads' buffers")?;
-    for_each_task(&mut labellers, tasks.enumerate(), |labeller, (index, (bits, sink))| {
+    let mut labellers = Labeller::several(workers_for(0, n / TASK + 1), [d, table.k, tile_rows])?;
+    let mut bits = every_row(n)?;
+    for_each_task(&mut labellers, bits.chunks_mut(TASK / 8).zip(sinks).enumerate(), |labeller, (index, (bits, sink))| {
         let rows = index * TASK..n.min((index + 1) * TASK);
-        set.run(TaskAnswers { part, table, rows, labeller, bits, sink });
+        set.run(LabelTask { part, weights: None, table, rows, labeller, bits: Some(bits), sink });
     })?;
-    Ok(())
+    Ok(Answered::from_bits(n, bits))
 }
 
-/// One task of a prediction. It is compiled for each instruction set.
-struct TaskAnswers<'p, 'a, T, S> {
-    part: &'p Part<'a, T>,
-    table: &'p CentroidTable<T>,
-    rows: std::ops::Range<usize>,
-    labeller: &'p mut Labeller<T>,
-    bits: &'p mut [u8],
-    sink: S,
-}
-
-impl<T: Float, S: Sink<T>> Task for TaskAnswers<'_, '_, T, S> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(mut self) {
-        let stride = self.labeller.tile.stride;
-        for start in self.rows.clone().step_by(stride) {
-            let (at, len) = (start - self.rows.start, stride.min(self.rows.end - start));
-            let Labeller { tile, places, .. } = &mut *self.labeller;
-            let bad = tile.load_checked(self.part, start..start + len);
-            // There is room for all rows of a tile.
-            places.clear();
-            places.extend((0..len).filter(|&i| !tile.bad[i]));
-            if bad > 0 {
-                for i in (0..len).filter(|&i| tile.bad[i]) {
-                    self.bits[(at + i) / 8] &= !(1 << ((at + i) % 8));
-                }
-            }
-            self.sink.tile::<V>(self.table, self.labeller, at);
-        }
-    }
-}
-
+/// Takes labels.
 struct LabelSink<'o>(&'o mut [u32]);
 
 impl<T: Float> Sink<T> for LabelSink<'_> {
     #[inline(always)]
-    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>, at: usize) {
+    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>) {
         let Labeller { tile, assigner, places, .. } = labeller;
-        let labels = assigner.label::<V, T>(tile, table);
-        let out = &mut self.0[at..];
-        places.iter().zip(labels).for_each(|(&place, &label)| out[place] = label);
+        let labels = assigner.label_tile::<V, T>(tile, table);
+        places.iter().zip(labels).for_each(|(&place, &label)| self.0[place] = label);
     }
 }
 
-impl<T: Float> Sink<T> for NearestSink<'_> {
-    #[inline(always)]
-    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>, at: usize) {
-        let Labeller { tile, assigner, two, places } = labeller;
-        assigner.nearest::<V, T>(tile, table, two);
-        for (r, &place) in places.iter().enumerate() {
-            self.set(at + place, two, r);
-        }
-    }
-}
-
-/// `k` distances per row. NaN for a row without an answer.
+/// Takes `k` distances of each row.
 struct DistanceSink<'o>(&'o mut [f64]);
 
 impl<T: Float> Sink<T> for DistanceSink<'_> {
     #[inline(always)]
-    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>, at: usize) {
+    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>) {
         let Labeller { tile, places, .. } = labeller;
-        let out = &mut self.0[at * table.k..];
-        for (bad, out) in tile.bad.iter().zip(out.chunks_exact_mut(table.k)) {
-            if *bad {
-                out.fill(f64::NAN);
-            }
-        }
         match V::Doubles::LANES {
-            8 => all_distances::<V, T, 4, 32>(tile, table, places, out),
-            _ => all_distances::<V, T, 2, 8>(tile, table, places, out),
+            8 => all_distances::<V, T, 4, 32>(tile, table, places, self.0),
+            _ => all_distances::<V, T, 2, 8>(tile, table, places, self.0),
         }
     }
 }

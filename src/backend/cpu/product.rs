@@ -31,7 +31,7 @@ mod scores;
 
 use std::ops::Range;
 
-pub use self::int_dot::{DotRows, DotTable};
+pub use self::int_dot::{DotBlock, DotRows, DotTable};
 use self::kernel::Products;
 use self::lists::{ALL, Lists, MOST_CANDIDATES};
 pub use self::prefetch::{NextRows, PrefetchNext};
@@ -96,11 +96,7 @@ pub struct ProductScratch {
     best: [f32; ROWS],
     /// The second least, where two centroids are wanted.
     second: [f32; ROWS],
-    /// For each row, the number of centroids in reach, or [`ALL`].
-    counts: [u8; ROWS],
-    /// For each row, the centroids in reach in ascending order, and their scores.
-    candidates: [[u32; MOST_CANDIDATES]; ROWS],
-    candidate_scores: [[f32; MOST_CANDIDATES]; ROWS],
+    lists: Lists,
     /// `(panel, ROWS)`: the scores. With integer copies, the sums that they are made of.
     scores: Lines,
     /// `(panels of centroids, ROWS)`: the least scores by integer copies.
@@ -123,35 +119,14 @@ impl ProductScratch {
             best: [0.0; ROWS],
             second: [0.0; ROWS],
             weight: Weight::default(),
-            counts: [0; ROWS],
-            candidates: [[0; MOST_CANDIDATES]; ROWS],
-            candidate_scores: [[0.0; MOST_CANDIDATES]; ROWS],
+            lists: Lists::EMPTY,
         })
-    }
-
-    /// Finds the centroids in reach of some rows of a tile, at most 64: those that can be nearest, or with `TWO`
-    /// those that can be nearest or second nearest. `listed`: the groups of centroids that are compared; else all are.
-    #[inline(always)]
-    pub fn find_candidates<V: Vector, T: Float, const TWO: bool>(
-        &mut self,
-        values: impl Columns<T>,
-        rows: Range<usize>,
-        table: &ProductTable,
-        k: usize,
-        listed: Option<&[u32]>,
-        prefetch_next: PrefetchNext<'_, T>,
-    ) {
-        // SAFETY: the caller runs with this instruction set.
-        unsafe { V::call(FindPlaces::<'_, T, _, TWO> { product: self, values, rows, table, k, listed, prefetch_next }) };
-        if listed.is_some() || !table.names.is_empty() {
-            self.name(table, listed);
-        }
     }
 
     /// Turns places into numbers of centroids, in ascending order.
     #[inline(always)]
     fn name(&mut self, table: &ProductTable, listed: Option<&[u32]>) {
-        for (candidates, count) in self.candidates.iter_mut().zip(&mut self.counts) {
+        for (candidates, count) in self.lists.candidates.iter_mut().zip(&mut self.lists.counts) {
             let name = |j: u32| {
                 let place = match listed {
                     None => j as usize,
@@ -184,79 +159,6 @@ impl ProductScratch {
         }
     }
 
-    #[inline(always)]
-    fn find_places<V: Vector, T: Float, const TWO: bool>(
-        &mut self,
-        values: impl Columns<T>,
-        rows: Range<usize>,
-        table: &ProductTable,
-        k: usize,
-        listed: Option<&[u32]>,
-        prefetch_next: PrefetchNext<'_, T>,
-    ) {
-        let (first, rows) = (rows.start, rows.len());
-        assert!((1..=ROWS).contains(&rows));
-        let vectors = vectors::<V>(rows);
-        let weighted = table.weighted(self.weight);
-        self.best.fill(f32::INFINITY);
-        self.second.fill(f32::INFINITY);
-        self.counts.fill(0);
-        self.squares.fill(0.0);
-        let d = table.centre.len();
-        let k = match listed {
-            Some(groups) => groups.len() * GROUP,
-            None if table.names.is_empty() => k,
-            None => table.names.len(),
-        };
-        let groups = k.div_ceil(GROUP);
-        let per_panel = CENTROID_PANEL / GROUP;
-        for first_group in (0..groups).step_by(per_panel) {
-            let panel = first_group..(first_group + per_panel).min(groups);
-            for start in (0..d).step_by(PANEL) {
-                let features = start..(start + PANEL).min(d);
-                self.copy_rows(values, first, features.clone(), table, first_group == 0);
-                let copy = &self.copy[..features.len() * ROWS];
-                for place in panel.clone() {
-                    let prefetch = match prefetch_next {
-                        PrefetchNext::Blocks(behind) if first_group == 0 => {
-                            let behind = behind.get(features.end * ROWS..).unwrap_or_default();
-                            Prefetch::of(&behind[..behind.len().min(PANEL * ROWS)]).part(place, panel.len())
-                        }
-                        PrefetchNext::Rows(next) if start == 0 => next.piece(first / ROWS * groups + place, groups),
-                        _ => Prefetch::of::<T>(&[]),
-                    };
-                    let group = listed.map_or(place, |listed| listed[place] as usize);
-                    let products = Products {
-                        copy,
-                        centroids: &table.packed[(group * d + features.start) * GROUP..(group * d + features.end) * GROUP],
-                        own: if features.end == d { Some(&weighted.own[group * 2 * GROUP..][..2 * GROUP]) } else { None },
-                        first: features.start == 0,
-                        rows,
-                        prefetch,
-                    };
-                    let scores = &mut self.scores[(place - first_group) * GROUP * ROWS..][..GROUP * ROWS];
-                    let least = [&mut self.best, &mut self.second];
-                    match vectors {
-                        4 => products.add::<V, 4, TWO>(scores, least),
-                        2 => products.add::<V, 2, TWO>(scores, least),
-                        _ => products.add::<V, 1, TWO>(scores, least),
-                    }
-                }
-            }
-            if first_group == 0 {
-                for r in 0..ROWS {
-                    self.widths[r] = weighted.bound.width(self.squares[r]);
-                }
-            }
-            if groups <= per_panel && !TWO {
-                return self.collect_all::<V>(k, rows);
-            }
-            let centroids = panel.start * GROUP..(panel.end * GROUP).min(k);
-            self.collect::<V, TWO>(centroids, rows);
-        }
-        self.drop_candidates::<TWO>(rows);
-    }
-
     /// Learns the weight of the next tile from the last 64 rows of this one. `labels` are those of the tile.
     #[inline(always)]
     pub fn weigh(&mut self, table: &ProductTable, labels: &[u32]) {
@@ -267,16 +169,16 @@ impl ProductScratch {
     /// The centroids in reach of row `r`, in ascending order. `None` if all centroids are.
     #[inline(always)]
     pub fn candidates(&self, r: usize) -> Option<&[u32]> {
-        match self.counts[r] {
+        match self.lists.counts[r] {
             ALL => None,
-            count => Some(&self.candidates[r][..count as usize]),
+            count => Some(&self.lists.candidates[r][..count as usize]),
         }
     }
 
     /// Whether more than one centroid is in reach of row `r`.
     #[inline(always)]
     pub fn is_open(&self, r: usize) -> bool {
-        self.counts[r] != 1
+        self.lists.counts[r] != 1
     }
 
     /// Makes the centred, scaled copy of some features of 64 rows. Adds up every row's squares, if asked for.
@@ -336,11 +238,11 @@ impl ProductScratch {
             }
             for r in start..(start + V::LANES).min(rows) {
                 let bit = 1 << (r - start);
-                self.counts[r] = 1;
-                self.candidates[r][0] = names[r].to_bits();
+                self.lists.counts[r] = 1;
+                self.lists.candidates[r][0] = names[r].to_bits();
                 // A limit that is not finite rules nothing out.
                 if !limits[r].is_finite() || seen & bit == 0 {
-                    self.counts[r] = ALL;
+                    self.lists.counts[r] = ALL;
                 } else if twice & bit != 0 {
                     self.list(r, k, limits[r]);
                 }
@@ -354,13 +256,13 @@ impl ProductScratch {
         let mut count = 0;
         for j in (0..k).filter(|j| !(self.scores[j * ROWS + r] > limit)) {
             if count == MOST_CANDIDATES {
-                self.counts[r] = ALL;
+                self.lists.counts[r] = ALL;
                 return;
             }
-            self.candidates[r][count] = j as u32;
+            self.lists.candidates[r][count] = j as u32;
             count += 1;
         }
-        self.counts[r] = count as u8;
+        self.lists.counts[r] = count as u8;
     }
 
     /// The limit of row `r`: centroids with larger scores are out of reach.
@@ -390,12 +292,7 @@ impl ProductScratch {
                 while near != 0 {
                     let r = near.trailing_zeros() as usize;
                     near &= near - 1;
-                    let mut lists = Lists {
-                        counts: &mut self.counts,
-                        candidates: &mut self.candidates,
-                        scores: &mut self.candidate_scores,
-                    };
-                    lists.push(r, (centroids.start + j) as u32, self.scores[j * ROWS + r], limits[r]);
+                    self.lists.push(r, (centroids.start + j) as u32, self.scores[j * ROWS + r], limits[r]);
                 }
             }
         }
@@ -405,36 +302,102 @@ impl ProductScratch {
     fn drop_candidates<const TWO: bool>(&mut self, rows: usize) {
         for r in 0..rows {
             let limit = self.limit::<TWO>(r);
-            if self.counts[r] != ALL {
-                Lists { counts: &mut self.counts, candidates: &mut self.candidates, scores: &mut self.candidate_scores }
-                    .keep_within(r, limit);
+            if self.lists.counts[r] != ALL {
+                self.lists.keep_within(r, limit);
             }
             // A limit that is not finite rules nothing out.
-            if self.counts[r] == 0 || !limit.is_finite() {
-                self.counts[r] = ALL;
+            if self.lists.counts[r] == 0 || !limit.is_finite() {
+                self.lists.counts[r] = ALL;
             }
         }
     }
 }
 
-/// One call of [`ProductScratch::find_places`].
-struct FindPlaces<'p, T, C, const TWO: bool> {
-    product: &'p mut ProductScratch,
-    values: C,
-    rows: Range<usize>,
-    table: &'p ProductTable,
-    k: usize,
-    listed: Option<&'p [u32]>,
-    prefetch_next: PrefetchNext<'p, T>,
+/// Finds the centroids in reach of some rows, at most 64: those that can be nearest, or with `TWO` those that can be nearest or
+/// second nearest.
+pub struct FindNear<'p, T, C, const TWO: bool> {
+    pub product: &'p mut ProductScratch,
+    pub values: C,
+    pub rows: Range<usize>,
+    pub table: &'p ProductTable,
+    pub k: usize,
+    /// The groups of centroids that are compared, if not all are.
+    pub listed: Option<&'p [u32]>,
+    pub next: PrefetchNext<'p, T>,
 }
 
-impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindPlaces<'_, T, C, TWO> {
+impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { product, values, rows, table, k, listed, prefetch_next } = self;
-        product.find_places::<V, T, TWO>(values, rows, table, k, listed, prefetch_next);
+        let Self { product, values, rows, table, k, listed, next } = self;
+        let (first, rows) = (rows.start, rows.len());
+        assert!((1..=ROWS).contains(&rows));
+        let vectors = vectors::<V>(rows);
+        let weighted = table.weighted(product.weight);
+        product.best.fill(f32::INFINITY);
+        product.second.fill(f32::INFINITY);
+        product.lists.counts.fill(0);
+        product.squares.fill(0.0);
+        let d = table.centre.len();
+        let k = match listed {
+            Some(groups) => groups.len() * GROUP,
+            None if table.names.is_empty() => k,
+            None => table.names.len(),
+        };
+        let groups = k.div_ceil(GROUP);
+        let per_panel = CENTROID_PANEL / GROUP;
+        for first_group in (0..groups).step_by(per_panel) {
+            let panel = first_group..(first_group + per_panel).min(groups);
+            for start in (0..d).step_by(PANEL) {
+                let features = start..(start + PANEL).min(d);
+                product.copy_rows(values, first, features.clone(), table, first_group == 0);
+                let copy = &product.copy[..features.len() * ROWS];
+                for place in panel.clone() {
+                    let prefetch = match next {
+                        PrefetchNext::Blocks(behind) if first_group == 0 => {
+                            let behind = behind.get(features.end * ROWS..).unwrap_or_default();
+                            Prefetch::of(&behind[..behind.len().min(PANEL * ROWS)]).part(place, panel.len())
+                        }
+                        PrefetchNext::Rows(next) if start == 0 => next.piece(first / ROWS * groups + place, groups),
+                        _ => Prefetch::of::<T>(&[]),
+                    };
+                    let group = listed.map_or(place, |listed| listed[place] as usize);
+                    let products = Products {
+                        copy,
+                        centroids: &table.packed[(group * d + features.start) * GROUP..(group * d + features.end) * GROUP],
+                        own: if features.end == d { Some(&weighted.own[group * 2 * GROUP..][..2 * GROUP]) } else { None },
+                        first: features.start == 0,
+                        rows,
+                        prefetch,
+                    };
+                    let scores = &mut product.scores[(place - first_group) * GROUP * ROWS..][..GROUP * ROWS];
+                    let least = [&mut product.best, &mut product.second];
+                    match vectors {
+                        4 => products.add::<V, 4, TWO>(scores, least),
+                        2 => products.add::<V, 2, TWO>(scores, least),
+                        _ => products.add::<V, 1, TWO>(scores, least),
+                    }
+                }
+            }
+            if first_group == 0 {
+                for r in 0..ROWS {
+                    product.widths[r] = weighted.bound.width(product.squares[r]);
+                }
+            }
+            if groups <= per_panel && !TWO {
+                product.collect_all::<V>(k, rows);
+            } else {
+                product.collect::<V, TWO>(panel.start * GROUP..(panel.end * GROUP).min(k), rows);
+            }
+        }
+        if groups > per_panel || TWO {
+            product.drop_candidates::<TWO>(rows);
+        }
+        if listed.is_some() || !table.names.is_empty() {
+            product.name(table, listed);
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use self::nearer::{Candidates, Changes, Gains, MOST, ONES, Share, UNIT};
 use self::ranges::Ranges;
 pub use self::tiles::rows_of_tile;
 use self::tiles::{TileGains, TileTake};
-use super::{TaskRows, split_off};
+use super::{TaskRows, for_each_weight, split_off};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -130,18 +130,14 @@ impl<T: Float> Seeds<T> {
 
     /// Copies `w^` of all rows, unless all are 1.
     fn copy_weights(&mut self, lent: &Lent<'_, '_, T>) -> Result<()> {
-        let (Some(scale), Some(column)) = (lent.statistics.weights, &lent.part.weights) else { return Ok(()) };
+        let Some(scale) = lent.statistics.weights else { return Ok(()) };
         self.weights = memory::zeroed(self.nearest.len(), "the weights of the rows")?;
-        let (mut row, mut some) = (0, [0.0; 1_024]);
-        for start in (0..column.len()).step_by(some.len()) {
-            let physical = start..(start + some.len()).min(column.len());
-            column.copy(physical.clone(), &mut some);
-            for (_, weight) in physical.zip(&some).filter(|(i, _)| lent.part.selection.contains(*i)) {
-                let place = self.place(row);
-                self.weights[place] = scale.round(*weight);
-                row += 1;
-            }
-        }
+        let mut row = 0;
+        for_each_weight(lent.part, 0..lent.part.features.n_rows(), |weight| {
+            let place = self.place(row);
+            self.weights[place] = scale.round(weight);
+            row += 1;
+        });
         Ok(())
     }
 
@@ -352,6 +348,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::CpuSession;
+    use super::super::product::attacks::Random;
     use super::*;
     use crate::backend::Seeder;
     use crate::base::params::KMeans;
@@ -363,11 +360,8 @@ mod tests {
 
     /// The share of all pairs of a row and a candidate whose distances are looked at in the last of 60 steps.
     fn share_in_reach(d: usize, value: impl Fn(&mut dyn FnMut() -> f64, usize, usize) -> f64) -> f64 {
-        let mut state = 5u64;
-        let mut unit = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 11) as f64 * 2f64.powi(-53)
-        };
+        let mut random = Random(5);
+        let mut unit = || 0.5 + 0.5 * random.sign();
         let x: Vec<f32> = (0..ROWS * d).map(|i| value(&mut unit, i / d, i % d) as f32).collect();
         let mut parts = vec![Part::new(Features::from_rows(&x, d).unwrap(), None)];
         let statistics = Arc::new(gather(&mut parts, &KMeans::new(CLUSTERS).validate(d).unwrap()).unwrap());

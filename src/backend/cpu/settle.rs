@@ -78,12 +78,24 @@ impl Open {
             unsafe { V::call(Settle { open: self, values, table }) }
         }
     }
+}
+
+/// One call of [`Open::settle`].
+struct Settle<'s, T, C> {
+    open: &'s mut Open,
+    values: C,
+    table: &'s CentroidTable<T>,
+}
+
+impl<T: Float, C: Columns<T>> Task for Settle<'_, T, C> {
+    type Output = ();
 
     #[inline(always)]
-    fn settle_here<V: Vector, T: Float>(&mut self, values: impl Columns<T>, table: &CentroidTable<T>) {
-        self.in_doubt.few += (self.pairs.len() + self.settled.len()) as u64;
-        self.in_doubt.all += self.all.len() as u64;
-        let Self { pairs, all, settled, x, .. } = self;
+    fn run<V: Vector>(self) {
+        let Self { open, values, table } = self;
+        open.in_doubt.few += (open.pairs.len() + open.settled.len()) as u64;
+        open.in_doubt.all += open.all.len() as u64;
+        let Open { pairs, all, settled, x, .. } = open;
         for pairs in pairs.chunks(MOST_LANES) {
             settle_pairs(pairs, settled, values, table);
         }
@@ -99,22 +111,6 @@ impl Open {
                 _ => settle_all::<V, T, 2>(rows, settled, x, table),
             }
         }
-    }
-}
-
-/// One call of [`Open::settle_here`].
-struct Settle<'s, T, C> {
-    open: &'s mut Open,
-    values: C,
-    table: &'s CentroidTable<T>,
-}
-
-impl<T: Float, C: Columns<T>> Task for Settle<'_, T, C> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        self.open.settle_here::<V, T>(self.values, self.table);
     }
 }
 

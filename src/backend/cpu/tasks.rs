@@ -1,6 +1,11 @@
-//! The rows of a task, and its places in the results.
+//! The rows of a task, their weights, and their places in the results.
 
 use std::ops::Range;
+
+use crate::input::tile::Part;
+
+/// Weights that are copied together.
+const WEIGHTS: usize = 1_024;
 
 /// A range of physical rows, and the number of its first kept row.
 #[derive(Debug, Clone)]
@@ -19,4 +24,15 @@ pub fn split_off<'o, R>(rest: &mut &'o mut [R], len: usize) -> &'o mut [R] {
     let (first, tail) = std::mem::take(rest).split_at_mut(len);
     *rest = tail;
     first
+}
+
+/// Visits the weights of the kept rows of a range, in order, if there are weights.
+pub fn for_each_weight<T>(part: &Part<'_, T>, physical: Range<usize>, mut visit: impl FnMut(f64)) {
+    let Some(weights) = &part.weights else { return };
+    let mut some = [0.0; WEIGHTS];
+    for start in physical.clone().step_by(WEIGHTS) {
+        let rows = start..physical.end.min(start + WEIGHTS);
+        weights.copy(rows.clone(), &mut some);
+        rows.zip(some).filter(|(row, _)| part.selection.contains(*row)).for_each(|(_, weight)| visit(weight));
+    }
 }

@@ -46,8 +46,8 @@ impl<'a, T: Float> Features<'a, T> {
         values.get(first..first + self.d).filter(|_| self.row_transform.is_none())
     }
 
-    /// The columns of these rows, where they can be read as they lie: at most `MOST` features, one chunk of each.
-    pub(crate) fn in_place<const MOST: usize>(&self, range: Range<usize>) -> Option<InPlace<'a, T, MOST>> {
+    /// The columns of these rows, where they can be read as they lie: one chunk of each, and not too many features.
+    pub(crate) fn in_place(&self, range: Range<usize>) -> Option<InPlace<'a, T>> {
         let Layout::Columns(columns) = &*self.layout else { return None };
         InPlace::new(columns.iter().map(|column| column.in_one_piece(range.clone()))).filter(|_| self.row_transform.is_none())
     }

@@ -206,27 +206,15 @@ impl RowCopies {
     }
 }
 
-/// For each group: what its copies of centroids depend on, beside the centroids.
-#[derive(Debug, Clone, Copy)]
-struct RowsOfGroup {
-    /// At least the largest distance of a row from the point.
-    radius: f64,
-    /// The sizes of its rows, as far as they are known.
-    sizes: Sizes,
-}
-
-impl RowsOfGroup {
-    /// `kept`: sorted parts of the rows, or none if rows are not sorted yet.
-    fn of<T: Float>(group: usize, kept: &[Sorted<T>]) -> Self {
-        if kept.is_empty() {
-            return Self { radius: f64::INFINITY, sizes: Sizes::default() };
-        }
-        let mut sizes = Sizes::default();
-        for copies in kept.iter().filter_map(|sorted| sorted.copies.as_ref()) {
-            sizes.add(copies.sizes[group]);
-        }
-        Self { radius: super::largest(kept.iter().map(|sorted| sorted.radius(group))), sizes }
+/// What a group's copies of centroids depend on, beside the centroids: at least the largest distance of its rows from the point,
+/// and their sizes, as far as they are known. `kept`: sorted parts of the rows, or none if rows are not sorted yet.
+fn rows_of_group<T: Float>(group: usize, kept: &[Sorted<T>]) -> (f64, Sizes) {
+    let mut sizes = Sizes::default();
+    for copies in kept.iter().filter_map(|sorted| sorted.copies.as_ref()) {
+        sizes.add(copies.sizes[group]);
     }
+    let radius = super::largest(kept.iter().map(|sorted| sorted.radius(group)));
+    (if kept.is_empty() { f64::INFINITY } else { radius }, sizes)
 }
 
 /// Integer copies for the assigns of a session.
@@ -267,9 +255,9 @@ impl ByCopies {
     ) -> Result<bool> {
         let Self { copies: shared, tables, .. } = self;
         let lanes = shared.unit.lanes(step.groups.d());
-        let rows = |group| RowsOfGroup::of(group, if is_sorted { kept } else { &[] });
+        let rows = |group| rows_of_group(group, if is_sorted { kept } else { &[] });
         let rows = memory::collected((0..step.groups()).map(rows), GROUPS)?;
-        let listed = |group: usize| step.listed(group, rows[group].radius, None);
+        let listed = |group: usize| step.listed(group, rows[group].0, None);
         let panels: usize = (0..step.groups()).map(|group| listed(group).len()).sum();
         if !Self::has_room((panels * GROUP) as f64, lanes) {
             return Ok(false);
@@ -286,7 +274,7 @@ impl ByCopies {
         let norms = || memory::filled(most * GROUP, CentroidCopy::default(), GROUPS);
         let mut workers = memory::try_collected((0..workers.min(step.groups())).map(|_| norms()), GROUPS)?;
         for_each_task(&mut workers, tables.iter_mut().enumerate(), |norms, (group, table)| {
-            set.run(CopyGroup { step, centroids, panels: listed(group), group, rows: rows[group].sizes, shared, norms, table });
+            set.run(CopyGroup { step, centroids, panels: listed(group), group, rows: rows[group].1, shared, norms, table });
         })?;
         Ok(true)
     }

@@ -64,12 +64,9 @@ fn fewest_dot_centroids(d: usize) -> f64 {
     }
 }
 
-/// Whether rows are compared with near centroids only.
-enum Planned<T> {
-    /// With the centroids near each of these groups. The share of the scores of a sample that remains.
-    Groups(Groups<T>, f64),
-    /// With all centroids. The share that would remain by groups, if a sample was looked at.
-    None(Option<f64>),
+/// The most groups of a part of the rows.
+fn most_groups<T: Float>(d: usize) -> usize {
+    if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS }
 }
 
 /// What an assign does with the order of the rows.
@@ -132,17 +129,11 @@ impl<T: Float> CpuSession<'_, T> {
         match planned {
             Err(KMeansError::NoMemory { .. }) => {
                 self.plan = LabelPlan::NoMemory;
-                self.give_up_groups();
+                self.pruning = None;
             }
             planned => planned?,
         }
         Ok(())
-    }
-
-    /// All centroids are compared from now on.
-    pub(super) fn give_up_groups(&mut self) {
-        self.pruning = None;
-        self.workers.iter_mut().for_each(|worker| worker.groups = None);
     }
 
     /// Decides before the first assign whether rows are compared with near centroids only, and whether by integer copies first.
@@ -154,27 +145,23 @@ impl<T: Float> CpuSession<'_, T> {
         }
         let parts = self.parts(TIMES_WORK)?;
         let longest = parts.iter().map(|part| part.physical.len()).max().unwrap_or(0);
-        let most = if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS };
-        let by_columns = self.part.features.is_by_columns();
+        let (most, by_columns) = (most_groups::<T>(d), self.part.features.is_by_columns());
         let total = |width, bytes: &dyn Fn([usize; 3]) -> usize| {
             parts.iter().map(|part| bytes([width, part.physical.len(), most])).fold(0, usize::saturating_add)
         };
-        let bytes = |layout| total(d, &|shape| Sorted::<T>::bytes_kept(shape, layout));
+        let bytes = |layout| total(d, &|shape| Sorted::<T>::bytes(shape, layout));
         let may_keep = self.use_groups != UseGroups::AlwaysSort;
-        let plain_fits = may_keep && bytes(Sorted::<T>::layout_kept(d, false, by_columns)) <= MOST_BYTES;
-        let layout = Sorted::<T>::layout_kept(d, true, by_columns);
+        let plain_fits = may_keep && bytes(Sorted::<T>::layout([true, false, by_columns], d)) <= MOST_BYTES;
+        let layout = Sorted::<T>::layout([true, true, by_columns], d);
         let kept = bytes(layout);
         let copies = self.plan_copies().filter(|copies| {
             may_keep && kept.saturating_add(total(copies.unit.lanes(d), &Sorted::<T>::bytes_copied)) <= MOST_BYTES
         });
         let may_be_kept = plain_fits || copies.is_some();
-        let mut planned = self.plan_groups(centroids, longest, may_be_kept)?;
-        let (groups, share) = match &planned {
-            Planned::Groups(groups, share) => (groups.count(), *share),
-            Planned::None(_) => (1, 1.0),
-        };
+        let (mut found, mut share) = self.plan_groups(centroids, longest, may_be_kept)?;
+        let (groups, remains) = (found.as_ref().map_or(1, Groups::count), found.as_ref().and(share).unwrap_or(1.0));
         // At least one panel, whose places may not all have a centroid.
-        let compared = (share * self.k as f64).max(GROUP as f64);
+        let compared = (remains * self.k as f64).max(GROUP as f64);
         let has_room = |unit: DotUnit| {
             ByCopies::has_room(groups as f64 * compared, unit.lanes(d))
                 && kept.saturating_add(total(unit.lanes(d), &Sorted::<T>::bytes_copied)) <= MOST_BYTES
@@ -184,18 +171,17 @@ impl<T: Float> CpuSession<'_, T> {
         });
         let is_kept = plain_fits || copies.is_some();
         if may_be_kept && !is_kept {
-            planned = self.plan_groups(centroids, longest, false)?;
+            (found, share) = self.plan_groups(centroids, longest, false)?;
         }
-        let mut plan = match &planned {
-            Planned::Groups(groups, share) => {
-                LabelPlan::Groups { groups: groups.count(), remains: (*share).into(), copies: None }
-            }
-            Planned::None(share) => LabelPlan::All { remains: share.map(PerMille::from), copies: None },
+        let share = share.map(PerMille::from);
+        let mut plan = match (&found, share) {
+            (Some(groups), Some(remains)) => LabelPlan::Groups { groups: groups.count(), remains, copies: None },
+            _ => LabelPlan::All { remains: share, copies: None },
         };
-        let groups = match (planned, &copies) {
-            (Planned::Groups(groups, _), _) => groups,
-            (Planned::None(_), Some(_)) => Groups::new(centroids, d, 1)?,
-            (Planned::None(_), None) => return Ok((None, plan)),
+        let groups = match found {
+            Some(groups) => groups,
+            None if copies.is_some() => Groups::new(centroids, d, 1)?,
+            None => return Ok((None, plan)),
         };
         if let (Some(copies), UseIntDot::Auto) = (&mut copies, self.use_int_dot)
             && let [_, Some(words)] = DotUnit::detect()
@@ -204,7 +190,7 @@ impl<T: Float> CpuSession<'_, T> {
         {
             copies.unit = words;
         }
-        let layout = Sorted::<T>::layout_kept(d, copies.is_some(), by_columns);
+        let layout = Sorted::<T>::layout([true, copies.is_some(), by_columns], d);
         // With one group, nothing is left out.
         let parts = if groups.count() == 1 { self.parts(1)? } else { parts };
         let mut pruning = GroupPruning {
@@ -217,11 +203,14 @@ impl<T: Float> CpuSession<'_, T> {
             kept: Vec::new(),
             is_sorted: false,
             by_copies: None,
+            scratches: Vec::new(),
         };
         if is_kept {
             let count = pruning.groups.count();
             let lanes = copies.as_ref().map(|copies| copies.unit.lanes(d));
-            let sorted = pruning.parts.iter().map(|part| Sorted::kept([d, part.physical.len(), count], layout, lanes));
+            let weighted = self.part.weights.is_some();
+            let shapes = pruning.parts.iter().map(|part| [d, part.physical.len(), count]);
+            let sorted = shapes.map(|shape| Sorted::new(shape, layout, lanes, weighted));
             match memory::try_collected(sorted, GROUPS) {
                 Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(pruning), plan)),
                 kept => pruning.kept = kept?,
@@ -236,28 +225,22 @@ impl<T: Float> CpuSession<'_, T> {
         Ok((Some(pruning), plan))
     }
 
-    /// Whether rows should be compared with near centroids only. `longest`: the rows of the longest part. `is_kept`: whether
-    /// sorted rows are kept.
-    fn plan_groups(&self, centroids: &[T], longest: usize, is_kept: bool) -> Result<Planned<T>> {
+    /// The groups, if rows should be compared with near centroids only. The share of the scores of a sample that remains by
+    /// groups, if a sample was looked at. `longest`: the rows of the longest part. `is_kept`: whether sorted rows are kept.
+    fn plan_groups(&self, centroids: &[T], longest: usize, is_kept: bool) -> Result<(Option<Groups<T>>, Option<f64>)> {
         let together = if is_kept { longest } else { self.sorted_together(longest) };
         let (n, k, d, by_columns) = (self.labels.len(), self.k, self.d, self.part.features.is_by_columns());
-        let most = if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS };
         // A block takes as long if it is not full. So a group should have two or more.
-        let most = most.min(together / (2 * BLOCK));
+        let most = most_groups::<T>(d).min(together / (2 * BLOCK));
         let rows = if is_kept { Rows::ToKeep } else { Rows::Sorted };
         match self.use_groups {
-            UseGroups::Never => Ok(Planned::None(None)),
-            UseGroups::Always | UseGroups::AlwaysSort => Ok(Planned::Groups(Groups::new(centroids, d, MOST_GROUPS)?, 1.0)),
-            _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || most < 2 || !pays(1.0, [k, d], rows, by_columns) => {
-                Ok(Planned::None(None))
-            }
+            UseGroups::Never => Ok((None, None)),
+            UseGroups::Always | UseGroups::AlwaysSort => Ok((Some(Groups::new(centroids, d, MOST_GROUPS)?), Some(1.0))),
+            _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || most < 2 || !pays(1.0, [k, d], rows, by_columns) => Ok((None, None)),
             UseGroups::Auto => {
                 let groups = Groups::new(centroids, d, most)?;
                 let share = self.share_of_sample(&GroupStep::new(&groups, centroids, false, self.workers.len())?)? * HALF_FULL;
-                match pays(1.0 - share, [k, d], rows, by_columns) {
-                    true => Ok(Planned::Groups(groups, share)),
-                    false => Ok(Planned::None(Some(share))),
-                }
+                Ok((Some(groups).filter(|_| pays(1.0 - share, [k, d], rows, by_columns)), Some(share)))
             }
         }
     }

@@ -20,6 +20,16 @@ pub struct Scores {
 }
 
 impl Scores {
+    /// Counts the scores of some rows and the centroids near them, which may be more places than there are centroids. `rows` and
+    /// `computed`: the rows, without and with the empty places of their blocks.
+    #[inline(always)]
+    pub fn see(&mut self, near: Option<usize>, k: usize, [rows, computed]: [usize; 2]) {
+        if let Some(near) = near {
+            self.needed += (rows * near.min(k)) as u64;
+            self.computed += (computed * near) as u64;
+        }
+    }
+
     pub fn add(self, more: Self) -> Self {
         Self {
             needed: self.needed + more.needed,

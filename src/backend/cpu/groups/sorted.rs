@@ -10,47 +10,50 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::input::features::rows_to_columns;
 use crate::input::fp16::Same;
-use crate::input::tile::{Part, Tile, WeightScale};
+use crate::input::tile::{Part, Tile, Values, WeightScale};
 
 /// Where the values of the rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowLayout {
-    /// All in one tile: for few features.
-    Tile,
-    /// In blocks, which have short columns. Columns of features are read in order, and each fills its part of all blocks.
-    Blocks,
-    /// Where they were. A tile at a time is gathered: for rows that lie row by row and are sorted for one assign.
-    Gather,
-    /// Where they were, with integer copies: few rows of a block are loaded.
-    Copies,
+    /// Feature by feature, in the order of the groups. Columns are `long` if all places lie together: for few features. Columns
+    /// of many features would be in each other's way. So they are as long as a block, and each column of features fills its part
+    /// of all blocks.
+    Columns { long: bool },
     /// Row by row, in the order of the labels, with integer copies: for features that lie column by column. To load one row from
     /// columns takes as long as to load several.
     Rows,
+    /// Where they were. A block at a time is loaded: few rows of it with integer copies, all for rows that lie row by row and are
+    /// sorted for one assign.
+    Unmoved,
 }
 
-/// Most features of [`RowLayout::Tile`] where rows are sorted for one assign: the columns of more are in each other's way.
+impl RowLayout {
+    /// Whether it is [`RowLayout::Columns`].
+    #[inline(always)]
+    pub fn has_columns(self) -> bool {
+        matches!(self, Self::Columns { .. })
+    }
+}
+
+/// Most features of long columns where rows are sorted for one assign.
 pub const FEW: usize = 64;
 /// Values between blocks, so that their columns do not have the same place in a cache.
 const APART: usize = 16;
-
-/// Values of a block, with those that keep it apart from the next one.
-const fn block_len(d: usize) -> usize {
-    d * BLOCK + APART
-}
 
 /// Rows in the order of their groups. Each group begins with a block of its own. A *place* counts rows and gaps in this order.
 pub struct Sorted<T> {
     pub layout: RowLayout,
     /// Most rows.
     pub most: usize,
-    /// With [`RowLayout::Tile`].
-    pub tile: Tile<T>,
     d: usize,
-    /// With [`RowLayout::Blocks`]: `(blocks, d, BLOCK)`, and [`APART`] more values for each block.
-    blocks: Vec<T>,
-    /// With [`RowLayout::Rows`]: `(rows, d)`, in the order of the labels.
-    by_rows: Vec<T>,
-    /// Whether the rows are there.
+    /// With [`RowLayout::Columns`]: `(places / stride, d, stride)`, and [`APART`] more values for each stretch of places. With
+    /// [`RowLayout::Rows`]: `(rows, d)`, in the order of the labels.
+    values: Vec<T>,
+    /// Places whose columns lie together.
+    stride: usize,
+    /// With [`RowLayout::Columns`], if there are weights: the `w^` of the row at each place.
+    pub weights: Vec<f64>,
+    /// Whether the rows of [`RowLayout::Rows`] are there.
     has_rows: bool,
     /// For each group, its first place.
     firsts: Vec<usize>,
@@ -59,25 +62,22 @@ pub struct Sorted<T> {
     /// For each place: where the row's label is, and the physical row.
     pub places: Vec<u32>,
     pub order: Vec<usize>,
-    /// For each block: at least the largest distance of its rows from the group's point, or infinity if there is one group. Not
-    /// with [`RowLayout::Gather`].
+    /// For each block: at least the largest distance of its rows from the group's point, or infinity if there is one group.
     pub radii: Vec<f64>,
-    /// Integer copies, where they are used: with [`RowLayout::Copies`] and [`RowLayout::Rows`].
+    /// Integer copies, where they are used: with [`RowLayout::Unmoved`] and [`RowLayout::Rows`].
     pub copies: Option<RowCopies>,
 }
 
 impl<T: Float> Sorted<T> {
-    /// Bytes of [`Sorted::kept`].
-    pub fn bytes_kept([d, most, groups]: [usize; 3], layout: RowLayout) -> usize {
-        let places = Self::places(most, groups);
-        let values = match layout {
-            RowLayout::Tile | RowLayout::Blocks => places.saturating_mul(d),
-            RowLayout::Rows => most.saturating_mul(d),
-            RowLayout::Gather | RowLayout::Copies => 0,
-        };
-        let of_tile = if layout == RowLayout::Tile { size_of::<f64>() + size_of::<bool>() } else { 0 };
-        let of_places = places.saturating_mul(of_tile + size_of::<u32>() + size_of::<usize>());
-        values.saturating_mul(size_of::<T>()).saturating_add(of_places)
+    /// How rows lie. `kept`: whether they are sorted for several assigns. `copied`: whether they have integer copies.
+    /// `by_columns`: how the features lie.
+    pub fn layout([kept, copied, by_columns]: [bool; 3], d: usize) -> RowLayout {
+        match Form::of::<T>(d) {
+            Form::Product if copied && by_columns => RowLayout::Rows,
+            Form::Product if copied || !kept && !by_columns && d > FEW => RowLayout::Unmoved,
+            Form::Product => RowLayout::Columns { long: !kept && d <= FEW },
+            Form::Difference => RowLayout::Columns { long: true },
+        }
     }
 
     /// Each group may have a block that is not full, and there is one more for rows that are left out.
@@ -85,13 +85,28 @@ impl<T: Float> Sorted<T> {
         most.saturating_add(groups.saturating_mul(BLOCK)).next_multiple_of(BLOCK) + BLOCK
     }
 
-    /// Room for rows that are sorted for some assigns. `lanes`: those of the integer copies, if there are copies.
-    pub fn kept([d, most, groups]: [usize; 3], layout: RowLayout, lanes: Option<usize>) -> Result<Self> {
-        let mut sorted = Self::with_room(layout, [d, most, groups])?;
-        if let Some(lanes) = lanes {
-            sorted.copies = Some(RowCopies::new(sorted.places.len(), lanes, groups)?);
+    /// Places whose columns lie together.
+    fn stride(layout: RowLayout, places: usize) -> usize {
+        if layout == (RowLayout::Columns { long: true }) { places } else { BLOCK }
+    }
+
+    /// The number of values.
+    fn values([d, most, groups]: [usize; 3], layout: RowLayout) -> usize {
+        let places = Self::places(most, groups);
+        let stride = Self::stride(layout, places);
+        match layout {
+            RowLayout::Columns { .. } => (places / stride).saturating_mul(d.saturating_mul(stride) + APART),
+            RowLayout::Rows => most.saturating_mul(d),
+            RowLayout::Unmoved => 0,
         }
-        Ok(sorted)
+    }
+
+    /// Bytes of sorted rows, without integer copies.
+    pub fn bytes(shape: [usize; 3], layout: RowLayout) -> usize {
+        let weight = if layout.has_columns() { size_of::<f64>() } else { 0 };
+        let of_place = weight + size_of::<u32>() + size_of::<usize>();
+        let of_places = Self::places(shape[1], shape[2]).saturating_mul(of_place);
+        Self::values(shape, layout).saturating_mul(size_of::<T>()).saturating_add(of_places)
     }
 
     /// Bytes of integer copies with so many lanes.
@@ -99,48 +114,25 @@ impl<T: Float> Sorted<T> {
         RowCopies::bytes(Self::places(most, groups), lanes)
     }
 
-    /// How rows lie that are sorted for some assigns. `by_columns`: how the features lie.
-    pub fn layout_kept(d: usize, copied: bool, by_columns: bool) -> RowLayout {
-        match Form::of::<T>(d) {
-            Form::Difference => RowLayout::Tile,
-            Form::Product if !copied => RowLayout::Blocks,
-            Form::Product if by_columns => RowLayout::Rows,
-            Form::Product => RowLayout::Copies,
-        }
-    }
-
-    /// Whether rows are labelled a block at a time.
-    pub fn has_blocks(&self) -> bool {
-        matches!(self.layout, RowLayout::Blocks | RowLayout::Copies | RowLayout::Rows)
-    }
-
-    /// Room for rows that are sorted for one assign. `by_columns`: how the features lie.
-    pub fn new([d, most, groups]: [usize; 3], by_columns: bool) -> Result<Self> {
-        let layout = match by_columns {
-            _ if d <= FEW => RowLayout::Tile,
-            true => RowLayout::Blocks,
-            false => RowLayout::Gather,
-        };
-        Self::with_room(layout, [d, most, groups])
-    }
-
-    fn with_room(layout: RowLayout, [d, most, groups]: [usize; 3]) -> Result<Self> {
+    /// Room for sorted rows. `lanes`: those of the integer copies, if there are copies.
+    pub fn new(shape: [usize; 3], layout: RowLayout, lanes: Option<usize>, weighted: bool) -> Result<Self> {
+        let [d, most, groups] = shape;
         let places = Self::places(most, groups);
-        let blocks = places / BLOCK;
+        let has_weights = weighted && layout.has_columns();
         Ok(Self {
             layout,
             most,
-            tile: Tile::new(d, if layout == RowLayout::Tile { places } else { 0 })?,
             d,
-            blocks: memory::zeroed(if layout == RowLayout::Blocks { blocks * block_len(d) } else { 0 }, GROUPS)?,
-            by_rows: memory::zeroed(if layout == RowLayout::Rows { most * d } else { 0 }, GROUPS)?,
+            values: memory::zeroed(Self::values(shape, layout), GROUPS)?,
+            stride: Self::stride(layout, places),
+            weights: memory::zeroed(if has_weights { places } else { 0 }, GROUPS)?,
             has_rows: false,
             firsts: memory::zeroed(groups, GROUPS)?,
             ends: memory::zeroed(groups, GROUPS)?,
             places: memory::zeroed(places, GROUPS)?,
             order: memory::zeroed(places, GROUPS)?,
-            radii: memory::zeroed(blocks, GROUPS)?,
-            copies: None,
+            radii: memory::zeroed(places / BLOCK, GROUPS)?,
+            copies: lanes.map(|lanes| RowCopies::new(places, lanes, groups)).transpose()?,
         })
     }
 
@@ -156,16 +148,30 @@ impl<T: Float> Sorted<T> {
         self.firsts[group]..self.ends[group]
     }
 
-    /// The values of a block of [`RowLayout::Blocks`], and of all blocks after it.
+    /// Where the values of a place's stretch begin, with [`RowLayout::Columns`].
     #[inline(always)]
-    pub fn block(&self, place: usize) -> &[T] {
-        &self.blocks[place / BLOCK * block_len(self.d)..]
+    fn at(&self, place: usize) -> usize {
+        place / self.stride * (self.d * self.stride + APART)
+    }
+
+    /// The values of the block at a place and of all blocks after it. Nothing if columns are long.
+    #[inline(always)]
+    pub fn behind(&self, place: usize) -> &[T] {
+        if self.stride == BLOCK { &self.values[self.at(place)..] } else { &[] }
+    }
+
+    /// The values of some rows of a group, up to the end of the last block. They are of one block, unless columns are long. With
+    /// [`RowLayout::Columns`].
+    #[inline(always)]
+    pub fn columns(&self, rows: Range<usize>) -> Values<'_, T> {
+        let first = rows.start % self.stride;
+        Values::new(&self.values[self.at(rows.start)..], self.stride).slice(first..first + rows.len().next_multiple_of(BLOCK))
     }
 
     /// The values of a row of [`RowLayout::Rows`].
     #[inline(always)]
     pub fn row(&self, place: usize) -> &[T] {
-        &self.by_rows[self.places[place] as usize * self.d..][..self.d]
+        &self.values[self.places[place] as usize * self.d..][..self.d]
     }
 
     /// Whether rows must be taken by [`Sorted::take_rows`].
@@ -179,7 +185,7 @@ impl<T: Float> Sorted<T> {
         let d = self.d;
         let columns = tile.x.chunks_exact(tile.stride).map(|column| &column[..tile.rows]);
         // The columns of the tile are its rows.
-        rows_to_columns::<T, T, Same>(columns, 0, d, &mut self.by_rows[at * d..][..tile.rows * d]);
+        rows_to_columns::<T, T, Same>(columns, 0, d, &mut self.values[at * d..][..tile.rows * d]);
     }
 
     /// Says that all rows were taken.
@@ -225,33 +231,43 @@ impl<T: Float> Sorted<T> {
                 kept += 1;
             }
         }
-        match self.layout {
-            RowLayout::Tile => {
-                self.tile.load_sorted(part, weights, physical, to, &self.order[..used]);
-                self.fill_gaps();
-            }
-            RowLayout::Blocks => self.fill_blocks(part, physical, used),
-            RowLayout::Gather | RowLayout::Copies | RowLayout::Rows => return,
+        if !self.layout.has_columns() {
+            return;
+        }
+        part.gather_weights(weights, &self.order[..used], &mut self.weights);
+        if self.stride == BLOCK {
+            self.fill_blocks(part, physical, used);
+        } else {
+            let (order, values) = (&self.order[..used], &mut self.values[..self.d * self.stride]);
+            part.features.scatter_tile(physical, to, order, self.stride, values);
+            self.fill_gaps();
         }
         for group in 0..step.groups() {
             let rows = self.rows(group);
             for start in rows.clone().step_by(BLOCK) {
-                let count = BLOCK.min(rows.end - start);
-                self.radii[start / BLOCK] = match self.layout {
-                    RowLayout::Tile => step.radius(&self.tile.x[start..], self.tile.stride, count, group),
-                    _ => step.radius(self.block(start), BLOCK, count, group),
-                };
+                let block = start..rows.end.min(start + BLOCK);
+                self.radii[start / BLOCK] = step.radius(self.columns(block.clone()), block.len(), group);
             }
         }
     }
 
-    /// Finds the largest distance of a block of rows that are in a tile. With [`RowLayout::Copies`] and [`RowLayout::Rows`].
+    /// Takes what is kept of a block of rows that are in a tile: their largest distance, and integer copies where they are used.
     #[inline(always)]
-    pub fn measure(&mut self, rows: Range<usize>, group: usize, tile: &Tile<T>, step: &GroupStep<'_, T>) {
-        self.radii[rows.start / BLOCK] = step.radius(&tile.x, BLOCK, rows.len(), group);
+    pub fn take_block(
+        &mut self,
+        rows: Range<usize>,
+        group: usize,
+        tile: &Tile<T>,
+        step: &GroupStep<'_, T>,
+        shared: Option<&Copies>,
+    ) {
+        self.radii[rows.start / BLOCK] = step.radius(tile.values(), rows.len(), group);
+        if let (Some(copies), Some(shared)) = (&mut self.copies, shared) {
+            copies.fill(rows.start, &tile.x, rows.len(), step.groups, group, shared);
+        }
     }
 
-    /// Loads the rows of some places. With [`RowLayout::Copies`] and [`RowLayout::Rows`]. `order`: their physical rows.
+    /// Loads the rows of some places. With [`RowLayout::Unmoved`] and [`RowLayout::Rows`]. `order`: their physical rows.
     #[inline(always)]
     pub fn load(
         &self,
@@ -267,17 +283,9 @@ impl<T: Float> Sorted<T> {
         }
     }
 
-    /// Makes integer copies of a block of rows that are in a tile. With [`RowLayout::Copies`] and [`RowLayout::Rows`].
-    #[inline(always)]
-    pub fn copy(&mut self, rows: Range<usize>, group: usize, tile: &Tile<T>, step: &GroupStep<'_, T>, shared: &Copies) {
-        let Some(mut copies) = self.copies.take() else { return };
-        copies.fill(rows.start, &tile.x, rows.len(), step.groups, group, shared);
-        self.copies = Some(copies);
-    }
-
     /// Gaps take the values of a row of their group: others may be NaN, which is compared for long.
     fn fill_gaps(&mut self) {
-        for column in self.tile.x.chunks_exact_mut(self.tile.stride) {
+        for column in self.values[..self.d * self.stride].chunks_exact_mut(self.stride) {
             for (first, end) in self.firsts.iter().zip(&self.ends) {
                 let value = column[*first];
                 column[*end..end.next_multiple_of(BLOCK)].fill(value);
@@ -286,15 +294,16 @@ impl<T: Float> Sorted<T> {
     }
 
     fn fill_blocks(&mut self, part: &Part<'_, T>, physical: Range<usize>, used: usize) {
-        let len = block_len(self.d);
+        let len = self.d * BLOCK;
         let by_columns = part.features.is_by_columns();
         if by_columns {
-            part.features.gather_blocks(physical, &self.order[..used], len, &mut self.blocks);
+            part.features.gather_blocks(physical, &self.order[..used], len + APART, &mut self.values);
         }
         for (first, end) in self.firsts.iter().zip(&self.ends) {
             for start in (*first..*end).step_by(BLOCK) {
                 let rows = start..(*end).min(start + BLOCK);
-                let block = &mut self.blocks[start / BLOCK * len..][..len - APART];
+                let at = self.at(start);
+                let block = &mut self.values[at..at + len];
                 match by_columns {
                     true => part.features.arrive(rows.len(), BLOCK, block),
                     false => part.features.gather_tile(&self.order[rows], BLOCK, block),

@@ -8,7 +8,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::bounds::groups::GroupBound;
-use crate::input::tile::Tile;
+use crate::input::tile::{Columns, Tile, Values};
 
 /// The lists of one assign.
 pub struct GroupStep<'n, T> {
@@ -107,16 +107,16 @@ impl<'n, T: Float> GroupStep<'n, T> {
         self.groups.order[panel as usize * GROUP..][..GROUP].iter().copied()
     }
 
-    /// At least the largest distance of some rows from the point of a group. `x`: their values, `x[f * stride + r]`, and those of
-    /// more rows up to [`BLOCK`]. Infinity if there is one group: all centroids are listed then.
+    /// At least the largest distance of the first rows of a block from the point of a group. Infinity if there is one group: all
+    /// centroids are listed then.
     #[inline(always)]
-    pub fn radius(&self, x: &[T], stride: usize, rows: usize, group: usize) -> f64 {
+    pub fn radius(&self, block: Values<'_, T>, rows: usize, group: usize) -> f64 {
         if self.groups() == 1 {
             return f64::INFINITY;
         }
         let mut sums = [0.0f64; BLOCK];
         for (f, m) in self.groups.point(group).iter().enumerate() {
-            add_squares(&x[f * stride..], m.to_f64(), &mut sums);
+            add_squares(block.column(f), m.to_f64(), &mut sums);
         }
         self.most(&sums[..rows])
     }

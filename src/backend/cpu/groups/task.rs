@@ -1,75 +1,55 @@
 //! One task of an assign by near centroids.
 
 use std::ops::Range;
-use std::sync::Mutex;
 
 use super::int_dot::Copies;
 use super::sorted::{RowLayout, Sorted};
-use super::{BLOCK, GROUPS, GroupStep, Scores};
-use crate::backend::cpu::assign::{DotBlock, GroupRows};
-use crate::backend::cpu::centroids::CentroidTable;
+use super::{BLOCK, GROUPS, GroupStep, largest};
+use crate::backend::cpu::assign::{Near, ToLabel};
 use crate::backend::cpu::deltas::Moved;
-use crate::backend::cpu::pass::{Worker, given, list_moved, take_moved};
-use crate::backend::cpu::product::DotTable;
+use crate::backend::cpu::distances::own_distances;
+use crate::backend::cpu::filter::{Filter, Form};
+use crate::backend::cpu::pass::{Shared, Worker, list_moved};
+use crate::backend::cpu::product::{DotBlock, DotTable, PrefetchNext};
 use crate::backend::cpu::tasks::TaskRows;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::exact::cluster_sums::{ClusterSums, Quantiser};
-use crate::input::tile::{Part, Tile, Values};
+use crate::input::tile::Tile;
 use crate::simd::{SQUARE, Task, Vector};
-use crate::statistics::Statistics;
 
 /// One worker's buffers.
 pub struct GroupScratch<T> {
-    /// The rows that are labelled, where they do not lie in a tile.
+    /// A block of rows, where they are loaded.
     tile: Tile<T>,
     /// The groups of some rows, and for each physical row where it goes.
     groups: Vec<u8>,
     to: Vec<u32>,
     /// The labels of some rows.
     labels: Vec<u32>,
-    /// The largest distances of rows that were gathered.
-    radii: Vec<f64>,
     /// The rows of a block that must be loaded, and where they are.
     needed: Vec<u32>,
     order: Vec<usize>,
-    /// Rows that are sorted for one assign.
-    pub sorted: Option<Sorted<T>>,
-    pub scores: Scores,
 }
 
 impl<T: Float> GroupScratch<T> {
-    /// `most`: rows that are sorted together. `stride`: rows of the worker's tile. `sorted`: where they go, unless the sorted
-    /// rows are kept.
-    pub fn new([d, most, stride]: [usize; 3], layout: RowLayout, sorted: Option<Sorted<T>>) -> Result<Self> {
-        let rows = match layout {
-            RowLayout::Tile => 0,
-            RowLayout::Blocks | RowLayout::Copies | RowLayout::Rows => BLOCK,
-            RowLayout::Gather => stride,
-        };
+    /// `most`: rows that are sorted together. `stride`: rows of the worker's tile.
+    pub fn new([d, most, stride]: [usize; 3], layout: RowLayout) -> Result<Self> {
+        let is_loaded = !layout.has_columns();
         Ok(Self {
-            // The values of rows in blocks are read where they are.
-            tile: Tile::new(if layout == RowLayout::Blocks { 0 } else { d }, rows)?,
+            tile: if is_loaded { Tile::new(d, BLOCK)? } else { Tile::default() },
             groups: memory::zeroed(most + stride, GROUPS)?,
             to: memory::zeroed(most, GROUPS)?,
             labels: memory::zeroed(stride, GROUPS)?,
-            radii: memory::zeroed(stride / BLOCK, GROUPS)?,
             needed: memory::with_room(BLOCK, GROUPS)?,
             order: memory::with_room(BLOCK, GROUPS)?,
-            sorted,
-            scores: Scores::default(),
         })
     }
 }
 
 /// One task. It is compiled for each instruction set.
 pub struct GroupTask<'p, 'a, 'm, 'n, T> {
-    pub part: &'p Part<'a, T>,
-    pub statistics: &'p Statistics,
-    pub quantiser: &'p Quantiser,
-    pub table: &'p CentroidTable<T>,
-    pub cluster_sums: &'p Mutex<&'m mut ClusterSums>,
+    pub shared: &'p Shared<'p, 'a, 'm, T>,
     pub worker: &'p mut Worker<T>,
     pub scratch: &'p mut GroupScratch<T>,
     pub sorted: &'p mut Sorted<T>,
@@ -88,7 +68,8 @@ impl<T: Float> Task for GroupTask<'_, '_, '_, '_, T> {
 
     #[inline(always)]
     fn run<V: Vector>(mut self) {
-        let stride = if self.sorted.has_blocks() { BLOCK } else { self.worker.tile.stride };
+        // A few blocks of short rows have one list of near centroids.
+        let stride = if Form::of::<T>(self.shared.table.d) == Form::Difference { self.worker.tile.stride } else { BLOCK };
         // The labels of a tile have room for this many rows.
         debug_assert!(stride <= self.worker.tile.stride);
         let mut at = 0;
@@ -115,7 +96,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     /// Loads some rows in the order of their groups. `at`: the first one's place in the task. Returns how many are kept.
     #[inline(always)]
     fn sort<V: Vector>(&mut self, physical: Range<usize>, at: usize) -> usize {
-        let Self { part, statistics, worker, scratch, sorted, labels, step, .. } = self;
+        let Self { shared: Shared { part, statistics, .. }, worker, scratch, sorted, labels, step, .. } = self;
         let GroupScratch { groups, to, .. } = &mut **scratch;
         let kept = part.selection.count(physical.clone());
         let (guesses, lacks_rows) = (step.groups() > 1 && !step.known, sorted.lacks_rows());
@@ -145,97 +126,77 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     /// block are in the tile.
     #[inline(always)]
     fn keep(&mut self, group: usize, rows: Range<usize>) -> bool {
-        let Self { part, statistics, scratch, sorted, step, copies, .. } = self;
-        if !matches!(sorted.layout, RowLayout::Copies | RowLayout::Rows) {
+        let Self { shared: Shared { part, statistics, .. }, scratch, sorted, step, copies, .. } = self;
+        if sorted.layout.has_columns() {
             return false;
         }
         sorted.load(&mut scratch.tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
-        sorted.measure(rows.clone(), group, &scratch.tile, step);
-        if let Some(copies) = copies {
-            sorted.copy(rows, group, &scratch.tile, step, copies);
-        }
+        sorted.take_block(rows, group, &scratch.tile, step, *copies);
         true
     }
 
     /// Labels some rows of a group. `is_here`: as [`GroupTask::keep`] says.
     #[inline(always)]
     fn label<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) {
-        let Self { part, statistics, quantiser, table, cluster_sums, worker, scratch, sorted, labels, step, .. } = self;
-        let GroupScratch { tile, labels: own, radii: gathered, scores, .. } = &mut **scratch;
-        let blocks = rows.len().div_ceil(BLOCK);
-        let mut radii = &sorted.radii[rows.start / BLOCK..][..blocks];
-        let (values, first, weights) = match sorted.layout {
-            RowLayout::Tile => (sorted.tile.values(), rows.start, &sorted.tile.weights[..]),
-            RowLayout::Blocks => {
-                tile.load_weights(part, statistics.weights, &sorted.order[rows.clone()]);
-                (Values { x: sorted.block(rows.start), stride: BLOCK }, 0, &tile.weights[..])
-            }
-            RowLayout::Copies | RowLayout::Rows => {
-                if !is_here {
-                    sorted.load(tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
-                }
-                (tile.values(), 0, &tile.weights[..])
-            }
-            RowLayout::Gather => {
-                tile.load_list(part, statistics.weights, &sorted.order[rows.clone()]);
-                for (radius, start) in gathered.iter_mut().zip((0..rows.len()).step_by(BLOCK)) {
-                    *radius = step.radius(&tile.x[start..], tile.stride, BLOCK.min(rows.len() - start), group);
-                }
-                radii = &gathered[..blocks];
-                (tile.values(), 0, &tile.weights[..])
-            }
-        };
-        let places = &sorted.places[rows.clone()];
-        let own = &mut own[..places.len()];
-        own.iter_mut().zip(places).for_each(|(own, place)| *own = labels[*place as usize]);
-        let own = step.known.then_some(&*own);
+        let Self { shared, worker, scratch, sorted, labels, step, .. } = self;
+        let Shared { part, statistics, table, .. } = shared;
+        let GroupScratch { tile, labels: own, .. } = &mut **scratch;
         let Worker { assigner, distances, deltas, moved, changed, .. } = &mut **worker;
-        let group_rows = GroupRows { values, first, rows: rows.len(), group, radii, own };
-        let new = assigner.label_group::<V, T>(&group_rows, table, step, distances, scores);
-        list_moved(labels, places, (first, new), moved);
-        *changed += take_moved::<V, T>(values, given(weights, statistics), moved, deltas, quantiser, cluster_sums);
+        let (values, weights, next) = if sorted.layout.has_columns() {
+            let weights = sorted.weights.get(rows.start..).unwrap_or_default();
+            (sorted.columns(rows.clone()), weights, PrefetchNext::Blocks(sorted.behind(rows.start)))
+        } else {
+            if !is_here {
+                sorted.load(tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
+            }
+            (tile.values(), &tile.weights[..], PrefetchNext::Nothing)
+        };
+        let (count, places) = (rows.len(), &sorted.places[rows.clone()]);
+        let mut most = None;
+        if let (Filter::Difference(_), true) = (&table.filter, step.known) {
+            let own = &mut own[..count];
+            own.iter_mut().zip(places).for_each(|(own, place)| *own = labels[*place as usize]);
+            own_distances(values, table, own, distances);
+            most = Some(step.most(&distances[..count]));
+        }
+        let radius = largest(sorted.radii[rows.start / BLOCK..rows.end.div_ceil(BLOCK)].iter().copied());
+        let near = Some(Near { panels: step.listed(group, radius, most), order: &step.groups.order });
+        let new = assigner.label::<V, T, _, false>(&ToLabel { values, count, near, next }, table, &mut []);
+        list_moved(labels, places, new, moved);
+        *changed += shared.take_moved::<V>(values, weights, moved, deltas);
     }
 
     /// Labels a block of rows by integer copies. Rows in doubt and those whose label changes are loaded. Returns false if there
     /// are no copies or they leave too much in doubt. `is_here`: as [`GroupTask::keep`] says.
     #[inline(always)]
     fn label_by_copies<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) -> bool {
-        let Self {
-            part,
-            statistics,
-            quantiser,
-            table,
-            cluster_sums,
-            worker,
-            scratch,
-            sorted,
-            labels,
-            step,
-            copies,
-            tables,
-            ..
-        } = self;
+        let Self { shared: fit, worker, scratch, sorted, labels, step, copies, tables, .. } = self;
+        let Shared { part, statistics, table, .. } = fit;
         let (Some(shared), Some(copies), Some(dot_table)) = (copies, &sorted.copies, tables.get(group)) else { return false };
-        let GroupScratch { tile, needed, order, scores, .. } = &mut **scratch;
+        let GroupScratch { tile, needed, order, .. } = &mut **scratch;
         let Worker { assigner, deltas, moved, changed, .. } = &mut **worker;
         let block = DotBlock {
             rows: copies.block(rows.start),
             count: rows.len(),
             table: dot_table,
             listed: step.listed(group, sorted.radii[rows.start / BLOCK], None),
-            closer: sorted.layout == RowLayout::Rows || part.features.row(sorted.order[rows.start]).is_some(),
             unit: shared.unit,
         };
-        if !assigner.filter_by_int_dot::<V, T>(&block, table, scores) {
+        let closer = sorted.layout == RowLayout::Rows || part.features.row(sorted.order[rows.start]).is_some();
+        if !assigner.filter_by_int_dot::<V, T>(&block, closer, table) {
             return false;
         }
-        let features = &part.features;
+        let (features, places) = (&part.features, &sorted.places[rows.clone()]);
+        let own = places.iter().map(|place| labels[*place as usize]);
         match sorted.layout {
-            RowLayout::Rows => assigner.look_closer::<V, T>(rows.len(), table, |r| Some(sorted.row(rows.start + r))),
-            _ => assigner.look_closer::<V, T>(rows.len(), table, |r| features.row(sorted.order[rows.start + r])),
+            RowLayout::Rows => {
+                assigner.look_closer::<V, T>(rows.len(), table, |r| Some(sorted.row(rows.start + r)), own, needed);
+            }
+            _ => {
+                let row = |r| features.row(sorted.order[rows.start + r]);
+                assigner.look_closer::<V, T>(rows.len(), table, row, own, needed);
+            }
         }
-        let places = &sorted.places[rows.clone()];
-        assigner.needed(places.iter().map(|place| labels[*place as usize]), needed);
         if needed.is_empty() {
             return true;
         }
@@ -258,7 +219,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
                 moved.push(Moved { row, from: std::mem::replace(label, to), to });
             }
         }
-        *changed += take_moved::<V, T>(values, given(&tile.weights, statistics), moved, deltas, quantiser, cluster_sums);
+        *changed += fit.take_moved::<V>(values, &tile.weights, moved, deltas);
         true
     }
 }

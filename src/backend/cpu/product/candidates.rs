@@ -21,7 +21,7 @@ pub struct FindCandidates<'p> {
     /// Number of rows that count.
     pub count: usize,
     pub limits: &'p [f32; ROWS],
-    pub lists: Lists<'p>,
+    pub lists: &'p mut Lists,
 }
 
 impl FindCandidates<'_> {

@@ -4,7 +4,7 @@
 //! time, and it leaves few rows to reference distances. Values are not scaled. So sums of very large or very small values drop
 //! nothing.
 
-use super::lists::{ALL, Lists};
+use super::lists::ALL;
 use super::{MOST_LANES, ProductScratch, ROWS};
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::base::float::Float;
@@ -102,7 +102,7 @@ impl ProductScratch {
         let (mut open, mut len) = ([0u8; ROWS], 0);
         for r in 0..count {
             open[len] = r as u8;
-            len += usize::from(!matches!(self.counts[r], 1 | ALL));
+            len += usize::from(!matches!(self.lists.counts[r], 1 | ALL));
         }
         for i in 0..len {
             let r = usize::from(open[i]);
@@ -111,15 +111,13 @@ impl ProductScratch {
             if let Some(next) = open[..len].get(i + 2).and_then(|r| row(usize::from(*r))) {
                 Prefetch::of(next).ask_all();
             }
-            let listed = usize::from(self.counts[r]);
+            let listed = usize::from(self.lists.counts[r]);
             let mut least = f32::INFINITY;
-            for (j, sum) in self.candidates[r][..listed].iter().zip(&mut self.candidate_scores[r]) {
+            for (j, sum) in self.lists.candidates[r][..listed].iter().zip(&mut self.lists.scores[r]) {
                 *sum = squared_distance::<V, T>(x, table.row(*j as usize));
                 least = least.min(*sum);
             }
-            let mut lists =
-                Lists { counts: &mut self.counts, candidates: &mut self.candidates, scores: &mut self.candidate_scores };
-            lists.keep_within(r, bound.threshold(least));
+            self.lists.keep_within(r, bound.threshold(least));
         }
     }
 }

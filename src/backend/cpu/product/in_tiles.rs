@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::int_dot::{DotRows, DotTable};
+use super::int_dot::DotBlock;
 use super::scores::{Least, PanelFacts};
 use super::{ProductScratch, ROWS, vectors};
 use crate::backend::cpu::filter::GROUP;
@@ -63,14 +63,8 @@ impl Sums<'_> {
 impl ProductScratch {
     /// Finds the least scores of some panels of centroids. `scores` holds their sums then.
     #[inline(always)]
-    pub fn score_in_tiles<V: Vector>(
-        &mut self,
-        tiles: &Tiles,
-        rows: DotRows<'_>,
-        count: usize,
-        table: &DotTable,
-        panels: Range<usize>,
-    ) {
+    pub fn score_in_tiles<V: Vector>(&mut self, tiles: &Tiles, block: &DotBlock<'_>, panels: Range<usize>) {
+        let DotBlock { rows, count, table, .. } = *block;
         let (lanes, first, places) = (rows.copies.len() / ROWS, panels.start * GROUP, panels.len() * GROUP);
         let mut finished = 0usize;
         for at in (0..places).step_by(2 * SIDE) {
@@ -83,23 +77,17 @@ impl ProductScratch {
                 if first < count {
                     tiles.multiply(rows.copies, first, centroids, &mut self.scores[at * ROWS..(at + computed) * ROWS]);
                 }
-                self.sums(rows, count, table, panels.clone()).finish::<V>(finished..until);
+                self.sums(block, panels.clone()).finish::<V>(finished..until);
                 finished = until;
             }
         }
-        self.sums(rows, count, table, panels.clone()).finish::<V>(finished..panels.len());
+        self.sums(block, panels.clone()).finish::<V>(finished..panels.len());
     }
 
     #[inline(always)]
-    fn sums<'p>(&'p mut self, rows: DotRows<'p>, count: usize, table: &'p DotTable, panels: Range<usize>) -> Sums<'p> {
-        let own = &table.own[panels];
-        Sums {
-            sums: &self.scores,
-            steps: &rows.facts[0],
-            own,
-            count,
-            least: self.least.as_chunks_mut().0,
-            best: &mut self.best,
-        }
+    fn sums<'p>(&'p mut self, block: &DotBlock<'p>, panels: Range<usize>) -> Sums<'p> {
+        let DotBlock { rows, count, table, .. } = *block;
+        let (least, best) = (self.least.as_chunks_mut().0, &mut self.best);
+        Sums { sums: &self.scores, steps: &rows.facts[0], own: &table.own[panels], count, least, best }
     }
 }

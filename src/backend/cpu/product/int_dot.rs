@@ -17,7 +17,7 @@
 use std::ops::Range;
 
 use super::candidates::FindCandidates;
-use super::lists::{ALL, Lists};
+use super::lists::ALL;
 use super::scores::{Least, PanelFacts};
 use super::{CENTROID_PANEL, ProductScratch, ROWS, vectors};
 use crate::backend::cpu::filter::{GROUP, ProductTable};
@@ -53,12 +53,16 @@ pub struct DotTable {
     pub slopes: [f32; 2],
 }
 
-/// The least scores of the held panels, the rows' least sums of a score and a margin, and the sums of products: `(HELD, ROWS)`,
-/// `(ROWS)`, `(HELD * GROUP, ROWS)`.
-struct Found<'p> {
-    least: &'p mut [[f32; ROWS]],
-    best: &'p mut [f32; ROWS],
-    sums: &'p mut [f32],
+/// Integer copies of a block of rows and of the centroids near its group.
+#[derive(Clone, Copy)]
+pub struct DotBlock<'r> {
+    pub rows: DotRows<'r>,
+    /// How many of them count.
+    pub count: usize,
+    pub table: &'r DotTable,
+    /// The panels of centroids that the rows are compared with: the first ones of the table.
+    pub listed: &'r [u32],
+    pub unit: DotUnit,
 }
 
 /// The sums and scores of some panels of centroids.
@@ -69,7 +73,12 @@ struct Score<'p, const WORDS: bool> {
     /// `(panels, lanes, GROUP)`.
     centroids: &'p [f32],
     own: &'p [PanelFacts],
-    found: Found<'p>,
+    /// `(HELD, ROWS)`: the least scores of the held panels.
+    least: &'p mut [[f32; ROWS]],
+    /// The rows' least sums of a score and a margin.
+    best: &'p mut [f32; ROWS],
+    /// `(HELD * GROUP, ROWS)`: the sums of products.
+    sums: &'p mut [f32],
 }
 
 impl<const WORDS: bool> DotTask for Score<'_, WORDS> {
@@ -88,10 +97,11 @@ impl<const WORDS: bool> DotTask for Score<'_, WORDS> {
 impl<const WORDS: bool> Score<'_, WORDS> {
     #[inline(always)]
     fn score<V: Dot, const R: usize>(&mut self) {
-        let Self { rows: DotRows { copies, facts: [steps, ..] }, count, centroids, own, ref mut found } = *self;
+        let Self { rows: DotRows { copies, facts: [steps, ..] }, count, centroids, own, .. } = *self;
+        let (held, least, best) = (&mut *self.sums, &mut *self.least, &mut *self.best);
         let (lanes, panels) = (copies.len() / ROWS, own.len());
         assert!(copies.len() == lanes * ROWS && centroids.len() == panels * lanes * GROUP && count <= ROWS);
-        assert!(found.least.len() >= panels && found.sums.len() >= panels * GROUP * ROWS);
+        assert!(least.len() >= panels && held.len() >= panels * GROUP * ROWS);
         for first in (0..lanes).step_by(PANEL) {
             let end = lanes.min(first + PANEL);
             for (panel, own) in own.iter().enumerate() {
@@ -99,7 +109,7 @@ impl<const WORDS: bool> Score<'_, WORDS> {
                     // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertions bound the lanes, the panels
                     // and their sums. For the features of the instruction set see `Vector`.
                     unsafe {
-                        let held = found.sums.as_mut_ptr().add(panel * GROUP * ROWS + start);
+                        let held = held.as_mut_ptr().add(panel * GROUP * ROWS + start);
                         let mut sums = [[V::splat(0.0); R]; GROUP];
                         for c in 0..GROUP {
                             let begin = V::splat(own.starts[c]);
@@ -129,7 +139,7 @@ impl<const WORDS: bool> Score<'_, WORDS> {
                             }
                         }
                         if end == lanes {
-                            let mut least = Least { of_panel: &mut found.least[panel], best: found.best };
+                            let mut least = Least { of_panel: &mut least[panel], best };
                             least.find::<V, R>(&sums, own, steps, start);
                         }
                     }
@@ -140,22 +150,14 @@ impl<const WORDS: bool> Score<'_, WORDS> {
 }
 
 impl ProductScratch {
-    /// Finds the centroids in reach of `count` of 64 rows. They are compared with the first panels of a table: as many as are
-    /// listed. `names`: the numbers of these centroids.
+    /// Finds the centroids in reach of the rows of a block. `names`: the numbers of the centroids.
     #[inline(always)]
-    pub fn find_candidates_by_int_dot<V: Vector>(
-        &mut self,
-        rows: DotRows<'_>,
-        count: usize,
-        table: &DotTable,
-        names: &ProductTable,
-        listed: &[u32],
-        unit: DotUnit,
-    ) {
+    pub fn find_candidates_by_int_dot<V: Vector>(&mut self, block: &DotBlock<'_>, names: &ProductTable) {
+        let DotBlock { rows, count, table, listed, unit } = *block;
         let panels = listed.len();
         assert!((1..=ROWS).contains(&count) && panels <= table.own.len());
         self.best.fill(f32::INFINITY);
-        self.counts.fill(0);
+        self.lists.counts.fill(0);
         let [norm, rest] = table.slopes;
         for r in 0..ROWS {
             self.widths[r] = norm * rows.facts[1][r] + rest * rows.facts[2][r];
@@ -165,8 +167,8 @@ impl ProductScratch {
         for first in (0..panels).step_by(HELD) {
             let panels = first..panels.min(first + HELD);
             match &tiles {
-                Some(tiles) => self.score_in_tiles::<V>(tiles, rows, count, table, panels.clone()),
-                None => self.score(unit, rows, count, table, panels.clone()),
+                Some(tiles) => self.score_in_tiles::<V>(tiles, block, panels.clone()),
+                None => self.score(block, panels.clone()),
             }
             let mut limits = [0.0f32; ROWS];
             for r in 0..ROWS {
@@ -174,10 +176,9 @@ impl ProductScratch {
                 // panels.
                 let limit = Expanded::threshold(self.best[r], self.widths[r]);
                 limits[r] = if limit.is_finite() { limit } else { f32::NEG_INFINITY };
-                self.counts[r] = if limit.is_finite() { self.counts[r] } else { ALL };
+                self.lists.counts[r] = if limit.is_finite() { self.lists.counts[r] } else { ALL };
             }
-            let lists =
-                Lists { counts: &mut self.counts, candidates: &mut self.candidates, scores: &mut self.candidate_scores };
+            let lists = &mut self.lists;
             let (least, own) = (&self.least.as_chunks().0[..panels.len()], &table.own[panels]);
             FindCandidates { least, sums: &self.scores, steps: &rows.facts[0], own, first, count, limits: &limits, lists }
                 .collect::<V>();
@@ -191,14 +192,14 @@ impl ProductScratch {
 
     /// The scores of some panels of centroids.
     #[inline(always)]
-    fn score(&mut self, unit: DotUnit, rows: DotRows<'_>, count: usize, table: &DotTable, panels: Range<usize>) {
+    fn score(&mut self, block: &DotBlock<'_>, panels: Range<usize>) {
+        let DotBlock { rows, count, table, unit, .. } = *block;
         let of_panel = rows.copies.len() / ROWS * GROUP;
         let centroids = &table.packed[panels.start * of_panel..panels.end * of_panel];
-        let found = Found { least: self.least.as_chunks_mut().0, best: &mut self.best, sums: &mut self.scores };
-        let own = &table.own[panels];
+        let (least, best, sums, own) = (self.least.as_chunks_mut().0, &mut self.best, &mut self.scores, &table.own[panels]);
         match unit.is_for_words() {
-            false => unit.run(Score::<false> { rows, count, centroids, own, found }),
-            true => unit.run(Score::<true> { rows, count, centroids, own, found }),
+            false => unit.run(Score::<false> { rows, count, centroids, own, least, best, sums }),
+            true => unit.run(Score::<true> { rows, count, centroids, own, least, best, sums }),
         }
     }
 
@@ -215,7 +216,7 @@ impl ProductScratch {
         const OF_ALL: usize = 20;
         // Branches on counts would be as good as random.
         let (mut all, mut open, mut listed) = (0, 0, 0);
-        for count in &self.counts[..count] {
+        for count in &self.lists.counts[..count] {
             let is_open = !matches!(*count, 1 | ALL);
             all += usize::from(*count == ALL);
             open += usize::from(is_open);

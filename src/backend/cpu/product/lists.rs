@@ -8,13 +8,20 @@ pub const MOST_CANDIDATES: usize = 32;
 pub const ALL: u8 = u8::MAX;
 
 /// The centroids in reach of each row.
-pub struct Lists<'p> {
-    pub counts: &'p mut [u8; ROWS],
-    pub candidates: &'p mut [[u32; MOST_CANDIDATES]; ROWS],
-    pub scores: &'p mut [[f32; MOST_CANDIDATES]; ROWS],
+#[derive(Debug)]
+#[repr(C)]
+pub struct Lists {
+    /// The number of centroids, or [`ALL`].
+    pub counts: [u8; ROWS],
+    /// The centroids in ascending order, and their scores.
+    pub candidates: [[u32; MOST_CANDIDATES]; ROWS],
+    pub scores: [[f32; MOST_CANDIDATES]; ROWS],
 }
 
-impl Lists<'_> {
+impl Lists {
+    pub const EMPTY: Self =
+        Self { counts: [0; ROWS], candidates: [[0; MOST_CANDIDATES]; ROWS], scores: [[0.0; MOST_CANDIDATES]; ROWS] };
+
     #[inline(always)]
     pub fn push(&mut self, r: usize, j: u32, score: f32, limit: f32) {
         if self.counts[r] as usize == MOST_CANDIDATES {

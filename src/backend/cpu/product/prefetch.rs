@@ -1,6 +1,6 @@
 //! What is read next, and asked for meanwhile.
 
-use crate::input::tile::{Columns, ManyColumns};
+use crate::input::tile::{Columns, RowsInPlace};
 use crate::simd::Prefetch;
 
 /// What is asked for while rows are compared, because it is read next.
@@ -15,7 +15,7 @@ pub enum PrefetchNext<'s, T> {
 
 /// Rows of columns that are read where they lie.
 pub struct NextRows<'s, T> {
-    pub columns: ManyColumns<'s, T>,
+    pub columns: RowsInPlace<'s, T>,
     pub d: usize,
     /// Blocks of the rows that are compared meanwhile.
     pub blocks: usize,

@@ -67,7 +67,7 @@ pub fn pays<T>(rows: usize, d: usize, k: usize, weighted: bool) -> bool {
 impl<T: Float> Grouped<T> {
     pub fn new(set: InstructionSet, part: &Part<'_, T>, tasks: &[TaskRows], tiles: &mut [&mut Tile<T>]) -> Result<Self> {
         let (n, d) = (tasks.iter().map(|task| task.kept).sum::<usize>(), part.features.n_features());
-        let physical = physical_rows(part, n)?;
+        let physical = physical_rows(part)?;
         let depth = (n / LEAF_ROWS).max(1).ilog2() + 1;
         let tree = {
             let m = SAMPLE << depth;
@@ -187,19 +187,12 @@ impl<T: Float> Grouped<T> {
 }
 
 /// The physical rows of the kept rows, in order. Empty if all rows are kept.
-fn physical_rows<T>(part: &Part<'_, T>, kept: usize) -> Result<Vec<u32>> {
+fn physical_rows<T: Float>(part: &Part<'_, T>) -> Result<Vec<u32>> {
     if part.selection.is_all() {
         return Ok(Vec::new());
     }
-    let mut rows = memory::with_room(kept, ORDER)?;
-    let mut row = 0;
-    while rows.len() < kept {
-        if part.selection.contains(row) {
-            rows.push(row as u32);
-        }
-        row += 1;
-    }
-    Ok(rows)
+    let all = 0..part.features.n_rows() as u32;
+    memory::collected(all.filter(|row| part.selection.contains(*row as usize)), ORDER)
 }
 
 /// The physical row of a kept row.

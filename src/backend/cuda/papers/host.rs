@@ -4,6 +4,7 @@
 //! go to the host, and k x d centroids come back. The CPU of the paper adds up all rows in one thread. Here all threads do it,
 //! each with its own sums.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -162,8 +163,8 @@ impl<'a, T: Float> HostRows<'a, T> {
                     }
                 }
                 let (values, weights) = (tile.values(), statistics.weights.map(|scale| (&tile.weights[..], scale)));
-                let (quantiser, target) = (&quantiser, &target);
-                InstructionSet::detect().run(MoveRows { deltas, quantiser, values, weights, moved, target });
+                let (quantiser, target, of) = (&quantiser, &target, PhantomData::<T>);
+                InstructionSet::detect().run(MoveRows { deltas, quantiser, values, weights, moved, target, of });
                 at += tile.rows;
             }
         })?;

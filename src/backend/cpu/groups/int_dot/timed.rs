@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::backend::cpu::filter::{Filter, ProductTable};
-use crate::backend::cpu::product::{ProductScratch, ROWS};
+use crate::backend::cpu::product::{DotBlock, ProductScratch, ROWS};
 
 /// Number of measurements. The least one counts, because other programs may take part of the machine.
 const MEASURED: usize = 10;
@@ -14,10 +14,9 @@ struct Repeat<'t> {
     rows: &'t RowCopies,
     blocks: usize,
     times: usize,
-    table: &'t DotTable,
+    /// What every block is compared with.
+    block: DotBlock<'t>,
     names: &'t ProductTable,
-    listed: &'t [u32],
-    unit: DotUnit,
     scratch: &'t mut ProductScratch,
 }
 
@@ -30,8 +29,8 @@ impl Task for Repeat<'_> {
         for _ in 0..MEASURED {
             let begin = Instant::now();
             for block in (0..self.times).flat_map(|_| 0..self.blocks) {
-                let rows = self.rows.block(block * ROWS);
-                self.scratch.find_candidates_by_int_dot::<V>(rows, ROWS, self.table, self.names, self.listed, self.unit);
+                let block = DotBlock { rows: self.rows.block(block * ROWS), ..self.block };
+                self.scratch.find_candidates_by_int_dot::<V>(&block, self.names);
             }
             least = least.min(begin.elapsed().as_secs_f64());
         }
@@ -66,6 +65,7 @@ pub fn seconds_a_score(unit: DotUnit, [d, k, blocks]: [usize; 3], times: usize) 
     let (listed, table) = (step.listed(0, f64::INFINITY, None), &by_copies.tables[0]);
     let mut scratch = ProductScratch::new(k)?;
     let (rows, names, scratch) = (&rows, &names, &mut scratch);
-    let seconds = set.run(Repeat { rows, blocks, times, table, names, listed, unit, scratch });
+    let block = DotBlock { rows: rows.block(0), count: ROWS, table, listed, unit };
+    let seconds = set.run(Repeat { rows, blocks, times, block, names, scratch });
     Ok(seconds / (times * blocks * ROWS * k) as f64)
 }
