@@ -3,6 +3,7 @@
 #[cfg(feature = "cuda")]
 #[path = "../common/child.rs"]
 mod child;
+mod conformance;
 mod data;
 mod distances;
 mod distributions;
@@ -45,8 +46,6 @@ mod strategies;
 mod streaming;
 #[cfg(feature = "cuda")]
 mod tensor;
-#[cfg(feature = "cuda")]
-mod tensor_data;
 #[cfg(feature = "cuda")]
 mod tensor_predictions;
 mod transform;

@@ -3,13 +3,12 @@
 use std::fmt::Write;
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::input::tile::Part;
 use polars_kmeans::{
     Chunk, Column, Engine, Features, History, Init, KMeans, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew,
     Validity, Wanted,
 };
 
-use crate::data::{Random, columns, hash, on_gpu, rows};
+use crate::data::{Random, bitmap, columns, from_columns, hash, here_and_on_gpu, in_chunks, on_gpu, parts_of, rows, some_cuts};
 
 /// A golden case: name, data, estimator. A changed hash needs a new major version.
 pub struct Case {
@@ -207,48 +206,33 @@ fn hashes_are_the_golden_ones() {
     assert_eq!(found, std::fs::read_to_string(path).unwrap(), "case, hash of float32, hash of float64");
 }
 
-/// `values` as a column that is cut at random places.
-fn chunked<'a, T: Copy>(values: &'a [T], random: &mut Random) -> Column<'a, T> {
-    let mut cuts: Vec<usize> = (0..random.below(8)).map(|_| random.below(values.len() + 1)).collect();
-    cuts.extend([0, values.len()]);
-    cuts.sort_unstable();
-    Column::new(cuts.windows(2).map(|w| Chunk::new(&values[w[0]..w[1]], None).unwrap()))
-}
-
 fn every_way<T: Engine>(case: &Case) {
     let data = generate::<T>(case);
-    let d = case.shape.1;
+    let (n, d) = case.shape;
     let expected = fit(case, &data);
     let columns = columns(&data.rows, d);
-    let views: Vec<&[T]> = columns.iter().map(|c| &c[..]).collect();
-    let features = Features::from_columns(views.iter().copied()).unwrap();
+    let features = from_columns(&columns);
     let weights = data.weights.as_ref().map(|w| Column::from_slice(w));
     for threads in [1, 2, 3] {
         let fit = case.estimator.clone().threads(threads).fit_features(&features, weights.as_ref()).unwrap();
         assert_eq!(hash(&fit), expected, "{}: {threads} threads", case.name);
     }
     for set in [InstructionSet::Avx512, InstructionSet::Avx2, InstructionSet::Portable] {
-        let fit = case.estimator.fit_parts(vec![Part::new(features.clone(), weights.clone())], set, Wanted::Labels).unwrap();
+        let fit = case.estimator.fit_parts(parts_of(&features, data.weights.as_deref(), &[0, n]), set, Wanted::Labels).unwrap();
         assert_eq!(hash(&fit), expected, "{}: {set:?}", case.name);
     }
     let random = &mut Random(99);
     for round in 0..20 {
-        let features = Features::new(views.iter().map(|c| chunked(c, random)).collect()).unwrap();
-        let weights = data.weights.as_ref().map(|w| chunked(w, random));
-        for estimator in [Some(case.estimator.clone()), on_gpu(&case.estimator)].into_iter().flatten() {
+        let features = Features::new(columns.iter().map(|c| in_chunks(c, random)).collect()).unwrap();
+        let weights = data.weights.as_ref().map(|w| in_chunks(w, random));
+        for estimator in here_and_on_gpu(&case.estimator) {
             let fit = estimator.fit_features(&features, weights.as_ref()).unwrap();
             assert_eq!(hash(&fit), expected, "{}: chunking {round} on {}", case.name, fit.choice.place);
         }
     }
     for parts in [2, 3, 7] {
-        let n = case.shape.0;
-        let mut cuts: Vec<usize> = (0..parts - 1).map(|_| random.below(n)).chain([0, n]).collect();
-        cuts.sort_unstable();
-        let parts = cuts.windows(2).map(|w| {
-            let weights = data.weights.as_ref().map(|weights| Column::from_slice(&weights[w[0]..w[1]]));
-            Part::new(features.slice(w[0]..w[1]).unwrap(), weights)
-        });
-        let fit = case.estimator.fit_parts(parts.collect(), InstructionSet::detect(), Wanted::Labels).unwrap();
+        let parts = parts_of(&features, data.weights.as_deref(), &some_cuts(n, parts, random));
+        let fit = case.estimator.fit_parts(parts, InstructionSet::detect(), Wanted::Labels).unwrap();
         assert_eq!(hash(&fit), expected, "{}: merged partials", case.name);
     }
 }
@@ -269,11 +253,9 @@ fn weights_of_one_are_no_weights() {
         let data = generate::<f32>(case);
         let ones = vec![1.0; case.shape.0];
         let features = Features::from_rows(&data.rows, case.shape.1).unwrap();
-        let weighted = case.estimator.fit_features(&features, Some(&Column::from_slice(&ones))).unwrap();
-        assert_eq!(hash(&weighted), fit(case, &data), "{}", case.name);
-        if let Some(estimator) = on_gpu(&case.estimator) {
+        for estimator in here_and_on_gpu(&case.estimator) {
             let weighted = estimator.fit_features(&features, Some(&Column::from_slice(&ones))).unwrap();
-            assert_eq!(hash(&weighted), fit(case, &data), "{} on the GPU", case.name);
+            assert_eq!(hash(&weighted), fit(case, &data), "{} on {}", case.name, weighted.choice.place);
         }
     }
 }
@@ -307,24 +289,15 @@ fn skipped_rows_leave_no_trace() {
             weights.push(data.weights.as_ref().map_or(1.0, |w| w[i]));
             kept.push(true);
         }
-        let mut bits = vec![0u8; valid.len().div_ceil(8)];
-        valid.iter().enumerate().filter(|(_, valid)| **valid).for_each(|(i, _)| bits[i / 8] |= 1 << (i % 8));
+        let bits = bitmap(&valid);
         let columns = dirty.iter().map(|c| Column::new([Chunk::new(c, Some(Validity::new(&bits, 0))).unwrap()]));
         let features = Features::new(columns.collect()).unwrap();
         let weights = Column::from_slice(&weights);
-        for threads in [1, 2] {
-            let fit = case
-                .estimator
-                .clone()
-                .threads(threads)
-                .null_policy(NullPolicy::Skip)
-                .fit_features(&features, Some(&weights))
-                .unwrap();
-            assert_eq!(hash(&fit), self::fit(case, &data), "{}", case.name);
-            if let Some(estimator) = on_gpu(&case.estimator) {
-                let on_gpu = estimator.null_policy(NullPolicy::Skip).fit_features(&features, Some(&weights)).unwrap();
-                assert_eq!(hash(&on_gpu), hash(&fit), "{} on the GPU", case.name);
-            }
+        let expected = fit(case, &data);
+        let one_thread = case.estimator.clone().threads(1);
+        for estimator in here_and_on_gpu(&case.estimator.clone().threads(2)).chain([one_thread]) {
+            let fit = estimator.null_policy(NullPolicy::Skip).fit_features(&features, Some(&weights)).unwrap();
+            assert_eq!(hash(&fit), expected, "{} on {}", case.name, fit.choice.place);
             let labels = fit.expand().unwrap();
             assert!(labels.iter().zip(&kept).all(|(label, kept)| label.is_some() == *kept));
         }

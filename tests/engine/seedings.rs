@@ -47,17 +47,12 @@ fn check_seeding<T: Engine>(kind: &str, case: u64) -> bool {
         _ => None,
     };
     let task = Task {
-        cosine: false,
-        rows: x.chunks_exact(d).map(<[T]>::to_vec).collect(),
         weights,
-        k,
         restarts: if matches!(start, Start::Optimal) { 1 } else { 1 + random.below(3) as u32 },
-        start,
         sample,
         max_iter: 1 + random.below(4),
-        tol: 0.0,
-        tol_labels: 0.0,
         seed: random.next(),
+        ..Task::new(x.chunks_exact(d).map(<[T]>::to_vec).collect(), k, start)
     };
     check_task(&task, &format!("{kind}, case {case}: n {n}, d {d}, k {k}"))
 }
