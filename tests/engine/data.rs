@@ -354,7 +354,6 @@ pub fn bitmap(valid: &[bool]) -> Vec<u8> {
 }
 
 /// A bitmap of `n` rows, three of four of which are valid.
-#[cfg(feature = "cuda")]
 pub fn some_valid(n: usize, random: &mut Random) -> Vec<u8> {
     (0..n / 8 + 1).map(|_| random.next() as u8 | random.next() as u8 | 0xe1).collect()
 }

@@ -80,15 +80,7 @@ pub fn check_all(first: u64, rounds: u64, step: u64, check: fn(&str, u64) -> boo
     assert!(answered * 10 >= rounds as usize * KINDS.len() * 6, "only {answered} cases were answered");
 }
 
-#[test]
-fn labels_are_the_oracles_float32() {
-    check_all(0, 30, 100, check_labels::<f32>);
-}
-
-#[test]
-fn labels_are_the_oracles_float64() {
-    check_all(50_000, 30, 100, check_labels::<f64>);
-}
+in_both_types!(labels_are_the_oracles, T, seed in [0, 50_000] => check_all(seed, 30, 100, check_labels::<T>));
 
 #[test]
 fn labels_are_the_oracles_over_panels_of_centroids() {
@@ -227,15 +219,7 @@ pub fn is_the_answer<T: Engine>(
     None
 }
 
-#[test]
-fn fits_are_the_oracles_float32() {
-    check_all(100_000, 25, 13, check_fit::<f32>);
-}
-
-#[test]
-fn fits_are_the_oracles_float64() {
-    check_all(200_000, 25, 13, check_fit::<f64>);
-}
+in_both_types!(fits_are_the_oracles, T, seed in [100_000, 200_000] => check_all(seed, 25, 13, check_fit::<T>));
 
 fn check_distances<T: Engine>(n: usize, d: usize, k: usize) {
     let random = &mut Random(7);

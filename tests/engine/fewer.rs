@@ -67,15 +67,7 @@ fn random_rows<T: Engine>(seed: u64) {
     }
 }
 
-#[test]
-fn centroids_are_the_distinct_rows_f32() {
-    random_rows::<f32>(1);
-}
-
-#[test]
-fn centroids_are_the_distinct_rows_f64() {
-    random_rows::<f64>(2);
-}
+in_both_types!(centroids_are_the_distinct_rows, T, seed in [1, 2] => random_rows::<T>(seed));
 
 #[test]
 fn given_centroids_sorted_clusters_and_rows_in_any_order() {

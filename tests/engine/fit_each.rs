@@ -67,15 +67,7 @@ fn same_bits<T: Engine>(seed: u64) {
     assert!(failed > 0);
 }
 
-#[test]
-fn as_single_fits_f32() {
-    same_bits::<f32>(1);
-}
-
-#[test]
-fn as_single_fits_f64() {
-    same_bits::<f64>(2);
-}
+in_both_types!(as_single_fits, T, seed in [1, 2] => same_bits::<T>(seed));
 
 #[test]
 fn a_number_that_is_none_is_refused_at_once() {

@@ -247,7 +247,7 @@ fn every_kind_of_fit() {
 }
 
 /// The columns of 9 to 64 features are read where they lie, in float64 all of up to 64. Tasks end within a block of rows, or with it.
-fn columns_in_place<T: Engine>() {
+fn check_columns_in_place<T: Engine>() {
     let random = &mut Random(91);
     for (n, d, k) in [(2_048, 9, 7), (5_000, 34, 12), (1_111, 64, 20), (1_088, 65, 9), (130, 20, 3), (640, 3, 8)] {
         for kind in ["blobs", "lattice", "a row far out"] {
@@ -270,15 +270,7 @@ fn columns_in_place<T: Engine>() {
     }
 }
 
-#[test]
-fn columns_in_place_float32() {
-    columns_in_place::<f32>();
-}
-
-#[test]
-fn columns_in_place_float64() {
-    columns_in_place::<f64>();
-}
+in_both_types!(columns_in_place, T => check_columns_in_place::<T>());
 
 /// A fit says how rows were compared.
 #[test]

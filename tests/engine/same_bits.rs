@@ -23,6 +23,10 @@ fn case(name: &'static str, kind: &'static str, shape: (usize, usize), weighted:
     Case { name, kind, shape, weighted, estimator }
 }
 
+fn kmeans(k: usize, seed: u64) -> KMeans {
+    KMeans::new(k).seed(seed)
+}
+
 pub fn cases() -> Vec<Case> {
     let mut all = plain_cases();
     all.extend(cases_of_seedings());
@@ -31,118 +35,112 @@ pub fn cases() -> Vec<Case> {
 
 fn plain_cases() -> Vec<Case> {
     vec![
-        case("blobs-2d", "blobs", (20_000, 2), false, KMeans::new(10).seed(1)),
-        case("blobs-weighted", "blobs", (20_000, 3), true, KMeans::new(7).seed(2)),
-        case("uniform-34d", "uniform", (5_000, 34), false, KMeans::new(32).seed(3).max_iter(20)),
-        case("uniform-weighted-20d", "uniform", (5_000, 20), true, KMeans::new(16).seed(4).max_iter(20)),
-        case("lattice", "lattice", (6_000, 3), false, KMeans::new(20).seed(5).history(History::Full)),
-        case(
-            "random-restarts",
-            "blobs",
-            (3_000, 5),
-            false,
-            KMeans::new(6).seed(u64::MAX).init(Init::Random).n_init(Restarts::Count(4)),
-        ),
-        case("sorted-by-size", "lattice", (6_000, 3), true, KMeans::new(20).seed(5).sort_by(SortBy::Size)),
+        case("blobs-2d", "blobs", (20_000, 2), false, kmeans(10, 1)),
+        case("blobs-weighted", "blobs", (20_000, 3), true, kmeans(7, 2)),
+        case("uniform-34d", "uniform", (5_000, 34), false, kmeans(32, 3).max_iter(20)),
+        case("uniform-weighted-20d", "uniform", (5_000, 20), true, kmeans(16, 4).max_iter(20)),
+        case("lattice", "lattice", (6_000, 3), false, kmeans(20, 5).history(History::Full)),
+        case("random-restarts", "blobs", (3_000, 5), false, kmeans(6, u64::MAX).init(Init::Random).n_init(Restarts::Count(4))),
+        case("sorted-by-size", "lattice", (6_000, 3), true, kmeans(20, 5).sort_by(SortBy::Size)),
         case(
             "sorted-by-feature",
             "lattice",
             (3_000, 2),
             false,
-            KMeans::new(6).seed(21).init(Init::Random).sort_by(SortBy::Feature("column_1".into())),
+            kmeans(6, 21).init(Init::Random).sort_by(SortBy::Feature("column_1".into())),
         ),
-        case("fewer", "duplicates", (500, 3), true, KMeans::new(20).seed(22).too_few(TooFew::Fewer)),
-        case("offset", "offset 1e7", (4_000, 12), false, KMeans::new(9).seed(6)),
-        case("mixed-scales", "mixed scales", (4_000, 6), false, KMeans::new(5).seed(7)),
-        case("denormals", "denormals", (2_000, 4), false, KMeans::new(5).seed(8)),
-        case("sentinel-weighted", "sentinel", (3_000, 9), true, KMeans::new(4).seed(9)),
-        case("many-clusters", "tight blobs far apart", (9_000, 2), false, KMeans::new(300).seed(10).max_iter(30)),
-        case("cosine", "uniform", (4_000, 24), false, KMeans::new(20).seed(12).metric(Metric::Cosine).max_iter(20)),
-        case("cosine-weighted", "blobs", (5_000, 5), true, KMeans::new(9).seed(13).metric(Metric::Cosine)),
-        case("standard", "offset 1e6", (4_000, 6), false, KMeans::new(8).seed(14).scale(Scale::Standard)),
-        case("robust-weighted", "sentinel", (3_000, 10), true, KMeans::new(8).seed(15).scale(Scale::Robust)),
+        case("fewer", "duplicates", (500, 3), true, kmeans(20, 22).too_few(TooFew::Fewer)),
+        case("offset", "offset 1e7", (4_000, 12), false, kmeans(9, 6)),
+        case("mixed-scales", "mixed scales", (4_000, 6), false, kmeans(5, 7)),
+        case("denormals", "denormals", (2_000, 4), false, kmeans(5, 8)),
+        case("sentinel-weighted", "sentinel", (3_000, 9), true, kmeans(4, 9)),
+        case("many-clusters", "tight blobs far apart", (9_000, 2), false, kmeans(300, 10).max_iter(30)),
+        case("cosine", "uniform", (4_000, 24), false, kmeans(20, 12).metric(Metric::Cosine).max_iter(20)),
+        case("cosine-weighted", "blobs", (5_000, 5), true, kmeans(9, 13).metric(Metric::Cosine)),
+        case("standard", "offset 1e6", (4_000, 6), false, kmeans(8, 14).scale(Scale::Standard)),
+        case("robust-weighted", "sentinel", (3_000, 10), true, kmeans(8, 15).scale(Scale::Robust)),
         case(
             "factors-cosine",
             "blobs",
             (3_000, 3),
             false,
-            KMeans::new(12).seed(16).metric(Metric::Cosine).scale(factors()).history(History::Full),
+            kmeans(12, 16).metric(Metric::Cosine).scale(factors()).history(History::Full),
         ),
-        case("relocations", "duplicates", (400, 2), false, KMeans::new(6).seed(11).init(Init::Given(vec![0.25; 12]))),
+        case("relocations", "duplicates", (400, 2), false, kmeans(6, 11).init(Init::Given(vec![0.25; 12]))),
     ]
 }
 
 /// Other seedings, also of rows that arrive scaled and normalised.
 fn cases_of_seedings() -> Vec<Case> {
     vec![
-        case("kmeans-parallel", "blobs", (8_000, 4), true, KMeans::new(25).seed(12).init(Init::KMeansParallel)),
+        case("kmeans-parallel", "blobs", (8_000, 4), true, kmeans(25, 12).init(Init::KMeansParallel)),
         case(
             "kmeans-parallel-few",
             "lattice",
             (3_000, 9),
             false,
-            KMeans::new(30).seed(13).init(Init::KMeansParallel).oversampling(0.2).rounds(2).max_iter(9),
+            kmeans(30, 13).init(Init::KMeansParallel).oversampling(0.2).rounds(2).max_iter(9),
         ),
-        case("afk-mc2", "uniform", (6_000, 12), false, KMeans::new(40).seed(14).init(Init::AfkMc2).max_iter(20)),
-        case("afk-mc2-weighted", "blobs", (5_000, 2), true, KMeans::new(20).seed(15).init(Init::AfkMc2).chain_length(30)),
+        case("afk-mc2", "uniform", (6_000, 12), false, kmeans(40, 14).init(Init::AfkMc2).max_iter(20)),
+        case("afk-mc2-weighted", "blobs", (5_000, 2), true, kmeans(20, 15).init(Init::AfkMc2).chain_length(30)),
         case("optimal", "blobs", (9_000, 1), true, KMeans::new(8).init(Init::Optimal)),
-        case("values", "blobs", (9_000, 3), false, KMeans::new(12).seed(22).row_order(RowOrder::Values)),
+        case("values", "blobs", (9_000, 3), false, kmeans(12, 22).row_order(RowOrder::Values)),
         case(
             "values-weighted",
             "lattice",
             (5_000, 5),
             true,
-            KMeans::new(15).seed(23).init(Init::Random).n_init(Restarts::Count(2)).row_order(RowOrder::Values),
+            kmeans(15, 23).init(Init::Random).n_init(Restarts::Count(2)).row_order(RowOrder::Values),
         ),
         case(
             "values-kmeans-parallel",
             "blobs",
             (6_000, 4),
             true,
-            KMeans::new(20).seed(24).init(Init::KMeansParallel).row_order(RowOrder::Values),
+            kmeans(20, 24).init(Init::KMeansParallel).row_order(RowOrder::Values),
         ),
         case(
             "values-cosine",
             "lattice",
             (4_000, 9),
             false,
-            KMeans::new(10).seed(25).init(Init::AfkMc2).scale(factors()).metric(Metric::Cosine).row_order(RowOrder::Values),
+            kmeans(10, 25).init(Init::AfkMc2).scale(factors()).metric(Metric::Cosine).row_order(RowOrder::Values),
         ),
         case(
             "values-relocations",
             "duplicates",
             (400, 2),
             true,
-            KMeans::new(6).seed(26).init(Init::Given(vec![0.25; 12])).row_order(RowOrder::Values),
+            kmeans(6, 26).init(Init::Given(vec![0.25; 12])).row_order(RowOrder::Values),
         ),
-        case("init-sample", "blobs", (12_000, 3), false, KMeans::new(30).seed(16).init_sample(Some(900))),
+        case("init-sample", "blobs", (12_000, 3), false, kmeans(30, 16).init_sample(Some(900))),
         case(
             "kmeans-parallel-cosine",
             "uniform",
             (5_000, 14),
             false,
-            KMeans::new(30).seed(17).init(Init::KMeansParallel).metric(Metric::Cosine).max_iter(15),
+            kmeans(30, 17).init(Init::KMeansParallel).metric(Metric::Cosine).max_iter(15),
         ),
         case(
             "kmeans-parallel-standard",
             "mixed scales",
             (5_000, 5),
             true,
-            KMeans::new(12).seed(18).init(Init::KMeansParallel).scale(Scale::Standard).max_iter(15),
+            kmeans(12, 18).init(Init::KMeansParallel).scale(Scale::Standard).max_iter(15),
         ),
         case(
             "afk-mc2-cosine-weighted",
             "blobs",
             (5_000, 6),
             true,
-            KMeans::new(25).seed(19).init(Init::AfkMc2).metric(Metric::Cosine).scale(factors()).max_iter(15),
+            kmeans(25, 19).init(Init::AfkMc2).metric(Metric::Cosine).scale(factors()).max_iter(15),
         ),
         case(
             "afk-mc2-robust",
             "sentinel",
             (4_000, 3),
             false,
-            KMeans::new(9).seed(20).init(Init::AfkMc2).chain_length(50).scale(Scale::Robust),
+            kmeans(9, 20).init(Init::AfkMc2).chain_length(50).scale(Scale::Robust),
         ),
         case("optimal-standard", "offset 1e6", (5_000, 1), true, KMeans::new(6).init(Init::Optimal).scale(Scale::Standard)),
         case(
@@ -150,7 +148,7 @@ fn cases_of_seedings() -> Vec<Case> {
             "uniform",
             (6_000, 11),
             false,
-            KMeans::new(20).seed(21).init_sample(Some(500)).metric(Metric::Cosine).max_iter(15),
+            kmeans(20, 21).init_sample(Some(500)).metric(Metric::Cosine).max_iter(15),
         ),
     ]
 }
@@ -237,15 +235,7 @@ fn every_way<T: Engine>(case: &Case) {
     }
 }
 
-#[test]
-fn every_way_in_gives_the_same_bits_float32() {
-    cases().iter().for_each(every_way::<f32>);
-}
-
-#[test]
-fn every_way_in_gives_the_same_bits_float64() {
-    cases().iter().for_each(every_way::<f64>);
-}
+in_both_types!(every_way_in_gives_the_same_bits, T => cases().iter().for_each(every_way::<T>));
 
 #[test]
 fn weights_of_one_are_no_weights() {

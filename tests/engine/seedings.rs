@@ -57,15 +57,7 @@ fn check_seeding<T: Engine>(kind: &str, case: u64) -> bool {
     check_task(&task, &format!("{kind}, case {case}: n {n}, d {d}, k {k}"))
 }
 
-#[test]
-fn seedings_are_the_oracles_float32() {
-    check_all(400_000, 40, 13, check_seeding::<f32>);
-}
-
-#[test]
-fn seedings_are_the_oracles_float64() {
-    check_all(500_000, 40, 13, check_seeding::<f64>);
-}
+in_both_types!(seedings_are_the_oracles, T, seed in [400_000, 500_000] => check_all(seed, 40, 13, check_seeding::<T>));
 
 #[test]
 fn far_seedings_are_the_oracles() {

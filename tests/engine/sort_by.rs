@@ -110,15 +110,7 @@ fn every_kind<T: Engine>(seed: u64) {
     assert!(swapped > 100, "{swapped} rows");
 }
 
-#[test]
-fn labels_are_those_of_a_prediction_f32() {
-    every_kind::<f32>(1);
-}
-
-#[test]
-fn labels_are_those_of_a_prediction_f64() {
-    every_kind::<f64>(2);
-}
+in_both_types!(labels_are_those_of_a_prediction, T, seed in [1, 2] => every_kind::<T>(seed));
 
 /// Two clusters of one row each, and a row halfway between: whichever is first has two rows.
 #[test]

@@ -87,15 +87,9 @@ fn check<T: Engine>(seed: u64, (kind, [n, d, k], weighted): Case) {
     }
 }
 
-#[test]
-fn every_strategy_gives_the_same_bits_float32() {
-    cases().for_each(|(seed, case)| check::<f32>(seed, case));
-}
-
-#[test]
-fn every_strategy_gives_the_same_bits_float64() {
-    cases().for_each(|(seed, case)| check::<f64>(100 + seed, case));
-}
+in_both_types!(every_strategy_gives_the_same_bits, T, first in [0, 100] => {
+    cases().for_each(|(seed, case)| check::<T>(first + seed, case));
+});
 
 /// There are so many rows that the tables of a block fill up and are flushed before the end.
 #[test]

@@ -72,15 +72,7 @@ fn check_kinds<T: Engine>(seed: u64) {
     }
 }
 
-#[test]
-fn predictions_of_every_kind_float32() {
-    check_kinds::<f32>(90_000);
-}
-
-#[test]
-fn predictions_of_every_kind_float64() {
-    check_kinds::<f64>(91_003);
-}
+in_both_types!(predictions_of_every_kind, T, seed in [90_000, 91_003] => check_kinds::<T>(seed));
 
 #[test]
 fn predictions_of_every_size() {

@@ -14,7 +14,7 @@ pub trait Family {
     const STRATEGIES: &'static [Strategy];
     const SHAPES: Shapes;
     /// A shape that is neither small nor at a border.
-    const USUAL: [usize; 3];
+    const SHAPE: [usize; 3];
     const STREAMS: Streams;
 }
 
@@ -80,14 +80,14 @@ pub fn same_bits<T: Engine>(
 }
 
 pub fn directions<F: Family>() {
-    let ([n, d, k], random) = (F::USUAL, &mut Random(F::SHAPES.seed + 6_000));
+    let ([n, d, k], random) = (F::SHAPE, &mut Random(F::SHAPES.seed + 6_000));
     let x: Vec<f32> = rows("one blob", n, d, random);
     let estimator = from_some(&x, d, k, 50, random).max_iter(F::SHAPES.iterations).metric(Metric::Cosine);
     same_bits(F::STRATEGIES, &estimator, &Features::from_rows(&x, d).unwrap(), None, "directions");
 }
 
 pub fn values_of_16_bits<F: Family>() {
-    let ([n, d, k], random) = (F::USUAL, &mut Random(F::SHAPES.seed + 7_000));
+    let ([n, d, k], random) = (F::SHAPE, &mut Random(F::SHAPES.seed + 7_000));
     for (half, kind) in [(Half::Float16, "blobs"), (Half::BFloat16, "uniform"), (Half::Float16, "lattice")] {
         let data = Halves::new(half, kind, n, d, random);
         let columns = columns(&data.bits, d);
@@ -99,7 +99,7 @@ pub fn values_of_16_bits<F: Family>() {
 
 /// Several fits in one session.
 pub fn restarts<F: Family>() {
-    let ([n, d, k], random) = (F::USUAL, &mut Random(F::SHAPES.seed + 8_000));
+    let ([n, d, k], random) = (F::SHAPE, &mut Random(F::SHAPES.seed + 8_000));
     let x: Vec<f32> = rows("blobs", n, d, random);
     let features = Features::from_rows(&x, d).unwrap();
     let estimator = KMeans::new(k).init(Init::Random).n_init(Restarts::Count(3)).max_iter(F::SHAPES.iterations);
@@ -109,7 +109,7 @@ pub fn restarts<F: Family>() {
 }
 
 pub fn rows_that_stream<F: Family>() {
-    let [_, d, k] = F::USUAL;
+    let [_, d, k] = F::SHAPE;
     let n = 60_000;
     let random = &mut Random(F::SHAPES.seed + 9_000);
     let x: Vec<f32> = rows("blobs", n, d, random);
@@ -137,16 +137,14 @@ impl Family for Registers {
         &[Strategy::Registers, Strategy::RegistersSingle, Strategy::RegistersGroups8, Strategy::RegistersGroups16];
     const SHAPES: Shapes = Shapes {
         seed: 110_000,
-        iterations: 8,
         kinds: &[[9_000, 5, 40], [8_000, 2, 500], [6_000, 12, 90], [9_000, 3, 300], [5_000, 7, 30]],
-        per_kind: 1,
-        more_kinds: &[],
         sizes: &[[1, 3, 1], [2, 1, 2], [127, 5, 33], [1_025, 12, 129], [5_000, 9, 257], [20_000, 4, 2_049]],
         weighted: &[[8_000, 2, 90], [6_000, 12, 60], [5_000, 3, 200]],
         between: ([3_000, 60], &[(1, 0.0), (2, 1e3), (7, 0.0), (12, 1e6)]),
         to_the_end: &[("blobs", [30_000, 2, 40], 0.0), ("tight blobs far apart", [9_000, 8, 70], 0.0)],
+        ..Shapes::USUAL
     };
-    const USUAL: [usize; 3] = [10_000, 9, 100];
+    const SHAPE: [usize; 3] = [10_000, 9, 100];
     const STREAMS: Streams = Streams::Least;
 }
 
@@ -156,16 +154,14 @@ impl Family for Columns {
     const STRATEGIES: &'static [Strategy] = &[Strategy::Columns];
     const SHAPES: Shapes = Shapes {
         seed: 120_000,
-        iterations: 8,
         kinds: &[[9_000, 9, 20], [6_000, 20, 32], [5_000, 64, 12], [2_000, 100, 9], [8_000, 12, 3]],
-        per_kind: 1,
-        more_kinds: &[],
         sizes: &[[1, 9, 1], [2, 10, 2], [127, 33, 3], [129, 17, 32], [1_025, 300, 9], [30_000, 12, 8]],
         weighted: &[[8_000, 9, 30], [6_000, 20, 32], [5_000, 64, 12]],
         between: ([3_000, 30], &[(9, 0.0), (17, 1e3), (40, 1e6)]),
         to_the_end: &[("blobs", [20_000, 24, 20], 0.0), ("tight blobs far apart", [9_000, 9, 8], 0.0)],
+        ..Shapes::USUAL
     };
-    const USUAL: [usize; 3] = [10_000, 12, 20];
+    const SHAPE: [usize; 3] = [10_000, 12, 20];
     const STREAMS: Streams = Streams::Least;
 }
 
@@ -174,18 +170,8 @@ pub struct Tiled;
 impl Family for Tiled {
     const STRATEGIES: &'static [Strategy] =
         &[Strategy::Tiled, Strategy::Tiled32, Strategy::Tiled64, Strategy::Tiled128, Strategy::Tiled128Panels];
-    const SHAPES: Shapes = Shapes {
-        seed: 130_000,
-        iterations: 8,
-        kinds: &[[9_000, 5, 40], [6_000, 20, 300], [5_000, 70, 90], [3_000, 150, 270], [8_000, 2, 500]],
-        per_kind: 1,
-        more_kinds: &[],
-        sizes: &[[1, 3, 1], [2, 1, 2], [127, 5, 33], [129, 17, 65], [1_025, 33, 129], [600, 1_000, 90], [9_000, 4, 2_049]],
-        weighted: &[[8_000, 2, 90], [6_000, 20, 60], [4_000, 33, 300]],
-        between: ([3_000, 60], &[(1, 0.0), (2, 1e3), (17, 0.0), (140, 1e6)]),
-        to_the_end: &[("blobs", [20_000, 24, 300], 0.0), ("tight blobs far apart", [9_000, 8, 70], 0.0)],
-    };
-    const USUAL: [usize; 3] = [10_000, 20, 100];
+    const SHAPES: Shapes = Shapes { seed: 130_000, ..Shapes::USUAL };
+    const SHAPE: [usize; 3] = [10_000, 20, 100];
     const STREAMS: Streams = Streams::Least;
 }
 
@@ -198,8 +184,6 @@ impl Family for Tensor {
         iterations: 4,
         // Several groups of rows, several tiles, and lists that leave centroids out.
         kinds: &[[20_000, 40, 300], [9_000, 65, 700], [40_000, 3, 500], [5_000, 300, 80], [12_000, 96, 400], [5_000, 260, 270]],
-        per_kind: 1,
-        // The data of the claims.
         more_kinds: &["token vectors", "one blob", "lognormal", "unit vectors", "copies"],
         sizes: &[
             [1, 1, 1],
@@ -216,9 +200,9 @@ impl Family for Tensor {
         ],
         weighted: &[[8_000, 24, 90], [6_000, 70, 300]],
         between: ([6_000, 200], &[(24, 0.0), (70, 1e3), (130, 0.0)]),
-        to_the_end: &[("blobs", [20_000, 24, 300], 0.0), ("tight blobs far apart", [9_000, 40, 70], 0.0)],
+        ..Shapes::USUAL
     };
-    const USUAL: [usize; 3] = [10_000, 50, 100];
+    const SHAPE: [usize; 3] = [10_000, 50, 100];
     const STREAMS: Streams = Streams::Within(16 << 20);
 }
 
@@ -231,7 +215,6 @@ impl Family for Cells {
         iterations: 6,
         // Many cells, several tiles a cell, and lists that leave centroids out.
         kinds: &[[60_000, 2, 500], [20_000, 1, 40], [50_000, 4, 64], [40_000, 3, 300]],
-        per_kind: 1,
         more_kinds: &["lognormal", "uniform", "lognormal"],
         sizes: &[[1, 1, 1], [3, 2, 3], [127, 4, 33], [5_000, 3, 2_500]],
         weighted: &[[30_000, 2, 90], [20_000, 4, 60], [9_000, 3, 200], [15_000, 1, 30]],
@@ -242,8 +225,9 @@ impl Family for Cells {
             ("lognormal", [200_000, 2, 40], 0.0),
             ("tight blobs far apart", [200_000, 2, 40], 0.0),
         ],
+        ..Shapes::USUAL
     };
-    const USUAL: [usize; 3] = [40_000, 4, 100];
+    const SHAPE: [usize; 3] = [40_000, 4, 100];
     const STREAMS: Streams = Streams::Never;
 }
 
@@ -254,29 +238,15 @@ impl Family for Yinyang {
     const SHAPES: Shapes = Shapes {
         seed: 160_000,
         iterations: 12,
-        // One and several tiles, groups and partial sums of features.
-        kinds: &[[9_000, 5, 40], [6_000, 20, 300], [5_000, 70, 90], [3_000, 150, 270], [20_000, 2, 500]],
-        per_kind: 1,
-        more_kinds: &[],
-        sizes: &[
-            [1, 3, 1],
-            [2, 1, 2],
-            [127, 5, 33],
-            [129, 17, 65],
-            [1_025, 33, 129],
-            [5_000, 9, 257],
-            [20_000, 4, 2_049],
-            [9_000, 3, 8_900],
-        ],
-        weighted: &[[8_000, 2, 90], [6_000, 20, 60], [5_000, 3, 200], [4_000, 33, 300]],
-        between: ([3_000, 60], &[(1, 0.0), (2, 1e3), (17, 0.0), (40, 1e6)]),
+        sizes: &[[1, 3, 1], [129, 17, 65], [1_025, 33, 129], [5_000, 9, 257], [20_000, 4, 2_049], [9_000, 3, 8_900]],
         to_the_end: &[
             ("blobs", [60_000, 2, 40], 0.3),
             ("uniform", [30_000, 3, 300], 0.3),
             ("blobs", [20_000, 24, 300], 0.3),
             ("tight blobs far apart", [30_000, 8, 70], 0.0),
         ],
+        ..Shapes::USUAL
     };
-    const USUAL: [usize; 3] = [10_000, 12, 100];
+    const SHAPE: [usize; 3] = [10_000, 12, 100];
     const STREAMS: Streams = Streams::Never;
 }
