@@ -19,7 +19,10 @@ pub struct Case {
     pub estimator: KMeans,
 }
 
-fn case(name: &'static str, kind: &'static str, shape: (usize, usize), weighted: bool, estimator: KMeans) -> Case {
+/// Name, kind of rows, shape, and whether rows have weights.
+type Rows = (&'static str, &'static str, (usize, usize), bool);
+
+fn case((name, kind, shape, weighted): Rows, estimator: KMeans) -> Case {
     Case { name, kind, shape, weighted, estimator }
 }
 
@@ -35,119 +38,86 @@ pub fn cases() -> Vec<Case> {
 
 fn plain_cases() -> Vec<Case> {
     vec![
-        case("blobs-2d", "blobs", (20_000, 2), false, kmeans(10, 1)),
-        case("blobs-weighted", "blobs", (20_000, 3), true, kmeans(7, 2)),
-        case("uniform-34d", "uniform", (5_000, 34), false, kmeans(32, 3).max_iter(20)),
-        case("uniform-weighted-20d", "uniform", (5_000, 20), true, kmeans(16, 4).max_iter(20)),
-        case("lattice", "lattice", (6_000, 3), false, kmeans(20, 5).history(History::Full)),
-        case("random-restarts", "blobs", (3_000, 5), false, kmeans(6, u64::MAX).init(Init::Random).n_init(Restarts::Count(4))),
-        case("sorted-by-size", "lattice", (6_000, 3), true, kmeans(20, 5).sort_by(SortBy::Size)),
+        case(("blobs-2d", "blobs", (20_000, 2), false), kmeans(10, 1)),
+        case(("blobs-weighted", "blobs", (20_000, 3), true), kmeans(7, 2)),
+        case(("uniform-34d", "uniform", (5_000, 34), false), kmeans(32, 3).max_iter(20)),
+        case(("uniform-weighted-20d", "uniform", (5_000, 20), true), kmeans(16, 4).max_iter(20)),
+        case(("lattice", "lattice", (6_000, 3), false), kmeans(20, 5).history(History::Full)),
         case(
-            "sorted-by-feature",
-            "lattice",
-            (3_000, 2),
-            false,
+            ("random-restarts", "blobs", (3_000, 5), false),
+            kmeans(6, u64::MAX).init(Init::Random).n_init(Restarts::Count(4)),
+        ),
+        case(("sorted-by-size", "lattice", (6_000, 3), true), kmeans(20, 5).sort_by(SortBy::Size)),
+        case(
+            ("sorted-by-feature", "lattice", (3_000, 2), false),
             kmeans(6, 21).init(Init::Random).sort_by(SortBy::Feature("column_1".into())),
         ),
-        case("fewer", "duplicates", (500, 3), true, kmeans(20, 22).too_few(TooFew::Fewer)),
-        case("offset", "offset 1e7", (4_000, 12), false, kmeans(9, 6)),
-        case("mixed-scales", "mixed scales", (4_000, 6), false, kmeans(5, 7)),
-        case("denormals", "denormals", (2_000, 4), false, kmeans(5, 8)),
-        case("sentinel-weighted", "sentinel", (3_000, 9), true, kmeans(4, 9)),
-        case("many-clusters", "tight blobs far apart", (9_000, 2), false, kmeans(300, 10).max_iter(30)),
-        case("cosine", "uniform", (4_000, 24), false, kmeans(20, 12).metric(Metric::Cosine).max_iter(20)),
-        case("cosine-weighted", "blobs", (5_000, 5), true, kmeans(9, 13).metric(Metric::Cosine)),
-        case("standard", "offset 1e6", (4_000, 6), false, kmeans(8, 14).scale(Scale::Standard)),
-        case("robust-weighted", "sentinel", (3_000, 10), true, kmeans(8, 15).scale(Scale::Robust)),
+        case(("fewer", "duplicates", (500, 3), true), kmeans(20, 22).too_few(TooFew::Fewer)),
+        case(("offset", "offset 1e7", (4_000, 12), false), kmeans(9, 6)),
+        case(("mixed-scales", "mixed scales", (4_000, 6), false), kmeans(5, 7)),
+        case(("denormals", "denormals", (2_000, 4), false), kmeans(5, 8)),
+        case(("sentinel-weighted", "sentinel", (3_000, 9), true), kmeans(4, 9)),
+        case(("many-clusters", "tight blobs far apart", (9_000, 2), false), kmeans(300, 10).max_iter(30)),
+        case(("cosine", "uniform", (4_000, 24), false), kmeans(20, 12).metric(Metric::Cosine).max_iter(20)),
+        case(("cosine-weighted", "blobs", (5_000, 5), true), kmeans(9, 13).metric(Metric::Cosine)),
+        case(("standard", "offset 1e6", (4_000, 6), false), kmeans(8, 14).scale(Scale::Standard)),
+        case(("robust-weighted", "sentinel", (3_000, 10), true), kmeans(8, 15).scale(Scale::Robust)),
         case(
-            "factors-cosine",
-            "blobs",
-            (3_000, 3),
-            false,
+            ("factors-cosine", "blobs", (3_000, 3), false),
             kmeans(12, 16).metric(Metric::Cosine).scale(factors()).history(History::Full),
         ),
-        case("relocations", "duplicates", (400, 2), false, kmeans(6, 11).init(Init::Given(vec![0.25; 12]))),
+        case(("relocations", "duplicates", (400, 2), false), kmeans(6, 11).init(Init::Given(vec![0.25; 12]))),
     ]
 }
 
 /// Other seedings, also of rows that arrive scaled and normalised.
 fn cases_of_seedings() -> Vec<Case> {
     vec![
-        case("kmeans-parallel", "blobs", (8_000, 4), true, kmeans(25, 12).init(Init::KMeansParallel)),
+        case(("kmeans-parallel", "blobs", (8_000, 4), true), kmeans(25, 12).init(Init::KMeansParallel)),
         case(
-            "kmeans-parallel-few",
-            "lattice",
-            (3_000, 9),
-            false,
+            ("kmeans-parallel-few", "lattice", (3_000, 9), false),
             kmeans(30, 13).init(Init::KMeansParallel).oversampling(0.2).rounds(2).max_iter(9),
         ),
-        case("afk-mc2", "uniform", (6_000, 12), false, kmeans(40, 14).init(Init::AfkMc2).max_iter(20)),
-        case("afk-mc2-weighted", "blobs", (5_000, 2), true, kmeans(20, 15).init(Init::AfkMc2).chain_length(30)),
-        case("optimal", "blobs", (9_000, 1), true, KMeans::new(8).init(Init::Optimal)),
-        case("values", "blobs", (9_000, 3), false, kmeans(12, 22).row_order(RowOrder::Values)),
+        case(("afk-mc2", "uniform", (6_000, 12), false), kmeans(40, 14).init(Init::AfkMc2).max_iter(20)),
+        case(("afk-mc2-weighted", "blobs", (5_000, 2), true), kmeans(20, 15).init(Init::AfkMc2).chain_length(30)),
+        case(("optimal", "blobs", (9_000, 1), true), KMeans::new(8).init(Init::Optimal)),
+        case(("values", "blobs", (9_000, 3), false), kmeans(12, 22).row_order(RowOrder::Values)),
         case(
-            "values-weighted",
-            "lattice",
-            (5_000, 5),
-            true,
+            ("values-weighted", "lattice", (5_000, 5), true),
             kmeans(15, 23).init(Init::Random).n_init(Restarts::Count(2)).row_order(RowOrder::Values),
         ),
         case(
-            "values-kmeans-parallel",
-            "blobs",
-            (6_000, 4),
-            true,
+            ("values-kmeans-parallel", "blobs", (6_000, 4), true),
             kmeans(20, 24).init(Init::KMeansParallel).row_order(RowOrder::Values),
         ),
         case(
-            "values-cosine",
-            "lattice",
-            (4_000, 9),
-            false,
+            ("values-cosine", "lattice", (4_000, 9), false),
             kmeans(10, 25).init(Init::AfkMc2).scale(factors()).metric(Metric::Cosine).row_order(RowOrder::Values),
         ),
         case(
-            "values-relocations",
-            "duplicates",
-            (400, 2),
-            true,
+            ("values-relocations", "duplicates", (400, 2), true),
             kmeans(6, 26).init(Init::Given(vec![0.25; 12])).row_order(RowOrder::Values),
         ),
-        case("init-sample", "blobs", (12_000, 3), false, kmeans(30, 16).init_sample(Some(900))),
+        case(("init-sample", "blobs", (12_000, 3), false), kmeans(30, 16).init_sample(Some(900))),
         case(
-            "kmeans-parallel-cosine",
-            "uniform",
-            (5_000, 14),
-            false,
+            ("kmeans-parallel-cosine", "uniform", (5_000, 14), false),
             kmeans(30, 17).init(Init::KMeansParallel).metric(Metric::Cosine).max_iter(15),
         ),
         case(
-            "kmeans-parallel-standard",
-            "mixed scales",
-            (5_000, 5),
-            true,
+            ("kmeans-parallel-standard", "mixed scales", (5_000, 5), true),
             kmeans(12, 18).init(Init::KMeansParallel).scale(Scale::Standard).max_iter(15),
         ),
         case(
-            "afk-mc2-cosine-weighted",
-            "blobs",
-            (5_000, 6),
-            true,
+            ("afk-mc2-cosine-weighted", "blobs", (5_000, 6), true),
             kmeans(25, 19).init(Init::AfkMc2).metric(Metric::Cosine).scale(factors()).max_iter(15),
         ),
         case(
-            "afk-mc2-robust",
-            "sentinel",
-            (4_000, 3),
-            false,
+            ("afk-mc2-robust", "sentinel", (4_000, 3), false),
             kmeans(9, 20).init(Init::AfkMc2).chain_length(50).scale(Scale::Robust),
         ),
-        case("optimal-standard", "offset 1e6", (5_000, 1), true, KMeans::new(6).init(Init::Optimal).scale(Scale::Standard)),
+        case(("optimal-standard", "offset 1e6", (5_000, 1), true), KMeans::new(6).init(Init::Optimal).scale(Scale::Standard)),
         case(
-            "init-sample-cosine",
-            "uniform",
-            (6_000, 11),
-            false,
+            ("init-sample-cosine", "uniform", (6_000, 11), false),
             kmeans(20, 21).init_sample(Some(500)).metric(Metric::Cosine).max_iter(15),
         ),
     ]
