@@ -189,7 +189,7 @@ fn seconds_add_up() {
     assert!(seconds.iterations >= iterations);
 }
 
-/// Rows amid several centroids need reference distances, and the history counts them. `tensor_data.rs` has the same for GPUs.
+/// Rows amid several centroids need reference distances, and the history counts them. `tensor.rs` has the same for GPUs.
 #[test]
 fn the_history_counts_settled_rows() {
     let random = &mut Random(5_150);
