@@ -58,21 +58,6 @@ pub struct Shapes {
     pub to_the_end: &'static [(&'static str, [usize; 3], f64)],
 }
 
-impl Shapes {
-    /// What most ways share.
-    pub const USUAL: Self = Self {
-        seed: 0,
-        iterations: 8,
-        kinds: &[[9_000, 5, 40], [6_000, 20, 300], [5_000, 70, 90], [3_000, 150, 270], [8_000, 2, 500]],
-        per_kind: 1,
-        more_kinds: &[],
-        sizes: &[[1, 3, 1], [2, 1, 2], [127, 5, 33], [129, 17, 65], [1_025, 33, 129], [20_000, 4, 2_049]],
-        weighted: &[[8_000, 2, 90], [6_000, 20, 60], [5_000, 3, 200], [4_000, 33, 300]],
-        between: ([3_000, 60], &[(1, 0.0), (2, 1e3), (17, 0.0), (40, 1e6)]),
-        to_the_end: &[("blobs", [20_000, 24, 300], 0.0), ("tight blobs far apart", [9_000, 8, 70], 0.0)],
-    };
-}
-
 pub fn every_kind<W: Way, T: Engine>() {
     let shapes = W::SHAPES;
     let kinds: Vec<&str> = KINDS.iter().chain(shapes.more_kinds).copied().collect();

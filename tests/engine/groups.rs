@@ -8,7 +8,7 @@ use polars_kmeans::{Chunk, Column, Engine, Features, Fitted, Init, KMeans, Metri
 use polars_kmeans::{DotUnit, InstructionSet};
 
 use crate::conformance::{Case, Shapes, Way};
-use crate::data::{Random, clusters_of, columns, from_columns, rows, some_rows};
+use crate::data::{Random, assert_nearest, clusters_of, columns, from_columns, rows, some_rows};
 use crate::sessions::Data;
 
 /// The CPU in every way: with each instruction set, by groups of rows or without, and with integer copies or without.
@@ -229,10 +229,7 @@ fn whole_fits_leave_out_what_is_far() {
     let fit = estimator.fit_features(&features, None).unwrap();
     let skipped: Vec<f64> = fit.model.history().iter().filter_map(|row| row.skipped).collect();
     assert!(skipped.len() == 5 && skipped.iter().all(|share| *share > 0.7), "{skipped:?}");
-    for (row, label) in x.chunks_exact(d).zip(&fit.labels).step_by(7) {
-        let nearest = polars_kmeans::exact::reference::nearest(row, fit.model.centroids());
-        assert_eq!(*label, nearest.label);
-    }
+    assert_nearest(&x, &fit, "whole fits leave out what is far");
 }
 
 /// Whole fits beside those that compare rows with all centroids: directions, scaled columns, weights, rows that are left out, and
