@@ -200,28 +200,4 @@ mod tests {
             assert_eq!(proposing(3).run_chain(step, &odds(3), &[0.0, 0.0, 0.0]), None);
         }
     }
-
-    unit_test!(chains_forget_how_rows_were_proposed);
-    /// After many trials, a chain is at a row with a probability in proportion to its distance, whatever the proposals are.
-    fn chains_forget_how_rows_were_proposed() {
-        let (distances, proposed) = ([1.0, 2.0, 5.0, 8.0], [0.4, 0.3, 0.2, 0.1]);
-        let (chain, chains) = (60, 20_000);
-        let (one, mut ends, mut state) = (proposing(chain), [0u32; 4], 1u64);
-        for step in 0..chains {
-            let rows: Vec<usize> = (0..chain)
-                .map(|_| {
-                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    let u = (state >> 11) as f64 / (1u64 << 53) as f64;
-                    [0.4, 0.7, 0.9].iter().filter(|&&bound| u >= bound).count()
-                })
-                .collect();
-            let odds: Vec<Odds> = rows.iter().map(|&row| Odds { weight: 1.0, q: proposed[row] }).collect();
-            let nearest: Vec<f64> = rows.iter().map(|&row| distances[row]).collect();
-            ends[rows[one.run_chain(step, &odds, &nearest).unwrap()]] += 1;
-        }
-        let expected = distances.map(|distance| distance / 16.0 * chains as f64);
-        let chi: f64 = ends.iter().zip(expected).map(|(&end, e)| (f64::from(end) - e).powi(2) / e).sum();
-        // With 3 degrees of freedom, one chi-square in ten thousand is above 21.1.
-        assert!(chi < 21.1, "{ends:?}, expected {expected:?}");
-    }
 }

@@ -3,12 +3,15 @@
 use std::sync::OnceLock;
 
 #[cfg(feature = "cuda")]
+use polars_kmeans::Job;
+#[cfg(feature = "cuda")]
 use polars_kmeans::backend::select::{DeviceInfo, Shape};
 #[cfg(feature = "cuda")]
 use polars_kmeans::base::params::Candidates;
-use polars_kmeans::{Device, Fitted, Float, KMeans, Metric, Scale};
-#[cfg(feature = "cuda")]
-use polars_kmeans::{Engine, Job};
+use polars_kmeans::exact::reference;
+use polars_kmeans::input::tile::Part;
+use polars_kmeans::{Chunk, Column, Device, Engine, Features, Fitted, Float, Init, KMeans, Metric, Model, Scale};
+use rayon::prelude::*;
 
 /// The GPU, if there is one that can be used: that of `POLARS_KMEANS_TEST_DEVICE` if it is set, which may name several. If a GPU was
 /// demanded and none can be used, this fails.
@@ -65,6 +68,23 @@ pub fn some_rows<T: Float>(x: &[T], d: usize, k: usize, repeated: usize, random:
     chosen.into_iter().flat_map(|i| x[i * d..][..d].iter().map(|v| v.to_f64())).collect()
 }
 
+/// A fit without tolerance that starts from some rows: see [`some_rows`].
+pub fn from_some<T: Float>(x: &[T], d: usize, k: usize, repeated: usize, random: &mut Random) -> KMeans {
+    KMeans::new(k).init(Init::Given(some_rows(x, d, k, repeated, random))).tol(0.0)
+}
+
+/// Weights up to 9. About one in eight is 0.
+pub fn some_weights(n: usize, random: &mut Random) -> Vec<f64> {
+    (0..n).map(|_| if random.below(8) == 0 { 0.0 } else { 9.0 * random.unit() }).collect()
+}
+
+/// The borders of so many parts of `n` rows, at random places.
+pub fn some_cuts(n: usize, parts: usize, random: &mut Random) -> Vec<usize> {
+    let mut cuts: Vec<usize> = (1..parts).map(|_| random.below(n + 1)).chain([0, n]).collect();
+    cuts.sort_unstable();
+    cuts
+}
+
 /// How many clusters rows of a kind may have, at most `k`: some kinds have few distinct rows.
 pub fn clusters_of(kind: &str, d: usize, k: usize) -> usize {
     let most = match kind {
@@ -114,6 +134,29 @@ pub fn arriving(estimator: KMeans, round: u64, d: usize) -> KMeans {
 /// The estimator on the GPU, if there is one.
 pub fn on_gpu(estimator: &KMeans) -> Option<KMeans> {
     gpu().map(|device| estimator.clone().device(device))
+}
+
+/// The estimator as it is, and on the GPU, if there is one.
+pub fn here_and_on_gpu(estimator: &KMeans) -> impl Iterator<Item = KMeans> {
+    [Some(estimator.clone()), on_gpu(estimator)].into_iter().flatten()
+}
+
+/// The hash of a fit, or the text of its error.
+pub fn brief<T: Float>(fit: &polars_kmeans::Result<Fitted<T>>) -> Result<u64, String> {
+    fit.as_ref().map(hash).map_err(ToString::to_string)
+}
+
+/// Fails unless each row has the label of the reference.
+pub fn assert_nearest<T: Engine>(x: &[T], fit: &Fitted<T>, what: &str) {
+    let (centroids, d) = (fit.model.centroids(), x.len() / fit.labels.len());
+    x.par_chunks_exact(d).zip(&fit.labels).enumerate().for_each(|(i, (x, label))| {
+        assert_eq!(*label, reference::nearest(x, centroids).label, "{what}: row {i} {x:?}");
+    });
+}
+
+/// All labels of a prediction. Every row must have one.
+pub fn predicted<T: Engine>(model: &Model<T>, features: &Features<'_, T>) -> Vec<u32> {
+    model.predict(features).unwrap().iter().map(Option::unwrap).collect()
 }
 
 /// FNV-1a over the bits of labels, centroids, inertia, sizes, history and iteration count.
@@ -169,14 +212,32 @@ pub const KINDS: [&str; 13] = [
     "a row far out",
 ];
 
+/// More kinds, for filters that compare copies of rows. Vectors have lengths as those of a language model, or the length 1.
+#[cfg(feature = "cuda")]
+pub const MORE_KINDS: [&str; 10] = [
+    "lognormal",
+    "one blob",
+    "copies",
+    "token vectors",
+    "unit vectors",
+    "heavy tails",
+    "heavy columns",
+    "corners",
+    "a line",
+    "a sphere",
+];
+
 /// Rows as `(n, d)`, row-major.
 pub fn rows<T: Float>(kind: &str, n: usize, d: usize, random: &mut Random) -> Vec<T> {
     let centres: Vec<f64> = (0..10 * d).map(|_| 200.0 * random.unit() - 100.0).collect();
     let blob = |random: &mut Random, f: usize, b: usize, spread: f64| centres[b * d + f] + spread * random.normal();
+    let heavy = |random: &mut Random| (3.0 * random.normal()).exp() * if random.below(2) == 0 { 1.0 } else { -1.0 };
+    let axes = Axes::of(kind, d, random);
     let mut out = Vec::with_capacity(n * d);
     for i in 0..n {
         let b = random.below(10);
-        let earlier = random.below(i + 1).min(6);
+        let earlier = random.below(i + 1).min(if kind == "copies" { n / 12 } else { 6 });
+        let whole = axes.row(kind, d, random);
         for f in 0..d {
             let value = match kind {
                 "blobs" => blob(random, f, b, 10.0),
@@ -186,7 +247,11 @@ pub fn rows<T: Float>(kind: &str, n: usize, d: usize, random: &mut Random) -> Ve
                     let value: T = out[earlier * d + f];
                     value.to_f64()
                 }
-                "duplicates" => random.normal(),
+                "copies" if i > n / 12 => {
+                    let value: T = out[earlier * d + f];
+                    value.to_f64()
+                }
+                "duplicates" | "copies" | "one blob" => random.normal(),
                 "offset 1e6" => 1e6 + random.normal(),
                 "offset 1e7" => 1e7 + blob(random, f, b, 0.5),
                 "mixed scales" => random.normal() * [1e-30, 1.0, 1e30][f % 3] * if T::IS_F32 { 1e-5 } else { 1.0 },
@@ -199,7 +264,16 @@ pub fn rows<T: Float>(kind: &str, n: usize, d: usize, random: &mut Random) -> Ve
                 "denormals" if T::IS_F32 => (random.below(2000) as f64 - 1000.0) * 2f64.powi(-149),
                 "denormals" => (random.below(2000) as f64 - 1000.0) * 2f64.powi(-440),
                 "tight blobs far apart" => 1e5 * centres[b * d + f] + random.normal(),
-                _ => 42.5,
+                // Long tails. The scales of the columns go from 1 to 10,000.
+                "lognormal" => 10f64.powf(4.0 * f as f64 / (d - 1).max(1) as f64) * (1.5 * random.normal()).exp(),
+                "heavy tails" => heavy(random),
+                // Columns of other sizes, and rows far out.
+                "heavy columns" => heavy(random) * 10f64.powi((f % 5) as i32),
+                // Many equal distances: corners of a cube, each many times.
+                "corners" if f < 12 => random.below(2) as f64,
+                "corners" => 7.0,
+                "one value" => 42.5,
+                _ => whole[f],
             };
             out.push(T::from_f64(value));
         }
@@ -207,7 +281,79 @@ pub fn rows<T: Float>(kind: &str, n: usize, d: usize, random: &mut Random) -> Ve
     out
 }
 
+/// What kinds are made of whose rows are drawn as a whole: axes of a random subspace.
+struct Axes(Vec<f64>);
+
+impl Axes {
+    fn of(kind: &str, d: usize, random: &mut Random) -> Self {
+        let rank = if kind.ends_with(" vectors") { (d / 8).max(2) } else { 0 };
+        Self((0..rank * d).map(|_| random.normal()).collect())
+    }
+
+    /// A row of one of these kinds, or nothing.
+    fn row(&self, kind: &str, d: usize, random: &mut Random) -> Vec<f64> {
+        let of_length = |mut row: Vec<f64>, length: f64| {
+            let norm = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+            row.iter_mut().for_each(|x| *x *= length / norm);
+            row
+        };
+        match kind {
+            "token vectors" | "unit vectors" => {
+                let mut row = vec![0.0; d];
+                for axis in self.0.chunks_exact(d) {
+                    let z = random.normal();
+                    row.iter_mut().zip(axis).for_each(|(x, a)| *x += z * a);
+                }
+                of_length(row, if kind == "unit vectors" { 1.0 } else { 0.4 * 95f64.powf(random.unit()) })
+            }
+            // Copies say little about the distances.
+            "a line" => {
+                let at = random.unit();
+                (0..d).map(|f| at * (1 + f) as f64 + 1e-4 * random.normal()).collect()
+            }
+            // Distances that differ by less than copies can tell.
+            "a sphere" => {
+                let row = of_length((0..d).map(|_| random.normal()).collect(), 1.0);
+                row.into_iter().map(|x| 1e6 + x).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// The columns of row-major data.
 pub fn columns<T: Copy>(rows: &[T], d: usize) -> Vec<Vec<T>> {
     (0..d).map(|f| rows.iter().skip(f).step_by(d).copied().collect()).collect()
+}
+
+pub fn from_columns<T: Engine>(columns: &[Vec<T>]) -> Features<'_, T> {
+    Features::from_columns(columns.iter().map(|column| &column[..])).unwrap()
+}
+
+/// A column that is cut at up to seven random places.
+pub fn in_chunks<'a, T: Copy>(values: &'a [T], random: &mut Random) -> Column<'a, T> {
+    let parts = 1 + random.below(8);
+    let cuts = some_cuts(values.len(), parts, random);
+    Column::new(cuts.windows(2).map(|cut| Chunk::new(&values[cut[0]..cut[1]], None).unwrap()))
+}
+
+/// The rows between consecutive cuts as parts.
+pub fn parts_of<'a, T: Engine>(features: &Features<'a, T>, weights: Option<&'a [f64]>, cuts: &[usize]) -> Vec<Part<'a, T>> {
+    let part = |cut: &[usize]| {
+        let weights = weights.map(|weights| Column::from_slice(&weights[cut[0]..cut[1]]));
+        Part::new(features.slice(cut[0]..cut[1]).unwrap(), weights)
+    };
+    cuts.windows(2).map(part).collect()
+}
+
+/// The bits of a bitmap in which each row is valid or not.
+pub fn bitmap(valid: &[bool]) -> Vec<u8> {
+    let mut bits = vec![0u8; valid.len().div_ceil(8)];
+    valid.iter().enumerate().filter(|(_, valid)| **valid).for_each(|(i, _)| bits[i / 8] |= 1 << (i % 8));
+    bits
+}
+
+/// A bitmap of `n` rows, three of four of which are valid.
+pub fn some_valid(n: usize, random: &mut Random) -> Vec<u8> {
+    (0..n / 8 + 1).map(|_| random.next() as u8 | random.next() as u8 | 0xe1).collect()
 }

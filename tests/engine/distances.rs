@@ -1,10 +1,9 @@
 //! The distances that a fit gives of its rows are those that its model predicts.
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::input::tile::Part;
 use polars_kmeans::{Column, Engine, Features, Init, KMeans, KMeansError, NullPolicy, Restarts, Wanted};
 
-use crate::data::{Random, hash, on_gpu, rows};
+use crate::data::{Random, hash, on_gpu, parts_of, rows};
 
 /// Rows, features, clusters: both filters, few and many clusters, one cluster, and more than one task.
 const SHAPES: [[usize; 3]; 7] =
@@ -87,8 +86,8 @@ fn several_parts_give_the_distances_of_one() {
         let x: Vec<f32> = rows("blobs", 5_000, 3, random);
         let features = Features::from_rows(&x, 3).unwrap();
         let estimator = KMeans::new(k).max_iter(4).seed(3);
-        let parts = [0..1, 1..700, 700..700, 700..5_000].map(|range| Part::new(features.slice(range).unwrap(), None));
-        let parts = estimator.fit_parts(parts.to_vec(), InstructionSet::detect(), Wanted::Distances).unwrap();
+        let parts = parts_of(&features, None, &[0, 1, 700, 700, 5_000]);
+        let parts = estimator.fit_parts(parts, InstructionSet::detect(), Wanted::Distances).unwrap();
         let whole = estimator.fit_with(&features, None, Wanted::Distances).unwrap();
         assert_eq!(hash(&parts), hash(&whole));
         assert_eq!(parts.into_predictions().unwrap(), whole.into_predictions().unwrap());

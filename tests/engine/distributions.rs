@@ -13,8 +13,8 @@ fn six() -> Data<f64> {
     Data { x: vec![0.0, 1.0, 3.0, 4.0, 9.0, 12.0], weights: Some(vec![1.0, 2.0, 0.0, 1.0, 3.0, 0.5]), d: 1 }
 }
 
-/// Chi-square of counts, with the number of cells. All that are expected less than five times are one cell.
-fn chi_square(counts: &[u32], expected: &[f64]) -> (f64, usize) {
+/// Fails if counts are too far from those that are expected. All that are expected less than five times are one cell.
+fn check(counts: &[u32], expected: &[f64]) {
     let (mut cells, mut rare) = (Vec::new(), (0.0, 0.0));
     for (&count, &expected) in counts.iter().zip(expected) {
         assert!(expected > 0.0 || count == 0, "{counts:?}, {expected:?}");
@@ -27,7 +27,8 @@ fn chi_square(counts: &[u32], expected: &[f64]) -> (f64, usize) {
     if rare.1 > 0.0 {
         cells.push(rare);
     }
-    (cells.iter().map(|(count, expected)| (count - expected).powi(2) / expected).sum(), cells.len())
+    let chi: f64 = cells.iter().map(|(count, expected)| (count - expected).powi(2) / expected).sum();
+    assert!(chi < bound(cells.len() - 1), "{chi} of {}: {counts:?}, {expected:?}", cells.len());
 }
 
 /// A bound that one chi-square in a hundred thousand exceeds (Wilson and Hilferty 1931).
@@ -115,6 +116,15 @@ fn greedy(data: &Data<f64>, first: usize) -> [f64; 6] {
     all
 }
 
+/// How often each two rows are expected as the two centroids of greedy k-means++.
+fn greedy_pairs(trials: u64) -> Vec<f64> {
+    let data = six();
+    let weights = data.weights.as_ref().unwrap();
+    let all: f64 = weights.iter().sum();
+    let of_first = |first: usize| greedy(&data, first).map(|step| weights[first] / all * step * trials as f64);
+    (0..6).flat_map(of_first).collect()
+}
+
 #[test]
 fn chains_of_one_row_end_where_rows_are_proposed() {
     let (data, trials) = (six(), 40_000);
@@ -133,8 +143,7 @@ fn chains_of_one_row_end_where_rows_are_proposed() {
         }
     }
     let counts = counts_of_pairs(&KMeans::new(2).init(Init::AfkMc2).chain_length(1), trials);
-    let (chi, cells) = chi_square(&counts, &expected);
-    assert!(chi < bound(cells - 1), "{chi} of {cells}: {counts:?}, {expected:?}");
+    check(&counts, &expected);
 }
 
 #[test]
@@ -151,17 +160,9 @@ fn long_chains_draw_like_k_means_plus_plus() {
         }
     }
     let counts = counts_of_pairs(&KMeans::new(2).init(Init::AfkMc2).chain_length(60), trials);
-    let (chi, cells) = chi_square(&counts, &expected);
-    assert!(chi < bound(cells - 1), "{chi} of {cells}: {counts:?}, {expected:?}");
+    check(&counts, &expected);
     // k-means++ itself chooses the better of two.
-    let mut expected = vec![0.0; 36];
-    for first in 0..6 {
-        let steps = greedy(&data, first);
-        (0..6).for_each(|second| expected[first * 6 + second] = weights[first] / all * steps[second] * trials as f64);
-    }
-    let counts = counts_of_pairs(&KMeans::new(2), trials);
-    let (chi, cells) = chi_square(&counts, &expected);
-    assert!(chi < bound(cells - 1), "{chi} of {cells}: {counts:?}, {expected:?}");
+    check(&counts_of_pairs(&KMeans::new(2), trials), &greedy_pairs(trials));
 }
 
 /// Masses are counts, so k-means++ among all rows as candidates is k-means++ over rows.
@@ -170,16 +171,7 @@ fn candidates_are_chosen_by_the_rows_near_them() {
     let trials = 10_000;
     // So many candidates that every row is one.
     let counts = counts_of_pairs(&KMeans::new(2).init(Init::KMeansParallel).oversampling(1e6), trials);
-    let data = six();
-    let weights = data.weights.clone().unwrap();
-    let all: f64 = weights.iter().sum();
-    let mut expected = vec![0.0; 36];
-    for first in 0..6 {
-        let steps = greedy(&data, first);
-        (0..6).for_each(|second| expected[first * 6 + second] = weights[first] / all * steps[second] * trials as f64);
-    }
-    let (chi, cells) = chi_square(&counts, &expected);
-    assert!(chi < bound(cells - 1), "{chi} of {cells}: {counts:?}, {expected:?}");
+    check(&counts, &greedy_pairs(trials));
 }
 
 #[test]
@@ -199,7 +191,6 @@ fn samples_hold_every_row_equally_often() {
             counts[seeds[0] as usize] += 1;
         }
         let expected: Vec<f64> = (0..20).map(|i| if i % 4 == 0 { 0.0 } else { 200.0 }).collect();
-        let (chi, cells) = chi_square(&counts, &expected);
-        assert!(chi < bound(cells - 1), "{chi}: {counts:?}");
+        check(&counts, &expected);
     }
 }

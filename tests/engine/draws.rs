@@ -12,9 +12,9 @@ use crate::data::{Random, rows};
 use crate::oracle::hash_of;
 use crate::sessions::{Data, every_way};
 
-/// The draw weights of all rows, computed one by one.
-struct Direct<'a, T> {
-    data: &'a Data<T>,
+/// The draw weights of all rows that are finite, computed one by one.
+pub struct Direct<'a, T> {
+    x: Vec<&'a [T]>,
     statistics: &'a Statistics,
     /// `w^` of each row.
     weights: Vec<f64>,
@@ -23,30 +23,45 @@ struct Direct<'a, T> {
 }
 
 impl<'a, T: Float> Direct<'a, T> {
-    fn new(data: &'a Data<T>, statistics: &'a Statistics) -> Self {
+    pub fn new(data: &'a Data<T>, statistics: &'a Statistics) -> Self {
         let round = |w: f64| statistics.weights.map_or(1.0, |scale| scale.round(w));
-        let weights = (0..data.rows()).map(|i| round(data.weights.as_ref().map_or(1.0, |w| w[i]))).collect();
-        Self { data, statistics, weights, nearest: vec![f64::INFINITY; data.rows()] }
+        let weight = |i: usize| round(data.weights.as_ref().map_or(1.0, |w| w[i]));
+        let rows = data.x.chunks_exact(data.d).enumerate().filter(|(_, x)| x.iter().all(|x| x.to_f64().is_finite()));
+        let (x, weights): (Vec<_>, Vec<_>) = rows.map(|(i, x)| (x, weight(i))).unzip();
+        Self { nearest: vec![f64::INFINITY; x.len()], x, statistics, weights }
     }
 
-    fn row(&self, i: usize) -> &[T] {
-        &self.data.x[i * self.data.d..][..self.data.d]
+    pub fn row(&self, i: usize) -> &'a [T] {
+        self.x[i]
     }
 
-    /// The integer of `w^`.
-    fn integer(&self, i: usize) -> u128 {
-        self.statistics.weights.map_or(1, |scale| scale.integer(self.weights[i]) as u128)
+    /// The integer of each `w^`.
+    pub fn integers(&self) -> Vec<u128> {
+        let integer = |w: &f64| self.statistics.weights.map_or(1, |scale| scale.integer(*w) as u128);
+        self.weights.iter().map(integer).collect()
     }
 
-    fn take(&mut self, centroids: &[T]) {
-        for i in 0..self.data.rows() {
-            let distances = centroids.chunks_exact(self.data.d).map(|centroid| reference::distance(self.row(i), centroid));
-            self.nearest[i] = distances.fold(self.nearest[i], f64::min);
+    pub fn take(&mut self, centroids: &[T]) {
+        for (x, nearest) in self.x.iter().zip(&mut self.nearest) {
+            let distances = centroids.chunks_exact(x.len()).map(|centroid| reference::distance(x, centroid));
+            *nearest = distances.fold(*nearest, f64::min);
         }
     }
 
-    fn draw_weights(&self, scale: DistanceScale) -> Vec<u128> {
+    pub fn draw_weights(&self, scale: DistanceScale) -> Vec<u128> {
         self.weights.iter().zip(&self.nearest).map(|(&w, &s)| scale.quantise(w, s)).collect()
+    }
+
+    pub fn total(&self, scale: DistanceScale) -> u128 {
+        self.draw_weights(scale).iter().sum()
+    }
+
+    /// By how much the total falls if a candidate becomes a centroid.
+    pub fn gain(&self, candidate: &[T], scale: DistanceScale) -> u128 {
+        let distances = self.x.iter().map(|x| reference::distance(x, candidate));
+        let after =
+            distances.zip(&self.nearest).zip(&self.weights).map(|((s, nearest), &w)| scale.quantise(w, s.min(*nearest)));
+        self.total(scale) - after.sum::<u128>()
     }
 
     fn sample(&self, sample: &Sample, scale: DistanceScale) -> Sampled<T> {
@@ -78,12 +93,18 @@ impl<'a, T: Float> Direct<'a, T> {
     }
 
     fn masses(&self, candidates: &[T]) -> Vec<u128> {
-        let mut masses = vec![0; candidates.len() / self.data.d];
-        for i in 0..self.data.rows() {
-            masses[reference::nearest(self.row(i), candidates).label as usize] += self.integer(i);
+        let mut masses = vec![0; candidates.len() / self.x[0].len()];
+        for (x, integer) in self.x.iter().zip(self.integers()) {
+            masses[reference::nearest(x, candidates).label as usize] += integer;
         }
         masses
     }
+}
+
+/// The row at which the running sum of the draw weights exceeds the target.
+pub fn drawn(weights: &[u128], target: u128) -> usize {
+    let mut left = target;
+    weights.iter().position(|weight| left.checked_sub(*weight).map(|rest| left = rest).is_none()).unwrap()
 }
 
 /// `floor(u * total / 2^64) < expected * weight`, without the division: `u * total < 2^64 * expected * weight`. Both sides are in
@@ -186,40 +207,30 @@ impl<T: Float> Questions<T> {
     }
 
     fn answer(&self, mut direct: Direct<'_, T>) -> Answers<T> {
-        let total = |direct: &Direct<'_, T>, scale| direct.draw_weights(scale).iter().sum::<u128>();
-        let mut totals = vec![(0..direct.data.rows()).map(|i| direct.integer(i)).sum()];
+        let mut totals = vec![direct.integers().iter().sum()];
         direct.take(&self.first);
-        totals.push(total(&direct, self.scales[0]));
+        totals.push(direct.total(self.scales[0]));
         let mut samples = Vec::new();
         for (round, batch) in self.batches.iter().enumerate() {
             let asked = self.samples(round, totals[totals.len() - 1]);
             samples.extend(asked.map(|sample| direct.sample(&sample, self.scales[0])));
             direct.take(batch);
-            totals.push(total(&direct, self.scales[0]));
+            totals.push(direct.total(self.scales[0]));
         }
-        let now = total(&direct, self.scales[1]);
+        let now = direct.total(self.scales[1]);
         totals.push(now);
         let weights = direct.draw_weights(self.scales[1]);
-        let drawn = (0..self.targets.len()).map(|i| {
-            let mut left = self.target(i, now);
-            let place = weights.iter().position(|weight| left.checked_sub(*weight).map(|rest| left = rest).is_none());
-            place.unwrap() as u64
-        });
-        let drawn = drawn.collect();
-        let integers: Vec<u128> = (0..direct.data.rows()).map(|i| direct.integer(i)).collect();
+        let drawn = (0..self.targets.len()).map(|i| drawn(&weights, self.target(i, now)) as u64).collect();
+        let integers = direct.integers();
         let positives = integers.iter().map(|&integer| u128::from(integer > 0)).collect();
         let picked = [integers, weights, positives].map(|weights| direct.pick(&weights, &self.many(weights.iter().sum())));
         let mut all = self.first.clone();
         all.extend(self.batches.iter().flatten());
         let masses = vec![direct.masses(&self.candidates), direct.masses(&all)];
         let positive = direct.weights.iter().filter(|w| **w > 0.0).count() as u64;
-        let nearest = direct.nearest.clone();
-        let gains = self.candidates.chunks_exact(direct.data.d).map(|candidate| {
-            direct.nearest.clone_from(&nearest);
-            direct.take(candidate);
-            now - total(&direct, self.scales[1])
-        });
-        Answers { gains: gains.collect(), totals, samples, drawn, picked, masses, positive }
+        let candidates = self.candidates.chunks_exact(direct.x[0].len());
+        let gains = candidates.map(|candidate| direct.gain(candidate, self.scales[1])).collect();
+        Answers { gains, totals, samples, drawn, picked, masses, positive }
     }
 }
 

@@ -2,13 +2,12 @@
 
 use polars_kmeans::InstructionSet;
 use polars_kmeans::exact::reference;
-use polars_kmeans::input::tile::Part;
 use polars_kmeans::{
-    Column, Engine, Features, History, Init, KMeans, KMeansError, Metric, Prediction, Restarts, Scale, Wanted,
+    Column, Engine, Features, Fitted, History, Init, KMeans, KMeansError, Metric, Prediction, Restarts, Scale, Wanted,
 };
 
-use crate::data::{KINDS, Random, columns, hash, on_gpu, rows};
-use crate::oracle::{self, Failure, Scaling, Start, Task};
+use crate::data::{KINDS, Random, brief, columns, from_columns, hash, on_gpu, parts_of, rows, some_rows};
+use crate::oracle::{self, Answer, Failure, Scaling, Start, Task};
 use crate::row_order;
 
 const SETS: [InstructionSet; 3] = [InstructionSet::Avx512, InstructionSet::Avx2, InstructionSet::Portable];
@@ -39,21 +38,17 @@ fn check_panels<T: Engine>(kind: &str, case: u64) -> bool {
 
 fn check_labels_of<T: Engine>(kind: &str, case: u64, [n, d, k]: [usize; 3], random: &mut Random) -> bool {
     let x: Vec<T> = rows(kind, n, d, random);
-    let chosen: Vec<f64> = (0..k)
-        .flat_map(|_| {
-            let i = random.below(n);
-            x[i * d..][..d].iter().map(|v| v.to_f64()).collect::<Vec<_>>()
-        })
-        .collect();
+    let start = some_rows(&x, d, k, usize::MAX, random);
     let set = SETS[case as usize % 3];
     let columns = columns(&x, d);
-    let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
-    let estimator = KMeans::new(k).init(Init::Given(chosen)).max_iter(1 + case as u32 % 3).tol(0.0);
+    let features = from_columns(&columns);
+    let parts = || parts_of(&features, None, &[0, n]);
+    let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(1 + case as u32 % 3).tol(0.0);
     // With distances, and with labels alone, the filter has different limits.
-    match estimator.fit_parts(vec![Part::new(features.clone(), None)], set, Wanted::Distances) {
+    match estimator.fit_parts(parts(), set, Wanted::Distances) {
         Ok(fitted) => {
             let what = format!("{kind}, case {case}: n {n}, d {d}, k {k}, {set:?}");
-            let alone = estimator.fit_parts(vec![Part::new(features.clone(), None)], set, Wanted::Labels).unwrap();
+            let alone = estimator.fit_parts(parts(), set, Wanted::Labels).unwrap();
             assert_eq!(alone.labels, fitted.labels, "{what}: labels alone");
             let predictions = fitted.clone().into_predictions().unwrap().unwrap();
             for (i, (x, prediction)) in x.chunks_exact(d).zip(predictions.iter()).enumerate() {
@@ -85,15 +80,7 @@ pub fn check_all(first: u64, rounds: u64, step: u64, check: fn(&str, u64) -> boo
     assert!(answered * 10 >= rounds as usize * KINDS.len() * 6, "only {answered} cases were answered");
 }
 
-#[test]
-fn labels_are_the_oracles_float32() {
-    check_all(0, 30, 100, check_labels::<f32>);
-}
-
-#[test]
-fn labels_are_the_oracles_float64() {
-    check_all(50_000, 30, 100, check_labels::<f64>);
-}
+in_both_types!(labels_are_the_oracles, T, seed in [0, 50_000] => check_all(seed, 30, 100, check_labels::<T>));
 
 #[test]
 fn labels_are_the_oracles_over_panels_of_centroids() {
@@ -131,17 +118,13 @@ fn check_fit<T: Engine>(kind: &str, case: u64) -> bool {
     };
     let restarts = if matches!(start, Start::Given(_)) { 1 } else { 1 + (case % 2) as u32 };
     let task = Task {
-        rows: table,
         weights,
-        k,
-        start,
-        sample: None,
         restarts,
         max_iter: 1 + random.below(15),
         tol: [0.0, 1e-4, 0.1][random.below(3)],
         tol_labels: [0.0, 0.05][random.below(2)],
         seed: random.next(),
-        cosine: false,
+        ..Task::new(table, k, start)
     };
     check_task(&task, &format!("{kind}, case {case}: n {n}, d {d}, k {k}"))
 }
@@ -192,48 +175,51 @@ pub fn check_arriving<T: Engine>(task: &Task<T>, scaling: &Scaling, what: &str) 
     let fitted = estimator.fit_features(&features, weights.as_ref());
     if let Some(estimator) = on_gpu(&estimator) {
         let gpu = estimator.fit_features(&features, weights.as_ref());
-        let brief = |fit: &polars_kmeans::Result<polars_kmeans::Fitted<T>>| fit.as_ref().map(hash).map_err(ToString::to_string);
         assert_eq!(brief(&gpu), brief(&fitted), "{what}: on the GPU, {estimator:?}");
     }
-    match (fitted, oracle::fit(&arrived)) {
+    let answer = oracle::fit(&arrived);
+    let (Some(fitted), Ok(answer)) = (is_the_answer(fitted, &answer, what), answer) else { return false };
+    let scaled = fitted.model.scaling().map_or(vec![1.0; factors.len()], |scaling| scaling.factors().to_vec());
+    assert_eq!((fitted.labels, scaled), (answer.labels, factors), "{what}: labels and factors");
+    if let Ok(score) = oracle::score(&arrived, &answer.centroids) {
+        let ours = fitted.model.score(&features, weights.as_ref()).unwrap();
+        assert_eq!(ours.to_bits(), score.to_bits(), "{what}: score");
+    }
+    true
+}
+
+/// Compares a fit with the oracle's answer, bit for bit, all but the labels. Gives the fit back, if there is one.
+pub fn is_the_answer<T: Engine>(
+    ours: polars_kmeans::Result<Fitted<T>>,
+    theirs: &Result<Answer<T>, Failure>,
+    what: &str,
+) -> Option<Fitted<T>> {
+    match (ours, theirs) {
         (Ok(fitted), Ok(answer)) => {
             let bits = |v: &[T]| v.iter().map(|v| v.to_f64().to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(fitted.model.centroids()), bits(&answer.centroids.concat()), "{what}: centroids");
-            assert_eq!(fitted.labels, answer.labels, "{what}: labels");
             assert_eq!(fitted.model.sizes(), answer.sizes, "{what}: sizes");
             assert_eq!(fitted.model.inertia().to_bits(), answer.inertia.to_bits(), "{what}: inertia");
             assert!(answer.true_inertia.is_near(fitted.model.inertia()), "{what}: inertia within 2^-40");
-            let inertias: Vec<u64> = fitted.model.inertias().iter().map(|i| i.to_bits()).collect();
-            assert_eq!(inertias, answer.inertias.iter().map(|i| i.to_bits()).collect::<Vec<_>>(), "{what}: inertias");
+            let bits = |inertias: &[f64]| inertias.iter().map(|i| i.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(fitted.model.inertias()), bits(&answer.inertias), "{what}: inertias");
             let history: Vec<_> =
                 fitted.model.history().iter().map(|row| (row.changed, row.shift, row.inertia.unwrap())).collect();
             assert_eq!(history, answer.history, "{what}: history");
-            let scaled = fitted.model.scaling().map_or(vec![1.0; factors.len()], |scaling| scaling.factors().to_vec());
-            assert_eq!(scaled, factors, "{what}: factors");
-            if let Ok(score) = oracle::score(&arrived, &answer.centroids) {
-                let ours = fitted.model.score(&features, weights.as_ref()).unwrap();
-                assert_eq!(ours.to_bits(), score.to_bits(), "{what}: score");
-            }
-            true
+            return Some(fitted);
         }
-        (Err(KMeansError::TooFewDistinct { .. }), Err(Failure::TooFewDistinct)) => false,
-        (Err(KMeansError::RangeTooWide { .. }), Err(Failure::RangeTooWide)) => false,
-        (Err(KMeansError::WeightRangeTooWide { .. }), Err(Failure::WeightRangeTooWide)) => false,
+        (Err(KMeansError::TooFewDistinct { .. }), Err(Failure::TooFewDistinct)) => {}
+        (Err(KMeansError::RangeTooWide { .. }), Err(Failure::RangeTooWide)) => {}
+        (Err(KMeansError::WeightRangeTooWide { .. }), Err(Failure::WeightRangeTooWide)) => {}
         (ours, theirs) => {
-            panic!("{what}: {:?} against {:?}", ours.map(|fit| fit.model.inertia()), theirs.map(|fit| fit.inertia))
+            let theirs = theirs.as_ref().map(|fit| fit.inertia);
+            panic!("{what}: {:?} against {theirs:?}", ours.map(|fit| fit.model.inertia()))
         }
     }
+    None
 }
 
-#[test]
-fn fits_are_the_oracles_float32() {
-    check_all(100_000, 25, 13, check_fit::<f32>);
-}
-
-#[test]
-fn fits_are_the_oracles_float64() {
-    check_all(200_000, 25, 13, check_fit::<f64>);
-}
+in_both_types!(fits_are_the_oracles, T, seed in [100_000, 200_000] => check_all(seed, 25, 13, check_fit::<T>));
 
 fn check_distances<T: Engine>(n: usize, d: usize, k: usize) {
     let random = &mut Random(7);

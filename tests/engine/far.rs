@@ -46,10 +46,7 @@ pub fn task(case: u64) -> (Task<f64>, String) {
     let restarts = if matches!(start, Start::Given(_)) { 1 } else { 1 + random.below(4) as u32 };
     let (max_iter, tol, seed) = (1 + random.below(10), [0.0, 1e-4][random.below(2)], random.next());
     let description = format!("{what}, {kind}, case {case}: n {n}, d {d}, k {k}");
-    (
-        Task { rows: table, weights, k, start, sample: None, restarts, max_iter, tol, tol_labels: 0.0, seed, cosine: false },
-        description,
-    )
+    (Task { weights, restarts, max_iter, tol, seed, ..Task::new(table, k, start) }, description)
 }
 
 #[test]

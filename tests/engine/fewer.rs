@@ -3,13 +3,12 @@
 use std::collections::HashSet;
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::input::tile::Part;
 use polars_kmeans::{
     Column, Engine, Features, History, Init, KMeans, KMeansError, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy,
     TooFew, Wanted,
 };
 
-use crate::data::{Random, hash, on_gpu, rounds};
+use crate::data::{Random, hash, here_and_on_gpu, parts_of, predicted, rounds};
 
 const INITS: [Init; 4] = [Init::KMeansPlusPlus, Init::Random, Init::KMeansParallel, Init::AfkMc2];
 
@@ -41,7 +40,7 @@ fn random_rows<T: Engine>(seed: u64) {
         let history = [History::Light, History::Full][random.below(2)];
         let fewer = KMeans::new(k).init(init.clone()).seed(round).history(history).too_few(TooFew::Fewer);
         let mut first = None;
-        for estimator in [Some(fewer.clone()), on_gpu(&fewer)].into_iter().flatten() {
+        for estimator in here_and_on_gpu(&fewer) {
             let fit = estimator.fit_features(&features, column.as_ref()).unwrap();
             assert_eq!(fit.model.centroids(), expected, "{init:?}");
             assert_eq!((fit.model.inertia(), fit.model.n_iter(), fit.model.settings().k), (0.0, 1, m as u64));
@@ -50,14 +49,11 @@ fn random_rows<T: Engine>(seed: u64) {
             for (row, label) in x.chunks_exact(d).zip(&fit.labels) {
                 assert!(weights.is_some() || fit.model.centroids()[*label as usize * d..][..d] == *row);
             }
-            let labels: Vec<u32> = fit.model.predict(&features).unwrap().iter().map(Option::unwrap).collect();
+            let labels = predicted(&fit.model, &features);
             assert_eq!(labels, fit.labels);
             assert_eq!(*first.get_or_insert(hash(&fit)), hash(&fit));
         }
-        let part = |range: std::ops::Range<usize>| {
-            Part::new(features.slice(range.clone()).unwrap(), weights.as_ref().map(|w| Column::from_slice(&w[range])))
-        };
-        let parts = vec![part(0..n / 2), part(n / 2..n)];
+        let parts = parts_of(&features, weights.as_deref(), &[0, n / 2, n]);
         let fit = fewer.fit_parts(parts, InstructionSet::detect(), Wanted::Distances).unwrap();
         assert_eq!(Some(hash(&fit)), first);
         assert_eq!(fit.distances.unwrap().second.is_some(), m > 1);
@@ -71,15 +67,7 @@ fn random_rows<T: Engine>(seed: u64) {
     }
 }
 
-#[test]
-fn centroids_are_the_distinct_rows_f32() {
-    random_rows::<f32>(1);
-}
-
-#[test]
-fn centroids_are_the_distinct_rows_f64() {
-    random_rows::<f64>(2);
-}
+in_both_types!(centroids_are_the_distinct_rows, T, seed in [1, 2] => random_rows::<T>(seed));
 
 #[test]
 fn given_centroids_sorted_clusters_and_rows_in_any_order() {

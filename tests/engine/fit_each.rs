@@ -4,7 +4,7 @@ use polars_kmeans::{
     Column, Engine, Features, Init, KMeans, KMeansError, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew,
 };
 
-use crate::data::{KINDS, Random, hash, on_gpu, rounds, rows};
+use crate::data::{KINDS, Random, hash, here_and_on_gpu, rounds, rows};
 
 fn estimator(round: u64, random: &mut Random) -> KMeans {
     let estimator = KMeans::new(1).seed(round).max_iter(1 + random.below(9) as u32);
@@ -35,7 +35,7 @@ fn same_bits<T: Engine>(seed: u64) {
         let features = Features::from_rows(&x, d).unwrap();
         let estimator = estimator(round, random);
         let k: Vec<usize> = (0..1 + random.below(5)).map(|_| 1 + random.below(40)).collect();
-        for estimator in [Some(estimator.clone()), on_gpu(&estimator)].into_iter().flatten() {
+        for estimator in here_and_on_gpu(&estimator) {
             let single = |k: usize| {
                 let mut one = estimator.clone();
                 one.set("k", Some(&(k as i128).into())).unwrap();
@@ -67,15 +67,7 @@ fn same_bits<T: Engine>(seed: u64) {
     assert!(failed > 0);
 }
 
-#[test]
-fn as_single_fits_f32() {
-    same_bits::<f32>(1);
-}
-
-#[test]
-fn as_single_fits_f64() {
-    same_bits::<f64>(2);
-}
+in_both_types!(as_single_fits, T, seed in [1, 2] => same_bits::<T>(seed));
 
 #[test]
 fn a_number_that_is_none_is_refused_at_once() {

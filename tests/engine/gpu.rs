@@ -6,7 +6,10 @@ use polars_kmeans::{
     Restarts, Strategy, Validity,
 };
 
-use crate::data::{KINDS, Random, arriving, columns, gpu, hash, on_gpu, rounds, rows, some_rows};
+use crate::data::{
+    KINDS, Random, arriving, brief, columns, from_columns, from_some, gpu, hash, on_gpu, rounds, rows, some_rows, some_valid,
+    some_weights,
+};
 
 /// The shape of a round. Together, the rounds reach registers of every width, one sweep and groups, one and many portions of
 /// centroids, sums in shared memory and in device memory, every tile of the tiled kernel, and labels of one and two bytes.
@@ -29,44 +32,43 @@ pub fn shape(round: u64, random: &mut Random) -> [usize; 3] {
     [n, d, k]
 }
 
-/// Returns whether there was a fit to compare.
-fn check<T: Engine>(round: u64) -> bool {
-    let random = &mut Random(7_000 + round);
-    let [n, d, k] = shape(round, random);
+/// A fit of any kind over rows of any kind.
+pub fn any_fit<T: Engine>([n, d, k]: [usize; 3], random: &mut Random) -> (&'static str, Vec<T>, KMeans) {
     let kind = KINDS[random.below(KINDS.len())];
     let x: Vec<T> = rows(kind, n, d, random);
-    let weights: Option<Vec<f64>> = match round / 12 % 4 {
-        1 => Some((0..n).map(|_| if random.below(8) == 0 { 0.0 } else { random.unit() * 9.0 }).collect()),
-        3 => Some(vec![1.0; n]),
-        _ => None,
-    };
     let init = match random.below(4) {
         0 if k <= 200 => [Init::KMeansPlusPlus, Init::KMeansParallel, Init::AfkMc2][random.below(3)].clone(),
         1 => Init::Random,
         _ => Init::Given(some_rows(&x, d, k, 12, random)),
     };
-    let history = if random.below(5) == 0 { History::Full } else { History::Light };
     let estimator = KMeans::new(k)
         .init(init)
         .n_init(Restarts::Count(1 + random.below(2) as u32))
         .max_iter(1 + random.below(20) as u32)
         .tol([0.0, 1e-4][random.below(2)])
         .seed(random.next())
-        .history(history);
+        .history(if random.below(5) == 0 { History::Full } else { History::Light });
+    (kind, x, estimator)
+}
+
+/// Returns whether there was a fit to compare.
+fn check<T: Engine>(round: u64) -> bool {
+    let random = &mut Random(7_000 + round);
+    let [n, d, k] = shape(round, random);
+    let (kind, x, estimator) = any_fit::<T>([n, d, k], random);
+    let weights: Option<Vec<f64>> = match round / 12 % 4 {
+        1 => Some(some_weights(n, random)),
+        3 => Some(vec![1.0; n]),
+        _ => None,
+    };
     let estimator = arriving(estimator, round / 7, d);
     let Some(on_gpu) = on_gpu(&estimator) else { return true };
     // With so few rows the default would use tiles.
     let on_gpu = if d <= 12 { on_gpu.strategy(Strategy::Registers) } else { on_gpu };
-    let by_columns = columns(&x, d);
-    let features = match random.below(2) {
-        0 => Features::from_columns(by_columns.iter().map(|c| &c[..])).unwrap(),
-        _ => Features::from_rows(&x, d).unwrap(),
-    };
+    let columns = columns(&x, d);
+    let features = if random.below(2) == 0 { from_columns(&columns) } else { Features::from_rows(&x, d).unwrap() };
     let weights = weights.as_ref().map(|w| Column::from_slice(w));
-    let brief = |estimator: &KMeans| {
-        estimator.fit_features(&features, weights.as_ref()).map(|fit| (hash(&fit), fit.labels)).map_err(|e| e.to_string())
-    };
-    let (gpu, cpu) = (brief(&on_gpu), brief(&estimator));
+    let [gpu, cpu] = [on_gpu, estimator].map(|estimator| brief(&estimator.fit_features(&features, weights.as_ref())));
     assert_eq!(gpu, cpu, "{kind}, round {round}: n {n}, d {d}, k {k}, {}, {} weights", T::NAME, weights.is_some());
     cpu.is_ok()
 }
@@ -91,23 +93,24 @@ fn many_rows_change_at_once() {
     let estimator = KMeans::new(k).init(Init::Random).max_iter(3).tol(0.0);
     let Some(on_gpu) = on_gpu(&estimator) else { return };
     let (features, weights) = (Features::from_rows(&x, d).unwrap(), Column::from_slice(&weights));
-    let brief = |estimator: &KMeans| hash(&estimator.fit_features(&features, Some(&weights)).unwrap());
-    assert_eq!(brief(&on_gpu), brief(&estimator.clone().device(Device::Cpu)));
+    let [gpu, cpu] = [on_gpu, estimator].map(|estimator| hash(&estimator.fit_features(&features, Some(&weights)).unwrap()));
+    assert_eq!(gpu, cpu);
 }
 
 /// A fit that is short enough for a checker of memory errors and races. It starts from some of the rows if `init` is `None`.
 fn short<T: Engine>([n, d, k]: [usize; 3], weighted: bool, init: Option<Init>) {
     let random = &mut Random(n as u64 + d as u64);
     let x: Vec<T> = rows(KINDS[0], n, d, random);
-    let weights: Vec<f64> = (0..n).map(|_| if random.below(8) == 0 { 0.0 } else { random.unit() * 9.0 }).collect();
+    let weights = some_weights(n, random);
     let start = || (0..k).flat_map(|j| x[j * (n / k) * d..][..d].iter().map(|v| v.to_f64())).collect();
     let estimator = KMeans::new(k).init(init.unwrap_or_else(|| Init::Given(start()))).max_iter(3).tol(0.0).seed(5);
     let Some(on_gpu) = on_gpu(&estimator) else { return };
     println!("n {n}, d {d}, k {k}, {}, weights: {weighted}", T::NAME);
     let on_gpu = if d <= 12 { on_gpu.strategy(Strategy::Registers) } else { on_gpu };
     let (features, weights) = (Features::from_rows(&x, d).unwrap(), Column::from_slice(&weights));
-    let brief = |estimator: &KMeans| hash(&estimator.fit_features(&features, weighted.then_some(&weights)).unwrap());
-    assert_eq!(brief(&on_gpu), brief(&estimator.clone().device(Device::Cpu)), "n {n}, d {d}, k {k}, {}", T::NAME);
+    let fit = |estimator: KMeans| hash(&estimator.fit_features(&features, weighted.then_some(&weights)).unwrap());
+    let [gpu, cpu] = [on_gpu, estimator.device(Device::Cpu)].map(fit);
+    assert_eq!(gpu, cpu, "n {n}, d {d}, k {k}, {}", T::NAME);
 }
 
 #[test]
@@ -164,11 +167,7 @@ fn model_shape(round: u64, random: &mut Random) -> [usize; 2] {
 
 /// The model after one iteration from some of the rows. `None` if there are too few distinct rows.
 fn model_of<T: Engine>(x: &[T], d: usize, k: usize, random: &mut Random) -> Option<Model<T>> {
-    let chosen = (0..k).flat_map(|_| {
-        let i = random.below(x.len() / d);
-        x[i * d..][..d].iter().map(|v| v.to_f64()).collect::<Vec<_>>()
-    });
-    let estimator = KMeans::new(k).init(Init::Given(chosen.collect())).max_iter(1).device(Device::Cpu);
+    let estimator = from_some(x, d, k, usize::MAX, random).max_iter(1).device(Device::Cpu);
     match estimator.fit_features(&Features::from_rows(x, d).unwrap(), None) {
         Ok(fitted) => Some(fitted.model),
         Err(KMeansError::TooFewDistinct { .. } | KMeansError::RangeTooWide { .. }) => None,
@@ -279,7 +278,7 @@ fn check_predictions<T: Engine>(round: u64, device: Device) -> (bool, bool) {
         }
     };
     let weights: Option<Vec<f64>> = match random.below(6) {
-        0 => Some((0..n).map(|_| if random.below(8) == 0 { 0.0 } else { random.unit() * 9.0 }).collect()),
+        0 => Some(some_weights(n, random)),
         1 => Some((0..n).map(|_| if random.below(9) == 0 { f64::NAN } else { 1.0 }).collect()),
         2 if extreme => Some((0..n).map(|_| if random.below(50) == 0 { -1.0 } else { 2.0 }).collect()),
         3 if extreme => Some(vec![0.0; n]),
@@ -310,7 +309,7 @@ fn rows_in_several_batches_are_one_answer() {
         let mut x: Vec<f64> = rows("uniform", n, d, random);
         let model = model_of(&x[..(k + 10) * d], d, k, random).unwrap();
         (0..50).for_each(|_| x[random.below(n * d)] = f64::NAN);
-        let bitmap: Vec<u8> = (0..n / 8 + 1).map(|_| random.next() as u8 | random.next() as u8 | 0xe1).collect();
+        let bitmap = some_valid(n, random);
         let features = Features::from_blocks([(&x[..], Some(Validity::new(&bitmap, 0)), None)], d).unwrap();
         let (answered, score) = compare(&model, &features, None, device, &format!("{n} rows of {d} for {k}"));
         assert!(score && answered > n / 2 && answered < n);

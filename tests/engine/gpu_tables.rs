@@ -10,7 +10,7 @@ use polars_kmeans::{
 };
 
 use crate::child::in_child;
-use crate::data::{Random, arriving, gpu, gpu_info, hash, rows};
+use crate::data::{Random, arriving, gpu, gpu_info, hash, rows, some_weights};
 use crate::half::{BOTH, Halves};
 
 /// The number of the GPU of these tests. `None` if there is none.
@@ -101,7 +101,7 @@ fn check<T: Engine>(round: u64, ordinal: u32) {
     let random = &mut Random(90_000 + round);
     let [n, d, k] = [[900, 3, 5], [5_000, 1, 7], [2_048, 16, 40], [3_001, 33, 20], [700, 70, 30]][round as usize % 5];
     let x: Vec<T> = rows(["blobs", "duplicates", "offset 1e6"][random.below(3)], n, d, random);
-    let weights: Vec<f64> = (0..n).map(|_| if random.below(8) == 0 { 0.0 } else { random.unit() * 9.0 }).collect();
+    let weights = some_weights(n, random);
     let weighted = round % 3 == 1;
     let host = Features::from_rows(&x, d).unwrap();
     let host_weights = Column::from_slice(&weights);

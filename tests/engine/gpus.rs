@@ -1,11 +1,9 @@
 //! Fits on several GPUs: the bits are those of the CPU, however the rows are shared. A machine with one GPU gives it several shares.
 
-use polars_kmeans::{
-    Column, Device, Engine, Features, Gpus, Init, KMeans, KMeansError, NullPolicy, Place, Restarts, RowOrder, Strategy,
-};
+use polars_kmeans::{Column, Device, Engine, Features, Gpus, KMeans, KMeansError, NullPolicy, Place, RowOrder, Strategy};
 
-use crate::data::{KINDS, Random, arriving, columns, gpu, hash, rounds, rows, some_rows};
-use crate::gpu::shape;
+use crate::data::{KINDS, Random, arriving, brief, columns, from_columns, from_some, gpu, hash, rounds, rows, some_weights};
+use crate::gpu::{any_fit, shape};
 
 /// The ways to share rows that this machine can show: every number of a GPU is there.
 fn ways() -> Vec<Device> {
@@ -22,29 +20,14 @@ fn ways() -> Vec<Device> {
 fn check<T: Engine>(round: u64, device: Device) -> bool {
     let random = &mut Random(90_000 + round);
     let [n, d, k] = shape(round, random);
-    let kind = KINDS[random.below(KINDS.len())];
-    let x: Vec<T> = rows(kind, n, d, random);
-    let weights: Option<Vec<f64>> =
-        (round % 3 == 1).then(|| (0..n).map(|_| if random.below(8) == 0 { 0.0 } else { random.unit() * 9.0 }).collect());
-    let init = match random.below(4) {
-        0 if k <= 200 => [Init::KMeansPlusPlus, Init::KMeansParallel, Init::AfkMc2][random.below(3)].clone(),
-        1 => Init::Random,
-        // Some of these clusters are empty, and take rows of any GPU.
-        _ => Init::Given(some_rows(&x, d, k, 12, random)),
-    };
-    let estimator = KMeans::new(k)
-        .init(init)
-        .n_init(Restarts::Count(1 + random.below(2) as u32))
-        .max_iter(1 + random.below(20) as u32)
-        .tol([0.0, 1e-4][random.below(2)])
-        .seed(random.next());
+    // Some clusters are empty at first, and take rows of any GPU.
+    let (kind, x, estimator) = any_fit::<T>([n, d, k], random);
+    let weights = (round % 3 == 1).then(|| some_weights(n, random));
     let estimator = arriving(estimator, round / 2, d);
     let features = Features::from_rows(&x, d).unwrap();
     let weights = weights.as_ref().map(|w| Column::from_slice(w));
-    let brief = |estimator: &KMeans| {
-        estimator.fit_features(&features, weights.as_ref()).map(|fit| (hash(&fit), fit.labels)).map_err(|e| e.to_string())
-    };
-    let (several, cpu) = (brief(&estimator.clone().device(device)), brief(&estimator.device(Device::Cpu)));
+    let [several, cpu] =
+        [device, Device::Cpu].map(|device| brief(&estimator.clone().device(device).fit_features(&features, weights.as_ref())));
     assert_eq!(several, cpu, "{device}, {kind}, round {round}: n {n}, d {d}, k {k}, {}", T::NAME);
     cpu.is_ok()
 }
@@ -68,7 +51,7 @@ fn rows_stream_through_several_gpus() {
     let random = &mut Random(5);
     let [n, d, k] = [400_000, 9, 13];
     let x: Vec<f32> = rows(KINDS[0], n, d, random);
-    let estimator = KMeans::new(k).init(Init::Given(some_rows(&x, d, k, 4, random))).max_iter(9).tol(0.0);
+    let estimator = from_some(&x, d, k, 4, random).max_iter(9);
     let features = Features::from_rows(&x, d).unwrap();
     let cpu = hash(&estimator.clone().device(Device::Cpu).fit_features(&features, None).unwrap());
     for device in ways() {
@@ -113,7 +96,7 @@ fn predictions_come_from_several_gpus() {
     x[7 * d] = f32::NAN;
     x[(n - 3) * d + 1] = f32::INFINITY;
     let by_columns = columns(&x, d);
-    let features = Features::from_columns(by_columns.iter().map(|c| &c[..])).unwrap();
+    let features = from_columns(&by_columns);
     let cpu = model.on(Device::Cpu);
     for device in ways() {
         let several = model.on(device);
@@ -131,7 +114,7 @@ fn named_kernels_run_on_several_gpus() {
     let [n, d, k] = [9_000, 24, 70];
     let x: Vec<f32> = rows(KINDS[0], n, d, random);
     let features = Features::from_rows(&x, d).unwrap();
-    let estimator = KMeans::new(k).init(Init::Given(some_rows(&x, d, k, 9, random))).max_iter(6).tol(0.0);
+    let estimator = from_some(&x, d, k, 9, random).max_iter(6);
     let cpu = hash(&estimator.clone().device(Device::Cpu).fit_features(&features, None).unwrap());
     for device in ways() {
         for &strategy in Strategy::ALL {

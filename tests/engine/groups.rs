@@ -7,8 +7,31 @@ use polars_kmeans::input::tile::{Part, Selection};
 use polars_kmeans::{Chunk, Column, Engine, Features, Fitted, Init, KMeans, Metric, NullPolicy, Restarts, Scale, Wanted};
 use polars_kmeans::{DotUnit, InstructionSet};
 
-use crate::data::{KINDS, Random, clusters_of, columns, rows, rows_between, some_rows};
+use crate::conformance::{Case, Shapes, Way};
+use crate::data::{Random, assert_nearest, clusters_of, columns, from_columns, rows, some_rows};
 use crate::sessions::Data;
+
+/// The CPU in every way: with each instruction set, by groups of rows or without, and with integer copies or without.
+pub struct OnCpu;
+
+impl Way for OnCpu {
+    const SHAPES: Shapes = Shapes {
+        seed: 170_000,
+        iterations: 12,
+        kinds: &[[3_000, 2, 90], [2_500, 3, 31], [1_500, 8, 64], [1_200, 9, 70], [900, 40, 130], [400, 130, 20]],
+        per_kind: 6,
+        more_kinds: &[],
+        // Rows of many features have sums of more than one panel.
+        sizes: &[[1, 3, 1], [2, 1, 2], [127, 5, 33], [260, 129, 30], [300, 300, 40], [1_500, 12, 1_100]],
+        weighted: &[[2_000, 2, 60], [1_000, 20, 40]],
+        between: ([1_000, 50], &[(2, 1e4), (5, 0.0), (12, 1e4), (70, 0.0)]),
+        to_the_end: &[("blobs", [3_000, 2, 90], 0.4), ("tight blobs far apart", [1_500, 8, 64], 0.4)],
+    };
+
+    fn check<T: Engine>(case: &Case<T>) -> Option<f64> {
+        Some(1.0 - every_look(case))
+    }
+}
 
 /// Changed rows and shift of each iteration, and centroids; then labels and sizes at the end; and the share of the scores that were computed.
 type Outcome = ((Vec<(u64, u64)>, Vec<u32>, Vec<u64>), f64);
@@ -23,9 +46,9 @@ struct Look {
     row_by_row: bool,
 }
 
-fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
-    let k = start.len() / data.d;
-    let estimator = KMeans::new(k).init(Init::Given(start.iter().map(|c| c.to_f64()).collect())).tol(0.0).max_iter(12);
+fn outcome<T: Engine>(case: &Case<T>, look: Look) -> Outcome {
+    let (data, estimator, k) = (&case.data, case.estimator(), case.start.len() / case.data.d);
+    let start: Vec<T> = case.start.iter().map(|c| T::from_f64(*c)).collect();
     let statistics = data.statistics(&estimator);
     let columns = columns(&data.x, data.d);
     let mut part = match look.row_by_row {
@@ -52,8 +75,8 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
     let mut session = Sharded::new(Sessions::new(vec![Box::new(session)]), &statistics, look.threads).unwrap();
     let (mut history, mut share) = (Vec::new(), 0.0);
     // The second time, the session has labels and groups of the first.
-    for limit in [3, 12] {
-        let mut centroids = start.to_vec();
+    for limit in [3, case.iterations] {
+        let mut centroids = start.clone();
         session.reset().unwrap();
         let stop = Stop { changed: 0.0, shift: 0.0 };
         let advanced = session.advance(&mut centroids, stop, limit, &mut Watch::default()).unwrap();
@@ -71,7 +94,8 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
     ((history, session.labels().unwrap(), sizes), share)
 }
 
-fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
+/// Fails unless every way gives the bits of the plainest. Returns the share of the scores that groups compute.
+fn every_look<T: Engine>(case: &Case<T>) -> f64 {
     use InstructionSet::{Avx2, Avx512, Portable};
     let all = Look {
         groups: UseGroups::Never,
@@ -80,11 +104,10 @@ fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
         threads: 0,
         row_by_row: false,
     };
-    let (expected, _) = outcome(data, start, all);
+    let (expected, _) = outcome(case, all);
     let check = |look: Look| {
-        let (found, computed) = outcome(data, start, look);
-        let shape = [data.d, start.len() / data.d];
-        assert!(found == expected, "{what}, features and clusters {shape:?}, {}, {look:?}", T::NAME);
+        let (found, computed) = outcome(case, look);
+        assert!(found == expected, "{}, {look:?}", case.what);
         computed
     };
     let mut share = 0.0;
@@ -112,39 +135,39 @@ fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
     ] {
         check(Look { groups, int_dot, set, threads: 2, row_by_row });
     }
+    assert!(share > 0.0, "{}: {share}", case.what);
     share
 }
 
-fn every_kind<T: Engine>() {
-    let random = &mut Random(77);
-    for kind in KINDS {
-        let mut least = f64::INFINITY;
-        for (n, d, k) in [(3_000, 2, 90), (2_500, 3, 31), (1_500, 8, 64), (1_200, 9, 70), (900, 40, 130), (400, 130, 20)] {
-            let x: Vec<T> = rows(kind, n, d, random);
-            let weights: Vec<f64> = (0..n).map(|_| [0.0, 1.0, 2.5][random.below(3)]).collect();
-            let k = clusters_of(kind, d, k);
-            let start: Vec<T> = some_rows(&x, d, k, 3, random).into_iter().map(T::from_f64).collect();
-            let data = Data { x, weights: (n % 500 == 0).then_some(weights), d };
-            let share = check(kind, &data, &start);
-            assert!(share > 0.0 || data.x.is_empty(), "{kind}: {share}");
-            least = least.min(share);
-        }
-        if ["blobs", "tight blobs far apart"].contains(&kind) {
-            assert!(least < 0.3, "{kind}: nothing was left out: {least}");
-        }
+/// Where clusters are apart, some shape needs few scores.
+#[test]
+fn most_scores_are_left_out() {
+    let look = Look {
+        groups: UseGroups::Always,
+        int_dot: UseIntDot::Never,
+        set: InstructionSet::detect(),
+        threads: 3,
+        row_by_row: false,
+    };
+    for kind in ["blobs", "tight blobs far apart"] {
+        let shares = OnCpu::SHAPES.kinds.iter().map(|&[n, d, k]| {
+            let x: Vec<f32> = rows(kind, n, d, &mut Random(77));
+            let start = some_rows(&x, d, k, 3, &mut Random(78));
+            let data = Data { x, weights: None, d };
+            outcome(&Case { data, start, iterations: 12, what: kind.into() }, look).1
+        });
+        let least = shares.fold(f64::INFINITY, f64::min);
+        assert!(least < 0.3, "{kind}: nothing was left out: {least}");
     }
 }
 
-/// Rows of many features: sums of more than one panel, and more clusters than one panel holds.
+/// Ties among more clusters than one panel holds.
 #[test]
-fn many_features_and_clusters() {
-    let random = &mut Random(85);
-    for (kind, n, d, k) in [("blobs", 300, 300, 40), ("uniform", 260, 129, 30), ("lattice", 1_500, 12, 1_100)] {
-        let x: Vec<f32> = rows(kind, n, d, random);
-        let k = clusters_of(kind, d, k);
-        let start: Vec<f32> = some_rows(&x, d, k, 3, random).into_iter().map(|c| c as f32).collect();
-        check(kind, &Data { x, weights: None, d }, &start);
-    }
+fn ties_over_several_panels() {
+    let (random, d) = (&mut Random(85), 12);
+    let x: Vec<f32> = rows("lattice", 1_500, d, random);
+    let start = some_rows(&x, d, 1_100, 3, random);
+    every_look(&Case { data: Data { x, weights: None, d }, start, iterations: 12, what: "ties over several panels".into() });
 }
 
 /// The same fit in parts that have too few rows for groups and for integer copies.
@@ -169,36 +192,13 @@ fn whole_fits_of_many_features() {
         let start = some_rows(&x, d, k, usize::MAX >> 1, &mut Random(87));
         let usual = KMeans::new(k).init(Init::Given(start)).max_iter(5).device(polars_kmeans::Device::Cpu).threads(2);
         let columns = columns(&x, d);
-        let by_columns = Features::from_columns(columns.iter().map(|column| &column[..])).unwrap();
+        let by_columns = from_columns(&columns);
         let expected = compared_with_all(&usual, &x, d, None);
         for features in [by_columns, Features::from_rows(&x, d).unwrap()] {
             let found = usual.fit_features(&features, None).unwrap();
             assert!(found.labels == expected.labels, "{kind}");
             assert_eq!(found.model.inertia().to_bits(), expected.model.inertia().to_bits(), "{kind}");
             assert_eq!(found.model.centroids(), expected.model.centroids(), "{kind}");
-        }
-    }
-}
-
-#[test]
-fn every_kind_of_data_float32() {
-    every_kind::<f32>();
-}
-
-#[test]
-fn every_kind_of_data_float64() {
-    every_kind::<f64>();
-}
-
-/// Rows one float beside a tie, far from the origin and at extreme scales.
-#[test]
-fn rows_between_two_centroids() {
-    let random = &mut Random(78);
-    for (d, k) in [(2, 60), (5, 40), (12, 50), (70, 33)] {
-        for (offset, scale) in [(0.0, 1.0), (1e4, 1.0), (0.0, 1e-30), (0.0, 1e15)] {
-            let (x, start) = rows_between([1_000, d, k], offset, scale, random);
-            let start: Vec<f32> = start.into_iter().map(|c| c as f32).collect();
-            check("between", &Data { x, weights: None, d }, &start);
         }
     }
 }
@@ -229,10 +229,7 @@ fn whole_fits_leave_out_what_is_far() {
     let fit = estimator.fit_features(&features, None).unwrap();
     let skipped: Vec<f64> = fit.model.history().iter().filter_map(|row| row.skipped).collect();
     assert!(skipped.len() == 5 && skipped.iter().all(|share| *share > 0.7), "{skipped:?}");
-    for (row, label) in x.chunks_exact(d).zip(&fit.labels).step_by(7) {
-        let nearest = polars_kmeans::exact::reference::nearest(row, fit.model.centroids());
-        assert_eq!(*label, nearest.label);
-    }
+    assert_nearest(&x, &fit, "whole fits leave out what is far");
 }
 
 /// Whole fits beside those that compare rows with all centroids: directions, scaled columns, weights, rows that are left out, and
@@ -255,7 +252,7 @@ fn every_kind_of_fit() {
     ];
     for (what, estimator, x, weighted) in kinds {
         let columns = columns(x, d);
-        let by_columns = Features::from_columns(columns.iter().map(|column| &column[..])).unwrap();
+        let by_columns = from_columns(&columns);
         let weights = weighted.then_some(&weights[..]);
         let expected = compared_with_all(&estimator, x, d, weights);
         for features in [by_columns, Features::from_rows(x, d).unwrap()] {
@@ -269,7 +266,7 @@ fn every_kind_of_fit() {
 }
 
 /// The columns of 9 to 64 features are read where they lie, in float64 all of up to 64. Tasks end within a block of rows, or with it.
-fn columns_in_place<T: Engine>() {
+fn check_columns_in_place<T: Engine>() {
     let random = &mut Random(91);
     for (n, d, k) in [(2_048, 9, 7), (5_000, 34, 12), (1_111, 64, 20), (1_088, 65, 9), (130, 20, 3), (640, 3, 8)] {
         for kind in ["blobs", "lattice", "a row far out"] {
@@ -285,22 +282,14 @@ fn columns_in_place<T: Engine>() {
             };
             let expected = fit(Features::from_rows(&x, d).unwrap(), InstructionSet::Portable);
             for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {
-                let by_columns = Features::from_columns(columns.iter().map(|column| &column[..])).unwrap();
+                let by_columns = from_columns(&columns);
                 assert!(fit(by_columns, set) == expected, "{kind} {n} x {d} x {k} {set}");
             }
         }
     }
 }
 
-#[test]
-fn columns_in_place_float32() {
-    columns_in_place::<f32>();
-}
-
-#[test]
-fn columns_in_place_float64() {
-    columns_in_place::<f64>();
-}
+in_both_types!(columns_in_place, T => check_columns_in_place::<T>());
 
 /// A fit says how rows were compared.
 #[test]

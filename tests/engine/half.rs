@@ -1,13 +1,14 @@
 //! Rows of 16 bits a value give the bits of the same values in float32: columns and rows, on the CPU and on the GPU.
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::input::tile::Part;
 use polars_kmeans::{
     Chunk, Column, Engine, Features, Half, History, Init, KMeans, Metric, NullPolicy, Restarts, RowOrder, Scale, Validity,
     Wanted,
 };
 
-use crate::data::{KINDS, Random, columns, hash, on_gpu, rounds, rows, some_rows};
+use crate::data::{
+    KINDS, Random, brief, columns, hash, here_and_on_gpu, on_gpu, parts_of, rounds, rows, some_cuts, some_rows, some_weights,
+};
 
 pub const BOTH: [Half; 2] = [Half::Float16, Half::BFloat16];
 
@@ -40,9 +41,8 @@ impl Halves {
 
 /// `bits` as a column that is cut at random places.
 fn chunked<'a, T: Engine>(half: Half, bits: &'a [u16], random: &mut Random) -> Column<'a, T> {
-    let mut cuts: Vec<usize> = (0..random.below(8)).map(|_| random.below(bits.len() + 1)).collect();
-    cuts.extend([0, bits.len()]);
-    cuts.sort_unstable();
+    let parts = 1 + random.below(8);
+    let cuts = some_cuts(bits.len(), parts, random);
     Column::new(cuts.windows(2).map(|w| Chunk::from_half(half, &bits[w[0]..w[1]], None).unwrap()))
 }
 
@@ -71,11 +71,12 @@ fn every_way_in_gives_the_bits_of_float32() {
         let random = &mut Random(round as u64);
         let [n, d, k] = [[3_000, 2, 7], [2_000, 12, 20], [1_500, 40, 9], [900, 1, 5]][round / 2];
         let data = Halves::new(half, KINDS[round % 3], n, d, random);
-        let weights: Vec<f64> = (0..n).map(|_| if random.below(8) == 0 { 0.0 } else { 9.0 * random.unit() }).collect();
-        let weights = (round % 3 == 2).then(|| Column::from_slice(&weights));
+        let weights = some_weights(n, random);
+        let weights = (round % 3 == 2).then_some(weights);
+        let column = weights.as_ref().map(|w| Column::from_slice(w));
         let (narrow, wide) = (columns(&data.bits, d), columns(&data.wide, d));
         for estimator in estimators(&data, k, random) {
-            let [rows, expected] = data.by_rows().map(|view| estimator.fit_features(&view, weights.as_ref()).unwrap());
+            let [rows, expected] = data.by_rows().map(|view| estimator.fit_features(&view, column.as_ref()).unwrap());
             let expected = hash(&expected);
             assert_eq!(hash(&rows), expected, "{half:?}, {n} x {d}: rows");
             let by_columns = Features::from_half_columns(half, narrow.iter().map(|c| &c[..])).unwrap();
@@ -85,22 +86,14 @@ fn every_way_in_gives_the_bits_of_float32() {
                 (0..d).map(|f| if f % 2 == 0 { chunked(half, &narrow[f], random) } else { Column::from_slice(&wide[f]) });
             let mixed = Features::new(mixed.collect()).unwrap();
             for (what, view) in [("columns", by_columns.clone()), ("chunks", cut), ("mixed", mixed)] {
-                for estimator in [Some(estimator.clone()), on_gpu(&estimator)].into_iter().flatten() {
-                    let fit = estimator.fit_features(&view, weights.as_ref()).unwrap();
+                for estimator in here_and_on_gpu(&estimator) {
+                    let fit = estimator.fit_features(&view, column.as_ref()).unwrap();
                     assert_eq!(hash(&fit), expected, "{half:?}, {n} x {d}: {what} on {}", fit.choice.place);
                 }
             }
             for set in [InstructionSet::Avx512, InstructionSet::Avx2, InstructionSet::Portable] {
-                let cuts = [0, n / 3, n / 3, n / 2, n];
-                let parts = cuts.windows(2).map(|w| {
-                    let slice = |column: &Column<'_, f64>| {
-                        let mut values = vec![0.0; w[1] - w[0]];
-                        column.copy(w[0]..w[1], &mut values);
-                        Column::from_slice(values.leak())
-                    };
-                    Part::new(by_columns.slice(w[0]..w[1]).unwrap(), weights.as_ref().map(slice))
-                });
-                let fit = estimator.clone().threads(2).fit_parts(parts.collect(), set, Wanted::Labels).unwrap();
+                let parts = parts_of(&by_columns, weights.as_deref(), &[0, n / 3, n / 3, n / 2, n]);
+                let fit = estimator.clone().threads(2).fit_parts(parts, set, Wanted::Labels).unwrap();
                 assert_eq!(hash(&fit), expected, "{half:?}, {n} x {d}: merged parts, {set:?}");
             }
         }
@@ -117,7 +110,7 @@ fn features_of_float64_take_columns_of_16_bits() {
         let other = columns(&exact, 3);
         let view = vec![chunked(half, &narrow[0], random), Column::from_slice(&other[1]), chunked(half, &narrow[2], random)];
         let estimator = KMeans::new(6).seed(1);
-        for estimator in [Some(estimator.clone()), on_gpu(&estimator)].into_iter().flatten() {
+        for estimator in here_and_on_gpu(&estimator) {
             let of = |view: Features<'_, f64>| hash(&estimator.fit_features(&view, None).unwrap());
             let expected = of(Features::from_rows(&exact, 3).unwrap());
             assert_eq!(of(Features::new(view.clone()).unwrap()), expected);
@@ -135,7 +128,7 @@ fn the_gpu_gives_the_bits_of_float32() {
         let [n, d, k] = crate::gpu::shape(round, random);
         let (half, kind) = (BOTH[round as usize / 12 % 2], KINDS[random.below(KINDS.len())]);
         let data = Halves::new(half, kind, n, d, random);
-        let weights: Vec<f64> = (0..n).map(|_| if random.below(8) == 0 { 0.0 } else { 9.0 * random.unit() }).collect();
+        let weights = some_weights(n, random);
         let weights = (round / 24 % 2 == 1).then(|| Column::from_slice(&weights));
         let init = match random.below(3) {
             0 if k <= 200 => Init::KMeansPlusPlus,
@@ -148,13 +141,11 @@ fn the_gpu_gives_the_bits_of_float32() {
         let narrow = columns(&data.bits, d);
         let [by_rows, wide] = data.by_rows();
         let by_columns = Features::from_half_columns(half, narrow.iter().map(|c| &c[..])).unwrap();
-        let brief = |estimator: &KMeans, view| {
-            estimator.fit_features(view, weights.as_ref()).map(|fit| hash(&fit)).map_err(|error| error.to_string())
-        };
-        let expected = brief(&estimator, &wide);
+        let fit = |estimator: &KMeans, view| brief(&estimator.fit_features(view, weights.as_ref()));
+        let expected = fit(&estimator, &wide);
         compared += usize::from(expected.is_ok());
         for view in [&by_rows, &by_columns] {
-            assert_eq!(brief(&on_gpu, view), expected, "{half:?}, {kind}, round {round}: {n} x {d} into {k}");
+            assert_eq!(fit(&on_gpu, view), expected, "{half:?}, {kind}, round {round}: {n} x {d} into {k}");
         }
     }
     assert!(2 * compared >= rounds(96), "only {compared} fits had an answer");
@@ -206,7 +197,7 @@ fn bad_values_are_those_of_float32() {
         let wide = wide.iter().map(|values| Column::new([Chunk::new(values, valid()).unwrap()]));
         let wide = Features::new(wide.collect()).unwrap();
         let estimator = KMeans::new(5).seed(1);
-        for estimator in [Some(estimator.clone()), on_gpu(&estimator)].into_iter().flatten() {
+        for estimator in here_and_on_gpu(&estimator) {
             let errors = [&narrow, &wide].map(|view| estimator.fit_features(view, None).unwrap_err().to_string());
             assert_eq!(errors[0], errors[1]);
             let skip = estimator.null_policy(NullPolicy::Skip);

@@ -1,8 +1,34 @@
 //! Compares the engine with an oracle that shares no code with it. It works on slices, without Polars.
 
+/// A test in both types of features, with a value for each if there are two.
+macro_rules! in_both_types {
+    ($name:ident, $t:ident => $test:expr) => {
+        in_both_types!($name, $t, _seed in [(), ()] => $test);
+    };
+    ($name:ident, $t:ident, $seed:ident in [$float32:expr, $float64:expr] => $test:expr) => {
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn float32() {
+                type $t = f32;
+                let $seed = $float32;
+                $test
+            }
+            #[test]
+            fn float64() {
+                type $t = f64;
+                let $seed = $float64;
+                $test
+            }
+        }
+    };
+}
+
 #[cfg(feature = "cuda")]
 #[path = "../common/child.rs"]
 mod child;
+mod conformance;
 mod data;
 mod distances;
 mod distributions;
@@ -45,8 +71,6 @@ mod strategies;
 mod streaming;
 #[cfg(feature = "cuda")]
 mod tensor;
-#[cfg(feature = "cuda")]
-mod tensor_data;
 #[cfg(feature = "cuda")]
 mod tensor_predictions;
 mod transform;

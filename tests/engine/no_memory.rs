@@ -6,7 +6,7 @@ use polars_kmeans::backend::select::Shape;
 use polars_kmeans::{Column, Device, Engine, Features, Half, History, Init, KMeans, KMeansError, Result, Wanted};
 
 use crate::child::{STEP, in_child};
-use crate::data::{Random, columns, gpu, gpu_info, hash, rows, shape};
+use crate::data::{Random, columns, from_columns, gpu, gpu_info, hash, rows, shape};
 use crate::half::Halves;
 
 /// Repeats the work and refuses one allocation on the GPU each time, of device memory or pinned memory. It refuses each of the
@@ -37,7 +37,7 @@ fn fits<T: Engine>(device: Device) {
     for [n, d, k] in [[6_000, 3, 5], [5_000, 24, 20]] {
         let x: Vec<T> = rows("blobs", n, d, &mut Random(n as u64));
         let by_columns = columns(&x, d);
-        let views = [Features::from_columns(by_columns.iter().map(|c| &c[..])).unwrap(), Features::from_rows(&x, d).unwrap()];
+        let views = [from_columns(&by_columns), Features::from_rows(&x, d).unwrap()];
         let weights: Vec<f64> = (0..n).map(|i| (i % 5) as f64 * 0.5).collect();
         let weights = Column::from_slice(&weights);
         // One row twice: this makes an empty cluster, which takes the farthest row.

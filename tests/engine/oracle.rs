@@ -115,6 +115,26 @@ pub struct Task<T> {
     pub cosine: bool,
 }
 
+impl<T> Task<T> {
+    /// One iteration over rows without weights.
+    pub fn new(rows: Vec<Vec<T>>, k: usize, start: Start<T>) -> Self {
+        let weights = None;
+        Self {
+            rows,
+            weights,
+            k,
+            start,
+            sample: None,
+            restarts: 1,
+            max_iter: 1,
+            tol: 0.0,
+            tol_labels: 0.0,
+            seed: 0,
+            cosine: false,
+        }
+    }
+}
+
 #[derive(Debug, PartialEq)]
 pub enum Failure {
     TooFewDistinct,

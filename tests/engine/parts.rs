@@ -121,15 +121,7 @@ fn golden_case<T: Engine>(case: &Case) {
     }
 }
 
-#[test]
-fn golden_fits_in_parts_float32() {
-    cases().iter().for_each(golden_case::<f32>);
-}
-
-#[test]
-fn golden_fits_in_parts_float64() {
-    cases().iter().for_each(golden_case::<f64>);
-}
+in_both_types!(golden_fits_in_parts, T => cases().iter().for_each(golden_case::<T>));
 
 #[test]
 fn golden_fits_in_parts_on_the_gpu() {

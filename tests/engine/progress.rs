@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::input::tile::Part;
 use polars_kmeans::{Cancel, Device, Features, History, Init, KMeans, KMeansError, Progress, Restarts, Scale, Stage, Wanted};
 
-use crate::data::{Random, hash, on_gpu, rows};
+use crate::data::{Random, hash, here_and_on_gpu, on_gpu, parts_of, rows};
 
 /// An estimator that notes each iteration, and stops at the one with the number `last`.
 fn watched(estimator: &KMeans, last: usize) -> (KMeans, Arc<Mutex<Vec<Progress>>>) {
@@ -31,12 +30,13 @@ fn each_iteration_is_shown_once() {
     let features = Features::from_rows(&x, 3).unwrap();
     for history in [History::Light, History::Full] {
         let estimator = KMeans::new(30).seed(3).tol(0.0).max_iter(50).history(history);
-        for estimator in [Some(estimator.clone()), on_gpu(&estimator)].into_iter().flatten() {
+        for estimator in here_and_on_gpu(&estimator) {
             let expected = hash(&estimator.fit_features(&features, None).unwrap());
             for parts in [1, 4] {
                 let (watched, seen) = watched(&estimator, usize::MAX);
-                let part = |i: usize| Part::new(features.slice(i * 6_000 / parts..(i + 1) * 6_000 / parts).unwrap(), None);
-                let fit = watched.fit_parts((0..parts).map(part).collect(), InstructionSet::detect(), Wanted::Labels).unwrap();
+                let cuts: Vec<usize> = (0..=parts).map(|i| i * 6_000 / parts).collect();
+                let fit =
+                    watched.fit_parts(parts_of(&features, None, &cuts), InstructionSet::detect(), Wanted::Labels).unwrap();
                 assert_eq!(hash(&fit), expected);
                 let seen = seen.lock().unwrap();
                 assert!(seen.len() > 20 && seen.iter().all(|progress| progress.restart == 0));
@@ -68,12 +68,12 @@ fn a_cancelled_fit_stops_at_once_and_leaves_everything_as_it_was() {
     let features = Features::from_rows(&x, 5).unwrap();
     for history in [History::Light, History::Full] {
         let estimator = KMeans::new(40).seed(1).tol(0.0).max_iter(60).history(history);
-        for estimator in [Some(estimator.clone()), on_gpu(&estimator)].into_iter().flatten() {
+        for estimator in here_and_on_gpu(&estimator) {
             let expected = hash(&estimator.fit_features(&features, None).unwrap());
             for (last, parts) in [(1, 1), (7, 1), (12, 1), (1, 3), (7, 3)] {
                 let (watched, seen) = watched(&estimator, last);
-                let part = |i: usize| Part::new(features.slice(i * 4_000 / parts..(i + 1) * 4_000 / parts).unwrap(), None);
-                let stopped = watched.fit_parts((0..parts).map(part).collect(), InstructionSet::detect(), Wanted::Labels);
+                let cuts: Vec<usize> = (0..=parts).map(|i| i * 4_000 / parts).collect();
+                let stopped = watched.fit_parts(parts_of(&features, None, &cuts), InstructionSet::detect(), Wanted::Labels);
                 assert_eq!(stopped.err(), Some(KMeansError::Cancelled));
                 assert_eq!(seen.lock().unwrap().len(), last, "nothing is shown after the stop");
                 // The same estimator does not stop a second time.
@@ -95,7 +95,7 @@ fn every_stage_is_shown_in_order() {
     let x: Vec<f64> = rows("uniform", 500, 2, &mut Random(2));
     let features = Features::from_rows(&x, 2).unwrap();
     let estimator = KMeans::new(4).init(Init::Random).n_init(Restarts::Count(2)).max_iter(2).tol(0.0);
-    for estimator in [Some(estimator.clone()), on_gpu(&estimator)].into_iter().flatten() {
+    for estimator in here_and_on_gpu(&estimator) {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let notes = seen.clone();
         let watched = estimator.on_progress(move |progress| {
@@ -189,7 +189,7 @@ fn seconds_add_up() {
     assert!(seconds.iterations >= iterations);
 }
 
-/// Rows amid several centroids need reference distances, and the history counts them. `tensor_data.rs` has the same for GPUs.
+/// Rows amid several centroids need reference distances, and the history counts them. `tensor.rs` has the same for GPUs.
 #[test]
 fn the_history_counts_settled_rows() {
     let random = &mut Random(5_150);

@@ -3,9 +3,9 @@
 use polars_kmeans::backend::cuda::reference_labels;
 use polars_kmeans::exact::reference;
 use polars_kmeans::fit::benchmark::wrong_rows;
-use polars_kmeans::{Engine, Features, Init, KMeans};
+use polars_kmeans::{Engine, Init, KMeans};
 
-use crate::data::{KINDS, Random, columns, gpu, on_gpu, rounds, rows, some_rows};
+use crate::data::{KINDS, Random, columns, from_columns, gpu, on_gpu, rounds, rows, some_rows};
 
 fn labels_of<T: Engine>(x: &[T], d: usize, centroids: &[T]) -> Vec<u32> {
     let columns = columns(x, d);
@@ -63,7 +63,7 @@ fn a_wrong_label_does_not_pass() {
     let x: Vec<f32> = rows("blobs", n, d, random);
     let start = some_rows(&x, d, k, usize::MAX, random);
     let columns = columns(&x, d);
-    let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
+    let features = from_columns(&columns);
     let Some(estimator) = on_gpu(&KMeans::new(k).init(Init::Given(start)).tol(0.0).max_iter(3)) else { return };
     let wrong = |labels: &[u32], centroids: &[f32]| wrong_rows(labels, &labels_of(&x, d, centroids)).collect::<Vec<_>>();
 

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::input::tile::Part;
 use polars_kmeans::{
     Chunk, Column, Device, Engine, Features, Fitted, History, Init, KMeans, KMeansError, Metric, NullPolicy, Restarts,
     RowOrder, Scale, Validity, Wanted,
 };
 
-use crate::data::{KINDS, Random, hash, on_gpu, rounds, rows, some_rows};
-use crate::oracle::{self, Failure, Start, Task};
+use crate::data::{KINDS, Random, bitmap, hash, here_and_on_gpu, on_gpu, parts_of, rounds, rows, some_rows};
+use crate::exactness::is_the_answer;
+use crate::oracle::{self, Start, Task};
 
 /// An order of n rows.
 fn shuffled(n: usize, random: &mut Random) -> Vec<usize> {
@@ -56,26 +56,12 @@ pub fn check_values<T: Engine>(task: &Task<T>, arrived: &Task<T>, estimator: &KM
     let (features, weights) = (Features::from_rows(&x, d).unwrap(), weights.as_ref().map(|w| Column::from_slice(w)));
     let answer = oracle::fit(&by_values);
     let estimator = estimator.clone().row_order(RowOrder::Values);
-    for estimator in [Some(estimator.clone()), on_gpu(&estimator)].into_iter().flatten() {
-        match (estimator.fit_features(&features, weights.as_ref()), &answer) {
-            (Ok(fitted), Ok(answer)) => {
-                let bits = |v: &[T]| v.iter().map(|v| v.to_f64().to_bits()).collect::<Vec<_>>();
-                assert_eq!(bits(fitted.model.centroids()), bits(&answer.centroids.concat()), "{what}, by values: centroids");
-                let mut labels = vec![0; n];
-                order.iter().zip(&answer.labels).for_each(|(&i, label)| labels[i] = *label);
-                assert!(shuffle.iter().map(|&i| labels[i]).eq(fitted.labels), "{what}, by values: labels");
-                assert_eq!(fitted.model.inertia().to_bits(), answer.inertia.to_bits(), "{what}, by values: inertia");
-                let history: Vec<_> =
-                    fitted.model.history().iter().map(|row| (row.changed, row.shift, row.inertia.unwrap())).collect();
-                assert_eq!(history, answer.history, "{what}, by values: history");
-            }
-            (Err(KMeansError::TooFewDistinct { .. }), Err(Failure::TooFewDistinct)) => {}
-            (Err(KMeansError::RangeTooWide { .. }), Err(Failure::RangeTooWide)) => {}
-            (Err(KMeansError::WeightRangeTooWide { .. }), Err(Failure::WeightRangeTooWide)) => {}
-            (ours, theirs) => {
-                let theirs = theirs.as_ref().map(|fit| fit.inertia);
-                panic!("{what}, by values: {:?} against {theirs:?}", ours.map(|fit| fit.model.inertia()))
-            }
+    for estimator in here_and_on_gpu(&estimator) {
+        let fitted = estimator.fit_features(&features, weights.as_ref());
+        if let (Some(fitted), Ok(answer)) = (is_the_answer(fitted, &answer, &format!("{what}, by values")), &answer) {
+            let mut labels = vec![0; n];
+            order.iter().zip(&answer.labels).for_each(|(&i, label)| labels[i] = *label);
+            assert!(shuffle.iter().map(|&i| labels[i]).eq(fitted.labels), "{what}, by values: labels");
         }
     }
 }
@@ -102,8 +88,7 @@ impl<T: Engine> Table<T> {
 
     /// The fit, and its labels one by one.
     fn fit(&self, estimator: &KMeans, wanted: Wanted) -> Result<(Fitted<T>, Vec<Option<u32>>), String> {
-        let mut bits = vec![0u8; self.valid.len().div_ceil(8)];
-        self.valid.iter().enumerate().filter(|(_, valid)| **valid).for_each(|(i, _)| bits[i / 8] |= 1 << (i % 8));
+        let bits = bitmap(&self.valid);
         let validity = self.valid.contains(&false).then(|| Validity::new(&bits, 0));
         let weights = self.weights.as_ref().map(|weights| Column::new([Chunk::new(weights, validity).unwrap()]));
         let features = Features::from_blocks([(&self.x[..], validity, None)], self.d).unwrap();
@@ -264,7 +249,7 @@ fn rows_are_sorted_for_given_centroids_only_where_they_tie() {
             counter.fetch_add(u32::from(progress.iteration == 1), Ordering::Relaxed);
             ControlFlow::Continue(())
         });
-        for estimator in [Some(estimator.clone()), on_gpu(&estimator)].into_iter().flatten() {
+        for estimator in here_and_on_gpu(&estimator) {
             starts.store(0, Ordering::Relaxed);
             estimator.fit_features(&Features::from_columns([x]).unwrap(), None).unwrap();
         }
@@ -315,8 +300,7 @@ fn parts_and_streams_are_sorted_as_one_table() {
     for init in [Init::KMeansPlusPlus, Init::KMeansParallel, Init::AfkMc2, Init::Random] {
         let estimator = KMeans::new(9).init(init).row_order(RowOrder::Values).seed(3);
         let expected = hash(&estimator.fit_features(&features, None).unwrap());
-        let cuts = [0, 7, 7, 9_000, n];
-        let parts = cuts.windows(2).map(|cut| Part::new(features.slice(cut[0]..cut[1]).unwrap(), None)).collect();
+        let parts = parts_of(&features, None, &[0, 7, 7, 9_000, n]);
         let merged = estimator.fit_parts(parts, InstructionSet::detect(), Wanted::Labels).unwrap();
         assert_eq!(hash(&merged), expected);
         if let Some(estimator) = on_gpu(&estimator) {

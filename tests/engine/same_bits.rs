@@ -3,13 +3,12 @@
 use std::fmt::Write;
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::input::tile::Part;
 use polars_kmeans::{
     Chunk, Column, Engine, Features, History, Init, KMeans, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew,
     Validity, Wanted,
 };
 
-use crate::data::{Random, columns, hash, on_gpu, rows};
+use crate::data::{Random, bitmap, columns, from_columns, hash, here_and_on_gpu, in_chunks, on_gpu, parts_of, rows, some_cuts};
 
 /// A golden case: name, data, estimator. A changed hash needs a new major version.
 pub struct Case {
@@ -20,8 +19,15 @@ pub struct Case {
     pub estimator: KMeans,
 }
 
-fn case(name: &'static str, kind: &'static str, shape: (usize, usize), weighted: bool, estimator: KMeans) -> Case {
+/// Name, kind of rows, shape, and whether rows have weights.
+type Rows = (&'static str, &'static str, (usize, usize), bool);
+
+fn case((name, kind, shape, weighted): Rows, estimator: KMeans) -> Case {
     Case { name, kind, shape, weighted, estimator }
+}
+
+fn kmeans(k: usize, seed: u64) -> KMeans {
+    KMeans::new(k).seed(seed)
 }
 
 pub fn cases() -> Vec<Case> {
@@ -32,126 +38,87 @@ pub fn cases() -> Vec<Case> {
 
 fn plain_cases() -> Vec<Case> {
     vec![
-        case("blobs-2d", "blobs", (20_000, 2), false, KMeans::new(10).seed(1)),
-        case("blobs-weighted", "blobs", (20_000, 3), true, KMeans::new(7).seed(2)),
-        case("uniform-34d", "uniform", (5_000, 34), false, KMeans::new(32).seed(3).max_iter(20)),
-        case("uniform-weighted-20d", "uniform", (5_000, 20), true, KMeans::new(16).seed(4).max_iter(20)),
-        case("lattice", "lattice", (6_000, 3), false, KMeans::new(20).seed(5).history(History::Full)),
+        case(("blobs-2d", "blobs", (20_000, 2), false), kmeans(10, 1)),
+        case(("blobs-weighted", "blobs", (20_000, 3), true), kmeans(7, 2)),
+        case(("uniform-34d", "uniform", (5_000, 34), false), kmeans(32, 3).max_iter(20)),
+        case(("uniform-weighted-20d", "uniform", (5_000, 20), true), kmeans(16, 4).max_iter(20)),
+        case(("lattice", "lattice", (6_000, 3), false), kmeans(20, 5).history(History::Full)),
         case(
-            "random-restarts",
-            "blobs",
-            (3_000, 5),
-            false,
-            KMeans::new(6).seed(u64::MAX).init(Init::Random).n_init(Restarts::Count(4)),
+            ("random-restarts", "blobs", (3_000, 5), false),
+            kmeans(6, u64::MAX).init(Init::Random).n_init(Restarts::Count(4)),
         ),
-        case("sorted-by-size", "lattice", (6_000, 3), true, KMeans::new(20).seed(5).sort_by(SortBy::Size)),
+        case(("sorted-by-size", "lattice", (6_000, 3), true), kmeans(20, 5).sort_by(SortBy::Size)),
         case(
-            "sorted-by-feature",
-            "lattice",
-            (3_000, 2),
-            false,
-            KMeans::new(6).seed(21).init(Init::Random).sort_by(SortBy::Feature("column_1".into())),
+            ("sorted-by-feature", "lattice", (3_000, 2), false),
+            kmeans(6, 21).init(Init::Random).sort_by(SortBy::Feature("column_1".into())),
         ),
-        case("fewer", "duplicates", (500, 3), true, KMeans::new(20).seed(22).too_few(TooFew::Fewer)),
-        case("offset", "offset 1e7", (4_000, 12), false, KMeans::new(9).seed(6)),
-        case("mixed-scales", "mixed scales", (4_000, 6), false, KMeans::new(5).seed(7)),
-        case("denormals", "denormals", (2_000, 4), false, KMeans::new(5).seed(8)),
-        case("sentinel-weighted", "sentinel", (3_000, 9), true, KMeans::new(4).seed(9)),
-        case("many-clusters", "tight blobs far apart", (9_000, 2), false, KMeans::new(300).seed(10).max_iter(30)),
-        case("cosine", "uniform", (4_000, 24), false, KMeans::new(20).seed(12).metric(Metric::Cosine).max_iter(20)),
-        case("cosine-weighted", "blobs", (5_000, 5), true, KMeans::new(9).seed(13).metric(Metric::Cosine)),
-        case("standard", "offset 1e6", (4_000, 6), false, KMeans::new(8).seed(14).scale(Scale::Standard)),
-        case("robust-weighted", "sentinel", (3_000, 10), true, KMeans::new(8).seed(15).scale(Scale::Robust)),
+        case(("fewer", "duplicates", (500, 3), true), kmeans(20, 22).too_few(TooFew::Fewer)),
+        case(("offset", "offset 1e7", (4_000, 12), false), kmeans(9, 6)),
+        case(("mixed-scales", "mixed scales", (4_000, 6), false), kmeans(5, 7)),
+        case(("denormals", "denormals", (2_000, 4), false), kmeans(5, 8)),
+        case(("sentinel-weighted", "sentinel", (3_000, 9), true), kmeans(4, 9)),
+        case(("many-clusters", "tight blobs far apart", (9_000, 2), false), kmeans(300, 10).max_iter(30)),
+        case(("cosine", "uniform", (4_000, 24), false), kmeans(20, 12).metric(Metric::Cosine).max_iter(20)),
+        case(("cosine-weighted", "blobs", (5_000, 5), true), kmeans(9, 13).metric(Metric::Cosine)),
+        case(("standard", "offset 1e6", (4_000, 6), false), kmeans(8, 14).scale(Scale::Standard)),
+        case(("robust-weighted", "sentinel", (3_000, 10), true), kmeans(8, 15).scale(Scale::Robust)),
         case(
-            "factors-cosine",
-            "blobs",
-            (3_000, 3),
-            false,
-            KMeans::new(12).seed(16).metric(Metric::Cosine).scale(factors()).history(History::Full),
+            ("factors-cosine", "blobs", (3_000, 3), false),
+            kmeans(12, 16).metric(Metric::Cosine).scale(factors()).history(History::Full),
         ),
-        case("relocations", "duplicates", (400, 2), false, KMeans::new(6).seed(11).init(Init::Given(vec![0.25; 12]))),
+        case(("relocations", "duplicates", (400, 2), false), kmeans(6, 11).init(Init::Given(vec![0.25; 12]))),
     ]
 }
 
 /// Other seedings, also of rows that arrive scaled and normalised.
 fn cases_of_seedings() -> Vec<Case> {
     vec![
-        case("kmeans-parallel", "blobs", (8_000, 4), true, KMeans::new(25).seed(12).init(Init::KMeansParallel)),
+        case(("kmeans-parallel", "blobs", (8_000, 4), true), kmeans(25, 12).init(Init::KMeansParallel)),
         case(
-            "kmeans-parallel-few",
-            "lattice",
-            (3_000, 9),
-            false,
-            KMeans::new(30).seed(13).init(Init::KMeansParallel).oversampling(0.2).rounds(2).max_iter(9),
+            ("kmeans-parallel-few", "lattice", (3_000, 9), false),
+            kmeans(30, 13).init(Init::KMeansParallel).oversampling(0.2).rounds(2).max_iter(9),
         ),
-        case("afk-mc2", "uniform", (6_000, 12), false, KMeans::new(40).seed(14).init(Init::AfkMc2).max_iter(20)),
-        case("afk-mc2-weighted", "blobs", (5_000, 2), true, KMeans::new(20).seed(15).init(Init::AfkMc2).chain_length(30)),
-        case("optimal", "blobs", (9_000, 1), true, KMeans::new(8).init(Init::Optimal)),
-        case("values", "blobs", (9_000, 3), false, KMeans::new(12).seed(22).row_order(RowOrder::Values)),
+        case(("afk-mc2", "uniform", (6_000, 12), false), kmeans(40, 14).init(Init::AfkMc2).max_iter(20)),
+        case(("afk-mc2-weighted", "blobs", (5_000, 2), true), kmeans(20, 15).init(Init::AfkMc2).chain_length(30)),
+        case(("optimal", "blobs", (9_000, 1), true), KMeans::new(8).init(Init::Optimal)),
+        case(("values", "blobs", (9_000, 3), false), kmeans(12, 22).row_order(RowOrder::Values)),
         case(
-            "values-weighted",
-            "lattice",
-            (5_000, 5),
-            true,
-            KMeans::new(15).seed(23).init(Init::Random).n_init(Restarts::Count(2)).row_order(RowOrder::Values),
+            ("values-weighted", "lattice", (5_000, 5), true),
+            kmeans(15, 23).init(Init::Random).n_init(Restarts::Count(2)).row_order(RowOrder::Values),
         ),
         case(
-            "values-kmeans-parallel",
-            "blobs",
-            (6_000, 4),
-            true,
-            KMeans::new(20).seed(24).init(Init::KMeansParallel).row_order(RowOrder::Values),
+            ("values-kmeans-parallel", "blobs", (6_000, 4), true),
+            kmeans(20, 24).init(Init::KMeansParallel).row_order(RowOrder::Values),
         ),
         case(
-            "values-cosine",
-            "lattice",
-            (4_000, 9),
-            false,
-            KMeans::new(10).seed(25).init(Init::AfkMc2).scale(factors()).metric(Metric::Cosine).row_order(RowOrder::Values),
+            ("values-cosine", "lattice", (4_000, 9), false),
+            kmeans(10, 25).init(Init::AfkMc2).scale(factors()).metric(Metric::Cosine).row_order(RowOrder::Values),
         ),
         case(
-            "values-relocations",
-            "duplicates",
-            (400, 2),
-            true,
-            KMeans::new(6).seed(26).init(Init::Given(vec![0.25; 12])).row_order(RowOrder::Values),
+            ("values-relocations", "duplicates", (400, 2), true),
+            kmeans(6, 26).init(Init::Given(vec![0.25; 12])).row_order(RowOrder::Values),
         ),
-        case("init-sample", "blobs", (12_000, 3), false, KMeans::new(30).seed(16).init_sample(Some(900))),
+        case(("init-sample", "blobs", (12_000, 3), false), kmeans(30, 16).init_sample(Some(900))),
         case(
-            "kmeans-parallel-cosine",
-            "uniform",
-            (5_000, 14),
-            false,
-            KMeans::new(30).seed(17).init(Init::KMeansParallel).metric(Metric::Cosine).max_iter(15),
+            ("kmeans-parallel-cosine", "uniform", (5_000, 14), false),
+            kmeans(30, 17).init(Init::KMeansParallel).metric(Metric::Cosine).max_iter(15),
         ),
         case(
-            "kmeans-parallel-standard",
-            "mixed scales",
-            (5_000, 5),
-            true,
-            KMeans::new(12).seed(18).init(Init::KMeansParallel).scale(Scale::Standard).max_iter(15),
+            ("kmeans-parallel-standard", "mixed scales", (5_000, 5), true),
+            kmeans(12, 18).init(Init::KMeansParallel).scale(Scale::Standard).max_iter(15),
         ),
         case(
-            "afk-mc2-cosine-weighted",
-            "blobs",
-            (5_000, 6),
-            true,
-            KMeans::new(25).seed(19).init(Init::AfkMc2).metric(Metric::Cosine).scale(factors()).max_iter(15),
+            ("afk-mc2-cosine-weighted", "blobs", (5_000, 6), true),
+            kmeans(25, 19).init(Init::AfkMc2).metric(Metric::Cosine).scale(factors()).max_iter(15),
         ),
         case(
-            "afk-mc2-robust",
-            "sentinel",
-            (4_000, 3),
-            false,
-            KMeans::new(9).seed(20).init(Init::AfkMc2).chain_length(50).scale(Scale::Robust),
+            ("afk-mc2-robust", "sentinel", (4_000, 3), false),
+            kmeans(9, 20).init(Init::AfkMc2).chain_length(50).scale(Scale::Robust),
         ),
-        case("optimal-standard", "offset 1e6", (5_000, 1), true, KMeans::new(6).init(Init::Optimal).scale(Scale::Standard)),
+        case(("optimal-standard", "offset 1e6", (5_000, 1), true), KMeans::new(6).init(Init::Optimal).scale(Scale::Standard)),
         case(
-            "init-sample-cosine",
-            "uniform",
-            (6_000, 11),
-            false,
-            KMeans::new(20).seed(21).init_sample(Some(500)).metric(Metric::Cosine).max_iter(15),
+            ("init-sample-cosine", "uniform", (6_000, 11), false),
+            kmeans(20, 21).init_sample(Some(500)).metric(Metric::Cosine).max_iter(15),
         ),
     ]
 }
@@ -207,61 +174,38 @@ fn hashes_are_the_golden_ones() {
     assert_eq!(found, std::fs::read_to_string(path).unwrap(), "case, hash of float32, hash of float64");
 }
 
-/// `values` as a column that is cut at random places.
-fn chunked<'a, T: Copy>(values: &'a [T], random: &mut Random) -> Column<'a, T> {
-    let mut cuts: Vec<usize> = (0..random.below(8)).map(|_| random.below(values.len() + 1)).collect();
-    cuts.extend([0, values.len()]);
-    cuts.sort_unstable();
-    Column::new(cuts.windows(2).map(|w| Chunk::new(&values[w[0]..w[1]], None).unwrap()))
-}
-
 fn every_way<T: Engine>(case: &Case) {
     let data = generate::<T>(case);
-    let d = case.shape.1;
+    let (n, d) = case.shape;
     let expected = fit(case, &data);
     let columns = columns(&data.rows, d);
-    let views: Vec<&[T]> = columns.iter().map(|c| &c[..]).collect();
-    let features = Features::from_columns(views.iter().copied()).unwrap();
+    let features = from_columns(&columns);
     let weights = data.weights.as_ref().map(|w| Column::from_slice(w));
     for threads in [1, 2, 3] {
         let fit = case.estimator.clone().threads(threads).fit_features(&features, weights.as_ref()).unwrap();
         assert_eq!(hash(&fit), expected, "{}: {threads} threads", case.name);
     }
     for set in [InstructionSet::Avx512, InstructionSet::Avx2, InstructionSet::Portable] {
-        let fit = case.estimator.fit_parts(vec![Part::new(features.clone(), weights.clone())], set, Wanted::Labels).unwrap();
+        let fit = case.estimator.fit_parts(parts_of(&features, data.weights.as_deref(), &[0, n]), set, Wanted::Labels).unwrap();
         assert_eq!(hash(&fit), expected, "{}: {set:?}", case.name);
     }
     let random = &mut Random(99);
     for round in 0..20 {
-        let features = Features::new(views.iter().map(|c| chunked(c, random)).collect()).unwrap();
-        let weights = data.weights.as_ref().map(|w| chunked(w, random));
-        for estimator in [Some(case.estimator.clone()), on_gpu(&case.estimator)].into_iter().flatten() {
+        let features = Features::new(columns.iter().map(|c| in_chunks(c, random)).collect()).unwrap();
+        let weights = data.weights.as_ref().map(|w| in_chunks(w, random));
+        for estimator in here_and_on_gpu(&case.estimator) {
             let fit = estimator.fit_features(&features, weights.as_ref()).unwrap();
             assert_eq!(hash(&fit), expected, "{}: chunking {round} on {}", case.name, fit.choice.place);
         }
     }
     for parts in [2, 3, 7] {
-        let n = case.shape.0;
-        let mut cuts: Vec<usize> = (0..parts - 1).map(|_| random.below(n)).chain([0, n]).collect();
-        cuts.sort_unstable();
-        let parts = cuts.windows(2).map(|w| {
-            let weights = data.weights.as_ref().map(|weights| Column::from_slice(&weights[w[0]..w[1]]));
-            Part::new(features.slice(w[0]..w[1]).unwrap(), weights)
-        });
-        let fit = case.estimator.fit_parts(parts.collect(), InstructionSet::detect(), Wanted::Labels).unwrap();
+        let parts = parts_of(&features, data.weights.as_deref(), &some_cuts(n, parts, random));
+        let fit = case.estimator.fit_parts(parts, InstructionSet::detect(), Wanted::Labels).unwrap();
         assert_eq!(hash(&fit), expected, "{}: merged partials", case.name);
     }
 }
 
-#[test]
-fn every_way_in_gives_the_same_bits_float32() {
-    cases().iter().for_each(every_way::<f32>);
-}
-
-#[test]
-fn every_way_in_gives_the_same_bits_float64() {
-    cases().iter().for_each(every_way::<f64>);
-}
+in_both_types!(every_way_in_gives_the_same_bits, T => cases().iter().for_each(every_way::<T>));
 
 #[test]
 fn weights_of_one_are_no_weights() {
@@ -269,11 +213,9 @@ fn weights_of_one_are_no_weights() {
         let data = generate::<f32>(case);
         let ones = vec![1.0; case.shape.0];
         let features = Features::from_rows(&data.rows, case.shape.1).unwrap();
-        let weighted = case.estimator.fit_features(&features, Some(&Column::from_slice(&ones))).unwrap();
-        assert_eq!(hash(&weighted), fit(case, &data), "{}", case.name);
-        if let Some(estimator) = on_gpu(&case.estimator) {
+        for estimator in here_and_on_gpu(&case.estimator) {
             let weighted = estimator.fit_features(&features, Some(&Column::from_slice(&ones))).unwrap();
-            assert_eq!(hash(&weighted), fit(case, &data), "{} on the GPU", case.name);
+            assert_eq!(hash(&weighted), fit(case, &data), "{} on {}", case.name, weighted.choice.place);
         }
     }
 }
@@ -307,24 +249,15 @@ fn skipped_rows_leave_no_trace() {
             weights.push(data.weights.as_ref().map_or(1.0, |w| w[i]));
             kept.push(true);
         }
-        let mut bits = vec![0u8; valid.len().div_ceil(8)];
-        valid.iter().enumerate().filter(|(_, valid)| **valid).for_each(|(i, _)| bits[i / 8] |= 1 << (i % 8));
+        let bits = bitmap(&valid);
         let columns = dirty.iter().map(|c| Column::new([Chunk::new(c, Some(Validity::new(&bits, 0))).unwrap()]));
         let features = Features::new(columns.collect()).unwrap();
         let weights = Column::from_slice(&weights);
-        for threads in [1, 2] {
-            let fit = case
-                .estimator
-                .clone()
-                .threads(threads)
-                .null_policy(NullPolicy::Skip)
-                .fit_features(&features, Some(&weights))
-                .unwrap();
-            assert_eq!(hash(&fit), self::fit(case, &data), "{}", case.name);
-            if let Some(estimator) = on_gpu(&case.estimator) {
-                let on_gpu = estimator.null_policy(NullPolicy::Skip).fit_features(&features, Some(&weights)).unwrap();
-                assert_eq!(hash(&on_gpu), hash(&fit), "{} on the GPU", case.name);
-            }
+        let expected = fit(case, &data);
+        let one_thread = case.estimator.clone().threads(1);
+        for estimator in here_and_on_gpu(&case.estimator.clone().threads(2)).chain([one_thread]) {
+            let fit = estimator.null_policy(NullPolicy::Skip).fit_features(&features, Some(&weights)).unwrap();
+            assert_eq!(hash(&fit), expected, "{} on {}", case.name, fit.choice.place);
             let labels = fit.expand().unwrap();
             assert!(labels.iter().zip(&kept).all(|(label, kept)| label.is_some() == *kept));
         }

@@ -6,11 +6,11 @@ use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::cpu::CpuSession;
 use polars_kmeans::backend::{Seeder, Session, Sessions, Sharded};
 use polars_kmeans::exact::distances::{DistanceScale, DistanceSum};
-use polars_kmeans::exact::reference;
-use polars_kmeans::statistics::{Statistics, gather};
+use polars_kmeans::statistics::gather;
 use polars_kmeans::{Float, KMeans, NullPolicy};
 
 use crate::data::{KINDS, Random, rows};
+use crate::draws::{Direct, drawn};
 use crate::sessions::Data;
 
 /// What k-means++ asks.
@@ -34,66 +34,27 @@ impl<T: Float> Seeding<T> for &mut dyn Session<T> {
 
 /// Looks at every row.
 struct Plain<'a, T> {
-    /// The kept rows.
-    x: Vec<&'a [T]>,
-    /// `w^` of each row, and its integer.
-    weights: Vec<(f64, u128)>,
-    nearest: Vec<f64>,
+    direct: Direct<'a, T>,
+    /// None before the first centroid.
     scale: Option<DistanceScale>,
-}
-
-impl<'a, T: Float> Plain<'a, T> {
-    fn new(data: &'a Data<T>, statistics: &Statistics) -> Self {
-        let kept = |x: &[T]| x.iter().all(|x| x.to_f64().is_finite());
-        let all = data.x.chunks_exact(data.d).enumerate();
-        let weight = |i: usize| match (statistics.weights, &data.weights) {
-            (Some(scale), Some(weights)) => (scale.round(weights[i]), scale.integer(scale.round(weights[i])) as u128),
-            _ => (1.0, 1),
-        };
-        let (x, weights): (Vec<_>, Vec<_>) = all.filter(|(_, x)| kept(x)).map(|(i, x)| (x, weight(i))).unzip();
-        Self { nearest: vec![f64::INFINITY; x.len()], x, weights, scale: None }
-    }
-
-    fn integer(&self, i: usize, s: f64) -> u128 {
-        self.scale.map_or(self.weights[i].1, |scale| scale.quantise(self.weights[i].0, s))
-    }
-
-    fn total(&self) -> u128 {
-        (0..self.x.len()).map(|i| self.integer(i, self.nearest[i])).sum()
-    }
 }
 
 impl<T: Float> Seeding<T> for Plain<'_, T> {
     fn start(&mut self) -> u128 {
-        self.total()
+        self.direct.integers().iter().sum()
     }
 
     fn trials(&mut self, targets: &[u128]) -> (Vec<T>, Vec<u128>) {
-        let (mut values, mut gains) = (Vec::new(), Vec::new());
-        for &target in targets {
-            let mut left = target;
-            let drawn = (0..self.x.len()).find(|&i| {
-                let weight = self.integer(i, self.nearest[i]);
-                left.checked_sub(weight).map(|rest| left = rest).is_none()
-            });
-            let candidate = self.x[drawn.unwrap()];
-            let gain = |i: usize| {
-                let s = reference::distance(self.x[i], candidate);
-                if s < self.nearest[i] { self.integer(i, self.nearest[i]) - self.integer(i, s) } else { 0 }
-            };
-            gains.push(if self.scale.is_some() { (0..self.x.len()).map(gain).sum() } else { 0 });
-            values.extend_from_slice(candidate);
-        }
-        (values, gains)
+        let weights = self.scale.map_or_else(|| self.direct.integers(), |scale| self.direct.draw_weights(scale));
+        let candidates: Vec<&[T]> = targets.iter().map(|target| self.direct.row(drawn(&weights, *target))).collect();
+        let gain = |candidate: &&[T]| self.scale.map_or(0, |scale| self.direct.gain(candidate, scale));
+        (candidates.concat(), candidates.iter().map(gain).collect())
     }
 
     fn take(&mut self, centroids: &[T], scale: DistanceScale) -> u128 {
         self.scale = Some(scale);
-        for (x, nearest) in self.x.iter().zip(&mut self.nearest) {
-            let distances = centroids.chunks_exact(x.len()).map(|centroid| reference::distance(x, centroid));
-            *nearest = distances.fold(*nearest, f64::min);
-        }
-        self.total()
+        self.direct.take(centroids);
+        self.direct.total(scale)
     }
 }
 
@@ -152,8 +113,10 @@ fn check<T: Float>(kind: &str, shape: [usize; 3], weighted: bool, nulls: bool) {
             Ok(statistics) => Arc::new(statistics),
             Err(error) => panic!("{kind}, {shape:?}: {error}"),
         };
-        let expected =
-            expected.get_or_insert_with(|| seeding(&mut Plain::new(&data, &statistics), shape, statistics.distances));
+        let expected = expected.get_or_insert_with(|| {
+            let direct = Direct::new(&data, &statistics);
+            seeding(&mut Plain { direct, scale: None }, shape, statistics.distances)
+        });
         let sessions: Vec<Box<dyn Session<T> + '_>> = parts
             .into_iter()
             .map(|part| Box::new(CpuSession::new(part, &statistics, k, threads, set).unwrap()) as Box<dyn Session<T>>)

@@ -47,30 +47,17 @@ fn check_seeding<T: Engine>(kind: &str, case: u64) -> bool {
         _ => None,
     };
     let task = Task {
-        cosine: false,
-        rows: x.chunks_exact(d).map(<[T]>::to_vec).collect(),
         weights,
-        k,
         restarts: if matches!(start, Start::Optimal) { 1 } else { 1 + random.below(3) as u32 },
-        start,
         sample,
         max_iter: 1 + random.below(4),
-        tol: 0.0,
-        tol_labels: 0.0,
         seed: random.next(),
+        ..Task::new(x.chunks_exact(d).map(<[T]>::to_vec).collect(), k, start)
     };
     check_task(&task, &format!("{kind}, case {case}: n {n}, d {d}, k {k}"))
 }
 
-#[test]
-fn seedings_are_the_oracles_float32() {
-    check_all(400_000, 40, 13, check_seeding::<f32>);
-}
-
-#[test]
-fn seedings_are_the_oracles_float64() {
-    check_all(500_000, 40, 13, check_seeding::<f64>);
-}
+in_both_types!(seedings_are_the_oracles, T, seed in [400_000, 500_000] => check_all(seed, 40, 13, check_seeding::<T>));
 
 #[test]
 fn far_seedings_are_the_oracles() {

@@ -2,12 +2,11 @@
 //! centroids.
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::input::tile::Part;
 use polars_kmeans::{
     Column, Engine, Features, Fitted, History, Init, KMeans, KMeansError, Metric, Restarts, RowOrder, Scale, SortBy, Wanted,
 };
 
-use crate::data::{KINDS, Random, hash, on_gpu, rounds, rows};
+use crate::data::{KINDS, Random, hash, here_and_on_gpu, parts_of, predicted, rounds, rows};
 
 /// Squared distances of a row to the centroids, as the contract defines them.
 fn distances<T: Engine>(row: &[T], centroids: &[T]) -> Vec<f64> {
@@ -91,18 +90,16 @@ fn every_kind<T: Engine>(seed: u64) {
             }
         };
         let mut first = None;
-        for sorted in [Some(sorted.clone()), on_gpu(&sorted)].into_iter().flatten() {
+        for sorted in here_and_on_gpu(&sorted) {
             let fit = sorted.fit_features(&features, column.as_ref()).unwrap();
             swapped += check(&x, d, &fit, &expected, weights.as_deref());
             assert_eq!(*first.get_or_insert(hash(&fit)), hash(&fit), "{kind} on {}", fit.choice.place);
-            let labels: Vec<u32> = fit.model.predict(&features).unwrap().iter().map(Option::unwrap).collect();
+            let labels = predicted(&fit.model, &features);
             assert_eq!(labels, fit.labels);
         }
         // In parts, and with distances.
-        let part = |range: std::ops::Range<usize>| {
-            Part::new(features.slice(range.clone()).unwrap(), weights.as_ref().map(|w| Column::from_slice(&w[range])))
-        };
-        let fit = sorted.fit_parts(vec![part(0..n / 3), part(n / 3..n)], InstructionSet::detect(), Wanted::Distances).unwrap();
+        let parts = parts_of(&features, weights.as_deref(), &[0, n / 3, n]);
+        let fit = sorted.fit_parts(parts, InstructionSet::detect(), Wanted::Distances).unwrap();
         assert_eq!(Some(hash(&fit)), first, "{kind} in parts");
         let nearest = fit.distances.unwrap().nearest;
         for ((row, label), nearest) in x.chunks_exact(d).zip(&fit.labels).zip(&nearest) {
@@ -113,15 +110,7 @@ fn every_kind<T: Engine>(seed: u64) {
     assert!(swapped > 100, "{swapped} rows");
 }
 
-#[test]
-fn labels_are_those_of_a_prediction_f32() {
-    every_kind::<f32>(1);
-}
-
-#[test]
-fn labels_are_those_of_a_prediction_f64() {
-    every_kind::<f64>(2);
-}
+in_both_types!(labels_are_those_of_a_prediction, T, seed in [1, 2] => every_kind::<T>(seed));
 
 /// Two clusters of one row each, and a row halfway between: whichever is first has two rows.
 #[test]
@@ -166,7 +155,7 @@ fn spaces_and_orders_of_rows() {
     let cosine = KMeans::new(6).seed(3).metric(Metric::Cosine).sort_by(SortBy::Feature("column_2".into()));
     let fit = cosine.fit_features(&features, None).unwrap();
     assert!(fit.model.centroids().chunks_exact(3).is_sorted_by_key(|c| c[2]));
-    let labels: Vec<u32> = fit.model.predict(&features).unwrap().iter().map(Option::unwrap).collect();
+    let labels = predicted(&fit.model, &features);
     assert_eq!(labels, fit.labels);
     let by_values = KMeans::new(6).seed(3).row_order(RowOrder::Values).sort_by(SortBy::Size);
     let reversed: Vec<f64> = x.chunks_exact(3).rev().flatten().copied().collect();

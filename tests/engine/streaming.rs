@@ -11,7 +11,10 @@ use polars_kmeans::{
     Validity, Wanted,
 };
 
-use crate::data::{KINDS, Random, arriving, columns, gpu, gpu_info, hash, on_gpu, rounds, rows, shape, some_rows};
+use crate::data::{
+    KINDS, Random, arriving, columns, from_columns, gpu, gpu_info, hash, on_gpu, rounds, rows, shape, some_cuts, some_rows,
+    some_valid, some_weights,
+};
 use crate::half::{BOTH, Halves};
 
 /// Memory limits under which the rows stream, from the smallest that is enough. Each gives another number of chunks or of
@@ -57,7 +60,7 @@ fn check<T: Engine>(round: u64) -> usize {
     let kind = KINDS[random.below(KINDS.len())];
     let x: Vec<T> = rows(kind, n, d, random);
     let weights: Option<Vec<f64>> = match round / 8 % 3 {
-        1 => Some((0..n).map(|_| if random.below(8) == 0 { 0.0 } else { random.unit() * 9.0 }).collect()),
+        1 => Some(some_weights(n, random)),
         2 if random.below(2) == 0 => Some(vec![1.0; n]),
         _ => None,
     };
@@ -78,7 +81,7 @@ fn check<T: Engine>(round: u64) -> usize {
     let Some(on_gpu) = on_gpu(&estimator) else { return 0 };
     let by_columns = columns(&x, d);
     let features = match random.below(3) {
-        0 => Features::from_columns(by_columns.iter().map(|c| &c[..])).unwrap(),
+        0 => from_columns(&by_columns),
         1 => Features::from_rows(&x, d).unwrap(),
         _ => {
             let step = 1 + random.below(n);
@@ -109,19 +112,11 @@ fn check<T: Engine>(round: u64) -> usize {
     some.len()
 }
 
-#[test]
-fn streamed_fits_have_the_bits_of_resident_ones_float32() {
-    let compared: usize = (0..rounds(48) as u64).map(check::<f32>).sum();
+in_both_types!(streamed_fits_have_the_bits_of_resident_ones, T, first in [0, 1_000] => {
+    let compared: usize = (first..first + rounds(48) as u64).map(check::<T>).sum();
     println!("{compared} streamed fits compared");
     assert!(gpu().is_none() || compared >= 2 * rounds(48));
-}
-
-#[test]
-fn streamed_fits_have_the_bits_of_resident_ones_float64() {
-    let compared: usize = (0..rounds(48) as u64).map(|round| check::<f64>(round + 1_000)).sum();
-    println!("{compared} streamed fits compared");
-    assert!(gpu().is_none() || compared >= 2 * rounds(48));
-}
+});
 
 #[test]
 fn fewer_clusters_and_several_fits_stream() {
@@ -214,7 +209,7 @@ fn skipped_rows_do_not_travel() {
         (0..300).for_each(|_| x[random.below(n * d)] = [f64::NAN, f64::INFINITY][random.below(2)]);
         let mut weights: Vec<f64> = (0..n).map(|_| if random.below(9) == 0 { 0.0 } else { random.unit() }).collect();
         (0..50).for_each(|_| weights[random.below(n)] = f64::NAN);
-        let bitmap: Vec<u8> = (0..n / 8 + 1).map(|_| random.next() as u8 | random.next() as u8 | 0xe1).collect();
+        let bitmap = some_valid(n, random);
         let by_columns = columns(&x, d);
         let features = if by_rows {
             Features::from_blocks([(&x[..], Some(Validity::new(&bitmap, 0)), None)], d).unwrap()
@@ -246,14 +241,12 @@ fn parts_stream_as_one() {
     let x: Vec<f32> = rows("offset 1e6", n, d, random);
     let weights: Vec<f64> = (0..n).map(|_| random.unit()).collect();
     let by_columns = columns(&x, d);
-    let (by_columns, by_rows) =
-        (Features::from_columns(by_columns.iter().map(|c| &c[..])).unwrap(), Features::from_rows(&x, d).unwrap());
+    let (by_columns, by_rows) = (from_columns(&by_columns), Features::from_rows(&x, d).unwrap());
     let all = Column::from_slice(&weights);
     let estimator = KMeans::new(k).seed(2);
     let expected = hash(&estimator.fit_features(&by_rows, Some(&all)).unwrap());
     for chunking in limits(shape::<f32>([n, d, k], true)).into_iter().step_by(4) {
-        let mut cuts: Vec<usize> = (0..4).map(|_| random.below(n)).chain([0, n]).collect();
-        cuts.sort_unstable();
+        let cuts = some_cuts(n, 5, random);
         let parts = cuts.windows(2).enumerate().map(|(i, w)| {
             let view = if i % 2 == 0 { &by_columns } else { &by_rows };
             Part::new(view.slice(w[0]..w[1]).unwrap(), Some(Column::from_slice(&weights[w[0]..w[1]])))
@@ -307,32 +300,6 @@ fn too_little_memory_says_what_is_needed() {
         assert!(text.contains(" in chunks on cuda:") && text.contains("device_memory_limit allows"), "{text}");
     }
     assert!(fit(device, needed).unwrap().choice.chunking.is_some());
-}
-
-#[test]
-fn strategies_of_ours_stream_and_those_of_the_papers_say_that_they_do_not() {
-    let Some(device) = gpu() else { return };
-    for (d, named) in [(3, "registers"), (3, "registers-groups"), (20, "tiled"), (200, "tiled-128"), (20, "columns")] {
-        let k = if named == "columns" { 20 } else { 70 };
-        let random = &mut Random(77 + d as u64);
-        let x: Vec<f32> = rows(KINDS[0], 9_000, d, random);
-        let fit = |strategy: &str, limit| {
-            let columns = columns(&x, d);
-            let features = Features::from_columns(columns.iter().map(|column| &column[..])).unwrap();
-            let estimator = KMeans::new(k).seed(3).max_iter(4).device(device).device_memory_limit(limit);
-            estimator.strategy(strategy.parse().unwrap()).fit_features(&features, None)
-        };
-        let limit = limits(shape::<f32>([9_000, d, k], false))[0].room;
-        let (whole, streamed) = (fit("default", None).unwrap(), fit(named, Some(limit)).unwrap());
-        assert!(streamed.choice.chunking.is_some() && whole.choice.chunking.is_none());
-        assert_eq!(streamed.labels, whole.labels, "{named}");
-        assert_eq!(streamed.model.inertia().to_bits(), whole.model.inertia().to_bits(), "{named}");
-        #[cfg(feature = "papers")]
-        for refused in ["zechner", "lutz-fused"] {
-            let error = fit(refused, Some(limit)).unwrap_err();
-            assert!(matches!(&error, KMeansError::InvalidOption { option: "strategy", .. }), "{refused}: {error}");
-        }
-    }
 }
 
 /// Rows of 16 bits a value stream as such: chunks of as many bytes have twice as many rows.

@@ -1,46 +1,24 @@
-//! Labels by tensor cores, on shapes with several groups of rows, several tiles and lists that leave centroids out: the reference's labels on
-//! all rows, and the bits of the CPU. Smaller shapes are in `strategies.rs`.
+//! Labels by tensor cores, where `conformance.rs` does not go: how they add, lengths of a wide range, distances that underflow, centroids
+//! far out, vectors of a language model, and what the history says.
 
-use polars_kmeans::exact::reference;
-use polars_kmeans::{Device, Engine, Features, Fitted, Float, Init, KMeans, KMeansError, Metric, Strategy};
-use rayon::prelude::*;
+use std::path::PathBuf;
 
-use crate::data::{KINDS, Random, clusters_of, columns, gpu, hash, rounds, rows, some_rows};
+use polars_kmeans::{Device, Engine, Half, Metric, Strategy};
 
-/// The kernels: one for generation 9.0, and one for all.
-pub const KERNELS: [Strategy; 2] = [Strategy::TensorWgmma, Strategy::TensorMma];
+use crate::conformance::gpu::{Family, Tensor, by, same_bits};
+use crate::conformance::{Case, Way};
+use crate::data::{Random, columns, from_columns, from_some, gpu, hash, on_gpu, rounds, rows, some_rows};
+use crate::sessions::Data;
 
-/// The fit by tensor cores. None if there is no GPU, or if it has no such kernel.
-pub fn by_tensor_cores<T: Engine>(kernel: Strategy, estimator: &KMeans, features: &Features<'_, T>) -> Option<Fitted<T>> {
-    match estimator.clone().device(gpu()?).strategy(kernel).fit_features(features, None) {
-        Err(KMeansError::InvalidOption { option: "strategy", expected, .. })
-            if kernel == Strategy::TensorWgmma && expected.contains("compute capability") =>
-        {
-            None
-        }
-        fit => Some(fit.unwrap()),
-    }
+fn check<T: Engine>(x: Vec<T>, d: usize, start: Vec<f64>, iterations: u32, what: &str) {
+    Tensor::check(&Case { data: Data { x, weights: None, d }, start, iterations, what: what.to_owned() });
 }
 
-/// All labels are those of the reference, and all bits those of the CPU.
-pub fn check<T: Engine>(estimator: &KMeans, x: &[T], d: usize, what: &str) {
+/// Directions of rows, from some of the rows.
+fn check_directions(x: &[f32], d: usize, k: usize, random: &mut Random, what: &str) {
     let columns = columns(x, d);
-    let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
-    let mut expected = None;
-    for kernel in KERNELS {
-        let Some(fit) = by_tensor_cores(kernel, estimator, &features) else { continue };
-        let centroids = fit.model.centroids();
-        x.par_chunks_exact(d).zip(&fit.labels).enumerate().for_each(|(i, (x, label))| {
-            assert_eq!(*label, reference::nearest(x, centroids).label, "{kernel}, {what}: row {i}");
-        });
-        let of_cpu = || hash(&estimator.clone().device(Device::Cpu).fit_features(&features, None).unwrap());
-        assert_eq!(hash(&fit), *expected.get_or_insert_with(of_cpu), "{kernel}, {what}");
-    }
-}
-
-/// A fit from some rows, a few of them twice.
-fn estimator<T: Float>(x: &[T], d: usize, k: usize, iterations: u32, random: &mut Random) -> KMeans {
-    KMeans::new(k).init(Init::Given(some_rows(x, d, k, 50, random))).max_iter(iterations).tol(0.0)
+    let estimator = from_some(x, d, k, 50, random).max_iter(5).metric(Metric::Cosine);
+    same_bits(Tensor::STRATEGIES, &estimator, &from_columns(&columns), None, &format!("directions, {what}"));
 }
 
 /// Each instruction adds up in a way that is known. Another one would be used too, with a wider bound: then this test should know of it.
@@ -52,95 +30,27 @@ fn how_tensor_cores_add() {
     assert!(found.iter().all(|(_, added)| added.contains("Blocks")), "{found:?}");
 }
 
-fn check_kinds<T: Engine>(seed: u64) {
-    let shapes = [[20_000, 40, 300], [9_000, 65, 700], [40_000, 3, 500], [5_000, 300, 80]];
-    for (i, kind) in KINDS.iter().enumerate().take(rounds(KINDS.len())) {
-        let random = &mut Random(seed + i as u64);
-        let [n, d, k] = shapes[i % shapes.len()];
-        let x: Vec<T> = rows(kind, n, d, random);
-        let k = clusters_of(kind, d, k);
-        let distinct = !["one value", "duplicates"].contains(kind);
-        let start = if distinct { estimator(&x, d, k, 4, random) } else { KMeans::new(k).seed(seed).max_iter(4) };
-        check(&start, &x, d, &format!("{kind}, {n} x {d} {}, k = {k}", T::NAME));
-    }
-}
-
-#[test]
-fn every_kind_of_data_float32() {
-    check_kinds::<f32>(70_000);
-}
-
-#[test]
-fn every_kind_of_data_float64() {
-    check_kinds::<f64>(71_000);
-}
-
-/// One feature to 4,096, one cluster to thousands, one row to several tiles, and all borders between.
-#[test]
-fn every_size() {
-    let shapes = [
-        [1, 1, 1],
-        [127, 5, 3],
-        [2_049, 1, 33],
-        [3_000, 16, 256],
-        [3_000, 48, 257],
-        [4_000, 64, 512],
-        [3_000, 128, 513],
-        [2_500, 256, 100],
-        [1_500, 1_000, 300],
-        [600, 4_096, 90],
-        [30_000, 20, 3_000],
-    ];
-    for (seed, [n, d, k]) in (0u64..).zip(shapes).take(rounds(shapes.len())) {
-        let random = &mut Random(72_000 + seed);
-        let x: Vec<f32> = rows(["blobs", "uniform"][seed as usize % 2], n, d, random);
-        check(&estimator(&x, d, k, 3, random), &x, d, &format!("{n} x {d}, k = {k}"));
-    }
-}
-
-/// Rows amid two centroids, or one float next to that, at every scale and far from the origin.
-#[test]
-fn rows_between_two_centroids() {
-    for (seed, exponent) in (0u64..).zip([0, -120, 60, -20, 12]).take(rounds(5)) {
-        for (d, offset) in [(24, 0.0), (70, 1e3), (130, 0.0)] {
-            let random = &mut Random(73_000 + seed);
-            let k = 200;
-            let scale = 2f64.powi(exponent);
-            let centroids: Vec<f32> = (0..k * d).map(|_| ((offset + random.normal()) * scale) as f32).collect();
-            let mut x = Vec::new();
-            for _ in 0..6_000 {
-                let [a, b] = [random.below(k), random.below(k)];
-                let moved = random.below(d);
-                for f in 0..d {
-                    let middle = ((f64::from(centroids[a * d + f]) + f64::from(centroids[b * d + f])) / 2.0) as f32;
-                    x.push(if f != moved {
-                        middle
-                    } else if random.below(2) == 0 {
-                        middle.next_up()
-                    } else {
-                        middle.next_down()
-                    });
-                }
-            }
-            let start = centroids.iter().map(|&v| f64::from(v)).collect();
-            let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(1).tol(0.0);
-            check(&estimator, &x, d, &format!("between two, 2^{exponent}, d = {d}, offset {offset}"));
-        }
-    }
-}
-
-/// Lengths of a wide range in one group: rows near the centre beside long ones, one centroid far out, and directions without lengths.
+/// Lengths of a wide range in one group: rows near the centre beside long ones, one row far out, and directions without lengths.
 #[test]
 fn lengths_of_a_wide_range() {
-    for (seed, metric) in (0u64..).zip([Metric::Euclidean, Metric::Cosine]).take(rounds(2)) {
-        let random = &mut Random(74_000 + seed);
-        let (n, d, k) = (10_000, 33, 150);
-        let mut x = Vec::new();
-        for i in 0..n {
-            let length = if i == 77 { 1e12 } else { (4.0 * random.normal()).exp() };
-            x.extend((0..d).map(|_| (length * random.normal()) as f32));
-        }
-        check(&estimator(&x, d, k, 5, random).metric(metric), &x, d, "lengths of a wide range");
+    let random = &mut Random(74_000);
+    let (n, d, k) = (10_000, 33, 150);
+    let mut x = Vec::new();
+    for i in 0..n {
+        let length = if i == 77 { 1e12 } else { (4.0 * random.normal()).exp() };
+        x.extend((0..d).map(|_| (length * random.normal()) as f32));
+    }
+    check_directions(&x, d, k, random, "lengths of a wide range");
+    let start = some_rows(&x, d, k, 50, random);
+    check(x, d, start, 5, "lengths of a wide range");
+}
+
+#[test]
+fn directions_of_low_rank() {
+    let random = &mut Random(82_000);
+    for kind in ["token vectors", "unit vectors", "lattice"] {
+        let x: Vec<f32> = rows(kind, 8_000, 128, random);
+        check_directions(&x, 128, 300, random, kind);
     }
 }
 
@@ -157,22 +67,106 @@ fn distances_that_underflow() {
     let x: Vec<f64> = rows.collect();
     let first = (0..4).flat_map(|i| point(20.0 * f64::from(i) - 1.0, 2.0));
     let second = (0..4).flat_map(|i| point(20.0 * f64::from(i) + 6.0, -3.0));
-    let estimator = KMeans::new(8).init(Init::Given(first.chain(second).collect())).max_iter(1).tol(0.0);
-    check(&estimator, &x, d, "distances that underflow");
+    check(x, d, first.chain(second).collect(), 1, "distances that underflow");
 }
 
-/// Chunks of rows that pass through the GPU: each gets its copies when it comes.
+/// The vectors of a language model, if `POLARS_KMEANS_EMBEDDINGS` names the file that `benches/embeddings.py` writes.
 #[test]
-fn rows_that_stream() {
-    let random = &mut Random(75_000);
-    let (n, d, k) = (60_000, 50, 100);
-    let x: Vec<f32> = rows("blobs", n, d, random);
-    let columns = columns(&x, d);
-    let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
-    let whole = estimator(&x, d, k, 4, random);
-    for kernel in KERNELS {
-        let Some(fit) = by_tensor_cores(kernel, &whole, &features) else { continue };
-        let limited = whole.clone().device_memory_limit(Some(16 << 20));
-        assert_eq!(hash(&by_tensor_cores(kernel, &limited, &features).unwrap()), hash(&fit), "{kernel}");
+fn real_token_vectors() {
+    const D: usize = 256;
+    let Some(path) = std::env::var_os("POLARS_KMEANS_EMBEDDINGS").map(PathBuf::from) else { return };
+    let bytes = std::fs::read(path).unwrap();
+    let values = bytes.chunks_exact(2).map(|two| Half::Float16.to_f32(u16::from_le_bytes([two[0], two[1]])));
+    let x: Vec<f32> = values.collect();
+    let random = &mut Random(83_000);
+    check_directions(&x, D, 1_000, random, "real token vectors");
+    let doubles: Vec<f64> = x.iter().map(|&v| f64::from(v)).collect();
+    let start = some_rows(&x, D, 1_000, 50, random);
+    check(doubles, D, start[..500 * D].to_vec(), 3, "real token vectors, float64");
+    check(x, D, start, 5, "real token vectors");
+}
+
+/// One centroid starts far from all rows. It takes no row, so the row that is farthest from its centroid becomes its cluster.
+#[test]
+fn a_centroid_far_out() {
+    for (round, far) in [1e4, 1e9, 1e15, 1e30].into_iter().enumerate().take(rounds(4)) {
+        let random = &mut Random(84_000 + round as u64);
+        let (n, d, k) = (9_000, 70, 280);
+        let x: Vec<f32> = rows("one blob", n, d, random);
+        let mut start = some_rows(&x, d, k, usize::MAX, random);
+        start[17 * d..18 * d].fill(far);
+        check(x, d, start, 3, &format!("a centroid at {far:e}"));
+    }
+}
+
+#[test]
+fn twenty_fits_have_one_hash() {
+    let random = &mut Random(86_000);
+    for kind in ["token vectors", "lognormal"] {
+        let (n, d, k) = (60_000, 64, 500);
+        let x: Vec<f32> = rows(kind, n, d, random);
+        let columns = columns(&x, d);
+        let estimator = from_some(&x, d, k, 50, random).max_iter(6);
+        let fit = || by(Strategy::Tensor, &estimator, &from_columns(&columns), None);
+        let Some(first) = fit() else { return };
+        (1..rounds(20)).for_each(|_| assert_eq!(hash(&fit().unwrap()), hash(&first), "{kind}"));
+    }
+}
+
+/// The history says how many rows were settled and how many scores were left out.
+#[test]
+fn the_history_has_the_cost() {
+    let random = &mut Random(87_000);
+    let (n, d, k) = (60_000, 40, 300);
+    let history_of = |kernel, kind: &str, streamed: bool, random: &mut Random| {
+        let x: Vec<f32> = rows(kind, n, d, random);
+        let columns = columns(&x, d);
+        let features = from_columns(&columns);
+        let mut estimator = from_some(&x, d, k, usize::MAX, random).max_iter(5);
+        if streamed {
+            estimator = estimator.device_memory_limit(Some(16 << 20));
+        }
+        let fit = by(kernel, &estimator, &features, None)?;
+        let tiled = on_gpu(&estimator)?.strategy(Strategy::Tiled).fit_features(&features, None).unwrap();
+        for row in tiled.model.history() {
+            assert_eq!(row.skipped, Some(0.0), "{row:?}");
+            assert!((0.0..=1.0).contains(&row.settled.unwrap()), "{row:?}");
+        }
+        Some(fit.model.history().to_vec())
+    };
+    for (&kernel, streamed) in Tensor::STRATEGIES.iter().flat_map(|kernel| [(kernel, false), (kernel, true)]) {
+        let Some(apart) = history_of(kernel, "tight blobs far apart", streamed, random) else { continue };
+        let one = history_of(kernel, "one blob", streamed, random).unwrap();
+        assert_eq!((apart.len(), one.len()), (5, 5));
+        for row in apart.iter().chain(&one) {
+            assert!((0.0..=1.0).contains(&row.settled.unwrap()) && (0.0..=1.0).contains(&row.skipped.unwrap()), "{row:?}");
+        }
+        // Nine of ten blobs are too far from a row.
+        assert!(apart.iter().all(|row| row.skipped.unwrap() > 0.5), "{apart:?}");
+        assert!(one.iter().all(|row| row.skipped.unwrap() < 0.5 && row.settled.unwrap() < 0.5), "{one:?}");
+    }
+}
+
+/// Labels of every iteration of a loop, which come from what the step carries from one iteration to the next. The reference labels are made on the GPU,
+/// so the shapes are larger.
+#[cfg(feature = "bench")]
+#[test]
+fn labels_of_every_iteration() {
+    use polars_kmeans::backend::cuda::reference_labels;
+    use polars_kmeans::fit::benchmark::wrong_rows;
+
+    for (seed, kind) in (88_000..).zip(["blobs", "uniform", "lognormal", "token vectors"]) {
+        let random = &mut Random(seed);
+        let (n, d, k) = (150_000, 40, 1_000);
+        let x: Vec<f32> = rows(kind, n, d, random);
+        let columns = columns(&x, d);
+        let slices: Vec<&[f32]> = columns.iter().map(|c| &c[..]).collect();
+        let features = from_columns(&columns);
+        let Some(estimator) = on_gpu(&from_some(&x, d, k, 50, random).max_iter(8).strategy(Strategy::Tensor)) else { return };
+        for iterations in [1, 2, 3, 5, 8, 12].into_iter().take(rounds(6)) {
+            let looped = f32::labels_of_loop(&estimator, &features, iterations).unwrap();
+            let right = reference_labels(0, &slices, &looped.centroids).unwrap();
+            assert_eq!(wrong_rows(&looped.labels, &right).next(), None, "{kind}, iteration {iterations}");
+        }
     }
 }

@@ -1,19 +1,17 @@
 //! Predictions by tensor cores: the labels of the CPU for all rows, whatever the rows are. Some are not finite or far from all centroids; some tie; they
 //! come in one batch or in several, from several threads, and from the GPU's memory. `gpu.rs` has other shapes, small ones above all.
 
-use polars_kmeans::{Column, Device, Engine, Features, Float, Half, Init, KMeans, KMeansError, Model, Strategy, Validity};
+use polars_kmeans::{Column, Device, Engine, Features, Float, Half, KMeansError, Model, Strategy, Validity};
 
-use crate::data::{KINDS, Random, columns, gpu, rounds, rows, some_rows};
+use crate::data::{KINDS, MORE_KINDS, Random, columns, from_columns, from_some, gpu, rounds, rows, some_valid};
 use crate::half::Halves;
-use crate::tensor_data::{self, table};
 
 /// The kernels that label batches, each by its name, and the choice among them.
 const KERNELS: [Strategy; 4] = [Strategy::TensorWgmma, Strategy::TensorMma, Strategy::Tiled, Strategy::Default];
 
 /// A model of one iteration from some rows, a few of them twice. With fewer clusters, if there are few distinct rows.
 fn model<T: Engine>(x: &[T], d: usize, k: usize, random: &mut Random) -> Model<T> {
-    let start = Init::Given(some_rows(x, d, k, 50, random));
-    let estimator = KMeans::new(k).init(start).max_iter(1).tol(0.0).device(Device::Cpu);
+    let estimator = from_some(x, d, k, 50, random).max_iter(1).device(Device::Cpu);
     match estimator.fit_features(&Features::from_rows(x, d).unwrap(), None) {
         Err(KMeansError::TooFewDistinct { .. }) if k > 1 => model(x, d, k / 2, random),
         fit => fit.unwrap().model,
@@ -59,30 +57,22 @@ const SHAPES: [[usize; 3]; 6] =
     [[30_000, 34, 100], [12_000, 65, 1_000], [20_000, 128, 700], [5_000, 408, 300], [6_000, 768, 120], [16_000, 40, 5_000]];
 
 fn check_kinds<T: Engine>(seed: u64) {
-    let all = KINDS.iter().filter(|kind| !["one value", "duplicates", "lattice"].contains(kind)).map(|kind| (*kind, true));
-    let kinds: Vec<_> = all.chain(tensor_data::KINDS.iter().map(|kind| (*kind, false))).collect();
-    for (i, (kind, of_data)) in kinds.iter().copied().enumerate().take(rounds(kinds.len())) {
+    let some = KINDS.iter().filter(|kind| !["one value", "duplicates", "lattice"].contains(kind));
+    let kinds: Vec<&str> = some.chain(&MORE_KINDS[..5]).copied().collect();
+    for (i, kind) in kinds.iter().copied().enumerate().take(rounds(kinds.len())) {
         let random = &mut Random(seed + i as u64);
         let [n, d, k] = SHAPES[(i + seed as usize) % SHAPES.len()];
-        let mut x: Vec<T> = if of_data { rows(kind, n, d, random) } else { table(kind, n, d, random) };
+        let mut x: Vec<T> = rows(kind, n, d, random);
         let model = model(&x[..(k + k / 2) * d], d, k, random);
         let what = format!("{kind}, {n} x {d} {}, k = {k}", T::NAME);
         assert_eq!(check(&model, &Features::from_rows(&x, d).unwrap(), &what), if gpu().is_some() { n } else { 0 });
         spoil(&mut x, d, [2_000, 50, 3][i % 3], random);
         let columns = columns(&x, d);
-        check(&model, &Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), &format!("{what}, some not finite"));
+        check(&model, &from_columns(&columns), &format!("{what}, some not finite"));
     }
 }
 
-#[test]
-fn predictions_of_every_kind_float32() {
-    check_kinds::<f32>(90_000);
-}
-
-#[test]
-fn predictions_of_every_kind_float64() {
-    check_kinds::<f64>(91_003);
-}
+in_both_types!(predictions_of_every_kind, T, seed in [90_000, 91_003] => check_kinds::<T>(seed));
 
 #[test]
 fn predictions_of_every_size() {
@@ -175,10 +165,10 @@ fn predictions_of_16_bits() {
 fn predictions_in_several_batches() {
     fn check_batches<T: Engine>([n, d, k]: [usize; 3], seed: u64) {
         let random = &mut Random(seed);
-        let mut x: Vec<T> = table("one blob", n, d, random);
+        let mut x: Vec<T> = rows("one blob", n, d, random);
         let model = model(&x[..(k + 20) * d], d, k, random);
         spoil(&mut x, d, 100, random);
-        let bitmap: Vec<u8> = (0..n / 8 + 1).map(|_| random.next() as u8 | random.next() as u8 | 0xe1).collect();
+        let bitmap = some_valid(n, random);
         let features = Features::from_blocks([(&x[..], Some(Validity::new(&bitmap, 0)), None)], d).unwrap();
         let answered = check(&model, &features, &format!("{n} rows of {d} {} for {k}", T::NAME));
         assert!(gpu().is_none() || answered > n / 2 && answered < n);

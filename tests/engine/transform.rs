@@ -6,7 +6,7 @@ use polars_kmeans::{
     Wanted,
 };
 
-use crate::data::{KINDS, Random, gpu, hash, on_gpu, rows};
+use crate::data::{KINDS, Random, gpu, hash, here_and_on_gpu, on_gpu, rows};
 use crate::exactness::check_arriving;
 use crate::oracle::{self, Scaling, Start, Task};
 
@@ -52,7 +52,7 @@ fn check<T: Engine>(kind: &str, case: usize) -> bool {
     let sample = (seeding != 0 && random.below(3) == 0).then(|| 1 + random.below(n));
     let (max_iter, tol, seed) = (1 + random.below(12), [0.0, 1e-4][random.below(2)], random.next());
     let what = format!("{kind}, case {case}: n {n}, d {d}, k {k}, cosine: {cosine}, {scaling:?}, sample of {sample:?}");
-    let plain = Task { rows: table, weights, k, start, sample, restarts, max_iter, tol, tol_labels: 0.0, seed, cosine: false };
+    let plain = Task { weights, sample, restarts, max_iter, tol, seed, ..Task::new(table, k, start) };
     // Rows that are zero, also only after their scaling, have no direction.
     let scaled = oracle::transform(&plain, &scaling).0.rows;
     if cosine && scaled.iter().any(|row| row.iter().all(|x| x.to_f64() == 0.0)) {
@@ -72,17 +72,11 @@ fn check_combinations<T: Engine>(kinds: &[&str], first: usize) {
     assert!(answered.iter().all(|count| *count > 0), "{answered:?}");
 }
 
-#[test]
-fn fits_are_the_oracles_float32() {
-    check_combinations::<f32>(&KINDS, 0);
-}
-
-#[test]
-fn fits_are_the_oracles_float64() {
-    // In float64 the squares of the smallest of the denormal columns vanish.
-    let kinds: Vec<&str> = KINDS.into_iter().filter(|kind| *kind != "denormals").collect();
-    check_combinations::<f64>(&kinds, 1_000 * COMBINATIONS);
-}
+// In float64 the squares of the smallest of the denormal columns vanish.
+in_both_types!(fits_are_the_oracles, T, first in [0, 1_000 * COMBINATIONS] => {
+    let kinds: Vec<&str> = KINDS.into_iter().filter(|kind| first == 0 || *kind != "denormals").collect();
+    check_combinations::<T>(&kinds, first);
+});
 
 /// The options that a row can arrive by.
 fn ways() -> [KMeans; 5] {
@@ -97,28 +91,12 @@ fn ways() -> [KMeans; 5] {
     ]
 }
 
-fn task<T: Engine>(x: &[T], d: usize, estimator: &KMeans) -> Task<T> {
-    let cosine = *estimator == estimator.clone().metric(Metric::Cosine);
-    let table = x.chunks_exact(d).map(<[T]>::to_vec).collect();
-    Task {
-        sample: None,
-        rows: table,
-        weights: None,
-        k: 7,
-        start: Start::PlusPlus,
-        restarts: 1,
-        max_iter: 1,
-        tol: 0.0,
-        tol_labels: 0.0,
-        seed: 0,
-        cosine,
-    }
-}
-
 /// The rows as they arrive, by the oracle and the factors of a fit.
 fn arrived<T: Engine>(x: &[T], d: usize, estimator: &KMeans, fit: &Fitted<T>) -> Vec<T> {
     let factors = fit.model.scaling().map_or(Scaling::None, |scaling| Scaling::Factors(scaling.factors().to_vec()));
-    oracle::transform(&task(x, d, estimator), &factors).0.rows.concat()
+    let cosine = *estimator == estimator.clone().metric(Metric::Cosine);
+    let table = x.chunks_exact(d).map(<[T]>::to_vec).collect();
+    oracle::transform(&Task { cosine, ..Task::new(table, 7, Start::PlusPlus) }, &factors).0.rows.concat()
 }
 
 fn models_take_raw_rows_of<T: Engine>() {
@@ -239,7 +217,7 @@ fn equal_directions_are_too_few() {
         .collect();
     let features = Features::from_rows(&x, 3).unwrap();
     let cosine = KMeans::new(3).metric(Metric::Cosine);
-    for estimator in [Some(cosine.clone()), on_gpu(&cosine)].into_iter().flatten() {
+    for estimator in here_and_on_gpu(&cosine) {
         assert!(matches!(estimator.fit_features(&features, None), Err(KMeansError::TooFewDistinct { k: 3, rows: 20 })));
         let given = estimator.clone().init(Init::Given(vec![1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]));
         assert!(matches!(given.fit_features(&features, None), Err(KMeansError::TooFewDistinct { k: 3, rows: 20 })));

@@ -3,16 +3,14 @@
 use polars_kmeans::exact::reference;
 use polars_kmeans::{Column, Engine, Features, Fitted, Init, KMeans, KMeansError};
 
-use crate::data::{Random, hash, on_gpu};
+use crate::data::{Random, assert_nearest, hash, on_gpu};
 
 /// A fit from the given centroids. Its labels are checked against the reference distance, and its bits against the GPU's.
 fn checked<T: Engine>(rows: &[T], d: usize, centroids: &[f64], iterations: u32) -> Fitted<T> {
     let estimator = KMeans::new(centroids.len() / d).init(Init::Given(centroids.to_vec())).max_iter(iterations).tol(0.0);
     let features = Features::from_rows(rows, d).unwrap();
     let fitted = estimator.fit_features(&features, None).unwrap();
-    for (x, label) in rows.chunks_exact(d).zip(&fitted.labels) {
-        assert_eq!(*label, reference::nearest(x, fitted.model.centroids()).label, "{x:?}");
-    }
+    assert_nearest(rows, &fitted, "on the CPU");
     let predicted: Vec<u32> = fitted.model.predict(&features).unwrap().iter().flatten().collect();
     assert_eq!(predicted, fitted.labels);
     if let Some(estimator) = on_gpu(&estimator) {

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from helpers import columns_of
 
 import polars_kmeans as pk
 
@@ -14,10 +15,6 @@ RANDOM = np.random.default_rng(3)
 N, D, K = 500, 4, 5
 X = np.round(RANDOM.normal(size=(N, D)) * 8 + RANDOM.integers(0, 4, size=(N, 1)) * 40)
 WEIGHTS = RANDOM.uniform(0.0, 3.0, size=N)
-
-
-def frame(x: Any) -> pl.DataFrame:
-    return pl.DataFrame({f"column_{f}": np.ascontiguousarray(x[:, f]) for f in range(x.shape[1])})
 
 
 class ByDLPack:
@@ -70,7 +67,7 @@ def test_every_layout_has_the_bits_of_columns(dtype: str, layout: str, protocol:
             x.__dlpack__()
         except BufferError:
             pytest.skip("NumPy does not export this array")
-    df = frame(typed)
+    df = columns_of(typed)
     model = pk.KMeans(K, seed=1).fit(protocol(x))
     assert model == pk.KMeans(K, seed=1).fit(df, df.columns)
     assert model.feature_names == df.columns
@@ -97,7 +94,7 @@ def test_an_array_is_not_copied() -> None:
 
 @pytest.mark.parametrize("weights", [WEIGHTS, WEIGHTS.astype("float32").astype("float64"), np.repeat(WEIGHTS, 2)[::2]])
 def test_weights_are_an_array_beside_an_array(weights: Any) -> None:
-    df = frame(X).with_columns(w=pl.Series(weights))
+    df = columns_of(X).with_columns(w=pl.Series(weights))
     features = df.columns[:D]
     model = pk.KMeans(K, seed=2).fit(X, sample_weight=weights)
     assert model == pk.KMeans(K, seed=2, weight="w").fit(df, features)
@@ -105,7 +102,7 @@ def test_weights_are_an_array_beside_an_array(weights: Any) -> None:
 
 
 def test_a_model_of_columns_answers_arrays_and_the_other_way_round() -> None:
-    df = frame(X)
+    df = columns_of(X)
     narrow = pk.KMeans(K).fit(df.cast(pl.Float32), df.columns)
     wide = pk.KMeans(K).fit(X)
     assert wide.predict(X.astype("float32")).tolist() == df.select(wide.predict()).to_series().to_list()
@@ -188,7 +185,7 @@ def test_arrays_without_columns_are_refused() -> None:
 
 
 def test_what_does_not_belong_together_is_refused() -> None:
-    df: Any = frame(X)
+    df: Any = columns_of(X)
     estimator: Any = pk.KMeans(K)
     model: Any = estimator.fit(X)
     cases: list[tuple[str, Callable[[], Any]]] = [

@@ -3,12 +3,11 @@
 import itertools
 import math
 import random
-import threading
 
 import numpy as np
 import polars as pl
 import pytest
-from counted import counted
+from helpers import counted, in_threads
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import make_blobs
@@ -25,6 +24,11 @@ MEASURES = ["inertia", "silhouette", "calinski_harabasz", "davies_bouldin", "bic
 
 def labels(model: pk.KMeansModel, frame: pl.DataFrame = DF) -> np.ndarray:
     return frame.select(model.predict()).to_series().to_numpy()
+
+
+def check_measures(row: dict, points: np.ndarray, mine: np.ndarray, rel: float = 1e-12) -> None:
+    assert row["calinski_harabasz"] == pytest.approx(calinski_harabasz_score(points, mine), rel=rel)
+    assert row["davies_bouldin"] == pytest.approx(davies_bouldin_score(points, mine), rel=rel)
 
 
 def direct_silhouette(points: np.ndarray, centroids: np.ndarray) -> np.ndarray:
@@ -49,8 +53,7 @@ def test_measures_agree_with_scikit_learn_and_numpy(tol: float) -> None:
             assert row["silhouette"] is row["calinski_harabasz"] is row["davies_bouldin"] is None
             continue
         mine = labels(model)
-        assert row["calinski_harabasz"] == pytest.approx(calinski_harabasz_score(X, mine), rel=1e-12)
-        assert row["davies_bouldin"] == pytest.approx(davies_bouldin_score(X, mine), rel=1e-12)
+        check_measures(row, X, mine)
         assert row["silhouette"] == pytest.approx(direct_silhouette(X, centroids(model)).mean(), rel=1e-12)
 
 
@@ -95,8 +98,7 @@ def test_scaled_rows() -> None:
     factors = np.array(list(model.factors.values()))
     scaled = frame.to_numpy() * factors
     mine = labels(model, frame)
-    assert found["calinski_harabasz"].item() == pytest.approx(calinski_harabasz_score(scaled, mine), rel=1e-12)
-    assert found["davies_bouldin"].item() == pytest.approx(davies_bouldin_score(scaled, mine), rel=1e-12)
+    check_measures(found.row(0, named=True), scaled, mine)
     direct = direct_silhouette(scaled, centroids(model) * factors)
     np.testing.assert_allclose(frame.select(model.silhouette()).to_series(), direct, rtol=1e-9)
     assert found["silhouette"].item() == pytest.approx(direct.mean(), rel=1e-12)
@@ -107,8 +109,7 @@ def test_directions() -> None:
     model = pk.KMeans(3, metric="cosine").fit(DF, "a", "b", "c")
     unit = X / np.linalg.norm(X, axis=1, keepdims=True)
     mine = labels(model)
-    assert found["calinski_harabasz"].item() == pytest.approx(calinski_harabasz_score(unit, mine), rel=1e-10)
-    assert found["davies_bouldin"].item() == pytest.approx(davies_bouldin_score(unit, mine), rel=1e-10)
+    check_measures(found.row(0, named=True), unit, mine, rel=1e-10)
     assert found["silhouette"].item() == pytest.approx(direct_silhouette(unit, centroids(model)).mean(), rel=1e-10)
     assert found["bic"].item() is None
 
@@ -129,8 +130,7 @@ def test_weights_count_as_repeated_rows() -> None:
     for k, row in zip([3, 5], found.iter_rows(named=True), strict=True):
         model = pk.KMeans(k, weight="w", seed=1).fit(weighted, "a", "b", "c")
         mine = np.repeat(labels(model, weighted), weights)
-        assert row["calinski_harabasz"] == pytest.approx(calinski_harabasz_score(repeated, mine), rel=1e-12)
-        assert row["davies_bouldin"] == pytest.approx(davies_bouldin_score(repeated, mine), rel=1e-12)
+        check_measures(row, repeated, mine)
         assert row["silhouette"] == pytest.approx(direct_silhouette(repeated, centroids(model)).mean(), rel=1e-12)
     same = pk.choose_k(weighted, "a", "b", "c", k=[3, 5], weight=pl.col("w") * 1.0, seed=1)
     assert same.select(MEASURES).equals(found.select(MEASURES))
@@ -156,8 +156,7 @@ def test_float32_and_integers() -> None:
     mine = labels(pk.KMeans(4).fit(small, "a", "b", "c"), small)
     row = pk.choose_k(small, "a", "b", "c", k=[4]).row(0, named=True)
     exact = small.to_numpy().astype("float64")
-    assert row["calinski_harabasz"] == pytest.approx(calinski_harabasz_score(exact, mine), rel=1e-12)
-    assert row["davies_bouldin"] == pytest.approx(davies_bouldin_score(exact, mine), rel=1e-12)
+    check_measures(row, exact, mine)
     whole = DF.select((pl.all() * 10).cast(pl.Int16))
     mine = labels(pk.KMeans(4).fit(whole, "a", "b", "c"), whole)
     row = pk.choose_k(whole, "a", "b", "c", k=[4]).row(0, named=True)
@@ -175,8 +174,7 @@ def test_an_outlier_does_not_hide_the_spread_of_the_rest() -> None:
     far = pl.concat([DF, pl.DataFrame({"a": [1e9], "b": [0.0], "c": [0.0]})])
     mine = labels(pk.KMeans(5).fit(far, "a", "b", "c"), far)
     row = pk.choose_k(far, "a", "b", "c", k=[5]).row(0, named=True)
-    assert row["davies_bouldin"] == pytest.approx(davies_bouldin_score(far.to_numpy(), mine), rel=1e-9)
-    assert row["calinski_harabasz"] == pytest.approx(calinski_harabasz_score(far.to_numpy(), mine), rel=1e-9)
+    check_measures(row, far.to_numpy(), mine, rel=1e-9)
 
 
 @pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early
@@ -190,16 +188,7 @@ def test_the_bits_do_not_depend_on_chunks_engines_or_threads() -> None:
             assert pk.choose_k(chunks, pl.all(), k=[3, 4], max_iter=4).drop("seconds").equals(expected)
             assert pk.choose_k(frame.lazy(), pl.all(), k=[3, 4], max_iter=4).drop("seconds").equals(expected)
     found = []
-    threads = [
-        threading.Thread(
-            target=lambda: found.append(pk.choose_k(frame, pl.all(), k=[3, 4], max_iter=4).drop("seconds"))
-        )
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda _: found.append(pk.choose_k(frame, pl.all(), k=[3, 4], max_iter=4).drop("seconds")), 3)
     assert [frame.equals(expected) for frame in found] == [True] * 3
 
 

@@ -47,41 +47,6 @@ def test_centroids_sizes_and_labels_change_together(sort_by: str, engine: str) -
     assert aggregated.equals(model.centroids)
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("sort_by", ["size", "x"])
-def test_ties_have_the_labels_of_a_prediction(sort_by: str, seed: int) -> None:
-    df = grid(seed=seed)
-    options = {"k": 7, "seed": seed, "max_iter": 1 + seed, "sort_by": sort_by}
-    with_struct = pk.kmeans("x", "y", **options, output="struct")
-    labels = df.select(pk.kmeans("x", "y", **options).alias("fit"), with_struct.struct.field("label"))
-    model = pk.KMeans(**options)._fit(df, ("x", "y"), None)
-    assert model is not None
-    assert labels["fit"].equals(labels["label"])
-    assert labels["fit"].equals(model.predict(df).alias("fit"))
-    centers = model.centroids.select("x", "y").to_numpy()
-    squared = ((df.select("x", "y").to_numpy()[:, None, :] - centers) ** 2).sum(axis=2)
-    least = squared.min(axis=1, keepdims=True)
-    assert np.allclose(squared[np.arange(len(df)), labels["fit"].to_numpy()], least[:, 0])
-    if sort_by == "x":
-        assert model.centroids["x"].is_sorted()
-
-
-def test_a_permutation_alone_would_be_wrong_on_a_grid() -> None:
-    differ = {"size": 0, "x": 0}
-    for seed in range(12):
-        df = grid(seed=seed)
-        options = {"k": 7, "seed": seed, "max_iter": 1 + seed}
-        plain = pk.KMeans(**options)._fit(df, ("x", "y"), None)
-        assert plain is not None
-        for sort_by in differ:
-            order = plain.centroids.sort(sort_by, maintain_order=True)["cluster"].to_list()
-            ranks = pl.Series([order.index(j) for j in range(7)], dtype=pl.UInt32)
-            permuted = ranks.gather(plain.predict(df))
-            fitted = df.select(pk.kmeans("x", "y", **options, sort_by=sort_by)).to_series()
-            differ[sort_by] += int((permuted != fitted).sum())
-    assert all(rows > 0 for rows in differ.values()), differ
-
-
 def test_models_per_group_arrays_and_the_order_of_rows() -> None:
     df = grid()
     models = pk.KMeans(3, seed=1, sort_by="size").fit(blobs().with_columns(g=pl.lit("a")), "x", "y", by="g")
@@ -105,17 +70,6 @@ def test_a_model_with_sorted_clusters_is_saved(tmp_path: object) -> None:
     assert again == model
     assert again.parameters["sort_by"] == "x"
     assert "sort_by" not in pk.KMeans(3).fit(blobs(), "x", "y").parameters
-
-
-def test_a_scaled_feature_ascends_in_its_own_units() -> None:
-    model = pk.KMeans(3, scale="standard", sort_by="y").fit(blobs(), "x", "y")
-    assert model.centroids["y"].is_sorted()
-
-
-@pytest.mark.parametrize("sort_by", ["z", "", 1, "cluster"])
-def test_what_is_no_feature_is_refused(sort_by: object) -> None:
-    with pytest.raises(pk.InvalidParameterError, match="sort_by: expected"):
-        pk.KMeans(2, sort_by=sort_by).fit(blobs(), "x", "y")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("init", ["k-means++", "random", "kmeans-parallel", "afk-mc2"])

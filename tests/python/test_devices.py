@@ -3,7 +3,6 @@
 If POLARS_KMEANS_DEMAND_GPU is set in the environment, tests that need a GPU fail when there is none.
 """
 
-import os
 import pickle
 from functools import partial
 from pathlib import Path
@@ -11,15 +10,12 @@ from typing import Any
 
 import polars as pl
 import pytest
+from helpers import DEMANDED, GPUS, needs_gpu, needs_no_gpu
 from polars.exceptions import ComputeError
 
 import polars_kmeans as pk
 
 DF = pl.DataFrame({"x": [0.0, 0.1, 5.0, 5.1], "y": [1.0, 1.1, 9.0, 9.1]})
-GPUS = pk.devices().filter(pl.col("device").str.starts_with("cuda") & pl.col("usable"))
-needs_no_gpu = pytest.mark.skipif(not GPUS.is_empty(), reason="this machine has a GPU")
-demanded = "POLARS_KMEANS_DEMAND_GPU" in os.environ
-needs_gpu = pytest.mark.skipif(GPUS.is_empty() and not demanded, reason="this machine has no GPU")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +214,7 @@ def test_predictions_on_cuda_without_a_gpu_are_an_error_with_the_reason() -> Non
     assert f'device="cuda" cannot be used: {pk.devices()["reason"][1]}' in str(caught.value)
 
 
-@pytest.mark.skipif(not demanded, reason="no GPU is demanded")
+@pytest.mark.skipif(not DEMANDED, reason="no GPU is demanded")
 def test_the_gpu_that_is_demanded_is_there() -> None:
     assert not GPUS.is_empty(), pk.devices()["reason"].to_list()
 

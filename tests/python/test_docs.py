@@ -7,13 +7,15 @@ from typing import Any
 
 import polars as pl
 import pytest
+from helpers import ROOT, code_of, run_page
 
 import polars_kmeans as pk
 
-ROOT = Path(__file__).parents[2]
 # Pages with code, and how many blocks each has. The blocks of a page run in order.
 PAGES = {
     "README.md": 1,
+    "docs/choosing-k.md": 4,
+    "docs/clusters.md": 6,
     "docs/coming-from.md": 3,
     "docs/exact.md": 2,
     "docs/guide/arrays.md": 1,
@@ -30,18 +32,15 @@ PAGES = {
     "docs/guide/scaling.md": 1,
     "docs/guide/starting-centroids.md": 1,
     "docs/guide/two-ways.md": 1,
+    "docs/models.md": 7,
+    "docs/scikit-learn.md": 4,
 }
-
-
-def blocks(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
-
-
-def run(page: str) -> dict[str, Any]:
-    names: dict[str, Any] = {}
-    for block in blocks(page):
-        exec(block, names)
-    return names
+NEEDS = {
+    "docs/choosing-k.md": "altair",
+    "docs/clusters.md": "altair",
+    "docs/coming-from.md": "sklearn",
+    "docs/scikit-learn.md": "sklearn",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -51,26 +50,45 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_python_blocks_run(page: str) -> None:
-    if page == "docs/coming-from.md":
-        pytest.importorskip("sklearn")
-    assert len(blocks(page)) == PAGES[page]
-    run(page)
+    if page in NEEDS:
+        pytest.importorskip(NEEDS[page])
+    assert len(code_of(ROOT / page)) == PAGES[page]
+    check_results(page, run_page(ROOT / page))
+
+
+def check_results(page: str, names: dict[str, Any]) -> None:
+    """Check what a page says of its results."""
+    match page:
+        case "README.md":
+            assert names["model"].centroids.shape == (2, 5)
+        case "docs/choosing-k.md":
+            assert names["best"] == 5
+            assert abs(names["pairs"] - names["simplified"]) < 0.2
+        case "docs/clusters.md":
+            assert names["profile"]["share"].sum() == pytest.approx(3)
+            assert names["typical"].height == 6
+            assert names["sure"].height == 600
+        case "docs/guide/embeddings-and-files.md":
+            assert names["embeddings"].centroids["e"].dtype == pl.Array(pl.Float32, 2)
+        case "docs/guide/devices.md":
+            assert names["model"].device == "cpu"
+        case "docs/guide/larger-than-memory.md":
+            assert pl.read_parquet("labelled.parquet")["kmeans"].n_unique() == names["model"].n_clusters == 2
+        case "docs/guide/cluster-numbers.md":
+            assert names["model"].centroids["price"].to_list() == pytest.approx([10, 48, 200])
+            assert names["pk"].KMeans(8, too_few="fewer").fit(names["few"], "x").n_clusters == 4
+        case "docs/models.md":
+            assert names["tiers"].predict(pl.DataFrame({"price": [7.0, 180.0]})).to_list() == [0, 2]
+            assert len(names["models"]) == 2
+        case "docs/scikit-learn.md":
+            assert names["search"].best_params_ == {"kmeans__n_clusters": 3}
 
 
 def test_every_page_of_the_guide_with_code_is_run() -> None:
     pages = [page.relative_to(ROOT).as_posix() for page in (ROOT / "docs" / "guide").glob("*.md")]
-    assert {page for page in pages if blocks(page)} == {page for page in PAGES if page.startswith("docs/guide/")}
-
-
-def test_what_the_pages_say_of_their_results() -> None:
-    assert run("README.md")["model"].centroids.shape == (2, 5)
-    assert run("docs/guide/embeddings-and-files.md")["embeddings"].centroids["e"].dtype == pl.Array(pl.Float32, 2)
-    assert run("docs/guide/devices.md")["model"].device == "cpu"
-    larger = run("docs/guide/larger-than-memory.md")
-    assert pl.read_parquet("labelled.parquet")["kmeans"].n_unique() == larger["model"].n_clusters == 2
-    numbered = run("docs/guide/cluster-numbers.md")
-    assert numbered["model"].centroids["price"].to_list() == pytest.approx([10, 48, 200])
-    assert numbered["pk"].KMeans(8, too_few="fewer").fit(numbered["few"], "x").n_clusters == 4
+    assert {page for page in pages if code_of(ROOT / page)} == {
+        page for page in PAGES if page.startswith("docs/guide/")
+    }
 
 
 def names_of_api_pages() -> dict[str, set[str]]:

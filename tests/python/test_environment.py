@@ -1,12 +1,11 @@
 """The host program may round in any way, and may flush subnormals: the bits are the same."""
 
-import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers import run
 
 MODES = {
     "nearest": 0x1F80,
@@ -109,11 +108,7 @@ while True:
 
 
 def results(mode: int, folder: Path) -> list[str]:
-    command = [sys.executable, "-c", CHILD, hex(mode), str(folder)]
-    environment = {**os.environ, "POLARS_MAX_THREADS": "2"}
-    out = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    assert out.returncode == 0, out.stderr[-3000:]
-    return out.stdout.splitlines()
+    return run(CHILD, hex(mode), folder, POLARS_MAX_THREADS="2").splitlines()
 
 
 @pytest.mark.skipif(

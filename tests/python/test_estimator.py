@@ -6,6 +6,7 @@ import time
 import numpy as np
 import polars as pl
 import pytest
+from helpers import counted, in_threads
 
 import polars_kmeans as pk
 from polars_kmeans import _internal, _options, _plugin
@@ -58,11 +59,7 @@ def test_fits_of_several_threads_keep_their_columns_apart() -> None:
             found[number] = pk.KMeans(2).fit(frames[number].lazy(), "x")
             assert found[number] == expected[number]
 
-    threads = [threading.Thread(target=fit, args=(number,)) for number in range(len(frames))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(fit, len(frames))
     assert found == expected
 
 
@@ -88,13 +85,7 @@ def test_a_panic_is_an_error() -> None:
 
 
 def test_wrong_dtypes_are_refused_before_a_query_runs() -> None:
-    runs = []
-
-    def count(frame: pl.DataFrame) -> pl.DataFrame:
-        runs.append(frame.height)
-        return frame
-
-    texts = DF.with_columns(s=pl.lit("a")).lazy().map_batches(count, schema=None)
+    texts, runs = counted(DF.with_columns(s=pl.lit("a")), schema=None)
     with pytest.raises(pk.InvalidColumnError, match='column "s": expected numbers'):
         pk.KMeans(2).fit(texts, "x", "s")
     assert runs == []

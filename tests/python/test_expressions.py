@@ -100,28 +100,6 @@ def test_dtypes(df: pl.DataFrame) -> None:
         pl.DataFrame({"s": ["a"]}).select(pk.kmeans("s", k=1))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"k": 0}, "k: expected an integer from 1"),
-        ({"k": -3}, "k: expected an integer from 1"),
-        ({"k": 2, "tol": -1.0}, "tol: expected a finite number"),
-        ({"k": 2, "max_iter": 0}, "max_iter: expected"),
-        ({"k": 2, "seed": -1}, "seed: expected an integer from 0"),
-        ({"k": 2, "oversampling": 0.0}, "oversampling: expected a finite number above 0"),
-        ({"k": 2, "init_sample": 0}, "init_sample: expected an integer from 1"),
-        ({"k": 2, "init": "best"}, "init: expected"),
-        ({"k": 2, "null_policy": "drop"}, "null_policy: expected"),
-        ({"k": 2, "output": "both"}, "output: expected"),
-        ({"k": 2, "too_few": "maybe"}, "too_few: expected"),
-        ({"k": 2, "n_init": 0}, "n_init: expected"),
-    ],
-)
-def test_refusals_at_once(options: dict, message: str) -> None:
-    with pytest.raises(pk.InvalidParameterError, match=message):
-        pk.kmeans("x", "y", **options)
-
-
 def test_refusals_in_the_query(df: pl.DataFrame) -> None:
     with pytest.raises(ComputeError, match=r"TooFewRowsError: .*at most as many clusters as distinct rows"):
         df.select(pk.kmeans("x", k=2_001))
@@ -228,14 +206,3 @@ def test_transform(df: pl.DataFrame) -> None:
     lazy = df.lazy().select(swapped)
     assert lazy.collect_schema() == {"distances": pl.Array(pl.Float64, 4)}
     assert lazy.collect(engine="streaming").equals(df.select(swapped))
-
-
-def test_a_query_runs_once(df: pl.DataFrame) -> None:
-    runs = []
-
-    def count(frame: pl.DataFrame) -> pl.DataFrame:
-        runs.append(frame.height)
-        return frame
-
-    pk.KMeans(k=3, n_init=3).fit(df.lazy().map_batches(count), "x", "y")
-    assert runs == [df.height]

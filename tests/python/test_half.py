@@ -3,14 +3,14 @@
 import numpy as np
 import polars as pl
 import pytest
+from helpers import needs_gpu
 
 import polars_kmeans as pk
 
 N = 4_000
 
 
-GPUS = pk.devices().filter(pl.col("device").str.starts_with("cuda") & pl.col("usable"))
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(GPUS.is_empty(), reason="there is no GPU"))]
+DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
 
 
 def narrow() -> pl.DataFrame:

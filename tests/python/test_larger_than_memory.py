@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from counted import counted
+from helpers import counted, run
 
 import polars_kmeans as pk
 
@@ -258,11 +258,6 @@ except pk.SpillError as error:
 assert estimator.fit(query, "a", "double") == expected
 print("went on")
 """
-
-
-def run(program: str, *arguments: object) -> str:
-    command = [sys.executable, "-W", "ignore", "-c", program, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit on the size of files")

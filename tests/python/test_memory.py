@@ -5,11 +5,10 @@ If there is not enough memory, the fit gives an error that says so, and the proc
 The memory of the CUDA driver and its context does not count. `benches/gpu.py --reports memory` measures fits on a GPU.
 """
 
-import os
-import subprocess
 import sys
 
 import pytest
+from helpers import run
 
 PROGRAM = """
 import numpy as np, polars as pl, polars_kmeans as pk
@@ -33,8 +32,7 @@ print(fit / (n * d * 4 / 1024), (kib("VmHWM") - before) / (n * d * 4 / 1024))
 
 
 def test_a_fit_raises_memory_by_at_most_35_percent() -> None:
-    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    model, expression = (float(share) for share in run.stdout.split())
+    model, expression = (float(share) for share in run(PROGRAM).split())
     print(f"share of the data: {model:.3f} for a model, {expression:.3f} for the expression")
     assert max(model, expression) <= 0.35
 
@@ -103,11 +101,9 @@ print("done")
 def test_without_memory_there_is_an_error_and_the_process_goes_on(shape: tuple[int, int, int]) -> None:
     program = LIMITED.replace("SHAPE", repr(shape))
     # Memory that the allocator keeps or has reserved would hide a limit.
-    environment = os.environ | {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-    print(run.stdout)
-    assert run.returncode == 0, (run.returncode, run.stdout, run.stderr[-3000:])
-    *lines, last = run.stdout.splitlines()
+    out = run(program, timeout=600, MALLOC_ARENA_MAX="1", MALLOC_MMAP_THRESHOLD_="131072")
+    print(out)
+    *lines, last = out.splitlines()
     assert last == "done"
     outcomes = dict(line.rsplit(" ", 1) for line in lines)
     assert all(outcome.endswith(".") for outcome in outcomes.values()), outcomes

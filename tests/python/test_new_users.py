@@ -5,7 +5,6 @@ import io
 import json
 import pickle
 import pydoc
-import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -315,18 +314,6 @@ def test_pickles_of_earlier_versions_are_read(model: pk.KMeansModel) -> None:
     """They name this function."""
     old = b"cpolars_kmeans.model\n_from_file\n(" + pickle.dumps(model.to_bytes(), 4)[2:-1] + b"tR."
     assert pickle.loads(old) == model
-
-
-def test_the_page_about_models_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    page = Path(__file__).parents[2] / "docs" / "models.md"
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
-    assert len(blocks) == 7
-    names: dict[str, Any] = {}
-    for block in blocks:
-        exec(block, names)
-    assert names["tiers"].predict(pl.DataFrame({"price": [7.0, 180.0]})).to_list() == [0, 2]
-    assert len(names["models"]) == 2
 
 
 CALLS = """

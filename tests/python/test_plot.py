@@ -1,14 +1,12 @@
 """Pictures: what their charts hold, that they stay small, and that they can be drawn."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from counted import counted
+from helpers import counted, run
 from sklearn.datasets import make_blobs
 from sklearn.decomposition import PCA
 
@@ -199,10 +197,16 @@ def test_the_package_imports_no_plotting_library() -> None:
     code = (
         "import sys, polars_kmeans; print([m for m in ('altair', 'numpy', 'polars_kmeans.plot') if m in sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert run(code) == "[]\n"
 
 
 def test_without_altair_the_error_says_what_to_install() -> None:
-    code = "import sys; sys.modules['altair'] = None; import polars_kmeans.plot"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert 'polars_kmeans.plot needs Altair: pip install "polars-kmeans[plot]"' in run.stderr
+    code = """
+import sys
+sys.modules["altair"] = None
+try:
+    import polars_kmeans.plot
+except ImportError as error:
+    print(error)
+"""
+    assert 'polars_kmeans.plot needs Altair: pip install "polars-kmeans[plot]"' in run(code)

@@ -1,10 +1,9 @@
 """A child that was forked after queries were run gets a typed error and does not wait forever."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+from helpers import run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
@@ -30,10 +29,8 @@ def in_child(work):
 """
 
 
-def run(body: str) -> list[str]:
-    out = subprocess.run([sys.executable, "-c", HEAD + body], capture_output=True, text=True, timeout=120)
-    assert out.returncode == 0, out.stderr[-3000:]
-    return out.stdout.splitlines()
+def lines_of(body: str) -> list[str]:
+    return run(HEAD + body).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -53,7 +50,7 @@ def run(body: str) -> list[str]:
 )
 def test_a_forked_child_is_told_so(first: str, then: str) -> None:
     body = 'model = pk.KMeans(3).fit(df, "x")\n' if "model" in then else ""
-    said, ended = run(f"{body}{first}\nin_child(lambda: {then})")
+    said, ended = lines_of(f"{body}{first}\nin_child(lambda: {then})")
     assert said.startswith("ForkedProcessError process: expected one with threads of its own")
     assert "spawn" in said and "forkserver" in said
     assert ended == "ended 0"
@@ -64,13 +61,13 @@ def test_what_needs_no_threads_works_in_a_forked_child() -> None:
 model = pk.KMeans(3).fit(df, "x")
 in_child(lambda: (model.inertia, pickle.loads(pickle.dumps(model)) == model, model.centroids.shape))
 """
-    said, ended = run(body)
+    said, ended = lines_of(body)
     assert said.endswith("True, (3, 4))") and ended == "ended 0"
 
 
 def test_a_child_that_was_forked_before_any_query_fits() -> None:
     for before in ("", 'expr = pk.kmeans("x", k=3); estimator = pk.KMeans(3)'):
-        said, ended = run(f'{before}\nin_child(lambda: pk.KMeans(3).fit(df, "x").n_clusters)')
+        said, ended = lines_of(f'{before}\nin_child(lambda: pk.KMeans(3).fit(df, "x").n_clusters)')
         assert (said, ended) == ("3", "ended 0")
 
 
@@ -81,4 +78,4 @@ model = pk.KMeans(3).fit(df, "x")
 with multiprocessing.get_context("spawn").Pool(1) as pool:
     print(pool.apply(model.score, (df,)) == model.score(df))
 """
-    assert run(body) == ["True"]
+    assert lines_of(body) == ["True"]

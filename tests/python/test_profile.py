@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import polars as pl
 import pytest
-from counted import counted
+from helpers import counted
 
 import polars_kmeans as pk
 

@@ -1,7 +1,6 @@
 """Progress of fits, and Ctrl-C: fits, seedings, queries and predictions stop soon, and leave nothing behind."""
 
 import itertools
-import subprocess
 import sys
 import threading
 import time
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from helpers import run
 
 import polars_kmeans as pk
 
@@ -122,9 +122,7 @@ def stopped(work, wait=0.7):
 
 def seconds_to_stop(code: str) -> list[float]:
     """Run code that ends with calls of `stopped`. Return the seconds from SIGINT to Python."""
-    run = subprocess.run([sys.executable, "-c", PRELUDE + code], capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0, run.stderr[-2000:]
-    return [float(line.split()[2]) for line in run.stdout.splitlines() if line.startswith("stopped after")]
+    return [float(line.split()[2]) for line in run(PRELUDE + code).splitlines() if line.startswith("stopped after")]
 
 
 # Other work may take the processors, so these limits are wide. The stop itself takes some hundredths of a second.

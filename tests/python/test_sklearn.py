@@ -1,16 +1,12 @@
-"""The estimator of scikit-learn: its checks, its parameters and attributes, its errors, its page."""
+"""The estimator of scikit-learn: its checks, its parameters and attributes, its errors."""
 
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from helpers import run
 from sklearn.cluster import KMeans as Theirs
 from sklearn.datasets import load_iris
 from sklearn.exceptions import NotFittedError
@@ -19,12 +15,6 @@ from sklearn_rows import FRAME, PANDAS, X
 
 import polars_kmeans as pk
 from polars_kmeans.sklearn import KMeans
-
-
-def run(code: str, **environment: str) -> str:
-    """Run code in an interpreter of its own, and return what it prints."""
-    command, settings = [sys.executable, "-W", "ignore", "-c", code], os.environ | environment
-    return subprocess.run(command, env=settings, capture_output=True, text=True, check=True).stdout
 
 
 def expected_failures(estimator: Any) -> dict[str, str]:
@@ -140,7 +130,7 @@ def test_errors_of_the_engine_are_value_errors() -> None:
         KMeans().fit(FRAME.lazy())
 
 
-# ---- an extra, and its page ------------------------------------------------------------------------------------------
+# ---- an extra --------------------------------------------------------------------------------------------------------
 
 
 def test_the_package_does_not_import_scikit_learn() -> None:
@@ -158,13 +148,3 @@ except ImportError as error:
 """
     expected = 'polars_kmeans.sklearn needs scikit-learn 1.6 or newer: pip install "polars-kmeans[sklearn]"'
     assert run(code).strip() == expected
-
-
-def test_the_examples_of_the_page_run() -> None:
-    page = Path(__file__).parents[2] / "docs" / "scikit-learn.md"
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
-    assert len(blocks) == 4
-    names: dict[str, Any] = {}
-    for block in blocks:
-        exec(block, names)
-    assert names["search"].best_params_ == {"kmeans__n_clusters": 3}

@@ -3,13 +3,12 @@
 It needs torch and a GPU. If POLARS_KMEANS_DEMAND_GPU is set in the environment, the tests fail where there is no GPU.
 """
 
-import os
 import pickle
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
+from helpers import needs_gpu
 
 import polars_kmeans as pk
 
@@ -18,9 +17,7 @@ from sklearn.exceptions import ConvergenceWarning  # noqa: E402
 
 from polars_kmeans.sklearn import KMeans  # noqa: E402
 
-GPUS = pk.devices().filter(pl.col("device").str.starts_with("cuda") & pl.col("usable"))
-demanded = "POLARS_KMEANS_DEMAND_GPU" in os.environ
-pytestmark = pytest.mark.skipif(GPUS.is_empty() and not demanded, reason="this machine has no GPU")
+pytestmark = needs_gpu
 
 X = np.random.default_rng(0).normal(size=(5000, 6)) + np.random.default_rng(1).integers(0, 5, size=(5000, 1)) * 9.0
 WEIGHTS = np.random.default_rng(2).uniform(size=5000)

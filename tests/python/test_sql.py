@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from decimal import Decimal
@@ -12,6 +10,7 @@ from typing import Any
 import duckdb
 import polars as pl
 import pytest
+from helpers import run
 from sql_engines import ENGINES, OPTIONS, DataFusion, DuckDB, Engine, data, direct, same
 
 import polars_kmeans as pk
@@ -81,8 +80,8 @@ def test_ten_runs_over_shuffled_rows_give_one_answer(engine: Engine) -> None:
     frame = data(150_000)
     pk.sql.register(engine.connection, seed=3, max_iter=3)
     labels, centroids = [], []
-    for run in range(10):
-        engine.table("points", frame.sample(fraction=1.0, shuffle=True, seed=run))
+    for seed in range(10):
+        engine.table("points", frame.sample(fraction=1.0, shuffle=True, seed=seed))
         labels.append(engine.query(engine.unweighted.format(features="x, y", k=4)).sort("id"))
         centroids.append(engine.query("SELECT kmeans_centroids([x, y], 4) AS c FROM points"))
     assert all(other.equals(labels[0]) for other in labels)
@@ -202,8 +201,7 @@ try:
 except AttributeError as error:
     print(error)
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.splitlines() == [
+    assert run(code).splitlines() == [
         "connection: expected one of DuckDB or a SessionContext of DataFusion, got int",
         "module 'polars_kmeans' has no attribute 'nothing'",
     ]
@@ -219,6 +217,6 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.endswith(": pip install polars-kmeans[duckdb] or polars-kmeans[datafusion]\n")
-    assert "pyarrow" in run.stdout
+    said = run(code)
+    assert said.endswith(": pip install polars-kmeans[duckdb] or polars-kmeans[datafusion]\n")
+    assert "pyarrow" in said

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from helpers import ROOT, code_of, run_page
 
-PAGE = (Path(__file__).parents[2] / "docs" / "sql.md").read_text()
+PATH = ROOT / "docs" / "sql.md"
+PAGE = PATH.read_text()
 
 
 def sections() -> dict[str, str]:
@@ -26,11 +27,8 @@ STATEMENTS = {"connection": statements("Both engines", "DuckDB"), "context": sta
 @pytest.fixture(scope="module")
 def page() -> Iterator[dict[str, Any]]:
     """The names of the page, after all of its Python code has run."""
-    names: dict[str, Any] = {}
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert len(blocks) == 7
-    for block in blocks:
-        exec(block, names)
+    assert len(code_of(PATH)) == 7
+    names = run_page(PATH)
     yield names
     names["connection"].close()
 

@@ -4,22 +4,20 @@ They need torch and a GPU. If POLARS_KMEANS_DEMAND_GPU is set in the environment
 """
 
 import ctypes
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from helpers import columns_of, needs_gpu
 
 import polars_kmeans as pk
 from polars_kmeans import _internal
 
 torch = pytest.importorskip("torch")
 
-GPUS = pk.devices().filter(pl.col("device").str.starts_with("cuda") & pl.col("usable"))
-demanded = "POLARS_KMEANS_DEMAND_GPU" in os.environ
-pytestmark = pytest.mark.skipif(GPUS.is_empty() and not demanded, reason="this machine has no GPU")
+pytestmark = needs_gpu
 
 N, D, K = 20_000, 6, 9
 
@@ -30,8 +28,7 @@ def values(n: int = N, d: int = D) -> Any:
 
 
 def frame(x: Any) -> pl.DataFrame:
-    x = np.asarray(x, dtype=np.float64 if x.dtype == np.float64 else np.float32)
-    return pl.DataFrame({f"column_{f}": np.ascontiguousarray(x[:, f]) for f in range(x.shape[1])})
+    return columns_of(np.asarray(x, dtype=np.float64 if x.dtype == np.float64 else np.float32))
 
 
 LAYOUTS: dict[str, Callable[[Any], Any]] = {

@@ -113,13 +113,4 @@ impl Deviations {
         let mean = first + to_f64(above_first) / to_f64(words(w)) * power_of_two(self.scale.quantum_exponent());
         T::from_f64(mean.clamp(first, last))
     }
-
-    /// The deviations of numbers with whole weights.
-    #[cfg(feature = "tests")]
-    pub fn of_numbers(values: &[f64], weights: &[f64]) -> Result<Self> {
-        let largest = |numbers: &[f64]| numbers.iter().fold(0.0f64, |m, x| m.max(x.abs()));
-        let scale = WeightScale::new(largest(weights));
-        let weights = weights.iter().map(|w| scale.round(*w));
-        Self::sorted(values.iter().copied().zip(weights), values.len(), Some(scale), largest(values))
-    }
 }
