@@ -151,10 +151,10 @@ impl Shapes {
 pub struct Registers;
 
 impl Family for Registers {
-    const STRATEGIES: &'static [Strategy] =
-        &[Strategy::Registers, Strategy::RegistersSingle, Strategy::RegistersGroups8, Strategy::RegistersGroups16];
+    const STRATEGIES: &'static [Strategy] = &[Strategy::Registers, Strategy::RegistersSingle, Strategy::RegistersGroups];
     const SHAPES: Shapes = Shapes {
         seed: 110_000,
+        // Groups of 8 centroids, and of 16 from 385 centroids on.
         kinds: &[[9_000, 5, 40], [8_000, 2, 500], [6_000, 12, 90], [9_000, 3, 300], [5_000, 7, 30]],
         sizes: &[[1, 3, 1], [2, 1, 2], [127, 5, 33], [1_025, 12, 129], [5_000, 9, 257], [20_000, 4, 2_049]],
         weighted: &[[8_000, 2, 90], [6_000, 12, 60], [5_000, 3, 200]],
@@ -186,9 +186,13 @@ impl Family for Columns {
 pub struct Tiled;
 
 impl Family for Tiled {
-    const STRATEGIES: &'static [Strategy] =
-        &[Strategy::Tiled, Strategy::Tiled32, Strategy::Tiled64, Strategy::Tiled128, Strategy::Tiled128Panels];
-    const SHAPES: Shapes = Shapes { seed: 130_000, ..Shapes::USUAL };
+    const STRATEGIES: &'static [Strategy] = &[Strategy::Tiled, Strategy::Tiled32, Strategy::Tiled64, Strategy::Tiled128];
+    const SHAPES: Shapes = Shapes {
+        seed: 130_000,
+        // Beyond 160 features, the widest tiles hold panels of the centroids.
+        kinds: &[[9_000, 5, 40], [6_000, 20, 300], [5_000, 70, 90], [3_000, 200, 270], [8_000, 2, 500]],
+        ..Shapes::USUAL
+    };
     const SHAPE: [usize; 3] = [10_000, 20, 100];
     const STREAMS: Streams = Streams::Yes;
 }
