@@ -1,5 +1,6 @@
 //! Compares the engine with an oracle that shares no code with it. It works on slices, without Polars.
 
+mod allowances;
 #[cfg(feature = "cuda")]
 #[path = "../common/child.rs"]
 mod child;
