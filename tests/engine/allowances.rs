@@ -97,11 +97,11 @@ impl<T: Engine> Case<T> {
         }
     }
 
-    /// The same where the first two centroids are second nearest: the first row is a centroid, too.
-    fn check_second(mut self) {
+    /// The same where a further centroid is nearest to the first row, and one of the first two is second nearest.
+    fn check_second(mut self, nearest: Vec<T>) {
         let [a, b] = self.distances([0, 1]);
         assert!(a != b, "the distances say which one was found");
-        self.centroids.push(self.rows[0].clone());
+        self.centroids.push(nearest);
         self.check();
     }
 }
@@ -135,7 +135,8 @@ fn by_differences(d: usize, rounded: &[usize]) -> Case<f32> {
 fn roundings_of_few_differences() {
     let mut case = by_differences(8, &[1, 2, 3, 4, 5, 6, 7]);
     case.check();
-    by_differences(8, &[1, 2, 3, 4, 5, 6, 7]).check_second();
+    let nearest = case.rows[0].clone();
+    by_differences(8, &[1, 2, 3, 4, 5, 6, 7]).check_second(nearest);
     // More centroids than one pass compares.
     case.centroids.extend((0..20).map(|j| vec![100.0 + j as f32; 8]));
     case.check();
@@ -191,7 +192,10 @@ fn one_chain<T: Engine>() {
     // Two roots more, so that this centroid is a little farther.
     case.centroids[1][d - 1] = T::from_f32(ROOT + 2.0 * ROOT * ROOT);
     case.centroids.push(vec![T::from_f32(-0.25); d]);
-    case.check_second();
+    // This one's sum rounds up, too.
+    let mut nearest = vec![T::from_f32(ROOT + 0.5 * ROOT * ROOT); d];
+    nearest[0] = T::from_f32(1.0);
+    case.check_second(nearest);
     // Rows that are longer than centroids, or shorter. Their weights in the bound follow in the second assign. The origin is no
     // centroid, because it would be nearer.
     for size in [1.0 / 16.0, 0.25, 4.0] {
