@@ -25,6 +25,7 @@ macro_rules! in_both_types {
     };
 }
 
+mod allowances;
 #[cfg(feature = "cuda")]
 #[path = "../common/child.rs"]
 mod child;
