@@ -86,6 +86,8 @@ strategies! {
         Tiled64 "tiled-64" "ours: a variant of tiled",
         /// [`Strategy::Tiled`] with 128 centroids per tile.
         Tiled128 "tiled-128" "ours: a variant of tiled",
+        /// [`Strategy::Tiled128`] with partial sums of 128 features.
+        Tiled128Panels "tiled-128-panels" "ours: a variant of tiled",
         /// Multiplies half-precision copies on tensor cores, for groups of rows near each other and the centroids near them.
         Tensor "tensor" "ours",
         /// [`Strategy::Tensor`] with products of a warpgroup. GPUs of compute capability 9.0.

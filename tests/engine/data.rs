@@ -91,6 +91,8 @@ pub fn clusters_of(kind: &str, d: usize, k: usize) -> usize {
         "one value" => 1,
         "duplicates" => 5,
         "lattice" if d < 8 => 4usize.pow(d as u32) / 2,
+        // As float32, such values are whole numbers.
+        "offset 1e7" if d == 1 => 20,
         _ => k,
     };
     most.min(k)

@@ -186,10 +186,11 @@ impl Family for Columns {
 pub struct Tiled;
 
 impl Family for Tiled {
-    const STRATEGIES: &'static [Strategy] = &[Strategy::Tiled, Strategy::Tiled32, Strategy::Tiled64, Strategy::Tiled128];
+    const STRATEGIES: &'static [Strategy] =
+        &[Strategy::Tiled, Strategy::Tiled32, Strategy::Tiled64, Strategy::Tiled128, Strategy::Tiled128Panels];
     const SHAPES: Shapes = Shapes {
         seed: 130_000,
-        // Beyond 160 features, the widest tiles hold panels of the centroids.
+        // Several panels.
         kinds: &[[9_000, 5, 40], [6_000, 20, 300], [5_000, 70, 90], [3_000, 200, 270], [8_000, 2, 500]],
         ..Shapes::USUAL
     };

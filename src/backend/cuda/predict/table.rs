@@ -130,13 +130,13 @@ buffers! {
 impl<T: Float + Plain> DeviceTable<T> {
     /// The bytes that a table takes on the device, also while it is made.
     pub fn bytes(d: usize, k: usize, gpu: GpuSize) -> u64 {
-        let filter = Filter::<T>::bytes(d, &Tiled::for_model(k).filter(d, k, gpu));
+        let filter = Filter::<T>::bytes(d, &Tiled::for_model(d, k).filter(d, k, gpu));
         sum([Centroids::<T>::bytes(d, k), filter, Preparation::<T>::bytes(d, k)])
     }
 
     /// The bytes that the answers for `n` rows take on the device.
     pub fn answer_bytes(job: Job, [n, d, k]: [usize; 3], gpu: GpuSize) -> u64 {
-        let shares = || Shares::bytes(Tiled::for_model(k).tiles([n, d, k], gpu));
+        let shares = || Shares::bytes(Tiled::for_model(d, k).tiles([n, d, k], gpu));
         let labels = || sum([LabelBuffers::bytes(n), Doubt::bytes(n), shares()]);
         match job {
             Job::Fit | Job::Labels => labels(),
@@ -154,7 +154,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         let offsets = centroids.chunks_exact(d).flat_map(|row| row.iter().zip(&centre).map(|(c, m)| (c.to_f64() - m).abs()));
         // Two centroids are at most twice as far from each other as the farther one is from the centre.
         let largest = 2.0 * offsets.fold(0.0f64, f64::max);
-        let tiled = Tiled::for_model(k);
+        let tiled = Tiled::for_model(d, k);
         let mut filter = Filter::new(&queue, tiled.filter(d, k, queue.gpu.size()), d, largest)?;
         filter.centre(centroids)?;
         let centroids_here = Centroids::allocate(&queue, d, k)?;

@@ -155,7 +155,7 @@ pub mod tests {
             assert_eq!(of(GpuSize { generation, shared, ..H200 }), Strategy::TensorMma, "{generation}");
         }
         assert_eq!(of(GpuSize { untrusted: [true, false], ..H200 }), Strategy::TensorMma);
-        assert_eq!(of(GpuSize { untrusted: [true; 2], ..H200 }), Strategy::Tiled128);
+        assert_eq!(of(GpuSize { untrusted: [true; 2], ..H200 }), Strategy::Tiled128Panels);
         assert_eq!(chosen(Strategy::Default, 4_000_000, 48, 8), Strategy::Columns);
         assert_eq!(chosen(Strategy::Default, 20_000_000, 24, 4), Strategy::Columns);
         assert_eq!(chosen(Strategy::Tiled32, 1, 1, 1), Strategy::Tiled32);

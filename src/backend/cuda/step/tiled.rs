@@ -4,7 +4,7 @@
 use super::deltas::Deltas;
 use super::filter::FilterSpec;
 use super::shares::{Shares, Tiles};
-use super::{Candidate, LabelArrays, Needs, Step, Supported, Work};
+use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, Work, at_most};
 use crate::backend::cuda::arguments::{self, AssignArgument, Contested, SettleArgument};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -40,18 +40,18 @@ pub struct Tiled {
 impl Tiled {
     pub const WIDTH_32: Self = Self { strategy: Strategy::Tiled32, width: 32, panels_beyond: [usize::MAX; 2] };
     pub const WIDTH_64: Self = Self { strategy: Strategy::Tiled64, width: 64, panels_beyond: [64, 0] };
-    pub const WIDTH_128: Self = Self { strategy: Strategy::Tiled128, width: 128, panels_beyond: [160, 64] };
-    /// Leaves fewer rows in doubt, but takes longer for some shapes.
-    pub const EARLY_PANELS_128: Self = Self { panels_beyond: [128, 0], ..Self::WIDTH_128 };
+    pub const WIDTH_128: Self = Self { strategy: Strategy::Tiled128, width: 128, panels_beyond: [usize::MAX; 2] };
+    pub const PANELS_128: Self = Self { strategy: Strategy::Tiled128Panels, width: 128, panels_beyond: [0; 2] };
 
-    pub const ALL: [Self; 3] = [Self::WIDTH_32, Self::WIDTH_64, Self::WIDTH_128];
+    pub const ALL: [Self; 4] = [Self::WIDTH_32, Self::WIDTH_64, Self::WIDTH_128, Self::PANELS_128];
 
     /// The variant that leaves the fewest rows in doubt, for a model's predictions.
-    pub fn for_model(k: usize) -> Self {
+    pub fn for_model(d: usize, k: usize) -> Self {
         match k {
             0..=32 => Self::WIDTH_32,
             33..=64 => Self::WIDTH_64,
-            _ => Self::EARLY_PANELS_128,
+            _ if d > 128 => Self::PANELS_128,
+            _ => Self::WIDTH_128,
         }
     }
 
@@ -119,8 +119,13 @@ impl<T: Float + Plain> Candidate<T> for Tiled {
         Some(Strategy::Tiled)
     }
 
-    fn supports(&self, _shape: &FitShape, _gpu: GpuSize) -> Supported {
-        Ok(())
+    fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
+        if self.strategy != Strategy::Tiled128Panels || self.tile(shape.d, shape.k, gpu.shared).panel > 0 {
+            return Ok(());
+        }
+        at_most(MOST_WITH_PANELS, "clusters", shape.k)?;
+        let limit = format!("{PANELS_FROM} bytes of shared memory a block");
+        Err(Refusal { limit, hint: "", got: gpu.shared.to_string() })
     }
 
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
@@ -299,6 +304,7 @@ impl<T: Float + Plain> Step<T> for TiledStep<T> {
 
 #[cfg(feature = "tests")]
 mod tests {
+    use super::super::choice::tests::{H200, shape};
     use super::*;
 
     unit_test!(panels_where_they_fit);
@@ -306,9 +312,11 @@ mod tests {
         let panel = |variant: Tiled, d, k| variant.tile(d, k, 227 << 10).panel;
         assert_eq!(panel(Tiled::WIDTH_64, 17, 5_000), 0);
         assert_eq!(panel(Tiled::WIDTH_64, 65, 5_000), 64);
-        assert_eq!([130, 408].map(|d| panel(Tiled::WIDTH_128, d, 5_000)), [0, 128]);
-        assert_eq!([64, 70_000].map(|k| panel(Tiled::WIDTH_128, 408, k)), [0; 2]);
-        assert_eq!([128, 130].map(|d| panel(Tiled::for_model(5_000), d, 5_000)), [0, 128]);
-        assert_eq!(Tiled::WIDTH_128.tile(408, 5_000, 99 << 10).panel, 0);
+        assert_eq!([64, 408].map(|d| panel(Tiled::PANELS_128, d, 5_000)), [128; 2]);
+        assert_eq!([128, 130].map(|d| panel(Tiled::for_model(d, 5_000), d, 5_000)), [0, 128]);
+        let supports =
+            |k, shared| Candidate::<f32>::supports(&Tiled::PANELS_128, &shape(1_000, 408, k), GpuSize { shared, ..H200 });
+        assert!(supports(5_000, 227 << 10).is_ok());
+        assert!(supports(5_000, 99 << 10).is_err() && supports(70_000, 227 << 10).is_err());
     }
 }

@@ -32,7 +32,7 @@ impl Sizes {
         let variant = match k {
             0..=256 => Tiled::WIDTH_32,
             257..=2_048 => Tiled::WIDTH_64,
-            _ => Tiled::EARLY_PANELS_128,
+            _ => Tiled::for_model(d, k),
         };
         let tile = variant.tile(d, k, gpu.shared);
         let tiles = k.div_ceil(tile.width);
