@@ -95,16 +95,10 @@ impl Message for Request {
     const KIND: u8 = 1;
 }
 
-/// A [`Request`] of calls that are elsewhere: several parts may be asked the same. Its bytes are those of the request.
-#[derive(Serialize)]
-pub struct Asked<'c> {
-    pub head: Head,
-    pub calls: Vec<&'c Call>,
-}
-
-impl Asked<'_> {
-    pub fn encode(&self) -> Result<Vec<u8>> {
-        encoded(Request::KIND, self)
+impl Request {
+    /// The bytes of a request for calls that are elsewhere: several parts may be asked the same. A tuple has the bytes of a struct.
+    pub fn encode_calls(head: Head, calls: &[&Call]) -> Result<Vec<u8>> {
+        encoded(Self::KIND, &(head, calls))
     }
 }
 
@@ -260,8 +254,8 @@ mod tests {
             Call::Session(call::Call::TakeSeeds(DistanceScale::new(3.7, 1.5)), vec![]),
         ];
         let request = Request { head: Head { fit: u64::MAX, before: 1, after: 2 }, calls };
-        let asked = Asked { head: request.head, calls: request.calls.iter().collect() };
-        assert_eq!(asked.encode().unwrap(), request.encode().unwrap());
+        let calls: Vec<&Call> = request.calls.iter().collect();
+        assert_eq!(Request::encode_calls(request.head, &calls).unwrap(), request.encode().unwrap());
         let back = Request::decode(&request.encode().unwrap()).unwrap();
         assert_eq!(format!("{back:?}"), format!("{request:?}"));
         let [Call::Session(_, values), ..] = &back.calls[..] else { panic!("another call") };

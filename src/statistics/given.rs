@@ -3,7 +3,7 @@
 //! All answers but names and the like are counts, extrema or first places, so rows may be anywhere and in any number of parts.
 
 use super::MAX_ROWS;
-use super::survey::WeightsBelow;
+use super::survey::{Survey, WeightsBelow};
 use super::tiles::{TILE, learn};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -132,13 +132,10 @@ pub fn checked_count(rows: u64) -> Result<u64> {
     if rows > MAX_ROWS { Err(KMeansError::TooManyRows { got: rows }) } else { Ok(rows) }
 }
 
-/// The error for the first negative weight in a row that has only finite values. If there is no memory to look, that error
-/// instead.
-pub fn first_negative_weight(given: &dyn Given) -> Option<KMeansError> {
-    match given.negative_weight() {
-        Ok(found) => found.map(|(row, got)| KMeansError::NegativeWeight { row, got }),
-        Err(error) => Some(error),
-    }
+/// Refuses the first negative weight in a row that has only finite values.
+pub fn check_negative(given: &dyn Given, survey: &Survey) -> Result<()> {
+    let found = if survey.any_negative_weight { given.negative_weight()? } else { None };
+    found.map_or(Ok(()), |(row, got)| Err(KMeansError::NegativeWeight { row, got }))
 }
 
 /// Refuses values that overflow when they are scaled. Under `null_policy="skip"` they are no reason to leave rows out.
