@@ -19,7 +19,8 @@ mod sweep;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod timed;
-pub(crate) mod update;
+#[doc(hidden)]
+pub mod update;
 
 pub(crate) use seeder::trials;
 pub use seeder::{DrawBy, Picked, PlusPlus, Sample, Sampled, Seeder};

@@ -30,7 +30,7 @@ pub trait Engine: Predictor {
     ) -> Result<Vec<Result<Fitted<Self>>>>;
     #[cfg(feature = "bench")]
     #[doc(hidden)]
-    fn labels_of_loop(estimator: &KMeans, features: &Features<'_, Self>, iterations: u32) -> Result<benchmark::Looped<Self>>;
+    fn in_session(estimator: &KMeans, features: &Features<'_, Self>, then: benchmark::Use<'_, Self>) -> Result<()>;
 }
 
 macro_rules! engine {
@@ -46,12 +46,8 @@ macro_rules! engine {
                 fit::fits(estimator, clusters, parts, set, wanted)
             }
             #[cfg(feature = "bench")]
-            fn labels_of_loop(
-                estimator: &KMeans,
-                features: &Features<'_, Self>,
-                iterations: u32,
-            ) -> Result<benchmark::Looped<Self>> {
-                benchmark::labels_of_loop(estimator, features, iterations)
+            fn in_session(estimator: &KMeans, features: &Features<'_, Self>, then: benchmark::Use<'_, Self>) -> Result<()> {
+                benchmark::in_session(estimator, features, then)
             }
         }
     )*};

@@ -47,6 +47,9 @@ mod gpus;
 mod grid;
 mod groups;
 mod half;
+#[cfg(all(feature = "cuda", feature = "bench"))]
+#[path = "../common/looped.rs"]
+mod looped;
 #[cfg(feature = "cuda")]
 mod no_memory;
 mod oracle;
