@@ -252,15 +252,6 @@ mod tests {
         assert!(given.into_iter().eq(0..n as u32));
     }
 
-    unit_test!(rows_are_sorted_by_values_then_weights_then_numbers);
-    fn rows_are_sorted_by_values_then_weights_then_numbers() {
-        for (n, d, different) in [(1, 1, 9), (40, 1, 3), (700, 3, 4), (900, 12, 2), (2_000, 2, 1_000), (500, 70, 1), (90, 5, 2)]
-        {
-            check::<f32>(n, d, different, &[0, n], 1);
-            check::<f64>(n, d, different, &[0, n / 3, n / 3, n], 1);
-        }
-    }
-
     unit_test!(many_rows_are_sorted_in_buckets);
     fn many_rows_are_sorted_in_buckets() {
         for (d, different) in [(2, 1 << 30), (3, 50), (1, 2), (20, 2)] {

@@ -118,10 +118,6 @@ impl<T> GpuTable<T> {
         self.pieces.iter().all(|piece| piece.value_type.half() == Some(half)).then_some(half)
     }
 
-    pub(crate) fn pieces(&self) -> &[GpuValues] {
-        &self.pieces
-    }
-
     pub(crate) fn all(&self) -> GpuRows<'_, T> {
         GpuRows { table: self, rows: 0..self.rows }
     }

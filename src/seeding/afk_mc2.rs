@@ -180,24 +180,3 @@ impl<T: Float> Proposing<T> {
         (distance(x) > 0.0).then_some(x)
     }
 }
-
-#[cfg(feature = "tests")]
-mod tests {
-    use super::*;
-
-    fn proposing(chain: usize) -> Proposing<f64> {
-        Proposing { seed: 7, restart: 0, chain, first: vec![0.0], weight: (1, 1.0), distance: (1, 1.0), threads: 1 }
-    }
-
-    unit_test!(a_chain_leaves_centroids_and_ends_where_there_is_a_distance);
-    fn a_chain_leaves_centroids_and_ends_where_there_is_a_distance() {
-        let odds = |count: usize| (0..count).map(|_| Odds { weight: 1.0, q: 0.5 }).collect::<Vec<_>>();
-        let one = proposing(1);
-        assert_eq!(one.run_chain(1, &odds(1), &[0.0]), None);
-        assert_eq!(one.run_chain(1, &odds(1), &[2.0]), Some(0));
-        for step in 0..50 {
-            assert_eq!(proposing(4).run_chain(step, &odds(4), &[0.0, 0.0, 3.0, 0.0]), Some(2));
-            assert_eq!(proposing(3).run_chain(step, &odds(3), &[0.0, 0.0, 0.0]), None);
-        }
-    }
-}

@@ -164,36 +164,3 @@ impl<T: Float> Visit<T> for CountDigits<'_> {
         }
     }
 }
-
-#[cfg(feature = "tests")]
-mod tests {
-    use super::*;
-    use crate::input::features::Features;
-    use crate::statistics::given::HostRows;
-
-    fn ranks_are_those_of_a_sort<T: Float>() {
-        let value = |i: usize| {
-            let v = ((i * 7_919) % 1_009) as f64 - 500.0;
-            v * [1.0, 1e-30, 1e30, 0.0][i % 7 % 4]
-        };
-        for n in [1, 2, 5, 400, 3_001] {
-            let x: Vec<T> = (0..2 * n).map(|i| T::from_f64(value(i))).collect();
-            let part = Part::new(Features::from_rows(&x, 2).unwrap(), None);
-            for ranks in [[0, n - 1], [(n - 1) / 4, 3 * (n - 1) / 4]] {
-                let given = HostRows(std::slice::from_ref(&part));
-                let found = order_statistics::<T>(&given, ranks.map(|rank| rank as u64), 2).unwrap();
-                for f in 0..2 {
-                    let mut column: Vec<f64> = x.iter().skip(f).step_by(2).map(|x| x.to_f64()).collect();
-                    column.sort_by(f64::total_cmp);
-                    assert_eq!(found[f], ranks.map(|rank| column[rank]));
-                }
-            }
-        }
-    }
-
-    unit_test!(order_statistics_are_those_of_a_sort);
-    fn order_statistics_are_those_of_a_sort() {
-        ranks_are_those_of_a_sort::<f32>();
-        ranks_are_those_of_a_sort::<f64>();
-    }
-}

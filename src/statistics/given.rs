@@ -9,10 +9,11 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::Names;
+use crate::base::units::FACTORS;
 use crate::input::tile::{Part, Piece, Tile, on_host, pieces};
 use crate::input::transform::RowTransform;
 use crate::statistics::factors::{CountDigits, DigitCounts};
-use crate::statistics::refused::{self, Refused};
+use crate::statistics::refused::{Refused, for_each_scaled};
 
 /// For a column as it was given: nulls, NaNs and infinities.
 pub type BadCounts = [u64; 3];
@@ -111,11 +112,28 @@ impl<T: Float> Given for HostRows<'_, '_, T> {
     }
 
     fn refused(&self) -> Result<Refused> {
-        refused::refused(self.0)
+        let mut found = Refused::default();
+        for_each_scaled(self.0, false, |tile, part, _| {
+            let Some(row_transform) = part.features.row_transform() else { return };
+            let bad = (0..row_transform.factors().len()).find(|f| tile.column(*f).iter().any(|x| !x.is_finite()));
+            found.overflow = found.overflow.or(bad);
+            if row_transform.directions() {
+                let zero = |r: &usize| tile.x.chunks_exact(tile.stride).all(|column| column[*r].to_f64() == 0.0);
+                found.zero_rows += (0..tile.rows).filter(zero).count() as u64;
+            }
+        })?;
+        Ok(found)
     }
 
     fn nonzero(&self) -> Result<Vec<[bool; 2]>> {
-        refused::nonzero(self.0)
+        let mut seen = memory::zeroed::<[bool; 2]>(self.0[0].features.n_features(), FACTORS)?;
+        for_each_scaled(self.0, true, |tile, _, before| {
+            for (f, [raw, after]) in seen.iter_mut().enumerate() {
+                *raw |= before[f];
+                *after |= tile.column(f).iter().any(|x| x.to_f64() != 0.0);
+            }
+        })?;
+        Ok(seen)
     }
 
     fn weights_below(&self, bound: f64, threads: usize) -> Result<u64> {
