@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::by_values::Beginning;
-use crate::backend::call;
+use crate::backend::{DRAWN, call};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -70,7 +70,7 @@ pub fn refused(got: String) -> KMeansError {
 
 /// Values in the type that travels, or in that of the features, which had them before they travelled.
 pub fn converted<T: Float, U: Float>(values: &[T]) -> Result<Vec<U>> {
-    memory::collected(values.iter().map(|value| U::from_f64(value.to_f64())), "the rows drawn")
+    memory::collected(values.iter().map(|value| U::from_f64(value.to_f64())), DRAWN)
 }
 
 /// What a part is asked for: calls in this order.

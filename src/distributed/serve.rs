@@ -14,15 +14,16 @@ use crate::backend::call;
 use crate::backend::cpu::CpuSession;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
-use crate::backend::select::{self, Choice, Job, Place, Request, Shape};
+use crate::backend::select::{self, Choice, Place, Request};
 use crate::backend::{DrawBy, Session};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::params::{Candidates, Device, Init, KMeans, Metric, Params};
 use crate::base::strategy::Strategy;
 use crate::fit::engine::Engine;
+use crate::fit::rows;
 use crate::input::features::{Column, Features};
-use crate::input::tile::{self, Part, WeightScale};
+use crate::input::tile::{Part, WeightScale};
 use crate::input::transform::RowTransform;
 use crate::simd::InstructionSet;
 use crate::statistics::Statistics;
@@ -73,18 +74,8 @@ fn place<T: Engine>(parts: &mut [Part<'_, T>; 1], start: &Start) -> Result<Choic
         // Such rows have more bits.
         parts[0].features = parts[0].features.widened();
     }
-    let part = &parts[0];
     let (of_round, rounds) = start.candidates;
-    let shape = Shape {
-        job: Job::Fit,
-        rows: part.features.n_rows() as u64,
-        features: part.features.n_features(),
-        clusters: start.clusters,
-        float64: !T::IS_F32,
-        half: tile::half(&parts[..]).is_some(),
-        weighted: part.weights.is_some(),
-        candidates: Candidates { of_round, rounds },
-    };
+    let shape = rows::shape(&parts[..], start.clusters, Candidates { of_round, rounds });
     // A GPU has nothing to do without rows.
     let device = if shape.rows == 0 { Device::Cpu } else { start.device.parse()? };
     let request = Request { device, strategy: Strategy::Default, limit: None, there: None };

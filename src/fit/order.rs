@@ -124,14 +124,14 @@ impl<T: Float> Arranged<T> {
             (rows, own, own_weights)
         });
         for_each_task(&mut workers, work, |loader, (rows, values, weights)| {
-            let most = loader.stride();
+            let most = loader.stride;
             for (at, some) in (0..).step_by(most).zip(rows.chunks(most)) {
                 loader.load(some.iter().copied());
                 for (f, column) in values.chunks_exact_mut(rows.len()).enumerate() {
                     column[at..at + some.len()].copy_from_slice(&loader.column(f)[..some.len()]);
                 }
                 if weighted {
-                    weights[at..at + some.len()].copy_from_slice(&loader.weights()[..some.len()]);
+                    weights[at..at + some.len()].copy_from_slice(&loader.weights[..some.len()]);
                 }
             }
         })?;

@@ -83,11 +83,6 @@ impl<T> Values<'_, T> {
         }
     }
 
-    /// Whether there are no values.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The type of the values, if they have 16 bits.
     pub fn half(&self) -> Option<Half> {
         match self {
@@ -197,7 +192,7 @@ impl<'a, T: Copy> Column<'a, T> {
 
     /// As [`Column::new`]. Returns the first error of a chunk, or an error if there is not enough memory for the list.
     pub(crate) fn of(chunks: impl IntoIterator<Item = Result<Chunk<'a, T>>>) -> Result<Self> {
-        let there = chunks.into_iter().filter(|chunk| chunk.as_ref().map_or(true, |chunk| !chunk.values.is_empty()));
+        let there = chunks.into_iter().filter(|chunk| chunk.as_ref().map_or(true, |chunk| chunk.values.len() > 0));
         let chunks = memory::try_collected(there, VIEW)?;
         let mut starts = memory::with_room(chunks.len() + 1, VIEW)?;
         let mut end = 0;
