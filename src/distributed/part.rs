@@ -119,15 +119,15 @@ fn failure(error: KMeansError) -> Vec<u8> {
 
 /// The requests of a part, for its rows.
 pub struct Server<'f> {
-    feed: &'f mut Feed,
-    set: InstructionSet,
-    computed: bool,
+    pub(super) feed: &'f mut Feed,
+    pub(super) set: InstructionSet,
+    pub(super) computed: bool,
 }
 
 impl Server<'_> {
     /// Answers requests with these rows until there are no more.
     pub fn run<T: Engine>(self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) {
-        serve::serve(self.feed, features, weights, self.set, self.computed);
+        serve::serve(self, features, weights);
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::by_values;
 use super::message::{Call, Facts, Reply, Start, converted, refused};
-use super::part::Feed;
+use super::part::{Feed, Server};
 use crate::backend::call;
 use crate::backend::cpu::CpuSession;
 #[cfg(feature = "cuda")]
@@ -32,13 +32,8 @@ use crate::statistics::passes::{HostPasses, Passes};
 use crate::statistics::survey::Survey;
 
 /// Answers requests with these rows.
-pub fn serve<T: Engine>(
-    feed: &mut Feed,
-    features: &Features<'_, T>,
-    weights: Option<&Column<'_, f64>>,
-    set: InstructionSet,
-    computed: bool,
-) {
+pub fn serve<T: Engine>(server: Server<'_>, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) {
+    let Server { feed, set, computed } = server;
     while let Some(call) = feed.next_call() {
         match call {
             Call::Start(start) => {

@@ -58,16 +58,10 @@ pub struct GpuTable<T> {
 }
 
 /// Some of the rows of a table.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct GpuRows<'a, T> {
     pub(crate) table: &'a GpuTable<T>,
     pub(crate) rows: Range<usize>,
-}
-
-impl<T> Clone for GpuRows<'_, T> {
-    fn clone(&self) -> Self {
-        Self { table: self.table, rows: self.rows.clone() }
-    }
 }
 
 impl<T> GpuRows<'_, T> {

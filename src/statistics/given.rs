@@ -165,12 +165,8 @@ pub fn check_overflow(given: &dyn Given) -> Result<()> {
 }
 
 /// The error that counts the bad values of the first bad column as the caller gave it. Weights come last, then rows that are
-/// bad only after their transformation. If there is no memory to look, that error instead.
-pub fn count_bad(given: &dyn Given) -> KMeansError {
-    try_count_bad(given).unwrap_or_else(|error| error)
-}
-
-fn try_count_bad(given: &dyn Given) -> Result<KMeansError> {
+/// bad only after their transformation.
+pub fn count_bad(given: &dyn Given) -> Result<KMeansError> {
     let counts = given.bad_counts()?;
     let bad = counts.iter().position(|count| *count != [0; 3]);
     if bad.is_none()

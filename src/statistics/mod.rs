@@ -156,7 +156,7 @@ pub(crate) fn survey_rows<T: Float>(passes: &mut dyn Passes<T>, params: &Params)
     check_negative(&*passes.given(), &survey)?;
     if survey.bad > 0 {
         survey = match params.rows.null_policy {
-            NullPolicy::Raise => return Err(count_bad(&*passes.given())),
+            NullPolicy::Raise => return Err(count_bad(&*passes.given())?),
             NullPolicy::Skip => {
                 check_overflow(&*passes.given())?;
                 passes.skip_bad(survey)?

@@ -58,21 +58,13 @@ impl<'a> Validity<'a> {
 }
 
 /// Consecutive values.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub enum Values<'a, T> {
     /// Values of the feature type.
     Same(&'a [T]),
     /// The bits of values of 16 bits.
     Half(&'a [u16], Half),
 }
-
-impl<T> Clone for Values<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Values<'_, T> {}
 
 impl<T> Values<'_, T> {
     /// The number of values.
