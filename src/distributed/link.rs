@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Executor;
 use super::journal::Journal;
-use super::message::{Answer, Call, Facts, Head, Message, Reply, Request, Start, refused, taken};
+use super::message::{self, ANSWER, Answer, Call, Facts, Head, REQUEST, Reply, Start, refused, taken};
 use crate::backend::call::{self, Calls};
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt;
@@ -142,7 +142,7 @@ impl Asking<'_> {
             let mut again = Vec::new();
             for ((part, _), answer) in requests.iter().zip(answers) {
                 let part = *part;
-                match Answer::decode(&answer)? {
+                match message::decode(ANSWER, &answer)? {
                     Answer::Replies(mut all) => {
                         let expected = first.len() + usize::from(calls.of(part).is_some());
                         if let Some(Reply::Facts(now)) = all.iter().find(|reply| matches!(reply, Reply::Facts(_)))
@@ -192,7 +192,7 @@ fn in_order<'c>(first: &'c [Call], own: Option<&'c Call>) -> Vec<&'c Call> {
 }
 
 fn encode(head: Head, calls: &[&Call]) -> Result<Arc<[u8]>> {
-    Ok(Request::encode_calls(head, calls)?.into())
+    Ok(message::encode(REQUEST, &(head, calls))?.into())
 }
 
 fn other_reply() -> KMeansError {

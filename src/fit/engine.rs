@@ -4,8 +4,7 @@
 //! compile the kernels again, and its debug builds would not optimise them.
 
 use crate::base::error::Result;
-use crate::base::params::KMeans;
-use crate::base::params::Wanted;
+use crate::base::params::{KMeans, Wanted};
 use crate::fit;
 #[cfg(feature = "bench")]
 use crate::fit::benchmark;
