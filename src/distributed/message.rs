@@ -224,7 +224,7 @@ mod tests {
     unit_test!(messages_keep_every_bit);
     fn messages_keep_every_bit() {
         let numbers = [0.0, -0.0, 1.0 / 3.0, f64::MIN_POSITIVE / 8.0, f64::MAX, f64::INFINITY, f64::NEG_INFINITY];
-        let calls = vec![
+        let calls = [
             Call::Session(call::Call::Gains, numbers.to_vec()),
             Call::Session(call::Call::Draw(vec![0, 1, u128::MAX, 1 << 127]), vec![]),
             Call::Session(call::Call::TakeSeeds(DistanceScale::new(3.7, 1.5)), vec![]),

@@ -1,5 +1,6 @@
 //! The factors of the columns: given ones, or what a pass over the raw rows finds.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::base::error::{KMeansError, Result};
@@ -27,30 +28,27 @@ const VALUES: usize = 1 << DIGIT;
 pub fn factors_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Option<Vec<f64>>> {
     match &params.space.scale {
         Scale::None => Ok(None),
-        Scale::Factors(given) => {
-            let given = given.iter().map(|(name, factor)| (&name[..], *factor));
-            given_factors(given, passes.given().names()).map(Some)
-        }
+        Scale::Factors(given) => given_factors(given, passes.given().names()).map(Some),
         Scale::Standard => standard(passes, params).map(Some),
         Scale::Robust => robust(passes, params).map(Some),
     }
 }
 
 /// Features without a factor of their own have factor 1. The name of an Array column stands for all of its entries.
-fn given_factors<'a>(given: impl Iterator<Item = (&'a str, f64)>, names: &Names) -> Result<Vec<f64>> {
+fn given_factors(given: &BTreeMap<String, f64>, names: &Names) -> Result<Vec<f64>> {
     let mut factors = memory::filled(names.len(), 1.0, FACTORS)?;
     for (name, factor) in given {
         if matches!(names, Names::Entries { column, .. } if **column == *name) {
-            factors.fill(factor);
+            factors.fill(*factor);
             continue;
         }
-        let place = (0..names.len()).find(|f| names.get(*f).is_some_and(|known| known == name));
+        let place = (0..names.len()).find(|f| names.get(*f).is_some_and(|known| known == *name));
         let place = place.ok_or_else(|| KMeansError::InvalidOption {
             option: "scale",
             expected: format!("factors of the columns {}", shown(names)),
             got: format!("one of {name:?}"),
         })?;
-        factors[place] = factor;
+        factors[place] = *factor;
     }
     Ok(factors)
 }
