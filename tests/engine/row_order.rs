@@ -238,6 +238,36 @@ fn sorted_rows_are_fitted_as_given() {
     }
 }
 
+/// `different`: how many values there are. Two of them are zeros.
+fn check_many<T: Engine>(n: usize, d: usize, different: usize) {
+    let random = &mut Random((n + d) as u64);
+    let value = |value: usize| match value {
+        0 => -0.0,
+        1 => 0.0,
+        value => (value as f64 - different as f64 / 2.0) * 0.37,
+    };
+    let x: Vec<T> = (0..n * d).map(|_| T::from_f64(value(random.below(different)))).collect();
+    let weights: Vec<f64> = (0..n).map(|_| random.below(3) as f64).collect();
+    let k = if different == 2 { 1 } else { 300 };
+    let rows = x.chunks_exact(d).map(<[T]>::to_vec).collect();
+    let order = sorted(&Task { weights: Some(weights.clone()), ..Task::new(rows, k, Start::Random) });
+    let table = Table { d, x, weights: Some(weights), valid: vec![true; n] };
+    let estimator = KMeans::new(k).init(Init::Random).n_init(Restarts::Count(1)).max_iter(2);
+    let (expected, labels) = table.in_order(&order).fit(&estimator, Wanted::Labels).unwrap();
+    let (fitted, others) = table.fit(&estimator.row_order(RowOrder::Values), Wanted::Labels).unwrap();
+    assert_eq!(fitted.model.centroids(), expected.model.centroids(), "{n} x {d}, {different} values, {}", T::NAME);
+    assert!(order.iter().map(|&row| others[row]).eq(labels), "{n} x {d}, {different} values, {}", T::NAME);
+}
+
+/// Many rows are sorted in buckets, and rows that begin alike by the values after them: the fit is that of the sorted rows as given.
+#[test]
+fn many_rows_are_fitted_in_the_order_of_their_values() {
+    for (d, different) in [(2, 1 << 30), (3, 50), (20, 3), (1, 2)] {
+        check_many::<f32>(200_000, d, different);
+        check_many::<f64>(140_001, d, different);
+    }
+}
+
 /// Given centroids need no sorted rows, unless rows that may move to an empty cluster are equally far.
 #[test]
 fn rows_are_sorted_for_given_centroids_only_where_they_tie() {
