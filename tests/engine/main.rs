@@ -28,6 +28,7 @@ macro_rules! in_both_types {
 #[cfg(feature = "cuda")]
 #[path = "../common/child.rs"]
 mod child;
+mod chunking;
 mod conformance;
 mod data;
 mod distances;
@@ -78,5 +79,6 @@ mod tensor;
 mod tensor_predictions;
 mod transform;
 mod traps;
+mod views;
 #[cfg(feature = "cuda")]
 mod yinyang;
