@@ -200,16 +200,3 @@ fn among<T: Float>(link: &Link<'_>, statistics: &Statistics, beginning: &Beginni
     }
     Err(refused("other totals than before".into()))
 }
-
-#[cfg(feature = "tests")]
-mod tests {
-    use super::*;
-
-    unit_test!(keys_grow_with_values_and_give_them_back);
-    fn keys_grow_with_values_and_give_them_back() {
-        let values = [-f64::MAX, -2.5, -f64::MIN_POSITIVE, 0.0, 5e-324, 1.0, 1.0 + f64::EPSILON, f64::MAX];
-        assert!(values.windows(2).all(|two| key(two[0]) < key(two[1])));
-        assert!(values.iter().all(|x| of_key::<f64>(key(*x)).to_bits() == x.to_bits()));
-        assert_eq!(key(-0.0), key(0.0));
-    }
-}

@@ -15,8 +15,7 @@ use crate::input::tile::WeightScale;
 /// positive weight and the centroids (`(k, d)`, row-major). A score adds up no features, so it has no quanta.
 ///
 /// # Errors
-/// [`NegativeWeight`](crate::KMeansError), [`NoPositiveWeight`](crate::KMeansError), [`WeightOutOfRange`](crate::KMeansError),
-/// [`WeightRangeTooWide`](crate::KMeansError) or [`MagnitudeOutOfRange`](crate::KMeansError).
+/// Those of a fit for negative weights and for weights and values out of range: see [`KMeansError`](crate::KMeansError).
 pub fn survey_score<T: Float>(passes: &mut dyn Passes<T>, centroids: &[T], d: usize, metric: Metric) -> Result<Statistics> {
     let (n, weighted) = (passes.given().count()?, passes.given().is_weighted());
     let mut survey = passes.survey()?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use polars_kmeans::InstructionSet;
+use polars_kmeans::base::float::{key, of_key};
 use polars_kmeans::{
     Chunk, Column, Device, Engine, Features, Fitted, History, Init, KMeans, KMeansError, Metric, NullPolicy, Restarts,
     RowOrder, Scale, Validity, Wanted,
@@ -345,4 +346,12 @@ fn parts_and_streams_are_sorted_as_one_table() {
         KMeans::new(2).device(Device::Cpu).row_order(RowOrder::Values),
         KMeans::new(2).device(Device::Cpu).row_order("values".parse().unwrap())
     );
+}
+
+#[test]
+fn keys_grow_with_values_and_give_them_back() {
+    let values = [-f64::MAX, -2.5, -f64::MIN_POSITIVE, 0.0, 5e-324, 1.0, 1.0 + f64::EPSILON, f64::MAX];
+    assert!(values.windows(2).all(|two| key(two[0]) < key(two[1])));
+    assert!(values.iter().all(|x| of_key::<f64>(key(*x)).to_bits() == x.to_bits()));
+    assert_eq!(key(-0.0), key(0.0));
 }
