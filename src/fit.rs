@@ -28,7 +28,7 @@ pub mod benchmark;
 pub(crate) mod engine;
 pub(crate) mod order;
 mod prepared;
-mod rows;
+pub(crate) mod rows;
 pub(crate) mod sort_by;
 
 use std::sync::Arc;
@@ -287,8 +287,7 @@ fn best_of_restarts<'a, T: Float>(
 fn labelled<T: Float>(session: &mut dyn Session<T>, centroids: Vec<T>, statistics: &Statistics) -> Result<(Run<T>, Assigned)> {
     session.reset()?;
     let mut assigned = session.assign(&centroids, true)?;
-    let totals = assigned.inertia.take().map_or_else(|| session.inertia(Scales::Same(statistics.distances)), Ok)?;
-    let inertia = precise_inertia(session, totals, statistics)?;
+    let inertia = precise_inertia(session, assigned.inertia.take(), statistics)?;
     let sizes = session.sizes()?;
     Ok((Run { centroids, sizes, inertia, history: Vec::new(), method: session.method() }, assigned))
 }
@@ -345,7 +344,7 @@ fn lloyd<T: Float>(
             moved = iteration.moved;
         }
         if let Some(assigned) = assigned {
-            let clusters = assigned.inertia.map(|totals| precise_inertia(session, totals, statistics)).transpose()?;
+            let clusters = assigned.inertia.map(|totals| precise_inertia(session, Some(totals), statistics)).transpose()?;
             let updated = update::update(session, &mut centroids, statistics, params.execution.threads, &mut scratch)?;
             let total = clusters.as_ref().map(|clusters| clusters.iter().collect::<ExactSum>().to_f64());
             let before: f64 = done.iter().map(|iteration| iteration.seconds).sum();
@@ -365,8 +364,7 @@ fn lloyd<T: Float>(
     let inertia = match inertia {
         Some(clusters) if !moved => clusters,
         _ => {
-            let assigned = if moved { session.assign(&centroids, true)?.inertia } else { None };
-            let totals = assigned.map_or_else(|| session.inertia(Scales::Same(statistics.distances)), Ok)?;
+            let totals = if moved { session.assign(&centroids, true)?.inertia } else { None };
             precise_inertia(session, totals, statistics)?
         }
     };
@@ -382,12 +380,13 @@ fn record(history: &mut Vec<HistoryRow>, done: &Iteration, inertia: Option<f64>,
     memory::push(history, row, "the history")
 }
 
-/// The inertia of each cluster under the session's labels, from its total in the base scale.
+/// The inertia of each cluster under the session's labels, from its total in the base scale, if that is known.
 fn precise_inertia<T: Float>(
     session: &mut dyn Session<T>,
-    totals: Vec<u128>,
+    totals: Option<Vec<u128>>,
     statistics: &Statistics,
 ) -> Result<Vec<DistanceSum>> {
+    let totals = totals.map_or_else(|| session.inertia(Scales::Same(statistics.distances)), Ok)?;
     let sizes = session.sizes()?;
     let sums = totals.into_iter().map(|total| DistanceSum { total, scale: statistics.distances });
     let sums = memory::collected(sums, "the inertia of the clusters")?;

@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use polars_kmeans::backend::cuda::reference_labels;
 use polars_kmeans::exact::reference;
-use polars_kmeans::fit::benchmark::wrong_rows;
 use polars_kmeans::{Device, Engine, Features, KMeans, KMeansError, Strategy};
 
+use super::looped::{labels_of_loop, wrong_rows};
 use super::options::Options;
 use super::there::Columns;
 
@@ -70,7 +70,7 @@ pub fn check<T: Engine>(columns: &[Vec<T>], estimator: &KMeans, iterations: u32,
         };
         // The loop can be watched if it starts from given rows.
         if options.init.is_none() {
-            let looped = T::labels_of_loop(&estimator, &features, iterations)?;
+            let looped = labels_of_loop(&estimator, &features, iterations)?;
             compare(&format!("iteration {iterations}"), &looped.labels, &looped.centroids)?;
         }
         let fit = estimator.fit_features(&features, None)?;

@@ -28,6 +28,8 @@
 mod check;
 mod devices;
 mod half;
+#[path = "../../tests/common/looped.rs"]
+mod looped;
 mod mapped;
 mod options;
 mod rows;

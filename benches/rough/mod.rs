@@ -14,6 +14,7 @@
 //! - `--quick`: d of 4, 16 and 64, and what 50 seconds are enough for. `--seconds S`: another limit. What comes after is left out.
 //! - `--csv FILE`: also writes a line for each fit, as soon as it is done.
 
+mod measure;
 mod options;
 mod table;
 
@@ -21,9 +22,9 @@ use std::io::Write;
 use std::time::Instant;
 
 use polars_kmeans::backend::cpu::InDoubt;
-use polars_kmeans::fit::benchmark::{Extent, measure};
 use polars_kmeans::{Features, Init, KMeans};
 
+use self::measure::{Extent, measure};
 use self::options::Options;
 use crate::kinds::{self, Kind, starting_rows};
 use crate::{Arguments, median};

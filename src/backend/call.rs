@@ -1,16 +1,13 @@
 //! The calls of a session as values, and its replies. So the rows of a fit may be anywhere: in several sessions of this process
 //! (`sharded/sessions.rs`), or in other processes, where the values travel as bytes (`src/distributed`).
 
-use super::{Assigned, DrawBy, Far, Move, Picked, Sample, Sampled, Scales, Session};
+use super::{Assigned, DRAWN, DrawBy, Far, Move, Picked, Sample, Sampled, Scales, Session};
 use crate::backend::answers::{DISTANCES, Distances, LABELS};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::distances::DistanceScale;
-
-/// The name of drawn rows in errors.
-const ROWS: &str = "the rows drawn";
 
 /// A call of seeding or of the loop. Its centroids or candidates come beside it: `(m, d)`, row-major. Most calls have none.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,8 +74,8 @@ impl Reply {
     /// Adds the reply of the next shard: its rows come after those before, and its sums are added.
     pub fn append(&mut self, more: Self) -> Result<()> {
         append(&mut self.totals, more.totals, "the totals of the rows")?;
-        append(&mut self.rows, more.rows, ROWS)?;
-        append(&mut self.weights, more.weights, ROWS)?;
+        append(&mut self.rows, more.rows, DRAWN)?;
+        append(&mut self.weights, more.weights, DRAWN)?;
         append(&mut self.far, more.far, "the farthest rows")?;
         append(&mut self.labels, more.labels, LABELS)?;
         match (&mut self.distances, more.distances) {
@@ -140,8 +137,8 @@ pub fn answer<T: Float, S: Session<T> + ?Sized>(session: &mut S, call: &Call, va
         Call::Draw(targets) => {
             for target in targets {
                 let row = session.draw(*target)?;
-                memory::push(&mut reply.rows, row, ROWS)?;
-                memory::extend(&mut found, &session.row(row)?, ROWS)?;
+                memory::push(&mut reply.rows, row, DRAWN)?;
+                memory::extend(&mut found, &session.row(row)?, DRAWN)?;
             }
         }
         Call::TakeSeeds(scale) => reply.totals.push(session.take_seeds(values, *scale)?),

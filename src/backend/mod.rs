@@ -19,9 +19,10 @@ mod sweep;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod timed;
-pub(crate) mod update;
+#[doc(hidden)]
+pub mod update;
 
-pub(crate) use seeder::trials;
+pub(crate) use seeder::{DRAWN, trials};
 pub use seeder::{DrawBy, Picked, PlusPlus, Sample, Sampled, Seeder};
 pub use session::{Advanced, Assigned, Far, Iteration, Move, Scales, Session, Stop, WorkCounts};
 pub use sharded::{Sessions, Sharded};

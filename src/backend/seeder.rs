@@ -10,6 +10,9 @@ use crate::exact::rng::{Stream, below, draw_u64};
 use crate::input::tile::Part;
 use crate::statistics::Statistics;
 
+/// What errors call rows that are drawn.
+pub(crate) const DRAWN: &str = "the rows drawn";
+
 /// The rows of a fit as seeding sees them. Every row has a draw weight, an integer.
 ///
 /// Rows are counted from the session's first row.
@@ -33,7 +36,7 @@ pub trait Seeder<T: Float>: Send {
         let mut rows = Vec::new();
         for &target in targets {
             let row = self.draw(target)?;
-            memory::extend(&mut rows, &self.row(row)?, "the rows drawn")?;
+            memory::extend(&mut rows, &self.row(row)?, DRAWN)?;
         }
         let gains = self.gains(&rows)?;
         Ok((rows, gains))
@@ -90,12 +93,11 @@ pub struct Picked<T> {
 impl<T: Float> Picked<T> {
     /// The rows at these places, in this order.
     pub fn in_order(&self, places: &[usize]) -> Result<Self> {
-        const WHAT: &str = "the rows drawn";
         let d = self.values.len() / self.rows.len().max(1);
-        let mut values = memory::with_room(places.len().saturating_mul(d), WHAT)?;
+        let mut values = memory::with_room(places.len().saturating_mul(d), DRAWN)?;
         places.iter().for_each(|place| values.extend_from_slice(&self.values[place * d..][..d]));
-        let rows = memory::collected(places.iter().map(|&place| self.rows[place]), WHAT)?;
-        let weights = memory::collected(places.iter().map(|&place| self.weights[place]), WHAT)?;
+        let rows = memory::collected(places.iter().map(|&place| self.rows[place]), DRAWN)?;
+        let weights = memory::collected(places.iter().map(|&place| self.weights[place]), DRAWN)?;
         Ok(Self { rows, values, weights })
     }
 }

@@ -186,19 +186,3 @@ pub trait Session<T: Float>: Seeder<T> {
     /// second nearest. The session's own labels do not matter and do not change.
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)>;
 }
-
-#[cfg(feature = "tests")]
-mod tests {
-    use super::*;
-
-    unit_test!(shares_of_what_was_counted);
-    fn shares_of_what_was_counted() {
-        let some = WorkCounts { settled: Some(30), scores: Some(1_500) };
-        assert_eq!((some.share_settled(1_000), some.share_skipped(1_000, 2)), (Some(0.03), Some(0.25)));
-        // Rows that fill up a tile may be counted too.
-        assert_eq!(WorkCounts { scores: Some(1_028), ..some }.share_skipped(1_000, 1), Some(0.0));
-        let both = some.and(WorkCounts { settled: Some(1), scores: None });
-        assert_eq!(both, WorkCounts { settled: Some(31), scores: None });
-        assert_eq!(both.share_skipped(1_000, 2), None);
-    }
-}

@@ -20,7 +20,7 @@ use std::time::Instant;
 pub use self::sessions::Sessions;
 use super::call::{Call, Calls, Reply, append};
 use super::cpu::Method;
-use super::{Advanced, Assigned, Far, Iteration, Move, PlusPlus, Scales, Session, Stop};
+use super::{Advanced, Assigned, DRAWN, Far, Iteration, Move, PlusPlus, Scales, Session, Stop};
 use crate::backend::answers::{DISTANCES, Distances, LABELS};
 use crate::backend::update;
 use crate::base::error::Result;
@@ -129,7 +129,7 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
         shards.ask(calls, values, &mut |shard, mut reply, values| {
             reply.rows.iter_mut().for_each(|row| *row += starts[shard]);
             reply.far.iter_mut().for_each(|far| far.row += starts[shard]);
-            append(&mut found, values, "the rows drawn")?;
+            append(&mut found, values, DRAWN)?;
             all.append(reply)
         })?;
         Ok((all, found))

@@ -1,10 +1,8 @@
 //! Finds the rows that many targets draw in one look over the rows: the targets are sorted.
 
+use super::DRAWN;
 use crate::base::error::Result;
 use crate::base::memory;
-
-/// The name for the rows in errors.
-const ROWS: &str = "the rows drawn";
 
 /// The targets that no row was found for yet, and the running total of the draw weights.
 pub struct Sweep<'t> {
@@ -18,9 +16,9 @@ pub struct Sweep<'t> {
 impl<'t> Sweep<'t> {
     /// For each target: the first row whose running total exceeds it.
     pub fn new(targets: &'t [u128]) -> Result<Self> {
-        let mut left: Vec<usize> = memory::collected(0..targets.len(), ROWS)?;
+        let mut left: Vec<usize> = memory::collected(0..targets.len(), DRAWN)?;
         left.sort_unstable_by_key(|&place| std::cmp::Reverse(targets[place]));
-        Ok(Self { targets, left, running: 0, rows: memory::zeroed(targets.len(), ROWS)? })
+        Ok(Self { targets, left, running: 0, rows: memory::zeroed(targets.len(), DRAWN)? })
     }
 
     /// Whether all rows are found.

@@ -16,7 +16,8 @@ use crate::base::float::{Float, key, of_key};
 use crate::base::memory;
 use crate::input::tile::{Part, Tile, WeightScale};
 use crate::statistics::Statistics;
-use crate::statistics::tiles::{Visit, for_each_tile};
+use crate::statistics::passes::Merge;
+use crate::statistics::tiles::{Visit, for_each_tile, learn};
 
 /// Bits of a digit of a key, and the number of its values.
 const DIGIT: u32 = 16;
@@ -67,7 +68,7 @@ impl Beginning {
 }
 
 /// The weight of the rows of one digit as an integer, and their number.
-type Counted = (u128, u64);
+type Counted = [u128; 2];
 
 struct CountDigits<'b> {
     beginning: &'b Beginning,
@@ -78,7 +79,7 @@ impl<T: Float> Visit<T> for CountDigits<'_> {
     type Learnt = Vec<Counted>;
 
     fn nothing(&self) -> Result<Self::Learnt> {
-        memory::filled(VALUES, (0, 0), COUNTS)
+        memory::zeroed(VALUES, COUNTS)
     }
 
     #[inline(always)]
@@ -86,8 +87,8 @@ impl<T: Float> Visit<T> for CountDigits<'_> {
         tile.load(part, self.weights, range);
         for row in 0..tile.rows {
             if let Some(digit) = self.beginning.digit(tile, row) {
-                counts[digit].0 += integer(self.weights, tile.weights[row]);
-                counts[digit].1 += 1;
+                counts[digit][0] += integer(self.weights, tile.weights[row]);
+                counts[digit][1] += 1;
             }
         }
     }
@@ -131,12 +132,8 @@ pub fn digits<T: Float>(
     weights: Option<WeightScale>,
     threads: usize,
 ) -> Result<Reply> {
-    let counts = for_each_tile(std::slice::from_ref(part), threads, &CountDigits { beginning, weights })?;
-    let mut all: Vec<Counted> = memory::filled(VALUES, (0, 0), COUNTS)?;
-    for counts in counts {
-        all.iter_mut().zip(counts).for_each(|(a, b)| *a = (a.0 + b.0, a.1 + b.1));
-    }
-    let some = (0u32..).zip(all).filter(|(_, (_, rows))| *rows > 0).map(|(digit, (weight, rows))| (digit, weight, rows));
+    let all = learn(std::slice::from_ref(part), threads, &CountDigits { beginning, weights })?;
+    let some = (0u32..).zip(all).filter(|(_, [_, rows])| *rows > 0).map(|(digit, [weight, rows])| (digit, weight, rows as u64));
     Ok(Reply::ValueDigits(memory::collected(some, COUNTS)?))
 }
 
@@ -160,15 +157,15 @@ pub fn draw<T: Float>(link: &Link<'_>, statistics: &Statistics, mut target: u128
     let d = statistics.lows.len();
     let mut beginning = Beginning::default();
     while beginning.keys.len() < d {
-        let mut counts: Vec<Counted> = memory::filled(VALUES, (0, 0), COUNTS)?;
+        let mut counts: Vec<Counted> = memory::zeroed(VALUES, COUNTS)?;
         for (digit, weight, rows) in
             link.ask_all(Call::ValueDigits(beginning.clone()), taken!(ValueDigits))?.into_iter().flatten()
         {
             let Some(count) = counts.get_mut(digit as usize) else { return Err(refused("a digit that is too large".into())) };
-            *count = (count.0 + weight, count.1 + rows);
+            count.merge(&[weight, u128::from(rows)]);
         }
         let mut found = None;
-        for (digit, (weight, rows)) in (0u64..).zip(counts) {
+        for (digit, [weight, rows]) in (0u64..).zip(counts) {
             if target < weight {
                 found = Some((digit, rows));
                 break;
@@ -177,7 +174,7 @@ pub fn draw<T: Float>(link: &Link<'_>, statistics: &Statistics, mut target: u128
         }
         let Some((digit, rows)) = found else { return Err(refused("other totals than before".into())) };
         beginning = beginning.longer(digit);
-        if rows <= FEW && beginning.keys.len() < d {
+        if rows <= u128::from(FEW) && beginning.keys.len() < d {
             return among(link, statistics, &beginning, target);
         }
     }
@@ -202,17 +199,4 @@ fn among<T: Float>(link: &Link<'_>, statistics: &Statistics, beginning: &Beginni
         target -= weight;
     }
     Err(refused("other totals than before".into()))
-}
-
-#[cfg(feature = "tests")]
-mod tests {
-    use super::*;
-
-    unit_test!(keys_grow_with_values_and_give_them_back);
-    fn keys_grow_with_values_and_give_them_back() {
-        let values = [-f64::MAX, -2.5, -f64::MIN_POSITIVE, 0.0, 5e-324, 1.0, 1.0 + f64::EPSILON, f64::MAX];
-        assert!(values.windows(2).all(|two| key(two[0]) < key(two[1])));
-        assert!(values.iter().all(|x| of_key::<f64>(key(*x)).to_bits() == x.to_bits()));
-        assert_eq!(key(-0.0), key(0.0));
-    }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Executor;
 use super::journal::Journal;
-use super::message::{Answer, Asked, Call, Facts, Head, Message, Reply, Start, refused, taken};
+use super::message::{self, ANSWER, Answer, Call, Facts, Head, REQUEST, Reply, Start, refused, taken};
 use crate::backend::call::{self, Calls};
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt;
@@ -121,7 +121,7 @@ impl Asking<'_> {
         let head = Head { fit: self.fit, before, after };
         // Parts that are asked the same share the bytes.
         let shared = match calls {
-            Calls::All(call) => Some(encode(head, in_order(&first, Some(call)))?),
+            Calls::All(call) => Some(encode(head, &in_order(&first, Some(call)))?),
             Calls::Each(_) => None,
         };
         let mut requests: Vec<(usize, Arc<[u8]>)> = memory::with_room(self.parts, PARTS)?;
@@ -129,7 +129,7 @@ impl Asking<'_> {
             let own = calls.of(part);
             // All parts go to the next state.
             if own.is_some() || changes {
-                requests.push((part, shared.clone().map_or_else(|| encode(head, in_order(&first, own)), Ok)?));
+                requests.push((part, shared.clone().map_or_else(|| encode(head, &in_order(&first, own)), Ok)?));
             }
         }
         let mut replies: Vec<Option<Reply>> = (0..self.parts).map(|_| None).collect();
@@ -142,7 +142,7 @@ impl Asking<'_> {
             let mut again = Vec::new();
             for ((part, _), answer) in requests.iter().zip(answers) {
                 let part = *part;
-                match Answer::decode(&answer)? {
+                match message::decode(ANSWER, &answer)? {
                     Answer::Replies(mut all) => {
                         let expected = first.len() + usize::from(calls.of(part).is_some());
                         if let Some(Reply::Facts(now)) = all.iter().find(|reply| matches!(reply, Reply::Facts(_)))
@@ -158,8 +158,8 @@ impl Asking<'_> {
                     Answer::Failed(error) => return Err(error),
                     Answer::Lost if round < MOST_LOSSES => {
                         let replay = self.journal.replay(part);
-                        let calls = replay.iter().chain(in_order(&first, calls.of(part))).collect();
-                        again.push((part, encode(Head { before: 0, ..head }, calls)?));
+                        let calls: Vec<_> = replay.iter().chain(in_order(&first, calls.of(part))).collect();
+                        again.push((part, encode(Head { before: 0, ..head }, &calls)?));
                     }
                     Answer::Lost => {
                         let reason = format!("part {part} has lost its state {MOST_LOSSES} times in one request");
@@ -191,8 +191,8 @@ fn in_order<'c>(first: &'c [Call], own: Option<&'c Call>) -> Vec<&'c Call> {
     first.iter().chain(own).collect()
 }
 
-fn encode(head: Head, calls: Vec<&Call>) -> Result<Arc<[u8]>> {
-    Ok(Asked { head, calls }.encode()?.into())
+fn encode(head: Head, calls: &[&Call]) -> Result<Arc<[u8]>> {
+    Ok(message::encode(REQUEST, &(head, calls))?.into())
 }
 
 fn other_reply() -> KMeansError {

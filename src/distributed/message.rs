@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::by_values::Beginning;
-use crate::backend::call;
+use crate::backend::{DRAWN, call};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -30,30 +30,11 @@ const MAGIC: [u8; 4] = *b"pkmp";
 /// Bytes before the body.
 const HEAD: usize = MAGIC.len() + 3;
 
-/// A kind of message.
-pub trait Message: Serialize + DeserializeOwned {
-    const KIND: u8;
+/// Kinds of messages.
+pub const REQUEST: u8 = 1;
+pub const ANSWER: u8 = 2;
 
-    fn encode(&self) -> Result<Vec<u8>> {
-        encoded(Self::KIND, self)
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self> {
-        let Some((head, body)) = bytes.split_at_checked(HEAD).filter(|(head, _)| head.starts_with(&MAGIC)) else {
-            return Err(refused(format!("{} other bytes", bytes.len())));
-        };
-        let (version, kind) = (u16::from_le_bytes([head[4], head[5]]), head[6]);
-        if version != VERSION {
-            return Err(refused(format!("one of version {version} (install one version of polars-kmeans everywhere)")));
-        }
-        if kind != Self::KIND {
-            return Err(refused(format!("one of kind {kind} in place of kind {}", Self::KIND)));
-        }
-        postcard::from_bytes(body).map_err(|error| refused(format!("a damaged one: {error}")))
-    }
-}
-
-fn encoded(kind: u8, message: &impl Serialize) -> Result<Vec<u8>> {
+pub fn encode(kind: u8, message: &impl Serialize) -> Result<Vec<u8>> {
     let refused = |error| refused(format!("one that cannot be encoded: {error}"));
     let length = postcard::experimental::serialized_size(message).map_err(refused)?;
     let mut bytes = memory::with_room(HEAD + length, "a message of a part")?;
@@ -63,6 +44,20 @@ fn encoded(kind: u8, message: &impl Serialize) -> Result<Vec<u8>> {
     postcard::to_extend(message, bytes).map_err(refused)
 }
 
+pub fn decode<M: DeserializeOwned>(expected: u8, bytes: &[u8]) -> Result<M> {
+    let Some((head, body)) = bytes.split_at_checked(HEAD).filter(|(head, _)| head.starts_with(&MAGIC)) else {
+        return Err(refused(format!("{} other bytes", bytes.len())));
+    };
+    let (version, kind) = (u16::from_le_bytes([head[4], head[5]]), head[6]);
+    if version != VERSION {
+        return Err(refused(format!("one of version {version} (install one version of polars-kmeans everywhere)")));
+    }
+    if kind != expected {
+        return Err(refused(format!("one of kind {kind} in place of kind {expected}")));
+    }
+    postcard::from_bytes(body).map_err(|error| refused(format!("a damaged one: {error}")))
+}
+
 /// The error for a message that cannot be read or does not fit.
 pub fn refused(got: String) -> KMeansError {
     KMeansError::Part { reason: format!("expected a message of version {VERSION}, got {got}") }
@@ -70,15 +65,11 @@ pub fn refused(got: String) -> KMeansError {
 
 /// Values in the type that travels, or in that of the features, which had them before they travelled.
 pub fn converted<T: Float, U: Float>(values: &[T]) -> Result<Vec<U>> {
-    memory::collected(values.iter().map(|value| U::from_f64(value.to_f64())), "the rows drawn")
+    memory::collected(values.iter().map(|value| U::from_f64(value.to_f64())), DRAWN)
 }
 
-/// What a part is asked for: calls in this order.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Request {
-    pub head: Head,
-    pub calls: Vec<Call>,
-}
+/// What a part is asked for: calls in this order. Those who ask have references to calls, which have the same bytes.
+pub type Request = (Head, Vec<Call>);
 
 /// The states of the part that belong to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,23 +82,6 @@ pub struct Head {
     pub after: u64,
 }
 
-impl Message for Request {
-    const KIND: u8 = 1;
-}
-
-/// A [`Request`] of calls that are elsewhere: several parts may be asked the same. Its bytes are those of the request.
-#[derive(Serialize)]
-pub struct Asked<'c> {
-    pub head: Head,
-    pub calls: Vec<&'c Call>,
-}
-
-impl Asked<'_> {
-    pub fn encode(&self) -> Result<Vec<u8>> {
-        encoded(Request::KIND, self)
-    }
-}
-
 /// What a part answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
@@ -116,10 +90,6 @@ pub enum Answer {
     /// The part is not in the state that the request needs. Nothing was done.
     Lost,
     Failed(KMeansError),
-}
-
-impl Message for Answer {
-    const KIND: u8 = 2;
 }
 
 /// How rows are transformed, and where the part works on them.
@@ -254,23 +224,25 @@ mod tests {
     unit_test!(messages_keep_every_bit);
     fn messages_keep_every_bit() {
         let numbers = [0.0, -0.0, 1.0 / 3.0, f64::MIN_POSITIVE / 8.0, f64::MAX, f64::INFINITY, f64::NEG_INFINITY];
-        let calls = vec![
+        let calls = [
             Call::Session(call::Call::Gains, numbers.to_vec()),
             Call::Session(call::Call::Draw(vec![0, 1, u128::MAX, 1 << 127]), vec![]),
             Call::Session(call::Call::TakeSeeds(DistanceScale::new(3.7, 1.5)), vec![]),
         ];
-        let request = Request { head: Head { fit: u64::MAX, before: 1, after: 2 }, calls };
-        let asked = Asked { head: request.head, calls: request.calls.iter().collect() };
-        assert_eq!(asked.encode().unwrap(), request.encode().unwrap());
-        let back = Request::decode(&request.encode().unwrap()).unwrap();
+        let request = (Head { fit: u64::MAX, before: 1, after: 2 }, calls.iter().collect::<Vec<_>>());
+        let back: Request = decode(REQUEST, &encode(REQUEST, &request).unwrap()).unwrap();
         assert_eq!(format!("{back:?}"), format!("{request:?}"));
-        let [Call::Session(_, values), ..] = &back.calls[..] else { panic!("another call") };
+        let [Call::Session(_, values), ..] = &back.1[..] else { panic!("another call") };
         assert!(values.iter().zip(numbers).all(|(a, b)| a.to_bits() == b.to_bits()));
         let sums = vec![i128::MIN, i128::MAX, -1];
         let sums = ClusterSums { d: 3, sums, mass: vec![0], rows: vec![i64::MIN], dirty: vec![true] };
         let reply = call::Reply { sums: Some(sums), ..call::Reply::default() };
         let answer = Answer::Replies(vec![Reply::Session(Box::new(reply), vec![]), Reply::Done]);
-        assert_eq!(Answer::decode(&answer.encode().unwrap()).unwrap(), answer);
+        assert_eq!(again(&answer), answer);
+    }
+
+    fn again(answer: &Answer) -> Answer {
+        decode(ANSWER, &encode(ANSWER, answer).unwrap()).unwrap()
     }
 
     unit_test!(errors_arrive_as_they_were);
@@ -283,20 +255,20 @@ mod tests {
             KMeansError::Cancelled,
         ];
         for error in errors {
-            let answer = Answer::Failed(error.clone());
-            assert_eq!(Answer::decode(&answer.encode().unwrap()).unwrap(), answer);
+            let answer = Answer::Failed(error);
+            assert_eq!(again(&answer), answer);
         }
     }
 
     unit_test!(other_versions_and_other_bytes_are_refused);
     fn other_versions_and_other_bytes_are_refused() {
-        let good = Answer::Lost.encode().unwrap();
-        let error = |bytes: &[u8]| Answer::decode(bytes).unwrap_err().to_string();
+        let good = encode(ANSWER, &Answer::Lost).unwrap();
+        let error = |bytes: &[u8]| decode::<Answer>(ANSWER, bytes).unwrap_err().to_string();
         let mut other = good.clone();
         other[4] = 9;
         assert!(error(&other).contains("one of version 9 (install one version"), "{}", error(&other));
         assert!(error(b"hello").contains("5 other bytes"));
         assert!(error(&good[..good.len() - 1]).contains("a damaged one"));
-        assert!(Request::decode(&good).unwrap_err().to_string().contains("kind 2 in place of kind 1"));
+        assert!(decode::<Request>(REQUEST, &good).unwrap_err().to_string().contains("kind 2 in place of kind 1"));
     }
 }

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use super::message::{Answer, Call, Head, Message, Reply, Request};
+use super::message::{ANSWER, Answer, Call, Head, REQUEST, Reply, Request, decode, encode};
 use super::serve;
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
@@ -112,22 +112,21 @@ impl Part {
 }
 
 fn failure(error: KMeansError) -> Vec<u8> {
-    let failed = Answer::Failed(error);
     // An error can be encoded.
-    failed.encode().unwrap_or_default()
+    encode(ANSWER, &Answer::Failed(error)).unwrap_or_default()
 }
 
 /// The requests of a part, for its rows.
 pub struct Server<'f> {
-    feed: &'f mut Feed,
-    set: InstructionSet,
-    computed: bool,
+    pub(super) feed: &'f mut Feed,
+    pub(super) set: InstructionSet,
+    pub(super) computed: bool,
 }
 
 impl Server<'_> {
     /// Answers requests with these rows until there are no more.
     pub fn run<T: Engine>(self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) {
-        serve::serve(self.feed, features, weights, self.set, self.computed);
+        serve::serve(self, features, weights);
     }
 }
 
@@ -161,7 +160,7 @@ impl Feed {
             }
             if let Some(head) = self.current.take() {
                 let answer = Answer::Replies(std::mem::take(&mut self.replies));
-                match answer.encode() {
+                match encode(ANSWER, &answer) {
                     Ok(bytes) => {
                         self.state = Some((head.fit, head.after));
                         if head.before != head.after {
@@ -179,7 +178,7 @@ impl Feed {
 
     /// Takes a request, or answers it at once.
     fn take(&mut self, bytes: &[u8]) {
-        let Request { head, calls } = match Request::decode(bytes) {
+        let (head, calls): Request = match decode(REQUEST, bytes) {
             Ok(request) => request,
             Err(error) => return self.send(failure(error)),
         };
@@ -189,8 +188,7 @@ impl Feed {
             return self.send(answer);
         }
         if head.before != 0 && self.state != Some((head.fit, head.before)) {
-            let lost = Answer::Lost.encode();
-            return self.send(lost.unwrap_or_else(failure));
+            return self.send(encode(ANSWER, &Answer::Lost).unwrap_or_else(failure));
         }
         (self.current, self.calls, self.share) = (Some(head), calls.into(), Some(PoolShare::enter()));
         self.replies.clear();

@@ -19,11 +19,8 @@ use crate::statistics::variance::Moments;
 /// The rows of all parts.
 pub struct RemotePasses<'l, 'e>(pub &'l Link<'e>);
 
-/// As [`RemotePasses`], as they were given.
-struct RemoteRows<'l, 'e>(&'l Link<'e>);
-
 /// Takes a reply without a value.
-pub(super) fn done(reply: Reply) -> Option<()> {
+fn done(reply: Reply) -> Option<()> {
     matches!(reply, Reply::Done).then_some(())
 }
 
@@ -40,7 +37,7 @@ fn ask<M: Merge + Default>(link: &Link<'_>, call: Call, take: impl Fn(Reply) -> 
 
 impl<T: Float> Passes<T> for RemotePasses<'_, '_> {
     fn given(&self) -> Box<dyn Given + '_> {
-        Box::new(RemoteRows(self.0))
+        Box::new(Self(self.0))
     }
 
     fn survey(&mut self) -> Result<Survey> {
@@ -68,7 +65,7 @@ impl<T: Float> Passes<T> for RemotePasses<'_, '_> {
     }
 }
 
-impl Given for RemoteRows<'_, '_> {
+impl Given for RemotePasses<'_, '_> {
     fn names(&self) -> &Names {
         &self.0.facts[0].names
     }
@@ -87,10 +84,7 @@ impl Given for RemoteRows<'_, '_> {
 
     fn negative_weight(&self) -> Result<Option<(u64, f64)>> {
         let found = self.0.ask_all(Call::NegativeWeight, taken!(NegativeWeight))?;
-        let starts = self.0.facts.iter().scan(0, |next, facts| {
-            *next += facts.rows;
-            Some(*next - facts.rows)
-        });
+        let starts = self.0.facts.iter().scan(0, |next, facts| Some(std::mem::replace(next, *next + facts.rows)));
         Ok(found.into_iter().zip(starts).find_map(|(found, start)| found.map(|(row, got)| (start + row, got))))
     }
 

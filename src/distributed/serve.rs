@@ -9,35 +9,30 @@ use std::sync::Arc;
 
 use super::by_values;
 use super::message::{Call, Facts, Reply, Start, converted, refused};
-use super::part::Feed;
+use super::part::{Feed, Server};
 use crate::backend::call;
 use crate::backend::cpu::CpuSession;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
-use crate::backend::select::{self, Choice, Job, Place, Request, Shape};
+use crate::backend::select::{self, Choice, Place, Request};
 use crate::backend::{DrawBy, Session};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::params::{Candidates, Device, Init, KMeans, Metric, Params};
 use crate::base::strategy::Strategy;
 use crate::fit::engine::Engine;
+use crate::fit::rows;
 use crate::input::features::{Column, Features};
-use crate::input::tile::{self, Part, WeightScale};
+use crate::input::tile::{Part, WeightScale};
 use crate::input::transform::RowTransform;
 use crate::simd::InstructionSet;
 use crate::statistics::Statistics;
 use crate::statistics::given::{Given, HostRows};
 use crate::statistics::passes::{HostPasses, Passes};
-use crate::statistics::survey::Survey;
 
 /// Answers requests with these rows.
-pub fn serve<T: Engine>(
-    feed: &mut Feed,
-    features: &Features<'_, T>,
-    weights: Option<&Column<'_, f64>>,
-    set: InstructionSet,
-    computed: bool,
-) {
+pub fn serve<T: Engine>(server: Server<'_>, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) {
+    let Server { feed, set, computed } = server;
     while let Some(call) = feed.next_call() {
         match call {
             Call::Start(start) => {
@@ -73,18 +68,8 @@ fn place<T: Engine>(parts: &mut [Part<'_, T>; 1], start: &Start) -> Result<Choic
         // Such rows have more bits.
         parts[0].features = parts[0].features.widened();
     }
-    let part = &parts[0];
     let (of_round, rounds) = start.candidates;
-    let shape = Shape {
-        job: Job::Fit,
-        rows: part.features.n_rows() as u64,
-        features: part.features.n_features(),
-        clusters: start.clusters,
-        float64: !T::IS_F32,
-        half: tile::half(&parts[..]).is_some(),
-        weighted: part.weights.is_some(),
-        candidates: Candidates { of_round, rounds },
-    };
+    let shape = rows::shape(&parts[..], start.clusters, Candidates { of_round, rounds });
     // A GPU has nothing to do without rows.
     let device = if shape.rows == 0 { Device::Cpu } else { start.device.parse()? };
     let request = Request { device, strategy: Strategy::Default, limit: None, there: None };
@@ -110,7 +95,9 @@ fn started<T: Engine>(
             let queue = cuda::Gpu::get(ordinal)?.queue()?.within(place.room);
             let mut passes = cuda::DevicePasses::new(&queue, parts, place.chunking);
             if answer_passes(feed, &mut passes, true, start.threads) {
-                let Some(chunks) = passes.into_chunks().map(Arc::new) else { unreachable!("some rows are kept: check_some") };
+                let Some(chunks) = passes.into_chunks().map(Arc::new) else {
+                    unreachable!("some rows are kept, or SkipBad refuses them")
+                };
                 answer_sessions(feed, &parts[0], start.threads, |statistics, params| {
                     let (rows, strategy, more) = (chunks.clone(), place.strategy, place.more_copies);
                     Ok(Box::new(cuda::CudaSession::new(rows, &*parts, statistics, params, strategy, more, None)?))
@@ -153,14 +140,6 @@ fn answer_sessions<'s, T: Engine>(
     }
 }
 
-/// Refuses a part on a GPU whose rows are all left out: a GPU has nothing to do without rows.
-fn check_some(survey: Survey, on_gpu: bool, rows: u64) -> Result<Survey> {
-    if on_gpu && survey.bad == rows {
-        return Err(KMeansError::Part { reason: "all rows of a part on a GPU are left out: give it other rows".into() });
-    }
-    Ok(survey)
-}
-
 /// Answers calls that prepare a fit. Gives back the first other call. Returns whether the rows are in place for a session.
 fn answer_passes<T: Float>(feed: &mut Feed, passes: &mut dyn Passes<T>, on_gpu: bool, threads: usize) -> bool {
     // On a GPU, a survey sends the rows.
@@ -190,8 +169,13 @@ fn answer_passes<T: Float>(feed: &mut Feed, passes: &mut dyn Passes<T>, on_gpu: 
             Call::SkipBad => {
                 // A part that was made again has not surveyed its rows.
                 let survey = surveyed.take().map_or_else(|| passes.survey(), Ok);
-                let survey = survey.and_then(|survey| passes.skip_bad(survey));
-                survey.and_then(|survey| check_some(survey, on_gpu, rows)).map(Reply::Survey)
+                match survey.and_then(|survey| passes.skip_bad(survey)) {
+                    // A GPU has nothing to do without rows.
+                    Ok(survey) if on_gpu && survey.bad == rows => {
+                        Err(KMeansError::Part { reason: "all rows of a part on a GPU are left out: give it other rows".into() })
+                    }
+                    survey => survey.map(Reply::Survey),
+                }
             }
             Call::RoundWeights(scale) => passes.round_weights(scale).map(|()| Reply::Done),
             Call::WeightedExtents => passes.weighted_extents().map(Reply::Extents),

@@ -4,8 +4,7 @@
 //! compile the kernels again, and its debug builds would not optimise them.
 
 use crate::base::error::Result;
-use crate::base::params::KMeans;
-use crate::base::params::Wanted;
+use crate::base::params::{KMeans, Wanted};
 use crate::fit;
 #[cfg(feature = "bench")]
 use crate::fit::benchmark;
@@ -30,7 +29,7 @@ pub trait Engine: Predictor {
     ) -> Result<Vec<Result<Fitted<Self>>>>;
     #[cfg(feature = "bench")]
     #[doc(hidden)]
-    fn labels_of_loop(estimator: &KMeans, features: &Features<'_, Self>, iterations: u32) -> Result<benchmark::Looped<Self>>;
+    fn in_session(estimator: &KMeans, features: &Features<'_, Self>, then: benchmark::Use<'_, Self>) -> Result<()>;
 }
 
 macro_rules! engine {
@@ -46,12 +45,8 @@ macro_rules! engine {
                 fit::fits(estimator, clusters, parts, set, wanted)
             }
             #[cfg(feature = "bench")]
-            fn labels_of_loop(
-                estimator: &KMeans,
-                features: &Features<'_, Self>,
-                iterations: u32,
-            ) -> Result<benchmark::Looped<Self>> {
-                benchmark::labels_of_loop(estimator, features, iterations)
+            fn in_session(estimator: &KMeans, features: &Features<'_, Self>, then: benchmark::Use<'_, Self>) -> Result<()> {
+                benchmark::in_session(estimator, features, then)
             }
         }
     )*};

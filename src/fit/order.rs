@@ -124,14 +124,14 @@ impl<T: Float> Arranged<T> {
             (rows, own, own_weights)
         });
         for_each_task(&mut workers, work, |loader, (rows, values, weights)| {
-            let most = loader.stride();
+            let most = loader.stride;
             for (at, some) in (0..).step_by(most).zip(rows.chunks(most)) {
                 loader.load(some.iter().copied());
                 for (f, column) in values.chunks_exact_mut(rows.len()).enumerate() {
                     column[at..at + some.len()].copy_from_slice(&loader.column(f)[..some.len()]);
                 }
                 if weighted {
-                    weights[at..at + some.len()].copy_from_slice(&loader.weights()[..some.len()]);
+                    weights[at..at + some.len()].copy_from_slice(&loader.weights[..some.len()]);
                 }
             }
         })?;
@@ -201,73 +201,6 @@ impl<T: Float> Arranged<T> {
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
-    use crate::base::params::KMeans;
-
-    /// The order by a sort of whole rows, one value at a time.
-    fn expected(rows: &[Vec<f64>], weights: &[f64]) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..rows.len() as u32).collect();
-        order.sort_by(|&a, &b| {
-            let (a, b) = (a as usize, b as usize);
-            rows[a].partial_cmp(&rows[b]).unwrap().then(weights[a].partial_cmp(&weights[b]).unwrap())
-        });
-        order
-    }
-
-    fn check<T: Float>(n: usize, d: usize, different: u64, cuts: &[usize], threads: usize) {
-        let mut state = n as u64 + different;
-        let mut next = |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % below
-        };
-        let x: Vec<T> = (0..n * d)
-            .map(|_| match next(different) {
-                0 => T::from_f64(-0.0),
-                1 => T::from_f64(0.0),
-                value => T::from_f64((value as f64 - different as f64 / 2.0) * 0.37),
-            })
-            .collect();
-        let weights: Vec<f64> = (0..n).map(|_| next(3) as f64).collect();
-        let rows: Vec<Vec<f64>> = x.chunks_exact(d).map(|row| row.iter().map(|x| x.to_f64()).collect()).collect();
-        let features = Features::from_rows(&x, d).unwrap();
-        let parts: Vec<Part<'_, T>> = cuts
-            .windows(2)
-            .map(|cut| {
-                let weights = Column::from_slice(&weights[cut[0]..cut[1]]);
-                Part::new(features.slice(cut[0]..cut[1]).unwrap(), Some(weights))
-            })
-            .collect();
-        let estimator = KMeans::new(1).row_order(RowOrder::Values).threads(threads);
-        let arranged = arranged(&parts, &estimator.validate(d).unwrap()).unwrap().unwrap();
-        let expected = expected(&rows, &weights);
-        assert!(arranged.rows == expected, "{n} x {d}, {different} different values, {}", T::NAME);
-        let part = arranged.part(&parts[0].features).unwrap();
-        let (mut tile, mut w) = (vec![T::default(); n * d], vec![0.0; n]);
-        part.features.copy_tile(0..n, n, &mut tile);
-        part.weights.unwrap().copy(0..n, &mut w);
-        for (rank, &row) in expected.iter().enumerate() {
-            assert!((0..d).all(|f| tile[f * n + rank].to_f64().to_bits() == rows[row as usize][f].to_bits()));
-            assert_eq!(w[rank], weights[row as usize]);
-        }
-        let given = arranged.reordered(&expected, &arranged.selection().unwrap(), LABELS).unwrap();
-        assert!(given.into_iter().eq(0..n as u32));
-    }
-
-    unit_test!(rows_are_sorted_by_values_then_weights_then_numbers);
-    fn rows_are_sorted_by_values_then_weights_then_numbers() {
-        for (n, d, different) in [(1, 1, 9), (40, 1, 3), (700, 3, 4), (900, 12, 2), (2_000, 2, 1_000), (500, 70, 1), (90, 5, 2)]
-        {
-            check::<f32>(n, d, different, &[0, n], 1);
-            check::<f64>(n, d, different, &[0, n / 3, n / 3, n], 1);
-        }
-    }
-
-    unit_test!(many_rows_are_sorted_in_buckets);
-    fn many_rows_are_sorted_in_buckets() {
-        for (d, different) in [(2, 1 << 30), (3, 50), (1, 2), (20, 2)] {
-            check::<f32>(300_000, d, different, &[0, 300_000], 2);
-            check::<f64>(200_001, d, different, &[0, 70_000, 200_001], 3);
-        }
-    }
 
     unit_test!(too_many_rows_are_refused);
     fn too_many_rows_are_refused() {

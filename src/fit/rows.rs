@@ -5,7 +5,7 @@ use crate::backend::cuda::{DevicePasses, Gpu};
 use crate::backend::select::{self, Choice, Job, Request, Shape, There};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
-use crate::base::params::{Metric, Params, RowOrder, Scale, Seeding};
+use crate::base::params::{Candidates, Metric, Params, RowOrder, Scale, Seeding};
 use crate::input::tile::{self, Part, Selection};
 use crate::input::transform::RowTransform;
 use crate::statistics::factors::factors_by;
@@ -16,19 +16,24 @@ pub fn place<T: Float>(parts: &mut [Part<'_, T>], params: &Params<'_>) -> Result
     if !params.keeps_halves() {
         parts.iter_mut().for_each(|part| part.features = part.features.widened());
     }
-    let shape = Shape {
-        job: Job::Fit,
-        rows: parts.iter().map(|part| part.features.n_rows() as u64).sum(),
-        features: parts[0].features.n_features(),
-        clusters: params.k,
-        float64: !T::IS_F32,
-        half: tile::half(parts).is_some(),
-        weighted: parts[0].weights.is_some(),
-        candidates: params.seeding.candidates(params.k),
-    };
+    let shape = shape(parts, params.k, params.seeding.candidates(params.k));
     let execution = &params.execution;
     let (device, strategy, limit) = (execution.device, execution.strategy, execution.device_memory_limit);
     select::place(Request { device, strategy, limit, there: there(parts, params)? }, shape)
+}
+
+/// The shape of a fit of these rows.
+pub fn shape<T: Float>(parts: &[Part<'_, T>], clusters: usize, candidates: Candidates) -> Shape {
+    Shape {
+        job: Job::Fit,
+        rows: parts.iter().map(|part| part.features.n_rows() as u64).sum(),
+        features: parts[0].features.n_features(),
+        clusters,
+        float64: !T::IS_F32,
+        half: tile::half(parts).is_some(),
+        weighted: parts[0].weights.is_some(),
+        candidates,
+    }
 }
 
 /// The GPU that the rows are on, if they are on one. Weights are brought to the rows.

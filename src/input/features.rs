@@ -345,53 +345,11 @@ impl<'a, T: Float> Features<'a, T> {
     }
 }
 
-#[cfg(feature = "tests")]
+#[cfg(all(feature = "tests", feature = "cuda"))]
 mod tests {
     use super::*;
 
-    unit_test!(tiles_cross_chunks_and_blocks);
-    fn tiles_cross_chunks_and_blocks() {
-        let x: Vec<f32> = (0..10).map(|i| i as f32).collect();
-        let y: Vec<f32> = (0..10).map(|i| 100.0 + i as f32).collect();
-        let chunked = |v: &'static [usize], s: &'static [f32]| {
-            Column::new(v.windows(2).map(|w| Chunk::new(&s[w[0]..w[1]], None).unwrap()).collect::<Vec<_>>())
-        };
-        let (x, y): (&'static [f32], &'static [f32]) = (x.leak(), y.leak());
-        let columns = Features::new(vec![chunked(&[0, 3, 3, 7, 10], x), chunked(&[0, 1, 10], y)]).unwrap();
-        let rows: Vec<f32> = (0..10).flat_map(|i| [i as f32, 100.0 + i as f32]).collect();
-        let blocks =
-            Features::from_blocks([(&rows[..6], None, None), (&rows[6..6], None, None), (&rows[6..], None, None)], 2).unwrap();
-        for view in [columns.clone(), blocks.clone(), columns.slice(0..10).unwrap().slice(0..10).unwrap()] {
-            let mut tile = [-1.0; 10];
-            view.copy_tile(2..7, 5, &mut tile);
-            assert_eq!(tile, [2.0, 3.0, 4.0, 5.0, 6.0, 102.0, 103.0, 104.0, 105.0, 106.0]);
-            view.gather_tile(&[0, 2, 3, 9], 5, &mut tile);
-            assert_eq!(tile, [0.0, 2.0, 3.0, 9.0, 6.0, 100.0, 102.0, 103.0, 109.0, 106.0]);
-            view.gather_tile(&[7, 6, 0], 5, &mut tile);
-            assert_eq!(tile, [7.0, 6.0, 0.0, 9.0, 6.0, 107.0, 106.0, 100.0, 109.0, 106.0]);
-        }
-        for view in [columns, blocks].map(|view| view.slice(1..9).unwrap().slice(1..6).unwrap()) {
-            let mut tile = [-1.0; 10];
-            view.copy_tile(0..5, 5, &mut tile);
-            assert_eq!(tile, [2.0, 3.0, 4.0, 5.0, 6.0, 102.0, 103.0, 104.0, 105.0, 106.0]);
-        }
-    }
-
-    unit_test!(nulls_are_found_through_slices);
-    fn nulls_are_found_through_slices() {
-        let values = [0.0f64; 8];
-        let bits = [0b1101_1011u8, 0b1];
-        let column = Column::new([Chunk::new(&values, Some(Validity::new(&bits, 1))).unwrap()]);
-        let view = Features::new(vec![column.clone(), column]).unwrap();
-        let mut nulls = Vec::new();
-        view.slice(1..8).unwrap().for_each_null(0..7, |f, i| nulls.push((f, i)));
-        assert_eq!(nulls, [(0, 0), (0, 3), (1, 0), (1, 3)]);
-        assert!(Chunk::new(&values, Some(Validity::new(&bits, 9))).is_err());
-    }
-
-    #[cfg(feature = "cuda")]
     unit_test!(nulls_are_found_by_words);
-    #[cfg(feature = "cuda")]
     fn nulls_are_found_by_words() {
         let mut bits = vec![u8::MAX; 40];
         for (offset, len) in [(0, 320), (3, 1), (3, 4), (3, 5), (3, 6), (7, 200), (64, 128), (5, 315), (1, 0), (8, 8)] {

@@ -58,16 +58,10 @@ pub struct GpuTable<T> {
 }
 
 /// Some of the rows of a table.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct GpuRows<'a, T> {
     pub(crate) table: &'a GpuTable<T>,
     pub(crate) rows: Range<usize>,
-}
-
-impl<T> Clone for GpuRows<'_, T> {
-    fn clone(&self) -> Self {
-        Self { table: self.table, rows: self.rows.clone() }
-    }
 }
 
 impl<T> GpuRows<'_, T> {
@@ -116,10 +110,6 @@ impl<T> GpuTable<T> {
     {
         let half = self.pieces[0].value_type.half().filter(|_| T::IS_F32)?;
         self.pieces.iter().all(|piece| piece.value_type.half() == Some(half)).then_some(half)
-    }
-
-    pub(crate) fn pieces(&self) -> &[GpuValues] {
-        &self.pieces
     }
 
     pub(crate) fn all(&self) -> GpuRows<'_, T> {

@@ -388,29 +388,3 @@ impl<T: Float> Tile<T> {
         self.rows = kept;
     }
 }
-
-#[cfg(feature = "tests")]
-mod tests {
-    use super::*;
-
-    unit_test!(a_list_of_kept_rows_loads_as_their_range);
-    fn a_list_of_kept_rows_loads_as_their_range() {
-        let x: Vec<f32> = (0..40).map(|i| (i * 7 % 11) as f32).collect();
-        let w: Vec<f64> = (0..20).map(|i| 0.3 * f64::from(i)).collect();
-        for selection in [Selection::default(), Selection::from_bits(vec![0b1101_1010_0110_1011_1001])] {
-            let part = Part { selection, ..Part::new(Features::from_rows(&x, 2).unwrap(), Some(Column::from_slice(&w))) };
-            let scale = Some(WeightScale::new(5.7));
-            let (mut range, mut list) = (Tile::new(2, 64).unwrap(), Tile::new(2, 64).unwrap());
-            range.load(&part, scale, 3..17);
-            let rows: Vec<usize> = (3..17).filter(|&i| part.selection.contains(i)).collect();
-            list.load_list(&part, scale, &rows);
-            assert_eq!((range.rows, list.rows), (rows.len(), rows.len()));
-            assert_eq!([range.column(0), range.column(1)], [list.column(0), list.column(1)]);
-            assert_eq!(range.weights[..range.rows], list.weights[..list.rows]);
-            // Another order.
-            list.load_list(&part, None, &[rows[2], rows[0]]);
-            assert_eq!((list.rows, &list.weights[..2]), (2, &[w[rows[2]], w[rows[0]]][..]));
-            assert_eq!(list.column(1), [x[2 * rows[2] + 1], x[2 * rows[0] + 1]]);
-        }
-    }
-}

@@ -217,10 +217,10 @@ impl KMeansModel {
     /// The error that counts the values because of which rows have no label.
     pub(crate) fn bad_values(&self, features: &AnyFeatures<'_>) -> Result<KMeansError> {
         let row_transform = either!(self, model => model.row_transform()?);
-        Ok(match features {
+        match features {
             AnyFeatures::F32(x) => count_bad(&HostRows(&[Part::new(x.transformed_by(row_transform), None)])),
             AnyFeatures::F64(x) => count_bad(&HostRows(&[Part::new(x.transformed_by(row_transform), None)])),
-        })
+        }
     }
 }
 

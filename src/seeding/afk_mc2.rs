@@ -55,8 +55,8 @@ pub fn seed<T: Float>(session: &mut dyn Seeder<T>, params: &Params, statistics: 
     let mut step = 1;
     while step < params.k {
         let until = params.k.min(step + at_once);
-        let proposals = proposing.draw(session, step..until)?;
-        let (mut rows, mut odds) = (proposals.values.as_slice(), proposals.odds.as_slice());
+        let (rows, odds) = proposing.draw(session, step..until)?;
+        let (mut rows, mut odds) = (rows.as_slice(), odds.as_slice());
         while step < until {
             let steps = BLOCK.min(until - step);
             let (block, rest) = rows.split_at(steps * chain * d);
@@ -101,13 +101,6 @@ struct Odds {
     q: f64,
 }
 
-struct Proposals<T> {
-    /// `(steps, chain, d)`.
-    values: Vec<T>,
-    /// `(steps, chain)`.
-    odds: Vec<Odds>,
-}
-
 impl<T: Float> Proposing<T> {
     fn new(
         params: &Params,
@@ -134,8 +127,8 @@ impl<T: Float> Proposing<T> {
         draw_two(self.seed, Stream::Chain, self.restart, step as u32, trial as u32)
     }
 
-    /// Draws the rows of some steps.
-    fn draw(&self, session: &mut dyn Seeder<T>, steps: Range<usize>) -> Result<Proposals<T>> {
+    /// Draws the rows of some steps: `(steps, chain, d)`, and their odds: `(steps, chain)`.
+    fn draw(&self, session: &mut dyn Seeder<T>, steps: Range<usize>) -> Result<(Vec<T>, Vec<Odds>)> {
         let (d, count) = (self.first.len(), steps.len().saturating_mul(self.chain));
         let mut by_weight = memory::with_room(count, super::ROWS)?;
         let mut targets = [memory::with_room(count, super::ROWS)?, memory::with_room(count, super::ROWS)?];
@@ -162,7 +155,7 @@ impl<T: Float> Proposing<T> {
                 odds.q = distance / self.distance.1 + odds.weight / self.weight.1;
             }
         })?;
-        Ok(Proposals { values, odds })
+        Ok((values, odds))
     }
 
     /// Runs the chain of a step. `nearest`: the distances of its rows to the nearest centroid so far. Returns the place of the
@@ -178,26 +171,5 @@ impl<T: Float> Proposing<T> {
             }
         }
         (distance(x) > 0.0).then_some(x)
-    }
-}
-
-#[cfg(feature = "tests")]
-mod tests {
-    use super::*;
-
-    fn proposing(chain: usize) -> Proposing<f64> {
-        Proposing { seed: 7, restart: 0, chain, first: vec![0.0], weight: (1, 1.0), distance: (1, 1.0), threads: 1 }
-    }
-
-    unit_test!(a_chain_leaves_centroids_and_ends_where_there_is_a_distance);
-    fn a_chain_leaves_centroids_and_ends_where_there_is_a_distance() {
-        let odds = |count: usize| (0..count).map(|_| Odds { weight: 1.0, q: 0.5 }).collect::<Vec<_>>();
-        let one = proposing(1);
-        assert_eq!(one.run_chain(1, &odds(1), &[0.0]), None);
-        assert_eq!(one.run_chain(1, &odds(1), &[2.0]), Some(0));
-        for step in 0..50 {
-            assert_eq!(proposing(4).run_chain(step, &odds(4), &[0.0, 0.0, 3.0, 0.0]), Some(2));
-            assert_eq!(proposing(3).run_chain(step, &odds(3), &[0.0, 0.0, 0.0]), None);
-        }
     }
 }

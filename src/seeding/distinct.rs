@@ -10,12 +10,12 @@
 //! such rows as there are rows. So rows are drawn by k-means++, which finds directions that differ long before it finds
 //! roundings, and roundings are left out. The rows are then in the order of the draws.
 
-use super::{CENTROIDS, plus_plus};
+use super::{CENTROIDS, finish, plus_plus};
 use crate::backend::{PlusPlus, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::base::params::{Metric, Params, RowOrder};
+use crate::base::params::{Metric, Params};
 use crate::exact::reference;
 use crate::input::transform::same_direction;
 use crate::statistics::Statistics;
@@ -37,11 +37,7 @@ pub fn distinct_rows<T: Float>(session: &mut dyn Seeder<T>, params: &Params, sta
             rows
         }
     };
-    session.end_draws();
-    if params.rows.row_order == RowOrder::Values {
-        // The centroids do not show which of two equal rows came first.
-        rows.iter_mut().for_each(|c| *c = T::from_f64(c.to_f64() + 0.0));
-    }
+    finish(session, params, &mut rows);
     Ok(rows)
 }
 

@@ -5,7 +5,6 @@ mod distinct;
 mod optimal;
 mod parallel;
 pub mod plus_plus;
-mod random;
 mod sample;
 mod table;
 mod without_replacement;
@@ -43,19 +42,24 @@ pub fn seed<T: Float>(session: &mut dyn Seeder<T>, params: &Params, statistics: 
     if centroids.len() < params.k * d && params.seeding.init_sample.is_some() {
         plus_plus::complete(session, &PlusPlus::of(params, restart), statistics.distances, &mut centroids, d)?;
     }
+    finish(session, params, &mut centroids);
+    if centroids.len() < params.k * d { Err(KMeansError::TooFewDistinct { k: params.k, rows }) } else { Ok(centroids) }
+}
+
+/// Ends the draws. With `row_order="values"`, the centroids do not show which of two equal rows came first.
+fn finish<T: Float>(session: &mut dyn Seeder<T>, params: &Params, centroids: &mut [T]) {
     session.end_draws();
     if params.rows.row_order == RowOrder::Values {
-        // -0.0 + 0.0 is 0.0. So the centroids do not show which of two equal rows came first.
+        // -0.0 + 0.0 is 0.0.
         centroids.iter_mut().for_each(|c| *c = T::from_f64(c.to_f64() + 0.0));
     }
-    if centroids.len() < params.k * d { Err(KMeansError::TooFewDistinct { k: params.k, rows }) } else { Ok(centroids) }
 }
 
 /// As many centroids as the method finds, at most k.
 fn by_method<T: Float>(session: &mut dyn Seeder<T>, params: &Params, statistics: &Statistics, restart: u32) -> Result<Vec<T>> {
     match params.seeding.init {
         Init::Given(_) => unreachable!("given centroids need no method"),
-        Init::Random => random::seed(session, params, restart),
+        Init::Random => sample::seed(session, params, restart),
         Init::KMeansPlusPlus => plus_plus::seed(session, &PlusPlus::of(params, restart), statistics.distances),
         Init::KMeansParallel => parallel::seed(session, params, statistics, restart),
         Init::AfkMc2 => afk_mc2::seed(session, params, statistics, restart),

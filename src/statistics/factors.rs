@@ -1,5 +1,6 @@
 //! The factors of the columns: given ones, or what a pass over the raw rows finds.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::base::error::{KMeansError, Result};
@@ -27,30 +28,27 @@ const VALUES: usize = 1 << DIGIT;
 pub fn factors_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Option<Vec<f64>>> {
     match &params.space.scale {
         Scale::None => Ok(None),
-        Scale::Factors(given) => {
-            let given = given.iter().map(|(name, factor)| (&name[..], *factor));
-            given_factors(given, passes.given().names()).map(Some)
-        }
+        Scale::Factors(given) => given_factors(given, passes.given().names()).map(Some),
         Scale::Standard => standard(passes, params).map(Some),
         Scale::Robust => robust(passes, params).map(Some),
     }
 }
 
 /// Features without a factor of their own have factor 1. The name of an Array column stands for all of its entries.
-fn given_factors<'a>(given: impl Iterator<Item = (&'a str, f64)>, names: &Names) -> Result<Vec<f64>> {
+fn given_factors(given: &BTreeMap<String, f64>, names: &Names) -> Result<Vec<f64>> {
     let mut factors = memory::filled(names.len(), 1.0, FACTORS)?;
     for (name, factor) in given {
         if matches!(names, Names::Entries { column, .. } if **column == *name) {
-            factors.fill(factor);
+            factors.fill(*factor);
             continue;
         }
-        let place = (0..names.len()).find(|f| names.get(*f).is_some_and(|known| known == name));
+        let place = (0..names.len()).find(|f| names.get(*f).is_some_and(|known| known == *name));
         let place = place.ok_or_else(|| KMeansError::InvalidOption {
             option: "scale",
             expected: format!("factors of the columns {}", shown(names)),
             got: format!("one of {name:?}"),
         })?;
-        factors[place] = factor;
+        factors[place] = *factor;
     }
     Ok(factors)
 }
@@ -162,38 +160,5 @@ impl<T: Float> Visit<T> for CountDigits<'_> {
                 }
             }
         }
-    }
-}
-
-#[cfg(feature = "tests")]
-mod tests {
-    use super::*;
-    use crate::input::features::Features;
-    use crate::statistics::given::HostRows;
-
-    fn ranks_are_those_of_a_sort<T: Float>() {
-        let value = |i: usize| {
-            let v = ((i * 7_919) % 1_009) as f64 - 500.0;
-            v * [1.0, 1e-30, 1e30, 0.0][i % 7 % 4]
-        };
-        for n in [1, 2, 5, 400, 3_001] {
-            let x: Vec<T> = (0..2 * n).map(|i| T::from_f64(value(i))).collect();
-            let part = Part::new(Features::from_rows(&x, 2).unwrap(), None);
-            for ranks in [[0, n - 1], [(n - 1) / 4, 3 * (n - 1) / 4]] {
-                let given = HostRows(std::slice::from_ref(&part));
-                let found = order_statistics::<T>(&given, ranks.map(|rank| rank as u64), 2).unwrap();
-                for f in 0..2 {
-                    let mut column: Vec<f64> = x.iter().skip(f).step_by(2).map(|x| x.to_f64()).collect();
-                    column.sort_by(f64::total_cmp);
-                    assert_eq!(found[f], ranks.map(|rank| column[rank]));
-                }
-            }
-        }
-    }
-
-    unit_test!(order_statistics_are_those_of_a_sort);
-    fn order_statistics_are_those_of_a_sort() {
-        ranks_are_those_of_a_sort::<f32>();
-        ranks_are_those_of_a_sort::<f64>();
     }
 }

@@ -3,16 +3,17 @@
 //! All answers but names and the like are counts, extrema or first places, so rows may be anywhere and in any number of parts.
 
 use super::MAX_ROWS;
-use super::survey::WeightsBelow;
+use super::survey::{Survey, WeightsBelow};
 use super::tiles::{TILE, learn};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::Names;
+use crate::base::units::FACTORS;
 use crate::input::tile::{Part, Piece, Tile, on_host, pieces};
 use crate::input::transform::RowTransform;
 use crate::statistics::factors::{CountDigits, DigitCounts};
-use crate::statistics::refused::{self, Refused};
+use crate::statistics::refused::{Refused, for_each_scaled};
 
 /// For a column as it was given: nulls, NaNs and infinities.
 pub type BadCounts = [u64; 3];
@@ -111,11 +112,28 @@ impl<T: Float> Given for HostRows<'_, '_, T> {
     }
 
     fn refused(&self) -> Result<Refused> {
-        refused::refused(self.0)
+        let mut found = Refused::default();
+        for_each_scaled(self.0, false, |tile, part, _| {
+            let Some(row_transform) = part.features.row_transform() else { return };
+            let bad = (0..row_transform.factors().len()).find(|f| tile.column(*f).iter().any(|x| !x.is_finite()));
+            found.overflow = found.overflow.or(bad);
+            if row_transform.directions() {
+                let zero = |r: &usize| tile.x.chunks_exact(tile.stride).all(|column| column[*r].to_f64() == 0.0);
+                found.zero_rows += (0..tile.rows).filter(zero).count() as u64;
+            }
+        })?;
+        Ok(found)
     }
 
     fn nonzero(&self) -> Result<Vec<[bool; 2]>> {
-        refused::nonzero(self.0)
+        let mut seen = memory::zeroed::<[bool; 2]>(self.0[0].features.n_features(), FACTORS)?;
+        for_each_scaled(self.0, true, |tile, _, before| {
+            for (f, [raw, after]) in seen.iter_mut().enumerate() {
+                *raw |= before[f];
+                *after |= tile.column(f).iter().any(|x| x.to_f64() != 0.0);
+            }
+        })?;
+        Ok(seen)
     }
 
     fn weights_below(&self, bound: f64, threads: usize) -> Result<u64> {
@@ -132,13 +150,10 @@ pub fn checked_count(rows: u64) -> Result<u64> {
     if rows > MAX_ROWS { Err(KMeansError::TooManyRows { got: rows }) } else { Ok(rows) }
 }
 
-/// The error for the first negative weight in a row that has only finite values. If there is no memory to look, that error
-/// instead.
-pub fn first_negative_weight(given: &dyn Given) -> Option<KMeansError> {
-    match given.negative_weight() {
-        Ok(found) => found.map(|(row, got)| KMeansError::NegativeWeight { row, got }),
-        Err(error) => Some(error),
-    }
+/// Refuses the first negative weight in a row that has only finite values.
+pub fn check_negative(given: &dyn Given, survey: &Survey) -> Result<()> {
+    let found = if survey.any_negative_weight { given.negative_weight()? } else { None };
+    found.map_or(Ok(()), |(row, got)| Err(KMeansError::NegativeWeight { row, got }))
 }
 
 /// Refuses values that overflow when they are scaled. Under `null_policy="skip"` they are no reason to leave rows out.
@@ -150,12 +165,8 @@ pub fn check_overflow(given: &dyn Given) -> Result<()> {
 }
 
 /// The error that counts the bad values of the first bad column as the caller gave it. Weights come last, then rows that are
-/// bad only after their transformation. If there is no memory to look, that error instead.
-pub fn count_bad(given: &dyn Given) -> KMeansError {
-    try_count_bad(given).unwrap_or_else(|error| error)
-}
-
-fn try_count_bad(given: &dyn Given) -> Result<KMeansError> {
+/// bad only after their transformation.
+pub fn count_bad(given: &dyn Given) -> Result<KMeansError> {
     let counts = given.bad_counts()?;
     let bad = counts.iter().position(|count| *count != [0; 3]);
     if bad.is_none()

@@ -22,10 +22,10 @@ pub(crate) mod variance;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use self::given::{check_overflow, count_bad, first_negative_weight};
+use self::given::{check_negative, check_overflow, count_bad};
 use self::passes::{HostPasses, Passes};
 use self::quanta::quanta;
-use self::survey::{EXTENTS, Survey, check_weight_range};
+use self::survey::{EXTENTS, Survey};
 use self::variance::variance;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -153,12 +153,10 @@ pub(crate) fn survey_rows<T: Float>(passes: &mut dyn Passes<T>, params: &Params)
     let total = passes.given().count()?;
     let weighted = passes.given().is_weighted();
     let mut survey = passes.survey()?;
-    if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(&*passes.given())).flatten() {
-        return Err(error);
-    }
+    check_negative(&*passes.given(), &survey)?;
     if survey.bad > 0 {
         survey = match params.rows.null_policy {
-            NullPolicy::Raise => return Err(count_bad(&*passes.given())),
+            NullPolicy::Raise => return Err(count_bad(&*passes.given())?),
             NullPolicy::Skip => {
                 check_overflow(&*passes.given())?;
                 passes.skip_bad(survey)?
@@ -170,7 +168,7 @@ pub(crate) fn survey_rows<T: Float>(passes: &mut dyn Passes<T>, params: &Params)
         return Err(KMeansError::NoRows { skipped: (survey.bad > 0).then_some(survey.bad) });
     }
     if weighted {
-        check_weights(passes, &survey, params)?;
+        check_weights(passes, &survey, params.execution.threads)?;
     }
     if params.k as u64 > survey.positive {
         return Err(KMeansError::TooFewDistinct { k: params.k, rows: survey.positive });
@@ -178,16 +176,19 @@ pub(crate) fn survey_rows<T: Float>(passes: &mut dyn Passes<T>, params: &Params)
     Ok((survey, n))
 }
 
-/// Checks the magnitudes of the weights.
-fn check_weights<T: Float>(passes: &mut dyn Passes<T>, survey: &Survey, params: &Params) -> Result<()> {
+/// Checks the magnitudes of the weights. Refuses them if more than one in 1,000 positive ones is below 2^-43 of the largest: `w^`
+/// keeps 53 bits below the largest weight, so such small weights would keep fewer than ten bits.
+fn check_weights<T: Float>(passes: &mut dyn Passes<T>, survey: &Survey, threads: usize) -> Result<()> {
     if survey.positive == 0 {
         return Err(KMeansError::NoPositiveWeight);
     }
     if !(power_of_two(-64)..=power_of_two(64)).contains(&survey.largest_weight) {
         return Err(KMeansError::WeightOutOfRange { got: survey.largest_weight });
     }
-    let range = [survey.smallest_weight, survey.largest_weight];
-    check_weight_range(range, survey.positive, |bound| passes.given().weights_below(bound, params.execution.threads))
+    let (largest, positive) = (survey.largest_weight, survey.positive);
+    let bound = largest * power_of_two(-43);
+    let small = if survey.smallest_weight < bound { passes.given().weights_below(bound, threads)? } else { 0 };
+    if small * 1000 > positive { Err(KMeansError::WeightRangeTooWide { largest, small, positive }) } else { Ok(()) }
 }
 
 /// Widens the box of the rows so that it holds the starting centroids (`(k, d)`, row-major).

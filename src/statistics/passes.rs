@@ -47,7 +47,7 @@ macro_rules! add_up {
     )*};
 }
 
-add_up!(u64, i128);
+add_up!(u64, u128, i128);
 
 /// Whether any row is so.
 impl Merge for bool {

@@ -16,15 +16,11 @@ pub type Counts = [u64; 3];
 /// The name for what is counted and decided here in errors.
 const QUANTA: &str = "the quanta of the columns";
 
-fn is_small(v: f64, bits: i32, largest: f64) -> bool {
-    v * power_of_two(bits) < largest
-}
-
 /// Runs pass 3 if needed, and returns the scale of each column. If `weighted`, the extents are those of weighted contributions.
 pub fn quanta<T: Float>(passes: &mut dyn Passes<T>, extents: &[Extent], weighted: bool) -> Result<Vec<ColumnScale>> {
     // One limb is possible only for unweighted float32. Otherwise only the second count matters.
     let bits = if T::IS_F32 && !weighted { 26 } else { 66 };
-    let largest = extents.iter().map(|e| is_small(e.smallest, bits, e.largest).then_some(e.largest));
+    let largest = extents.iter().map(|e| (e.smallest * power_of_two(bits) < e.largest).then_some(e.largest));
     let largest: Vec<Option<f64>> = memory::collected(largest, QUANTA)?;
     let counts = if largest.iter().any(Option::is_some) {
         passes.count_small(&largest, weighted)?

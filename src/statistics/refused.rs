@@ -35,24 +35,6 @@ impl Refused {
     }
 }
 
-/// Why rows with finite values have no place.
-///
-/// # Errors
-/// [`KMeansError::NoMemory`].
-pub fn refused<T: Float>(parts: &[Part<'_, T>]) -> Result<Refused> {
-    let mut found = Refused::default();
-    for_each_scaled(parts, false, |tile, part, _| {
-        let Some(row_transform) = part.features.row_transform() else { return };
-        let bad = (0..row_transform.factors().len()).find(|f| tile.column(*f).iter().any(|x| !x.is_finite()));
-        found.overflow = found.overflow.or(bad);
-        if row_transform.directions() {
-            let zero = |r: &usize| tile.x.chunks_exact(tile.stride).all(|column| column[*r].to_f64() == 0.0);
-            found.zero_rows += (0..tile.rows).filter(zero).count() as u64;
-        }
-    })?;
-    Ok(found)
-}
-
 /// Refuses columns that hold other values than zero, but nothing else after they were scaled. `survey` is that of the transformed
 /// rows.
 ///
@@ -69,21 +51,6 @@ pub fn check_vanished(given: &dyn Given, survey: &Survey) -> Result<()> {
     }
 }
 
-/// For each column, whether rows of positive weight hold a value other than zero: as it was given, and scaled.
-///
-/// # Errors
-/// [`KMeansError::NoMemory`].
-pub fn nonzero<T: Float>(parts: &[Part<'_, T>]) -> Result<Vec<[bool; 2]>> {
-    let mut seen = memory::zeroed::<[bool; 2]>(parts[0].features.n_features(), FACTORS)?;
-    for_each_scaled(parts, true, |tile, _, before| {
-        for (f, [raw, after]) in seen.iter_mut().enumerate() {
-            *raw |= before[f];
-            *after |= tile.column(f).iter().any(|x| x.to_f64() != 0.0);
-        }
-    })?;
-    Ok(seen)
-}
-
 fn out_of_range(given: &dyn Given, f: usize, how: &'static str) -> KMeansError {
     let column = given.names().get(f).unwrap_or_default();
     let factor = given.row_transform().and_then(|row_transform| row_transform.factors().get(f)).copied().unwrap_or(1.0);
@@ -92,7 +59,7 @@ fn out_of_range(given: &dyn Given, f: usize, how: &'static str) -> KMeansError {
 
 /// Calls `visit` for tiles of all rows that have finite values, or of those among them that have a positive weight. They are
 /// scaled but not normalised. The last argument says which columns held other values than zero before that.
-fn for_each_scaled<T: Float>(
+pub fn for_each_scaled<T: Float>(
     parts: &[Part<'_, T>],
     positive: bool,
     mut visit: impl FnMut(&Tile<T>, &Part<'_, T>, &[bool]),

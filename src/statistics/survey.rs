@@ -4,11 +4,10 @@ use std::ops::Range;
 
 use super::passes::{Merge, merged};
 use super::tiles::{TILE, Visit, for_each_tile, load_positive};
-use crate::base::error::{KMeansError, Result};
+use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
-use crate::exact::fixed::power_of_two;
 use crate::input::tile::{Part, Selection, Tile, WeightScale};
 
 /// Number of independent accumulators. They let loops vectorise.
@@ -213,18 +212,6 @@ impl<T: Float> Visit<T> for SurveyPass {
             extent.add(tile.column(f), None);
         }
     }
-}
-
-/// Refuses weights if more than one in 1,000 is below 2^-43 of the largest. `w^` keeps 53 bits below the largest weight, so such
-/// small weights would keep fewer than ten bits. `smallest` and `largest` are taken over the `positive` positive weights of kept
-/// rows. `below` counts the weights below a bound.
-///
-/// # Errors
-/// [`KMeansError::WeightRangeTooWide`].
-pub fn check_weight_range([smallest, largest]: [f64; 2], positive: u64, below: impl FnOnce(f64) -> Result<u64>) -> Result<()> {
-    let bound = largest * power_of_two(-43);
-    let small = if smallest < bound { below(bound)? } else { 0 };
-    if small * 1000 > positive { Err(KMeansError::WeightRangeTooWide { largest, small, positive }) } else { Ok(()) }
 }
 
 /// Counts the weights below a bound.

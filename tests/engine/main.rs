@@ -29,6 +29,7 @@ mod allowances;
 #[cfg(feature = "cuda")]
 #[path = "../common/child.rs"]
 mod child;
+mod chunking;
 mod conformance;
 mod data;
 mod distances;
@@ -48,6 +49,9 @@ mod gpus;
 mod grid;
 mod groups;
 mod half;
+#[cfg(all(feature = "cuda", feature = "bench"))]
+#[path = "../common/looped.rs"]
+mod looped;
 #[cfg(feature = "cuda")]
 mod no_memory;
 mod oracle;
@@ -76,5 +80,6 @@ mod tensor;
 mod tensor_predictions;
 mod transform;
 mod traps;
+mod views;
 #[cfg(feature = "cuda")]
 mod yinyang;

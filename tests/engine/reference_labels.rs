@@ -2,10 +2,10 @@
 
 use polars_kmeans::backend::cuda::reference_labels;
 use polars_kmeans::exact::reference;
-use polars_kmeans::fit::benchmark::wrong_rows;
 use polars_kmeans::{Engine, Init, KMeans};
 
 use crate::data::{KINDS, Random, columns, from_columns, gpu, on_gpu, rounds, rows, some_rows};
+use crate::looped::{labels_of_loop, wrong_rows};
 
 fn labels_of<T: Engine>(x: &[T], d: usize, centroids: &[T]) -> Vec<u32> {
     let columns = columns(x, d);
@@ -68,7 +68,7 @@ fn a_wrong_label_does_not_pass() {
     let wrong = |labels: &[u32], centroids: &[f32]| wrong_rows(labels, &labels_of(&x, d, centroids)).collect::<Vec<_>>();
 
     // Labels of a loop belong to the centroids before its last update, those of a fit to its last centroids.
-    let looped = f32::labels_of_loop(&estimator, &features, 3).unwrap();
+    let looped = labels_of_loop(&estimator, &features, 3).unwrap();
     assert_eq!(wrong(&looped.labels, &looped.centroids), Vec::<usize>::new());
     let fit = estimator.fit_features(&features, None).unwrap();
     let centroids = fit.model.centroids();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use polars_kmeans::InstructionSet;
+use polars_kmeans::base::float::{key, of_key};
 use polars_kmeans::{
     Chunk, Column, Device, Engine, Features, Fitted, History, Init, KMeans, KMeansError, Metric, NullPolicy, Restarts,
     RowOrder, Scale, Validity, Wanted,
@@ -238,6 +239,36 @@ fn sorted_rows_are_fitted_as_given() {
     }
 }
 
+/// `different`: how many values there are. Two of them are zeros.
+fn check_many<T: Engine>(n: usize, d: usize, different: usize) {
+    let random = &mut Random((n + d) as u64);
+    let value = |value: usize| match value {
+        0 => -0.0,
+        1 => 0.0,
+        value => (value as f64 - different as f64 / 2.0) * 0.37,
+    };
+    let x: Vec<T> = (0..n * d).map(|_| T::from_f64(value(random.below(different)))).collect();
+    let weights: Vec<f64> = (0..n).map(|_| random.below(3) as f64).collect();
+    let k = if different == 2 { 1 } else { 300 };
+    let rows = x.chunks_exact(d).map(<[T]>::to_vec).collect();
+    let order = sorted(&Task { weights: Some(weights.clone()), ..Task::new(rows, k, Start::Random) });
+    let table = Table { d, x, weights: Some(weights), valid: vec![true; n] };
+    let estimator = KMeans::new(k).init(Init::Random).n_init(Restarts::Count(1)).max_iter(2);
+    let (expected, labels) = table.in_order(&order).fit(&estimator, Wanted::Labels).unwrap();
+    let (fitted, others) = table.fit(&estimator.row_order(RowOrder::Values), Wanted::Labels).unwrap();
+    assert_eq!(fitted.model.centroids(), expected.model.centroids(), "{n} x {d}, {different} values, {}", T::NAME);
+    assert!(order.iter().map(|&row| others[row]).eq(labels), "{n} x {d}, {different} values, {}", T::NAME);
+}
+
+/// Many rows are sorted in buckets, and rows that begin alike by the values after them: the fit is that of the sorted rows as given.
+#[test]
+fn many_rows_are_fitted_in_the_order_of_their_values() {
+    for (d, different) in [(2, 1 << 30), (3, 50), (20, 3), (1, 2)] {
+        check_many::<f32>(200_000, d, different);
+        check_many::<f64>(140_001, d, different);
+    }
+}
+
 /// Given centroids need no sorted rows, unless rows that may move to an empty cluster are equally far.
 #[test]
 fn rows_are_sorted_for_given_centroids_only_where_they_tie() {
@@ -315,4 +346,12 @@ fn parts_and_streams_are_sorted_as_one_table() {
         KMeans::new(2).device(Device::Cpu).row_order(RowOrder::Values),
         KMeans::new(2).device(Device::Cpu).row_order("values".parse().unwrap())
     );
+}
+
+#[test]
+fn keys_grow_with_values_and_give_them_back() {
+    let values = [-f64::MAX, -2.5, -f64::MIN_POSITIVE, 0.0, 5e-324, 1.0, 1.0 + f64::EPSILON, f64::MAX];
+    assert!(values.windows(2).all(|two| key(two[0]) < key(two[1])));
+    assert!(values.iter().all(|x| of_key::<f64>(key(*x)).to_bits() == x.to_bits()));
+    assert_eq!(key(-0.0), key(0.0));
 }

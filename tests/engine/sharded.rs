@@ -1,7 +1,7 @@
 //! Several sessions that go on as one: iterations, relocations and labels have the bits of a fit of all rows.
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::backend::{Session, Stop};
+use polars_kmeans::backend::{Session, Stop, WorkCounts};
 use polars_kmeans::base::progress::Watch;
 use polars_kmeans::{Column, Engine, Features, Init, KMeans};
 
@@ -80,4 +80,15 @@ fn joined_sessions_relocate_with_the_bits_of_one() {
         check::<f64>("tight blobs far apart", [4_000, 2, 9], weighted, 2);
         check::<f32>("uniform", [4_000, 30, 20], weighted, 2);
     }
+}
+
+#[test]
+fn shares_of_what_was_counted() {
+    let some = WorkCounts { settled: Some(30), scores: Some(1_500) };
+    assert_eq!((some.share_settled(1_000), some.share_skipped(1_000, 2)), (Some(0.03), Some(0.25)));
+    // Rows that fill up a tile may be counted too.
+    assert_eq!(WorkCounts { scores: Some(1_028), ..some }.share_skipped(1_000, 1), Some(0.0));
+    let both = some.and(WorkCounts { settled: Some(1), scores: None });
+    assert_eq!(both, WorkCounts { settled: Some(31), scores: None });
+    assert_eq!(both.share_skipped(1_000, 2), None);
 }

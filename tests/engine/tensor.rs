@@ -152,8 +152,8 @@ fn the_history_has_the_cost() {
 #[cfg(feature = "bench")]
 #[test]
 fn labels_of_every_iteration() {
+    use crate::looped::{labels_of_loop, wrong_rows};
     use polars_kmeans::backend::cuda::reference_labels;
-    use polars_kmeans::fit::benchmark::wrong_rows;
 
     for (seed, kind) in (88_000..).zip(["blobs", "uniform", "lognormal", "token vectors"]) {
         let random = &mut Random(seed);
@@ -164,7 +164,7 @@ fn labels_of_every_iteration() {
         let features = from_columns(&columns);
         let Some(estimator) = on_gpu(&from_some(&x, d, k, 50, random).max_iter(8).strategy(Strategy::Tensor)) else { return };
         for iterations in [1, 2, 3, 5, 8, 12].into_iter().take(rounds(6)) {
-            let looped = f32::labels_of_loop(&estimator, &features, iterations).unwrap();
+            let looped = labels_of_loop(&estimator, &features, iterations).unwrap();
             let right = reference_labels(0, &slices, &looped.centroids).unwrap();
             assert_eq!(wrong_rows(&looped.labels, &right).next(), None, "{kind}, iteration {iterations}");
         }

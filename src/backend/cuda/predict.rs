@@ -39,10 +39,7 @@ use crate::exact::cluster_sums::UNASSIGNED;
 use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::input::features::{Column, Features};
 use crate::input::tile::Part;
-use crate::statistics::given::first_negative_weight;
-use crate::statistics::passes::Passes;
-use crate::statistics::score::{ScoreScales, centroid_extents};
-use crate::statistics::survey::check_weight_range;
+use crate::statistics::score::survey_score;
 
 /// Clears the bits and the answers of the rows of a batch that have none. The device has marked rows with values that are not
 /// finite. It does not know nulls. Row i of the batch has bit `first + i`. There may be fewer distances than rows.
@@ -227,33 +224,14 @@ pub fn inertia<T: Float + Plain>(
     let queue = table.queue()?;
     let mut parts = [Part::new(features.clone(), weights.cloned())];
     let mut passes = DevicePasses::new(&queue, &mut parts, None);
-    let mut survey = passes.survey()?;
-    if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(&*passes.given())).flatten() {
-        return Err(error);
-    }
-    if survey.bad > 0 {
-        survey = passes.skip_bad(survey)?;
-    }
-    let [mut lows, mut highs] = centroid_extents(centroids, features.n_features())?;
-    for (f, column) in survey.columns.iter().enumerate() {
-        lows[f] = lows[f].min(column.low);
-        highs[f] = highs[f].max(column.high);
-    }
-    let scales = ScoreScales::new::<T>(metric, &lows, &highs, weights.map(|_| survey.largest_weight))?;
-    if weights.is_some() {
-        let range = [survey.smallest_weight, survey.largest_weight];
-        check_weight_range(range, survey.positive, |bound| passes.given().weights_below(bound, 0))?;
-    }
-    if survey.bad == features.n_rows() as u64 {
+    let statistics = survey_score(&mut passes, centroids, features.n_features(), metric)?;
+    if statistics.n == 0 {
         return Ok(0.0);
-    }
-    if let Some(scale) = scales.weights {
-        passes.round_weights(scale)?;
     }
     let Some(chunks) = passes.into_chunks() else { unreachable!("rows are prepared") };
     let rows = chunks.into_resident()?;
     let labels = table.assign_some(&queue, &rows, 0..rows.n, Strategy::Default)?;
     let total = |scale: DistanceScale| table.total_distance(&queue, &rows, labels.labels(), scale);
-    let first = DistanceSum { total: total(scales.distances)?, scale: scales.distances };
-    Ok(first.precise(survey.positive, total)?.to_f64())
+    let first = DistanceSum { total: total(statistics.distances)?, scale: statistics.distances };
+    Ok(first.precise(statistics.n_positive, total)?.to_f64())
 }

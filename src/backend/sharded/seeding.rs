@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{SHARDS, Sharded, Shards};
 use crate::backend::call::{Call, Calls, Reply};
-use crate::backend::{DrawBy, Picked, PlusPlus, Sample, Sampled, Seeder};
+use crate::backend::{DRAWN, DrawBy, Picked, PlusPlus, Sample, Sampled, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -15,8 +15,6 @@ use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::input::tile::Part;
 use crate::statistics::Statistics;
 
-/// What errors call rows that are drawn.
-const ROWS: &str = "the rows drawn";
 /// The number of a row that was drawn in another order than that of the shards: nobody knows its place.
 const IN_ORDER: u64 = u64::MAX;
 
@@ -68,12 +66,12 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
         let ends = memory::collected(ends, SHARDS)?;
         let mut own = memory::filled(totals.len(), Vec::new(), SHARDS)?;
         // The shard of each target, and its place there.
-        let mut places = memory::with_room(targets.len(), ROWS)?;
+        let mut places = memory::with_room(targets.len(), DRAWN)?;
         for target in targets {
             let shard = ends.partition_point(|end| end <= target);
             let Some(own) = own.get_mut(shard) else { unreachable!("targets are below the total") };
             places.push((shard, own.len()));
-            memory::push(own, target + totals[shard] - ends[shard], ROWS)?;
+            memory::push(own, target + totals[shard] - ends[shard], DRAWN)?;
         }
         // Rows come in the order of the shards.
         let firsts = own.iter().scan(0, |next, own| Some(std::mem::replace(next, *next + own.len())));
@@ -82,9 +80,9 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
         let (Reply { rows, mut weights, .. }, values) = self.ask(Reply::default(), Calls::Each(calls), &[])?;
         // Only picks tell the weights.
         if weights.is_empty() {
-            weights = memory::filled(rows.len(), 1.0, ROWS)?;
+            weights = memory::filled(rows.len(), 1.0, DRAWN)?;
         }
-        let places = memory::collected(places.into_iter().map(|(shard, place)| firsts[shard] + place), ROWS)?;
+        let places = memory::collected(places.into_iter().map(|(shard, place)| firsts[shard] + place), DRAWN)?;
         Picked { rows, values, weights }.in_order(&places)
     }
 }
@@ -141,7 +139,7 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         let gains = self.ask_all(Call::Gains, candidates)?.0.totals;
         let all = self.sum(&gains)?;
-        self.draws.gains = Some(Gains { candidates: memory::copied(candidates, ROWS)?, gains });
+        self.draws.gains = Some(Gains { candidates: memory::copied(candidates, DRAWN)?, gains });
         Ok(all)
     }
 

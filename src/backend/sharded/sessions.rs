@@ -191,22 +191,4 @@ mod tests {
             assert_eq!(result, Err(error(1)));
         }
     }
-
-    unit_test!(gains_that_are_known_give_the_totals_of_a_pass);
-    fn gains_that_are_known_give_the_totals_of_a_pass() {
-        with_sessions(false, |sessions, statistics| {
-            let mut sharded = Sharded::new(sessions, statistics, 1).unwrap();
-            let scale = statistics.distances;
-            sharded.start_draws().unwrap();
-            let total = sharded.take_seeds(&[1.0, 2.0], scale).unwrap();
-            let candidates = [400.0, 300.0, 5.0, 900.0];
-            let gains = sharded.gains(&candidates).unwrap();
-            // Nothing taken, and two centroids at once, are no candidate.
-            assert_eq!(sharded.take_seeds(&[], scale).unwrap(), total);
-            sharded.gains(&candidates).unwrap();
-            assert_eq!(sharded.take_seeds(&candidates[2..], scale).unwrap(), total - gains[1]);
-            let both = sharded.take_seeds(&candidates, scale).unwrap();
-            assert_eq!(sharded.take_seeds(&[], scale).unwrap(), both);
-        });
-    }
 }

@@ -55,11 +55,13 @@ pub struct Loader<'p, 'a, T> {
     parts: &'p [Part<'a, T>],
     /// The number of the first row of each part.
     starts: Vec<usize>,
-    stride: usize,
+    /// The most rows that can be loaded together.
+    pub stride: usize,
     d: usize,
     /// `(d, stride)`, and room for one more column: rows of a part that are not the first begin later.
     x: Vec<T>,
-    weights: Vec<f64>,
+    /// The weights of the rows that are loaded.
+    pub weights: Vec<f64>,
     rows: Vec<usize>,
 }
 
@@ -78,11 +80,6 @@ impl<'p, 'a, T: Float> Loader<'p, 'a, T> {
             weights: memory::filled(stride, 1.0, ROWS)?,
             rows: memory::with_room(stride, ROWS)?,
         })
-    }
-
-    /// The most rows that can be loaded together.
-    pub fn stride(&self) -> usize {
-        self.stride
     }
 
     /// Loads rows.
@@ -109,11 +106,6 @@ impl<'p, 'a, T: Float> Loader<'p, 'a, T> {
     /// A feature of the rows that are loaded.
     pub fn column(&self, f: usize) -> &[T] {
         &self.x[f * self.stride..][..self.stride]
-    }
-
-    /// The weights of the rows that are loaded.
-    pub fn weights(&self) -> &[f64] {
-        &self.weights
     }
 }
 

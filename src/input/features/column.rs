@@ -58,21 +58,13 @@ impl<'a> Validity<'a> {
 }
 
 /// Consecutive values.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub enum Values<'a, T> {
     /// Values of the feature type.
     Same(&'a [T]),
     /// The bits of values of 16 bits.
     Half(&'a [u16], Half),
 }
-
-impl<T> Clone for Values<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Values<'_, T> {}
 
 impl<T> Values<'_, T> {
     /// The number of values.
@@ -81,11 +73,6 @@ impl<T> Values<'_, T> {
             Self::Same(values) => values.len(),
             Self::Half(bits, _) => bits.len(),
         }
-    }
-
-    /// Whether there are no values.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The type of the values, if they have 16 bits.
@@ -197,7 +184,7 @@ impl<'a, T: Copy> Column<'a, T> {
 
     /// As [`Column::new`]. Returns the first error of a chunk, or an error if there is not enough memory for the list.
     pub(crate) fn of(chunks: impl IntoIterator<Item = Result<Chunk<'a, T>>>) -> Result<Self> {
-        let there = chunks.into_iter().filter(|chunk| chunk.as_ref().map_or(true, |chunk| !chunk.values.is_empty()));
+        let there = chunks.into_iter().filter(|chunk| chunk.as_ref().map_or(true, |chunk| chunk.values.len() > 0));
         let chunks = memory::try_collected(there, VIEW)?;
         let mut starts = memory::with_room(chunks.len() + 1, VIEW)?;
         let mut end = 0;

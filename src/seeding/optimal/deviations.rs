@@ -15,7 +15,6 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::fixed::{ColumnScale, Limbs, exponent_at_or_above, power_of_two};
 use crate::exact::reference;
-use crate::input::tile::WeightScale;
 use crate::statistics::Statistics;
 
 /// The name for the sums in errors.
@@ -55,25 +54,17 @@ impl Deviations {
     /// `weights`: the `w^` of the values. Values of weight 0 do not count.
     pub fn new<T: Float>(values: &[T], weights: &[f64], statistics: &Statistics) -> Result<Self> {
         let numbers = values.iter().map(|x| x.to_f64() + 0.0);
-        Self::sorted(numbers.zip(weights.iter().copied()), values.len(), statistics.weights, statistics.extent())
-    }
-
-    fn sorted(
-        values: impl Iterator<Item = (f64, f64)>,
-        count: usize,
-        weights: Option<WeightScale>,
-        extent: f64,
-    ) -> Result<Self> {
-        let integer = |w: f64| weights.map_or(u128::from(w > 0.0), |scale| scale.integer(w) as u128);
-        let mut sorted: Vec<(f64, u64)> = memory::with_room(count, SUMS)?;
-        // The integer of a weight has 53 bits. There is room for all values.
-        sorted.extend(values.map(|(x, w)| (x, integer(w) as u64)).filter(|(_, w)| *w > 0));
+        // The integer of a weight has 53 bits.
+        let integer = |w: f64| statistics.weights.map_or(u64::from(w > 0.0), |scale| scale.integer(w) as u64);
+        let mut sorted: Vec<(f64, u64)> = memory::with_room(values.len(), SUMS)?;
+        sorted.extend(numbers.zip(weights).map(|(x, w)| (x, integer(*w))).filter(|(_, w)| *w > 0));
         sorted.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         // Values without a distance count as one value.
         let same = |a: f64, b: f64| reference::distance(&[a], &[b]) == 0.0;
         let different = 1 + sorted.windows(2).filter(|two| two[0].0 != two[1].0).count();
         let (mut different, mut sums): (Vec<f64>, Vec<Sums>) =
             (memory::with_room(different, SUMS)?, memory::with_room(different + 1, SUMS)?);
+        let extent = statistics.extent();
         let scale = ColumnScale::new(if extent > 0.0 { exponent_at_or_above(extent) } else { 0 }, Limbs::Two);
         let least = sorted.first().map_or(0, |(x, _)| scale.quantise(*x));
         sums.push(Sums::NONE);

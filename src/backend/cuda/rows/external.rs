@@ -88,7 +88,7 @@ fn in_place<T: Float>(parts: &[Part<'_, T>]) -> Option<GpuValues> {
     let GpuRows { table, rows } = part.features.gpu_rows()?;
     let whole = rows.start.is_multiple_of(ROW_ALIGNMENT) && part.selection.is_all() && part.features.row_transform().is_none();
     let stored = part.features.half() == table.half();
-    let values = (whole && stored && table.is_read_in_place()).then(|| table.pieces()[0])?;
+    let values = (whole && stored && table.is_read_in_place()).then(|| table.pieces[0])?;
     Some(GpuValues { first: values.first + rows.start as i64 * values.row_pitch, ..values })
 }
 
@@ -136,7 +136,7 @@ fn to_columns<T: Float + Plain>(queue: &Queue, view: GpuRows<'_, T>, kept: &Kept
     let size = if to.half.is_some() { size_of::<u16>() } else { size_of::<T>() };
     let kernel = arguments::foreign_to_columns::<T>().half_if(to.half.is_some()).load(&queue.gpu, "")?;
     let mut f = 0;
-    for values in table.pieces() {
+    for values in &table.pieces {
         // Threads that are neighbours read values that are neighbours.
         let along_rows = values.column_pitch.abs() < values.row_pitch.abs();
         let log_width = if along_rows { values.columns.next_power_of_two().trailing_zeros().min(5) } else { 0 };
@@ -192,7 +192,7 @@ pub fn host_copy<T: Float>(table: &GpuTable<T>) -> Result<HostCopy<T>> {
     let mut values = memory::zeroed(rows.stride * d, WHAT)?;
     rows.x.read(0, &mut values)?;
     let mut validity = memory::with_room(d, WHAT)?;
-    for piece in table.pieces() {
+    for piece in &table.pieces {
         for _ in 0..piece.columns {
             validity.push(piece.validity.map(|(at, first)| bitmap(&queue, at, first, n)).transpose()?);
         }

@@ -60,7 +60,7 @@ impl Kept {
 
     /// Copies kept rows `kept`, each of `width` values, to `out` by `copy`. `slices` gives the values of a range of rows as
     /// slices. Each slice comes with the place of its first row in the range.
-    pub fn gather<'v, T: 'v, V, S: Iterator<Item = (usize, Values<'v, T>)>>(
+    pub fn gather<'v, T: Copy + 'v, V, S: Iterator<Item = (usize, Values<'v, T>)>>(
         &self,
         kept: Range<usize>,
         width: usize,
