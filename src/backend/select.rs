@@ -6,7 +6,6 @@ mod choice;
 mod devices;
 mod several;
 mod shape;
-mod units;
 
 pub use self::choice::{Choice, Place, Plan, Share};
 use self::devices::OrWhy;
@@ -14,13 +13,12 @@ pub use self::devices::{DeviceInfo, Devices, OLDEST_CAPABILITY, OLDEST_DRIVER, u
 use self::several::{choice_of, shared};
 pub use self::shape::{Job, Shape};
 #[cfg(feature = "cuda")]
-use self::units::bytes;
-pub(crate) use self::units::counted;
-use self::units::duration;
-#[cfg(feature = "cuda")]
 use super::chunking::MOST_ROWS;
 use super::chunking::{Chunking, row_bytes};
 use crate::base::error::{KMeansError, Result};
+#[cfg(feature = "cuda")]
+use crate::base::figures::bytes;
+use crate::base::figures::duration;
 use crate::base::params::{Device, Gpus};
 use crate::base::strategy::Strategy;
 

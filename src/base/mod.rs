@@ -3,6 +3,7 @@
 pub(crate) mod aligned;
 pub(crate) mod environment;
 pub mod error;
+pub(crate) mod figures;
 pub mod float;
 pub mod interrupt;
 pub(crate) mod memory;

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use super::{Choice, DeviceInfo, OrWhy, Place, Plan, Request, Shape, Share, counted, plan_on};
+use super::{Choice, DeviceInfo, OrWhy, Place, Plan, Request, Shape, Share, plan_on};
 use crate::base::error::Result;
+use crate::base::figures::Counted;
 use crate::base::params::Gpus;
 use crate::base::strategy::Strategy;
 
@@ -36,7 +37,7 @@ pub fn choice_of(shares: Vec<Share>, mut reason: String) -> Option<Choice> {
     for (place, Share { ordinal, rows, plan: Plan { chunking, strategy, .. } }) in shares.iter().enumerate() {
         let start = if place == 0 { "; " } else { ", " };
         // Writing to a text does not fail.
-        let _ = write!(reason, "{start}cuda:{ordinal} has {} of the rows", counted(*rows));
+        let _ = write!(reason, "{start}cuda:{ordinal} has {} of the rows", Counted(*rows));
         if let Some(chunking) = chunking {
             let _ = write!(reason, " ({chunking})");
         }

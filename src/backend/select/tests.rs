@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::*;
 use crate::backend::cuda::memory;
+use crate::base::figures::Counted;
 use crate::base::params::Candidates;
 
 const GB: u64 = 1_000_000_000;
@@ -370,7 +371,7 @@ fn old_drivers_and_devices_are_not_usable() {
 
 unit_test!(figures_read_well);
 fn figures_read_well() {
-    let numbers = [0, 7, 999, 1_000, 1_234_567, u64::MAX].map(|number| counted(number).to_string());
+    let numbers = [0, 7, 999, 1_000, 1_234_567, u64::MAX].map(|number| Counted(number).to_string());
     assert_eq!(numbers, ["0", "7", "999", "1,000", "1,234,567", "18,446,744,073,709,551,615"]);
     let sizes = [12, 1_500, 149_000_000, 3_000_000_000_000].map(|size| bytes(size).to_string());
     assert_eq!(sizes, ["12 B", "1.5 kB", "149 MB", "3.0 TB"]);

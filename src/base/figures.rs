@@ -1,24 +1,18 @@
-//! Numbers as people read them. They are written without memory of their own: a small fit writes some of them.
+//! Numbers as people read them. They are written without memory of their own: a small fit writes some of them, and so does the
+//! error that there is no memory.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
-/// A number with its digits in groups.
+/// A number with its digits in groups: 1234567 becomes "1,234,567".
 #[derive(Debug, Clone, Copy)]
-pub struct Counted(u64);
-
-/// Groups digits: 1234567 becomes "1,234,567".
-pub fn counted(number: u64) -> Counted {
-    Counted(number)
-}
+pub struct Counted(pub u64);
 
 impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let places = self.0.checked_ilog10().unwrap_or(0);
-        (0..=places).rev().try_for_each(|place| {
-            let digit = self.0 / 10u64.pow(place) % 10;
-            write!(f, "{digit}")?;
-            if place > 0 && place.is_multiple_of(3) { f.write_char(',') } else { Ok(()) }
-        })
+        let Self(number) = *self;
+        let groups = number.checked_ilog10().unwrap_or(0) / 3;
+        write!(f, "{}", number / 1000u64.pow(groups))?;
+        (0..groups).rev().try_for_each(|group| write!(f, ",{:03}", number / 1000u64.pow(group) % 1000))
     }
 }
 
