@@ -10,8 +10,6 @@
 //!
 //! Notation: `u = 2^-24`, `v = 2^-53` (unit roundoffs), `gamma_m(u) = m u / (1 - m u)`.
 
-#[cfg(feature = "tests")]
-mod attacks;
 pub mod differences;
 #[cfg(feature = "cuda")]
 pub mod fp16;

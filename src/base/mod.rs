@@ -11,5 +11,7 @@ pub(crate) mod names;
 pub mod parallel;
 pub mod params;
 pub mod progress;
+#[cfg(feature = "tests")]
+pub(crate) mod random;
 pub(crate) mod strategy;
 pub(crate) mod units;

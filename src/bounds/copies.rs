@@ -1,8 +1,8 @@
 //! The bound of [`super::ExpandedTerms`] against the oracle: does what a GPU does, on the host.
 
-use super::attacks::Random;
 use super::{Chains, ExpandedTerms, up};
 use crate::base::float::Float;
+use crate::base::random::Random;
 use crate::exact::fixed::power_of_two;
 use crate::statistics::unit_exponent;
 

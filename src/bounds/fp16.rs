@@ -116,9 +116,9 @@ impl Fp16Bound {
 
 #[cfg(feature = "tests")]
 mod tests {
-    use super::super::attacks::Random;
     use super::adding::Way;
     use super::*;
+    use crate::base::random::Random;
     use crate::exact::reference;
 
     /// The nearest float16, or 0 for what is too large.

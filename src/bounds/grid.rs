@@ -45,9 +45,9 @@ impl Farther {
 
 #[cfg(feature = "tests")]
 mod tests {
-    use super::super::attacks::Random;
     use super::*;
     use crate::base::float::Float;
+    use crate::base::random::Random;
     use crate::exact::reference;
 
     /// U: at least the reference distance of every row of the box.

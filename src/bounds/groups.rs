@@ -67,9 +67,9 @@ impl GroupBound {
 
 #[cfg(feature = "tests")]
 mod tests {
-    use super::super::attacks::Random;
     use super::*;
     use crate::base::float::Float;
+    use crate::base::random::Random;
     use crate::exact::reference;
 
     /// Rows, their own centroid, and another one: where it is left out, it is farther for every row, as rounded numbers.

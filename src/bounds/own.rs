@@ -119,9 +119,9 @@ pub(super) fn down(x: f64) -> f32 {
 
 #[cfg(feature = "tests")]
 mod tests {
-    use super::super::attacks::Random;
     use super::super::{Expanded, U, up};
     use super::*;
+    use crate::base::random::Random;
 
     unit_test!(the_fold_is_below_the_half_square_by_the_error);
     fn the_fold_is_below_the_half_square_by_the_error() {

@@ -1,4 +1,4 @@
-//! Random values for the attacks on bounds.
+//! Random values for tests.
 
 use crate::base::float::Float;
 
@@ -7,7 +7,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// A number of so many bits.
-    fn bits(&mut self, bits: u32) -> u64 {
+    pub fn bits(&mut self, bits: u32) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.0 >> (64 - bits)
     }
