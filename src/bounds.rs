@@ -10,6 +10,10 @@
 //!
 //! Notation: `u = 2^-24`, `v = 2^-53` (unit roundoffs), `gamma_m(u) = m u / (1 - m u)`.
 
+#[cfg(feature = "tests")]
+mod bytes;
+#[cfg(feature = "tests")]
+mod copies;
 pub mod differences;
 #[cfg(feature = "cuda")]
 pub mod fp16;
@@ -323,12 +327,6 @@ impl Ceiling {
         least + (f64::from(self.rise) * least + (f64::from(self.slope) * square + offset))
     }
 }
-
-#[cfg(feature = "tests")]
-mod bytes;
-
-#[cfg(feature = "tests")]
-mod copies;
 
 #[cfg(feature = "tests")]
 mod tests {

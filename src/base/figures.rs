@@ -40,3 +40,18 @@ pub fn bytes(value: u64) -> InUnits {
 pub fn duration(seconds: f64) -> InUnits {
     InUnits { value: seconds, units: &[(3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")] }
 }
+
+#[cfg(all(feature = "tests", feature = "cuda"))]
+mod tests {
+    use super::*;
+
+    unit_test!(figures_read_well);
+    fn figures_read_well() {
+        let numbers = [0, 7, 999, 1_000, 1_234_567, u64::MAX].map(|number| Counted(number).to_string());
+        assert_eq!(numbers, ["0", "7", "999", "1,000", "1,234,567", "18,446,744,073,709,551,615"]);
+        let sizes = [12, 1_500, 149_000_000, 3_000_000_000_000].map(|size| bytes(size).to_string());
+        assert_eq!(sizes, ["12 B", "1.5 kB", "149 MB", "3.0 TB"]);
+        let times = [2e-7, 0.0123, 8.2, 90.0, 36_000.0].map(|seconds| duration(seconds).to_string());
+        assert_eq!(times, ["200 ns", "12 ms", "8.2 s", "1.5 min", "10 h"]);
+    }
+}

@@ -35,9 +35,7 @@ macro_rules! both {
 }
 
 // SAFETY of every call below: all processors of aarch64 have these instructions. The caller promises valid pointers, as the trait
-// requires. Loads and stores need no alignment. Instructions that touch no memory are safe there, but not in other versions of
-// the standard library.
-#[allow(unused_unsafe)]
+// requires. Loads and stores need no alignment.
 impl Vector for Neon {
     const LANES: usize = 2 * HALF;
     const ROW_VECTORS: usize = 2;

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::*;
 use crate::backend::cuda::memory;
-use crate::base::figures::Counted;
 use crate::base::params::Candidates;
 
 const GB: u64 = 1_000_000_000;
@@ -287,7 +286,6 @@ fn auto_takes_several_gpus_where_that_pays() {
     let two = Ok(vec![device(0, 140 * GB), device(1, 140 * GB)]);
     let place = |rows, features, clusters| {
         let choice = choose(Device::Auto.into(), Shape { rows, features, clusters, ..LARGE }, &two).unwrap();
-        println!("{}", choice.reason);
         choice.place
     };
     let both = Place::Several(Gpus::new(&[0, 1]).unwrap());
@@ -367,14 +365,4 @@ fn old_drivers_and_devices_are_not_usable() {
     };
     assert!(refused((9, 0), "") && refused((8, 0), "90a") && refused((10, 0), "90a") && refused((8, 0), "86,90a"));
     assert!(!refused((9, 0), "90a") && !refused((8, 9), "86") && !refused((12, 1), "80+ptx") && !refused((9, 0), "80,90a"));
-}
-
-unit_test!(figures_read_well);
-fn figures_read_well() {
-    let numbers = [0, 7, 999, 1_000, 1_234_567, u64::MAX].map(|number| Counted(number).to_string());
-    assert_eq!(numbers, ["0", "7", "999", "1,000", "1,234,567", "18,446,744,073,709,551,615"]);
-    let sizes = [12, 1_500, 149_000_000, 3_000_000_000_000].map(|size| bytes(size).to_string());
-    assert_eq!(sizes, ["12 B", "1.5 kB", "149 MB", "3.0 TB"]);
-    let times = [2e-7, 0.0123, 8.2, 90.0, 36_000.0].map(|seconds| duration(seconds).to_string());
-    assert_eq!(times, ["200 ns", "12 ms", "8.2 s", "1.5 min", "10 h"]);
 }
