@@ -68,18 +68,6 @@ impl Form {
         let last = all.pop().unwrap_or_default();
         if all.is_empty() { last } else { format!("{} or {last}", all.join(", ")) }
     }
-
-    /// The type of a value in Python.
-    pub(crate) fn python_type(&self) -> String {
-        if let Some((_, name)) = self.others {
-            return name.into();
-        }
-        let words = self.words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ");
-        let numbers = self.numbers.map(|numbers| if numbers == Numbers::Integers { "int" } else { "float" }.to_owned());
-        let words = (!words.is_empty()).then(|| format!("Literal[{words}]"));
-        let none = self.none.then(|| "None".to_owned());
-        numbers.into_iter().chain(words).chain(none).collect::<Vec<_>>().join(" | ")
-    }
 }
 
 /// A question for the value of one option.
@@ -177,7 +165,15 @@ impl OptionInfo {
 
     /// The type of its values in Python.
     pub fn python_type(&self) -> String {
-        self.form.python_type()
+        let Form { words, numbers, none, others } = self.form;
+        if let Some((_, name)) = others {
+            return name.into();
+        }
+        let numbers = numbers.map(|numbers| if numbers == Numbers::Integers { "int" } else { "float" }.to_owned());
+        let quoted = words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ");
+        let words = (!words.is_empty()).then(|| format!("Literal[{quoted}]"));
+        let none = none.then(|| "None".to_owned());
+        numbers.into_iter().chain(words).chain(none).collect::<Vec<_>>().join(" | ")
     }
 }
 
