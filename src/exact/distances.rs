@@ -274,7 +274,7 @@ mod tests {
     unit_test!(weights_and_tiny_distances_do_not_underflow);
     fn weights_and_tiny_distances_do_not_underflow() {
         let base = DistanceScale::new(2f64.powi(-900), 1.0);
-        let (weight, s) = (2f64.powi(-117), 2f64.powi(-1074));
+        let (weight, s) = (2f64.powi(-117), f64::from_bits(1));
         let first = DistanceSum { total: base.quantise(weight, s), scale: base };
         assert_eq!(first.total, 1);
         let sum = first.precise(1, |scale| Ok(scale.quantise(weight, s))).unwrap();
