@@ -21,11 +21,6 @@ impl Random {
         self.bits(53) as f64 / (1u64 << 53) as f64
     }
 
-    /// The sum of twelve of them, less its mean.
-    pub fn normal(&mut self) -> f64 {
-        (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
-    }
-
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
