@@ -220,7 +220,8 @@ mod x86 {
         ($vector:ident, $integers:ident, $floats:ident, $bytes:ident, $words:ident) => {
             impl Dot for $vector {
                 operations! {
-                    fn dot(self, x: Self, c: Self) -> Self = Self($floats($bytes($integers(self.0), $integers(x.0), $integers(c.0))));
+                    fn dot(self, x: Self, c: Self) -> Self =
+                        Self($floats($bytes($integers(self.0), $integers(x.0), $integers(c.0))));
                     fn dot_words(self, x: Self, c: Self) -> Self =
                         Self($floats($words($integers(self.0), $integers(x.0), $integers(c.0))));
                 }
