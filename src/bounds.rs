@@ -11,7 +11,9 @@
 //! Notation: `u = 2^-24`, `v = 2^-53` (unit roundoffs), `gamma_m(u) = m u / (1 - m u)`.
 
 #[cfg(feature = "tests")]
-mod attacks;
+mod bytes;
+#[cfg(feature = "tests")]
+mod copies;
 pub mod differences;
 #[cfg(feature = "cuda")]
 pub mod fp16;
@@ -143,7 +145,8 @@ impl Expanded {
     /// What the kernel adds for a centroid, and the centroid's margin. `half_square` is `|c_j|^2 / 2`, summed in float64.
     pub fn own(&self, half_square: f64, d: usize) -> own::Own {
         let error = self.product * half_square / self.weight + self.underflow;
-        own::Own::new(half_square, d, error * 1.001, 1.001 * U, self.reference.of_centroid(half_square, self.weight))
+        let reference = self.reference.of_centroid(half_square, self.weight);
+        own::Own::new(half_square, 0.0, d, error * 1.001, 1.001 * U, reference)
     }
 
     /// What a row's error adds to the threshold: `2 E_x + r (1 + t) |x|^2`. `square` is the float32 sum of the squares of the
@@ -284,7 +287,7 @@ impl ExpandedTerms {
         let error = 1.001 * self.unit * weighted / (2.0 * self.balance) + 2f64.powi(-118);
         let reference = 1.001 * self.reference.of_centroid(half_square, self.balance);
         let offset = f64::from(self.slope()) * self.norm_offset;
-        own::Own::lowered(half_square, lower, self.d, error, self.start, reference + offset)
+        own::Own::new(half_square, lower, self.d, error, self.start, reference + offset)
     }
 }
 
@@ -327,12 +330,6 @@ impl Ceiling {
 }
 
 #[cfg(feature = "tests")]
-mod bytes;
-
-#[cfg(feature = "tests")]
-mod copies;
-
-#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
@@ -348,6 +345,8 @@ mod tests {
             assert!(bound.width(1.0) > 0.0 && bound.width(1.0) < 0.01 && bound.width(f32::INFINITY) == f32::INFINITY);
             assert!(bound.width(f32::NAN).is_infinite());
         }
+        // A sum too long for its bound.
+        assert!(gamma(1 << 24, U).is_infinite());
     }
 
     unit_test!(the_bound_of_chains_is_a_bound);
@@ -417,10 +416,5 @@ mod tests {
     fn weights_count_roundings() {
         assert_eq!([0, 15, 16, 99].map(|f| Chains::One.weight(f, 100)), [105, 105, 89, 9]);
         assert_eq!([0, 63, 64, 128, 199].map(|f| Chains::Panels(64).weight(f, 200)), [72, 24, 71, 70, 13]);
-    }
-
-    unit_test!(a_width_too_large_for_its_bound_is_infinite);
-    fn a_width_too_large_for_its_bound_is_infinite() {
-        assert!(gamma(1 << 24, U).is_infinite());
     }
 }

@@ -55,7 +55,7 @@ pub use backend::cpu::Method;
 #[cfg(feature = "cuda")]
 pub use backend::cuda::array::{GpuArray, GpuPredictions};
 pub use backend::devices;
-pub use backend::select::{Choice, DeviceInfo, Devices, Job, Place, Share};
+pub use backend::select::{Choice, DeviceInfo, Devices, Job, Place, Plan, Share};
 pub use base::error::{ErrorKind, KMeansError, Result};
 pub use base::float::Float;
 pub use base::interrupt::Cancel;

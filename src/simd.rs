@@ -4,6 +4,20 @@
 //! task into a function that enables the set's features. The set never changes a bit of a result: float32 kernels are filters,
 //! and float64 arithmetic follows the contract, which rounds the same at any width.
 
+/// Methods of vectors, each an expression. A method is unsafe and always inlined, so that it becomes part of the function that
+/// enables the features of its instruction set.
+macro_rules! operations {
+    ($($(#[$about:meta])* fn $name:ident $(<$T:ident: $bound:ident>)? ($($argument:tt)*) $(-> $out:ty)? = $value:expr;)*) => {$(
+        $(#[$about])*
+        #[inline(always)]
+        #[allow(unused_unsafe)] // some operations are safe in some versions of the standard library
+        unsafe fn $name $(<$T: $bound>)? ($($argument)*) $(-> $out)? {
+            // SAFETY: the caller's machine has the instruction set, and pointers are to `LANES` values. They need no alignment.
+            unsafe { $value }
+        }
+    )*};
+}
+
 mod doubles;
 mod int_dot;
 #[cfg(any(target_arch = "aarch64", feature = "emulated-neon"))]
@@ -111,8 +125,9 @@ pub trait Task {
 
 /// A vector of float32 lanes. It has only the operations that the kernels need.
 ///
-/// All methods are unsafe to call where the instruction set is not available. `load` and `store` need `LANES` valid
-/// values at the pointer, at any alignment.
+/// # Safety
+/// The machine must have the instruction set, for every method. `load` and `store` need `LANES` valid values at the pointer, at
+/// any alignment.
 pub trait Vector: Copy {
     const LANES: usize;
     /// Number of row vectors of scores that the product kernel keeps. It depends on the number of registers.
@@ -123,60 +138,30 @@ pub trait Vector: Copy {
     /// The vector of float64 lanes of the same instruction set.
     type Doubles: Doubles;
     /// Runs a task as a function of its own, compiled for this instruction set.
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn call<T: Task>(task: T) -> T::Output;
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn splat(x: f32) -> Self;
-    /// # Safety
-    /// The machine must have the instruction set, and `LANES` values must be readable at the pointer.
     unsafe fn load(p: *const f32) -> Self;
-    /// # Safety
-    /// The machine must have the instruction set, and `LANES` values must be writable at the pointer.
     unsafe fn store(self, p: *mut f32);
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn sub(self, other: Self) -> Self;
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn add(self, other: Self) -> Self;
     /// `self * b + c`, fused where the hardware does.
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
     /// The lanes as the bits of integers of 32 bits, converted and rounded to nearest.
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn integers_as_floats(self) -> Self;
     /// The sum of integers of 32 bits, which wraps around.
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn add_integers(self, other: Self) -> Self;
     /// The smaller value, or `best` where `self` is NaN.
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn min_or(self, best: Self) -> Self;
     /// The larger value, or NaN where `other` is NaN.
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn max_or_nan(self, other: Self) -> Self;
     /// Lanes where `self` is not above `limit`. NaN counts as not above.
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn not_above(self, limit: Self) -> Self::Mask;
     /// `a` where the mask is set, else `b`. Moves bits and computes nothing.
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
     /// One bit per lane.
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn bits(mask: Self::Mask) -> u32;
-    /// Copies 32 bits at a time, of any meaning: value f of row i goes to `to[f * stride + i]`, for sixteen of each.
-    /// # Safety
-    /// The machine must have the instruction set. Sixteen values must be readable at each row, and writable at each `to + f *
-    /// stride`.
+    /// Copies 32 bits at a time, of any meaning: value f of row i goes to `to[f * stride + i]`, for sixteen of each. Sixteen values
+    /// must be readable at each row, and writable at each `to + f * stride`.
     #[inline(always)]
     unsafe fn transpose(rows: [*const f32; SQUARE], to: *mut f32, stride: usize) {
         // SAFETY: the caller keeps the conditions of this function.

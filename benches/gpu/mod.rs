@@ -213,7 +213,7 @@ fn json<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: 
         let stages = STAGES.each_ref().map(|stage| 1e-6 * stage.load(Ordering::Relaxed) as f64 / all);
         let stages = if stages[0] > 0.0 { format!(", \"stages\": {stages:.3?}") } else { String::new() };
         let mean = later(&ms);
-        let sent = best.choice.chunking.map_or(0.0, |chunking| (n * d * size_of::<T>()) as f64 * chunking.travelling());
+        let sent = best.choice.plan.chunking.map_or(0.0, |chunking| (n * d * size_of::<T>()) as f64 * chunking.travelling());
         let changed: Vec<u64> = best.model.history().iter().map(|row| row.changed).collect();
         println!(
             "{head}, \"iterations\": {}, \"ms\": {mean}, \"total_ms\": {}, \"fit_ms\": {}, \"sent_bytes\": {sent}, \"inertia\": \
@@ -357,7 +357,7 @@ fn streamed<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, lim
     let ceiling = ceiling().max(ceiling());
     println!("  {}", fitted.choice.reason);
     let bytes = (n * d * size_of::<T>()) as f64;
-    let sent = fitted.choice.chunking.map_or(0.0, |chunking| bytes * chunking.travelling());
+    let sent = fitted.choice.plan.chunking.map_or(0.0, |chunking| bytes * chunking.travelling());
     let seconds: Vec<f64> = fitted.model.history().iter().map(|row| row.seconds.unwrap_or(f64::NAN)).collect();
     let median = median(seconds.clone());
     let [speed, of_data] = [sent / median, bytes / median].map(|speed| speed / 1e9);

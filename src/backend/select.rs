@@ -6,22 +6,19 @@ mod choice;
 mod devices;
 mod several;
 mod shape;
-mod units;
 
-pub use self::choice::{Choice, Place, Share};
+pub use self::choice::{Choice, Place, Plan, Share};
+use self::devices::OrWhy;
 pub use self::devices::{DeviceInfo, Devices, OLDEST_CAPABILITY, OLDEST_DRIVER, usable};
-use self::several::Shared;
+use self::several::{choice_of, shared};
 pub use self::shape::{Job, Shape};
-#[cfg(feature = "cuda")]
-use self::units::bytes;
-pub(crate) use self::units::counted;
-use self::units::duration;
 #[cfg(feature = "cuda")]
 use super::chunking::MOST_ROWS;
 use super::chunking::{Chunking, row_bytes};
-#[cfg(feature = "cuda")]
-use super::cuda::is_untrusted;
 use crate::base::error::{KMeansError, Result};
+#[cfg(feature = "cuda")]
+use crate::base::figures::bytes;
+use crate::base::figures::duration;
 use crate::base::params::{Device, Gpus};
 use crate::base::strategy::Strategy;
 
@@ -114,32 +111,22 @@ pub fn place(request: Request, shape: Shape) -> Result<Choice> {
         Device::Cuda(_) | Device::AllCuda | Device::Several(_) => true,
     };
     let devices = if matter { super::devices() } else { Ok(Vec::new()) };
-    let mut choice = choose(request, shape, &devices)?;
-    if let (Device::Auto, Place::Several(gpus)) = (request.device, choice.place)
-        && !reach_each_other(gpus)
+    let choice = choose(request, shape, &devices)?;
+    #[cfg(feature = "cuda")]
     {
-        // Sums that go through the host take much longer than predicted.
-        let one = roomiest(&devices).ok().cloned();
-        choice = choose(request, shape, &Ok(one.into_iter().collect()))?;
+        let mut choice = choice;
+        if let (Device::Auto, Place::Several(gpus)) = (request.device, choice.place)
+            && !super::cuda::reach_each_other(gpus.ordinals())
+        {
+            // Sums that go through the host take much longer than predicted.
+            let one = roomiest(&devices).ok().cloned();
+            choice = choose(request, shape, &Ok(one.into_iter().collect()))?;
+        }
+        // Tensor cores whose sums are outside of every bound are not chosen again.
+        if super::cuda::is_untrusted(&choice)? { place(request, shape) } else { Ok(choice) }
     }
-    // Tensor cores whose sums are outside of every bound are not chosen again.
-    if is_untrusted(&choice)? { place(request, shape) } else { Ok(choice) }
-}
-
-/// Whether these GPUs read each other's memory.
-#[cfg(feature = "cuda")]
-fn reach_each_other(gpus: Gpus) -> bool {
-    super::cuda::reach_each_other(gpus.ordinals())
-}
-
-#[cfg(not(feature = "cuda"))]
-fn reach_each_other(_: Gpus) -> bool {
-    false
-}
-
-#[cfg(not(feature = "cuda"))]
-fn is_untrusted(_: &Choice) -> Result<bool> {
-    Ok(false)
+    #[cfg(not(feature = "cuda"))]
+    Ok(choice)
 }
 
 /// Chooses among these devices.
@@ -168,14 +155,14 @@ pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choic
                 Err(why) => return cpu(format!("no GPU can be used: {why}")),
                 Ok(device) => device,
             };
-            match Plan::new(shape, request, device)? {
+            match plan_on(device, shape, request, None)? {
                 Err(why) => cpu(format!("the data do not fit on a GPU: they need {why}")),
                 Ok(Plan { chunking: Some(chunking), .. }) if !pays(shape, Some(chunking)) => {
                     cpu(predicted(Some(chunking), "a GPU, which would not pay: ") + &chunking.to_string())
                 }
                 Ok(plan) => match shared_if_it_pays(shape, request, devices, &plan)? {
                     Some(choice) => Ok(choice),
-                    None => Ok(plan.on(device, predicted(plan.chunking, &device.to_string()))),
+                    None => Ok(choice_on(device, plan, predicted(plan.chunking, &device.to_string()))),
                 },
             }
         }
@@ -184,8 +171,7 @@ pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choic
             demanded_on_all(shape, request, &usable, asked())
         }
         Device::Several(gpus) => {
-            let named =
-                gpus.ordinals().iter().map(|&ordinal| numbered(devices, ordinal)).collect::<std::result::Result<Vec<_>, _>>();
+            let named = gpus.ordinals().iter().map(|&ordinal| numbered(devices, ordinal)).collect::<OrWhy<Vec<_>>>();
             demanded_on_all(shape, request, &named.map_err(not_available)?, asked())
         }
         Device::Cuda(None) => {
@@ -203,10 +189,12 @@ pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choic
 
 /// The choice of a device that was demanded.
 fn demanded(shape: Shape, request: Request, device: &DeviceInfo, reason: String) -> Result<Choice> {
-    match Plan::new(shape, request, device)? {
-        Ok(plan) => Ok(plan.on(device, reason)),
-        Err(what) => Err(KMeansError::NoMemory { what: what.into(), bytes: None }),
-    }
+    Ok(choice_on(device, plan_on(device, shape, request, None)?.map_err(no_room)?, reason))
+}
+
+/// The error for data that do not fit on the devices that were demanded.
+fn no_room(what: String) -> KMeansError {
+    KMeansError::NoMemory { what: what.into(), bytes: None }
 }
 
 /// The choice of several devices that were demanded.
@@ -225,12 +213,10 @@ fn demanded_on_all(shape: Shape, request: Request, devices: &[&DeviceInfo], reas
         return Ok(Choice { place, ..first });
     }
     let devices = &devices[..devices.len().min(Gpus::MOST)];
-    match Shared::new(shape, request, devices)? {
-        Ok(shared) => {
-            let one = || demanded(shape, request, devices[0], reason.clone());
-            shared.choice(reason.clone()).filter(|choice| choice.shares.len() > 1).map_or_else(one, Ok)
-        }
-        Err(what) => Err(KMeansError::NoMemory { what: what.into(), bytes: None }),
+    let shares = shared(shape, request, devices)?.map_err(no_room)?;
+    match choice_of(shares, reason.clone()) {
+        Some(choice) if choice.shares.len() > 1 => Ok(choice),
+        _ => demanded(shape, request, devices[0], reason),
     }
 }
 
@@ -240,38 +226,40 @@ fn shared_if_it_pays(shape: Shape, request: Request, devices: &Devices, one: &Pl
     if shape.job != Job::Fit || usable.len() < 2 || usable.len() > Gpus::MOST || request.strategy != Strategy::Default {
         return Ok(None);
     }
-    let Ok(shared) = Shared::new(shape, request, &usable)? else { return Ok(None) };
+    let Ok(shares) = shared(shape, request, &usable)? else { return Ok(None) };
+    // An iteration takes as long as that of the slowest GPU.
+    let together = shares.iter().try_fold(0.0f64, |most, share| Some(most.max(share.plan.microseconds?)));
     let several = usable.len() as f64;
     let upload = |chunking: Option<Chunking>, rows: f64| {
         let passes = 1.0 + chunking.map_or(0.0, |chunking| ITERATIONS * chunking.travelling());
         rows * row_bytes(shape) as f64 / UPLOAD_RATE * passes
     };
-    let (Some(alone), Some(together)) = (one.microseconds, shared.microseconds) else { return Ok(None) };
+    let (Some(alone), Some(together)) = (one.microseconds, together) else { return Ok(None) };
     let cells = shape.clusters as f64 * shape.features as f64;
     // Two words for a cell, and for some columns a second limb.
     let sums = cells * 16.0;
     let exchange = EXCHANGE + sums * (several - 1.0) / PEER_RATE;
-    let widest = shared.shares.iter().max_by_key(|share| share.rows);
+    let widest = shares.iter().max_by_key(|share| share.rows);
     let alone = ITERATIONS * alone * 1e-6 + upload(one.chunking, shape.rows as f64);
     let together = SEVERAL_START
         + sums / SHARED_RATE
         + ITERATIONS * (together * 1e-6 + exchange)
-        + widest.map_or(0.0, |share| upload(share.chunking, share.rows as f64));
+        + widest.map_or(0.0, |share| upload(share.plan.chunking, share.rows as f64));
     if together * SEVERAL_MARGIN > alone {
         return Ok(None);
     }
     let (alone, together, count) = (duration(alone), duration(together), usable.len());
-    Ok(shared.choice(format!("{shape} are predicted to take {alone} on one GPU and {together} on {count}")))
+    Ok(choice_of(shares, format!("{shape} are predicted to take {alone} on one GPU and {together} on {count}")))
 }
 
 /// The devices that can be used, at least one.
-fn usable_of(devices: &Devices) -> std::result::Result<Vec<&DeviceInfo>, String> {
+fn usable_of(devices: &Devices) -> OrWhy<Vec<&DeviceInfo>> {
     roomiest(devices)?;
     Ok(known(devices)?.iter().filter(|device| device.usable).collect())
 }
 
 /// The device of this number, if it can be used.
-fn numbered(devices: &Devices, ordinal: u32) -> std::result::Result<&DeviceInfo, String> {
+fn numbered(devices: &Devices, ordinal: u32) -> OrWhy<&DeviceInfo> {
     let devices = known(devices)?;
     let device = devices.iter().find(|device| device.ordinal == ordinal).ok_or_else(|| {
         let there: Vec<String> = devices.iter().map(ToString::to_string).collect();
@@ -281,7 +269,7 @@ fn numbered(devices: &Devices, ordinal: u32) -> std::result::Result<&DeviceInfo,
 }
 
 /// The devices (at least one), or the reason why there is none.
-fn known(devices: &Devices) -> std::result::Result<&[DeviceInfo], String> {
+fn known(devices: &Devices) -> OrWhy<&[DeviceInfo]> {
     match devices {
         Ok(devices) if devices.is_empty() => Err("the driver lists no GPU".into()),
         Ok(devices) => Ok(devices),
@@ -290,7 +278,7 @@ fn known(devices: &Devices) -> std::result::Result<&[DeviceInfo], String> {
 }
 
 /// The usable device with the most free memory. Ties go to the smallest number. The error says why there is none.
-fn roomiest(devices: &Devices) -> std::result::Result<&DeviceInfo, String> {
+fn roomiest(devices: &Devices) -> OrWhy<&DeviceInfo> {
     let devices = known(devices)?;
     let usable = devices.iter().filter(|device| device.usable);
     usable.min_by_key(|device| (std::cmp::Reverse(device.memory_free), device.ordinal)).ok_or_else(|| {
@@ -299,102 +287,68 @@ fn roomiest(devices: &Devices) -> std::result::Result<&DeviceInfo, String> {
     })
 }
 
-/// How a job runs on a GPU.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Plan {
-    chunking: Option<Chunking>,
-    strategy: Strategy,
-    more_copies: bool,
-    /// The predicted time of an iteration, if the kernel was not named by the caller.
-    microseconds: Option<f64>,
-    room: u64,
+/// The plan for a job on a GPU. If the rows do not all fit, those of a fit pass through the GPU in chunks. `shares`: how many
+/// shares the GPU has in a fit on several, and the plan is for one of them. The inner error says how much memory is needed, on
+/// which device, and how much there is.
+///
+/// # Errors
+/// [`KMeansError::InvalidOption`] if the strategy cannot do the shape.
+#[cfg(feature = "cuda")]
+fn plan_on(device: &DeviceInfo, shape: Shape, request: Request, shares: Option<u64>) -> Result<OrWhy<Plan>> {
+    use super::cuda::memory;
+    // A tenth is left for the context, fragmentation and other programs.
+    let count = shares.unwrap_or(1).max(1);
+    let free = (device.memory_free - device.memory_free / 10) / count;
+    let all = request.limit.map_or(free, |limit| (limit / count).min(free));
+    let room = all.saturating_sub(if shares.is_some() { memory::of_exchange(shape) } else { 0 });
+    let (gpu, here) = (device.into(), Plan::within(all));
+    let needed = if shape.job == Job::Fit {
+        let in_place = request.there.is_some_and(|there| there.in_place);
+        let fit = memory::fit(shape, request.strategy, gpu, in_place, room)?;
+        if fit.bytes <= room && shape.rows <= MOST_ROWS {
+            let memory::Planned { strategy, more_copies, microseconds, .. } = fit;
+            return Ok(Ok(Plan { strategy, more_copies, microseconds, ..here }));
+        }
+        match memory::in_chunks(shape, request.strategy, gpu, room)? {
+            // Only rows on the host pass through a GPU in chunks.
+            Ok(_) if request.there.is_some() => bytes(fit.bytes).to_string(),
+            Ok((chunking, memory::Planned { strategy, microseconds, .. })) => {
+                return Ok(Ok(Plan { chunking: Some(chunking), strategy, microseconds, ..here }));
+            }
+            Err(needed) => format!("{} in chunks", bytes(needed)),
+        }
+    } else {
+        match memory::of_model(shape, gpu) {
+            needed if needed <= room => return Ok(Ok(here)),
+            needed => bytes(needed).to_string(),
+        }
+    };
+    Ok(Err(match request.limit.filter(|&limit| limit < free) {
+        Some(limit) => format!("{needed} on {device}, where device_memory_limit allows {}", bytes(limit)),
+        None => {
+            let (free, total) = (bytes(device.memory_free), bytes(device.memory_total));
+            format!("{needed} on {device}, where {free} of {total} are free and a tenth of that stays so")
+        }
+    }))
 }
 
-impl Plan {
-    /// The plan for a job. If the rows do not all fit, those of a fit pass through the GPU in chunks. The inner error says how
-    /// much memory is needed, on which device, and how much there is.
-    ///
-    /// # Errors
-    /// [`KMeansError::InvalidOption`] if the strategy cannot do the shape.
-    fn new(shape: Shape, request: Request, device: &DeviceInfo) -> Result<std::result::Result<Self, String>> {
-        Self::within(shape, request, device, 1, false)
-    }
+#[cfg(not(feature = "cuda"))]
+fn plan_on(_: &DeviceInfo, _: Shape, _: Request, _: Option<u64>) -> Result<OrWhy<Plan>> {
+    unreachable!("without the feature there is no device")
+}
 
-    /// The plan for one of so many shares of a GPU in a fit on several.
-    fn of_share(shape: Shape, request: Request, device: &DeviceInfo, shares: u64) -> Result<std::result::Result<Self, String>> {
-        Self::within(shape, request, device, shares, true)
+/// The choice of a device with a plan.
+fn choice_on(device: &DeviceInfo, plan: Plan, mut reason: String) -> Choice {
+    if let Some(chunking) = plan.chunking {
+        reason += &format!("; {chunking}");
     }
-
-    #[cfg(feature = "cuda")]
-    fn within(
-        shape: Shape,
-        request: Request,
-        device: &DeviceInfo,
-        shares: u64,
-        exchanges: bool,
-    ) -> Result<std::result::Result<Self, String>> {
-        use super::cuda::memory;
-        // A tenth is left for the context, fragmentation and other programs.
-        let free = (device.memory_free - device.memory_free / 10) / shares.max(1);
-        let all = request.limit.map_or(free, |limit| (limit / shares.max(1)).min(free));
-        let room = all.saturating_sub(if exchanges { memory::of_exchange(shape) } else { 0 });
-        let gpu = device.into();
-        let here = Self { chunking: None, strategy: Strategy::Default, more_copies: false, microseconds: None, room: all };
-        let needed = if shape.job == Job::Fit {
-            let in_place = request.there.is_some_and(|there| there.in_place);
-            let fit = memory::fit(shape, request.strategy, gpu, in_place, room)?;
-            if fit.bytes <= room && shape.rows <= MOST_ROWS {
-                let memory::Planned { strategy, more_copies, microseconds, .. } = fit;
-                return Ok(Ok(Self { strategy, more_copies, microseconds, ..here }));
-            }
-            match memory::in_chunks(shape, request.strategy, gpu, room)? {
-                // Only rows on the host pass through a GPU in chunks.
-                Ok(_) if request.there.is_some() => bytes(fit.bytes).to_string(),
-                Ok(streamed) => {
-                    let chunking = Some(streamed.0);
-                    return Ok(Ok(Self {
-                        chunking,
-                        strategy: streamed.1.strategy,
-                        microseconds: streamed.1.microseconds,
-                        ..here
-                    }));
-                }
-                Err(needed) => format!("{} in chunks", bytes(needed)),
-            }
-        } else {
-            match memory::of_model(shape, gpu) {
-                needed if needed <= room => return Ok(Ok(here)),
-                needed => bytes(needed).to_string(),
-            }
-        };
-        Ok(Err(match request.limit.filter(|&limit| limit < free) {
-            Some(limit) => format!("{needed} on {device}, where device_memory_limit allows {}", bytes(limit)),
-            None => {
-                let (free, total) = (bytes(device.memory_free), bytes(device.memory_total));
-                format!("{needed} on {device}, where {free} of {total} are free and a tenth of that stays so")
-            }
-        }))
+    if plan.strategy != Strategy::Default {
+        let why = plan.microseconds.map_or("as asked".into(), |time| {
+            format!("which is predicted to be the fastest, with {} an iteration", duration(time * 1e-6))
+        });
+        reason += &format!("; its kernel is {}, {why}", plan.strategy);
     }
-
-    #[cfg(not(feature = "cuda"))]
-    fn within(_: Shape, _: Request, _: &DeviceInfo, _: u64, _: bool) -> Result<std::result::Result<Self, String>> {
-        unreachable!("without the feature there is no device")
-    }
-
-    /// The choice of a device with this plan.
-    fn on(self, device: &DeviceInfo, mut reason: String) -> Choice {
-        if let Some(chunking) = self.chunking {
-            reason += &format!("; {chunking}");
-        }
-        if self.strategy != Strategy::Default {
-            let why = self.microseconds.map_or("as asked".into(), |time| {
-                format!("which is predicted to be the fastest, with {} an iteration", duration(time * 1e-6))
-            });
-            reason += &format!("; its kernel is {}, {why}", self.strategy);
-        }
-        let Self { chunking, strategy, more_copies, room, .. } = self;
-        Choice { place: Place::Cuda(device.ordinal), reason, chunking, strategy, more_copies, room, shares: Vec::new() }
-    }
+    Choice { place: Place::Cuda(device.ordinal), reason, plan, shares: Vec::new() }
 }
 
 /// Predicted seconds: on the CPU, and on a GPU.

@@ -8,6 +8,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::base::figures::Counted;
+
 /// The result of every function in this crate that can fail.
 pub type Result<T> = std::result::Result<T, KMeansError>;
 
@@ -209,9 +211,9 @@ pub enum KMeansError {
     File { path: String, message: String },
     /// The columns of a fit are more than memory may hold, and a file for them could not be made, written or mapped.
     #[error(
-        "spill_directory {directory:?}: expected room for the columns, which memory may not hold, got an error after {}: \
-        {message} (choose a folder with more room, or a larger memory_limit)",
-        Amount(*.written)
+        "spill_directory {directory:?}: expected room for the columns, which memory may not hold, got an error after {} \
+        bytes: {message} (choose a folder with more room, or a larger memory_limit)",
+        Counted(*.written)
     )]
     Spill { directory: String, written: u64, message: String },
     /// There is not enough memory for something. `bytes` is how many bytes it needed, where that is known.
@@ -237,26 +239,13 @@ pub enum KMeansError {
     Device { what: String, reason: String },
 }
 
-/// A number of bytes, with digits in groups of three.
-struct Amount(u64);
-
-impl fmt::Display for Amount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(bytes) = *self;
-        let groups = bytes.checked_ilog10().unwrap_or(0) / 3;
-        write!(f, "{}", bytes / 1000u64.pow(groups))?;
-        (0..groups).rev().try_for_each(|group| write!(f, ",{:03}", bytes / 1000u64.pow(group) % 1000))?;
-        f.write_str(" bytes")
-    }
-}
-
-/// An amount in brackets, behind a space. By default it prints nothing.
+/// A number of bytes in brackets, behind a space. By default it prints nothing.
 #[derive(Default)]
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == 0 { Ok(()) } else { write!(f, " ({})", Amount(self.0)) }
+        if self.0 == 0 { Ok(()) } else { write!(f, " ({} bytes)", Counted(self.0)) }
     }
 }
 

@@ -13,7 +13,7 @@ pub trait Float: sealed::Sealed + Copy + Default + Send + Sync + PartialOrd + st
     /// Exponent of the smallest subnormal: 2^this is the least positive value.
     const SMALLEST_EXPONENT: i32;
     /// Unit roundoff, 2^-PRECISION.
-    const UNIT: f64;
+    const UNIT: f64 = 1.0 / (1u64 << Self::PRECISION) as f64;
     /// The name that Polars gives the type.
     const NAME: &'static str;
     /// Whether this is `f32`.
@@ -36,75 +36,45 @@ pub trait Float: sealed::Sealed + Copy + Default + Send + Sync + PartialOrd + st
     fn centred_copy(self, centre: Self, first: Self, second: Self) -> f32;
 }
 
-impl Float for f32 {
-    const PRECISION: u32 = 24;
-    const SMALLEST_EXPONENT: i32 = -149;
-    const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
-    const NAME: &'static str = "Float32";
+macro_rules! float {
+    ($type:ident, $name:literal, $as_f32s:expr) => {
+        impl Float for $type {
+            const PRECISION: u32 = $type::MANTISSA_DIGITS;
+            const SMALLEST_EXPONENT: i32 = $type::MIN_EXP - $type::MANTISSA_DIGITS as i32;
+            const NAME: &'static str = $name;
 
-    #[inline(always)]
-    fn to_f64(self) -> f64 {
-        f64::from(self)
-    }
-    #[inline(always)]
-    fn from_f64(value: f64) -> Self {
-        value as f32
-    }
-    #[inline(always)]
-    fn from_f32(value: f32) -> Self {
-        value
-    }
-    fn largest() -> Self {
-        Self::MAX
-    }
-    #[inline(always)]
-    fn is_finite(self) -> bool {
-        self.is_finite()
-    }
-    #[inline(always)]
-    fn as_f32s(values: &[Self]) -> Option<&[f32]> {
-        Some(values)
-    }
-    #[inline(always)]
-    fn centred_copy(self, centre: Self, first: Self, second: Self) -> f32 {
-        (self - centre) * first * second
-    }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+            #[inline(always)]
+            fn from_f64(value: f64) -> Self {
+                value as Self
+            }
+            #[inline(always)]
+            fn from_f32(value: f32) -> Self {
+                value as Self
+            }
+            fn largest() -> Self {
+                Self::MAX
+            }
+            #[inline(always)]
+            fn is_finite(self) -> bool {
+                self.is_finite()
+            }
+            #[inline(always)]
+            fn as_f32s(values: &[Self]) -> Option<&[f32]> {
+                $as_f32s(values)
+            }
+            #[inline(always)]
+            fn centred_copy(self, centre: Self, first: Self, second: Self) -> f32 {
+                ((self - centre) * first * second) as f32
+            }
+        }
+    };
 }
-
-impl Float for f64 {
-    const PRECISION: u32 = 53;
-    const SMALLEST_EXPONENT: i32 = -1074;
-    const UNIT: f64 = 1.0 / (1u64 << 53) as f64;
-    const NAME: &'static str = "Float64";
-
-    #[inline(always)]
-    fn to_f64(self) -> f64 {
-        self
-    }
-    #[inline(always)]
-    fn from_f64(value: f64) -> Self {
-        value
-    }
-    #[inline(always)]
-    fn from_f32(value: f32) -> Self {
-        f64::from(value)
-    }
-    fn largest() -> Self {
-        Self::MAX
-    }
-    #[inline(always)]
-    fn is_finite(self) -> bool {
-        self.is_finite()
-    }
-    #[inline(always)]
-    fn as_f32s(_: &[Self]) -> Option<&[f32]> {
-        None
-    }
-    #[inline(always)]
-    fn centred_copy(self, centre: Self, first: Self, second: Self) -> f32 {
-        ((self - centre) * first * second) as f32
-    }
-}
+float!(f32, "Float32", Some);
+float!(f64, "Float64", |_| None);
 
 /// An integer that grows with the value: 32 bits for float32, 64 for float64. Both zeros have the same.
 #[inline(always)]

@@ -3,6 +3,7 @@
 pub(crate) mod aligned;
 pub(crate) mod environment;
 pub mod error;
+pub(crate) mod figures;
 pub mod float;
 pub mod interrupt;
 pub(crate) mod memory;
@@ -10,5 +11,7 @@ pub(crate) mod names;
 pub mod parallel;
 pub mod params;
 pub mod progress;
+#[cfg(feature = "tests")]
+pub(crate) mod random;
 pub(crate) mod strategy;
 pub(crate) mod units;

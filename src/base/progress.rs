@@ -88,14 +88,11 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    pub fn new(call: impl Fn(&Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
-        Self { call: Arc::new(move |progress, _| call(progress)), centroids: false }
-    }
-
-    pub fn of_centroids(
+    pub fn new(
         call: impl Fn(&Progress, Option<ChunksExact<'_, f64>>) -> ControlFlow<()> + Send + Sync + 'static,
+        centroids: bool,
     ) -> Self {
-        Self { call: Arc::new(call), centroids: true }
+        Self { call: Arc::new(call), centroids }
     }
 }
 

@@ -29,6 +29,9 @@
 //! underflows is below 2^-100, as is `s^2 h` for s up to 2^400. [`LEAST`] covers it. Whatever is infinite or NaN is not ruled
 //! out, because only a comparison that holds rules out.
 
+use super::own::down;
+use super::up;
+
 /// Relative roundings of float64.
 const ROUNDED: f64 = 1.0 / (1u64 << 30) as f64;
 /// Added to norms.
@@ -47,16 +50,6 @@ struct Facts {
     step: f32,
     norm: f32,
     residual: f32,
-}
-
-/// The smallest float32 at or above x, and the largest at or below.
-fn up(x: f64) -> f32 {
-    let y = x as f32;
-    if f64::from(y) < x { y.next_up() } else { y }
-}
-fn down(x: f64) -> f32 {
-    let y = x as f32;
-    if f64::from(y) > x { y.next_down() } else { y }
 }
 
 /// A copy: the integers and the facts. The square is that of the norm, rounded down.

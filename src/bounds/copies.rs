@@ -1,7 +1,8 @@
 //! The bound of [`super::ExpandedTerms`] against the oracle: does what a GPU does, on the host.
 
-use super::{Chains, ExpandedTerms};
+use super::{Chains, ExpandedTerms, up};
 use crate::base::float::Float;
+use crate::base::random::Random;
 use crate::exact::fixed::power_of_two;
 use crate::statistics::unit_exponent;
 
@@ -58,15 +59,18 @@ impl<T: Float> Copies<T> {
         let (scale, slope) = (T::from_f64(scale), terms.slope());
         usable.then_some(Self { minus_centre, scale, values, half_squares, margins, slope })
     }
-}
 
-impl<T: Float> Copies<T> {
+    /// The copy of a row.
+    fn of_row(&self, x: &[T]) -> Vec<f32> {
+        let copy = |(x, m): (&T, &T)| x.to_f64().mul_add(self.scale.to_f64(), m.to_f64()) as f32;
+        x.iter().zip(&self.minus_centre).map(copy).collect()
+    }
+
     /// Whether the second filter keeps centroid `a` in reach of centroid `j`.
     fn keeps(&self, x: &[T], a: usize, j: usize) -> bool {
         let d = x.len();
         let (scale, k_padded) = (self.scale.to_f64(), self.half_squares.len());
-        let copy = |(x, minus_centre): (&T, &T)| x.to_f64().mul_add(scale, minus_centre.to_f64()) as f32;
-        let copies: Vec<f32> = x.iter().zip(&self.minus_centre).map(copy).collect();
+        let copies = self.of_row(x);
         let square = copies.iter().fold(0.0f32, |s, x| x.mul_add(*x, s));
         let difference = |j: usize| {
             copies.iter().enumerate().fold(0.0f32, |s, (f, x)| {
@@ -83,9 +87,7 @@ impl<T: Float> Copies<T> {
 /// Does what `kernels/step/assign_tiled.cu` does with one row. Returns the label if the bound certifies it.
 fn certified<T: Float>(copies: &Copies<T>, x: &[T], k: usize, chains: Chains) -> Option<u32> {
     let k_padded = copies.half_squares.len();
-    let copy = |(x, minus_centre): (&T, &T)| x.to_f64().mul_add(copies.scale.to_f64(), minus_centre.to_f64()) as f32;
-    let x: Vec<f32> = x.iter().zip(&copies.minus_centre).map(copy).collect();
-    let d = x.len();
+    let (x, d) = (copies.of_row(x), x.len());
     let weighted = |s, (f, x): (usize, &f32)| (x * x).mul_add(chains.weight(f, d) as f32, s);
     let square = x.iter().enumerate().fold(0.0f32, weighted);
     let score = |j: usize| {
@@ -103,17 +105,13 @@ fn certified<T: Float>(copies: &Copies<T>, x: &[T], k: usize, chains: Chains) ->
         (best, label) = if s < best { (s, j as u32) } else { (best.min(s), label) };
     }
     // Rounded upwards, as on a GPU.
-    let up = |x: f64| if f64::from(x as f32) < x { (x as f32).next_up() } else { x as f32 };
     let width = up(f64::from(square).mul_add(f64::from(copies.slope), f64::from(copies.margins[label as usize])));
     (second > up(f64::from(best) + f64::from(width))).then_some(label)
 }
 
 fn certificates<T: Float>() {
-    let mut state = 9u64;
-    let mut unit = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 11) as f64 / (1u64 << 53) as f64 - 0.5
-    };
+    let random = &mut Random(9);
+    let mut unit = || random.unit() - 0.5;
     let (mut rows, mut decided) = (0, 0);
     for case in 0..600 {
         let (d, k) = (1 + case % 40, 1 + case * 7 % 50);
@@ -140,14 +138,15 @@ fn certificates<T: Float>() {
                 let far = [1e5, -1e20, if T::IS_F32 { 3e38 } else { 1e300 }, 1e38][row / 10];
                 x[row % d] = T::from_f64(far);
             }
-            let exact = crate::exact::reference::nearest(&x, &centroids).label as usize;
+            let nearest = crate::exact::reference::nearest(&x, &centroids).label;
+            let exact = nearest as usize;
             for j in [exact, a / d, (k - 1) * (row % 2)] {
                 assert!(copies.keeps(&x, exact, j), "case {case}, row {row}, centroid {j}");
             }
             rows += 1;
             if let Some(label) = certified(&copies, &x, k, chains) {
                 decided += 1;
-                assert_eq!(label, crate::exact::reference::nearest(&x, &centroids).label, "case {case}, row {row}");
+                assert_eq!(label, nearest, "case {case}, row {row}");
             }
         }
     }
@@ -178,7 +177,7 @@ fn copies_are_of_order_one_or_not_at_all() {
     // These centroids differ only by subnormal values, next to values so large that no scale fits both.
     assert!(of(&[1.0, 0.0, 1.0, 5e-324], 2).is_none());
     assert!(of(&[2f64.powi(450), 0.0, 2f64.powi(450), 2f64.powi(-700)], 2).is_none());
-    let subnormal = 2f32.powi(-149);
+    let subnormal = f32::from_bits(1);
     let copies = Copies::new(&[0.0, 100.0 * subnormal], 1, &[0.0], Chains::One).unwrap();
     assert!(copies.values[1] < 0.0 && copies.scale == 2f32.powi(126));
     assert!(Copies::new(&[f32::MAX, f32::MIN], 1, &[f64::from(f32::MAX)], Chains::One).is_some());

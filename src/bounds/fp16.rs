@@ -54,7 +54,7 @@
 pub mod adding;
 
 pub use self::adding::Added;
-use super::own::Reference;
+use super::own::{Own, Reference};
 use super::{U, V};
 
 /// The most features for which the row's part of a reference distance is far below its part of the bound.
@@ -104,19 +104,13 @@ impl Fp16Bound {
 
     /// What belongs to a centroid. `square`: its squared norm. `copy`, `rest`: as above. `ratio`: the row's scale over the
     /// centroid's. `tensor_centroids` in `kernels/step/tensor_centroids.cu` computes the same.
-    pub fn own(&self, [square, copy, rest]: [f64; 3], ratio: f64, balance: f64) -> super::own::Own {
+    pub fn own(&self, [square, copy, rest]: [f64; 3], ratio: f64, balance: f64) -> Own {
         let (rest, copy) = (rest + 1.2e-16 * square.sqrt(), copy + self.subnormal);
         let own = self.share * square + rest * rest / self.share + self.sum * copy * copy;
         let error = 1.000_01 * (own / (2.0 * balance) + self.least);
         let half = 0.5 * ratio * square;
-        let (z, roundings) = (half * (1.0 - self.half) - error, 6.0e-8);
-        let folded = super::own::down(z - 1.01 * roundings * z.abs());
-        let p = f64::from(folded);
         let reference = 4.0 * self.reference.relative * half + self.reference.underflow;
-        let margin = half * (1.0 + self.half) - p + 1.01 * roundings * p.abs() + error + reference;
-        let own = super::own::Own { folded, margin: super::up(margin * 1.000_01) };
-        // Products of longer rows and centroids could overflow.
-        if half < 1e37 && folded.is_finite() { own } else { super::own::Own::UNKNOWN }
+        Own::of_copies(half, self.half, error, reference)
     }
 }
 
@@ -124,18 +118,12 @@ impl Fp16Bound {
 mod tests {
     use super::adding::Way;
     use super::*;
+    use crate::base::random::Random;
     use crate::exact::reference;
 
-    struct Random(u64);
-
-    impl Random {
-        fn unit(&mut self) -> f64 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 11) as f64 / (1u64 << 53) as f64
-        }
-        fn normal(&mut self) -> f64 {
-            (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
-        }
+    /// The sum of twelve numbers below 1, less its mean.
+    fn normal(random: &mut Random) -> f64 {
+        (0..12).map(|_| random.unit()).sum::<f64>() - 6.0
     }
 
     /// The nearest float16, or 0 for what is too large.
@@ -168,9 +156,9 @@ mod tests {
         for case in 0..30_000 {
             let d = [1, 2, 15, 16, 17, 64, 130, 408][case % 8];
             let kind = case / 8 % 6;
-            let centre: Vec<f32> = (0..d).map(|_| (random.normal() * if kind == 1 { 1e4 } else { 1.0 }) as f32).collect();
+            let centre: Vec<f32> = (0..d).map(|_| (normal(random) * if kind == 1 { 1e4 } else { 1.0 }) as f32).collect();
             let point = |random: &mut Random, spread: f64| -> Vec<f32> {
-                centre.iter().map(|&m| m + (spread * random.normal()) as f32).collect()
+                centre.iter().map(|&m| m + (spread * normal(random)) as f32).collect()
             };
             let spread = [1.0, 0.01, 1.0, 1.0, 1e-20, 1e15][kind];
             let mut centroids: Vec<Vec<f32>> = (0..4).map(|_| point(random, spread)).collect();

@@ -28,6 +28,7 @@
 //! `Seen::is_farther` in `kernels/step/cells_lists.cu` computes the same.
 
 use super::{V, gamma};
+use crate::exact::fixed::power_of_two;
 
 /// The constants of the test.
 #[derive(Debug, Clone, Copy)]
@@ -39,15 +40,15 @@ pub struct Farther {
 
 impl Farther {
     pub fn new(d: usize) -> Self {
-        Self { relative: 4.0 * gamma(d + 2, V), underflow: (d + 4) as f64 * 2f64.powi(-1070) }
+        Self { relative: 4.0 * gamma(d + 2, V), underflow: (d + 4) as f64 * power_of_two(-1070) }
     }
 }
 
 #[cfg(feature = "tests")]
 mod tests {
-    use super::super::attacks::Random;
     use super::*;
     use crate::base::float::Float;
+    use crate::base::random::Random;
     use crate::exact::reference;
 
     /// U: at least the reference distance of every row of the box.

@@ -43,7 +43,7 @@
 //! thousand features, unless a few numbers make up the whole norm. So bytes leave more rows in doubt, and have twice the products
 //! in an instruction.
 
-use super::own::{Own, Reference, down};
+use super::own::{Own, Reference};
 use super::{U, V};
 
 /// The most features: sums are exact, and the row's part of a reference distance is far below its part of the bound.
@@ -57,8 +57,6 @@ pub const BALANCES: [f64; 2] = [-4.0, 6.0];
 
 /// B.
 const SUM: f64 = 5.01 * U;
-/// g_h.
-const ROUNDINGS: f64 = 6.0e-8;
 /// Covers what is far below a bound, and the roundings of its own computation.
 const AROUND: f64 = 1.000_01;
 
@@ -113,13 +111,7 @@ impl DotBound {
         let rest = rest.sqrt() + 4.0 * V * (square.sqrt() + copy.sqrt());
         let own = share * square + rest * rest / share + SUM * copy;
         let error = AROUND * (own / (2.0 * balance) + (d + 2) as f64 * 2f64.powi(-125));
-        let half = 0.5 * square;
-        let z = half * (1.0 - around) - error;
-        let folded = down(z - 1.01 * ROUNDINGS * z.abs());
-        let p = f64::from(folded);
         let of_reference = reference.relative * (1.0 + 1.0 / balance) * square + reference.underflow;
-        let margin = half * (1.0 + around) - p + 1.01 * ROUNDINGS * p.abs() + error + of_reference;
-        // Products of longer rows and centroids could overflow. A NaN is no less than anything.
-        if half < 1e37 && folded.is_finite() { Own { folded, margin: super::up(margin * AROUND) } } else { Own::UNKNOWN }
+        Own::of_copies(0.5 * square, around, error, of_reference)
     }
 }

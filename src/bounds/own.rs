@@ -44,13 +44,9 @@ pub struct Own {
 
 impl Own {
     /// `half_square` is half the sum of the squares of the d differences `c' - m`, scaled, in float64. `error` is e, with its
-    /// absolute term. `roundings` is g_h. `reference` is [`Reference::of_centroid`].
-    pub fn new(half_square: f64, d: usize, error: f64, roundings: f64, reference: f64) -> Self {
-        Self::lowered(half_square, 0.0, d, error, roundings, reference)
-    }
-
-    /// The same for scores that stand for `H_j - lower`, where all centroids have the same `lower`.
-    pub fn lowered(half_square: f64, lower: f64, d: usize, error: f64, roundings: f64, reference: f64) -> Self {
+    /// absolute term. `roundings` is g_h. `reference` is [`Reference::of_centroid`]. Scores stand for `H_j - lower`, where all
+    /// centroids have the same `lower`.
+    pub fn new(half_square: f64, lower: f64, d: usize, error: f64, roundings: f64, reference: f64) -> Self {
         // A difference has one roundoff and its square two. The sum has d more, and two cover these products.
         let around = (d + 8) as f64 * V;
         let low = (half_square * (1.0 - around) - lower).next_down();
@@ -63,6 +59,19 @@ impl Own {
         let margin = super::up(margin * 1.000_01);
         let known = roundings < 0.005 && half_square < 1e37 && folded.is_finite();
         if known { Self { folded, margin } } else { Self::UNKNOWN }
+    }
+
+    /// The same for products of rounded copies, in fewer operations: `around` is the relative error of the half square, and its
+    /// allowances cover `g_h = u`. Kernels compute the same.
+    pub(super) fn of_copies(half_square: f64, around: f64, error: f64, reference: f64) -> Self {
+        const ROUNDINGS: f64 = 6.0e-8;
+        let z = half_square * (1.0 - around) - error;
+        let folded = down(z - 1.01 * ROUNDINGS * z.abs());
+        let p = f64::from(folded);
+        let margin = half_square * (1.0 + around) - p + 1.01 * ROUNDINGS * p.abs() + error + reference;
+        // Products of longer rows and centroids could overflow. A NaN is no less than anything.
+        let known = half_square < 1e37 && folded.is_finite();
+        if known { Self { folded, margin: super::up(margin * 1.000_01) } } else { Self::UNKNOWN }
     }
 
     /// A centroid that is always in reach, and that nothing is compared with.
@@ -108,14 +117,12 @@ pub(super) fn down(x: f64) -> f32 {
 mod tests {
     use super::super::{Expanded, U, up};
     use super::*;
+    use crate::base::random::Random;
 
     unit_test!(the_fold_is_below_the_half_square_by_the_error);
     fn the_fold_is_below_the_half_square_by_the_error() {
-        let mut state = 5u64;
-        let mut unit = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 11) as f64 / (1u64 << 53) as f64
-        };
+        let random = &mut Random(5);
+        let mut unit = || random.unit();
         for case in 0..20_000 {
             // Half squares from far below the smallest float32 to a million, and next to numbers that float32 has.
             let half = match case % 3 {
@@ -125,7 +132,7 @@ mod tests {
             };
             let (d, g) = (1 + case as usize % 2_000, [1.001 * U, 40.0 * U][case as usize % 2]);
             let error = half * 2f64.powi(-(case % 30)) * unit() + (d + 4) as f64 * 2f64.powi(-147);
-            let Own { folded, margin } = Own::new(half, d, error, g, 0.0);
+            let Own { folded, margin } = Own::new(half, 0.0, d, error, g, 0.0);
             let (p, around) = (f64::from(folded), half * (d + 5) as f64 * V);
             // The differences of such numbers have roundings far below the allowances, which are compared.
             assert!(half - around - p >= (error + g * p.abs()) * (1.0 - 1e-12), "{half} {error}");
@@ -164,7 +171,7 @@ mod tests {
     unit_test!(what_is_not_known_is_in_reach);
     fn what_is_not_known_is_in_reach() {
         for (half, error) in [(f64::NAN, 0.0), (f64::INFINITY, 0.0), (1.0, f64::INFINITY), (1.0, f64::NAN)] {
-            let own = Own::new(half, 3, error, U, 0.0);
+            let own = Own::new(half, 0.0, 3, error, U, 0.0);
             assert!(own.folded == f32::NEG_INFINITY && own.margin == f32::INFINITY, "{half} {error}");
         }
         // No distance can be compared with one that underflows this far.

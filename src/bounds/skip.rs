@@ -67,9 +67,9 @@ impl NearLimit {
 
 #[cfg(feature = "tests")]
 mod tests {
-    use super::super::attacks::Random;
     use super::*;
     use crate::base::float::Float;
+    use crate::base::random::Random;
     use crate::exact::reference;
 
     /// B: the chain over the gaps.

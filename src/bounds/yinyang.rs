@@ -91,9 +91,9 @@ impl Carry {
 
 #[cfg(feature = "tests")]
 mod tests {
-    use super::super::attacks::Random;
     use super::*;
     use crate::base::float::Float;
+    use crate::base::random::Random;
     use crate::exact::reference;
 
     /// The exact distance is at most this. For float64 chains whose values do not underflow.

@@ -92,14 +92,14 @@ fn started<T: Engine>(
     match place.place {
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => {
-            let queue = cuda::Gpu::get(ordinal)?.queue()?.within(place.room);
-            let mut passes = cuda::DevicePasses::new(&queue, parts, place.chunking);
+            let queue = cuda::Gpu::get(ordinal)?.queue()?.within(place.plan.room);
+            let mut passes = cuda::DevicePasses::new(&queue, parts, place.plan.chunking);
             if answer_passes(feed, &mut passes, true, start.threads) {
                 let Some(chunks) = passes.into_chunks().map(Arc::new) else {
                     unreachable!("some rows are kept, or SkipBad refuses them")
                 };
                 answer_sessions(feed, &parts[0], start.threads, |statistics, params| {
-                    let (rows, strategy, more) = (chunks.clone(), place.strategy, place.more_copies);
+                    let (rows, strategy, more) = (chunks.clone(), place.plan.strategy, place.plan.more_copies);
                     Ok(Box::new(cuda::CudaSession::new(rows, &*parts, statistics, params, strategy, more, None)?))
                 });
             }

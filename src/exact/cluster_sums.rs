@@ -10,6 +10,9 @@ use crate::exact::fixed::{ColumnScale, Limbs, ONE_LIMB_CAPACITY, TWO_LIMB_CAPACI
 /// No cluster: the label of a row before its first assignment.
 pub const UNASSIGNED: u32 = u32::MAX;
 
+/// The name of the sums in errors.
+const WHAT: &str = "the sums of the clusters";
+
 /// Exact sums over the rows of each cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
@@ -27,7 +30,6 @@ pub struct ClusterSums {
 
 impl ClusterSums {
     pub fn new(k: usize, d: usize) -> Result<Self> {
-        const WHAT: &str = "the sums of the clusters";
         Ok(Self {
             d,
             sums: memory::zeroed(k.saturating_mul(d), WHAT)?,
@@ -39,7 +41,6 @@ impl ClusterSums {
 
     /// A copy.
     pub fn copied(&self) -> Result<Self> {
-        const WHAT: &str = "the sums of the clusters";
         Ok(Self {
             d: self.d,
             sums: memory::copied(&self.sums, WHAT)?,

@@ -253,6 +253,7 @@ const _: () = assert!(TWO_LIMB_BITS == 90);
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
+    use crate::base::random::Random;
 
     /// The value of the sum of these distances.
     fn sum_of(values: &[f64], base: DistanceScale) -> f64 {
@@ -273,7 +274,7 @@ mod tests {
     unit_test!(weights_and_tiny_distances_do_not_underflow);
     fn weights_and_tiny_distances_do_not_underflow() {
         let base = DistanceScale::new(2f64.powi(-900), 1.0);
-        let (weight, s) = (2f64.powi(-117), 2f64.powi(-1074));
+        let (weight, s) = (2f64.powi(-117), f64::from_bits(1));
         let first = DistanceSum { total: base.quantise(weight, s), scale: base };
         assert_eq!(first.total, 1);
         let sum = first.precise(1, |scale| Ok(scale.quantise(weight, s))).unwrap();
@@ -293,11 +294,8 @@ mod tests {
     fn sums_over_vectors_are_those_of_single_rows() {
         let values = [0.0, f64::INFINITY, 1.0, 1e-300, 5e-324, 0.3, 2f64.powi(-88), 2f64.powi(-90), 1e300, 7e-20, 0.999];
         let weights = [1.0, 0.0, 0.7, 1e-9, 2f64.powi(-60)];
-        let mut state = 3u64;
-        let mut next = |n: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize % n
-        };
+        let random = &mut Random(3);
+        let mut next = |n: u64| random.below(n) as usize;
         for exponent in [-900, -1, 0, 1, 90, 1_000] {
             let scale = DistanceScale::below(exponent);
             for _ in 0..500 {
@@ -314,11 +312,8 @@ mod tests {
     unit_test!(exact_sums_round_once_and_compare_across_units);
     fn exact_sums_round_once_and_compare_across_units() {
         let sum = |total, exponent| DistanceSum { total, scale: DistanceScale::below(exponent) };
-        let mut state = 9u64;
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            state >> 11
-        };
+        let random = &mut Random(9);
+        let mut next = || random.bits(53);
         for _ in 0..2_000 {
             let one = sum(u128::from(next()) * u128::from(next()), next() as i32 % 900);
             assert_eq!(one.exact().to_f64(), one.to_f64());

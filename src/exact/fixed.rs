@@ -239,6 +239,7 @@ fn signed<T: Float>(negative: bool, value: f64) -> T {
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
+    use crate::base::random::Random;
 
     unit_test!(exponents_are_at_or_above);
     fn exponents_are_at_or_above() {
@@ -264,11 +265,8 @@ mod tests {
 
     unit_test!(the_quick_quotient_is_the_long_one);
     fn the_quick_quotient_is_the_long_one() {
-        let mut state = 1u64;
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            state >> 8
-        };
+        let random = &mut Random(1);
+        let mut next = || random.bits(56);
         let mut quick = 0;
         for case in 0..200_000u32 {
             let denominator = u128::from(next() % 50_000 + 1);

@@ -9,9 +9,9 @@ use std::sync::atomic::AtomicBool;
 use crate::backend::cpu::CpuSession;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{Chunks, CudaSession, Gpu, GpusInStep, Group, MOST_PENDING, SeveralPasses};
-#[cfg(feature = "cuda")]
-use crate::backend::select::Share;
 use crate::backend::select::{Choice, Place};
+#[cfg(feature = "cuda")]
+use crate::backend::select::{Plan, Share};
 #[cfg(feature = "bench")]
 use crate::backend::timed::Timed;
 use crate::backend::{Session, Sessions, Sharded};
@@ -113,11 +113,11 @@ impl<'a, T: Float> LocalRows<'a, T> {
         ties: Option<Arc<AtomicBool>>,
     ) -> Result<Self> {
         let shares = shares(choice);
-        let queue = |share: &Share| Ok(Gpu::get(share.ordinal)?.queue()?.within(share.room));
+        let queue = |share: &Share| Ok(Gpu::get(share.ordinal)?.queue()?.within(share.plan.room));
         let queues = memory::try_collected(shares.iter().map(queue), SHARES)?;
         let (mut parts, ranges) = cut(parts, &shares)?;
         let places = queues.into_iter().zip(&shares).zip(&ranges);
-        let places = places.map(|((queue, share), parts)| (queue, share.chunking, parts.len()));
+        let places = places.map(|((queue, share), parts)| (queue, share.plan.chunking, parts.len()));
         let mut passes = SeveralPasses::new(places, &mut parts)?;
         let statistics = Arc::new(Statistics { ties, ..gather_by(&mut passes, params)? });
         let on_gpus = passes.into_chunks()?.into_iter().zip(ranges).zip(shares);
@@ -133,7 +133,7 @@ impl<'a, T: Float> LocalRows<'a, T> {
 
     #[cfg(feature = "cuda")]
     fn session_on_gpu(&self, rows: &OnGpu<'a, T>, params: &Params<'_>, group: Option<&Group>) -> Result<CudaSession<'a, T>> {
-        let OnGpu { chunks, parts, share: Share { strategy, more_copies, .. } } = rows;
+        let OnGpu { chunks, parts, share: Share { plan: Plan { strategy, more_copies, .. }, .. } } = rows;
         let parts = &self.parts[parts.clone()];
         CudaSession::new(chunks.clone(), parts, &self.statistics, params, *strategy, *more_copies, group)
     }
@@ -157,7 +157,7 @@ impl<'a, T: Float> LocalRows<'a, T> {
     #[cfg(feature = "cuda")]
     fn session_on_gpus(&self, params: &Params<'_>) -> Result<Box<dyn Session<T> + '_>> {
         // Sums of more rows, and those that a paper's system adds up on the host, are merged there.
-        let on_host = self.statistics.n > MOST_PENDING as u64 || self.choice.strategy.is_of_a_paper();
+        let on_host = self.statistics.n > MOST_PENDING as u64 || self.choice.plan.strategy.is_of_a_paper();
         let queues = memory::collected(self.on_gpus.iter().map(|rows| rows.chunks.queue().clone()), SHARES)?;
         let group = if on_host { None } else { Group::new(&queues)? };
         let mut sessions = at_once(memory::collected(&self.on_gpus, SHARES)?, |rows| {
@@ -211,9 +211,8 @@ impl<'a, T: Float> PreparedRows<T> for LocalRows<'a, T> {
 /// What each GPU of a choice has of the rows.
 #[cfg(feature = "cuda")]
 fn shares(choice: &Choice) -> Vec<Share> {
-    let &Choice { chunking, strategy, more_copies, room, .. } = choice;
     match choice.place {
-        Place::Cuda(ordinal) => vec![Share { ordinal, rows: u64::MAX, chunking, strategy, more_copies, room }],
+        Place::Cuda(ordinal) => vec![Share { ordinal, rows: u64::MAX, plan: choice.plan }],
         _ => choice.shares.clone(),
     }
 }
@@ -256,7 +255,6 @@ fn cut<'a, T: Float>(parts: &[Part<'a, T>], shares: &[Share]) -> Result<Cut<'a, 
 #[cfg(all(feature = "tests", feature = "cuda"))]
 mod tests {
     use super::*;
-    use crate::base::strategy::Strategy;
     use crate::input::features::Features;
 
     unit_test!(rows_are_cut_in_order);
@@ -264,7 +262,7 @@ mod tests {
         let x: Vec<f32> = (0..20).map(|i| i as f32).collect();
         let part = |range: std::ops::Range<usize>| Part::new(Features::from_rows(&x[range], 1).unwrap(), None);
         let parts = [part(0..3), part(3..3), part(3..11), part(11..20)];
-        let share = |rows| Share { ordinal: 0, rows, chunking: None, strategy: Strategy::Default, more_copies: false, room: 0 };
+        let share = |rows| Share { ordinal: 0, rows, plan: Plan::within(0) };
         let lengths = |shares: &[u64]| {
             let shares: Vec<Share> = shares.iter().map(|rows| share(*rows)).collect();
             let (cut, ranges) = cut(&parts, &shares).unwrap();

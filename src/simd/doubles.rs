@@ -9,42 +9,24 @@ pub const MOST_LANES: usize = 8;
 
 /// A vector of float64 lanes.
 ///
-/// All methods are unsafe to call where the instruction set is not available. `load` and `store` need `LANES` valid values at the
-/// pointer, at any alignment.
+/// # Safety
+/// As for [`Vector`](super::Vector).
 pub trait Doubles: Copy {
     const LANES: usize;
     type Mask: Copy;
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn splat(x: f64) -> Self;
     /// Loads values of either feature type. Widening is exact.
-    /// # Safety
-    /// The machine must have the instruction set, and `LANES` values must be readable at the pointer.
     unsafe fn load<T: Float>(p: *const T) -> Self;
-    /// # Safety
-    /// The machine must have the instruction set, and `LANES` values must be writable at the pointer.
     unsafe fn store(self, p: *mut f64);
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn sub(self, other: Self) -> Self;
     /// `self * self + c`, rounded once.
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn square_add(self, c: Self) -> Self;
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn sqrt(self) -> Self;
     /// The smaller value, or `best` where `self` is NaN.
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn min_or(self, best: Self) -> Self;
     /// Lanes where `self` is below `other`. NaN is not below.
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn below(self, other: Self) -> Self::Mask;
     /// `a` where the mask is set, else `b`. Moves bits and computes nothing.
-    /// # Safety
-    /// The machine must have the instruction set.
     unsafe fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
 }
 
@@ -56,44 +38,21 @@ impl Doubles for PortableDoubles {
     const LANES: usize = 4;
     type Mask = [bool; 4];
 
-    #[inline(always)]
-    unsafe fn splat(x: f64) -> Self {
-        Self([x; 4])
-    }
-    #[inline(always)]
-    unsafe fn load<T: Float>(p: *const T) -> Self {
-        // SAFETY: the caller passes 4 valid values. `read_unaligned` needs no alignment.
-        let values = unsafe { p.cast::<[T; 4]>().read_unaligned() };
-        Self(lanes!(i in [0.0; 4], values[i].to_f64()))
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f64) {
-        // SAFETY: as in `load`.
-        unsafe { p.cast::<[f64; 4]>().write_unaligned(self.0) }
-    }
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        Self(lanes!(i in [0.0; 4], self.0[i] - other.0[i]))
-    }
-    #[inline(always)]
-    unsafe fn square_add(self, c: Self) -> Self {
-        Self(lanes!(i in [0.0; 4], self.0[i].mul_add(self.0[i], c.0[i])))
-    }
-    #[inline(always)]
-    unsafe fn sqrt(self) -> Self {
-        Self(lanes!(i in [0.0; 4], self.0[i].sqrt()))
-    }
-    #[inline(always)]
-    unsafe fn min_or(self, best: Self) -> Self {
-        Self(lanes!(i in [0.0; 4], if self.0[i] < best.0[i] { self.0[i] } else { best.0[i] }))
-    }
-    #[inline(always)]
-    unsafe fn below(self, other: Self) -> [bool; 4] {
-        lanes!(i in [false; 4], self.0[i] < other.0[i])
-    }
-    #[inline(always)]
-    unsafe fn select(mask: [bool; 4], a: Self, b: Self) -> Self {
-        Self(lanes!(i in [0.0; 4], if mask[i] { a.0[i] } else { b.0[i] }))
+    operations! {
+        fn splat(x: f64) -> Self = Self([x; 4]);
+        fn load<T: Float>(p: *const T) -> Self = {
+            let values = p.cast::<[T; 4]>().read_unaligned();
+            Self(lanes!(i in [0.0; 4], values[i].to_f64()))
+        };
+        fn store(self, p: *mut f64) = p.cast::<[f64; 4]>().write_unaligned(self.0);
+        fn sub(self, other: Self) -> Self = Self(lanes!(i in [0.0; 4], self.0[i] - other.0[i]));
+        fn square_add(self, c: Self) -> Self = Self(lanes!(i in [0.0; 4], self.0[i].mul_add(self.0[i], c.0[i])));
+        fn sqrt(self) -> Self = Self(lanes!(i in [0.0; 4], self.0[i].sqrt()));
+        fn min_or(self, best: Self) -> Self =
+            Self(lanes!(i in [0.0; 4], if self.0[i] < best.0[i] { self.0[i] } else { best.0[i] }));
+        fn below(self, other: Self) -> [bool; 4] = lanes!(i in [false; 4], self.0[i] < other.0[i]);
+        fn select(mask: [bool; 4], a: Self, b: Self) -> Self =
+            Self(lanes!(i in [0.0; 4], if mask[i] { a.0[i] } else { b.0[i] }));
     }
 }
 
@@ -108,46 +67,22 @@ pub mod x86 {
     #[derive(Clone, Copy)]
     pub struct Avx2Doubles(__m256d);
 
-    // SAFETY of every call below: as for the vectors of float32 lanes. A pointer to `T` is one to the type that `IS_F32` names.
+    // SAFETY of `load`: a pointer to `T` is one to the type that `IS_F32` names.
     impl Doubles for Avx512Doubles {
         const LANES: usize = 8;
         type Mask = __mmask8;
 
-        #[inline(always)]
-        unsafe fn splat(x: f64) -> Self {
-            Self(unsafe { _mm512_set1_pd(x) })
-        }
-        #[inline(always)]
-        unsafe fn load<T: Float>(p: *const T) -> Self {
-            Self(unsafe { if T::IS_F32 { _mm512_cvtps_pd(_mm256_loadu_ps(p.cast())) } else { _mm512_loadu_pd(p.cast()) } })
-        }
-        #[inline(always)]
-        unsafe fn store(self, p: *mut f64) {
-            unsafe { _mm512_storeu_pd(p, self.0) }
-        }
-        #[inline(always)]
-        unsafe fn sub(self, other: Self) -> Self {
-            Self(unsafe { _mm512_sub_pd(self.0, other.0) })
-        }
-        #[inline(always)]
-        unsafe fn square_add(self, c: Self) -> Self {
-            Self(unsafe { _mm512_fmadd_pd(self.0, self.0, c.0) })
-        }
-        #[inline(always)]
-        unsafe fn sqrt(self) -> Self {
-            Self(unsafe { _mm512_sqrt_pd(self.0) })
-        }
-        #[inline(always)]
-        unsafe fn min_or(self, best: Self) -> Self {
-            Self(unsafe { _mm512_min_pd(self.0, best.0) })
-        }
-        #[inline(always)]
-        unsafe fn below(self, other: Self) -> __mmask8 {
-            unsafe { _mm512_cmp_pd_mask::<_CMP_LT_OQ>(self.0, other.0) }
-        }
-        #[inline(always)]
-        unsafe fn select(mask: __mmask8, a: Self, b: Self) -> Self {
-            Self(unsafe { _mm512_mask_blend_pd(mask, b.0, a.0) })
+        operations! {
+            fn splat(x: f64) -> Self = Self(_mm512_set1_pd(x));
+            fn load<T: Float>(p: *const T) -> Self =
+                Self(if T::IS_F32 { _mm512_cvtps_pd(_mm256_loadu_ps(p.cast())) } else { _mm512_loadu_pd(p.cast()) });
+            fn store(self, p: *mut f64) = _mm512_storeu_pd(p, self.0);
+            fn sub(self, other: Self) -> Self = Self(_mm512_sub_pd(self.0, other.0));
+            fn square_add(self, c: Self) -> Self = Self(_mm512_fmadd_pd(self.0, self.0, c.0));
+            fn sqrt(self) -> Self = Self(_mm512_sqrt_pd(self.0));
+            fn min_or(self, best: Self) -> Self = Self(_mm512_min_pd(self.0, best.0));
+            fn below(self, other: Self) -> __mmask8 = _mm512_cmp_pd_mask::<_CMP_LT_OQ>(self.0, other.0);
+            fn select(mask: __mmask8, a: Self, b: Self) -> Self = Self(_mm512_mask_blend_pd(mask, b.0, a.0));
         }
     }
 
@@ -155,41 +90,17 @@ pub mod x86 {
         const LANES: usize = 4;
         type Mask = __m256d;
 
-        #[inline(always)]
-        unsafe fn splat(x: f64) -> Self {
-            Self(unsafe { _mm256_set1_pd(x) })
-        }
-        #[inline(always)]
-        unsafe fn load<T: Float>(p: *const T) -> Self {
-            Self(unsafe { if T::IS_F32 { _mm256_cvtps_pd(_mm_loadu_ps(p.cast())) } else { _mm256_loadu_pd(p.cast()) } })
-        }
-        #[inline(always)]
-        unsafe fn store(self, p: *mut f64) {
-            unsafe { _mm256_storeu_pd(p, self.0) }
-        }
-        #[inline(always)]
-        unsafe fn sub(self, other: Self) -> Self {
-            Self(unsafe { _mm256_sub_pd(self.0, other.0) })
-        }
-        #[inline(always)]
-        unsafe fn square_add(self, c: Self) -> Self {
-            Self(unsafe { _mm256_fmadd_pd(self.0, self.0, c.0) })
-        }
-        #[inline(always)]
-        unsafe fn sqrt(self) -> Self {
-            Self(unsafe { _mm256_sqrt_pd(self.0) })
-        }
-        #[inline(always)]
-        unsafe fn min_or(self, best: Self) -> Self {
-            Self(unsafe { _mm256_min_pd(self.0, best.0) })
-        }
-        #[inline(always)]
-        unsafe fn below(self, other: Self) -> __m256d {
-            unsafe { _mm256_cmp_pd::<_CMP_LT_OQ>(self.0, other.0) }
-        }
-        #[inline(always)]
-        unsafe fn select(mask: __m256d, a: Self, b: Self) -> Self {
-            Self(unsafe { _mm256_blendv_pd(b.0, a.0, mask) })
+        operations! {
+            fn splat(x: f64) -> Self = Self(_mm256_set1_pd(x));
+            fn load<T: Float>(p: *const T) -> Self =
+                Self(if T::IS_F32 { _mm256_cvtps_pd(_mm_loadu_ps(p.cast())) } else { _mm256_loadu_pd(p.cast()) });
+            fn store(self, p: *mut f64) = _mm256_storeu_pd(p, self.0);
+            fn sub(self, other: Self) -> Self = Self(_mm256_sub_pd(self.0, other.0));
+            fn square_add(self, c: Self) -> Self = Self(_mm256_fmadd_pd(self.0, self.0, c.0));
+            fn sqrt(self) -> Self = Self(_mm256_sqrt_pd(self.0));
+            fn min_or(self, best: Self) -> Self = Self(_mm256_min_pd(self.0, best.0));
+            fn below(self, other: Self) -> __m256d = _mm256_cmp_pd::<_CMP_LT_OQ>(self.0, other.0);
+            fn select(mask: __m256d, a: Self, b: Self) -> Self = Self(_mm256_blendv_pd(b.0, a.0, mask));
         }
     }
 }

@@ -14,17 +14,14 @@ use super::tiles::{self, SIDE};
 use super::{InstructionSet, Portable, Vector};
 
 /// A vector that multiplies quads.
+///
+/// # Safety
+/// The machine must have the instruction set, and its instruction that multiplies bytes or words.
 pub trait Dot: Vector {
     /// In each lane, the integer `self + x_0 c_0 + x_1 c_1 + x_2 c_2 + x_3 c_3`. The lanes of `x` and `c` are quads of a row and
     /// of a centroid.
-    ///
-    /// # Safety
-    /// The machine must have the instruction set, and its instruction that multiplies bytes.
     unsafe fn dot(self, x: Self, c: Self) -> Self;
     /// The same for pairs of words: `self + x_0 c_0 + x_1 c_1`.
-    ///
-    /// # Safety
-    /// The machine must have the instruction set, and its instruction that multiplies words.
     unsafe fn dot_words(self, x: Self, c: Self) -> Self;
 }
 
@@ -191,13 +188,9 @@ pub fn added(sum: f32, x: f32, c: f32) -> f32 {
 }
 
 impl Dot for Portable {
-    #[inline(always)]
-    unsafe fn dot(self, x: Self, c: Self) -> Self {
-        Self(lanes!(i in [0.0; 8], added(self.0[i], x.0[i], c.0[i])))
-    }
-    #[inline(always)]
-    unsafe fn dot_words(self, x: Self, c: Self) -> Self {
-        Self(lanes!(i in [0.0; 8], added_words(self.0[i], x.0[i], c.0[i])))
+    operations! {
+        fn dot(self, x: Self, c: Self) -> Self = Self(lanes!(i in [0.0; 8], added(self.0[i], x.0[i], c.0[i])));
+        fn dot_words(self, x: Self, c: Self) -> Self = Self(lanes!(i in [0.0; 8], added_words(self.0[i], x.0[i], c.0[i])));
     }
 }
 
@@ -222,43 +215,21 @@ mod x86 {
         task.run::<Avx2>()
     }
 
-    impl Dot for Avx512 {
-        #[inline(always)]
-        unsafe fn dot(self, x: Self, c: Self) -> Self {
-            // SAFETY: reached only through `run_avx512`, which enables the features.
-            unsafe {
-                let (sum, x, c) = (_mm512_castps_si512(self.0), _mm512_castps_si512(x.0), _mm512_castps_si512(c.0));
-                Self(_mm512_castsi512_ps(_mm512_dpbusd_epi32(sum, x, c)))
+    // The lanes of a vector are cast to the integers that their bits are, and back.
+    macro_rules! dot {
+        ($vector:ident, $integers:ident, $floats:ident, $bytes:ident, $words:ident) => {
+            impl Dot for $vector {
+                operations! {
+                    fn dot(self, x: Self, c: Self) -> Self =
+                        Self($floats($bytes($integers(self.0), $integers(x.0), $integers(c.0))));
+                    fn dot_words(self, x: Self, c: Self) -> Self =
+                        Self($floats($words($integers(self.0), $integers(x.0), $integers(c.0))));
+                }
             }
-        }
-        #[inline(always)]
-        unsafe fn dot_words(self, x: Self, c: Self) -> Self {
-            // SAFETY: as in `dot`.
-            unsafe {
-                let (sum, x, c) = (_mm512_castps_si512(self.0), _mm512_castps_si512(x.0), _mm512_castps_si512(c.0));
-                Self(_mm512_castsi512_ps(_mm512_dpwssd_epi32(sum, x, c)))
-            }
-        }
+        };
     }
-
-    impl Dot for Avx2 {
-        #[inline(always)]
-        unsafe fn dot(self, x: Self, c: Self) -> Self {
-            // SAFETY: reached only through `run_avx2`, which enables the features.
-            unsafe {
-                let (sum, x, c) = (_mm256_castps_si256(self.0), _mm256_castps_si256(x.0), _mm256_castps_si256(c.0));
-                Self(_mm256_castsi256_ps(_mm256_dpbusd_avx_epi32(sum, x, c)))
-            }
-        }
-        #[inline(always)]
-        unsafe fn dot_words(self, x: Self, c: Self) -> Self {
-            // SAFETY: as in `dot`.
-            unsafe {
-                let (sum, x, c) = (_mm256_castps_si256(self.0), _mm256_castps_si256(x.0), _mm256_castps_si256(c.0));
-                Self(_mm256_castsi256_ps(_mm256_dpwssd_avx_epi32(sum, x, c)))
-            }
-        }
-    }
+    dot!(Avx512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32);
+    dot!(Avx2, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_dpbusd_avx_epi32, _mm256_dpwssd_avx_epi32);
 }
 
 #[cfg(feature = "tests")]

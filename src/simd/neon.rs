@@ -35,9 +35,7 @@ macro_rules! both {
 }
 
 // SAFETY of every call below: all processors of aarch64 have these instructions. The caller promises valid pointers, as the trait
-// requires. Loads and stores need no alignment. Instructions that touch no memory are safe there, but not in other versions of
-// the standard library.
-#[allow(unused_unsafe)]
+// requires. Loads and stores need no alignment.
 impl Vector for Neon {
     const LANES: usize = 2 * HALF;
     const ROW_VECTORS: usize = 2;
@@ -49,60 +47,31 @@ impl Vector for Neon {
     unsafe fn call<T: Task>(task: T) -> T::Output {
         task.run::<Self>()
     }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        Self([unsafe { vdupq_n_f32(x) }; 2])
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        Self(both!(I => unsafe { vld1q_f32(p.add(I * HALF)) }))
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        both!(I => unsafe { vst1q_f32(p.add(I * HALF), self.0[I]) });
-    }
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        Self(both!(I => unsafe { vsubq_f32(self.0[I], other.0[I]) }))
-    }
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        Self(both!(I => unsafe { vaddq_f32(self.0[I], other.0[I]) }))
-    }
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        Self(both!(I => unsafe { vfmaq_f32(c.0[I], self.0[I], b.0[I]) }))
-    }
-    #[inline(always)]
-    unsafe fn integers_as_floats(self) -> Self {
-        Self(both!(I => unsafe { vcvtq_f32_s32(vreinterpretq_s32_f32(self.0[I])) }))
-    }
-    #[inline(always)]
-    unsafe fn add_integers(self, other: Self) -> Self {
-        let bits = |x| unsafe { vreinterpretq_s32_f32(x) };
-        Self(both!(I => unsafe { vreinterpretq_f32_s32(vaddq_s32(bits(self.0[I]), bits(other.0[I]))) }))
-    }
-    #[inline(always)]
-    unsafe fn min_or(self, best: Self) -> Self {
-        Self(both!(I => unsafe { vbslq_f32(vcltq_f32(self.0[I], best.0[I]), self.0[I], best.0[I]) }))
-    }
-    #[inline(always)]
-    unsafe fn max_or_nan(self, other: Self) -> Self {
-        Self(both!(I => unsafe { vbslq_f32(vcgtq_f32(self.0[I], other.0[I]), self.0[I], other.0[I]) }))
-    }
-    #[inline(always)]
-    unsafe fn not_above(self, limit: Self) -> Self::Mask {
-        both!(I => unsafe { vmvnq_u32(vcgtq_f32(self.0[I], limit.0[I])) })
-    }
-    #[inline(always)]
-    unsafe fn select(mask: Self::Mask, a: Self, b: Self) -> Self {
-        Self(both!(I => unsafe { vbslq_f32(mask[I], a.0[I], b.0[I]) }))
-    }
-    #[inline(always)]
-    unsafe fn bits(mask: Self::Mask) -> u32 {
-        const PLACES: [u32; HALF] = [1, 2, 4, 8];
-        let [low, high] = both!(I => unsafe { vaddvq_u32(vandq_u32(mask[I], vld1q_u32(PLACES.as_ptr()))) });
-        low | high << HALF
+    operations! {
+        fn splat(x: f32) -> Self = Self([vdupq_n_f32(x); 2]);
+        fn load(p: *const f32) -> Self = Self(both!(I => vld1q_f32(p.add(I * HALF))));
+        fn store(self, p: *mut f32) = {
+            both!(I => vst1q_f32(p.add(I * HALF), self.0[I]));
+        };
+        fn sub(self, other: Self) -> Self = Self(both!(I => vsubq_f32(self.0[I], other.0[I])));
+        fn add(self, other: Self) -> Self = Self(both!(I => vaddq_f32(self.0[I], other.0[I])));
+        fn mul_add(self, b: Self, c: Self) -> Self = Self(both!(I => vfmaq_f32(c.0[I], self.0[I], b.0[I])));
+        fn integers_as_floats(self) -> Self = Self(both!(I => vcvtq_f32_s32(vreinterpretq_s32_f32(self.0[I]))));
+        fn add_integers(self, other: Self) -> Self = Self(both!(I => {
+            let sum = vaddq_s32(vreinterpretq_s32_f32(self.0[I]), vreinterpretq_s32_f32(other.0[I]));
+            vreinterpretq_f32_s32(sum)
+        }));
+        fn min_or(self, best: Self) -> Self =
+            Self(both!(I => vbslq_f32(vcltq_f32(self.0[I], best.0[I]), self.0[I], best.0[I])));
+        fn max_or_nan(self, other: Self) -> Self =
+            Self(both!(I => vbslq_f32(vcgtq_f32(self.0[I], other.0[I]), self.0[I], other.0[I])));
+        fn not_above(self, limit: Self) -> Self::Mask = both!(I => vmvnq_u32(vcgtq_f32(self.0[I], limit.0[I])));
+        fn select(mask: Self::Mask, a: Self, b: Self) -> Self = Self(both!(I => vbslq_f32(mask[I], a.0[I], b.0[I])));
+        fn bits(mask: Self::Mask) -> u32 = {
+            const PLACES: [u32; HALF] = [1, 2, 4, 8];
+            let [low, high] = both!(I => vaddvq_u32(vandq_u32(mask[I], vld1q_u32(PLACES.as_ptr()))));
+            low | high << HALF
+        };
     }
     #[inline(always)]
     unsafe fn transpose(rows: [*const f32; SQUARE], to: *mut f32, stride: usize) {

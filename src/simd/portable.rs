@@ -31,67 +31,34 @@ impl Vector for Portable {
     unsafe fn call<T: Task>(task: T) -> T::Output {
         task.run::<Self>()
     }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        Self([x; 8])
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: the caller passes 8 valid values. `read_unaligned` needs no alignment.
-        Self(unsafe { p.cast::<[f32; 8]>().read_unaligned() })
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        // SAFETY: as in `load`.
-        unsafe { p.cast::<[f32; 8]>().write_unaligned(self.0) }
-    }
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        Self(lanes!(i in [0.0; 8], self.0[i] - other.0[i]))
-    }
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        Self(lanes!(i in [0.0; 8], self.0[i] + other.0[i]))
-    }
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+    operations! {
+        fn splat(x: f32) -> Self = Self([x; 8]);
+        fn load(p: *const f32) -> Self = Self(p.cast::<[f32; 8]>().read_unaligned());
+        fn store(self, p: *mut f32) = p.cast::<[f32; 8]>().write_unaligned(self.0);
+        fn sub(self, other: Self) -> Self = Self(lanes!(i in [0.0; 8], self.0[i] - other.0[i]));
+        fn add(self, other: Self) -> Self = Self(lanes!(i in [0.0; 8], self.0[i] + other.0[i]));
         // A fused operation in software would be slow. The error bounds cover the second rounding.
-        match cfg!(target_arch = "aarch64") {
+        fn mul_add(self, b: Self, c: Self) -> Self = match cfg!(target_arch = "aarch64") {
             true => Self(lanes!(i in [0.0; 8], self.0[i].mul_add(b.0[i], c.0[i]))),
             false => Self(lanes!(i in [0.0; 8], self.0[i] * b.0[i] + c.0[i])),
-        }
-    }
-    #[inline(always)]
-    unsafe fn integers_as_floats(self) -> Self {
-        Self(lanes!(i in [0.0; 8], self.0[i].to_bits() as i32 as f32))
-    }
-    #[inline(always)]
-    unsafe fn add_integers(self, other: Self) -> Self {
-        Self(lanes!(i in [0.0; 8], f32::from_bits(self.0[i].to_bits().wrapping_add(other.0[i].to_bits()))))
-    }
-    #[inline(always)]
-    unsafe fn min_or(self, best: Self) -> Self {
-        Self(lanes!(i in [0.0; 8], if self.0[i] < best.0[i] { self.0[i] } else { best.0[i] }))
-    }
-    #[inline(always)]
-    unsafe fn max_or_nan(self, other: Self) -> Self {
-        Self(lanes!(i in [0.0; 8], if self.0[i] > other.0[i] { self.0[i] } else { other.0[i] }))
-    }
-    #[inline(always)]
-    #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN must count as not above
-    unsafe fn not_above(self, limit: Self) -> [bool; 8] {
-        lanes!(i in [false; 8], !(self.0[i] > limit.0[i]))
-    }
-    #[inline(always)]
-    unsafe fn select(mask: [bool; 8], a: Self, b: Self) -> Self {
-        Self(lanes!(i in [0.0; 8], if mask[i] { a.0[i] } else { b.0[i] }))
-    }
-    #[inline(always)]
-    unsafe fn bits(mask: [bool; 8]) -> u32 {
-        let mut bits = 0;
-        for (i, set) in mask.into_iter().enumerate() {
-            bits |= u32::from(set) << i;
-        }
-        bits
+        };
+        fn integers_as_floats(self) -> Self = Self(lanes!(i in [0.0; 8], self.0[i].to_bits() as i32 as f32));
+        fn add_integers(self, other: Self) -> Self =
+            Self(lanes!(i in [0.0; 8], f32::from_bits(self.0[i].to_bits().wrapping_add(other.0[i].to_bits()))));
+        fn min_or(self, best: Self) -> Self =
+            Self(lanes!(i in [0.0; 8], if self.0[i] < best.0[i] { self.0[i] } else { best.0[i] }));
+        fn max_or_nan(self, other: Self) -> Self =
+            Self(lanes!(i in [0.0; 8], if self.0[i] > other.0[i] { self.0[i] } else { other.0[i] }));
+        #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN must count as not above
+        fn not_above(self, limit: Self) -> [bool; 8] = lanes!(i in [false; 8], !(self.0[i] > limit.0[i]));
+        fn select(mask: [bool; 8], a: Self, b: Self) -> Self =
+            Self(lanes!(i in [0.0; 8], if mask[i] { a.0[i] } else { b.0[i] }));
+        fn bits(mask: [bool; 8]) -> u32 = {
+            let mut bits = 0;
+            for (i, set) in mask.into_iter().enumerate() {
+                bits |= u32::from(set) << i;
+            }
+            bits
+        };
     }
 }

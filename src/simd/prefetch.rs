@@ -6,7 +6,8 @@ use std::ops::Range;
 #[derive(Debug, Clone, Copy)]
 pub struct Prefetch {
     first: *const u8,
-    lines: usize,
+    /// Their cache lines.
+    pub lines: usize,
 }
 
 impl Prefetch {
@@ -21,11 +22,6 @@ impl Prefetch {
     pub fn part(self, i: usize, parts: usize) -> Self {
         let lines = self.lines.div_ceil(parts);
         Self { first: self.first.wrapping_add(i * lines * Self::LINE), lines: lines.min(self.lines.saturating_sub(i * lines)) }
-    }
-
-    #[inline(always)]
-    pub fn lines(self) -> usize {
-        self.lines
     }
 
     /// Asks for all lines.

@@ -39,57 +39,21 @@ impl Vector for Avx512 {
     unsafe fn call<T: Task>(task: T) -> T::Output {
         unsafe { run_avx512(task) }
     }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        Self(unsafe { _mm512_set1_ps(x) })
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        Self(unsafe { _mm512_loadu_ps(p) })
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        unsafe { _mm512_storeu_ps(p, self.0) }
-    }
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        Self(unsafe { _mm512_sub_ps(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        Self(unsafe { _mm512_add_ps(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        Self(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
-    }
-    #[inline(always)]
-    unsafe fn integers_as_floats(self) -> Self {
-        Self(unsafe { _mm512_cvtepi32_ps(_mm512_castps_si512(self.0)) })
-    }
-    #[inline(always)]
-    unsafe fn add_integers(self, other: Self) -> Self {
-        Self(unsafe { _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(self.0), _mm512_castps_si512(other.0))) })
-    }
-    #[inline(always)]
-    unsafe fn min_or(self, best: Self) -> Self {
-        Self(unsafe { _mm512_min_ps(self.0, best.0) })
-    }
-    #[inline(always)]
-    unsafe fn max_or_nan(self, other: Self) -> Self {
-        Self(unsafe { _mm512_max_ps(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn not_above(self, limit: Self) -> __mmask16 {
-        unsafe { _mm512_cmp_ps_mask::<_CMP_NGT_UQ>(self.0, limit.0) }
-    }
-    #[inline(always)]
-    unsafe fn select(mask: __mmask16, a: Self, b: Self) -> Self {
-        Self(unsafe { _mm512_mask_blend_ps(mask, b.0, a.0) })
-    }
-    #[inline(always)]
-    unsafe fn bits(mask: __mmask16) -> u32 {
-        u32::from(mask)
+    operations! {
+        fn splat(x: f32) -> Self = Self(_mm512_set1_ps(x));
+        fn load(p: *const f32) -> Self = Self(_mm512_loadu_ps(p));
+        fn store(self, p: *mut f32) = _mm512_storeu_ps(p, self.0);
+        fn sub(self, other: Self) -> Self = Self(_mm512_sub_ps(self.0, other.0));
+        fn add(self, other: Self) -> Self = Self(_mm512_add_ps(self.0, other.0));
+        fn mul_add(self, b: Self, c: Self) -> Self = Self(_mm512_fmadd_ps(self.0, b.0, c.0));
+        fn integers_as_floats(self) -> Self = Self(_mm512_cvtepi32_ps(_mm512_castps_si512(self.0)));
+        fn add_integers(self, other: Self) -> Self =
+            Self(_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(self.0), _mm512_castps_si512(other.0))));
+        fn min_or(self, best: Self) -> Self = Self(_mm512_min_ps(self.0, best.0));
+        fn max_or_nan(self, other: Self) -> Self = Self(_mm512_max_ps(self.0, other.0));
+        fn not_above(self, limit: Self) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_NGT_UQ>(self.0, limit.0);
+        fn select(mask: __mmask16, a: Self, b: Self) -> Self = Self(_mm512_mask_blend_ps(mask, b.0, a.0));
+        fn bits(mask: __mmask16) -> u32 = u32::from(mask);
     }
     #[inline(always)]
     unsafe fn transpose(rows: [*const f32; SQUARE], to: *mut f32, stride: usize) {
@@ -138,57 +102,21 @@ impl Vector for Avx2 {
     unsafe fn call<T: Task>(task: T) -> T::Output {
         unsafe { run_avx2(task) }
     }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        Self(unsafe { _mm256_set1_ps(x) })
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        Self(unsafe { _mm256_loadu_ps(p) })
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        unsafe { _mm256_storeu_ps(p, self.0) }
-    }
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        Self(unsafe { _mm256_sub_ps(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        Self(unsafe { _mm256_add_ps(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        Self(unsafe { _mm256_fmadd_ps(self.0, b.0, c.0) })
-    }
-    #[inline(always)]
-    unsafe fn integers_as_floats(self) -> Self {
-        Self(unsafe { _mm256_cvtepi32_ps(_mm256_castps_si256(self.0)) })
-    }
-    #[inline(always)]
-    unsafe fn add_integers(self, other: Self) -> Self {
-        Self(unsafe { _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(self.0), _mm256_castps_si256(other.0))) })
-    }
-    #[inline(always)]
-    unsafe fn min_or(self, best: Self) -> Self {
-        Self(unsafe { _mm256_min_ps(self.0, best.0) })
-    }
-    #[inline(always)]
-    unsafe fn max_or_nan(self, other: Self) -> Self {
-        Self(unsafe { _mm256_max_ps(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn not_above(self, limit: Self) -> __m256 {
-        unsafe { _mm256_cmp_ps::<_CMP_NGT_UQ>(self.0, limit.0) }
-    }
-    #[inline(always)]
-    unsafe fn select(mask: __m256, a: Self, b: Self) -> Self {
-        Self(unsafe { _mm256_blendv_ps(b.0, a.0, mask) })
-    }
-    #[inline(always)]
-    unsafe fn bits(mask: __m256) -> u32 {
-        unsafe { _mm256_movemask_ps(mask) as u32 }
+    operations! {
+        fn splat(x: f32) -> Self = Self(_mm256_set1_ps(x));
+        fn load(p: *const f32) -> Self = Self(_mm256_loadu_ps(p));
+        fn store(self, p: *mut f32) = _mm256_storeu_ps(p, self.0);
+        fn sub(self, other: Self) -> Self = Self(_mm256_sub_ps(self.0, other.0));
+        fn add(self, other: Self) -> Self = Self(_mm256_add_ps(self.0, other.0));
+        fn mul_add(self, b: Self, c: Self) -> Self = Self(_mm256_fmadd_ps(self.0, b.0, c.0));
+        fn integers_as_floats(self) -> Self = Self(_mm256_cvtepi32_ps(_mm256_castps_si256(self.0)));
+        fn add_integers(self, other: Self) -> Self =
+            Self(_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(self.0), _mm256_castps_si256(other.0))));
+        fn min_or(self, best: Self) -> Self = Self(_mm256_min_ps(self.0, best.0));
+        fn max_or_nan(self, other: Self) -> Self = Self(_mm256_max_ps(self.0, other.0));
+        fn not_above(self, limit: Self) -> __m256 = _mm256_cmp_ps::<_CMP_NGT_UQ>(self.0, limit.0);
+        fn select(mask: __m256, a: Self, b: Self) -> Self = Self(_mm256_blendv_ps(b.0, a.0, mask));
+        fn bits(mask: __m256) -> u32 = _mm256_movemask_ps(mask) as u32;
     }
     #[inline(always)]
     unsafe fn transpose(rows: [*const f32; SQUARE], to: *mut f32, stride: usize) {

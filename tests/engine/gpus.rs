@@ -59,7 +59,7 @@ fn rows_stream_through_several_gpus() {
         let fit = limited.fit_features(&features, None).unwrap();
         assert_eq!(hash(&fit), cpu, "{device}: {}", fit.choice.reason);
         let several = matches!(fit.choice.place, Place::Several(_));
-        let streams = |share: &polars_kmeans::Share| share.chunking.is_some();
+        let streams = |share: &polars_kmeans::Share| share.plan.chunking.is_some();
         assert!(!several || fit.choice.shares.iter().any(streams), "{device}: {}", fit.choice.reason);
     }
 }

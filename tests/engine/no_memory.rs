@@ -104,8 +104,8 @@ fn exactly<T: Engine>(device: Device, features: &Features<'_, T>, k: usize, half
     let what = format!("{n} x {d} into {k}, {}, 16 bits: {half}: {predicted} bytes", T::NAME);
     let fit = || estimator.fit_features(features, Some(&weights));
     let fitted = fit().unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert!(fitted.choice.chunking.is_none(), "{what}: {}", fitted.choice.reason);
-    assert!(fitted.choice.more_copies == more_copies || !more_copies, "{what}");
+    assert!(fitted.choice.plan.chunking.is_none(), "{what}: {}", fitted.choice.reason);
+    assert!(fitted.choice.plan.more_copies == more_copies || !more_copies, "{what}");
     refusal::shrink_rooms(UNIT);
     let refused = fit();
     refusal::shrink_rooms(0);

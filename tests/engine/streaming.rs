@@ -93,7 +93,7 @@ fn check<T: Engine>(round: u64) -> usize {
     let brief = |estimator: &KMeans| {
         estimator
             .fit_features(&features, column.as_ref())
-            .map(|fit| (hash(&fit), fit.choice.chunking))
+            .map(|fit| (hash(&fit), fit.choice.plan.chunking))
             .map_err(|e| e.to_string())
     };
     let on_cpu = brief(&estimator).map(|(hash, _)| hash);
@@ -159,7 +159,7 @@ fn check_least_memory<T: Engine>(init: &Init, way: u64, weighted: bool) {
         let expected = estimator.device(Device::Cpu).fit_features(&features, weights.as_ref()).unwrap();
         let streamed = on_gpu.device_memory_limit(Some(least)).fit_features(&features, weights.as_ref()).unwrap();
         let what = format!("{init:?} of {sample:?}, way {way}, {}, weights: {weighted}", T::NAME);
-        assert!(streamed.choice.chunking.is_some_and(|chunking| chunking.chunks > 1), "{what}");
+        assert!(streamed.choice.plan.chunking.is_some_and(|chunking| chunking.chunks > 1), "{what}");
         assert_eq!(hash(&streamed), hash(&expected), "{what}");
     }
 }
@@ -192,7 +192,7 @@ fn two_three_seven_and_many_chunks() {
             let expected = hash(&estimator.fit_features(&features, None).unwrap());
             for chunking in limits(shape::<f32>([n, d, k], false)) {
                 let fit = estimator.clone().device_memory_limit(Some(chunking.room)).fit_features(&features, None).unwrap();
-                assert_eq!((hash(&fit), fit.choice.chunking), (expected, Some(chunking)));
+                assert_eq!((hash(&fit), fit.choice.plan.chunking), (expected, Some(chunking)));
                 assert!(fit.choice.reason.contains(&chunking.to_string()), "{}", fit.choice.reason);
             }
         }
@@ -224,7 +224,7 @@ fn skipped_rows_do_not_travel() {
             for chunking in limits(shape::<f64>([n, d, k], weighted)).into_iter().step_by(3) {
                 let streamed = estimator.clone().device(device).device_memory_limit(Some(chunking.room));
                 let fit = streamed.fit_features(&features, weights.as_ref()).unwrap();
-                assert_eq!((hash(&fit), fit.choice.chunking), (hash(&expected), Some(chunking)));
+                assert_eq!((hash(&fit), fit.choice.plan.chunking), (hash(&expected), Some(chunking)));
                 assert_eq!(fit.expand().unwrap(), expected.expand().unwrap());
                 let strict = streamed.null_policy(NullPolicy::Raise).fit_features(&features, weights.as_ref());
                 assert!(matches!(strict, Err(KMeansError::NotFinite { .. })), "{:?}", strict.map(|fit| fit.choice));
@@ -253,7 +253,7 @@ fn parts_stream_as_one() {
         });
         let streamed = estimator.clone().device(device).device_memory_limit(Some(chunking.room));
         let fit = streamed.fit_parts(parts.collect(), InstructionSet::detect(), Wanted::Labels).unwrap();
-        assert_eq!((hash(&fit), fit.choice.chunking), (expected, Some(chunking)), "{cuts:?}");
+        assert_eq!((hash(&fit), fit.choice.plan.chunking), (expected, Some(chunking)), "{cuts:?}");
     }
 }
 
@@ -299,7 +299,7 @@ fn too_little_memory_says_what_is_needed() {
         let text = error.to_string();
         assert!(text.contains(" in chunks on cuda:") && text.contains("device_memory_limit allows"), "{text}");
     }
-    assert!(fit(device, needed).unwrap().choice.chunking.is_some());
+    assert!(fit(device, needed).unwrap().choice.plan.chunking.is_some());
 }
 
 /// Rows of 16 bits a value stream as such: chunks of as many bytes have twice as many rows.
@@ -322,7 +322,7 @@ fn rows_of_16_bits_stream() {
         for chunking in all.iter().step_by(1 + all.len() / 3) {
             for view in [&by_rows, &by_columns] {
                 let fit = on_gpu.clone().device_memory_limit(Some(chunking.room)).fit_features(view, None).unwrap();
-                assert_eq!(fit.choice.chunking, Some(*chunking), "{half:?}, {n} x {d} into {k}");
+                assert_eq!(fit.choice.plan.chunking, Some(*chunking), "{half:?}, {n} x {d} into {k}");
                 assert_eq!(hash(&fit), expected, "{half:?}, {n} x {d} into {k}: {chunking}");
             }
         }

@@ -27,50 +27,50 @@ impl fmt::Display for Place {
 }
 
 /// Where a fit or a prediction runs, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
     pub place: Place,
     /// A sentence for the user, with the figures that decided.
     pub reason: String,
-    /// How the rows pass through the GPU in chunks, if they do not fit on it.
-    pub chunking: Option<Chunking>,
-    /// The strategy with which a fit labels rows. [`Strategy::Default`] on the CPU, and for jobs of a model.
-    pub strategy: Strategy,
-    /// Whether there is memory for copies of the rows that the kernel could do without.
-    pub more_copies: bool,
-    /// The bytes of the GPU's memory that the job may take.
-    pub room: u64,
-    /// What each GPU has of a fit on several GPUs. The fields above are then those of the first. Empty for all other jobs.
+    pub plan: Plan,
+    /// What each GPU has of a fit on several GPUs. The plan above is then that of the first. Empty for all other jobs.
     pub shares: Vec<Share>,
 }
 
 impl Choice {
     /// The choice of no GPU.
     pub fn cpu(reason: String) -> Self {
-        Self {
-            place: Place::Cpu,
-            reason,
-            chunking: None,
-            strategy: Strategy::Default,
-            more_copies: false,
-            room: u64::MAX,
-            shares: Vec::new(),
-        }
+        Self { place: Place::Cpu, reason, plan: Plan::within(u64::MAX), shares: Vec::new() }
+    }
+}
+
+/// How a job runs on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Plan {
+    /// How the rows pass through the GPU in chunks, if they do not fit on it.
+    pub chunking: Option<Chunking>,
+    /// The strategy with which a fit labels rows. [`Strategy::Default`] on the CPU, and for jobs of a model.
+    pub strategy: Strategy,
+    /// Whether there is memory for copies of the rows that the kernel could do without.
+    pub more_copies: bool,
+    /// The predicted time of an iteration, if the kernel was not named by the caller.
+    pub microseconds: Option<f64>,
+    /// The bytes of the GPU's memory that the job may take.
+    pub room: u64,
+}
+
+impl Plan {
+    /// A plan for rows that fit into so many bytes.
+    pub(crate) fn within(room: u64) -> Self {
+        Self { chunking: None, strategy: Strategy::Default, more_copies: false, microseconds: None, room }
     }
 }
 
 /// What one GPU has of the rows of a fit on several GPUs, and how it works on them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
     /// The number of the GPU.
     pub ordinal: u32,
     pub rows: u64,
-    /// As in [`Choice`].
-    pub chunking: Option<Chunking>,
-    /// As in [`Choice`].
-    pub strategy: Strategy,
-    /// As in [`Choice`].
-    pub more_copies: bool,
-    /// As in [`Choice`].
-    pub room: u64,
+    pub plan: Plan,
 }

@@ -36,8 +36,11 @@ impl fmt::Display for DeviceInfo {
     }
 }
 
-/// All devices of the machine, usable or not, or the reason why there is none.
-pub type Devices = std::result::Result<Vec<DeviceInfo>, String>;
+/// What was looked for, or the reason why there is none.
+pub type OrWhy<T> = std::result::Result<T, String>;
+
+/// All devices of the machine, usable or not.
+pub type Devices = OrWhy<Vec<DeviceInfo>>;
 
 /// Whether the kernels run on a device under a driver. The text gives the reason. `architectures`: what the kernels of this build
 /// are for, as the build names them: `80+ptx,90a`.

@@ -2,73 +2,53 @@
 
 use std::fmt::Write;
 
-use super::{Choice, DeviceInfo, Place, Plan, Request, Shape, Share, counted};
+use super::{Choice, DeviceInfo, OrWhy, Place, Plan, Request, Shape, Share, plan_on};
 use crate::base::error::Result;
+use crate::base::figures::Counted;
 use crate::base::params::Gpus;
 use crate::base::strategy::Strategy;
 
-/// The plans of a fit on these GPUs.
-pub struct Shared {
-    pub shares: Vec<Share>,
-    /// The predicted time of an iteration of the slowest of them, if no kernel was named.
-    pub microseconds: Option<f64>,
+/// The shares of these GPUs, which may name one several times. Rows go by the number of multiprocessors. Where a share would not
+/// fit on its GPU, others that have room take more, so that rows stay on the GPUs if they fit on all together. The inner error
+/// says how much memory is needed.
+pub fn shared(shape: Shape, request: Request, devices: &[&DeviceInfo]) -> Result<OrWhy<Vec<Share>>> {
+    let speeds: Vec<u64> = devices.iter().map(|device| u64::from(device.multiprocessors.max(1))).collect();
+    let mut rows = divided(shape.rows, &speeds);
+    let mut plans = planned(shape, request, devices, &rows)?;
+    // A share that fits on its GPU not even in chunks is one more reason to share in another way.
+    if plans.as_ref().map_or(true, |plans| plans.iter().flatten().any(|plan| plan.chunking.is_some())) {
+        let most = devices.iter().map(|device| most_resident(shape, request, device, times(devices, device)));
+        if let Some(filled) = filled(&rows, &most.collect::<Result<Vec<u64>>>()?) {
+            rows = filled;
+            plans = planned(shape, request, devices, &rows)?;
+        }
+    }
+    Ok(plans.map(|plans| {
+        let shares = devices.iter().zip(rows).zip(plans);
+        shares.filter_map(|((device, rows), plan)| Some(Share { ordinal: device.ordinal, rows, plan: plan? })).collect()
+    }))
 }
 
-impl Shared {
-    /// The shares of these GPUs, which may name one several times. Rows go by the number of multiprocessors. Where a share would
-    /// not fit on its GPU, others that have room take more, so that rows stay on the GPUs if they fit on all together. The inner
-    /// error says how much memory is needed.
-    pub fn new(shape: Shape, request: Request, devices: &[&DeviceInfo]) -> Result<std::result::Result<Self, String>> {
-        let speeds: Vec<u64> = devices.iter().map(|device| u64::from(device.multiprocessors.max(1))).collect();
-        let rows = divided(shape.rows, &speeds);
-        let mut plans = planned(shape, request, devices, &rows)?;
-        let mut rows = rows;
-        // A share that fits on its GPU not even in chunks is one more reason to share in another way.
-        if plans.as_ref().map_or(true, |plans| plans.iter().flatten().any(|plan| plan.chunking.is_some())) {
-            let most = devices
-                .iter()
-                .map(|device| most_resident(shape, request, device, times(devices, device)))
-                .collect::<Result<Vec<u64>>>()?;
-            if let Some(filled) = filled(&rows, &most) {
-                rows = filled;
-                plans = planned(shape, request, devices, &rows)?;
-            }
+/// The choice of these shares.
+pub fn choice_of(shares: Vec<Share>, mut reason: String) -> Option<Choice> {
+    let gpus = Gpus::new(&shares.iter().map(|share| share.ordinal).collect::<Vec<_>>())?;
+    let plan = shares[0].plan;
+    let is_common = plan.strategy != Strategy::Default && shares.iter().all(|share| share.plan.strategy == plan.strategy);
+    for (place, Share { ordinal, rows, plan: Plan { chunking, strategy, .. } }) in shares.iter().enumerate() {
+        let start = if place == 0 { "; " } else { ", " };
+        // Writing to a text does not fail.
+        let _ = write!(reason, "{start}cuda:{ordinal} has {} of the rows", Counted(*rows));
+        if let Some(chunking) = chunking {
+            let _ = write!(reason, " ({chunking})");
         }
-        let plans = match plans {
-            Ok(plans) => plans,
-            Err(why) => return Ok(Err(why)),
-        };
-        let mut times = plans.iter().flatten().map(|plan| plan.microseconds);
-        let microseconds = times.try_fold(0.0f64, |most, time| time.map(|time| most.max(time)));
-        let shares = devices.iter().zip(rows).zip(plans).filter_map(|((device, rows), plan)| {
-            let Plan { chunking, strategy, more_copies, room, .. } = plan?;
-            Some(Share { ordinal: device.ordinal, rows, chunking, strategy, more_copies, room })
-        });
-        Ok(Ok(Self { shares: shares.collect(), microseconds }))
-    }
-
-    /// The choice of these shares.
-    pub fn choice(self, mut reason: String) -> Option<Choice> {
-        let gpus = Gpus::new(&self.shares.iter().map(|share| share.ordinal).collect::<Vec<_>>())?;
-        for (place, Share { ordinal, rows, chunking, strategy, .. }) in self.shares.iter().enumerate() {
-            let start = if place == 0 { "; " } else { ", " };
-            // Writing to a text does not fail.
-            let _ = write!(reason, "{start}cuda:{ordinal} has {} of the rows", counted(*rows));
-            if let Some(chunking) = chunking {
-                let _ = write!(reason, " ({chunking})");
-            }
-            if *strategy != Strategy::Default && self.shares.iter().all(|share| share.strategy == *strategy) {
-                continue;
-            }
+        if !is_common {
             let _ = write!(reason, " with kernel {strategy}");
         }
-        let first = &self.shares[0];
-        if self.shares.iter().all(|share| share.strategy == first.strategy) && first.strategy != Strategy::Default {
-            let _ = write!(reason, "; their kernel is {}", first.strategy);
-        }
-        let Share { chunking, strategy, more_copies, room, .. } = first.clone();
-        Some(Choice { place: Place::Several(gpus), reason, chunking, strategy, more_copies, room, shares: self.shares })
     }
+    if is_common {
+        let _ = write!(reason, "; their kernel is {}", plan.strategy);
+    }
+    Some(Choice { place: Place::Several(gpus), reason, plan, shares })
 }
 
 /// How many of the shares are of this GPU.
@@ -77,17 +57,13 @@ fn times(devices: &[&DeviceInfo], device: &DeviceInfo) -> u64 {
 }
 
 /// The plans for so many rows on each GPU. None for those without rows.
-fn planned(
-    shape: Shape,
-    request: Request,
-    devices: &[&DeviceInfo],
-    rows: &[u64],
-) -> Result<std::result::Result<Vec<Option<Plan>>, String>> {
+fn planned(shape: Shape, request: Request, devices: &[&DeviceInfo], rows: &[u64]) -> Result<OrWhy<Vec<Option<Plan>>>> {
     let mut plans = Vec::with_capacity(rows.len());
     for (device, &rows) in devices.iter().zip(rows) {
+        let share = Shape { rows, ..shape };
         plans.push(match rows {
             0 => None,
-            _ => match Plan::of_share(Shape { rows, ..shape }, request, device, times(devices, device))? {
+            _ => match plan_on(device, share, request, Some(times(devices, device)))? {
                 Ok(plan) => Some(plan),
                 Err(why) => return Ok(Err(why)),
             },
@@ -101,7 +77,7 @@ fn most_resident(shape: Shape, request: Request, device: &DeviceInfo, shares: u6
     let (mut fits, mut too_many) = (0, shape.rows + 1);
     while too_many - fits > 1 + shape.rows / 1_024 {
         let rows = fits + (too_many - fits) / 2;
-        match Plan::of_share(Shape { rows, ..shape }, request, device, shares)? {
+        match plan_on(device, Shape { rows, ..shape }, request, Some(shares))? {
             Ok(plan) if plan.chunking.is_none() => fits = rows,
             _ => too_many = rows,
         }

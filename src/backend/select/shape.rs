@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::units::counted;
+use crate::base::figures::Counted;
 use crate::base::params::Candidates;
 
 /// Bytes on a GPU for one batch of rows of a prediction, including the results. Two batches are there at a time.
@@ -42,7 +42,7 @@ pub struct Shape {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (rows, features, clusters) = (counted(self.rows), counted(self.features as u64), counted(self.clusters as u64));
+        let (rows, features, clusters) = (Counted(self.rows), Counted(self.features as u64), Counted(self.clusters as u64));
         write!(f, "{rows} rows x {features} features x {clusters} clusters")
     }
 }

@@ -17,16 +17,7 @@ const LARGE: Shape = Shape {
     weighted: false,
     candidates: Candidates::NONE,
 };
-const SMALL: Shape = Shape {
-    job: Job::Fit,
-    rows: 2_000,
-    features: 2,
-    clusters: 3,
-    float64: true,
-    half: false,
-    weighted: false,
-    candidates: Candidates::NONE,
-};
+const SMALL: Shape = Shape { rows: 2_000, features: 2, clusters: 3, float64: true, ..LARGE };
 
 fn device(ordinal: u32, free: u64) -> DeviceInfo {
     let (usable, reason) = usable((13, 0), (9, 0), "90a");
@@ -81,10 +72,10 @@ unit_test!(the_kernel_is_named);
 fn the_kernel_is_named() {
     let choice = |strategy| choose(Request { strategy, ..Device::Cuda(None).into() }, LARGE, &Ok(vec![device(0, 100 * GB)]));
     let default = choice(Strategy::Default).unwrap();
-    let why = format!("; its kernel is {}, which is predicted to be the fastest, with ", default.strategy);
+    let why = format!("; its kernel is {}, which is predicted to be the fastest, with ", default.plan.strategy);
     assert!(default.reason.contains(&why) && default.reason.ends_with(" an iteration"), "{}", default.reason);
     let named = choice(Strategy::Tiled32).unwrap();
-    assert!(named.reason.ends_with("; its kernel is tiled-32, as asked") && named.strategy == Strategy::Tiled32);
+    assert!(named.reason.ends_with("; its kernel is tiled-32, as asked") && named.plan.strategy == Strategy::Tiled32);
     let error = choice(Strategy::RegistersSingle).unwrap_err().to_string();
     assert!(error.contains("at most 12 features for \"registers-single\", got 32"), "{error}");
 }
@@ -220,15 +211,15 @@ fn data_that_do_not_fit_at_once_stream() {
     let there = Ok(vec![device(0, 4 * GB)]);
     for requested in [Device::Auto, Device::Cuda(None), Device::Cuda(Some(0))] {
         let choice = choose(requested.into(), shape, &there).unwrap();
-        let chunking = choice.chunking.unwrap();
+        let chunking = choice.plan.chunking.unwrap();
         assert_eq!((choice.place, chunking), (Place::Cuda(0), in_chunks(shape, 4 * GB - 4 * GB / 10).unwrap()));
         assert!(choice.reason.contains(&format!("; {chunking}; its kernel is ")), "{}", choice.reason);
-        let limited = choose(within(requested, Some(GB)), shape, &there).unwrap().chunking.unwrap();
+        let limited = choose(within(requested, Some(GB)), shape, &there).unwrap().plan.chunking.unwrap();
         assert_eq!(limited, in_chunks(shape, GB).unwrap());
         assert!(limited.buffers < chunking.buffers && limited.room == GB);
         // A limit above the free memory changes nothing.
         assert_eq!(choose(within(requested, Some(9 * GB)), shape, &there).unwrap(), choice);
-        assert_eq!(choose(within(requested, Some(GB)), LARGE, &there).unwrap().chunking, None);
+        assert_eq!(choose(within(requested, Some(GB)), LARGE, &there).unwrap().plan.chunking, None);
     }
     // The time of an iteration is that of all chunks, so it is at least that of all rows at once.
     let time = |free: u64| {
@@ -242,11 +233,11 @@ fn data_that_do_not_fit_at_once_stream() {
     let few = Shape { clusters: 4, ..shape };
     assert!(choose(Device::Auto.into(), few, &Ok(vec![device(0, 100 * GB)])).unwrap().place == Place::Cuda(0));
     let choice = choose(Device::Auto.into(), few, &there).unwrap();
-    assert!(choice.place == Place::Cpu && choice.chunking.is_none());
+    assert!(choice.place == Place::Cpu && choice.plan.chunking.is_none());
     assert!(choice.reason.contains("on a GPU, which would not pay: the rows do not fit there and stream"), "{}", choice.reason);
     // There is room, but kernels cannot count this many rows.
     let many = Shape { rows: 1 << 33, features: 1, clusters: 2, ..LARGE };
-    let chunking = choose(Device::Cuda(None).into(), many, &Ok(vec![device(0, 300 * GB)])).unwrap().chunking.unwrap();
+    let chunking = choose(Device::Cuda(None).into(), many, &Ok(vec![device(0, 300 * GB)])).unwrap().plan.chunking.unwrap();
     assert_eq!(chunking.buffers, chunking.chunks);
 }
 
@@ -267,14 +258,14 @@ fn several_gpus_share_rows() {
     let much = Shape { rows: 200_000_000, ..LARGE };
     let uneven = Ok(vec![device(0, 12 * GB), device(1, 100 * GB)]);
     let choice = choose(Device::AllCuda.into(), much, &uneven).unwrap();
-    assert!(choice.shares.iter().all(|share| share.chunking.is_none()), "{}", choice.reason);
+    assert!(choice.shares.iter().all(|share| share.plan.chunking.is_none()), "{}", choice.reason);
     assert!(
         choice.shares[0].rows < choice.shares[1].rows && choice.shares.iter().map(|share| share.rows).sum::<u64>() == much.rows
     );
     // Where nothing helps, both stream.
     let small = Ok(vec![device(0, GB), device(1, GB)]);
     let choice = choose(Device::AllCuda.into(), much, &small).unwrap();
-    assert!(choice.shares.iter().all(|share| share.chunking.is_some()), "{}", choice.reason);
+    assert!(choice.shares.iter().all(|share| share.plan.chunking.is_some()), "{}", choice.reason);
     // One GPU, or one that can be used, needs no sharing. Nor does a list of one.
     for devices in [vec![device(0, 100 * GB)], vec![old(1), device(0, 100 * GB)]] {
         let choice = choose(Device::AllCuda.into(), LARGE, &Ok(devices)).unwrap();
@@ -295,7 +286,6 @@ fn auto_takes_several_gpus_where_that_pays() {
     let two = Ok(vec![device(0, 140 * GB), device(1, 140 * GB)]);
     let place = |rows, features, clusters| {
         let choice = choose(Device::Auto.into(), Shape { rows, features, clusters, ..LARGE }, &two).unwrap();
-        println!("{}", choice.reason);
         choice.place
     };
     let both = Place::Several(Gpus::new(&[0, 1]).unwrap());
@@ -355,7 +345,7 @@ fn memory_counts_features_rows_weights_and_tables() {
     // Exactly nine tenths of the free memory.
     let needed = needed(LARGE);
     let enough = (needed / 9 * 10 - 20..).find(|free| free - free / 10 >= needed).unwrap();
-    let chunking = |free| choose(Device::Cuda(None).into(), LARGE, &Ok(vec![device(0, free)])).unwrap().chunking;
+    let chunking = |free| choose(Device::Cuda(None).into(), LARGE, &Ok(vec![device(0, free)])).unwrap().plan.chunking;
     assert_eq!(chunking(enough), None);
     assert!(chunking(enough - 1).is_some());
 }
@@ -375,14 +365,4 @@ fn old_drivers_and_devices_are_not_usable() {
     };
     assert!(refused((9, 0), "") && refused((8, 0), "90a") && refused((10, 0), "90a") && refused((8, 0), "86,90a"));
     assert!(!refused((9, 0), "90a") && !refused((8, 9), "86") && !refused((12, 1), "80+ptx") && !refused((9, 0), "80,90a"));
-}
-
-unit_test!(figures_read_well);
-fn figures_read_well() {
-    let numbers = [0, 7, 999, 1_000, 1_234_567, u64::MAX].map(|number| counted(number).to_string());
-    assert_eq!(numbers, ["0", "7", "999", "1,000", "1,234,567", "18,446,744,073,709,551,615"]);
-    let sizes = [12, 1_500, 149_000_000, 3_000_000_000_000].map(|size| bytes(size).to_string());
-    assert_eq!(sizes, ["12 B", "1.5 kB", "149 MB", "3.0 TB"]);
-    let times = [2e-7, 0.0123, 8.2, 90.0, 36_000.0].map(|seconds| duration(seconds).to_string());
-    assert_eq!(times, ["200 ns", "12 ms", "8.2 s", "1.5 min", "10 h"]);
 }

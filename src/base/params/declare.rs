@@ -62,28 +62,11 @@ impl Form {
     /// What an error says that it expected.
     pub(crate) fn expected(&self) -> String {
         let quoted = self.words.iter().map(|word| format!("{word:?}"));
-        let numbers = self.numbers.map(|numbers| match numbers {
-            Numbers::Integers => "an integer".to_owned(),
-            Numbers::Floats => "a number".to_owned(),
-        });
-        let mut all: Vec<String> = quoted.chain(numbers).chain(self.others.map(|(what, _)| what.to_owned())).collect();
+        let numbers = self.numbers.map(|numbers| if numbers == Numbers::Integers { "an integer" } else { "a number" });
+        let unquoted = numbers.into_iter().chain(self.others.map(|(what, _)| what));
+        let mut all: Vec<String> = quoted.chain(unquoted.map(str::to_owned)).collect();
         let last = all.pop().unwrap_or_default();
         if all.is_empty() { last } else { format!("{} or {last}", all.join(", ")) }
-    }
-
-    /// The type of a value in Python.
-    pub(crate) fn python_type(&self) -> String {
-        if let Some((_, name)) = self.others {
-            return name.into();
-        }
-        let words = self.words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ");
-        let numbers = self.numbers.map(|numbers| match numbers {
-            Numbers::Integers => "int".to_owned(),
-            Numbers::Floats => "float".to_owned(),
-        });
-        let words = (!words.is_empty()).then(|| format!("Literal[{words}]"));
-        let none = self.none.then(|| "None".to_owned());
-        numbers.into_iter().chain(words).chain(none).collect::<Vec<_>>().join(" | ")
     }
 }
 
@@ -137,10 +120,13 @@ pub trait OptionValue: Sized {
     /// The value in an error.
     fn shown(&self) -> String;
 
-    /// The value as Python writes it.
+    /// The value as Python writes it, for a default.
     fn in_python(&self) -> String {
-        let shown = self.shown();
-        if Self::FORM.words.contains(&shown.as_str()) { format!("{shown:?}") } else { shown }
+        match self.shown() {
+            word if Self::FORM.words.contains(&&word[..]) => format!("{word:?}"),
+            none if Self::FORM.none && none == "none" => "None".into(),
+            other => other,
+        }
     }
 }
 
@@ -179,7 +165,15 @@ impl OptionInfo {
 
     /// The type of its values in Python.
     pub fn python_type(&self) -> String {
-        self.form.python_type()
+        let Form { words, numbers, none, others } = self.form;
+        if let Some((_, name)) = others {
+            return name.into();
+        }
+        let numbers = numbers.map(|numbers| if numbers == Numbers::Integers { "int" } else { "float" }.to_owned());
+        let quoted = words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ");
+        let words = (!words.is_empty()).then(|| format!("Literal[{quoted}]"));
+        let none = none.then(|| "None".to_owned());
+        numbers.into_iter().chain(words).chain(none).collect::<Vec<_>>().join(" | ")
     }
 }
 
@@ -373,9 +367,5 @@ impl OptionValue for Option<u64> {
 
     fn shown(&self) -> String {
         self.map_or_else(|| "none".into(), |number| number.to_string())
-    }
-
-    fn in_python(&self) -> String {
-        self.map_or_else(|| "None".into(), |number| number.to_string())
     }
 }

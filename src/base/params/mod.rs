@@ -86,7 +86,7 @@ impl KMeans {
     /// # Ok::<(), KMeansError>(())
     /// ```
     pub fn on_progress(self, observer: impl Fn(&Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
-        Self { observer: Some(Observer::new(observer)), ..self }
+        Self { observer: Some(Observer::new(move |progress, _| observer(progress), false)), ..self }
     }
 
     /// As [`KMeans::on_progress`]. The observer also gets the centroids after each stage, one by one, in the units of the
@@ -111,7 +111,7 @@ impl KMeans {
         self,
         observer: impl Fn(&Progress, Option<ChunksExact<'_, f64>>) -> ControlFlow<()> + Send + Sync + 'static,
     ) -> Self {
-        Self { observer: Some(Observer::of_centroids(observer)), ..self }
+        Self { observer: Some(Observer::new(observer, true)), ..self }
     }
 
     /// Lets `cancel` stop the fit, at any time and from any thread. A fit that was stopped ends with [`KMeansError::Cancelled`]
@@ -263,10 +263,7 @@ mod tests {
     /// The error that setting an option gives, or that the check of all options gives after it.
     fn message(option: &str, value: Option<&Value>) -> String {
         let mut estimator = KMeans::new(2);
-        match estimator.set(option, value) {
-            Ok(()) => estimator.validate(1).unwrap_err().to_string(),
-            Err(error) => error.to_string(),
-        }
+        estimator.set(option, value).and_then(|()| estimator.validate(1).map(drop)).unwrap_err().to_string()
     }
 
     unit_test!(options_are_set_by_name);

@@ -142,10 +142,6 @@ impl OptionValue for Scale {
             _ => self.word().into(),
         }
     }
-
-    fn in_python(&self) -> String {
-        if *self == Self::None { "None".into() } else { format!("{:?}", self.word()) }
-    }
 }
 
 words! {
@@ -216,10 +212,6 @@ impl OptionValue for SortBy {
 
     fn shown(&self) -> String {
         self.word().map_or_else(|| "none".into(), |word| format!("{word:?}"))
-    }
-
-    fn in_python(&self) -> String {
-        self.word().map_or_else(|| "None".into(), |word| format!("{word:?}"))
     }
 }
 

@@ -131,6 +131,11 @@ fn value(bits: u16) -> f64 {
     if bits >> 15 == 1 { -magnitude } else { magnitude }
 }
 
+/// The values of many.
+fn values(bits: &[u16]) -> Vec<f64> {
+    bits.iter().map(|&bits| value(bits)).collect()
+}
+
 struct Random(u64);
 
 impl Random {
@@ -220,7 +225,6 @@ impl Vectors {
 
     /// How a unit adds up that gives these sums: `(ROWS, CENTROIDS)`. None if its sums are outside of every bound.
     pub fn added(&self, sums: &[f32]) -> Option<Added> {
-        let values = |bits: &[u16]| -> Vec<f64> { bits.iter().map(|&bits| value(bits)).collect() };
         let (rows, centroids) = (values(&self.rows), values(&self.centroids));
         let pairs = || {
             let pairs = (0..ROWS).flat_map(|i| (0..CENTROIDS).map(move |j| (i, j)));
@@ -238,16 +242,20 @@ impl Vectors {
     }
 }
 
-/// Whether a sum is within the wide bound, with a margin: that of blocks which are cut once.
-fn is_within(x: &[f64], c: &[f64], sum: f64) -> bool {
+/// The error of a sum, as a share of M. Its own rounding is far below what bounds leave.
+fn lost(x: &[f64], c: &[f64], sum: f64) -> f64 {
     // A float16 is a multiple of 2^-24 below 2^16. So a sum of 64 products has at most 86 bits.
     let integer = |v: f64| (v * power(24)) as i128;
     let exact: i128 = x.iter().zip(c).map(|(&x, &c)| integer(x) * integer(c)).sum();
     let magnitude = |v: f64| v.abs().max(power(-14));
     let all: f64 = x.iter().zip(c).map(|(&x, &c)| magnitude(x) * magnitude(c)).sum();
+    (exact as f64 * power(-48) - sum).abs() / all
+}
+
+/// Whether a sum is within the wide bound, with a margin: that of blocks which are cut once. NaN is not within.
+fn is_within(x: &[f64], c: &[f64], sum: f64) -> bool {
     let a = (x.len() + 2 * x.len().div_ceil(4)) as f64 * power(-23);
-    // The rounding of `exact` is far below what the bound leaves. NaN is not within.
-    (exact as f64 * power(-48) - sum).abs() <= a / (1.0 - a) * all * (1.0 - 1e-9)
+    lost(x, c, sum) <= a / (1.0 - a) * (1.0 - 1e-9)
 }
 
 #[cfg(feature = "tests")]
@@ -257,7 +265,6 @@ mod tests {
     /// The sums of a unit that is simulated.
     fn sums(of: impl Fn(&[f64], &[f64]) -> f64) -> Vec<f32> {
         let vectors = Vectors::given();
-        let values = |bits: &[u16]| -> Vec<f64> { bits.iter().map(|&bits| value(bits)).collect() };
         let (rows, centroids) = (values(&vectors.rows), values(&vectors.centroids));
         let of = &of;
         let pairs = rows.chunks(FEATURES).flat_map(|x| centroids.chunks(FEATURES).map(move |c| of(x, c) as f32));
@@ -279,16 +286,12 @@ mod tests {
     /// The bound of a way holds for its sums, and it is not much wider than the worst of them.
     fn bounds_cover_what_is_lost() {
         let vectors = Vectors::given();
-        let values = |bits: &[u16]| -> Vec<f64> { bits.iter().map(|&bits| value(bits)).collect() };
         let (rows, centroids) = (values(&vectors.rows), values(&vectors.centroids));
         for way in ways() {
             let (mut worst, mut worst_of_wide) = (0.0f64, 0.0f64);
             for x in rows.chunks(FEATURES) {
                 for c in centroids.chunks(FEATURES) {
-                    let integer = |v: f64| (v * power(24)) as i128;
-                    let exact: i128 = x.iter().zip(c).map(|(&x, &c)| integer(x) * integer(c)).sum();
-                    let all: f64 = x.iter().zip(c).map(|(x, c)| x.abs().max(power(-14)) * c.abs().max(power(-14))).sum();
-                    let lost = (exact as f64 * power(-48) - way.sum(x, c)).abs() / all;
+                    let lost = lost(x, c, way.sum(x, c));
                     let bound = |added: Added| added.error(FEATURES) / (1.0 - added.error(FEATURES));
                     worst = worst.max(lost / bound(way.added()));
                     worst_of_wide = worst_of_wide.max(lost / bound(Added::Otherwise));

@@ -50,23 +50,17 @@ pub unsafe fn vaddvq_u32(a: uint32x4_t) -> u32 {
     a.0.iter().sum()
 }
 
-/// # Safety
-/// Four values can be read.
 pub unsafe fn vld1q_f32(p: *const f32) -> float32x4_t {
-    // SAFETY: the caller keeps the conditions of this function.
+    // SAFETY: the caller passes four values, as for the instruction.
     float32x4_t(unsafe { p.cast::<[f32; HALF]>().read_unaligned() })
 }
 
-/// # Safety
-/// Four values can be read.
 pub unsafe fn vld1q_u32(p: *const u32) -> uint32x4_t {
-    // SAFETY: the caller keeps the conditions of this function.
+    // SAFETY: the caller passes four values, as for the instruction.
     uint32x4_t(unsafe { p.cast::<[u32; HALF]>().read_unaligned() })
 }
 
-/// # Safety
-/// Four values can be written.
 pub unsafe fn vst1q_f32(p: *mut f32, a: float32x4_t) {
-    // SAFETY: the caller keeps the conditions of this function.
+    // SAFETY: the caller passes four values, as for the instruction.
     unsafe { p.cast::<[f32; HALF]>().write_unaligned(a.0) }
 }

@@ -129,7 +129,7 @@ pub fn rows_that_stream<F: Family>() {
         let text = format!("rows that fit on the GPU for \"{}\"", F::STRATEGIES[0]);
         assert!(refused.to_string().contains(&text), "{refused}");
     } else if let Some(fit) = same_bits(F::STRATEGIES, &estimator, &features, None, "rows that stream") {
-        assert!(fit.choice.chunking.is_some(), "{}", fit.choice.reason);
+        assert!(fit.choice.plan.chunking.is_some(), "{}", fit.choice.reason);
     }
 }
 

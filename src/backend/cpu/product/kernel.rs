@@ -28,7 +28,7 @@ impl Products<'_> {
         let Self { copy, centroids, own, first, rows, prefetch } = *self;
         let features = centroids.len() / GROUP;
         assert!(copy.len() == features * ROWS && scores.len() == GROUP * ROWS && own.is_none_or(|own| own.len() == 2 * GROUP));
-        let asked = prefetch.lines().div_ceil(features.max(1));
+        let asked = prefetch.lines.div_ceil(features.max(1));
         for start in (0..rows.min(ROWS)).step_by(R * V::LANES) {
             // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds f and c. For the features of the
             // instruction set see `Vector`.

@@ -182,8 +182,8 @@ pub fn is_untrusted(choice: &Choice) -> Result<bool> {
         None => Ok(false),
     };
     match choice.place {
-        Place::Cuda(ordinal) => untrusted(ordinal, choice.strategy),
-        _ => choice.shares.iter().try_fold(false, |any, share| Ok(any | untrusted(share.ordinal, share.strategy)?)),
+        Place::Cuda(ordinal) => untrusted(ordinal, choice.plan.strategy),
+        _ => choice.shares.iter().try_fold(false, |any, share| Ok(any | untrusted(share.ordinal, share.plan.strategy)?)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Random values for the attacks on bounds that leave out centroids: `skip.rs` and `grid.rs`.
+//! Random values for tests.
 
 use crate::base::float::Float;
 
@@ -6,9 +6,19 @@ use crate::base::float::Float;
 pub struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    /// A number of so many bits.
+    pub fn bits(&mut self, bits: u32) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 33
+        self.0 >> (64 - bits)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.bits(31)
+    }
+
+    /// From 0 to less than 1.
+    pub fn unit(&mut self) -> f64 {
+        self.bits(53) as f64 / (1u64 << 53) as f64
     }
 
     pub fn below(&mut self, n: u64) -> u64 {
