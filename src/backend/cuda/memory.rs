@@ -10,7 +10,7 @@
 //! Not counted: the pieces of row-major rows that are all sent at once. The lanes of the upload have them, at most 32 MiB in all,
 //! and only until the rows have arrived.
 
-use super::device::{Plain, sum};
+use super::device::{Gpu, Plain, sum};
 use super::exchange::Port;
 use super::passes::distances::Inertia;
 use super::passes::farthest::FarSearch;
@@ -41,6 +41,15 @@ impl From<&DeviceInfo> for GpuSize {
             generation: 10 * device.compute_capability.0 + device.compute_capability.1,
             untrusted: untrusted(device.ordinal),
         }
+    }
+}
+
+impl Gpu {
+    /// What the choice of kernels depends on.
+    pub fn size(&self) -> GpuSize {
+        let Self { ordinal, processors, shared_per_block, generation, .. } = *self;
+        let untrusted = untrusted(ordinal);
+        GpuSize { processors: processors as usize, shared: shared_per_block as usize, generation, untrusted }
     }
 }
 

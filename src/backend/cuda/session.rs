@@ -249,15 +249,7 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     }
 
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
-        let (queue, k, base) = (&self.state.queue, self.state.shape.k, Scales::Same(self.statistics.distances));
-        let mut inertia = if want_inertia { Some(Inertia::new(queue, k, base)?) } else { None };
-        self.start(centroids)?;
-        self.launch_step(inertia.as_mut())?;
-        let counted = self.finish_sums()?;
-        let control = self.update.read_control()?;
-        let work_counts = self.work_counts(control.all_settled(), control.scores);
-        let changed = counted.unwrap_or(control.changed);
-        Ok(Assigned { changed, inertia: inertia.map(Inertia::total).transpose()?, work_counts })
+        advance::assign(&mut [self], centroids, want_inertia)
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {

@@ -154,7 +154,7 @@ impl Queue {
     /// The same as for [`Queue::run`]. With `behind`, the same as for [`Queue::run_behind`].
     unsafe fn launch<A: Argument>(&self, launch: &Launch<A>, argument: &A, behind: bool) -> Result<()> {
         self.bind()?;
-        let (function, blocks, stream) = (launch.kernel.function, launch.blocks.max(1), self.stream.cu_stream());
+        let (function, blocks, stream) = (launch.function, launch.blocks.max(1), self.stream.cu_stream());
         let mut parameters = [std::ptr::from_ref(argument).cast_mut().cast::<c_void>()];
         let launched = if behind && function.waits {
             let mut attribute = sys::CUlaunchAttribute {

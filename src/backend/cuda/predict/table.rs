@@ -8,7 +8,8 @@ use super::tensor::TensorTable;
 use crate::backend::Scales;
 use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{
-    self, AssignArgument, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, SumsArgument,
+    self, AssignArgument, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, RowsArgument,
+    SumsArgument,
 };
 use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Plain, Queue, buffers, product, sum};
 use crate::backend::cuda::passes::distances::{Inertia, InertiaPass};
@@ -117,6 +118,15 @@ buffers! {
         labels: u32 [n],
         distances: f64 [n],
         seconds: f64 [n],
+    }
+}
+
+impl NearestBuffers {
+    /// The parameter of the kernel that fills these buffers.
+    pub fn argument<T: Plain>(&self, rows: RowsArgument, centroids: &Centroids<T>, k: usize) -> NearestArgument {
+        let [labels, distances, seconds] = [self.labels.at(), self.distances.at(), self.seconds.at()];
+        let centroid_columns = centroids.columns.at();
+        NearestArgument { rows, centroid_columns, labels, distances, seconds, k: k as i32, unused: 0 }
     }
 }
 
@@ -277,15 +287,7 @@ impl<T: Float + Plain> DeviceTable<T> {
     /// and with `blank_distances` no distances.
     pub fn nearest(&self, queue: &Queue, rows: &DeviceRows<T>, blank_distances: bool) -> Result<NearestBuffers> {
         let out = NearestBuffers::allocate(queue, rows.n)?;
-        let argument = NearestArgument {
-            rows: rows.argument(),
-            centroid_columns: self.centroids.columns.at(),
-            labels: out.labels.at(),
-            distances: out.distances.at(),
-            seconds: out.seconds.at(),
-            k: self.k as i32,
-            unused: 0,
-        };
+        let argument = out.argument(rows.argument(), &self.centroids, self.k);
         // SAFETY: the outputs have one entry for each row. Rows may be read up to the stride, which is a multiple of the tile.
         unsafe { run(queue, rows.entry(arguments::nearest::<T>()), rows.n.div_ceil(ROWS as usize), &argument)? };
         self.blank(queue, rows, Some(&out.labels), blank_distances.then_some((&out.distances, 1)))?;

@@ -2,7 +2,7 @@
 
 use super::CudaSession;
 use crate::backend::cuda::arguments::{self, Moved, RelocateArgument, RowsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Launch, Plain};
+use crate::backend::cuda::device::{Block, Buffer, Plain};
 use crate::backend::cuda::passes::farthest::FarSearch;
 use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::cuda::rows::stream::Stream;
@@ -62,9 +62,9 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         place: impl Fn(usize, u64) -> u32,
     ) -> Result<()> {
         let state = &self.state;
-        let kernel = arguments::relocate::<T>().half_if(half).load(&state.queue.gpu, "")?;
         let moves = moves.iter().enumerate().map(|(i, &Move { row, to })| Moved { row, place: place(i, row), to });
         let moves = state.queue.upload(&memory::collected(moves, MOVED)?, MOVED)?;
+        let launch = arguments::relocate::<T>().half_if(half).exactly(&state.queue.gpu, "", Block::of(32), moves.len())?;
         let argument = RelocateArgument {
             rows,
             labels: state.labels.now(0),
@@ -75,7 +75,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         };
         // SAFETY: the addresses are those of the state's buffers and of the rows. The rows are below n, and the clusters are
         // below k. No row moves twice. There is a block for each move.
-        unsafe { state.queue.run(&Launch::exactly(kernel, Block::of(32), moves.len() as u32), &argument) }
+        unsafe { state.queue.run(&launch, &argument) }
     }
 
     /// Uploads rows that may not be on the device, as columns, and their rounded weights.
