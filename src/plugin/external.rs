@@ -64,7 +64,7 @@ pub struct ExternalArray {
 }
 
 /// The error for an array that cannot be read.
-fn unreadable(what: &'static str, expected: impl Into<String>, got: impl Into<String>) -> PyErr {
+pub(super) fn unreadable(what: &'static str, expected: impl Into<String>, got: impl Into<String>) -> PyErr {
     KMeansError::InvalidOption { option: what, expected: expected.into(), got: got.into() }.into()
 }
 
@@ -99,14 +99,13 @@ impl ExternalArray {
         let (ordinal, pieces) = (frame.ordinal, frame.pieces);
         // SAFETY: the frame is kept as long as the table, and `DeviceFrame::of` has waited until its values are there. The caller
         // of the package does not change a frame while a call reads it.
-        let table = unsafe {
+        let values = unsafe {
             if wide {
-                GpuTable::new(ordinal, frame.rows, pieces).map(|table| AnyValues::F64(Values::Gpu(table)))
+                AnyValues::F64(Values::Gpu(GpuTable::new(ordinal, frame.rows, pieces)?))
             } else {
-                GpuTable::new(ordinal, frame.rows, pieces).map(|table| AnyValues::F32(Values::Gpu(table)))
+                AnyValues::F32(Values::Gpu(GpuTable::new(ordinal, frame.rows, pieces)?))
             }
         };
-        let values = table?;
         let layout = FeatureLayout::Columns(frame.names);
         Ok(Self { values, shape, one_dimension: false, layout, _keeper: Box::new(frame.capsules) })
     }
