@@ -176,9 +176,6 @@ pub struct Gathered {
 
 impl Gathered {
     /// `weighted`: the last column of each batch has weights.
-    ///
-    /// # Errors
-    /// [`KMeansError::InvalidOption`] unless the folder is one.
     pub fn new(weighted: bool, spill: &Spill) -> Result<Self> {
         if let Some(directory) = spill.directory.as_deref().filter(|directory| !directory.is_dir()) {
             let got = format!("{:?}", directory.display().to_string());
@@ -199,9 +196,6 @@ impl Gathered {
 
     /// Takes the rows that follow: features, then weights if there are any. All batches have the same columns. The first may be
     /// empty.
-    ///
-    /// # Errors
-    /// [`KMeansError::UnsupportedDtype`] and other errors of columns, [`KMeansError::Spill`].
     pub fn push(&mut self, batch: &[Column]) -> Result<()> {
         let _environment = FloatEnvironment::default_rounding();
         if self.first.is_none() {
@@ -236,9 +230,6 @@ impl Gathered {
     }
 
     /// The columns of all batches.
-    ///
-    /// # Errors
-    /// [`KMeansError::NoRows`] if there was no batch, [`KMeansError::Spill`].
     pub fn finish(mut self) -> Result<Rows> {
         let Some(first) = self.first.take() else { return Err(KMeansError::NoRows { skipped: None }) };
         let frames = if self.held.is_empty() { self.lists } else { self.held };

@@ -35,10 +35,7 @@ pub struct Rows<'p, 'a, T> {
 
 #[cfg(feature = "cuda")]
 impl<T: Float> Rows<'_, '_, T> {
-    /// The GPU that the rows are on.
-    ///
-    /// # Errors
-    /// [`KMeansError::InvalidOption`] if they are on the host.
+    /// The GPU that the rows are on. It is an error if they are on the host.
     pub fn gpu(&self) -> Result<u32> {
         let expected = "rows on a GPU for answers there".into();
         let error = || KMeansError::InvalidOption { option: "device", expected, got: "rows on the host".into() };

@@ -47,9 +47,6 @@ impl Scaling {
     }
 
     /// Refuses what [`Scaling::new`] does not make for `d` features.
-    ///
-    /// # Errors
-    /// [`KMeansError::InvalidModel`].
     #[cfg(feature = "serde")]
     pub(super) fn check(&self, d: usize) -> Result<()> {
         let fits = ["standard", "robust", "given"].contains(&&self.scale[..])

@@ -161,7 +161,7 @@ fn fit_external(
     wanted: Wanted,
     see: impl FnOnce(KMeans) -> KMeans,
 ) -> Result<Option<(KMeansModel, Option<Answers>)>> {
-    let layout = rows.layout()?;
+    let layout = &rows.layout;
     if layout.columns().is_empty() {
         return Err(KMeansError::NoFeatures);
     }

@@ -58,7 +58,7 @@ pub struct ExternalArray {
     values: AnyValues,
     shape: [usize; 2],
     one_dimension: bool,
-    layout: FeatureLayout,
+    pub layout: FeatureLayout,
     /// What keeps the values where they are.
     _keeper: Box<dyn Send + Sync>,
 }
@@ -119,10 +119,6 @@ impl ExternalArray {
     #[cfg(feature = "cuda")]
     pub fn is_on_gpu(&self) -> bool {
         matches!(&self.values, AnyValues::F32(Values::Gpu(_)) | AnyValues::F64(Values::Gpu(_)))
-    }
-
-    pub fn layout(&self) -> Result<FeatureLayout> {
-        self.layout.copy()
     }
 
     /// The rows as features.

@@ -99,9 +99,6 @@ fn fit_shape(shape: Shape, chunk: u64) -> FitShape {
 /// The plan of a fit whose rows are all on the GPU. `in_place`: they were there before, and only the weights need room. If the
 /// plan needs more than `room`, kernels do without copies that they need not have, and then the default takes one without copies
 /// of the rows.
-///
-/// # Errors
-/// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if the strategy cannot do the shape.
 pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool, room: u64) -> Result<Planned> {
     let plan = |copies| planned(shape, strategy, gpu, in_place, copies);
     let mut found = plan(Copies::All)?;
@@ -177,9 +174,6 @@ pub(in crate::backend) fn of_exchange(shape: Shape) -> u64 {
 
 /// How the rows of a fit pass through a GPU in chunks within `room` bytes, and the plan for such a chunk. The inner error is the
 /// number of bytes that are needed.
-///
-/// # Errors
-/// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if the strategy cannot do the shape, or not in chunks.
 pub(in crate::backend) fn in_chunks(
     shape: Shape,
     strategy: Strategy,

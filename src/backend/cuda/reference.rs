@@ -17,9 +17,6 @@ const CENTROIDS: &str = "the centroids of a check";
 const LABELS: &str = "the labels of a check";
 
 /// The label of every row: the smallest number of the centroids of least reference distance. `centroids`: `(k, d)`, row-major.
-///
-/// # Errors
-/// If the device has no memory, or fails.
 pub fn reference_labels<T: Float + Plain>(ordinal: u32, columns: &[&[T]], centroids: &[T]) -> Result<Vec<u32>> {
     let (n, d) = (columns.first().map_or(0, |column| column.len()), columns.len());
     let k = centroids.len() / d.max(1);

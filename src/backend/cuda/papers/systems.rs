@@ -119,9 +119,6 @@ impl System {
     }
 
     /// Checks that the tables for these sizes fit.
-    ///
-    /// # Errors
-    /// What does not fit, and the limit.
     pub fn check(self, shape: &FitShape, gpu: GpuSize) -> Supported {
         let (k, d) = (shape.k, shape.d);
         let kernel = match self.labels {

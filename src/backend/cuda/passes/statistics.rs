@@ -128,7 +128,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
             Ok(())
         })?;
         if let Some(Chunks::Streamed(stream)) = &mut self.chunks {
-            stream.set_positive(survey.positive);
+            stream.positive = survey.positive;
         }
         Ok(survey)
     }

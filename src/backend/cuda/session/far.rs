@@ -6,7 +6,7 @@ use crate::backend::cuda::device::{Block, Buffer, Plain};
 use crate::backend::cuda::passes::farthest::FarSearch;
 use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::cuda::rows::stream::Stream;
-use crate::backend::{Far, Move};
+use crate::backend::{Far, Move, Picked};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -80,15 +80,11 @@ impl<T: Float + Plain> CudaSession<'_, T> {
 
     /// Uploads rows that may not be on the device, as columns, and their rounded weights.
     fn gathered(&self, stream: &Stream<'_, T>, moves: &[Move]) -> Result<(Buffer<T>, Option<Buffer<f64>>)> {
-        let (queue, count) = (&self.state.queue, moves.len());
-        let mut columns = memory::zeroed(count * self.state.shape.d, MOVED)?;
-        let mut all_weights = memory::with_room(count, MOVED)?;
-        for (i, &Move { row, .. }) in moves.iter().enumerate() {
-            let (values, weights) = stream.gather(row as usize..row as usize + 1)?;
-            columns.iter_mut().skip(i).step_by(count).zip(values).for_each(|(to, value)| *to = value);
-            all_weights.extend(self.statistics.weights.map(|scale| scale.round(weights[0])));
-        }
-        let weights = self.statistics.weights.map(|_| queue.upload(&all_weights, MOVED)).transpose()?;
-        Ok((queue.upload(&columns, MOVED)?, weights))
+        let (queue, d, scale) = (&self.state.queue, self.state.shape.d, self.statistics.weights);
+        let rows = memory::collected(moves.iter().map(|one| one.row), MOVED)?;
+        let Picked { values, weights, .. } = stream.picked(rows, scale)?;
+        let columns = (0..d).flat_map(|f| values.iter().skip(f).step_by(d).copied());
+        let columns = queue.upload(&memory::collected(columns, MOVED)?, MOVED)?;
+        Ok((columns, scale.map(|_| queue.upload(&weights, MOVED)).transpose()?))
     }
 }
