@@ -47,7 +47,7 @@ impl<T: Float> Rows<'_, '_, T> {
 macro_rules! by_place {
     ($rows:ident, $cpu:path, $gpu:path $(, $more:expr)?) => {
         match $rows.place {
-            Place::Cpu => $cpu(&*$rows.model.host_table()?, $rows.features),
+            Place::Cpu => $cpu($rows.model.host_table()?, $rows.features),
             #[cfg(feature = "cuda")]
             _ => on_gpus($rows, |tables| $gpu(tables, $rows.features $(, $more)?)),
             #[cfg(not(feature = "cuda"))]
@@ -61,7 +61,7 @@ fn inertia<T: Float>(rows: Rows<'_, '_, T>, weights: Option<&Column<'_, f64>>) -
     match rows.place {
         Place::Cpu => {
             let Model { centroids, .. } = rows.model;
-            cpu::predict::inertia(centroids, rows.model.metric(), rows.model.host_table()?, rows.features, weights)
+            cpu::predict::inertia(centroids, rows.model.metric(), rows.model.host_table()?.clone(), rows.features, weights)
         }
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => {

@@ -160,7 +160,7 @@ impl<T: Float + Plain> SystemStep<T> {
 
 impl<T: Float + Plain> Step<T> for SystemStep<T> {
     fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
-        let assign = state.assign_argument(chunk, self.doubt.at());
+        let assign = state.assign_argument(chunk, self.doubt.contested.at());
         if let Some(clear) = &self.clear {
             // SAFETY: the addresses are those of the state's buffers.
             unsafe { state.queue.run(clear, &self.sums_argument(&assign, None))? };

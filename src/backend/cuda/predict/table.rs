@@ -259,7 +259,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             return Ok(BatchLabels { buffers, used: Used::Tensor { _labels: Box::new(labels) } });
         }
         let doubt = Doubt::allocate(queue, n)?;
-        argument.contested = doubt.at();
+        argument.contested = doubt.contested.at();
         let kernels = TiledLabels::new(self.tiled, [n, self.d, self.k], rows.half().is_some(), queue)?;
         // SAFETY: the filter was made for this kernel, and its copies are complete. Each row has a label and a place in the list.
         // These kernels do not touch sums.

@@ -32,7 +32,7 @@ impl<T> Chunk<'_, T> {
     /// The same as for [`Queue::run_behind`].
     pub unsafe fn run_first<A: Argument>(&self, queue: &Queue, launch: &Launch<A>, argument: &A) -> Result<()> {
         // SAFETY: the caller promises it.
-        unsafe { if self.after_kernel { queue.run_behind(launch, argument) } else { queue.run(launch, argument) } }
+        unsafe { queue.run_behind_if(self.after_kernel, launch, argument) }
     }
 }
 
