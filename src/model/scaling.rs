@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Model;
 #[cfg(feature = "serde")]
-use crate::base::error::KMeansError;
+use super::invalid;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -55,10 +55,8 @@ impl Scaling {
         if fits {
             return Ok(());
         }
-        Err(KMeansError::InvalidModel {
-            expected: format!("{d} positive finite factors that are standard, robust or given"),
-            got: format!("{} of kind {:?}", self.factors.len(), self.scale.chars().take(30).collect::<String>()),
-        })
+        let got = format!("{} of kind {:?}", self.factors.len(), self.scale.chars().take(30).collect::<String>());
+        Err(invalid(&format!("{d} positive finite factors that are standard, robust or given"), got))
     }
 }
 

@@ -139,5 +139,11 @@ impl Settings {
 
 #[cfg(feature = "serde")]
 fn refused(name: &str, expected: &str, got: String) -> KMeansError {
-    KMeansError::InvalidModel { expected: format!("{name} to be {expected}"), got }
+    invalid(&format!("{name} to be {expected}"), got)
+}
+
+/// The error for a model from bytes or a file that is not what was expected.
+#[cfg(feature = "serde")]
+pub(super) fn invalid(expected: &str, got: impl std::fmt::Display) -> KMeansError {
+    KMeansError::InvalidModel { expected: expected.into(), got: got.to_string() }
 }

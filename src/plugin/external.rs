@@ -11,15 +11,11 @@ use self::array::{Array, import, interface};
 use super::device_frame;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
-use crate::base::memory;
 use crate::base::names::{FeatureLayout, Names};
 use crate::input::features::{Column, Features};
 #[cfg(feature = "cuda")]
 use crate::input::gpu_table::GpuTable;
 use crate::model::AnyFeatures;
-
-/// What errors call a copy of an array.
-const COPY: &str = "a copy of an array";
 
 /// Neighbouring values on the host, and the rows among them.
 struct Slice {
@@ -71,6 +67,15 @@ pub(super) fn unreadable(what: &'static str, expected: impl Into<String>, got: i
 impl ExternalArray {
     /// The rows of an object. `what` is what errors call it. `wide`: as float64, whatever type they have.
     pub fn of(object: &Bound<'_, PyAny>, what: &'static str, wide: bool) -> PyResult<Self> {
+        Self::read(object, what, wide, false)
+    }
+
+    /// The weights of an object, as float64. A column is of neighbours.
+    pub fn weights_of(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Self> {
+        Self::read(object, what, true, true)
+    }
+
+    fn read(object: &Bound<'_, PyAny>, what: &'static str, wide: bool, neighbours: bool) -> PyResult<Self> {
         let py = object.py();
         #[cfg(feature = "cuda")]
         if object.hasattr("__arrow_c_device_array__")? {
@@ -87,7 +92,7 @@ impl ExternalArray {
             return Err(unreadable(what, "an array with `__dlpack__` or `__array_interface__`", got));
         };
         let layout = FeatureLayout::of_names(&Names::numbered(array.shape[1])?)?;
-        let values = py.detach(|| array.values(wide))?;
+        let values = py.detach(|| array.values(wide, neighbours))?;
         Ok(Self { values, shape: array.shape, one_dimension: array.one_dimension, layout, _keeper: keeper })
     }
 
@@ -130,19 +135,6 @@ impl ExternalArray {
         })
     }
 
-    /// The weights of an object, as float64.
-    pub fn weights_of(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Self> {
-        let mut weights = Self::of(object, what, true)?;
-        // A column is of neighbours.
-        if let AnyValues::F64(Values::Host(slice)) = &weights.values
-            && slice.steps[0] != 1
-        {
-            let copy = slice.values_in_order(weights.shape[0])?;
-            weights.values = AnyValues::F64(Values::Copy(copy));
-        }
-        Ok(weights)
-    }
-
     /// The rows as weights: an array of one dimension that was read by [`ExternalArray::weights_of`].
     pub fn weights(&self) -> Result<Column<'_, f64>> {
         if !self.one_dimension {
@@ -172,13 +164,6 @@ impl Slice {
         }
         // SAFETY: the caller promises it. The address is aligned: `Array::slice` has checked that.
         unsafe { std::slice::from_raw_parts(self.address as *const T, self.len) }
-    }
-
-    /// A copy of `n` values in their order.
-    fn values_in_order(&self, n: usize) -> Result<Vec<f64>> {
-        // SAFETY: as in `Slice::features`.
-        let values = unsafe { self.values::<f64>() };
-        memory::collected((0..n).map(|i| values[self.first.wrapping_add_signed(i as isize * self.steps[0])]), COPY)
     }
 
     fn features<T: Float>(&self, shape: [usize; 2]) -> Result<Features<'_, T>> {
