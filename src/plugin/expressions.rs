@@ -133,13 +133,9 @@ fn feature_type(fields: &[Field], others: usize) -> Result<(&[Field], DataType)>
     Ok((features, if float64 { DataType::Float64 } else { DataType::Float32 }))
 }
 
-/// As [`feature_type`], for a fit. The names must be valid in a centroid frame. Weights, the last field, must be numbers.
-pub fn fit_fields(fields: &[Field], weighted: bool) -> Result<(&[Field], DataType)> {
-    fields_of_fit(fields, weighted, FeatureLayout::check)
-}
-
-/// As [`fit_fields`], with another check of the names.
-fn fields_of_fit(
+/// As [`feature_type`], for a fit. `check` refuses names: with [`FeatureLayout::check`], those that a centroid frame cannot have.
+/// Weights, the last field, must be numbers.
+pub fn fit_fields(
     fields: &[Field],
     weighted: bool,
     check: impl FnOnce(&FeatureLayout) -> Result<()>,
@@ -173,14 +169,14 @@ fn label_dtype(output: Answer) -> DataType {
 
 fn kmeans_field(fields: &[Field], kwargs: &FitOptions) -> PolarsResult<Field> {
     // Labels come without a centroid frame.
-    fields_of_fit(struct_fields(fields)?, kwargs.weighted, FeatureLayout::check_names)?;
+    fit_fields(struct_fields(fields)?, kwargs.weighted, FeatureLayout::check_names)?;
     Ok(Field::new(NAME.into(), label_dtype(kwargs.results().output)))
 }
 
 /// The field of a list of structs: the rows of the centroid frame. A List column of features stays a List, since its dtype does
 /// not hold its width.
 fn centroids_field(fields: &[Field], options: &FitOptions) -> PolarsResult<Field> {
-    let (features, dtype) = fit_fields(struct_fields(fields)?, options.weighted)?;
+    let (features, dtype) = fit_fields(struct_fields(fields)?, options.weighted, FeatureLayout::check)?;
     let mut columns = vec![
         Field::new("cluster".into(), DataType::UInt32),
         Field::new("size".into(), DataType::UInt64),

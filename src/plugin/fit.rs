@@ -25,6 +25,7 @@ use super::signals::{Raised, interruptible, watched};
 use super::{Fit, encoded};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
+use crate::base::names::FeatureLayout;
 use crate::frame::{self, Rows, Spill};
 
 /// The columns of every [`Columns`], by its key. `None`: they are not there yet, or they were taken.
@@ -64,7 +65,7 @@ impl Columns {
             // As the schema of a query is checked before it runs.
             let fields: Vec<Field> =
                 memory::collected(inputs.iter().map(|input| input.field().into_owned()), "the list of columns")?;
-            fit_fields(&fields, weighted)?;
+            fit_fields(&fields, weighted, FeatureLayout::check)?;
             Rows::of_inputs(&inputs, weighted)
         });
         self.put(rows?);
@@ -125,7 +126,7 @@ fn hold(inputs: &[Series], kwargs: &HoldOptions) -> PolarsResult<Series> {
 }
 
 fn held_field(fields: &[Field], kwargs: &HoldOptions) -> PolarsResult<Field> {
-    fit_fields(fields, kwargs.weighted)?;
+    fit_fields(fields, kwargs.weighted, FeatureLayout::check)?;
     Ok(Field::new("held".into(), DataType::Boolean))
 }
 

@@ -184,13 +184,8 @@ pub(in crate::backend) fn in_chunks(
     if strategy != Strategy::Default && !fit(shape, strategy, gpu, false, u64::MAX)?.streams {
         return Err(Refusal::of_chunks().of(strategy));
     }
-    let plan = |chunk: u64, buffers: u64| {
-        if shape.float64 {
-            planned_in_chunks::<f64>(shape, strategy, gpu, chunk, buffers)
-        } else {
-            planned_in_chunks::<f32>(shape, strategy, gpu, chunk, buffers)
-        }
-    };
+    let of_type = if shape.float64 { planned_in_chunks::<f64> } else { planned_in_chunks::<f32> };
+    let plan = |chunk: u64, buffers: u64| of_type(shape, strategy, gpu, chunk, buffers);
     // Whether a strategy can do a shape does not depend on the rows.
     let bytes = |chunk: u64, buffers: u64| plan(chunk, buffers).map_or(u64::MAX, |plan| plan.bytes);
     let chunking = match Chunking::new(shape, room, bytes) {

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use self::draws::{DeviceDraws, positive_rows};
 use super::device::Plain;
-use super::exchange::{self, Group, Of, Port};
+use super::exchange::{self, Group, Of};
 #[cfg(feature = "papers")]
 use super::papers::HostUpdate;
 use super::passes::distances::{Inertia, InertiaPass, MOST_PENDING};
@@ -182,11 +182,6 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// Queues the first half of this GPU's part of the exchange with the other GPUs of the fit, if there are any.
     fn arrive(&self, of: Of) -> Result<()> {
         exchange::arrive(&self.state, of, self.scores_of_step())
-    }
-
-    /// What the other GPUs of the fit read.
-    fn port(&mut self) -> Option<&mut Port> {
-        self.state.port.as_mut()
     }
 
     /// The scores of a step over all rows, or 0 if the step counts them.

@@ -97,13 +97,10 @@ buffers! {
 /// before, the driver would give it to the next batch, and the upload of that batch would wait for these kernels.
 pub struct BatchLabels<T> {
     buffers: LabelBuffers,
-    used: Used<T>,
-}
-
-/// What the kernels use that label a batch.
-enum Used<T> {
-    Tiled { _doubt: Doubt },
-    Tensor { _labels: Box<TensorLabels<T>> },
+    /// Float32 products have this.
+    doubt: Option<Doubt>,
+    /// Tensor cores have this.
+    _tensor: Option<Box<TensorLabels<T>>>,
 }
 
 impl<T> BatchLabels<T> {
@@ -219,7 +216,7 @@ impl<T: Float + Plain> DeviceTable<T> {
     pub fn assign_finite(&self, queue: &Queue, rows: &DeviceRows<T>, strategy: Strategy) -> Result<BatchLabels<T>> {
         let labels = self.assign_some(queue, rows, 0..rows.n, strategy)?;
         // Tensor cores see no rows that are not finite.
-        if matches!(labels.used, Used::Tiled { .. }) {
+        if labels.doubt.is_some() {
             self.blank(queue, rows, Some(labels.labels()), None)?;
         }
         Ok(labels)
@@ -256,7 +253,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         // for every row.
         let by_tensor_cores = unsafe { self.tensor.label((strategy, self.tiled), &shape, queue, &argument)? };
         if let Some(labels) = by_tensor_cores {
-            return Ok(BatchLabels { buffers, used: Used::Tensor { _labels: Box::new(labels) } });
+            return Ok(BatchLabels { buffers, doubt: None, _tensor: Some(Box::new(labels)) });
         }
         let doubt = Doubt::allocate(queue, n)?;
         argument.contested = doubt.contested.at();
@@ -264,7 +261,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         // SAFETY: the filter was made for this kernel, and its copies are complete. Each row has a label and a place in the list.
         // These kernels do not touch sums.
         unsafe { kernels.launch(queue, false, &argument, self.centroids.now.at())? };
-        Ok(BatchLabels { buffers, used: Used::Tiled { _doubt: doubt } })
+        Ok(BatchLabels { buffers, doubt: Some(doubt), _tensor: None })
     }
 
     /// The shape of a batch of `n` rows. `half`: whether their values have 16 bits.

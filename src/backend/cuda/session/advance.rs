@@ -6,7 +6,7 @@ use std::thread;
 use super::{CudaSession, LONGEST_BATCH};
 use crate::backend::cuda::arguments::{Control, Record, STOP_EMPTY};
 use crate::backend::cuda::device::Plain;
-use crate::backend::cuda::exchange::{self, Of};
+use crate::backend::cuda::exchange::{self, Of, Port};
 use crate::backend::cuda::passes::distances::Inertia;
 use crate::backend::{Advanced, Assigned, Iteration, Move, Scales, Session, Stop};
 use crate::base::error::{KMeansError, Result};
@@ -177,7 +177,7 @@ fn wait_for_all<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>]) -> R
             Ok(true) => return Ok(()),
             Ok(false) => thread::yield_now(),
             Err(error) => {
-                sessions.iter_mut().filter_map(|session| session.port()).for_each(|port| port.give_up());
+                sessions.iter().filter_map(|session| session.state.port.as_ref()).for_each(Port::give_up);
                 return Err(error);
             }
         }
