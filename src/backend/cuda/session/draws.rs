@@ -94,7 +94,7 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
         let (started, total) = match rows {
             Chunks::Resident(rows) => {
                 let seeds = DeviceSeeds::start(rows, statistics)?;
-                let total = seeds.total();
+                let total = seeds.total;
                 (DeviceDraws::Resident(seeds), total)
             }
             Chunks::Streamed(stream) => {
