@@ -104,14 +104,6 @@ impl KMeans {
     }
 }
 
-/// Features, then weights if there are any.
-fn with(mut features: Vec<Column>, weights: Option<Column>) -> Result<Vec<Column>> {
-    if let Some(weights) = weights {
-        memory::push(&mut features, weights, COLUMNS)?;
-    }
-    Ok(features)
-}
-
 /// The columns of a fit.
 #[derive(Debug, Clone)]
 pub struct Rows {
@@ -209,7 +201,11 @@ impl Gathered {
         if batch[0].is_empty() {
             return Ok(());
         }
-        let frame = |features: Vec<Column>| Ok::<_, KMeansError>(DataFrame::new_infer_height(with(features, weights)?)?);
+        // Features, then weights if there are any.
+        let frame = |mut columns: Vec<Column>| -> Result<DataFrame> {
+            weights.map_or(Ok(()), |weights| memory::push(&mut columns, weights, COLUMNS))?;
+            Ok(DataFrame::new_infer_height(columns)?)
+        };
         if let FeatureLayout::Array(name) = &table.layout {
             match self.width {
                 Some(width) if table.width_unknown => table = Table::new(features, false, Some(width))?,

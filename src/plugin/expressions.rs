@@ -46,7 +46,7 @@ fn columns(inputs: &[Series]) -> Result<Vec<Column>> {
     memory::collected(inputs.iter().map(|series| repeat(series).into_column()), "the list of columns")
 }
 
-/// A fitting call.
+/// The rows of a fitting call.
 impl Rows {
     /// The rows of features and, if there are any, weights as the last input.
     pub fn of_inputs(inputs: &[Series], weighted: bool) -> Result<Self> {

@@ -11,7 +11,7 @@ use crate::backend::cuda::arguments::{
     self, AssignArgument, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, RowsArgument,
     SumsArgument,
 };
-use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Plain, Queue, buffers, product, sum};
+use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Plain, Queue, buffers, bytes_of, product, sum};
 use crate::backend::cuda::passes::distances::{Inertia, InertiaPass};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
@@ -127,13 +127,6 @@ impl NearestBuffers {
     }
 }
 
-buffers! {
-    /// The distances of a batch of rows to all centroids.
-    pub struct DistanceBuffers = "the answers for a batch of rows" (n: usize, k: usize) {
-        distances: f64 [product([n, k])],
-    }
-}
-
 impl<T: Float + Plain> DeviceTable<T> {
     /// The bytes that a table takes on the device, also while it is made.
     pub fn bytes(d: usize, k: usize, gpu: GpuSize) -> u64 {
@@ -149,7 +142,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             Job::Fit | Job::Labels => labels(),
             Job::Score => labels().saturating_add(Inertia::bytes(k)),
             Job::Nearest => NearestBuffers::bytes(n),
-            Job::Distances => DistanceBuffers::bytes(n, k),
+            Job::Distances => bytes_of::<f64>(product([n, k])),
         }
     }
 
@@ -295,19 +288,19 @@ impl<T: Float + Plain> DeviceTable<T> {
     }
 
     /// The distances to all centroids: `(n, k)`. Rows that are not finite get none.
-    pub fn distances(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<DistanceBuffers> {
-        let out = DistanceBuffers::allocate(queue, rows.n, self.k)?;
+    pub fn distances(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<Buffer<f64>> {
+        let out = queue.alloc(product([rows.n, self.k]), "the answers for a batch of rows")?;
         let argument = DistancesArgument {
             rows: rows.argument(),
             centroid_columns: self.centroids.columns.at(),
-            out: out.distances.at(),
+            out: out.at(),
             k: self.k as i32,
             unused: 0,
         };
         let tiles = rows.n.div_ceil(ROWS as usize).saturating_mul(self.k.div_ceil(WIDTH));
         // SAFETY: the output has k entries for each row. Rows may be read up to the stride, which is a multiple of the tile.
         unsafe { run(queue, rows.entry(arguments::distances::<T>()), tiles, &argument)? };
-        self.blank(queue, rows, None, Some((&out.distances, self.k)))?;
+        self.blank(queue, rows, None, Some((&out, self.k)))?;
         Ok(out)
     }
 
