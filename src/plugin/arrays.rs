@@ -100,26 +100,21 @@ impl Answers {
 }
 
 impl Answers {
-    /// `owner`: has the values, which are at the address.
-    fn of<T: AnswerType>(
-        owner: Arc<dyn Send + Sync>,
-        address: usize,
-        [device_type, device_id]: [i32; 2],
-        shape: &[usize],
-    ) -> Self {
-        let (device, data_type) = (dlpack::Device { device_type, device_id }, T::DATA_TYPE);
-        Self(Export { owner, address, device, data_type, shape: shape.iter().map(|n| *n as i64).collect() })
-    }
-
     fn new<T: AnswerType>(values: Vec<T>, shape: &[usize]) -> Self {
-        let address = values.as_ptr() as usize;
-        Self::of::<T>(Arc::new(values), address, [dlpack::CPU, 0], shape)
+        let device = dlpack::Device { device_type: dlpack::CPU, device_id: 0 };
+        Self::of::<T>(values.as_ptr() as usize, device, Arc::new(values), shape)
     }
 
     #[cfg(feature = "cuda")]
     fn on_gpu<T: AnswerType + Plain>(values: GpuArray<T>, shape: &[usize]) -> Self {
-        let (address, ordinal) = (values.address() as usize, values.ordinal() as i32);
-        Self::of::<T>(Arc::new(values), address, [dlpack::CUDA, ordinal], shape)
+        let device = dlpack::Device { device_type: dlpack::CUDA, device_id: values.ordinal() as i32 };
+        Self::of::<T>(values.address() as usize, device, Arc::new(values), shape)
+    }
+
+    /// `owner`: has the values, which are at the address.
+    fn of<T: AnswerType>(address: usize, device: dlpack::Device, owner: Arc<dyn Send + Sync>, shape: &[usize]) -> Self {
+        let shape = shape.iter().map(|n| *n as i64).collect();
+        Self(Export { owner, address, device, data_type: T::DATA_TYPE, shape })
     }
 
     fn is_float(&self) -> bool {

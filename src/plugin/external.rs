@@ -115,7 +115,6 @@ impl ExternalArray {
         Ok(Self { values, shape, one_dimension: false, layout, _keeper: Box::new(frame.capsules) })
     }
 
-    /// The number of rows.
     pub fn n_rows(&self) -> usize {
         self.shape[0]
     }
@@ -126,7 +125,6 @@ impl ExternalArray {
         matches!(&self.values, AnyValues::F32(Values::Gpu(_)) | AnyValues::F64(Values::Gpu(_)))
     }
 
-    /// The rows as features.
     pub fn features(&self) -> Result<AnyFeatures<'_>> {
         let names = self.layout.feature_names(self.shape[1])?;
         Ok(match &self.values {

@@ -43,9 +43,9 @@ impl<T: Float> GpuTable<T> {
     }
 }
 
-/// Whether kernels can read columns where they are. They load 16 bytes at once, and whole tiles: up to [`ROW_ALIGNMENT`] rows at the
-/// end of the last column that do not exist. What lies behind a column is read but never used. So it may be anything, but it must
-/// be in the same allocation.
+/// Whether kernels can read columns where they are. They load 16 bytes at once, and whole tiles: up to [`ROW_ALIGNMENT`] rows at
+/// the end of the last column that do not exist. What lies behind a column is read but never used. So it may be anything, but it
+/// must be in the same allocation.
 fn fits_kernels(piece: &GpuValues, rows: usize, size: usize, gpu: &Gpu) -> bool {
     let one = piece.columns == 1;
     let (Ok(first), Ok(pitch)) = (u64::try_from(piece.first), usize::try_from(if one { 0 } else { piece.column_pitch })) else {

@@ -42,8 +42,8 @@ impl<T: Float + Plain> CudaSession<'_, T> {
                 let rows = start..chunk.rows.n.min(start + piece);
                 let argument = out.argument(chunk.rows.argument_of(rows.clone()), &state.centroids, state.shape.k);
                 let blocks = rows.len().div_ceil(tile).min(launch.blocks as usize);
-                // SAFETY: the outputs have one entry for each row of a piece. Rows may be read up to the stride, which is a multiple
-                // of the tile, as the first row of the piece is. `start` has set the centroids.
+                // SAFETY: the outputs have one entry for each row of a piece. Rows may be read up to the stride, which is a
+                // multiple of the tile, as the first row of the piece is. `start` has set the centroids.
                 unsafe { state.queue.run(&launch.with_blocks(blocks), &argument)? };
                 let place = chunk.first + rows.start..chunk.first + rows.end;
                 out.labels.read(0, &mut all_labels[place.clone()])?;
