@@ -1,4 +1,4 @@
-"""What `gpu.py --reports` shows of one GPU: a fit by iterations, uploads, host memory, the expression's cost."""
+"""What `gpu.py --reports` shows of one GPU: a fit by iterations, host memory, the expression's cost."""
 
 from __future__ import annotations
 
@@ -48,26 +48,6 @@ def plugin(df: Any, function: str, kwargs: dict[str, Any]) -> list[float]:
         input_wildcard_expansion=True,
     )
     return df.select(call).to_series().to_list()
-
-
-def upload_report(rows: int) -> dict[str, Any]:
-    """Upload the same frame in 1, 10 and 1,000 chunks a column, beside the pinned ceiling of the same minute."""
-    import polars as pl
-
-    df = to_frame(generate(rows, 4, 1)[0])
-    found = {}
-    for chunks in (1, 10, 1000):
-        step = -(-rows // chunks)
-        frame = pl.concat([df.slice(i, step) for i in range(0, rows, step)], rechunk=False)
-        assert frame.n_chunks("all") == [len(range(0, rows, step))] * 4
-        size, pinned, first, *seconds = plugin(frame, "benchmark_upload", {"ordinal": 0, "rounds": 6})
-        speed = size / statistics.median(seconds)
-        found[chunks] = {"GBs": speed / 1e9, "pinned_GBs": pinned / 1e9, "share": speed / pinned, "first_s": first}
-        print(
-            f"{chunks:>5} chunks: {size / 1e9:.2f} GB at {speed / 1e9:.1f} GB/s (first {size / first / 1e9:.1f}),"
-            f" pinned ceiling {pinned / 1e9:.1f}: {100 * speed / pinned:.0f} %"
-        )
-    return found
 
 
 def peak(*, reset: bool = False) -> tuple[float, float]:
@@ -138,7 +118,6 @@ def expression_report(rows: int) -> dict[str, Any]:
 
 REPORTS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
     "history": (history_report, 134_217_728),
-    "upload": (upload_report, 134_217_728),
     "memory": (memory_report, 67_108_864),
     "expression": (expression_report, 10_000_000),
 }

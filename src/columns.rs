@@ -72,9 +72,6 @@ pub trait ColumnType: Display {
 
 /// Whether columns of these types become float64 in a fit. `columns`: how many there are. A column may have several types, one
 /// for each chunk.
-///
-/// # Errors
-/// [`KMeansError::NoFeatures`] or [`KMeansError::UnsupportedDtype`].
 pub fn become_float64<'t, D: ColumnType + 't>(
     columns: usize,
     types: impl IntoIterator<Item = (&'t str, &'t D)>,
@@ -97,9 +94,6 @@ pub fn become_float64<'t, D: ColumnType + 't>(
 }
 
 /// Refuses weights that are not numbers.
-///
-/// # Errors
-/// [`KMeansError::InvalidOption`].
 pub fn check_weight(dtype: &impl ColumnType) -> Result<()> {
     if let Kind::Numbers(_) = dtype.kind() {
         return Ok(());
@@ -191,10 +185,6 @@ pub struct Table<S> {
 impl<S: Source> Table<S> {
     /// Takes several columns of numbers, or one column of lists of numbers. `float64` asks for float64 whatever the types are.
     /// `expected`: the number of features that a model needs.
-    ///
-    /// # Errors
-    /// [`KMeansError::NoFeatures`], [`KMeansError::UnsupportedDtype`], [`KMeansError::LengthMismatch`] or
-    /// [`KMeansError::WidthMismatch`].
     pub fn new(columns: &[S], float64: bool, expected: Option<usize>) -> Result<Self> {
         let types = columns.iter().flat_map(|column| column.types().map(|dtype| (column.name(), dtype)));
         let float64 = become_float64(columns.len(), types)? || float64;
@@ -284,9 +274,6 @@ pub fn view_weights(weights: &impl Source) -> Result<Column<'_, f64>> {
 
 impl KMeans {
     /// Fits features in columns of this layout.
-    ///
-    /// # Errors
-    /// As [`FeatureLayout::check`], and as [`KMeans::fit_features`].
     pub(crate) fn fit_any(
         &self,
         layout: FeatureLayout,

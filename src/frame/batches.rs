@@ -104,14 +104,6 @@ impl KMeans {
     }
 }
 
-/// Features, then weights if there are any.
-fn with(mut features: Vec<Column>, weights: Option<Column>) -> Result<Vec<Column>> {
-    if let Some(weights) = weights {
-        memory::push(&mut features, weights, COLUMNS)?;
-    }
-    Ok(features)
-}
-
 /// The columns of a fit.
 #[derive(Debug, Clone)]
 pub struct Rows {
@@ -176,9 +168,6 @@ pub struct Gathered {
 
 impl Gathered {
     /// `weighted`: the last column of each batch has weights.
-    ///
-    /// # Errors
-    /// [`KMeansError::InvalidOption`] unless the folder is one.
     pub fn new(weighted: bool, spill: &Spill) -> Result<Self> {
         if let Some(directory) = spill.directory.as_deref().filter(|directory| !directory.is_dir()) {
             let got = format!("{:?}", directory.display().to_string());
@@ -199,9 +188,6 @@ impl Gathered {
 
     /// Takes the rows that follow: features, then weights if there are any. All batches have the same columns. The first may be
     /// empty.
-    ///
-    /// # Errors
-    /// [`KMeansError::UnsupportedDtype`] and other errors of columns, [`KMeansError::Spill`].
     pub fn push(&mut self, batch: &[Column]) -> Result<()> {
         let _environment = FloatEnvironment::default_rounding();
         if self.first.is_none() {
@@ -215,7 +201,11 @@ impl Gathered {
         if batch[0].is_empty() {
             return Ok(());
         }
-        let frame = |features: Vec<Column>| Ok::<_, KMeansError>(DataFrame::new_infer_height(with(features, weights)?)?);
+        // Features, then weights if there are any.
+        let frame = |mut columns: Vec<Column>| -> Result<DataFrame> {
+            weights.map_or(Ok(()), |weights| memory::push(&mut columns, weights, COLUMNS))?;
+            Ok(DataFrame::new_infer_height(columns)?)
+        };
         if let FeatureLayout::Array(name) = &table.layout {
             match self.width {
                 Some(width) if table.width_unknown => table = Table::new(features, false, Some(width))?,
@@ -236,9 +226,6 @@ impl Gathered {
     }
 
     /// The columns of all batches.
-    ///
-    /// # Errors
-    /// [`KMeansError::NoRows`] if there was no batch, [`KMeansError::Spill`].
     pub fn finish(mut self) -> Result<Rows> {
         let Some(first) = self.first.take() else { return Err(KMeansError::NoRows { skipped: None }) };
         let frames = if self.held.is_empty() { self.lists } else { self.held };

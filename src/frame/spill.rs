@@ -7,10 +7,9 @@
 //! ```
 
 use std::fs::File;
-use std::io::{self, Cursor, Write};
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::Mmap;
 use polars::prelude::*;
@@ -33,30 +32,11 @@ const MOST: usize = 256 << 20;
 /// A list of columns or chunks in errors.
 const LISTS: &str = "the lists of columns in a file";
 
-/// A file that counts what is written to it.
-struct Counted {
-    file: Arc<File>,
-    written: Arc<AtomicU64>,
-}
-
-impl Write for Counted {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let some = (&*self.file).write(bytes)?;
-        self.written.fetch_add(some as u64, Ordering::Relaxed);
-        Ok(some)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// A file of columns that is written.
 pub struct SpillFile {
     directory: PathBuf,
     file: Arc<File>,
-    written: Arc<AtomicU64>,
-    writer: FileWriter<Counted>,
+    writer: FileWriter<Arc<File>>,
     schema: ArrowSchemaRef,
     /// The columns without their rows.
     empty: DataFrame,
@@ -68,32 +48,24 @@ pub struct SpillFile {
 
 impl SpillFile {
     /// A file for columns such as those of `empty`, a frame without rows. `row_bytes`: bytes of one row.
-    ///
-    /// # Errors
-    /// [`KMeansError::Spill`].
     pub fn create(directory: &Path, empty: DataFrame, row_bytes: usize) -> Result<Self> {
-        let written = Arc::new(AtomicU64::new(0));
-        let file =
-            Arc::new(tempfile::tempfile_in(directory).map_err(|error| failed(directory, &written, "make a file", &error))?);
+        let file = tempfile::tempfile_in(directory).map_err(|error| failed(directory, None, "make a file", &error))?;
+        let file = Arc::new(file);
         // Names in the file are numbers, so that any names of columns will do.
         let fields = empty.columns().iter().enumerate().map(|(c, column)| {
             let name = PlSmallStr::from_string(c.to_string());
             (name.clone(), ArrowField::new(name, column.dtype().to_arrow(CompatLevel::newest()), true))
         });
         let schema = Arc::new(fields.collect::<ArrowSchema>());
-        let sink = Counted { file: file.clone(), written: written.clone() };
-        let writer = FileWriter::try_new(sink, schema.clone(), None, WriteOptions { compression: None });
-        let writer = writer.map_err(|error| failed(directory, &written, "write", &error))?;
+        let writer = FileWriter::try_new(file.clone(), schema.clone(), None, WriteOptions { compression: None });
+        let writer = writer.map_err(|error| failed(directory, Some(&file), "write", &error))?;
         let bytes = (empty.width() * COLUMN).clamp(BATCH, MOST);
         let rows = (bytes / row_bytes.max(1)).max(1);
         let waiting = empty.clone();
-        Ok(Self { directory: directory.into(), file, written, writer, schema, empty, rows, waiting })
+        Ok(Self { directory: directory.into(), file, writer, schema, empty, rows, waiting })
     }
 
-    /// Writes rows behind those that are there.
-    ///
-    /// # Errors
-    /// [`KMeansError::Spill`], for instance if the disk is full.
+    /// Writes rows behind those that are there. It is an error if the disk is full.
     pub fn write(&mut self, rows: &DataFrame) -> Result<()> {
         if self.waiting.height() == 0 {
             self.waiting = rows.clone();
@@ -112,20 +84,17 @@ impl SpillFile {
         batch.rechunk_mut();
         let arrays = batch.columns().iter().map(|column| column.as_materialized_series().to_arrow(0, CompatLevel::newest()));
         let batch = RecordBatchT::try_new(batch.height(), self.schema.clone(), arrays.collect())?;
-        self.writer.write(&batch, None).map_err(|error| failed(&self.directory, &self.written, "write", &error))
+        self.writer.write(&batch, None).map_err(|error| failed(&self.directory, Some(&self.file), "write", &error))
     }
 
     /// The columns. Their values are in the mapped file.
-    ///
-    /// # Errors
-    /// [`KMeansError::Spill`].
     pub fn finish(mut self) -> Result<DataFrame> {
         let rest = std::mem::replace(&mut self.waiting, self.empty.clone());
         if rest.height() > 0 {
             self.write_batch(rest)?;
         }
-        let Self { directory, file, written, mut writer, empty, .. } = self;
-        let failed = |what: &str, error: &dyn std::fmt::Display| failed(&directory, &written, what, error);
+        let Self { directory, file, mut writer, empty, .. } = self;
+        let failed = |what: &str, error: &dyn std::fmt::Display| failed(&directory, Some(&file), what, error);
         writer.finish().map_err(|error| failed("write", &error))?;
         // Some file systems find out only now that there is no room. A page that was not written must not be read as if it were.
         file.sync_data().map_err(|error| failed("write", &error))?;
@@ -160,11 +129,8 @@ fn mapped(map: Mmap, empty: &DataFrame) -> Result<DataFrame> {
     Ok(DataFrame::new(height, memory::collected(columns, LISTS)?)?)
 }
 
-/// What could not be done with a file in this folder.
-fn failed(directory: &Path, written: &AtomicU64, what: &str, error: &dyn std::fmt::Display) -> KMeansError {
-    KMeansError::Spill {
-        directory: directory.display().to_string(),
-        written: written.load(Ordering::Relaxed),
-        message: format!("could not {what}: {error}"),
-    }
+/// What could not be done with a file in this folder. Its length is what was written to it.
+fn failed(directory: &Path, file: Option<&File>, what: &str, error: &dyn std::fmt::Display) -> KMeansError {
+    let written = file.and_then(|file| file.metadata().ok()).map_or(0, |file| file.len());
+    KMeansError::Spill { directory: directory.display().to_string(), written, message: format!("could not {what}: {error}") }
 }

@@ -29,8 +29,8 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
 use serde::Serialize;
 
-use super::wire::{self, Head, breaks_off, invalid};
-use super::{AnyModel, KMeansModel, Scaling, Settings};
+use super::wire::{self, Head, breaks_off};
+use super::{AnyModel, KMeansModel, Scaling, Settings, invalid};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::parallel::FloatEnvironment;

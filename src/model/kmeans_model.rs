@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Derived, DeviceModel, Fitted, HistoryRow, Model};
+use super::{Derived, DeviceModel, Fitted, HistoryRow, Model, invalid};
 #[cfg(feature = "polars")]
 use crate::backend::answers::Predictions;
 use crate::backend::answers::{KeptRows, Labels};
@@ -190,10 +190,8 @@ impl KMeansModel {
     /// Refuses a model from bytes or a file whose parts do not fit together. Every error says that the model is at fault.
     pub(crate) fn check(self) -> Result<Self> {
         let _environment = FloatEnvironment::default_rounding();
-        self.layout.check().map_err(|error| KMeansError::InvalidModel {
-            expected: "columns that a centroid frame can have".into(),
-            got: format!("others: {error}"),
-        })?;
+        let refused = |error| invalid("columns that a centroid frame can have", format!("others: {error}"));
+        self.layout.check().map_err(refused)?;
         self.settings().check()?;
         if let Some(scaling) = self.scaling() {
             scaling.check(self.n_features())?;
@@ -202,13 +200,10 @@ impl KMeansModel {
             model.is_consistent() && model.names == self.layout.feature_names(model.d)?
         });
         if consistent {
-            Ok(self)
-        } else {
-            Err(KMeansError::InvalidModel {
-                expected: "finite centroids within range that fit their names, sizes and parameters".into(),
-                got: format!("{} sizes and {} columns that do not", self.sizes().len(), self.names().len()),
-            })
+            return Ok(self);
         }
+        let got = format!("{} sizes and {} columns that do not", self.sizes().len(), self.names().len());
+        Err(invalid("finite centroids within range that fit their names, sizes and parameters", got))
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) use kmeans_model::AnyFeatures;
 pub use kmeans_model::{AnyModel, KMeansModel};
 pub use scaling::Scaling;
 pub use settings::Settings;
+#[cfg(feature = "serde")]
+use settings::invalid;
 #[cfg(any(feature = "arrow", feature = "polars"))]
 pub use wire::FORMAT;
 

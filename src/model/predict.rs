@@ -35,10 +35,7 @@ pub struct Rows<'p, 'a, T> {
 
 #[cfg(feature = "cuda")]
 impl<T: Float> Rows<'_, '_, T> {
-    /// The GPU that the rows are on.
-    ///
-    /// # Errors
-    /// [`KMeansError::InvalidOption`] if they are on the host.
+    /// The GPU that the rows are on. It is an error if they are on the host.
     pub fn gpu(&self) -> Result<u32> {
         let expected = "rows on a GPU for answers there".into();
         let error = || KMeansError::InvalidOption { option: "device", expected, got: "rows on the host".into() };
@@ -50,7 +47,7 @@ impl<T: Float> Rows<'_, '_, T> {
 macro_rules! by_place {
     ($rows:ident, $cpu:path, $gpu:path $(, $more:expr)?) => {
         match $rows.place {
-            Place::Cpu => $cpu(&*$rows.model.host_table()?, $rows.features),
+            Place::Cpu => $cpu($rows.model.host_table()?, $rows.features),
             #[cfg(feature = "cuda")]
             _ => on_gpus($rows, |tables| $gpu(tables, $rows.features $(, $more)?)),
             #[cfg(not(feature = "cuda"))]
@@ -64,7 +61,7 @@ fn inertia<T: Float>(rows: Rows<'_, '_, T>, weights: Option<&Column<'_, f64>>) -
     match rows.place {
         Place::Cpu => {
             let Model { centroids, .. } = rows.model;
-            cpu::predict::inertia(centroids, rows.model.metric(), rows.model.host_table()?, rows.features, weights)
+            cpu::predict::inertia(centroids, rows.model.metric(), rows.model.host_table()?.clone(), rows.features, weights)
         }
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Model;
 #[cfg(feature = "serde")]
-use crate::base::error::KMeansError;
+use super::invalid;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -47,9 +47,6 @@ impl Scaling {
     }
 
     /// Refuses what [`Scaling::new`] does not make for `d` features.
-    ///
-    /// # Errors
-    /// [`KMeansError::InvalidModel`].
     #[cfg(feature = "serde")]
     pub(super) fn check(&self, d: usize) -> Result<()> {
         let fits = ["standard", "robust", "given"].contains(&&self.scale[..])
@@ -58,10 +55,8 @@ impl Scaling {
         if fits {
             return Ok(());
         }
-        Err(KMeansError::InvalidModel {
-            expected: format!("{d} positive finite factors that are standard, robust or given"),
-            got: format!("{} of kind {:?}", self.factors.len(), self.scale.chars().take(30).collect::<String>()),
-        })
+        let got = format!("{} of kind {:?}", self.factors.len(), self.scale.chars().take(30).collect::<String>());
+        Err(invalid(&format!("{d} positive finite factors that are standard, robust or given"), got))
     }
 }
 

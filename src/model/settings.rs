@@ -97,9 +97,6 @@ impl Settings {
 
     /// Refuses parameter values that this version does not know. A later version's model may need something that this one
     /// cannot do.
-    ///
-    /// # Errors
-    /// [`KMeansError::InvalidModel`].
     #[cfg(feature = "serde")]
     pub(crate) fn check(&self) -> Result<()> {
         let inits = [Init::METHODS, &[Init::GIVEN]].concat();
@@ -117,17 +114,15 @@ impl Settings {
                 return Err(refused(name, &format!("{values}, which is all that this version knows"), got));
             }
         }
-        for (name, value) in [("k", self.k), ("n_init", self.n_init.into()), ("max_iter", self.max_iter.into())] {
-            if value == 0 {
-                return Err(refused(name, "a positive number", "0".into()));
-            }
-        }
-        let of_seeding = [
+        let positive = [
+            ("k", Some(self.k)),
+            ("n_init", Some(self.n_init.into())),
+            ("max_iter", Some(self.max_iter.into())),
             ("rounds", self.rounds.map(u64::from)),
             ("chain_length", self.chain_length.map(u64::from)),
             ("init_sample", self.init_sample),
         ];
-        if let Some((name, _)) = of_seeding.iter().find(|(_, value)| *value == Some(0)) {
+        if let Some((name, _)) = positive.iter().find(|(_, value)| *value == Some(0)) {
             return Err(refused(name, "a positive number", "0".into()));
         }
         if let Some(value) = self.oversampling.filter(|value| !(*value > 0.0 && value.is_finite())) {
@@ -144,5 +139,11 @@ impl Settings {
 
 #[cfg(feature = "serde")]
 fn refused(name: &str, expected: &str, got: String) -> KMeansError {
-    KMeansError::InvalidModel { expected: format!("{name} to be {expected}"), got }
+    invalid(&format!("{name} to be {expected}"), got)
+}
+
+/// The error for a model from bytes or a file that is not what was expected.
+#[cfg(feature = "serde")]
+pub(super) fn invalid(expected: &str, got: impl std::fmt::Display) -> KMeansError {
+    KMeansError::InvalidModel { expected: expected.into(), got: got.to_string() }
 }

@@ -35,12 +35,11 @@ impl<T> Default for Tables<T> {
 }
 
 impl<T: Float> Model<T> {
-    pub(crate) fn host_table(&self) -> Result<Arc<CentroidTable<T>>> {
-        let table = self.table.get(|| Ok(Tables::default()))?.host.get(|| {
+    pub(crate) fn host_table(&self) -> Result<&Arc<CentroidTable<T>>> {
+        self.table.get(|| Ok(Tables::default()))?.host.get(|| {
             let extent = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
             Ok(Arc::new(CentroidTable::new(&self.centroids, self.d, &middle(&self.centroids, self.d)?, extent, &[])?))
-        })?;
-        Ok(table.clone())
+        })
     }
 
     /// A GPU that has the model already: this one, or any.

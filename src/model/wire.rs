@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::KMeansModel;
+use super::{KMeansModel, invalid};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::parallel::FirstProcess;
@@ -111,14 +111,8 @@ impl Head {
         Self { length: body.len() as u64, hash: xxh3_128(body).to_le_bytes() }
     }
 
-    fn bytes(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        let (magic, rest) = bytes.split_at_mut(MAGIC.len());
-        magic.copy_from_slice(MAGIC);
-        rest[0] = FORMAT;
-        rest[1..][..LENGTH].copy_from_slice(&self.length.to_le_bytes());
-        rest[1 + LENGTH..].copy_from_slice(&self.hash);
-        bytes
+    fn bytes(self) -> Vec<u8> {
+        [MAGIC, &[FORMAT], &self.length.to_le_bytes(), &self.hash].concat()
     }
 
     /// Reads the head at the beginning of these bytes. `None` if they do not start as a model does.
@@ -183,8 +177,4 @@ pub(super) fn decode(body: &[u8]) -> Result<KMeansModel> {
 
 pub(super) fn breaks_off() -> KMeansError {
     invalid("a whole model", "one that breaks off")
-}
-
-pub(super) fn invalid(expected: &str, got: impl std::fmt::Display) -> KMeansError {
-    KMeansError::InvalidModel { expected: expected.into(), got: got.to_string() }
 }

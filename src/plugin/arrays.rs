@@ -41,14 +41,7 @@ impl AnswerType for f64 {
 
 /// An array of answers. Other libraries take it over without a copy.
 #[pyclass(frozen)]
-pub struct Answers {
-    /// What keeps the values where they are.
-    owner: Arc<dyn Send + Sync>,
-    address: usize,
-    device: dlpack::Device,
-    data_type: dlpack::DataType,
-    shape: Vec<usize>,
-}
+pub struct Answers(Export);
 
 #[pymethods]
 impl Answers {
@@ -66,76 +59,72 @@ impl Answers {
         if copy == Some(true) || dl_device.is_some_and(|device| device != self.__dlpack_device__()) {
             return Err(PyBufferError::new_err("the answers are exported where they are, without a copy"));
         }
-        let export = Export {
-            owner: self.owner.clone(),
-            address: self.address,
-            device: self.device,
-            data_type: self.data_type,
-            shape: self.shape.iter().map(|n| *n as i64).collect(),
-        };
-        export.into_capsule(py, max_version.is_some_and(|version| version >= (1, 0)))
+        self.0.clone().into_capsule(py, max_version.is_some_and(|version| version >= (1, 0)))
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {
-        (self.device.device_type, self.device.device_id)
+        (self.0.device.device_type, self.0.device.device_id)
     }
 
     /// For NumPy, if the values are on the host.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        if self.device.device_type != dlpack::CPU {
+        if self.0.device.device_type != dlpack::CPU {
             return Err(PyAttributeError::new_err("the values are on a GPU: use `__dlpack__`"));
         }
         let interface = PyDict::new(py);
         interface.set_item("shape", self.shape(py)?)?;
-        interface.set_item(
-            "typestr",
-            format!("{}{}", if cfg!(target_endian = "little") { '<' } else { '>' }, if self.is_float() { "f8" } else { "i4" }),
-        )?;
-        interface.set_item("data", (self.address, false))?;
+        let order = if cfg!(target_endian = "little") { '<' } else { '>' };
+        interface.set_item("typestr", format!("{order}{}", if self.is_float() { "f8" } else { "i4" }))?;
+        interface.set_item("data", (self.0.address, false))?;
         interface.set_item("version", 3)?;
         Ok(interface)
     }
 
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.shape)
+        PyTuple::new(py, &self.0.shape)
     }
 
     fn __len__(&self) -> usize {
-        self.shape[0]
+        self.0.shape[0] as usize
     }
 
     fn __repr__(&self) -> String {
-        let (n, d) = (self.shape[0], self.shape.get(1));
+        let (n, d) = (self.0.shape[0], self.0.shape.get(1));
         let shape = d.map_or_else(|| format!("{n}"), |d| format!("{n} x {d}"));
         let kind = if self.is_float() { "float64" } else { "int32" };
-        let place = if self.device.device_type == dlpack::CPU { "the CPU" } else { "a GPU" };
+        let place = if self.0.device.device_type == dlpack::CPU { "the CPU" } else { "a GPU" };
         format!("Answers({shape} of {kind} on {place})")
     }
 }
 
 impl Answers {
-    fn new<T: AnswerType>(values: Vec<T>, shape: impl Into<Vec<usize>>) -> Self {
-        let (address, device) = (values.as_ptr() as usize, dlpack::Device { device_type: dlpack::CPU, device_id: 0 });
-        Self { owner: Arc::new(values), address, device, data_type: T::DATA_TYPE, shape: shape.into() }
+    fn new<T: AnswerType>(values: Vec<T>, shape: &[usize]) -> Self {
+        let device = dlpack::Device { device_type: dlpack::CPU, device_id: 0 };
+        Self::of::<T>(values.as_ptr() as usize, device, Arc::new(values), shape)
     }
 
     #[cfg(feature = "cuda")]
-    fn on_gpu<T: AnswerType + Plain>(values: GpuArray<T>, shape: impl Into<Vec<usize>>) -> Self {
+    fn on_gpu<T: AnswerType + Plain>(values: GpuArray<T>, shape: &[usize]) -> Self {
         let device = dlpack::Device { device_type: dlpack::CUDA, device_id: values.ordinal() as i32 };
-        let address = values.address() as usize;
-        Self { owner: Arc::new(values), address, device, data_type: T::DATA_TYPE, shape: shape.into() }
+        Self::of::<T>(values.address() as usize, device, Arc::new(values), shape)
+    }
+
+    /// `owner`: has the values, which are at the address.
+    fn of<T: AnswerType>(address: usize, device: dlpack::Device, owner: Arc<dyn Send + Sync>, shape: &[usize]) -> Self {
+        let shape = shape.iter().map(|n| *n as i64).collect();
+        Self(Export { owner, address, device, data_type: T::DATA_TYPE, shape })
     }
 
     fn is_float(&self) -> bool {
-        self.data_type.code == dlpack::FLOAT
+        self.0.data_type.code == dlpack::FLOAT
     }
 
     /// Labels, -1 for rows without one.
     fn labels(labels: &Labels) -> Result<Self> {
         let values = memory::collected(labels.iter().map(|label| label.map_or(-1, |label| label as i32)), ANSWERS)?;
-        Ok(Self::new(values, [labels.len()]))
+        Ok(Self::new(values, &[labels.len()]))
     }
 }
 
@@ -167,7 +156,7 @@ fn fit_external(
     wanted: Wanted,
     see: impl FnOnce(KMeans) -> KMeans,
 ) -> Result<Option<(KMeansModel, Option<Answers>)>> {
-    let layout = rows.layout()?;
+    let layout = &rows.layout;
     if layout.columns().is_empty() {
         return Err(KMeansError::NoFeatures);
     }
@@ -204,12 +193,11 @@ fn predict_external(model: DeviceModel<'_, KMeansModel>, rows: &ExternalArray, o
     #[cfg(feature = "cuda")]
     if rows.is_on_gpu() {
         if output == Answer::Label {
-            return Ok(vec![Some(Answers::on_gpu(model.predict_any_on_device(&features)?, [n]))]);
+            return Ok(vec![Some(Answers::on_gpu(model.predict_any_on_device(&features)?, &[n]))]);
         }
         let all = model.predict_distances_any_on_device(&features)?;
-        let distances = [Some(all.nearest), all.seconds];
-        let distances = distances.map(|values| values.map(|values| Answers::on_gpu(values, [n])));
-        return Ok([Some(Answers::on_gpu(all.labels, [n]))].into_iter().chain(distances).collect());
+        let distances = [Some(all.nearest), all.seconds].map(|values| Some(Answers::on_gpu(values?, &[n])));
+        return Ok([Some(Answers::on_gpu(all.labels, &[n]))].into_iter().chain(distances).collect());
     }
     if output == Answer::Label {
         return Ok(vec![Some(Answers::labels(&model.predict_any(&features)?)?)]);
@@ -219,7 +207,7 @@ fn predict_external(model: DeviceModel<'_, KMeansModel>, rows: &ExternalArray, o
         if labels.validity().is_some() {
             values.iter_mut().zip(labels.iter()).filter(|(_, label)| label.is_none()).for_each(|(value, _)| *value = f64::NAN);
         }
-        Answers::new(values, [n])
+        Answers::new(values, &[n])
     };
     Ok(vec![Some(Answers::labels(&labels)?), Some(blank(distances.nearest)), distances.second.map(blank)])
 }
@@ -231,9 +219,9 @@ pub fn transform_array(model: &[u8], array: &Bound<'_, PyAny>, device: &str) -> 
         let (features, shape) = (rows.features()?, [rows.n_rows(), model.model.n_clusters()]);
         #[cfg(feature = "cuda")]
         if rows.is_on_gpu() {
-            return Ok(Answers::on_gpu(model.transform_any_on_device(&features)?, shape));
+            return Ok(Answers::on_gpu(model.transform_any_on_device(&features)?, &shape));
         }
-        Ok(Answers::new(model.transform_any(&features)?, shape))
+        Ok(Answers::new(model.transform_any(&features)?, &shape))
     })
 }
 

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
 use super::dlpack;
+use super::external::unreadable;
 use crate::backend::cuda::Gpu;
 use crate::base::error::KMeansError;
 use crate::columns::value_type;
@@ -92,9 +93,6 @@ impl Array {
 impl DeviceFrame {
     pub fn of(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Self> {
         let py = object.py();
-        let refused = |expected: &str, got: String| {
-            PyErr::from(KMeansError::InvalidOption { option: what, expected: expected.into(), got })
-        };
         let (schema, array): (Bound<'_, PyCapsule>, Bound<'_, PyCapsule>) =
             object.call_method0("__arrow_c_device_array__")?.extract()?;
         let schema_at = schema.pointer_checked(Some(c"arrow_schema"))?.cast::<ArrowSchema>();
@@ -103,10 +101,11 @@ impl DeviceFrame {
         let (shape, device) = unsafe { (schema_at.as_ref(), array_at.as_ref()) };
         if !matches!(device.device_type, dlpack::CUDA | dlpack::CUDA_MANAGED) {
             let expected = "columns on a GPU (on the host, pass a frame: polars.from_arrow)";
-            return Err(refused(expected, format!("device type {}", device.device_type)));
+            return Err(unreadable(what, expected, format!("device type {}", device.device_type)));
         }
         // SAFETY: the schema is alive.
-        let field = unsafe { import_field_from_c(shape) }.map_err(|error| refused("columns of numbers", error.to_string()))?;
+        let field = unsafe { import_field_from_c(shape) };
+        let field = field.map_err(|error| unreadable(what, "columns of numbers", error.to_string()))?;
         // SAFETY: the array is alive.
         let (fields, columns, first) = match field.dtype() {
             DataType::Struct(fields) => (fields.clone(), unsafe { device.array.children() }.collect(), device.array.offset),
@@ -115,9 +114,8 @@ impl DeviceFrame {
         let mut pieces = Vec::new();
         for (field, column) in fields.iter().zip(columns) {
             let Some(value_type) = value_type!(field.dtype(), DataType) else {
-                let error =
-                    KMeansError::UnsupportedDtype { column: field.name.to_string(), got: format!("{:?}", field.dtype()) };
-                return Err(error.into());
+                let (column, got) = (field.name.to_string(), format!("{:?}", field.dtype()));
+                return Err(KMeansError::UnsupportedDtype { column, got }.into());
             };
             // SAFETY: the array is alive.
             pieces.push(unsafe { column.values(value_type, first) });

@@ -3,6 +3,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
@@ -190,9 +191,10 @@ impl Drop for Imported {
 }
 
 /// An array for another library.
-pub struct Export<O> {
+#[derive(Clone)]
+pub struct Export {
     /// What keeps the values where they are.
-    pub owner: O,
+    pub owner: Arc<dyn Send + Sync>,
     pub address: usize,
     pub device: Device,
     pub data_type: DataType,
@@ -201,50 +203,44 @@ pub struct Export<O> {
 
 /// An exported array: the struct that the other library reads, and what it points to.
 #[repr(C)]
-struct Exported<M, O> {
+struct Exported<M> {
     managed: M,
     shape: Vec<i64>,
     strides: Vec<i64>,
-    _owner: O,
+    _owner: Arc<dyn Send + Sync>,
 }
 
-impl<O: Send + 'static> Export<O> {
+impl Export {
     /// Puts the array into a capsule. `versioned`: in the form of version 1, which the other library must know.
     pub fn into_capsule(self, py: Python<'_>, versioned: bool) -> PyResult<Bound<'_, PyAny>> {
-        let mut strides = row_major(&self.shape, 1);
-        let (mut shape, owner) = (self.shape, self.owner);
+        let Self { owner: _owner, address, device, data_type, mut shape } = self;
+        let mut strides = row_major(&shape, 1);
         let tensor = Tensor {
-            data: self.address as *mut c_void,
-            device: self.device,
+            data: address as *mut c_void,
+            device,
             dimensions: shape.len() as i32,
-            data_type: self.data_type,
+            data_type,
             shape: shape.as_mut_ptr(),
             strides: strides.as_mut_ptr(),
             byte_offset: 0,
         };
+        let context = std::ptr::null_mut();
         // The lists stay where they are when the struct moves to the heap.
         if versioned {
-            let deleter = Some(delete::<Versioned, O> as unsafe extern "C" fn(*mut Versioned));
-            let managed =
-                Versioned { version: [VERSION.0, VERSION.1], context: std::ptr::null_mut(), deleter, flags: 0, tensor };
-            capsule(py, Box::new(Exported { managed, shape, strides, _owner: owner }), NEW, drop_new)
+            let version = [VERSION.0, VERSION.1];
+            let managed = Versioned { version, context, deleter: Some(delete::<Versioned>), flags: 0, tensor };
+            capsule(py, Exported { managed, shape, strides, _owner }, NEW)
         } else {
-            let deleter = Some(delete::<Managed, O> as unsafe extern "C" fn(*mut Managed));
-            let managed = Managed { tensor, context: std::ptr::null_mut(), deleter };
-            capsule(py, Box::new(Exported { managed, shape, strides, _owner: owner }), OLD, drop_old)
+            let managed = Managed { tensor, context, deleter: Some(delete::<Managed>) };
+            capsule(py, Exported { managed, shape, strides, _owner }, OLD)
         }
     }
 }
 
-fn capsule<'py, M, O>(
-    py: Python<'py>,
-    exported: Box<Exported<M, O>>,
-    name: &'static CStr,
-    destructor: unsafe extern "C" fn(*mut ffi::PyObject),
-) -> PyResult<Bound<'py, PyAny>> {
-    let at = Box::into_raw(exported);
+fn capsule<'py, M>(py: Python<'py>, exported: Exported<M>, name: &'static CStr) -> PyResult<Bound<'py, PyAny>> {
+    let at = Box::into_raw(Box::new(exported));
     // SAFETY: the name is static. The destructor knows what a capsule of this name holds.
-    let capsule = unsafe { ffi::PyCapsule_New(at.cast(), name.as_ptr(), Some(destructor)) };
+    let capsule = unsafe { ffi::PyCapsule_New(at.cast(), name.as_ptr(), Some(delete_untaken)) };
     if capsule.is_null() {
         // SAFETY: the box was just made, and nobody else has it.
         drop(unsafe { Box::from_raw(at) });
@@ -257,27 +253,24 @@ fn capsule<'py, M, O>(
 /// What the other library calls when it no longer needs the array.
 ///
 /// # Safety
-/// `managed` is the first field of an `Exported<M, O>` in a box. It is called once.
-unsafe extern "C" fn delete<M, O>(managed: *mut M) {
+/// `managed` is the first field of an `Exported<M>` in a box. It is called once.
+unsafe extern "C" fn delete<M>(managed: *mut M) {
     // SAFETY: the caller promises it.
-    drop(unsafe { Box::from_raw(managed.cast::<Exported<M, O>>()) });
+    drop(unsafe { Box::from_raw(managed.cast::<Exported<M>>()) });
 }
 
-/// Declares the function that deletes an array which nobody has taken out of its capsule.
-macro_rules! destructor {
-    ($function:ident, $name:ident, $form:ty) => {
-        /// # Safety
-        /// Only Python calls this, for a capsule that it frees.
-        unsafe extern "C" fn $function(capsule: *mut ffi::PyObject) {
-            // SAFETY: a capsule of this name holds such a struct.
-            unsafe {
-                if ffi::PyCapsule_IsValid(capsule, $name.as_ptr()) == 1 {
-                    let managed = ffi::PyCapsule_GetPointer(capsule, $name.as_ptr()).cast::<$form>();
-                    (*managed).deleter.inspect(|delete| delete(managed));
-                }
+/// Deletes an array which nobody has taken out of its capsule.
+///
+/// # Safety
+/// Only Python calls this, for a capsule that it frees.
+unsafe extern "C" fn delete_untaken(capsule: *mut ffi::PyObject) {
+    for (name, versioned) in [(NEW, true), (OLD, false)] {
+        // SAFETY: the capsule is alive, and a name says what a capsule holds. If it still has this name, nobody has taken the array.
+        unsafe {
+            if ffi::PyCapsule_IsValid(capsule, name.as_ptr()) == 1 {
+                let address = NonNull::new(ffi::PyCapsule_GetPointer(capsule, name.as_ptr()));
+                drop(address.map(|address| Imported { address, versioned }));
             }
         }
-    };
+    }
 }
-destructor!(drop_new, NEW, Versioned);
-destructor!(drop_old, OLD, Managed);

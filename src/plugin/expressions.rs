@@ -46,46 +46,44 @@ fn columns(inputs: &[Series]) -> Result<Vec<Column>> {
     memory::collected(inputs.iter().map(|series| repeat(series).into_column()), "the list of columns")
 }
 
-/// The inputs of a fitting call.
-pub struct Call(pub Rows);
-
-impl Call {
-    /// The call from features and, if there are any, weights as the last input.
-    pub fn new(inputs: &[Series], weighted: bool) -> Result<Self> {
-        let rows = Rows::new(columns(inputs)?, weighted);
-        if rows.features.is_empty() { Err(KMeansError::NoFeatures) } else { Ok(Self(rows)) }
+/// The rows of a fitting call.
+impl Rows {
+    /// The rows of features and, if there are any, weights as the last input.
+    pub fn of_inputs(inputs: &[Series], weighted: bool) -> Result<Self> {
+        let rows = Self::new(columns(inputs)?, weighted);
+        if rows.features.is_empty() { Err(KMeansError::NoFeatures) } else { Ok(rows) }
     }
 
-    /// The call from inputs that are the fields of one struct.
-    pub fn of_struct(inputs: &[Series], weighted: bool) -> Result<Self> {
+    /// The rows of inputs that are the fields of one struct.
+    fn of_struct(inputs: &[Series], weighted: bool) -> Result<Self> {
         let [inputs] = inputs else { return Err(KMeansError::NoFeatures) };
-        Self::new(&inputs.struct_()?.fields_as_series(), weighted)
+        Self::of_inputs(&inputs.struct_()?.fields_as_series(), weighted)
     }
 
     /// The labels of a fit, or structs of label and distances. `None` if there are too few distinct rows and the options ask for
     /// nulls in that case.
     fn fit(&self, options: &FitOptions) -> Result<Option<Series>> {
         let wanted = if options.results().output == Answer::Struct { Wanted::Distances } else { Wanted::Labels };
-        let fit = || self.estimator(options)?.answers_of_fit(&self.0.features, self.0.weights.as_ref(), wanted);
+        let fit = || self.estimator(options)?.answers_of_fit(&self.features, self.weights.as_ref(), wanted);
         unless_too_few(options, fit)
     }
 
-    /// As [`Call::fit`], with the model and nothing of the rows.
+    /// As [`Rows::fit`], with the model and nothing of the rows.
     pub fn fit_model(&self, options: &FitOptions, watched: impl FnOnce(KMeans) -> KMeans) -> Result<Option<KMeansModel>> {
-        let fit = || watched(self.estimator(options)?).fit_model(&self.0.features, self.0.weights.as_ref());
+        let fit = || watched(self.estimator(options)?).fit_model(&self.features, self.weights.as_ref());
         unless_too_few(options, fit)
     }
 
     /// The estimator for these columns.
     pub fn estimator(&self, options: &FitOptions) -> Result<KMeans> {
-        let names = self.0.features.iter().map(|column| column.name().as_str());
-        let width = match &self.0.features[..] {
+        let names = self.features.iter().map(|column| column.name().as_str());
+        let width = match &self.features[..] {
             [column] if let DataType::Array(_, width) = column.dtype() => Some(*width),
             [column] if let DataType::List(_) = column.dtype() => None,
             columns => Some(columns.len()),
         };
         let estimator = options.estimator(names, width)?;
-        if self.0.in_file {
+        if self.in_file {
             estimator.check_rows_in_file()?;
         }
         Ok(estimator)
@@ -93,7 +91,7 @@ impl Call {
 
     /// The models for these numbers of clusters.
     pub fn fit_models(&self, options: &FitOptions, k: &[usize]) -> Result<Vec<Result<KMeansModel>>> {
-        self.estimator(options)?.models_of_fits(k, &self.0.features, self.0.weights.as_ref())
+        self.estimator(options)?.models_of_fits(k, &self.features, self.weights.as_ref())
     }
 }
 
@@ -135,13 +133,9 @@ fn feature_type(fields: &[Field], others: usize) -> Result<(&[Field], DataType)>
     Ok((features, if float64 { DataType::Float64 } else { DataType::Float32 }))
 }
 
-/// As [`feature_type`], for a fit. The names must be valid in a centroid frame. Weights, the last field, must be numbers.
-pub fn fit_fields(fields: &[Field], weighted: bool) -> Result<(&[Field], DataType)> {
-    fields_of_fit(fields, weighted, FeatureLayout::check)
-}
-
-/// As [`fit_fields`], with another check of the names.
-fn fields_of_fit(
+/// As [`feature_type`], for a fit. `check` refuses names: with [`FeatureLayout::check`], those that a centroid frame cannot have.
+/// Weights, the last field, must be numbers.
+pub fn fit_fields(
     fields: &[Field],
     weighted: bool,
     check: impl FnOnce(&FeatureLayout) -> Result<()>,
@@ -175,14 +169,14 @@ fn label_dtype(output: Answer) -> DataType {
 
 fn kmeans_field(fields: &[Field], kwargs: &FitOptions) -> PolarsResult<Field> {
     // Labels come without a centroid frame.
-    fields_of_fit(struct_fields(fields)?, kwargs.weighted, FeatureLayout::check_names)?;
+    fit_fields(struct_fields(fields)?, kwargs.weighted, FeatureLayout::check_names)?;
     Ok(Field::new(NAME.into(), label_dtype(kwargs.results().output)))
 }
 
 /// The field of a list of structs: the rows of the centroid frame. A List column of features stays a List, since its dtype does
 /// not hold its width.
 fn centroids_field(fields: &[Field], options: &FitOptions) -> PolarsResult<Field> {
-    let (features, dtype) = fit_fields(struct_fields(fields)?, options.weighted)?;
+    let (features, dtype) = fit_fields(struct_fields(fields)?, options.weighted, FeatureLayout::check)?;
     let mut columns = vec![
         Field::new("cluster".into(), DataType::UInt32),
         Field::new("size".into(), DataType::UInt64),
@@ -217,14 +211,14 @@ fn score_field(fields: &[Field], kwargs: &ScoreOptions) -> PolarsResult<Field> {
 
 /// The labels (or structs of label and distances) of the rows of a fit.
 fn kmeans(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
-    let call = Call::of_struct(inputs, kwargs.weighted)?;
-    let n = call.0.features[0].len();
+    let rows = Rows::of_struct(inputs, kwargs.weighted)?;
+    let n = rows.features[0].len();
     // An input without rows gives no labels. Polars makes such a call to learn the result of a group-by without groups.
-    let fit = if n == 0 { None } else { or_none(kwargs, call.fit(kwargs))? };
+    let fit = if n == 0 { None } else { or_none(kwargs, rows.fit(kwargs))? };
     let output = kwargs.results().output;
     Ok(match fit {
         None => Series::full_null(NAME.into(), n, &label_dtype(output)),
-        Some(rows) => rows.with_name(NAME.into()),
+        Some(answers) => answers.with_name(NAME.into()),
     })
 }
 
@@ -233,16 +227,16 @@ fn kmeans(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
 fn centroids(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
     let fields: Vec<Field> = inputs.iter().map(|series| series.field().into_owned()).collect();
     let field = centroids_field(&fields, kwargs)?;
-    let call = Call::of_struct(inputs, kwargs.weighted)?;
+    let rows = Rows::of_struct(inputs, kwargs.weighted)?;
     // The result is null if there are no rows, as for Polars' own aggregations.
-    let fit = || or_none(kwargs, call.fit_model(kwargs, |estimator| estimator));
-    let model = if call.0.features[0].is_empty() { None } else { fit()? };
+    let fit = || or_none(kwargs, rows.fit_model(kwargs, |estimator| estimator));
+    let model = if rows.features[0].is_empty() { None } else { fit()? };
     let Some(model) = model else {
         return Ok(Series::full_null(field.name().clone(), 1, field.dtype()));
     };
-    let rows = model.centroids()?.into_struct(field.name().clone()).into_series();
-    let list = rows.implode()?.into_series();
-    Ok(if matches!(call.0.features[0].dtype(), DataType::List(_)) { list.cast(field.dtype())? } else { list })
+    let centroids = model.centroids()?.into_struct(field.name().clone()).into_series();
+    let list = centroids.implode()?.into_series();
+    Ok(if matches!(rows.features[0].dtype(), DataType::List(_)) { list.cast(field.dtype())? } else { list })
 }
 
 /// The labels (or structs) of rows under a model, row by row.

@@ -11,15 +11,11 @@ use self::array::{Array, import, interface};
 use super::device_frame;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
-use crate::base::memory;
 use crate::base::names::{FeatureLayout, Names};
 use crate::input::features::{Column, Features};
 #[cfg(feature = "cuda")]
 use crate::input::gpu_table::GpuTable;
 use crate::model::AnyFeatures;
-
-/// What errors call a copy of an array.
-const COPY: &str = "a copy of an array";
 
 /// Neighbouring values on the host, and the rows among them.
 struct Slice {
@@ -58,19 +54,28 @@ pub struct ExternalArray {
     values: AnyValues,
     shape: [usize; 2],
     one_dimension: bool,
-    layout: FeatureLayout,
+    pub layout: FeatureLayout,
     /// What keeps the values where they are.
     _keeper: Box<dyn Send + Sync>,
 }
 
 /// The error for an array that cannot be read.
-fn unreadable(what: &'static str, expected: impl Into<String>, got: impl Into<String>) -> PyErr {
+pub(super) fn unreadable(what: &'static str, expected: impl Into<String>, got: impl Into<String>) -> PyErr {
     KMeansError::InvalidOption { option: what, expected: expected.into(), got: got.into() }.into()
 }
 
 impl ExternalArray {
     /// The rows of an object. `what` is what errors call it. `wide`: as float64, whatever type they have.
     pub fn of(object: &Bound<'_, PyAny>, what: &'static str, wide: bool) -> PyResult<Self> {
+        Self::read(object, what, wide, false)
+    }
+
+    /// The weights of an object, as float64. A column is of neighbours.
+    pub fn weights_of(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Self> {
+        Self::read(object, what, true, true)
+    }
+
+    fn read(object: &Bound<'_, PyAny>, what: &'static str, wide: bool, neighbours: bool) -> PyResult<Self> {
         let py = object.py();
         #[cfg(feature = "cuda")]
         if object.hasattr("__arrow_c_device_array__")? {
@@ -87,7 +92,7 @@ impl ExternalArray {
             return Err(unreadable(what, "an array with `__dlpack__` or `__array_interface__`", got));
         };
         let layout = FeatureLayout::of_names(&Names::numbered(array.shape[1])?)?;
-        let values = py.detach(|| array.values(wide))?;
+        let values = py.detach(|| array.values(wide, neighbours))?;
         Ok(Self { values, shape: array.shape, one_dimension: array.one_dimension, layout, _keeper: keeper })
     }
 
@@ -99,19 +104,17 @@ impl ExternalArray {
         let (ordinal, pieces) = (frame.ordinal, frame.pieces);
         // SAFETY: the frame is kept as long as the table, and `DeviceFrame::of` has waited until its values are there. The caller
         // of the package does not change a frame while a call reads it.
-        let table = unsafe {
+        let values = unsafe {
             if wide {
-                GpuTable::new(ordinal, frame.rows, pieces).map(|table| AnyValues::F64(Values::Gpu(table)))
+                AnyValues::F64(Values::Gpu(GpuTable::new(ordinal, frame.rows, pieces)?))
             } else {
-                GpuTable::new(ordinal, frame.rows, pieces).map(|table| AnyValues::F32(Values::Gpu(table)))
+                AnyValues::F32(Values::Gpu(GpuTable::new(ordinal, frame.rows, pieces)?))
             }
         };
-        let values = table?;
         let layout = FeatureLayout::Columns(frame.names);
         Ok(Self { values, shape, one_dimension: false, layout, _keeper: Box::new(frame.capsules) })
     }
 
-    /// The number of rows.
     pub fn n_rows(&self) -> usize {
         self.shape[0]
     }
@@ -122,30 +125,12 @@ impl ExternalArray {
         matches!(&self.values, AnyValues::F32(Values::Gpu(_)) | AnyValues::F64(Values::Gpu(_)))
     }
 
-    pub fn layout(&self) -> Result<FeatureLayout> {
-        self.layout.copy()
-    }
-
-    /// The rows as features.
     pub fn features(&self) -> Result<AnyFeatures<'_>> {
         let names = self.layout.feature_names(self.shape[1])?;
         Ok(match &self.values {
             AnyValues::F32(values) => AnyFeatures::F32(values.features(self.shape)?.with_names(names)?),
             AnyValues::F64(values) => AnyFeatures::F64(values.features(self.shape)?.with_names(names)?),
         })
-    }
-
-    /// The weights of an object, as float64.
-    pub fn weights_of(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Self> {
-        let mut weights = Self::of(object, what, true)?;
-        // A column is of neighbours.
-        if let AnyValues::F64(Values::Host(slice)) = &weights.values
-            && slice.steps[0] != 1
-        {
-            let copy = slice.values_in_order(weights.shape[0])?;
-            weights.values = AnyValues::F64(Values::Copy(copy));
-        }
-        Ok(weights)
     }
 
     /// The rows as weights: an array of one dimension that was read by [`ExternalArray::weights_of`].
@@ -177,13 +162,6 @@ impl Slice {
         }
         // SAFETY: the caller promises it. The address is aligned: `Array::slice` has checked that.
         unsafe { std::slice::from_raw_parts(self.address as *const T, self.len) }
-    }
-
-    /// A copy of `n` values in their order.
-    fn values_in_order(&self, n: usize) -> Result<Vec<f64>> {
-        // SAFETY: as in `Slice::features`.
-        let values = unsafe { self.values::<f64>() };
-        memory::collected((0..n).map(|i| values[self.first.wrapping_add_signed(i as isize * self.steps[0])]), COPY)
     }
 
     fn features<T: Float>(&self, shape: [usize; 2]) -> Result<Features<'_, T>> {

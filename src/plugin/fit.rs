@@ -19,21 +19,22 @@ use pyo3_polars::PyDataFrame;
 use serde::Deserialize;
 
 use super::entry::{expression, without_panic};
-use super::expressions::{Call, fit_fields, unless_too_few};
+use super::expressions::{fit_fields, unless_too_few};
 use super::options::FitOptions;
 use super::signals::{Raised, interruptible, watched};
 use super::{Fit, encoded};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
-use crate::frame::{self, Spill};
+use crate::base::names::FeatureLayout;
+use crate::frame::{self, Rows, Spill};
 
 /// The columns of every [`Columns`], by its key. `None`: they are not there yet, or they were taken.
-static HELD: Mutex<BTreeMap<u64, Option<Call>>> = Mutex::new(BTreeMap::new());
+static HELD: Mutex<BTreeMap<u64, Option<Rows>>> = Mutex::new(BTreeMap::new());
 
 /// The next key. No key is used again, since a query that was given up may still run.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-fn held() -> MutexGuard<'static, BTreeMap<u64, Option<Call>>> {
+fn held() -> MutexGuard<'static, BTreeMap<u64, Option<Rows>>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -60,14 +61,14 @@ impl Columns {
         for (name, column) in names.into_iter().zip(&columns) {
             inputs.push(streamed(name.into(), column)?);
         }
-        let call = without_panic(|| {
+        let rows = without_panic(|| {
             // As the schema of a query is checked before it runs.
             let fields: Vec<Field> =
                 memory::collected(inputs.iter().map(|input| input.field().into_owned()), "the list of columns")?;
-            fit_fields(&fields, weighted)?;
-            Call::new(&inputs, weighted)
+            fit_fields(&fields, weighted, FeatureLayout::check)?;
+            Rows::of_inputs(&inputs, weighted)
         });
-        self.put(call?);
+        self.put(rows?);
         Ok(())
     }
 }
@@ -94,8 +95,8 @@ fn streamed(name: PlSmallStr, column: &Bound<'_, PyAny>) -> PyResult<Series> {
 
 impl Columns {
     /// Puts columns there in place of a query.
-    pub fn put(&self, call: Call) {
-        let former = held().insert(self.key, Some(call));
+    pub fn put(&self, rows: Rows) {
+        let former = held().insert(self.key, Some(rows));
         drop(former);
     }
 }
@@ -116,16 +117,16 @@ struct HoldOptions {
 
 /// Puts the columns into the [`Columns`] with this key.
 fn hold(inputs: &[Series], kwargs: &HoldOptions) -> PolarsResult<Series> {
-    let mut call = Some(Call::new(inputs, kwargs.weighted)?);
+    let mut rows = Some(Rows::of_inputs(inputs, kwargs.weighted)?);
     // Free columns that nobody takes after the lock, as above.
-    let former = held().get_mut(&kwargs.key).map(|room| std::mem::replace(room, call.take()));
+    let former = held().get_mut(&kwargs.key).map(|room| std::mem::replace(room, rows.take()));
     let answer = BooleanChunked::from_slice("held".into(), &[former.is_some()]);
     drop(former);
     Ok(answer.into_series())
 }
 
 fn held_field(fields: &[Field], kwargs: &HoldOptions) -> PolarsResult<Field> {
-    fit_fields(fields, kwargs.weighted)?;
+    fit_fields(fields, kwargs.weighted, FeatureLayout::check)?;
     Ok(Field::new("held".into(), DataType::Boolean))
 }
 
@@ -168,7 +169,7 @@ impl Gathered {
     /// Puts the columns of all rows into the room for the columns of a fit.
     fn hold(&self, py: Python<'_>, columns: &Columns) -> Result<()> {
         self.with(py, |gathered| {
-            columns.put(Call(gathered.take().ok_or(KMeansError::NoFeatures)?.finish()?));
+            columns.put(gathered.take().ok_or(KMeansError::NoFeatures)?.finish()?);
             Ok(())
         })
     }
@@ -192,9 +193,9 @@ pub fn fit<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Option<Fit<'py>>> {
     let (py, options, raised) = (options.py(), options.extract::<FitOptions>()?, Raised::default());
-    let call = held().get_mut(&columns.key).and_then(Option::take);
+    let rows = held().get_mut(&columns.key).and_then(Option::take);
     let see = |estimator| watched(estimator, progress, &raised);
-    let fit = || call.ok_or(KMeansError::NoFeatures)?.fit_model(&options, see);
+    let fit = || rows.ok_or(KMeansError::NoFeatures)?.fit_model(&options, see);
     let model = interruptible(py, &raised, fit)?.map(|model| model.with_computed(computed));
     Ok(encoded(py, model)?)
 }
@@ -208,9 +209,9 @@ pub fn fit_each<'py>(
     computed: bool,
 ) -> PyResult<Vec<Option<Fit<'py>>>> {
     let (py, options) = (options.py(), options.extract::<FitOptions>()?);
-    let call = held().get_mut(&columns.key).and_then(Option::take);
+    let rows = held().get_mut(&columns.key).and_then(Option::take);
     let fits = || {
-        let fits = call.ok_or(KMeansError::NoFeatures)?.fit_models(&options, &clusters)?;
+        let fits = rows.ok_or(KMeansError::NoFeatures)?.fit_models(&options, &clusters)?;
         fits.into_iter().map(|fit| unless_too_few(&options, || Ok(fit?.with_computed(computed)))).collect::<Result<Vec<_>>>()
     };
     interruptible(py, &Raised::default(), fits)?.into_iter().map(|model| Ok(encoded(py, model)?)).collect()

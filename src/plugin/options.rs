@@ -201,9 +201,6 @@ pub fn invalid(option: &'static str, expected: &str, got: impl std::fmt::Debug) 
 
 impl FitOptions {
     /// Checks everything that can be checked before there are data.
-    ///
-    /// # Errors
-    /// [`KMeansError::InvalidOption`].
     pub fn check(&self) -> Result<()> {
         self.values.results.check()?;
         // Any width works here. Checks that depend on the width run when the columns are known.

@@ -29,18 +29,17 @@ pub fn listen() {
 }
 
 /// Whether the process ignores SIGINT, as a job in the background does.
-#[cfg(unix)]
 fn is_ignored() -> bool {
-    let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: without a new action, the call only writes the present one to `now`, all of whose bytes are initialised.
-    unsafe {
-        libc::sigaction(libc::SIGINT, std::ptr::null(), now.as_mut_ptr()) == 0
-            && now.assume_init().sa_sigaction == libc::SIG_IGN
+    #[cfg(unix)]
+    {
+        let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: without a new action, the call only writes the present one to `now`, all of whose bytes are initialised.
+        unsafe {
+            libc::sigaction(libc::SIGINT, std::ptr::null(), now.as_mut_ptr()) == 0
+                && now.assume_init().sa_sigaction == libc::SIG_IGN
+        }
     }
-}
-
-#[cfg(not(unix))]
-fn is_ignored() -> bool {
+    #[cfg(not(unix))]
     false
 }
 

@@ -10,7 +10,7 @@
 //! Not counted: the pieces of row-major rows that are all sent at once. The lanes of the upload have them, at most 32 MiB in all,
 //! and only until the rows have arrived.
 
-use super::device::{Plain, sum};
+use super::device::{Gpu, Plain, sum};
 use super::exchange::Port;
 use super::passes::distances::Inertia;
 use super::passes::farthest::FarSearch;
@@ -41,6 +41,15 @@ impl From<&DeviceInfo> for GpuSize {
             generation: 10 * device.compute_capability.0 + device.compute_capability.1,
             untrusted: untrusted(device.ordinal),
         }
+    }
+}
+
+impl Gpu {
+    /// What the choice of kernels depends on.
+    pub fn size(&self) -> GpuSize {
+        let Self { ordinal, processors, shared_per_block, generation, .. } = *self;
+        let untrusted = untrusted(ordinal);
+        GpuSize { processors: processors as usize, shared: shared_per_block as usize, generation, untrusted }
     }
 }
 
@@ -90,9 +99,6 @@ fn fit_shape(shape: Shape, chunk: u64) -> FitShape {
 /// The plan of a fit whose rows are all on the GPU. `in_place`: they were there before, and only the weights need room. If the
 /// plan needs more than `room`, kernels do without copies that they need not have, and then the default takes one without copies
 /// of the rows.
-///
-/// # Errors
-/// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if the strategy cannot do the shape.
 pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool, room: u64) -> Result<Planned> {
     let plan = |copies| planned(shape, strategy, gpu, in_place, copies);
     let mut found = plan(Copies::All)?;
@@ -168,9 +174,6 @@ pub(in crate::backend) fn of_exchange(shape: Shape) -> u64 {
 
 /// How the rows of a fit pass through a GPU in chunks within `room` bytes, and the plan for such a chunk. The inner error is the
 /// number of bytes that are needed.
-///
-/// # Errors
-/// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if the strategy cannot do the shape, or not in chunks.
 pub(in crate::backend) fn in_chunks(
     shape: Shape,
     strategy: Strategy,
@@ -181,13 +184,8 @@ pub(in crate::backend) fn in_chunks(
     if strategy != Strategy::Default && !fit(shape, strategy, gpu, false, u64::MAX)?.streams {
         return Err(Refusal::of_chunks().of(strategy));
     }
-    let plan = |chunk: u64, buffers: u64| {
-        if shape.float64 {
-            planned_in_chunks::<f64>(shape, strategy, gpu, chunk, buffers)
-        } else {
-            planned_in_chunks::<f32>(shape, strategy, gpu, chunk, buffers)
-        }
-    };
+    let of_type = if shape.float64 { planned_in_chunks::<f64> } else { planned_in_chunks::<f32> };
+    let plan = |chunk: u64, buffers: u64| of_type(shape, strategy, gpu, chunk, buffers);
     // Whether a strategy can do a shape does not depend on the rows.
     let bytes = |chunk: u64, buffers: u64| plan(chunk, buffers).map_or(u64::MAX, |plan| plan.bytes);
     let chunking = match Chunking::new(shape, room, bytes) {

@@ -15,7 +15,6 @@ mod reference;
 mod rows;
 mod session;
 mod shape;
-mod size;
 mod state;
 mod step;
 mod update;

@@ -152,8 +152,8 @@ pub fn nearest_on_device<T: Float + Plain>(table: &DeviceTable<T>, features: &Fe
 /// a null or a value that is not finite.
 pub fn distances_on_device<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
     let out = room::<T, f64>(table, product([features.n_rows(), table.k]))?;
-    in_batches(&[table], Job::Distances, features, DeviceTable::distances, |answers, _, range| {
-        out.copy_from(range.start * table.k, &answers.distances)
+    in_batches(&[table], Job::Distances, features, DeviceTable::distances, |distances, _, range| {
+        out.copy_from(range.start * table.k, distances)
     })?;
     Ok(GpuArray::new(out))
 }
@@ -204,9 +204,9 @@ pub fn nearest<T: Float + Plain>(tables: &[&DeviceTable<T>], features: &Features
 pub fn distances<T: Float + Plain>(tables: &[&DeviceTable<T>], features: &Features<'_, T>) -> Result<Vec<f64>> {
     let (n, k) = (features.n_rows(), tables[0].k);
     let mut out = memory::zeroed(n.saturating_mul(k), ANSWERS)?;
-    in_batches(tables, Job::Distances, features, DeviceTable::distances, |answers, features, range| {
+    in_batches(tables, Job::Distances, features, DeviceTable::distances, |distances, features, range| {
         let out = &mut out[range.start * k..range.end * k];
-        download_distances(&answers.distances, out)?;
+        download_distances(distances, out)?;
         features.for_each_null(0..range.len(), |_, i| out[i * k..][..k].fill(f64::NAN));
         Ok(())
     })?;

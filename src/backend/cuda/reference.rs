@@ -2,7 +2,7 @@
 //! of large fits with them (feature `bench`). No filter has a part in them, and no code that labels.
 
 use super::arguments::{self, ReferenceArgument};
-use super::device::{Block, Gpu, Launch, Plain};
+use super::device::{Block, Gpu, Plain};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -17,9 +17,6 @@ const CENTROIDS: &str = "the centroids of a check";
 const LABELS: &str = "the labels of a check";
 
 /// The label of every row: the smallest number of the centroids of least reference distance. `centroids`: `(k, d)`, row-major.
-///
-/// # Errors
-/// If the device has no memory, or fails.
 pub fn reference_labels<T: Float + Plain>(ordinal: u32, columns: &[&[T]], centroids: &[T]) -> Result<Vec<u32>> {
     let (n, d) = (columns.first().map_or(0, |column| column.len()), columns.len());
     let k = centroids.len() / d.max(1);
@@ -31,7 +28,7 @@ pub fn reference_labels<T: Float + Plain>(ordinal: u32, columns: &[&[T]], centro
     let slice = (SLICE_BYTES / (d.max(1) * size_of::<T>())).clamp(TILE, 1 << 28);
     let rows = queue.alloc::<T>(slice.min(n) * d, ROWS)?;
     let answers = queue.alloc::<u32>(slice.min(n), LABELS)?;
-    let kernel = arguments::reference::<T>().load(&gpu, "")?;
+    let launch = arguments::reference::<T>().exactly(&gpu, "", Block::of(THREADS), 1)?;
     let mut labels = memory::zeroed(n, LABELS)?;
     for (i, part) in labels.chunks_mut(slice).enumerate() {
         let (first, rows_here) = (i * slice, part.len());
@@ -47,9 +44,8 @@ pub fn reference_labels<T: Float + Plain>(ordinal: u32, columns: &[&[T]], centro
             d: d as u32,
             unused: 0,
         };
-        let blocks = u32::try_from(rows_here.div_ceil(TILE)).unwrap_or(u32::MAX);
         // SAFETY: the buffers hold `rows_here` rows of d values, k centroids of d values, and a label for each row.
-        unsafe { queue.run(&Launch::exactly(kernel, Block::of(THREADS), blocks), &argument)? };
+        unsafe { queue.run(&launch.with_blocks(rows_here.div_ceil(TILE)), &argument)? };
         answers.read(0, part)?;
     }
     Ok(labels)

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use self::draws::{DeviceDraws, positive_rows};
 use super::device::Plain;
-use super::exchange::{self, Group, Of, Port};
+use super::exchange::{self, Group, Of};
 #[cfg(feature = "papers")]
 use super::papers::HostUpdate;
 use super::passes::distances::{Inertia, InertiaPass, MOST_PENDING};
@@ -184,11 +184,6 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         exchange::arrive(&self.state, of, self.scores_of_step())
     }
 
-    /// What the other GPUs of the fit read.
-    fn port(&mut self) -> Option<&mut Port> {
-        self.state.port.as_mut()
-    }
-
     /// The scores of a step over all rows, or 0 if the step counts them.
     fn scores_of_step(&self) -> u64 {
         let FitShape { rows, k, .. } = self.state.shape;
@@ -249,15 +244,7 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     }
 
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
-        let (queue, k, base) = (&self.state.queue, self.state.shape.k, Scales::Same(self.statistics.distances));
-        let mut inertia = if want_inertia { Some(Inertia::new(queue, k, base)?) } else { None };
-        self.start(centroids)?;
-        self.launch_step(inertia.as_mut())?;
-        let counted = self.finish_sums()?;
-        let control = self.update.read_control()?;
-        let work_counts = self.work_counts(control.all_settled(), control.scores);
-        let changed = counted.unwrap_or(control.changed);
-        Ok(Assigned { changed, inertia: inertia.map(Inertia::total).transpose()?, work_counts })
+        advance::assign(&mut [self], centroids, want_inertia)
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {

@@ -30,12 +30,12 @@ pub struct Labels {
 impl Labels {
     /// The bytes that the labels take on the device.
     pub fn memory(shape: &FitShape, arrays: LabelArrays) -> u64 {
-        bytes_of::<u8>(product([shape.padded_rows(), shape.label_bytes()])).saturating_mul(arrays.count() as u64)
+        bytes_of::<u8>(product([shape.padded_rows(), shape.label_bytes()])).saturating_mul(arrays as u64)
     }
 
     fn allocate(queue: &Queue, shape: &FitShape, arrays: LabelArrays) -> Result<Self> {
         let len = product([shape.padded_rows(), shape.label_bytes()]);
-        let arrays = (0..arrays.count()).map(|_| queue.alloc(len, LABELS)).collect::<Result<_>>()?;
+        let arrays = (0..arrays as usize).map(|_| queue.alloc(len, LABELS)).collect::<Result<_>>()?;
         Ok(Self { arrays, current: 0, bytes: shape.label_bytes() })
     }
 

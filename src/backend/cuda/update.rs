@@ -13,9 +13,6 @@ use crate::base::params::Metric;
 use crate::exact::distances::DistanceScale;
 use crate::statistics::Statistics;
 
-/// Threads of a block of `kernels/passes/directions.cu`.
-const DIRECTIONS: u32 = 256;
-
 buffers! {
     /// The memory of an update.
     struct UpdateBuffers<T> = "the state of the loop" (shape: &FitShape, batch: usize) {
@@ -51,7 +48,7 @@ impl<T: Float + Plain> Update<T> {
         let (update, directions) = match statistics.metric {
             Metric::Euclidean => (arguments::update::<T>(), None),
             Metric::Cosine => {
-                let directions = arguments::directions::<T>().resident(gpu, "", Block::of(DIRECTIONS), shape.k)?;
+                let directions = arguments::directions::<T>().resident(gpu, "", Block::of(THREADS), shape.k)?;
                 (arguments::update_directions::<T>(), Some(directions))
             }
         };

@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
-use super::{AnyValues, COPY, Slice, Values, unreadable};
+use super::{AnyValues, Slice, Values, unreadable};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::Gpu;
 #[cfg(not(feature = "cuda"))]
@@ -72,21 +72,21 @@ impl Array {
         Ok(Self { address, value_type, size, shape, steps, one_dimension, gpu })
     }
 
-    /// The values. `wide`: as float64, whatever type they have.
-    pub fn values(&self, wide: bool) -> Result<AnyValues> {
+    /// The values. `wide`: as float64, whatever type they have. `neighbours`: each row is read right behind the one before.
+    pub fn values(&self, wide: bool, neighbours: bool) -> Result<AnyValues> {
         Ok(if wide || self.value_type == ValueType::Float64 {
-            AnyValues::F64(self.values_as()?)
+            AnyValues::F64(self.values_as(neighbours)?)
         } else {
-            AnyValues::F32(self.values_as()?)
+            AnyValues::F32(self.values_as(neighbours)?)
         })
     }
 
-    fn values_as<T: Float>(&self) -> Result<Values<T>> {
+    fn values_as<T: Float>(&self, neighbours: bool) -> Result<Values<T>> {
         if let Some(ordinal) = self.gpu {
             return self.on_gpu(ordinal);
         }
         let own = if T::IS_F32 { ValueType::Float32 } else { ValueType::Float64 };
-        match self.slice().filter(|_| self.value_type == own) {
+        match self.slice().filter(|slice| self.value_type == own && (!neighbours || slice.steps[0] == 1)) {
             Some(slice) => Ok(Values::Host(slice)),
             None => self.copy().map(Values::Copy),
         }
@@ -139,7 +139,7 @@ impl Array {
     /// A row-major copy of the values in `T`, which holds them exactly.
     fn copy<T: Float>(&self) -> Result<Vec<T>> {
         let [n, d] = self.shape;
-        let mut values = memory::with_room(n.saturating_mul(d), COPY)?;
+        let mut values = memory::with_room(n.saturating_mul(d), "a copy of an array")?;
         for row in 0..n as i64 {
             for f in 0..d as i64 {
                 let at = self.address.wrapping_add_signed((row * self.steps[0] + f * self.steps[1]) as isize);

@@ -42,17 +42,14 @@ impl<T: Plain> Buffer<T> {
         Self { address, len, what: "the caller's values", external: true, queue, kind: PhantomData }
     }
 
-    /// Whether somebody else owns the memory.
     pub fn is_external(&self) -> bool {
         self.external
     }
 
-    /// The number of values that the buffer holds.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The queue that it belongs to.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }

@@ -41,28 +41,23 @@ impl<A: Argument> Entry<A> {
         Self { module, stem, of_type: "", argument: PhantomData }
     }
 
-    /// Loads the kernel. `variant` is the end of its name, such as `_d4`; most kernels have none.
-    pub fn load(&self, gpu: &Gpu, variant: &str) -> Result<Kernel<A>> {
-        let function = gpu.function(self.module, &format!("{}{}{variant}", self.stem, self.of_type))?;
-        Ok(Kernel { function, argument: PhantomData })
-    }
-
-    /// Loads the kernel for this many blocks.
+    /// Loads the kernel for this many blocks. `variant` is the end of its name, such as `_d4`; most kernels have none.
     pub fn exactly(&self, gpu: &Gpu, variant: &str, block: Block, blocks: usize) -> Result<Launch<A>> {
-        Ok(Launch::exactly(self.load(gpu, variant)?, block, 1).with_blocks(blocks))
+        let function = gpu.function(self.module, &format!("{}{}{variant}", self.stem, self.of_type))?;
+        let Block { threads, shared } = block;
+        let launch = Launch { function, blocks: 1, threads, shared: shared as u32, argument: PhantomData };
+        Ok(launch.with_blocks(blocks))
     }
 
     /// Loads the kernel for as many blocks as run at once on the device, but at most `most`.
     pub fn resident(&self, gpu: &Gpu, variant: &str, block: Block, most: usize) -> Result<Launch<A>> {
-        Launch::resident(gpu, self.load(gpu, variant)?, block, most)
+        let launch = self.exactly(gpu, variant, block, most.max(1))?;
+        if block.shared > 0 {
+            gpu.prefer_shared_memory(launch.function)?;
+        }
+        let resident = gpu.resident_blocks(launch.function, launch.threads, launch.shared)?;
+        Ok(Launch { blocks: launch.blocks.min(resident), ..launch })
     }
-}
-
-/// A kernel that was loaded, and its argument as a type.
-#[derive(Clone, Copy)]
-pub struct Kernel<A> {
-    pub(super) function: Function,
-    argument: PhantomData<fn(A)>,
 }
 
 /// The threads and the bytes of dynamic shared memory of one block.
@@ -79,34 +74,20 @@ impl Block {
     }
 }
 
-/// A kernel with its number of blocks, and the threads and shared memory of each block.
+/// A kernel that was loaded, with its number of blocks, and the threads and shared memory of each block.
 #[derive(Clone, Copy)]
 pub struct Launch<A> {
-    pub kernel: Kernel<A>,
+    pub(super) function: Function,
     pub blocks: u32,
     pub threads: u32,
     pub shared: u32,
+    argument: PhantomData<fn(A)>,
 }
 
 impl<A> Launch<A> {
-    /// This many blocks.
-    pub fn exactly(kernel: Kernel<A>, block: Block, blocks: u32) -> Self {
-        Self { kernel, blocks, threads: block.threads, shared: block.shared as u32 }
-    }
-
-    /// As many blocks as run at once on the device, but at most `most`.
-    pub fn resident(gpu: &Gpu, kernel: Kernel<A>, block: Block, most: usize) -> Result<Self> {
-        if block.shared > 0 {
-            gpu.prefer_shared_memory(kernel.function)?;
-        }
-        let resident = gpu.resident_blocks(kernel.function, block.threads, block.shared as u32)?;
-        let most = u32::try_from(most.max(1)).unwrap_or(u32::MAX);
-        Ok(Self::exactly(kernel, block, resident.min(most)))
-    }
-
     /// Pads shared memory so that the blocks are spread evenly over the SMs: see [`Gpu::evenly`].
     pub fn spread(self, gpu: &Gpu) -> Result<Self> {
-        let shared = gpu.evenly(self.kernel.function, self.threads, self.blocks, self.shared)?;
+        let shared = gpu.evenly(self.function, self.threads, self.blocks, self.shared)?;
         Ok(Self { shared, ..self })
     }
 

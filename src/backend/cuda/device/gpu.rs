@@ -32,7 +32,7 @@ struct Module(sys::CUmodule);
 // SAFETY: a module handle may be used from any thread.
 unsafe impl Send for Module {}
 
-/// A kernel that was loaded. [`Kernel`](super::Kernel) also knows its argument.
+/// A kernel that was loaded. [`Launch`](super::Launch) also knows its argument.
 #[derive(Clone, Copy)]
 pub struct Function {
     pub(super) handle: sys::CUfunction,

@@ -17,7 +17,7 @@ pub mod traffic;
 use cudarc::driver::{DriverError, sys};
 
 pub use self::buffer::Buffer;
-pub use self::entry::{Argument, Block, Entry, Kernel, Launch};
+pub use self::entry::{Argument, Block, Entry, Launch};
 pub use self::gpu::Gpu;
 pub(in crate::backend::cuda) use self::list::buffers;
 pub use self::list::{bytes_of, product, sum};

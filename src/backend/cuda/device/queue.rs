@@ -138,7 +138,7 @@ impl Queue {
     /// is large enough for what the kernel reads and writes there.
     pub unsafe fn run<A: Argument>(&self, launch: &Launch<A>, argument: &A) -> Result<()> {
         // SAFETY: the caller promises it.
-        unsafe { self.launch(launch, argument, false) }
+        unsafe { self.run_behind_if(false, launch, argument) }
     }
 
     /// Like [`Queue::run`], but the GPU may prepare the kernel while the kernel before it in the queue still runs.
@@ -147,14 +147,16 @@ impl Queue {
     /// The same as for `run`. Also, the kernel must begin with `wait_for_kernel_before` (`kernels/common/launch.cuh`).
     pub unsafe fn run_behind<A: Argument>(&self, launch: &Launch<A>, argument: &A) -> Result<()> {
         // SAFETY: the caller promises it, and that the kernel waits.
-        unsafe { self.launch(launch, argument, true) }
+        unsafe { self.run_behind_if(true, launch, argument) }
     }
 
+    /// [`Queue::run_behind`] or [`Queue::run`]. What the queue did last may be a copy, and nothing runs behind one.
+    ///
     /// # Safety
     /// The same as for [`Queue::run`]. With `behind`, the same as for [`Queue::run_behind`].
-    unsafe fn launch<A: Argument>(&self, launch: &Launch<A>, argument: &A, behind: bool) -> Result<()> {
+    pub unsafe fn run_behind_if<A: Argument>(&self, behind: bool, launch: &Launch<A>, argument: &A) -> Result<()> {
         self.bind()?;
-        let (function, blocks, stream) = (launch.kernel.function, launch.blocks.max(1), self.stream.cu_stream());
+        let (function, blocks, stream) = (launch.function, launch.blocks.max(1), self.stream.cu_stream());
         let mut parameters = [std::ptr::from_ref(argument).cast_mut().cast::<c_void>()];
         let launched = if behind && function.waits {
             let mut attribute = sys::CUlaunchAttribute {

@@ -6,9 +6,8 @@
 
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::systems::{FeatureSums, System};
@@ -112,11 +111,8 @@ struct HostRows<'a, T> {
 impl<'a, T: Float> HostRows<'a, T> {
     fn new(parts: &[Part<'a, T>], statistics: &Arc<Statistics>) -> Result<Self> {
         if parts[0].features.gpu().is_some() {
-            return Err(KMeansError::InvalidOption {
-                option: "strategy",
-                expected: "one that adds up on the GPU, where the rows are".into(),
-                got: "one that adds up on the host".into(),
-            });
+            let (expected, got) = ("one that adds up on the GPU, where the rows are", "one that adds up on the host");
+            return Err(KMeansError::InvalidOption { option: "strategy", expected: expected.into(), got: got.into() });
         }
         let mut tasks =
             memory::with_room(parts.iter().map(|part| part.features.n_rows().div_ceil(TASK)).sum(), "the list of tasks")?;

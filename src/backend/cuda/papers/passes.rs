@@ -42,7 +42,8 @@ pub struct Settings {
     pub from_pairs: bool,
 }
 
-const PLAIN: Settings =
+/// Those of a pass without tables in device memory.
+pub const PLAIN: Settings =
     Settings { scratch: None, scratch_next: 0, tables: 0, tables_next: 0, chunk: 1, points: 1, from_pairs: false };
 
 /// A launch of a kernel that adds up, and its other parameters.

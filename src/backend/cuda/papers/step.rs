@@ -7,8 +7,8 @@
 //! passes       sums, counts                                   kernels/papers/sum_*.cu, kernels/papers/mass.cu
 //! ```
 
-use super::passes::{Pass, passes, scratch_values};
-use super::systems::{Family, Labels, RowKernel, System};
+use super::passes::{PLAIN, Pass, passes, scratch_values};
+use super::systems::{Labels, RowKernel, System};
 use crate::backend::cuda::arguments::{self, AssignArgument, SystemAssignArgument, SystemSumsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -71,13 +71,13 @@ impl<T: Float + Plain> Labelling<T> {
             return Ok(Self::Tiled(TiledLabels::new(tiled_for::<T>(shape, size), [chunk, d, k], false, queue)?));
         }
         let kernel = system.row_kernel(shape);
-        let entry = match kernel.family {
-            Family::Portions => arguments::assign_portions::<T>(),
-            Family::Table => arguments::assign_table::<T>(),
-            Family::Fused => arguments::assign_fused::<T>(),
+        let entry = match system.labels {
+            Labels::PortionsOfOne | Labels::Portions => arguments::assign_portions::<T>(),
+            Labels::Rows { .. } | Labels::RowsOrTiles => arguments::assign_table::<T>(),
+            Labels::Fused => arguments::assign_fused::<T>(),
         };
         let block = Block { threads: kernel.threads, shared: kernel.shared };
-        let launch = entry.resident(gpu, &kernel.variant(), block, chunk.div_ceil(kernel.threads as usize))?;
+        let launch = entry.resident(gpu, &kernel.variant, block, chunk.div_ceil(kernel.threads as usize))?;
         let in_pass = matches!(system.labels, Labels::Fused | Labels::Rows { sums: true, .. });
         let settle = if in_pass { None } else { Some(Settle::new([chunk, d, k], false, false, queue)?) };
         Ok(Self::Rows { kernel, launch, settle })
@@ -137,7 +137,7 @@ impl<T: Float + Plain> SystemStep<T> {
     }
 
     fn sums_argument(&self, assign: &AssignArgument<T>, pass: Option<&Pass>) -> SystemSumsArgument {
-        let settings = pass.map(|pass| pass.settings);
+        let settings = pass.map_or(PLAIN, |pass| pass.settings);
         SystemSumsArgument {
             rows: assign.rows,
             labels: assign.labels,
@@ -146,13 +146,13 @@ impl<T: Float + Plain> SystemStep<T> {
             factors: assign.factors,
             mass_to_integer: assign.mass_to_integer,
             control: assign.control,
-            scratch: settings.and_then(|s| s.scratch).map_or(0, |at| self.scratch.at_index(at)),
-            scratch_next: settings.map_or(0, |s| self.scratch.at_index(s.scratch_next)),
-            tables: settings.map_or(0, |s| s.tables),
-            tables_next: settings.map_or(0, |s| s.tables_next),
-            chunk: settings.map_or(1, |s| s.chunk),
-            points: settings.map_or(1, |s| s.points),
-            from_pairs: settings.map_or(0, |s| u32::from(s.from_pairs)),
+            scratch: settings.scratch.map_or(0, |at| self.scratch.at_index(at)),
+            scratch_next: self.scratch.at_index(settings.scratch_next),
+            tables: settings.tables,
+            tables_next: settings.tables_next,
+            chunk: settings.chunk,
+            points: settings.points,
+            from_pairs: u32::from(settings.from_pairs),
             unused: 0,
         }
     }
@@ -160,7 +160,7 @@ impl<T: Float + Plain> SystemStep<T> {
 
 impl<T: Float + Plain> Step<T> for SystemStep<T> {
     fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
-        let assign = state.assign_argument(chunk, self.doubt.at());
+        let assign = state.assign_argument(chunk, self.doubt.contested.at());
         if let Some(clear) = &self.clear {
             // SAFETY: the addresses are those of the state's buffers.
             unsafe { state.queue.run(clear, &self.sums_argument(&assign, None))? };

@@ -119,9 +119,6 @@ impl System {
     }
 
     /// Checks that the tables for these sizes fit.
-    ///
-    /// # Errors
-    /// What does not fit, and the limit.
     pub fn check(self, shape: &FitShape, gpu: GpuSize) -> Supported {
         let (k, d) = (shape.k, shape.d);
         let kernel = match self.labels {
@@ -168,9 +165,8 @@ impl System {
         let (d, k) = (shape.d, shape.k);
         let bucket = [4, 8, MOST_REGISTERS].into_iter().find(|&width| d <= width);
         let width = bucket.unwrap_or(d.next_multiple_of(4));
-        let kernel = |family, variant, threads, shared| RowKernel {
-            family,
-            bucket,
+        let variant = |end: &str| bucket.map_or_else(|| format!("_any{end}"), |width| format!("_d{width}{end}"));
+        let kernel = |variant, width, threads, shared| RowKernel {
             variant,
             threads,
             shared,
@@ -181,23 +177,21 @@ impl System {
             points: 1,
             slots: 0,
         };
+        // Kernels for portions take any number of features and keep none in registers.
+        let portions = |threads, shared| kernel(String::new(), d, threads, shared);
         match self.labels {
             Labels::PortionsOfOne => {
                 let features = d.min(ZECHNER_THREADS as usize);
-                let shared = (features + 1) * 4;
-                let portions = kernel(Family::Portions, "", ZECHNER_THREADS, shared);
-                RowKernel { bucket: None, width: d, features, ..portions }
+                RowKernel { features, ..portions(ZECHNER_THREADS, (features + 1) * 4) }
             }
             Labels::Portions => {
                 let features = d.min(PORTION_BYTES / 4 - 1);
                 let across = (PORTION_BYTES / 4 / (features + 1)).clamp(1, k);
-                let shared = across * (features + 1) * 4;
-                let portions = kernel(Family::Portions, "", 256, shared);
-                RowKernel { bucket: None, width: d, features, across, ..portions }
+                RowKernel { features, across, ..portions(256, across * (features + 1) * 4) }
             }
             Labels::Fused => {
                 let (tables, points, slots) = fused(shape);
-                RowKernel { points, slots, ..kernel(Family::Fused, "", tables.threads, tables.shared) }
+                RowKernel { points, slots, ..kernel(variant(""), width, tables.threads, tables.shared) }
             }
             Labels::Rows { .. } | Labels::RowsOrTiles => {
                 let (shared, sums) = match self.labels {
@@ -205,7 +199,7 @@ impl System {
                     // Lutz et al. keep the centroids in shared memory if they fit. Li et al. do not.
                     _ => (self.strategy != Strategy::Li && table(shape, width) <= FIT_BYTES, false),
                 };
-                let variant = match (shared, sums) {
+                let end = match (shared, sums) {
                     (false, false) => "",
                     (true, false) => "_shared",
                     (false, true) => "_sums",
@@ -213,7 +207,7 @@ impl System {
                 };
                 let bytes =
                     (if shared { table(shape, width) } else { 0 }).saturating_add(if sums { block_sums(shape) } else { 0 });
-                kernel(Family::Table, variant, 256, bytes)
+                kernel(variant(end), width, 256, bytes)
             }
         }
     }
@@ -226,24 +220,10 @@ const ZECHNER_THREADS: u32 = 128;
 /// The most bytes of a portion (kmcuda 2016).
 const PORTION_BYTES: usize = 48 << 10;
 
-/// The files of these kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
-    /// `kernels/papers/assign_portions.cu`.
-    Portions,
-    /// `kernels/papers/assign_table.cu`.
-    Table,
-    /// `kernels/papers/assign_fused.cu`.
-    Fused,
-}
-
 /// A kernel that finds labels by going through the centroids one by one, with the settings of its block and its portions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowKernel {
-    pub family: Family,
-    /// The features that it keeps in registers. None: it takes any number of features and keeps none in registers.
-    bucket: Option<usize>,
-    variant: &'static str,
+    /// The end of the kernel's name: how many features it keeps in registers, and more.
+    pub variant: String,
     pub threads: u32,
     pub shared: usize,
     pub k_padded: usize,
@@ -256,15 +236,6 @@ pub struct RowKernel {
 }
 
 impl RowKernel {
-    /// The end of the kernel's name.
-    pub fn variant(&self) -> String {
-        match (self.family, self.bucket) {
-            (Family::Portions, _) => String::new(),
-            (_, Some(width)) => format!("_d{width}{}", self.variant),
-            (_, None) => format!("_any{}", self.variant),
-        }
-    }
-
     /// How it reads the copies of the centroids.
     pub fn filter(&self) -> FilterSpec {
         FilterSpec {
@@ -323,12 +294,11 @@ mod tests {
 
     unit_test!(kernels_are_named_by_width);
     fn kernels_are_named_by_width() {
-        let kernel = |strategy, d| System::of(strategy).unwrap().row_kernel(&shape(d, 10));
-        let name = |strategy, d| (kernel(strategy, d).family, kernel(strategy, d).variant());
-        assert_eq!(name(Strategy::LuigiV4, 2), (Family::Table, "_d4_shared_sums".into()));
-        assert_eq!(name(Strategy::LuigiV1, 17), (Family::Table, "_any_sums".into()));
-        assert_eq!(name(Strategy::Li, 16), (Family::Table, "_d16".into()));
-        assert_eq!(name(Strategy::Zechner, 16), (Family::Portions, String::new()));
-        assert_eq!(name(Strategy::LutzFused, 5), (Family::Fused, "_d8".into()));
+        let end = |strategy, d| System::of(strategy).unwrap().row_kernel(&shape(d, 10)).variant;
+        assert_eq!(end(Strategy::LuigiV4, 2), "_d4_shared_sums");
+        assert_eq!(end(Strategy::LuigiV1, 17), "_any_sums");
+        assert_eq!(end(Strategy::Li, 16), "_d16");
+        assert_eq!(end(Strategy::Zechner, 16), "");
+        assert_eq!(end(Strategy::LutzFused, 5), "_d8");
     }
 }

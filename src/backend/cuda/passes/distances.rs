@@ -2,7 +2,7 @@
 
 use crate::backend::Scales;
 use crate::backend::cuda::arguments::{self, InertiaArgument, LabelsArgument, RowsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Launch, Queue, buffers, bytes_of, product};
+use crate::backend::cuda::device::{Block, Buffer, Launch, Queue, bytes_of, product, sum};
 use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -47,7 +47,7 @@ impl InertiaPass {
             centroids,
             scale: inertia.scale,
             scales: inertia.scales.as_ref().map_or(0, Buffer::at),
-            pending: inertia.buffers.pending.at(),
+            pending: inertia.pending.at(),
             k: self.k as i32,
             table_copies: self.table_copies as i32,
         };
@@ -57,17 +57,10 @@ impl InertiaPass {
     }
 }
 
-buffers! {
-    /// Sums that are not moved out yet.
-    struct InertiaBuffers = "the inertia of the clusters" (k: usize) {
-        /// `(k, 2 limbs, 2)`.
-        pending: u64 [product([k, 4])],
-    }
-}
-
 /// The integer inertia of each cluster while it is added up.
 pub struct Inertia {
-    buffers: InertiaBuffers,
+    /// `(k, 2 limbs, 2)`: sums that are not moved out yet.
+    pending: Buffer<u64>,
     /// The number of rows that were added to the pending sums.
     rows: usize,
     /// The sums that were already moved out.
@@ -82,7 +75,7 @@ impl Inertia {
 
     /// The most bytes that it takes on the device.
     pub fn bytes(k: usize) -> u64 {
-        InertiaBuffers::bytes(k).saturating_add(bytes_of::<arguments::DistanceScale>(k))
+        sum([bytes_of::<u64>(product([k, 4])), bytes_of::<arguments::DistanceScale>(k)])
     }
 
     pub fn new(queue: &Queue, k: usize, scales: Scales<'_>) -> Result<Self> {
@@ -93,16 +86,15 @@ impl Inertia {
                 (DistanceScale::NONE, Some(queue.upload(&arguments, Self::WHAT)?))
             }
         };
-        let mut buffers = InertiaBuffers::allocate(queue, k)?;
-        buffers.pending.fill(0)?;
-        Ok(Self { buffers, rows: 0, clusters: memory::zeroed(k, Self::WHAT)?, scale: (&scale).into(), scales })
+        let pending = queue.zeros(product([k, 4]), Self::WHAT)?;
+        Ok(Self { pending, rows: 0, clusters: memory::zeroed(k, Self::WHAT)?, scale: (&scale).into(), scales })
     }
 
     /// Moves the pending sums out if they have no room for `n` rows more.
     fn make_room(&mut self, n: usize) -> Result<()> {
         if self.rows > MOST_PENDING.saturating_sub(n) {
             self.move_out()?;
-            self.buffers.pending.fill(0)?;
+            self.pending.fill(0)?;
             self.rows = 0;
         }
         self.rows += n;
@@ -111,7 +103,7 @@ impl Inertia {
 
     fn move_out(&mut self) -> Result<()> {
         let limb = |halves: &[u64]| (i128::from(halves[1] as i64) << 32) + i128::from(halves[0]);
-        for (cluster, p) in self.clusters.iter_mut().zip(self.buffers.pending.to_vec()?.chunks_exact(4)) {
+        for (cluster, p) in self.clusters.iter_mut().zip(self.pending.to_vec()?.chunks_exact(4)) {
             *cluster += ((limb(&p[..2]) << 45) + limb(&p[2..])) as u128;
         }
         Ok(())

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::backend::cuda::arguments::{self, LowerArgument, WeighArgument, weight_to_integer};
-use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, product, sum};
+use crate::backend::cuda::device::{Block, Buffer, Plain, Queue, product, sum};
 use crate::backend::cuda::predict::DeviceTable;
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::upload::upload;
@@ -58,9 +58,9 @@ fn visit<T: Float + Plain>(
 /// Lowers the distances of all rows by those to `candidates`: `(m, d)`, row-major. `first`: whether there are no distances yet.
 pub fn lower<T: Float + Plain>(rows: &DeviceRows<T>, nearest: &Buffer<f64>, candidates: &[T], first: bool) -> Result<()> {
     let table = DeviceTable::new(rows.queue.gpu.ordinal, candidates, rows.d)?;
-    let kernel = rows.entry(arguments::seed_lower::<T>()).load(&rows.queue.gpu, "")?;
+    let entry = rows.entry(arguments::seed_lower::<T>());
     visit(&table, rows, |queue, piece, labels| {
-        let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), piece.len().div_ceil(THREADS as usize))?;
+        let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), piece.len().div_ceil(THREADS as usize))?;
         let argument = LowerArgument {
             rows: rows.argument_of(piece.clone()),
             nearest: nearest.at_index(piece.start),
@@ -82,9 +82,9 @@ pub fn add_masses<T: Float + Plain>(
     masses: &Buffer<u128>,
 ) -> Result<()> {
     assert_eq!(masses.len(), table.k);
-    let kernel = arguments::seed_weigh().load(&rows.queue.gpu, "")?;
+    let entry = arguments::seed_weigh();
     visit(table, rows, |queue, piece, labels| {
-        let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), piece.len().div_ceil(THREADS as usize))?;
+        let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), piece.len().div_ceil(THREADS as usize))?;
         let argument = WeighArgument {
             w: rows.argument_of(piece.clone()).w,
             labels: labels.at(),

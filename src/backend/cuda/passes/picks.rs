@@ -2,7 +2,7 @@
 //! the steps of k-means++.
 
 use crate::backend::cuda::arguments::{self, DrawsArgument, SearchArgument};
-use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, buffers, bytes_of};
+use crate::backend::cuda::device::{Block, Buffer, Plain, buffers, bytes_of};
 use crate::backend::cuda::passes::seeds::{CANDIDATES, DeviceSeeds, Draw, Ranges, SEARCHERS, TOTALS, draws, totals};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::FitShape;
@@ -74,7 +74,7 @@ fn search<T: Float + Plain>(
     };
     let most = batch.min(count.max(1));
     let buffers = BatchBuffers::<T>::allocate(queue, most, d)?;
-    let kernel = rows.entry(arguments::seed_search::<T>()).load(&queue.gpu, "")?;
+    let launch = rows.entry(arguments::seed_search::<T>()).exactly(&queue.gpu, "", Block::of(SEARCHERS), 1)?;
     for first in (0..count).step_by(most) {
         let places = first..count.min(first + most);
         buffers.targets.write(0, &targets[places.clone()])?;
@@ -89,7 +89,7 @@ fn search<T: Float + Plain>(
         };
         // SAFETY: each block reads one target, and writes a row number, a weight and the d values of this row. Targets are below
         // the total, so the rows exist.
-        unsafe { queue.run(&Launch::exactly(kernel, Block::of(SEARCHERS), places.len() as u32), &argument)? };
+        unsafe { queue.run(&launch.with_blocks(places.len()), &argument)? };
         buffers.rows.read(0, &mut picked.rows[places.clone()])?;
         buffers.values.read(0, &mut picked.values[places.start * d..places.end * d])?;
         buffers.weights.read(0, &mut picked.weights[places])?;

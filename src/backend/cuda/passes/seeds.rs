@@ -47,7 +47,8 @@ pub struct DeviceSeeds<T> {
     taken: bool,
     /// The total draw weight of each range. Undefined while all rows weigh the same.
     pub(super) totals: Buffer<u128>,
-    pub(super) total: u128,
+    /// The total of all draw weights.
+    pub total: u128,
     kind: std::marker::PhantomData<T>,
 }
 
@@ -123,11 +124,6 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             seeds.total = totals(&rows.queue, draws, &seeds.totals)?;
         }
         Ok(seeds)
-    }
-
-    /// The total of all draw weights.
-    pub fn total(&self) -> u128 {
-        self.total
     }
 
     pub(super) fn draws(&self, rows: &DeviceRows<T>) -> DrawsArgument {

@@ -58,16 +58,9 @@ impl Cut {
         Self { chunk, chunks: n.div_ceil(chunk) }
     }
 
-    fn blocks(&self, columns: usize) -> Result<u32> {
-        let blocks = self.chunks.checked_mul(columns).and_then(|blocks| i32::try_from(blocks).ok());
-        blocks.map(|blocks| blocks as u32).ok_or_else(|| too_many("values"))
-    }
-}
-
-fn several_parts() -> KMeansError {
-    KMeansError::Device {
-        what: "the rows that are left out".into(),
-        reason: "expected one part on the GPU, got several".into(),
+    fn blocks(&self, columns: usize) -> Result<usize> {
+        let blocks = self.chunks.checked_mul(columns).filter(|&blocks| i32::try_from(blocks).is_ok());
+        blocks.ok_or_else(|| too_many("values"))
     }
 }
 
@@ -100,7 +93,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     /// # Safety
     /// The same as for [`Queue::run`].
     unsafe fn launch<A: Argument>(&self, entry: Entry<A>, cut: Cut, d: usize, argument: &A) -> Result<()> {
-        let launch = entry.exactly(&self.queue.gpu, "", Block::of(THREADS), cut.blocks(d)? as usize)?;
+        let launch = entry.exactly(&self.queue.gpu, "", Block::of(THREADS), cut.blocks(d)?)?;
         // SAFETY: the caller promises it.
         unsafe { self.queue.run(&launch, argument) }
     }
@@ -128,7 +121,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
             Ok(())
         })?;
         if let Some(Chunks::Streamed(stream)) = &mut self.chunks {
-            stream.set_positive(survey.positive);
+            stream.positive = survey.positive;
         }
         Ok(survey)
     }
@@ -212,7 +205,10 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
         match &self.chunks {
             // The device has the values, and nulls among them are NaN.
             Some(Chunks::Resident(rows)) if self.parts[0].features.gpu().is_some() => {
-                let [part] = &mut *self.parts else { return Err(several_parts()) };
+                let [part] = &mut *self.parts else {
+                    let reason = "expected one part on the GPU, got several".into();
+                    return Err(KMeansError::Device { what: "the rows that are left out".into(), reason });
+                };
                 part.selection = finite_rows(rows)?;
             }
             _ => select_finite(self.parts, 0)?,

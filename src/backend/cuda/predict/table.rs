@@ -8,9 +8,10 @@ use super::tensor::TensorTable;
 use crate::backend::Scales;
 use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{
-    self, AssignArgument, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, SumsArgument,
+    self, AssignArgument, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, RowsArgument,
+    SumsArgument,
 };
-use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Plain, Queue, buffers, product, sum};
+use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Plain, Queue, buffers, bytes_of, product, sum};
 use crate::backend::cuda::passes::distances::{Inertia, InertiaPass};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
@@ -96,13 +97,10 @@ buffers! {
 /// before, the driver would give it to the next batch, and the upload of that batch would wait for these kernels.
 pub struct BatchLabels<T> {
     buffers: LabelBuffers,
-    used: Used<T>,
-}
-
-/// What the kernels use that label a batch.
-enum Used<T> {
-    Tiled { _doubt: Doubt },
-    Tensor { _labels: Box<TensorLabels<T>> },
+    /// Float32 products have this.
+    doubt: Option<Doubt>,
+    /// Tensor cores have this.
+    _tensor: Option<Box<TensorLabels<T>>>,
 }
 
 impl<T> BatchLabels<T> {
@@ -120,10 +118,12 @@ buffers! {
     }
 }
 
-buffers! {
-    /// The distances of a batch of rows to all centroids.
-    pub struct DistanceBuffers = "the answers for a batch of rows" (n: usize, k: usize) {
-        distances: f64 [product([n, k])],
+impl NearestBuffers {
+    /// The parameter of the kernel that fills these buffers.
+    pub fn argument<T: Plain>(&self, rows: RowsArgument, centroids: &Centroids<T>, k: usize) -> NearestArgument {
+        let [labels, distances, seconds] = [self.labels.at(), self.distances.at(), self.seconds.at()];
+        let centroid_columns = centroids.columns.at();
+        NearestArgument { rows, centroid_columns, labels, distances, seconds, k: k as i32, unused: 0 }
     }
 }
 
@@ -142,7 +142,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             Job::Fit | Job::Labels => labels(),
             Job::Score => labels().saturating_add(Inertia::bytes(k)),
             Job::Nearest => NearestBuffers::bytes(n),
-            Job::Distances => DistanceBuffers::bytes(n, k),
+            Job::Distances => bytes_of::<f64>(product([n, k])),
         }
     }
 
@@ -209,7 +209,7 @@ impl<T: Float + Plain> DeviceTable<T> {
     pub fn assign_finite(&self, queue: &Queue, rows: &DeviceRows<T>, strategy: Strategy) -> Result<BatchLabels<T>> {
         let labels = self.assign_some(queue, rows, 0..rows.n, strategy)?;
         // Tensor cores see no rows that are not finite.
-        if matches!(labels.used, Used::Tiled { .. }) {
+        if labels.doubt.is_some() {
             self.blank(queue, rows, Some(labels.labels()), None)?;
         }
         Ok(labels)
@@ -246,15 +246,15 @@ impl<T: Float + Plain> DeviceTable<T> {
         // for every row.
         let by_tensor_cores = unsafe { self.tensor.label((strategy, self.tiled), &shape, queue, &argument)? };
         if let Some(labels) = by_tensor_cores {
-            return Ok(BatchLabels { buffers, used: Used::Tensor { _labels: Box::new(labels) } });
+            return Ok(BatchLabels { buffers, doubt: None, _tensor: Some(Box::new(labels)) });
         }
         let doubt = Doubt::allocate(queue, n)?;
-        argument.contested = doubt.at();
+        argument.contested = doubt.contested.at();
         let kernels = TiledLabels::new(self.tiled, [n, self.d, self.k], rows.half().is_some(), queue)?;
         // SAFETY: the filter was made for this kernel, and its copies are complete. Each row has a label and a place in the list.
         // These kernels do not touch sums.
         unsafe { kernels.launch(queue, false, &argument, self.centroids.now.at())? };
-        Ok(BatchLabels { buffers, used: Used::Tiled { _doubt: doubt } })
+        Ok(BatchLabels { buffers, doubt: Some(doubt), _tensor: None })
     }
 
     /// The shape of a batch of `n` rows. `half`: whether their values have 16 bits.
@@ -277,15 +277,7 @@ impl<T: Float + Plain> DeviceTable<T> {
     /// and with `blank_distances` no distances.
     pub fn nearest(&self, queue: &Queue, rows: &DeviceRows<T>, blank_distances: bool) -> Result<NearestBuffers> {
         let out = NearestBuffers::allocate(queue, rows.n)?;
-        let argument = NearestArgument {
-            rows: rows.argument(),
-            centroid_columns: self.centroids.columns.at(),
-            labels: out.labels.at(),
-            distances: out.distances.at(),
-            seconds: out.seconds.at(),
-            k: self.k as i32,
-            unused: 0,
-        };
+        let argument = out.argument(rows.argument(), &self.centroids, self.k);
         // SAFETY: the outputs have one entry for each row. Rows may be read up to the stride, which is a multiple of the tile.
         unsafe { run(queue, rows.entry(arguments::nearest::<T>()), rows.n.div_ceil(ROWS as usize), &argument)? };
         self.blank(queue, rows, Some(&out.labels), blank_distances.then_some((&out.distances, 1)))?;
@@ -296,19 +288,19 @@ impl<T: Float + Plain> DeviceTable<T> {
     }
 
     /// The distances to all centroids: `(n, k)`. Rows that are not finite get none.
-    pub fn distances(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<DistanceBuffers> {
-        let out = DistanceBuffers::allocate(queue, rows.n, self.k)?;
+    pub fn distances(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<Buffer<f64>> {
+        let out = queue.alloc(product([rows.n, self.k]), "the answers for a batch of rows")?;
         let argument = DistancesArgument {
             rows: rows.argument(),
             centroid_columns: self.centroids.columns.at(),
-            out: out.distances.at(),
+            out: out.at(),
             k: self.k as i32,
             unused: 0,
         };
         let tiles = rows.n.div_ceil(ROWS as usize).saturating_mul(self.k.div_ceil(WIDTH));
         // SAFETY: the output has k entries for each row. Rows may be read up to the stride, which is a multiple of the tile.
         unsafe { run(queue, rows.entry(arguments::distances::<T>()), tiles, &argument)? };
-        self.blank(queue, rows, None, Some((&out.distances, self.k)))?;
+        self.blank(queue, rows, None, Some((&out, self.k)))?;
         Ok(out)
     }
 

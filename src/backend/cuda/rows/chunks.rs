@@ -1,7 +1,7 @@
 //! The rows of a fit as its passes see them: chunk by chunk. Either all rows are on the device, or they stream through it.
 
 use crate::backend::chunking::Chunking;
-use crate::backend::cuda::device::{Argument, Launch, Plain, Queue};
+use crate::backend::cuda::device::{Plain, Queue};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::stream::Stream;
 use crate::base::error::{KMeansError, Result};
@@ -23,17 +23,6 @@ pub struct Chunk<'c, T> {
     pub rows: &'c DeviceRows<T>,
     /// Whether the queue's last work is a kernel. If the rows stream, it may be a copy.
     pub after_kernel: bool,
-}
-
-impl<T> Chunk<'_, T> {
-    /// Launches the first kernel that works on the chunk. If it follows a kernel, the GPU may prepare it while that one runs.
-    ///
-    /// # Safety
-    /// The same as for [`Queue::run_behind`].
-    pub unsafe fn run_first<A: Argument>(&self, queue: &Queue, launch: &Launch<A>, argument: &A) -> Result<()> {
-        // SAFETY: the caller promises it.
-        unsafe { if self.after_kernel { queue.run_behind(launch, argument) } else { queue.run(launch, argument) } }
-    }
 }
 
 /// An expression for each of both kinds of rows.

@@ -3,7 +3,7 @@
 
 use super::DeviceRows;
 use crate::backend::cuda::arguments::{self, FiniteRowsArgument, ForeignArgument, KeptRowsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue};
+use crate::backend::cuda::device::{Block, Buffer, Gpu, Plain, Queue};
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, THREADS};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -134,7 +134,8 @@ struct Columns {
 fn to_columns<T: Float + Plain>(queue: &Queue, view: GpuRows<'_, T>, kept: &Kept, to: Columns) -> Result<()> {
     let GpuRows { table, rows } = view;
     let size = if to.half.is_some() { size_of::<u16>() } else { size_of::<T>() };
-    let kernel = arguments::foreign_to_columns::<T>().half_if(to.half.is_some()).load(&queue.gpu, "")?;
+    let entry = arguments::foreign_to_columns::<T>().half_if(to.half.is_some());
+    let launch = entry.exactly(&queue.gpu, "", Block::of(THREADS), 1)?;
     let mut f = 0;
     for values in &table.pieces {
         // Threads that are neighbours read values that are neighbours.
@@ -142,7 +143,7 @@ fn to_columns<T: Float + Plain>(queue: &Queue, view: GpuRows<'_, T>, kept: &Kept
         let log_width = if along_rows { values.columns.next_power_of_two().trailing_zeros().min(5) } else { 0 };
         let tiles_across = values.columns.div_ceil(1 << log_width);
         let tiles = tiles_across.saturating_mul(rows.len().div_ceil(1 << (TILE_LOG - log_width)));
-        let blocks = i32::try_from(tiles).map_err(|_| memory::no_memory("so many values on one GPU", tiles as u128))?;
+        i32::try_from(tiles).map_err(|_| memory::no_memory("so many values on one GPU", tiles as u128))?;
         let argument = ForeignArgument {
             from: values.address,
             validity: values.validity.map_or(0, |(address, _)| address),
@@ -162,7 +163,7 @@ fn to_columns<T: Float + Plain>(queue: &Queue, view: GpuRows<'_, T>, kept: &Kept
         };
         // SAFETY: the kernel reads the values of these rows, whose place the maker of the table has promised. It writes the kept
         // rows of these columns, for which the matrix has room. The bits of the kept rows stay until the queue was waited for.
-        unsafe { queue.run(&Launch::exactly(kernel, Block::of(THREADS), blocks as u32), &argument)? };
+        unsafe { queue.run(&launch.with_blocks(tiles), &argument)? };
         f += values.columns;
     }
     Ok(())

@@ -50,7 +50,7 @@ pub struct Stream<'a, T> {
     pub chunk_rows: usize,
     staging: Arc<Staging>,
     /// The number of rows of positive weight, once they were surveyed.
-    positive: u64,
+    pub positive: u64,
     /// One for each buffer.
     events: Vec<Events>,
     /// Only one pass at a time may use the buffers.
@@ -105,15 +105,6 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
     fn rows_of(&self, chunk: usize) -> Range<usize> {
         let first = chunk * self.chunk_rows;
         first..(first + self.chunk_rows).min(self.sources.n)
-    }
-
-    /// The number of rows of positive weight.
-    pub fn positive_rows(&self) -> u64 {
-        self.positive
-    }
-
-    pub fn set_positive(&mut self, rows: u64) {
-        self.positive = rows;
     }
 
     /// From now on, weights are rounded to `w^` after each chunk arrives.

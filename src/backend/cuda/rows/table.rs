@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use super::external::host_copy;
 use crate::backend::cuda::device::Gpu;
+use crate::backend::cuda::shape::ROW_ALIGNMENT;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -42,11 +43,9 @@ impl<T: Float> GpuTable<T> {
     }
 }
 
-/// Kernels load 16 bytes at once, and whole tiles: up to so many rows at the end of the last column that do not exist.
-const TILE: usize = 1024;
-
-/// Whether kernels can read columns where they are. What lies behind a column is read but never used. So it may be anything, but
-/// it must be in the same allocation.
+/// Whether kernels can read columns where they are. They load 16 bytes at once, and whole tiles: up to [`ROW_ALIGNMENT`] rows at
+/// the end of the last column that do not exist. What lies behind a column is read but never used. So it may be anything, but it
+/// must be in the same allocation.
 fn fits_kernels(piece: &GpuValues, rows: usize, size: usize, gpu: &Gpu) -> bool {
     let one = piece.columns == 1;
     let (Ok(first), Ok(pitch)) = (u64::try_from(piece.first), usize::try_from(if one { 0 } else { piece.column_pitch })) else {
@@ -59,7 +58,8 @@ fn fits_kernels(piece: &GpuValues, rows: usize, size: usize, gpu: &Gpu) -> bool 
     if !one && pitch < rows {
         return false;
     }
-    let values = (piece.columns - 1).checked_mul(pitch).and_then(|values| values.checked_add(rows.next_multiple_of(TILE)));
+    let values =
+        (piece.columns - 1).checked_mul(pitch).and_then(|values| values.checked_add(rows.next_multiple_of(ROW_ALIGNMENT)));
     let bytes = values.and_then(|values| values.checked_mul(size));
     bytes.is_some_and(|bytes| gpu.readable_from(start).is_some_and(|there| bytes as u64 <= there))
 }

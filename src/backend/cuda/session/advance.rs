@@ -6,7 +6,7 @@ use std::thread;
 use super::{CudaSession, LONGEST_BATCH};
 use crate::backend::cuda::arguments::{Control, Record, STOP_EMPTY};
 use crate::backend::cuda::device::Plain;
-use crate::backend::cuda::exchange::{self, Of};
+use crate::backend::cuda::exchange::{self, Of, Port};
 use crate::backend::cuda::passes::distances::Inertia;
 use crate::backend::{Advanced, Assigned, Iteration, Move, Scales, Session, Stop};
 use crate::base::error::{KMeansError, Result};
@@ -95,7 +95,7 @@ pub fn advance<T: Float + Plain>(
     }
 }
 
-/// As [`Session::assign`](crate::backend::Session::assign), for the sessions of one fit on several GPUs.
+/// As [`Session::assign`](crate::backend::Session::assign), for the sessions of one fit.
 pub fn assign<T: Float + Plain>(
     sessions: &mut [&mut CudaSession<'_, T>],
     centroids: &[T],
@@ -109,7 +109,11 @@ pub fn assign<T: Float + Plain>(
         session.arrive(Of::Step)?;
         Ok(inertia)
     })?;
-    fold_total(sessions, Of::Step)?;
+    let mut counted = None;
+    for session in &mut *sessions {
+        exchange::total(&mut session.state, Of::Step)?;
+        counted = session.finish_sums()?;
+    }
     let control = control(sessions)?;
     let work_counts = sessions[0].work_counts(control.all_settled(), control.scores);
     let mut inertia: Option<Vec<u128>> = None;
@@ -120,7 +124,7 @@ pub fn assign<T: Float + Plain>(
             Some(all) => all.iter_mut().zip(more).for_each(|(all, more)| *all += more),
         }
     }
-    Ok(Assigned { changed: control.changed, inertia, work_counts })
+    Ok(Assigned { changed: counted.unwrap_or(control.changed), inertia, work_counts })
 }
 
 /// Moves rows of all sessions and their contributions to other clusters. Rows are counted from the first session's first row.
@@ -137,13 +141,8 @@ pub fn relocate<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>], move
         session.move_rows(&own)?;
         session.arrive(Of::Moves)
     })?;
-    fold_total(sessions, Of::Moves)
-}
-
-/// Queues the second half of an exchange, and adds the sums to those of all iterations.
-fn fold_total<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>], of: Of) -> Result<()> {
     sessions.iter_mut().try_for_each(|session| {
-        exchange::total(&mut session.state, of)?;
+        exchange::total(&mut session.state, Of::Moves)?;
         session.update.fold(&session.state)
     })
 }
@@ -178,7 +177,7 @@ fn wait_for_all<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>]) -> R
             Ok(true) => return Ok(()),
             Ok(false) => thread::yield_now(),
             Err(error) => {
-                sessions.iter_mut().filter_map(|session| session.port()).for_each(|port| port.give_up());
+                sessions.iter().filter_map(|session| session.state.port.as_ref()).for_each(Port::give_up);
                 return Err(error);
             }
         }

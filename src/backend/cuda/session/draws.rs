@@ -94,7 +94,7 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
         let (started, total) = match rows {
             Chunks::Resident(rows) => {
                 let seeds = DeviceSeeds::start(rows, statistics)?;
-                let total = seeds.total();
+                let total = seeds.total;
                 (DeviceDraws::Resident(seeds), total)
             }
             Chunks::Streamed(stream) => {
@@ -155,7 +155,7 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
         let Lent { rows, statistics, .. } = self.lend();
         match rows {
             Chunks::Resident(rows) => picks::all(rows),
-            Chunks::Streamed(stream) => stream.all(statistics.weights),
+            Chunks::Streamed(stream) => stream.gather_rounded(0..stream.sources.n, statistics.weights),
         }
     }
 
@@ -188,6 +188,6 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
 pub fn positive_rows<T: Float + Plain>(chunks: &Chunks<'_, T>) -> Result<u64> {
     match chunks {
         Chunks::Resident(rows) => seeds::positive_rows(rows),
-        Chunks::Streamed(stream) => Ok(stream.positive_rows()),
+        Chunks::Streamed(stream) => Ok(stream.positive),
     }
 }

@@ -2,11 +2,11 @@
 
 use super::CudaSession;
 use crate::backend::cuda::arguments::{self, Moved, RelocateArgument, RowsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Launch, Plain};
+use crate::backend::cuda::device::{Block, Buffer, Plain};
 use crate::backend::cuda::passes::farthest::FarSearch;
 use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::cuda::rows::stream::Stream;
-use crate::backend::{Far, Move};
+use crate::backend::{Far, Move, Picked};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -62,9 +62,9 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         place: impl Fn(usize, u64) -> u32,
     ) -> Result<()> {
         let state = &self.state;
-        let kernel = arguments::relocate::<T>().half_if(half).load(&state.queue.gpu, "")?;
         let moves = moves.iter().enumerate().map(|(i, &Move { row, to })| Moved { row, place: place(i, row), to });
         let moves = state.queue.upload(&memory::collected(moves, MOVED)?, MOVED)?;
+        let launch = arguments::relocate::<T>().half_if(half).exactly(&state.queue.gpu, "", Block::of(32), moves.len())?;
         let argument = RelocateArgument {
             rows,
             labels: state.labels.now(0),
@@ -75,20 +75,16 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         };
         // SAFETY: the addresses are those of the state's buffers and of the rows. The rows are below n, and the clusters are
         // below k. No row moves twice. There is a block for each move.
-        unsafe { state.queue.run(&Launch::exactly(kernel, Block::of(32), moves.len() as u32), &argument) }
+        unsafe { state.queue.run(&launch, &argument) }
     }
 
     /// Uploads rows that may not be on the device, as columns, and their rounded weights.
     fn gathered(&self, stream: &Stream<'_, T>, moves: &[Move]) -> Result<(Buffer<T>, Option<Buffer<f64>>)> {
-        let (queue, count) = (&self.state.queue, moves.len());
-        let mut columns = memory::zeroed(count * self.state.shape.d, MOVED)?;
-        let mut all_weights = memory::with_room(count, MOVED)?;
-        for (i, &Move { row, .. }) in moves.iter().enumerate() {
-            let (values, weights) = stream.gather(row as usize..row as usize + 1)?;
-            columns.iter_mut().skip(i).step_by(count).zip(values).for_each(|(to, value)| *to = value);
-            all_weights.extend(self.statistics.weights.map(|scale| scale.round(weights[0])));
-        }
-        let weights = self.statistics.weights.map(|_| queue.upload(&all_weights, MOVED)).transpose()?;
-        Ok((queue.upload(&columns, MOVED)?, weights))
+        let (queue, d, scale) = (&self.state.queue, self.state.shape.d, self.statistics.weights);
+        let rows = memory::collected(moves.iter().map(|one| one.row), MOVED)?;
+        let Picked { values, weights, .. } = stream.picked(rows, scale)?;
+        let columns = (0..d).flat_map(|f| values.iter().skip(f).step_by(d).copied());
+        let columns = queue.upload(&memory::collected(columns, MOVED)?, MOVED)?;
+        Ok((columns, scale.map(|_| queue.upload(&weights, MOVED)).transpose()?))
     }
 }

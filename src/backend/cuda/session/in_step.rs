@@ -37,7 +37,7 @@ pub struct GpusInStep<'a, T: Float + Plain> {
 impl<'a, T: Float + Plain> GpusInStep<'a, T> {
     /// These sessions, at least two, which were made for this group.
     pub fn new(mut sessions: Vec<Box<CudaSession<'a, T>>>, group: Group, statistics: &Arc<Statistics>) -> Result<Self> {
-        let ports = sessions.iter_mut().filter_map(|session| session.port());
+        let ports = sessions.iter_mut().filter_map(|session| session.state.port.as_mut());
         Port::connect(&mut memory::collected(ports, SESSIONS)?);
         Ok(Self { sessions, statistics: statistics.clone(), gathered: None, _group: group })
     }
@@ -85,7 +85,7 @@ impl<'a, T: Float + Plain> Gathered<'a, T> {
 /// GPUs may still read each other's memory, or wait for one that failed.
 impl<T: Float + Plain> Drop for GpusInStep<'_, T> {
     fn drop(&mut self) {
-        self.sessions.iter_mut().filter_map(|session| session.port()).for_each(|port| port.give_up());
+        self.sessions.iter().filter_map(|session| session.state.port.as_ref()).for_each(Port::give_up);
         for session in &mut self.sessions {
             // Without success there is nothing to wait for.
             let _ = session.state.queue.wait();

@@ -2,8 +2,8 @@
 
 use super::CudaSession;
 use crate::backend::answers::{Distances, LABELS};
-use crate::backend::cuda::arguments::{self, NearestArgument};
-use crate::backend::cuda::device::{Block, Launch, Plain};
+use crate::backend::cuda::arguments;
+use crate::backend::cuda::device::{Block, Plain};
 use crate::backend::cuda::predict::{NearestBuffers, ROWS};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -32,33 +32,24 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         let n = self.rows.n();
         let (mut all_labels, mut all) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.state.shape.k)?);
         let state = &self.state;
-        let kernel = arguments::nearest::<T>().half_if(state.shape.half).load(&state.queue.gpu, "")?;
-        let launch = Launch::resident(&state.queue.gpu, kernel, Block::of(ROWS), usize::MAX)?;
+        let entry = arguments::nearest::<T>().half_if(state.shape.half);
+        let launch = entry.resident(&state.queue.gpu, "", Block::of(ROWS), usize::MAX)?;
         let tile = ROWS as usize;
         let piece = piece(self.rows.longest());
-        let NearestBuffers { labels, distances, seconds } = NearestBuffers::allocate(&state.queue, piece)?;
+        let out = NearestBuffers::allocate(&state.queue, piece)?;
         self.rows.visit(|chunk| {
             for start in (0..chunk.rows.n).step_by(piece) {
                 let rows = start..chunk.rows.n.min(start + piece);
-                let argument = NearestArgument {
-                    rows: chunk.rows.argument_of(rows.clone()),
-                    centroid_columns: state.centroids.columns.at(),
-                    labels: labels.at(),
-                    distances: distances.at(),
-                    seconds: seconds.at(),
-                    k: state.shape.k as i32,
-                    unused: 0,
-                };
+                let argument = out.argument(chunk.rows.argument_of(rows.clone()), &state.centroids, state.shape.k);
                 let blocks = rows.len().div_ceil(tile).min(launch.blocks as usize);
-                // SAFETY: the outputs have one entry for each row of a piece. Rows may be read
-                // up to the stride, which is a multiple of the tile, as the first row of the piece is. `start` has set the
-                // centroids.
+                // SAFETY: the outputs have one entry for each row of a piece. Rows may be read up to the stride, which is a
+                // multiple of the tile, as the first row of the piece is. `start` has set the centroids.
                 unsafe { state.queue.run(&launch.with_blocks(blocks), &argument)? };
                 let place = chunk.first + rows.start..chunk.first + rows.end;
-                labels.read(0, &mut all_labels[place.clone()])?;
-                distances.read(0, &mut all.nearest[place.clone()])?;
+                out.labels.read(0, &mut all_labels[place.clone()])?;
+                out.distances.read(0, &mut all.nearest[place.clone()])?;
                 if let Some(second) = &mut all.second {
-                    seconds.read(0, &mut second[place])?;
+                    out.seconds.read(0, &mut second[place])?;
                 }
             }
             Ok(())

@@ -19,7 +19,7 @@ const SECTOR: usize = 32;
 pub struct ByRow {
     words: Buffer<u32>,
     /// Values of a row, with those that fill it up.
-    width: usize,
+    pub width: usize,
     /// Tiles side by side.
     across: usize,
     launch: Launch<ByRowArgument>,
@@ -65,11 +65,6 @@ impl ByRow {
 
     pub fn at(&self) -> u64 {
         self.words.at()
-    }
-
-    /// Values of a row, with those that fill it up.
-    pub fn width(&self) -> usize {
-        self.width
     }
 
     /// The copy as a kernel parameter, for kernels that read `Rows::of`.

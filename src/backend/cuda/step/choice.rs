@@ -38,17 +38,11 @@ pub struct Chosen<T> {
 }
 
 /// The candidate that a name stands for: the fastest of all, or the fastest of a family. Any other name stands for itself.
-///
-/// # Errors
-/// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if no candidate of this name can do the shape.
 pub fn choose<T: Float + Plain>(strategy: Strategy, shape: &FitShape, gpu: GpuSize) -> Result<Chosen<T>> {
     choose_from(strategy, shape, gpu, true)
 }
 
 /// As [`choose`]. `copies`: whether the default may be one that copies the rows.
-///
-/// # Errors
-/// As [`choose`].
 pub fn choose_from<T: Float + Plain>(strategy: Strategy, shape: &FitShape, gpu: GpuSize, copies: bool) -> Result<Chosen<T>> {
     let (mut best, mut least, mut refusal) = (None, f64::INFINITY, None);
     for candidate in candidates::<T>() {

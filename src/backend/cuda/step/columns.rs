@@ -166,7 +166,7 @@ impl<T: Float + Plain> Step<T> for ColumnsStep<T> {
         // SAFETY: the addresses are those of the state's buffers, which have the sizes that the kernel indexes: rows up to the
         // stride, (k, columns, limbs) sums, copies of k padded centroids by feature. A label has one byte, because there are few
         // clusters. The kernel settles its rows in doubt itself, so it needs no list of them. It begins with the wait.
-        unsafe { chunk.run_first(&state.queue, &self.launch, &argument) }
+        unsafe { state.queue.run_behind_if(chunk.after_kernel, &self.launch, &argument) }
     }
 }
 

@@ -4,8 +4,7 @@ use super::by_row::ByRow;
 use crate::backend::cuda::arguments::{self, DeltasArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
-use crate::backend::cuda::shape::FitShape;
-use crate::backend::cuda::shape::copies;
+use crate::backend::cuda::shape::{FitShape, copies};
 use crate::backend::cuda::state::State;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -109,7 +108,7 @@ impl Deltas {
             table_copies: self.tables.copies as i32,
             chunk: self.tables.columns as i32,
             chunks: self.groups as i32,
-            width: by_row.map_or(0, |copy| copy.width() as u32),
+            width: by_row.map_or(0, |copy| copy.width as u32),
             by_row: by_row.map_or(0, ByRow::at),
         };
         // SAFETY: the addresses are those of the state's buffers. Each row has a label before and after, below k. The shared

@@ -25,8 +25,7 @@ use crate::backend::cuda::arguments::{
 };
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
-use crate::backend::cuda::shape::{FitShape, GpuSize};
-use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
+use crate::backend::cuda::shape::{FitShape, GpuSize, MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
 use crate::backend::cuda::state::State;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -236,11 +235,7 @@ impl<T: Float + Plain> Step<T> for GridStep<T> {
         unsafe {
             // Not behind the memset, which is no kernel.
             let lists = self.lists_argument(state);
-            if cleared {
-                state.queue.run(&self.lists, &lists)?
-            } else {
-                state.queue.run_behind(&self.lists, &lists)?
-            }
+            state.queue.run_behind_if(!cleared, &self.lists, &lists)?;
             state.queue.run_behind(&self.assign, &self.assign_argument(chunk, state))
         }
     }

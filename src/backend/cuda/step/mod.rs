@@ -106,22 +106,13 @@ pub struct Needs {
     pub bytes: u64,
 }
 
-/// How a step writes labels.
+/// How a step writes labels. The value is the number of arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabelArrays {
     /// One array: a new label overwrites the old one.
-    InPlace,
+    InPlace = 1,
     /// Two arrays: the labels before and after.
-    BeforeAndAfter,
-}
-
-impl LabelArrays {
-    pub fn count(self) -> usize {
-        match self {
-            Self::InPlace => 1,
-            Self::BeforeAndAfter => 2,
-        }
-    }
+    BeforeAndAfter = 2,
 }
 
 /// Whether a candidate can do a shape, or why not.

@@ -177,13 +177,12 @@ impl<T: Float + Plain> Step<T> for RegistersStep<T> {
         // SAFETY: the addresses are those of the state's buffers, which have the sizes that the kernel indexes: rows up to the
         // stride, (k, columns, limbs) sums, copies of k padded centroids. The kernel settles its rows in doubt itself, so it
         // needs no list of them. It begins with the wait.
-        unsafe { chunk.run_first(&state.queue, &self.launch, &argument) }
+        unsafe { state.queue.run_behind_if(chunk.after_kernel, &self.launch, &argument) }
     }
 }
 
 #[cfg(feature = "tests")]
 mod tests {
-    use super::super::choice::tests::shape;
     use super::*;
 
     unit_test!(warps_share_tiles);
@@ -203,10 +202,5 @@ mod tests {
         assert_eq!(Registers::Single.filter(5, 5_000).0, 6);
         assert_eq!(Registers::Groups.filter(12, 5_001).1.k_padded, 5_008);
         assert_eq!(Registers::Groups.filter(12, 383).1.k_padded, 384);
-        let shape = shape(1, 13, 5);
-        let gpu = GpuSize { processors: 132, shared: 227 << 10, generation: 90, untrusted: [false; 2] };
-        let refusal = Candidate::<f32>::supports(&Registers::Single, &shape, gpu).unwrap_err();
-        let error = refusal.of(Strategy::Registers).to_string();
-        assert!(error.contains("at most 12 features for \"registers\", got 13"), "{error}");
     }
 }

@@ -6,10 +6,9 @@ use super::filter::FilterSpec;
 use super::shares::{Shares, Tiles};
 use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, Work, at_most};
 use crate::backend::cuda::arguments::{self, AssignArgument, Contested, SettleArgument};
-use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, sum};
+use crate::backend::cuda::device::{Block, Gpu, Launch, Plain, Queue, buffers, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
-use crate::backend::cuda::shape::THREADS;
-use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
+use crate::backend::cuda::shape::{FitShape, GpuSize, THREADS, padded};
 use crate::backend::cuda::state::State;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -256,33 +255,16 @@ impl<T: Float + Plain> TiledLabels<T> {
         // SAFETY: the caller promises the addresses. The shares have a place for every row of every share, and the number of
         // blocks is a multiple of theirs. All kernels here begin with the wait.
         unsafe {
-            if after_kernel {
-                queue.run_behind(&self.assign, &shared)?;
-            } else {
-                queue.run(&self.assign, &shared)?;
-            }
+            queue.run_behind_if(after_kernel, &self.assign, &shared)?;
             self.settle.launch(queue, argument, centroids, 1)
         }
     }
 }
 
-/// The list of rows in doubt.
-pub struct Doubt {
-    contested: Buffer<Contested>,
-}
-
-impl Doubt {
-    /// `n`: the most rows of a chunk.
-    pub fn bytes(n: usize) -> u64 {
-        bytes_of::<Contested>(n)
-    }
-
-    pub fn allocate(queue: &Queue, n: usize) -> Result<Self> {
-        Ok(Self { contested: queue.alloc(n, "the rows in doubt")? })
-    }
-
-    pub fn at(&self) -> u64 {
-        self.contested.at()
+buffers! {
+    /// The list of rows in doubt, for chunks of at most `n` rows.
+    pub struct Doubt = "the rows in doubt" (n: usize) {
+        contested: Contested [n],
     }
 }
 
@@ -295,7 +277,7 @@ struct TiledStep<T> {
 
 impl<T: Float + Plain> Step<T> for TiledStep<T> {
     fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
-        let argument = state.assign_argument(chunk, self.doubt.at());
+        let argument = state.assign_argument(chunk, self.doubt.contested.at());
         // SAFETY: the addresses are those of the state's buffers and of the list, which has a place for each row of a chunk.
         unsafe { self.labels.launch(&state.queue, chunk.after_kernel, &argument, state.centroids.now.at())? };
         self.deltas.launch(chunk, state, None)

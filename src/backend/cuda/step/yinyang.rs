@@ -24,8 +24,7 @@ use crate::backend::cuda::arguments::{
 };
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
-use crate::backend::cuda::shape::THREADS;
-use crate::backend::cuda::shape::{FitShape, GpuSize};
+use crate::backend::cuda::shape::{FitShape, GpuSize, THREADS};
 use crate::backend::cuda::state::State;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -228,7 +227,7 @@ impl<T: Float + Plain> YinyangStep<T> {
 impl<T: Float + Plain> Step<T> for YinyangStep<T> {
     fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
         let anew = !self.known || !self.ordered;
-        let assign = state.assign_argument(chunk, self.doubt.at());
+        let assign = state.assign_argument(chunk, self.doubt.contested.at());
         if !self.known {
             self.place_centroids(state)?;
         } else if !self.ordered {
@@ -272,11 +271,7 @@ impl<T: Float + Plain> Step<T> for YinyangStep<T> {
         // with the wait.
         unsafe {
             // Not behind an upload, which is no kernel.
-            if anew {
-                queue.run(&self.drifts, &rows)?;
-            } else {
-                queue.run_behind(&self.drifts, &rows)?;
-            }
+            queue.run_behind_if(!anew, &self.drifts, &rows)?;
             if several {
                 queue.run_behind(&self.copies, &carried)?;
             }

@@ -48,11 +48,6 @@ impl<T: Float + Plain> Stream<'_, T> {
         Ok(Picked { rows, values, weights: all })
     }
 
-    /// The values of all rows, row-major, and their `w^`.
-    pub fn all(&self, weights: Option<WeightScale>) -> Result<(Vec<T>, Vec<f64>)> {
-        self.gather_rounded(0..self.sources.n, weights)
-    }
-
     /// The original weights of these rows.
     fn weights_of(&self, rows: Range<usize>) -> Result<Vec<f64>> {
         let mut weights = memory::filled(rows.len(), 1.0, ROWS)?;

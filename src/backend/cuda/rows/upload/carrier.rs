@@ -4,7 +4,7 @@ use super::lanes::Lane;
 use super::pinned::Strips;
 use super::tasks::{Copied, Sources, Task, What, strips};
 use crate::backend::cuda::arguments::{self, RowsArgument, TransposeArgument};
-use crate::backend::cuda::device::{Block, Buffer, Gpu, Kernel, Launch, Plain, Queue};
+use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue};
 use crate::base::error::Result;
 use crate::base::float::Float;
 
@@ -14,7 +14,7 @@ pub struct Carrier<'u, 'a, T> {
     /// The bytes of a slot that are used.
     slot: usize,
     /// The kernel that turns rows into columns. Set if there are blocks.
-    transpose: Option<Kernel<TransposeArgument>>,
+    transpose: Option<Launch<TransposeArgument>>,
 }
 
 /// The base-2 logarithm of the values in a tile of this kernel, and the threads of its blocks.
@@ -24,7 +24,8 @@ const TILE_THREADS: u32 = 256;
 impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
     pub fn new(gpu: &Gpu, sources: &'u Sources<'a, T>, slot: usize) -> Result<Self> {
         let entry = arguments::rows_to_columns::<T>().half_if(sources.half.is_some());
-        let transpose = if sources.in_blocks() { Some(entry.load(gpu, "")?) } else { None };
+        let block = Block::of(TILE_THREADS);
+        let transpose = if sources.in_blocks() { Some(entry.exactly(gpu, "", block, 1)?) } else { None };
         Ok(Self { sources, slot, transpose })
     }
 
@@ -110,7 +111,7 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
                     log_width,
                     tiles_across,
                 };
-                let launch = Launch::exactly(transpose, Block::of(TILE_THREADS), tiles_across * tiles_down);
+                let launch = transpose.with_blocks((tiles_across * tiles_down) as usize);
                 // SAFETY: the kernel reads `rows * width` values of the piece, and writes these rows of these columns of the
                 // matrix. The caller promises room for them.
                 unsafe { queue.run(&launch, &argument) }

@@ -16,12 +16,8 @@ pub struct UploadPlan {
     pub slot: usize,
 }
 
-impl Default for UploadPlan {
-    /// 64 MiB of pinned memory in all.
-    fn default() -> Self {
-        Self { lanes: 8, slot: 4 << 20 }
-    }
-}
+/// The plan of large uploads: 64 MiB of pinned memory in all.
+const LARGEST: UploadPlan = UploadPlan { lanes: 8, slot: 4 << 20 };
 
 impl UploadPlan {
     /// The plan for `bytes` bytes: fewer lanes and smaller slots for less data. So a small upload stays on the calling thread,
@@ -71,7 +67,7 @@ impl Staging {
     pub fn of(gpu: &Gpu) -> Arc<Self> {
         static ALL: OnceLock<Mutex<HashMap<u32, Arc<Staging>>>> = OnceLock::new();
         let mut all = ALL.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-        all.entry(gpu.ordinal).or_insert_with(|| Arc::new(Self::new(UploadPlan::default()))).clone()
+        all.entry(gpu.ordinal).or_insert_with(|| Arc::new(Self::new(LARGEST))).clone()
     }
 
     /// Takes a lane. If other fits have all lanes, it waits for one. A thread that has a lane must never wait for another.

@@ -84,7 +84,7 @@ impl<T: Float + Plain> InDoubt<T> {
 
     /// The address of the list of rows in doubt.
     pub fn rows(&self) -> u64 {
-        self.rows.at()
+        self.rows.contested.at()
     }
 
     /// The list of rows with a few candidates.

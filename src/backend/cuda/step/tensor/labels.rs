@@ -112,17 +112,12 @@ impl<T: Float + Plain> TensorLabels<T> {
         self.doubt.pretend()
     }
 
-    /// The constants of the bound.
-    fn terms(&self, assign: &AssignArgument<T>) -> TensorTermsArgument {
-        terms(self.sizes.d, self.added, assign)
-    }
-
     /// Makes centres of groups from the centroids, if there is much doubt. The centres belong to this object alone.
     ///
     /// # Safety
     /// The same as for [`TensorLabels::launch`], but the copies need not be made.
     pub unsafe fn choose_centres(&self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
-        // SAFETY: as in `copy_centroids`. The means are added up in the copies: a group has room for d numbers of 4 bytes there.
+        // SAFETY: as in `launch`. The means are added up in the copies: a group has room for d numbers of 4 bytes there.
         unsafe { self.centring.choose(queue, &self.of_centroids(assign)) }
     }
 
@@ -131,7 +126,7 @@ impl<T: Float + Plain> TensorLabels<T> {
     /// # Safety
     /// The same as for [`TensorLabels::launch`].
     pub unsafe fn measure(&self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
-        // SAFETY: as in `copy_centroids`.
+        // SAFETY: as in `launch`.
         unsafe { queue.run(&self.centring.near, &self.of_centroids(assign)) }
     }
 
@@ -158,7 +153,7 @@ impl<T: Float + Plain> TensorLabels<T> {
             copies: rows.copies.at(),
             control: assign.control,
             few: self.doubt.few().control,
-            bound: self.terms(assign),
+            bound: terms(sizes.d, self.added, assign),
             tiles: sizes.tiles as u32,
             chunks: sizes.chunks as u32,
             k: sizes.k as u32,
@@ -201,23 +196,8 @@ impl<T: Float + Plain> TensorLabels<T> {
             few: self.doubt.few().control,
             most_doubt: sizes.most_doubt(),
             most_kept: sizes.most_kept(),
-            ..self.centres.argument(sizes, assign, self.terms(assign))
+            ..self.centres.argument(sizes, assign, terms(sizes.d, self.added, assign))
         }
-    }
-
-    /// Copies the centroids for each group.
-    ///
-    /// # Safety
-    /// The same as for [`TensorLabels::launch`].
-    unsafe fn copy_centroids(&self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
-        let argument = self.of_centroids(assign);
-        // SAFETY: the buffers have a place for each pair of a group and a centroid. There are k x d centroids.
-        unsafe {
-            for launch in [&self.list, &self.copy_centroids] {
-                queue.run(launch, &argument)?;
-            }
-        }
-        Ok(())
     }
 
     fn argument(&self, assign: &AssignArgument<T>) -> TensorArgument {
@@ -257,9 +237,12 @@ impl<T: Float + Plain> TensorLabels<T> {
     /// both orders, a label before and after for each row. Its list of rows in doubt is that of this object. There are at most as
     /// many rows as in the shape that this object was made for, and d and k are the same.
     pub unsafe fn launch(&mut self, queue: &Queue, assign: &AssignArgument<T>, by_row: Option<&ByRow>) -> Result<()> {
-        // SAFETY: the caller promises the addresses. The copies of the centroids are made before the products.
+        let of_centroids = self.of_centroids(assign);
+        // SAFETY: the caller promises the addresses. The buffers have a place for each pair of a group and a centroid. The copies of
+        // the centroids are made before the products.
         unsafe {
-            self.copy_centroids(queue, assign)?;
+            queue.run(&self.list, &of_centroids)?;
+            queue.run(&self.copy_centroids, &of_centroids)?;
             self.doubt.clear()?;
             queue.run(&self.assign, &self.argument(assign))?;
             let lists = [self.centroids.list.at(), self.centroids.groups.at()];

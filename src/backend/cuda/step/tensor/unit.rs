@@ -86,10 +86,6 @@ impl Unit {
     }
 
     /// How this device's tensor cores add up.
-    ///
-    /// # Errors
-    /// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if their sums are outside of every bound.
-    /// [`KMeansError::Device`](crate::KMeansError::Device) if the device fails.
     pub(super) fn added(self, gpu: &Arc<Gpu>) -> Result<Added> {
         self.found(gpu)?.ok_or_else(|| untrusted_unit().of(self.strategy()))
     }
@@ -106,10 +102,6 @@ impl Unit {
     }
 
     /// Whether this device's sums are within a bound.
-    ///
-    /// # Errors
-    /// [`KMeansError::Device`](crate::KMeansError::Device) or [`KMeansError::NoMemory`](crate::KMeansError::NoMemory) if the
-    /// device fails.
     pub fn is_trusted(self, gpu: &Arc<Gpu>) -> Result<bool> {
         Ok(self.found(gpu)?.is_some())
     }
@@ -172,10 +164,6 @@ pub(super) fn untrusted_unit() -> Refusal {
 }
 
 /// Whether a choice is one of tensor cores that cannot be trusted. It asks the device, and later choices know the answer.
-///
-/// # Errors
-/// [`KMeansError::Device`](crate::KMeansError::Device) or [`KMeansError::NoMemory`](crate::KMeansError::NoMemory) if the device
-/// fails.
 pub fn is_untrusted(choice: &Choice) -> Result<bool> {
     let untrusted = |ordinal: u32, strategy: Strategy| match Unit::ALL.into_iter().find(|unit| unit.strategy() == strategy) {
         Some(unit) => Ok(unit.found(&Gpu::get(ordinal)?)?.is_none()),
