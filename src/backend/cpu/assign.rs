@@ -373,7 +373,18 @@ mod tests {
     unit_test!(labels_and_the_two_nearest_are_the_oracles);
     fn labels_and_the_two_nearest_are_the_oracles() {
         for levels in [2, 5, 1 << 20] {
-            for (d, k, n) in [(1, 1, 5), (1, 40, 70), (2, 17, 64), (3, 100, 130), (8, 30, 200), (9, 16, 65), (9, 33, 64)] {
+            for (d, k, n) in [
+                (1, 1, 5),
+                (1, 40, 70),
+                (2, 17, 64),
+                (3, 2, 61),
+                (4, 3, 61),
+                (7, 5, 61),
+                (3, 100, 130),
+                (8, 30, 200),
+                (9, 16, 65),
+                (9, 33, 64),
+            ] {
                 check::<f32>(d, k, n, levels);
                 check::<f64>(d, k, n, levels);
             }

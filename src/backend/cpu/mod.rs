@@ -174,7 +174,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let extent = self.statistics.extent();
         let again = self.table.as_mut().and_then(Arc::get_mut);
         if !again.is_some_and(|table| table.replace(centroids, extent)) {
-            let order = self.pruning.as_ref().map_or(&[][..], GroupPruning::order);
+            let order = self.pruning.as_ref().map_or(&[][..], |pruning| &pruning.groups.order);
             self.table = Some(Arc::new(CentroidTable::new(centroids, self.d, &self.centre, extent, order)?));
         }
         Ok(())
@@ -320,7 +320,7 @@ impl<T: Float> CpuSession<'_, T> {
     /// Tells the groups that labels change without them.
     fn forget(&mut self) {
         if let Some(pruning) = &mut self.pruning {
-            pruning.forget();
+            pruning.known = false;
         }
     }
 

@@ -68,13 +68,10 @@ impl<T: Float> Worker<T> {
     /// Makes room for a pass that does not need all rows.
     pub fn reserve(&mut self) -> Result<()> {
         const WHAT: &str = "the rows of a tile";
-        let Chosen { rows, places, labels } = &mut self.chosen;
-        rows.clear();
-        places.clear();
-        labels.clear();
-        memory::reserve(rows, self.tile.stride, WHAT)?;
-        memory::reserve(places, self.tile.stride, WHAT)?;
-        memory::reserve(labels, self.tile.stride, WHAT)
+        let most = self.tile.stride;
+        let (rows, places) = (memory::with_room(most, WHAT)?, memory::with_room(most, WHAT)?);
+        self.chosen = Chosen { rows, places, labels: memory::with_room(most, WHAT)? };
+        Ok(())
     }
 }
 

@@ -43,7 +43,8 @@ pub fn all<T: Float>(session: &CpuSession<'_, T>) -> Result<(Vec<T>, Vec<f64>)> 
     Ok((values, weights))
 }
 
-fn by_distance<T: Float>(session: &CpuSession<'_, T>, targets: &[u128]) -> Result<Vec<u64>> {
+/// The rows that targets draw by their distances.
+pub fn by_distance<T: Float>(session: &CpuSession<'_, T>, targets: &[u128]) -> Result<Vec<u64>> {
     let Some(seeds) = &session.seeds else { unreachable!("draws were started") };
     let mut sweep = Sweep::new(targets)?;
     for (rows, total) in seeds.ranges() {

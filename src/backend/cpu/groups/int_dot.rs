@@ -142,7 +142,7 @@ impl RowCopies {
     /// Copies the rows of the block at a place. `x`: `(d, BLOCK)`. `count`: how many of them are rows.
     #[inline(always)]
     pub fn fill<T: Float>(&mut self, place: usize, x: &[T], count: usize, groups: &Groups<T>, group: usize, shared: &Copies) {
-        let (lanes, block, d) = (self.lanes(), place / BLOCK, groups.d());
+        let (lanes, block, d) = (self.lanes(), place / BLOCK, groups.d);
         let half = shared.exponent / 2;
         let [up, more] = [half, shared.exponent - half].map(|e| T::from_f64(power_of_two(e)));
         let point = groups.point(group);
@@ -213,7 +213,7 @@ fn rows_of_group<T: Float>(group: usize, kept: &[Sorted<T>]) -> (f64, Sizes) {
     for copies in kept.iter().filter_map(|sorted| sorted.copies.as_ref()) {
         sizes.add(copies.sizes[group]);
     }
-    let radius = super::largest(kept.iter().map(|sorted| sorted.radius(group)));
+    let radius = super::largest(kept.iter().map(|sorted| sorted.radius(sorted.rows(group))));
     (if kept.is_empty() { f64::INFINITY } else { radius }, sizes)
 }
 
@@ -254,7 +254,7 @@ impl ByCopies {
         workers: usize,
     ) -> Result<bool> {
         let Self { copies: shared, tables, .. } = self;
-        let lanes = shared.unit.lanes(step.groups.d());
+        let lanes = shared.unit.lanes(step.groups.d);
         let rows = |group| rows_of_group(group, if is_sorted { kept } else { &[] });
         let rows = memory::collected((0..step.groups()).map(rows), GROUPS)?;
         let listed = |group: usize| step.listed(group, rows[group].0, None);
@@ -299,7 +299,7 @@ impl<T: Float> Task for CopyGroup<'_, '_, T> {
     fn run<V: Vector>(self) {
         let Self { step, centroids, panels, group, rows, shared, norms, table } = self;
         let (groups, Copies { exponent, unit }) = (step.groups, shared);
-        let (d, point, scale) = (groups.d(), groups.point(group), power_of_two(*exponent));
+        let (d, point, scale) = (groups.d, groups.point(group), power_of_two(*exponent));
         let lanes = unit.lanes(d);
         let mut members = Sizes::default();
         for (place, panel) in panels.iter().enumerate() {

@@ -20,7 +20,7 @@ pub struct Groups<T> {
     pub points: Vec<T>,
     /// The centroids, [`GROUP`] at a time, those of a group one after the other. What fills up a group is [`NOBODY`].
     pub order: Vec<u32>,
-    d: usize,
+    pub d: usize,
 }
 
 /// The sum of the squared differences, in any order.
@@ -82,10 +82,6 @@ impl<T: Float> Groups<T> {
 
     pub fn count(&self) -> usize {
         self.points.len() / self.d
-    }
-
-    pub fn d(&self) -> usize {
-        self.d
     }
 
     #[inline(always)]

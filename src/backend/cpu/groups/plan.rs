@@ -265,12 +265,7 @@ impl<T: Float> CpuSession<'_, T> {
     fn suits_words(&self, step: &GroupStep<'_, T>, compared: f64) -> Result<bool> {
         let d = self.d as f64;
         let (mut coarseness, mut count) = (0.0, 0.0);
-        self.visit_sample(step, |tile, r, group| {
-            let (mut largest, mut square) = (0.0f64, 0.0);
-            for (f, m) in step.groups.point(group).iter().enumerate() {
-                let t = tile.x[f * tile.stride + r].to_f64() - m.to_f64();
-                (largest, square) = (largest.max(t.abs()), square + t * t);
-            }
+        self.visit_sample(step, |_, largest, square| {
             // What rounding leaves, over what remains of the row: scores of centroids differ by the square root of d less than
             // norms do.
             if square > 0.0 && square.is_finite() {
@@ -297,9 +292,9 @@ impl<T: Float> CpuSession<'_, T> {
     fn share_of_sample(&self, step: &GroupStep<'_, T>) -> Result<f64> {
         // The largest distance of each group's rows so far, and their number.
         let mut seen = memory::filled(step.groups(), (0.0f64, 0usize), GROUPS)?;
-        self.visit_sample(step, |tile, r, group| {
+        self.visit_sample(step, |group, _, square| {
             let (most, count) = &mut seen[group];
-            *most = most.max(step.distance(tile, r, group));
+            *most = most.max(step.most(&[square]));
             *count += 1;
         })?;
         let sampled: usize = seen.iter().map(|(_, count)| count).sum();
@@ -314,8 +309,9 @@ impl<T: Float> CpuSession<'_, T> {
         Ok(listed.sum::<f64>() / (step.panels() * sampled) as f64)
     }
 
-    /// Calls `visit` with each row of a sample: the tile that it is in, its number there, and the group whose point is nearest.
-    fn visit_sample(&self, step: &GroupStep<'_, T>, mut visit: impl FnMut(&Tile<T>, usize, usize)) -> Result<()> {
+    /// Calls `visit` for each row of a sample: with the group whose point is nearest, the largest difference between their
+    /// features, and the sum of the squared differences.
+    fn visit_sample(&self, step: &GroupStep<'_, T>, mut visit: impl FnMut(usize, f64, f64)) -> Result<()> {
         let (stride, n) = (self.workers[0].tile.stride, self.part.features.n_rows());
         let sample = (SAMPLE_VALUES / self.d).clamp(FEWEST_SAMPLED, SAMPLE);
         let apart = (self.labels.len() / sample * SIDE_BY_SIDE).max(SIDE_BY_SIDE);
@@ -332,7 +328,12 @@ impl<T: Float> CpuSession<'_, T> {
             tile.load_list(&self.part, self.statistics.weights, rows);
             self.set.run(Guess { step, tile: &tile, groups: &mut groups });
             for r in 0..tile.rows {
-                visit(&tile, r, usize::from(groups[r]));
+                let (group, mut largest, mut square) = (usize::from(groups[r]), 0.0f64, 0.0);
+                for (f, m) in step.groups.point(group).iter().enumerate() {
+                    let t = tile.x[f * tile.stride + r].to_f64() - m.to_f64();
+                    (largest, square) = (largest.max(t.abs()), square + t * t);
+                }
+                visit(group, largest, square);
             }
         }
         Ok(())

@@ -54,7 +54,7 @@ pub struct Sorted<T> {
     /// With [`RowLayout::Columns`], if there are weights: the `w^` of the row at each place.
     pub weights: Vec<f64>,
     /// Whether the rows of [`RowLayout::Rows`] are there.
-    has_rows: bool,
+    pub has_rows: bool,
     /// For each group, its first place.
     firsts: Vec<usize>,
     /// For each group, the place behind its last row.
@@ -136,9 +136,9 @@ impl<T: Float> Sorted<T> {
         })
     }
 
-    /// The largest distance of a group's rows from its point.
-    pub fn radius(&self, group: usize) -> f64 {
-        let rows = self.rows(group);
+    /// The largest distance of some rows of a group from its point. They begin with a block.
+    #[inline(always)]
+    pub fn radius(&self, rows: Range<usize>) -> f64 {
         super::largest(self.radii[rows.start / BLOCK..rows.end.div_ceil(BLOCK)].iter().copied())
     }
 
@@ -186,11 +186,6 @@ impl<T: Float> Sorted<T> {
         let columns = tile.x.chunks_exact(tile.stride).map(|column| &column[..tile.rows]);
         // The columns of the tile are its rows.
         rows_to_columns::<T, T, Same>(columns, 0, d, &mut self.values[at * d..][..tile.rows * d]);
-    }
-
-    /// Says that all rows were taken.
-    pub fn has_all_rows(&mut self) {
-        self.has_rows = true;
     }
 
     /// Takes the rows of a range. `groups`: the groups of those that are kept. `at`: where the first one's label is. `to`: room

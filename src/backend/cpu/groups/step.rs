@@ -8,7 +8,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::bounds::groups::GroupBound;
-use crate::input::tile::{Columns, Tile, Values};
+use crate::input::tile::{Columns, Values};
 
 /// The lists of one assign.
 pub struct GroupStep<'n, T> {
@@ -43,7 +43,7 @@ fn not_above(key: f64, limit: f64) -> bool {
 impl<'n, T: Float> GroupStep<'n, T> {
     /// The lists of an assign by these centroids, which are those of the groups or later ones.
     pub fn new(groups: &'n Groups<T>, centroids: &[T], known: bool, workers: usize) -> Result<Self> {
-        let d = groups.d();
+        let d = groups.d;
         let bound = GroupBound::new(d);
         let row = |j: u32| &centroids[j as usize * d..][..d];
         let panels = groups.order.chunks_exact(GROUP);
@@ -119,15 +119,6 @@ impl<'n, T: Float> GroupStep<'n, T> {
             add_squares(block.column(f), m.to_f64(), &mut sums);
         }
         self.most(&sums[..rows])
-    }
-
-    /// At least the distance of a row of a tile from the point of a group.
-    pub fn distance(&self, tile: &Tile<T>, row: usize, group: usize) -> f64 {
-        let squares = self.groups.point(group).iter().enumerate().map(|(f, m)| {
-            let t = tile.x[f * tile.stride + row].to_f64() - m.to_f64();
-            t * t
-        });
-        self.bound.upper(squares.sum())
     }
 
     /// At least the largest of some distances, of which `squares` has the squares.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::int_dot::Copies;
 use super::sorted::{RowLayout, Sorted};
-use super::{BLOCK, GROUPS, GroupStep, largest};
+use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::assign::{Near, ToLabel};
 use crate::backend::cpu::deltas::Moved;
 use crate::backend::cpu::distances::own_distances;
@@ -88,7 +88,7 @@ impl<T: Float> Task for GroupTask<'_, '_, '_, '_, T> {
                 }
             }
         }
-        self.sorted.has_all_rows();
+        self.sorted.has_rows = true;
     }
 }
 
@@ -159,8 +159,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
             own_distances(values, table, own, distances);
             most = Some(step.most(&distances[..count]));
         }
-        let radius = largest(sorted.radii[rows.start / BLOCK..rows.end.div_ceil(BLOCK)].iter().copied());
-        let near = Some(Near { panels: step.listed(group, radius, most), order: &step.groups.order });
+        let near = Some(Near { panels: step.listed(group, sorted.radius(rows), most), order: &step.groups.order });
         let new = assigner.label::<V, T, _, false>(&ToLabel { values, count, near, next }, table, &mut []);
         list_moved(labels, places, new, moved);
         *changed += shared.take_moved::<V>(values, weights, moved, deltas);
