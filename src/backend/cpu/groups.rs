@@ -152,7 +152,9 @@ impl<T: Float> CpuSession<'_, T> {
             }
             let step = GroupStep::new(groups, &table.rows, *known, threads)?;
             let copied = match by_copies {
-                Some(by_copies) => by_copies.copy_centroids(&step, &table.rows, kept, is_sorted, *set, threads)?,
+                Some(by_copies) => {
+                    by_copies.copy_centroids(&step, &table.rows, if is_sorted { kept } else { &[] }, *set, threads)?
+                }
                 None => false,
             };
             Ok((step, copied))

@@ -253,7 +253,6 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
         for worker in &mut self.workers {
             worker.far.start(count, self.labels.len())?;
-            worker.reserve()?;
         }
         self.pass(Pass::Farthest { donors })?;
         let kept = self.workers.iter_mut().flat_map(|worker| worker.far.take());
@@ -279,9 +278,6 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
 
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
         self.make_room_for_inertia()?;
-        if let Scales::Each(_) = scales {
-            self.workers.iter_mut().try_for_each(Worker::reserve)?;
-        }
         self.pass(Pass::Inertia { scales })?;
         self.take_inertia()
     }

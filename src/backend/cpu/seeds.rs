@@ -20,7 +20,8 @@ use std::ops::Range;
 
 use self::blocks::{BlockGains, BlockTake, Tried};
 use self::grouped::Grouped;
-use self::nearer::{Candidates, Changes, Gains, MOST, ONES, Share, UNIT};
+use self::nearer::{Candidates, Changes, Gains, MOST, ONES, Share};
+pub use self::nearer::{Strip, UNIT};
 use self::ranges::Ranges;
 pub use self::tiles::rows_of_tile;
 use self::tiles::{TileGains, TileTake};

@@ -88,12 +88,6 @@ impl<T: Float> Groups<T> {
     pub fn point(&self, group: usize) -> &[T] {
         &self.points[group * self.d..][..self.d]
     }
-
-    /// Writes the groups of the rows with these labels.
-    #[inline(always)]
-    pub fn of_labels(&self, labels: &[u32], groups: &mut [u8]) {
-        groups.iter_mut().zip(labels).for_each(|(group, label)| *group = self.of[*label as usize]);
-    }
 }
 
 /// Puts centroids near each other next to each other: halves them along the feature of the widest range, at multiples of the

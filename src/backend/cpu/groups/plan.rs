@@ -146,26 +146,20 @@ impl<T: Float> CpuSession<'_, T> {
         let parts = self.parts(TIMES_WORK)?;
         let longest = parts.iter().map(|part| part.physical.len()).max().unwrap_or(0);
         let (most, by_columns) = (most_groups::<T>(d), self.part.features.is_by_columns());
-        let total = |width, bytes: &dyn Fn([usize; 3]) -> usize| {
-            parts.iter().map(|part| bytes([width, part.physical.len(), most])).fold(0, usize::saturating_add)
+        let fits = |layout, lanes| {
+            let bytes = parts.iter().map(|part| Sorted::<T>::bytes([d, part.physical.len(), most], layout, lanes));
+            bytes.fold(0, usize::saturating_add) <= MOST_BYTES
         };
-        let bytes = |layout| total(d, &|shape| Sorted::<T>::bytes(shape, layout));
         let may_keep = self.use_groups != UseGroups::AlwaysSort;
-        let plain_fits = may_keep && bytes(Sorted::<T>::layout([true, false, by_columns], d)) <= MOST_BYTES;
-        let layout = Sorted::<T>::layout([true, true, by_columns], d);
-        let kept = bytes(layout);
-        let copies = self.plan_copies().filter(|copies| {
-            may_keep && kept.saturating_add(total(copies.unit.lanes(d), &Sorted::<T>::bytes_copied)) <= MOST_BYTES
-        });
+        let plain_fits = may_keep && fits(Sorted::<T>::layout([true, false, by_columns], d), None);
+        let copies_fit = |unit: DotUnit| fits(Sorted::<T>::layout([true, true, by_columns], d), Some(unit.lanes(d)));
+        let copies = self.plan_copies().filter(|copies| may_keep && copies_fit(copies.unit));
         let may_be_kept = plain_fits || copies.is_some();
         let (mut found, mut share) = self.plan_groups(centroids, longest, may_be_kept)?;
         let (groups, remains) = (found.as_ref().map_or(1, Groups::count), found.as_ref().and(share).unwrap_or(1.0));
         // At least one panel, whose places may not all have a centroid.
         let compared = (remains * self.k as f64).max(GROUP as f64);
-        let has_room = |unit: DotUnit| {
-            ByCopies::has_room(groups as f64 * compared, unit.lanes(d))
-                && kept.saturating_add(total(unit.lanes(d), &Sorted::<T>::bytes_copied)) <= MOST_BYTES
-        };
+        let has_room = |unit: DotUnit| ByCopies::has_room(groups as f64 * compared, unit.lanes(d)) && copies_fit(unit);
         let mut copies = copies.filter(|copies| {
             has_room(copies.unit) && (self.use_int_dot != UseIntDot::Auto || compared >= fewest_dot_centroids(d))
         });

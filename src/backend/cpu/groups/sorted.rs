@@ -101,17 +101,14 @@ impl<T: Float> Sorted<T> {
         }
     }
 
-    /// Bytes of sorted rows, without integer copies.
-    pub fn bytes(shape: [usize; 3], layout: RowLayout) -> usize {
+    /// Bytes of sorted rows. `lanes`: those of the integer copies, if there are copies.
+    pub fn bytes(shape: [usize; 3], layout: RowLayout, lanes: Option<usize>) -> usize {
         let weight = if layout.has_columns() { size_of::<f64>() } else { 0 };
         let of_place = weight + size_of::<u32>() + size_of::<usize>();
-        let of_places = Self::places(shape[1], shape[2]).saturating_mul(of_place);
+        let places = Self::places(shape[1], shape[2]);
+        let of_places =
+            places.saturating_mul(of_place).saturating_add(lanes.map_or(0, |lanes| RowCopies::bytes(places, lanes)));
         Self::values(shape, layout).saturating_mul(size_of::<T>()).saturating_add(of_places)
-    }
-
-    /// Bytes of integer copies with so many lanes.
-    pub fn bytes_copied([lanes, most, groups]: [usize; 3]) -> usize {
-        RowCopies::bytes(Self::places(most, groups), lanes)
     }
 
     /// Room for sorted rows. `lanes`: those of the integer copies, if there are copies.

@@ -103,7 +103,9 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         if step.groups() == 1 {
             groups[..kept].fill(0);
         } else if step.known {
-            step.groups.of_labels(&labels[at..at + kept], groups);
+            for (group, label) in groups.iter_mut().zip(&labels[at..at + kept]) {
+                *group = step.groups.of[*label as usize];
+            }
         }
         if guesses || lacks_rows {
             let (tile, mut next) = (&mut worker.tile, 0);
