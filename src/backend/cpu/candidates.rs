@@ -1,8 +1,8 @@
 //! What k-means|| asks about many rows at once: samples in which every row decides alone, and the masses of candidates.
 
-use super::seeds::rows_of_tile;
 use super::sinks::{LabelTask, Labeller, Sink};
-use super::{CentroidTable, CpuSession, split_off};
+use super::tasks::{pieces, split_off};
+use super::{CentroidTable, CpuSession};
 use crate::backend::Sample;
 use crate::backend::centre::middle;
 use crate::base::error::Result;
@@ -24,8 +24,8 @@ pub fn sample<T: Float>(session: &mut CpuSession<'_, T>, sample: &Sample) -> Res
     for_each_task(workers, work, |worker, (task, drawn)| {
         if sample.by_values {
             let (tile, mut rows) = (&mut worker.tile, (task.first..).zip(drawn));
-            for start in task.physical.clone().step_by(tile.stride) {
-                tile.load(part, statistics.weights, rows_of_tile(tile, task, start));
+            for rows_here in pieces(task.physical.clone(), tile.stride) {
+                tile.load(part, statistics.weights, rows_here);
                 for (r, (row, drawn)) in (0..tile.rows).zip(&mut rows) {
                     let value = |f: usize| tile.x[f * tile.stride + r].to_f64();
                     let hash = (0..part.features.n_features()).fold(NO_VALUES, |hash, f| hash_value(hash, value(f)));

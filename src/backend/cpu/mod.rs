@@ -48,7 +48,7 @@ use self::pass::{Pass, Shared, TaskPass, Worker, given};
 use self::picks::Walk;
 use self::seeds::Seeds;
 use self::sinks::{LabelTask, Labeller, NearestSink};
-use self::tasks::{TaskRows, for_each_weight, split_off};
+use self::tasks::{TaskRows, for_each_weight, pieces, split_off};
 use super::centre::middle;
 use super::{Assigned, Far, Move, Scales, Session, WorkCounts};
 use crate::backend::answers::{Distances, LABELS};
@@ -139,8 +139,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             plan: LabelPlan::ALL,
         };
         let mut first = 0;
-        for start in (0..n).step_by(task) {
-            let physical = start..(start + task).min(n);
+        for physical in pieces(0..n, task) {
             let kept = session.part.selection.count(physical.clone());
             let mut positive = if session.part.weights.is_some() { 0 } else { kept };
             for_each_weight(&session.part, physical.clone(), |weight| positive += usize::from(weight > 0.0));

@@ -10,7 +10,7 @@ use super::farthest::Farthest;
 use super::groups::BLOCK;
 use super::inertia::Inertia;
 use super::product::{NextRows, PrefetchNext};
-use super::tasks::{TaskRows, split_off};
+use super::tasks::{TaskRows, pieces, split_off};
 use crate::backend::cpu::deltas::{Deltas, MoveRows, Moved};
 use crate::backend::{Far, Scales};
 use crate::base::error::Result;
@@ -244,8 +244,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
         let Worker { tile, distances, inertia, far, chosen, .. } = worker;
         let Chosen { rows, places, labels: chosen } = chosen;
         let mut at = 0;
-        for start in task.physical.clone().step_by(tile.stride) {
-            let range = start..(start + tile.stride).min(task.physical.end);
+        for range in pieces(task.physical.clone(), tile.stride) {
             let first = at;
             let labels = &labels[first..first + part.selection.count(range.clone())];
             at += labels.len();

@@ -23,7 +23,6 @@ use self::grouped::Grouped;
 use self::nearer::{Candidates, Changes, Gains, MOST, ONES, Share};
 pub use self::nearer::{Strip, UNIT};
 use self::ranges::Ranges;
-pub use self::tiles::rows_of_tile;
 use self::tiles::{TileGains, TileTake};
 use super::{TaskRows, for_each_weight, split_off};
 use crate::base::error::Result;

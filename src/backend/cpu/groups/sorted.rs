@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::int_dot::{Copies, RowCopies};
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::Form;
+use crate::backend::cpu::tasks::pieces;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -235,10 +236,8 @@ impl<T: Float> Sorted<T> {
             self.fill_gaps();
         }
         for group in 0..step.groups() {
-            let rows = self.rows(group);
-            for start in rows.clone().step_by(BLOCK) {
-                let block = start..rows.end.min(start + BLOCK);
-                self.radii[start / BLOCK] = step.radius(self.columns(block.clone()), block.len(), group);
+            for block in pieces(self.rows(group), BLOCK) {
+                self.radii[block.start / BLOCK] = step.radius(self.columns(block.clone()), block.len(), group);
             }
         }
     }
@@ -292,9 +291,8 @@ impl<T: Float> Sorted<T> {
             part.features.gather_blocks(physical, &self.order[..used], len + APART, &mut self.values);
         }
         for (first, end) in self.firsts.iter().zip(&self.ends) {
-            for start in (*first..*end).step_by(BLOCK) {
-                let rows = start..(*end).min(start + BLOCK);
-                let at = self.at(start);
+            for rows in pieces(*first..*end, BLOCK) {
+                let at = self.at(rows.start);
                 let block = &mut self.values[at..at + len];
                 match by_columns {
                     true => part.features.arrive(rows.len(), BLOCK, block),

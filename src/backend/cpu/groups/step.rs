@@ -33,13 +33,6 @@ pub fn add_squares<T: Float>(x: &[T], m: f64, sums: &mut [f64; BLOCK]) {
     }
 }
 
-/// NaN counts as not above.
-#[inline(always)]
-#[allow(clippy::neg_cmp_op_on_partial_ord)]
-fn not_above(key: f64, limit: f64) -> bool {
-    !(key > limit)
-}
-
 impl<'n, T: Float> GroupStep<'n, T> {
     /// The lists of an assign by these centroids, which are those of the groups or later ones.
     pub fn new(groups: &'n Groups<T>, centroids: &[T], known: bool, workers: usize) -> Result<Self> {
@@ -93,12 +86,13 @@ impl<'n, T: Float> GroupStep<'n, T> {
 
     /// The panels of centroids that may hold the labels of rows of this group. `rows`: at least the distances of the rows from
     /// the group's point. `own`: at least the distances to some centroid each, if they are known.
+    #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN is not above a limit
     #[inline(always)]
     pub fn listed(&self, group: usize, rows: f64, own: Option<f64>) -> &[u32] {
         let limit = self.bound.limit(rows, own.unwrap_or(rows + self.own[group]));
         let count = self.panels();
         let keys = &self.keys[group * count..][..count];
-        &self.panels[group * count..][..keys.partition_point(|key| not_above(*key, limit))]
+        &self.panels[group * count..][..keys.partition_point(|key| !(*key > limit))]
     }
 
     /// The centroids of a panel.

@@ -11,7 +11,7 @@ use crate::backend::cpu::distances::own_distances;
 use crate::backend::cpu::filter::{Filter, Form};
 use crate::backend::cpu::pass::{Shared, Worker, list_moved};
 use crate::backend::cpu::product::{DotBlock, DotTable, PrefetchNext};
-use crate::backend::cpu::tasks::TaskRows;
+use crate::backend::cpu::tasks::{TaskRows, pieces};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -73,14 +73,12 @@ impl<T: Float> Task for GroupTask<'_, '_, '_, '_, T> {
         // The labels of a tile have room for this many rows.
         debug_assert!(stride <= self.worker.tile.stride);
         let mut at = 0;
-        for start in self.task.physical.clone().step_by(self.sorted.most) {
+        for physical in pieces(self.task.physical.clone(), self.sorted.most) {
             if !self.is_sorted {
-                at += self.sort::<V>(start..(start + self.sorted.most).min(self.task.physical.end), at);
+                at += self.sort::<V>(physical, at);
             }
             for group in 0..self.step.groups() {
-                let rows = self.sorted.rows(group);
-                for start in rows.clone().step_by(stride) {
-                    let rows = start..rows.end.min(start + stride);
+                for rows in pieces(self.sorted.rows(group), stride) {
                     let is_here = !self.is_sorted && self.keep(group, rows.clone());
                     if !self.label_by_copies::<V>(group, rows.clone(), is_here) {
                         self.label::<V>(group, rows, is_here);
@@ -109,8 +107,8 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         }
         if guesses || lacks_rows {
             let (tile, mut next) = (&mut worker.tile, 0);
-            for start in physical.clone().step_by(tile.stride) {
-                tile.load(part, statistics.weights, start..(start + tile.stride).min(physical.end));
+            for rows in pieces(physical.clone(), tile.stride) {
+                tile.load(part, statistics.weights, rows);
                 if guesses {
                     step.guess::<V>(tile, &mut groups[next..]);
                 }
