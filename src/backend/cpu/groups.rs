@@ -217,7 +217,7 @@ impl<T: Float> CpuSession<'_, T> {
             // Whether the last assign was the first one by these groups.
             if pruning.assigns <= 1 || groups == 1 {
                 if groups > 1 {
-                    self.plan = LabelPlan::GivenUp { groups, remained: share.into() };
+                    self.plan = LabelPlan::GivenUp { groups, remained: share };
                 }
                 self.pruning = None;
             } else {

@@ -23,7 +23,8 @@ pub struct Inertia {
 }
 
 impl Inertia {
-    const WHAT: &str = "the inertia of the clusters";
+    /// The name for the sums in errors.
+    pub const WHAT: &str = "the inertia of the clusters";
 
     /// Starts with 0 for each of `k` clusters.
     pub fn start(&mut self, k: usize) -> Result<()> {

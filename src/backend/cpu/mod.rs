@@ -44,6 +44,7 @@ pub use settle::InDoubt;
 
 use self::assign::Assigner;
 use self::groups::{GroupPruning, LabelPlan};
+use self::inertia::Inertia;
 use self::pass::{Pass, Shared, TaskPass, Worker, given};
 use self::picks::Walk;
 use self::seeds::Seeds;
@@ -72,9 +73,6 @@ const MAX_WORK: usize = 1 << 30;
 const WORKER_MEMORY: usize = 4 << 30;
 /// A fit with less arithmetic than this (rows x features x centroids) stays on the calling thread.
 const SMALL_FIT: usize = 1 << 16;
-
-/// The name for the inertia of the clusters in errors.
-const INERTIA: &str = "the inertia of the clusters";
 
 /// The rows of one fit on the CPU.
 pub struct CpuSession<'a, T> {
@@ -254,7 +252,7 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
             worker.far.start(count, self.labels.len())?;
         }
         self.pass(Pass::Farthest { donors })?;
-        let kept = self.workers.iter_mut().flat_map(|worker| worker.far.take());
+        let kept = self.workers.iter_mut().flat_map(|worker| std::mem::take(&mut worker.far.kept));
         let mut all: Vec<Far> = memory::collected(kept, "the farthest rows")?;
         all.sort_unstable_by(Far::order);
         all.truncate(count);
@@ -342,7 +340,7 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     fn take_inertia(&mut self) -> Result<Vec<u128>> {
-        let mut total = memory::zeroed::<u128>(self.k, INERTIA)?;
+        let mut total = memory::zeroed::<u128>(self.k, Inertia::WHAT)?;
         for worker in &mut self.workers {
             total.iter_mut().zip(worker.inertia.take()).for_each(|(a, b)| *a += b);
         }

@@ -3,7 +3,7 @@
 
 use super::guess::Guess;
 use super::int_dot::{ByCopies, Copies};
-use super::method::{Copied, LabelPlan, PerMille};
+use super::method::{Copied, LabelPlan};
 use super::partition::Groups;
 use super::sorted::{self, Sorted};
 use super::{BLOCK, GROUPS, GroupPruning, GroupStep, MOST_GROUPS, UseGroups, UseIntDot};
@@ -167,7 +167,6 @@ impl<T: Float> CpuSession<'_, T> {
         if may_be_kept && !is_kept {
             (found, share) = self.plan_groups(centroids, longest, false)?;
         }
-        let share = share.map(PerMille::from);
         let mut plan = match (&found, share) {
             (Some(groups), Some(remains)) => LabelPlan::Groups { groups: groups.count(), remains, copies: None },
             _ => LabelPlan::All { remains: share, copies: None },

@@ -54,7 +54,7 @@ pub struct Sorted<T> {
     stride: usize,
     /// With [`RowLayout::Columns`], if there are weights: the `w^` of the row at each place.
     pub weights: Vec<f64>,
-    /// Whether the rows of [`RowLayout::Rows`] are there.
+    /// Whether the rows of [`RowLayout::Rows`] are there: see [`Sorted::take_rows`].
     pub has_rows: bool,
     /// For each group, its first place.
     firsts: Vec<usize>,
@@ -170,11 +170,6 @@ impl<T: Float> Sorted<T> {
     #[inline(always)]
     pub fn row(&self, place: usize) -> &[T] {
         &self.values[self.places[place] as usize * self.d..][..self.d]
-    }
-
-    /// Whether rows must be taken by [`Sorted::take_rows`].
-    pub fn lacks_rows(&self) -> bool {
-        self.layout == RowLayout::Rows && !self.has_rows
     }
 
     /// Takes the rows of a tile row by row. `at`: where the label of the first one is.

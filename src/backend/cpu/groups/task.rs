@@ -97,7 +97,8 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let Self { shared: Shared { part, statistics, .. }, worker, scratch, sorted, labels, step, .. } = self;
         let GroupScratch { groups, to, .. } = &mut **scratch;
         let kept = part.selection.count(physical.clone());
-        let (guesses, lacks_rows) = (step.groups() > 1 && !step.known, sorted.lacks_rows());
+        let guesses = step.groups() > 1 && !step.known;
+        let lacks_rows = sorted.layout == RowLayout::Rows && !sorted.has_rows;
         if step.groups() == 1 {
             groups[..kept].fill(0);
         } else if step.known {

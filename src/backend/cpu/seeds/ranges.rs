@@ -23,10 +23,6 @@ impl Ranges {
         Ok(Self { totals, shift, rows })
     }
 
-    pub fn total(&self) -> u128 {
-        self.totals.iter().sum()
-    }
-
     /// The range of a row.
     #[inline(always)]
     pub fn of(&self, row: usize) -> usize {
