@@ -177,7 +177,7 @@ impl Assigner {
                 self.compare_products::<V, T, C, TWO>(rows, copies, table, others);
             }
             _ => {
-                self.open.push_all(0..count as u32);
+                self.open.all.extend(0..count as u32);
                 self.scores.see(near.map(|_| table.k), table.k, [count; 2]);
             }
         }
@@ -243,7 +243,7 @@ impl Assigner {
                 *label = names.get(*label as usize).copied().unwrap_or(0);
             }
         }
-        open.push_all(found.contested.drain(..));
+        open.all.extend(found.contested.drain(..));
     }
 
     /// As [`Assigner::compare_differences`], with the product filter.

@@ -269,7 +269,9 @@ impl<T: Float> Seeds<T> {
         if anew {
             self.add_up(&lent)?;
         } else {
-            self.amounts.iter_mut().for_each(|amounts| self.ranges.lower(amounts));
+            for amounts in &mut self.amounts {
+                self.ranges.totals.iter_mut().zip(amounts).for_each(|(total, amount)| *total -= std::mem::take(amount));
+            }
         }
         Ok(())
     }

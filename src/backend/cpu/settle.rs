@@ -26,7 +26,7 @@ pub struct Open {
     /// Rows with two centroids in reach, which are in ascending order.
     pairs: Vec<(u32, [u32; 2])>,
     /// Rows that are compared with all centroids.
-    all: Vec<u32>,
+    pub all: Vec<u32>,
     /// Rows with their two nearest centroids.
     pub settled: Vec<(u32, Nearest)>,
     /// `(d, MOST_LANES)`: the values of some rows.
@@ -62,12 +62,6 @@ impl Open {
             Some(some) => self.settled.push((r as u32, nearest_of(r, some, values, table))),
             None => self.all.push(r as u32),
         }
-    }
-
-    /// Leaves rows open that are compared with all centroids.
-    #[inline(always)]
-    pub fn push_all(&mut self, rows: impl Iterator<Item = u32>) {
-        self.all.extend(rows);
     }
 
     /// Settles all rows that are still open.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::int_dot::{Copies, RowCopies};
+use super::int_dot::RowCopies;
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::Form;
 use crate::backend::cpu::tasks::pieces;
@@ -234,22 +234,6 @@ impl<T: Float> Sorted<T> {
             for block in pieces(self.rows(group), BLOCK) {
                 self.radii[block.start / BLOCK] = step.radius(self.columns(block.clone()), block.len(), group);
             }
-        }
-    }
-
-    /// Takes what is kept of a block of rows that are in a tile: their largest distance, and integer copies where they are used.
-    #[inline(always)]
-    pub fn take_block(
-        &mut self,
-        rows: Range<usize>,
-        group: usize,
-        tile: &Tile<T>,
-        step: &GroupStep<'_, T>,
-        shared: Option<&Copies>,
-    ) {
-        self.radii[rows.start / BLOCK] = step.radius(tile.values(), rows.len(), group);
-        if let (Some(copies), Some(shared)) = (&mut self.copies, shared) {
-            copies.fill(rows.start, &tile.x, rows.len(), step.groups, group, shared);
         }
     }
 

@@ -132,7 +132,10 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
             return false;
         }
         sorted.load(&mut scratch.tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
-        sorted.take_block(rows, group, &scratch.tile, step, *copies);
+        sorted.radii[rows.start / BLOCK] = step.radius(scratch.tile.values(), rows.len(), group);
+        if let (Some(copies), Some(shared)) = (&mut sorted.copies, copies) {
+            copies.fill(rows.start, &scratch.tile.x, rows.len(), step.groups, group, shared);
+        }
         true
     }
 

@@ -33,11 +33,4 @@ impl Ranges {
     pub fn rows(&self, range: usize) -> Range<usize> {
         range << self.shift..((range + 1) << self.shift).min(self.rows)
     }
-
-    /// Takes these amounts off the totals, and sets the amounts to 0.
-    pub fn lower(&mut self, amounts: &mut [u128]) {
-        for (total, amount) in self.totals.iter_mut().zip(amounts) {
-            *total -= std::mem::take(amount);
-        }
-    }
 }
