@@ -243,7 +243,7 @@ impl Assigner {
                 *label = names.get(*label as usize).copied().unwrap_or(0);
             }
         }
-        open.all.extend(found.contested.drain(..));
+        open.all.append(&mut found.contested);
     }
 
     /// As [`Assigner::compare_differences`], with the product filter.
