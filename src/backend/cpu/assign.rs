@@ -177,7 +177,7 @@ impl Assigner {
                 self.compare_products::<V, T, C, TWO>(rows, copies, table, others);
             }
             _ => {
-                self.open.push_all(0..count as u32);
+                self.open.all.extend(0..count as u32);
                 self.scores.see(near.map(|_| table.k), table.k, [count; 2]);
             }
         }
@@ -243,7 +243,7 @@ impl Assigner {
                 *label = names.get(*label as usize).copied().unwrap_or(0);
             }
         }
-        open.push_all(found.contested.drain(..));
+        open.all.append(&mut found.contested);
     }
 
     /// As [`Assigner::compare_differences`], with the product filter.
@@ -373,7 +373,18 @@ mod tests {
     unit_test!(labels_and_the_two_nearest_are_the_oracles);
     fn labels_and_the_two_nearest_are_the_oracles() {
         for levels in [2, 5, 1 << 20] {
-            for (d, k, n) in [(1, 1, 5), (1, 40, 70), (2, 17, 64), (3, 100, 130), (8, 30, 200), (9, 16, 65), (9, 33, 64)] {
+            for (d, k, n) in [
+                (1, 1, 5),
+                (1, 40, 70),
+                (2, 17, 64),
+                (3, 2, 61),
+                (4, 3, 61),
+                (7, 5, 61),
+                (3, 100, 130),
+                (8, 30, 200),
+                (9, 16, 65),
+                (9, 33, 64),
+            ] {
                 check::<f32>(d, k, n, levels);
                 check::<f64>(d, k, n, levels);
             }

@@ -1,8 +1,8 @@
 //! What k-means|| asks about many rows at once: samples in which every row decides alone, and the masses of candidates.
 
-use super::seeds::rows_of_tile;
 use super::sinks::{LabelTask, Labeller, Sink};
-use super::{CentroidTable, CpuSession, split_off};
+use super::tasks::{pieces, split_off};
+use super::{CentroidTable, CpuSession};
 use crate::backend::Sample;
 use crate::backend::centre::middle;
 use crate::base::error::Result;
@@ -22,19 +22,18 @@ pub fn sample<T: Float>(session: &mut CpuSession<'_, T>, sample: &Sample) -> Res
     let mut rest = drawn.as_mut_slice();
     let work = tasks.iter().map(|task| (task, split_off(&mut rest, task.kept)));
     for_each_task(workers, work, |worker, (task, drawn)| {
-        if sample.by_values {
-            let (tile, mut rows) = (&mut worker.tile, (task.first..).zip(drawn));
-            for start in task.physical.clone().step_by(tile.stride) {
-                tile.load(part, statistics.weights, rows_of_tile(tile, task, start));
-                for (r, (row, drawn)) in (0..tile.rows).zip(&mut rows) {
-                    let value = |f: usize| tile.x[f * tile.stride + r].to_f64();
-                    let hash = (0..part.features.n_features()).fold(NO_VALUES, |hash, f| hash_value(hash, value(f)));
-                    *drawn = sample.has(hash, seeds.weight(row, statistics));
-                }
-            }
-        } else {
-            for (row, drawn) in (task.first..).zip(drawn) {
-                *drawn = sample.has(sample.first + row as u64, seeds.weight(row, statistics));
+        let mut rows = (task.first..).zip(drawn);
+        if !sample.by_values {
+            rows.for_each(|(row, drawn)| *drawn = sample.has(sample.first + row as u64, seeds.weight(row, statistics)));
+            return;
+        }
+        let tile = &mut worker.tile;
+        for range in pieces(task.physical.clone(), tile.stride) {
+            tile.load(part, statistics.weights, range);
+            for (r, (row, drawn)) in (0..tile.rows).zip(&mut rows) {
+                let value = |f: usize| tile.x[f * tile.stride + r].to_f64();
+                let hash = (0..part.features.n_features()).fold(NO_VALUES, |hash, f| hash_value(hash, value(f)));
+                *drawn = sample.has(hash, seeds.weight(row, statistics));
             }
         }
     })?;

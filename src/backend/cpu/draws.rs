@@ -38,8 +38,7 @@ impl<T: Float> Seeder<T> for CpuSession<'_, T> {
     }
 
     fn draw(&mut self, target: u128) -> Result<u64> {
-        let Some(seeds) = &self.seeds else { unreachable!("draws were started") };
-        Ok(seeds.draw(target, &self.statistics) as u64)
+        Ok(picks::by_distance(self, &[target])?[0])
     }
 
     fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {

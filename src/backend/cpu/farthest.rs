@@ -10,7 +10,7 @@ pub struct Farthest {
     /// How many are wanted.
     count: usize,
     /// At least the farthest `count` rows, in no order.
-    kept: Vec<Far>,
+    pub kept: Vec<Far>,
     /// At least `count` rows do not come after this one.
     last: Option<Far>,
 }
@@ -38,11 +38,6 @@ impl Farthest {
             self.kept.truncate(self.count);
         }
     }
-
-    /// The rows that are kept.
-    pub fn take(&mut self) -> Vec<Far> {
-        std::mem::take(&mut self.kept)
-    }
 }
 
 /// The capacity of the list. The list is cut when it is full.
@@ -62,7 +57,7 @@ mod tests {
             let mut farthest = Farthest::default();
             farthest.start(count, all.len()).unwrap();
             all.iter().rev().for_each(|far| farthest.see(*far));
-            let mut kept = farthest.take();
+            let mut kept = farthest.kept;
             kept.sort_unstable_by(Far::order);
             kept.truncate(count);
             let mut expected = all;

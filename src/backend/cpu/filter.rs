@@ -51,7 +51,11 @@ impl Filter {
     /// of it [`NOBODY`]'s. Empty: the centroids' own.
     pub fn new<T: Float>(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32]) -> Result<Self> {
         match Form::of::<T>(d) {
-            Form::Difference => difference(rows, d, extent),
+            Form::Difference => {
+                let (centroids, bound) = (memory::zeroed(rows.len(), TABLE)?, bounds::Difference::new(d));
+                let mut filter = Self::Difference(DifferenceTable { centroids, scale: 1.0, bound });
+                Ok(if filter.replace(rows, extent) { filter } else { Self::None })
+            }
             Form::Product => Self::product(rows, d, centre, order),
         }
     }
@@ -162,14 +166,7 @@ pub struct Weighted {
 
 /// The binary logarithm of a tile's weight: how much it splits errors between rows and centroids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Weight(i32);
-
-#[cfg(feature = "tests")]
-impl Weight {
-    pub fn new(exponent: i32) -> Self {
-        Self(exponent)
-    }
-}
+pub struct Weight(pub i32);
 
 impl ProductTable {
     /// The bound for tiles of this weight.
@@ -208,14 +205,4 @@ fn difference_exponent<T: Float>(rows: &[T], extent: f64) -> Option<i32> {
     let exponent = if SAFE_EXPONENTS.contains(&-exponent) { 0 } else { exponent };
     // float32 has no larger power of two: then all values are subnormal.
     (exponent <= 126).then_some(exponent)
-}
-
-fn difference<T: Float>(rows: &[T], d: usize, extent: f64) -> Result<Filter> {
-    let Some(exponent) = difference_exponent(rows, extent) else { return Ok(Filter::None) };
-    let scale = crate::exact::fixed::power_of_two(exponent);
-    Ok(Filter::Difference(DifferenceTable {
-        centroids: memory::collected(rows.iter().map(|c| (c.to_f64() * scale) as f32), TABLE)?,
-        scale: scale as f32,
-        bound: bounds::Difference::new(d),
-    }))
 }

@@ -93,9 +93,9 @@ pub enum UseIntDot {
 
 /// Groups of centroids, and the rows in their order. Labels do not depend on them.
 pub struct GroupPruning<T> {
-    groups: Groups<T>,
+    pub groups: Groups<T>,
     /// Whether the labels are those of the last assign.
-    known: bool,
+    pub known: bool,
     /// The share of the scores in the first assign by these groups, and in the last one.
     shares: Option<(f64, f64)>,
     /// Number of assigns since then, and how many there must be before the groups are made again.
@@ -122,21 +122,6 @@ impl<T: Float> GroupPruning<T> {
             (self.is_sorted, self.shares, self.assigns, self.patience) = (false, None, 0, 2 * self.patience);
         }
         Ok(())
-    }
-
-    /// Whether the last assign was the first one by these groups.
-    fn is_fresh(&self) -> bool {
-        self.assigns <= 1
-    }
-
-    /// The order in which the product filter packs the centroids.
-    pub fn order(&self) -> &[u32] {
-        &self.groups.order
-    }
-
-    /// The labels are not those of the last assign.
-    pub fn forget(&mut self) {
-        self.known = false;
     }
 }
 
@@ -167,7 +152,9 @@ impl<T: Float> CpuSession<'_, T> {
             }
             let step = GroupStep::new(groups, &table.rows, *known, threads)?;
             let copied = match by_copies {
-                Some(by_copies) => by_copies.copy_centroids(&step, &table.rows, kept, is_sorted, *set, threads)?,
+                Some(by_copies) => {
+                    by_copies.copy_centroids(&step, &table.rows, if is_sorted { kept } else { &[] }, *set, threads)?
+                }
                 None => false,
             };
             Ok((step, copied))
@@ -227,9 +214,10 @@ impl<T: Float> CpuSession<'_, T> {
         let pays = pruning.by_copies.is_some() || pays(1.0 - share, [self.k, self.d], rows, by_columns);
         if is_usual && self.use_groups == UseGroups::Auto && !pays {
             let groups = pruning.groups.count();
-            if pruning.is_fresh() || groups == 1 {
+            // Whether the last assign was the first one by these groups.
+            if pruning.assigns <= 1 || groups == 1 {
                 if groups > 1 {
-                    self.plan = LabelPlan::GivenUp { groups, remained: share.into() };
+                    self.plan = LabelPlan::GivenUp { groups, remained: share };
                 }
                 self.pruning = None;
             } else {

@@ -23,7 +23,8 @@ pub struct Inertia {
 }
 
 impl Inertia {
-    const WHAT: &str = "the inertia of the clusters";
+    /// The name for the sums in errors.
+    pub const WHAT: &str = "the inertia of the clusters";
 
     /// Starts with 0 for each of `k` clusters.
     pub fn start(&mut self, k: usize) -> Result<()> {
@@ -31,18 +32,11 @@ impl Inertia {
         Ok(())
     }
 
-    /// Adds the weighted distances of some rows to the inertia of their clusters.
+    /// Adds the weighted distances of at most [`CAPACITY`] rows to the inertia of their clusters.
     #[inline(always)]
     pub fn add(&mut self, weights: &[f64], labels: &[u32], distances: &[f64], scales: Scales<'_>) {
         match scales {
-            Scales::Same(scale) => {
-                for (labels, (weights, distances)) in labels
-                    .chunks(CAPACITY)
-                    .zip(weights[..labels.len()].chunks(CAPACITY).zip(distances[..labels.len()].chunks(CAPACITY)))
-                {
-                    self.add_limbs(weights, labels, distances, scale);
-                }
-            }
+            Scales::Same(scale) => self.add_limbs(weights, labels, distances, scale),
             Scales::Each(scales) => {
                 for ((&j, &weight), &distance) in labels.iter().zip(weights).zip(distances) {
                     self.sums[j as usize] += scales[j as usize].quantise(weight, distance);
@@ -51,9 +45,10 @@ impl Inertia {
         }
     }
 
-    /// As [`Inertia::add`], for at most [`CAPACITY`] rows.
+    /// As [`Inertia::add`], in this scale.
     #[inline(always)]
     fn add_limbs(&mut self, weights: &[f64], labels: &[u32], distances: &[f64], scale: DistanceScale) {
+        assert!(labels.len() <= CAPACITY, "limbs must hold the rows");
         if self.pending + labels.len() > CAPACITY || self.scale != Some(scale) {
             self.flush();
             self.scale = Some(scale);
@@ -116,7 +111,10 @@ mod tests {
                 expected[*j as usize] += scale.quantise(weights[i], distances[i]);
             }
             sums.add(&weights[..1_000], &labels[..1_000], &distances[..1_000], scales);
-            sums.add(&weights[1_000..], &labels[1_000..], &distances[1_000..], scales);
+            for start in (1_000..n).step_by(CAPACITY) {
+                let rows = start..n.min(start + CAPACITY);
+                sums.add(&weights[rows.clone()], &labels[rows.clone()], &distances[rows], scales);
+            }
             assert_eq!(sums.take(), expected);
         }
     }

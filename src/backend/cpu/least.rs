@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::centroids::CentroidTable;
 use super::distances::own_distances;
+use super::seeds::{Strip, UNIT};
 use super::sinks::{LabelTask, Labeller, Sink};
 use super::{Assigner, split_off};
 use crate::backend::centre::middle;
@@ -16,14 +17,12 @@ use crate::input::features::Features;
 use crate::input::tile::{Part, Tile};
 use crate::simd::{InstructionSet, Task, Vector};
 
-/// Rows whose distances to one centroid are computed together.
-const TOGETHER: usize = 32;
 /// The name for the distances in errors.
 const DISTANCES: &str = "the distances of the rows drawn";
 
 /// Some rows, and for each its reference distance to the nearest centroid so far.
 pub struct LeastDistances<T> {
-    /// `(d, stride)`: the rows by features. The stride is a multiple of [`TOGETHER`].
+    /// `(d, stride)`: the rows by features. The stride is a multiple of [`UNIT`].
     tile: Tile<T>,
     least: Vec<f64>,
     rows: usize,
@@ -53,8 +52,8 @@ impl<T: Float> LeastDistances<T> {
     /// The distances where the nearest centroid of each row is known: `labels`.
     pub fn to_known(rows: &[T], centroids: &[T], labels: &[u32], d: usize, threads: usize) -> Result<Self> {
         let mut distances = Self::unknown(&Part::new(Features::from_rows(rows, d)?, None))?;
-        let tasks = rows.chunks(TOGETHER * d).zip(labels.chunks(TOGETHER)).zip(distances.least.chunks_mut(TOGETHER));
-        let workers = workers_for(threads, labels.len().div_ceil(TOGETHER));
+        let tasks = rows.chunks(UNIT * d).zip(labels.chunks(UNIT)).zip(distances.least.chunks_mut(UNIT));
+        let workers = workers_for(threads, labels.len().div_ceil(UNIT));
         for_each_task(&mut vec![(); workers], tasks, |(), ((rows, labels), least)| {
             for ((row, label), least) in rows.chunks_exact(d).zip(labels).zip(least) {
                 *least = reference::distance(row, &centroids[*label as usize * d..][..d]);
@@ -66,7 +65,7 @@ impl<T: Float> LeastDistances<T> {
     /// The distances of some rows before there is a centroid.
     fn unknown(part: &Part<'_, T>) -> Result<Self> {
         let (n, d) = (part.features.n_rows(), part.features.n_features());
-        let mut tile = Tile::new(d, n.next_multiple_of(TOGETHER))?;
+        let mut tile = Tile::new(d, n.next_multiple_of(UNIT))?;
         tile.load(part, None, 0..n);
         let least = memory::filled(tile.stride, f64::INFINITY, DISTANCES)?;
         Ok(Self { tile, least, rows: n, set: InstructionSet::detect() })
@@ -107,19 +106,13 @@ impl<T: Float> Task for Lower<'_, T> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         let Self { tile, least, rows, centroids } = self;
-        let d = tile.x.len() / tile.stride;
+        let (d, units) = (tile.x.len() / tile.stride, rows.start / UNIT..rows.end.div_ceil(UNIT));
+        let strip = Strip { x: &tile.x, step: UNIT, stride: tile.stride };
         // The values of these few rows stay in the cache for all centroids.
-        for start in (rows.start / TOGETHER * TOGETHER..rows.end).step_by(TOGETHER) {
+        for (unit, least) in least.as_chunks_mut::<UNIT>().0.iter_mut().enumerate().take(units.end).skip(units.start) {
             for centroid in centroids.chunks_exact(d) {
-                let mut s = [0.0f64; TOGETHER];
-                for (column, c) in tile.x.chunks_exact(tile.stride).zip(centroid) {
-                    let column: &[T; TOGETHER] = column[start..start + TOGETHER].try_into().unwrap_or_else(|_| unreachable!());
-                    for (s, x) in s.iter_mut().zip(column) {
-                        let t = x.to_f64() - c.to_f64();
-                        *s = t.mul_add(t, *s);
-                    }
-                }
-                for (least, s) in least[start..start + TOGETHER].iter_mut().zip(s) {
+                let Some(s) = strip.distances(unit, centroid, least) else { continue };
+                for (least, s) in least.iter_mut().zip(s) {
                     *least = if s < *least { s } else { *least };
                 }
             }

@@ -44,11 +44,12 @@ pub use settle::InDoubt;
 
 use self::assign::Assigner;
 use self::groups::{GroupPruning, LabelPlan};
+use self::inertia::Inertia;
 use self::pass::{Pass, Shared, TaskPass, Worker, given};
 use self::picks::Walk;
 use self::seeds::Seeds;
 use self::sinks::{LabelTask, Labeller, NearestSink};
-use self::tasks::{TaskRows, for_each_weight, split_off};
+use self::tasks::{TaskRows, for_each_weight, pieces, split_off};
 use super::centre::middle;
 use super::{Assigned, Far, Move, Scales, Session, WorkCounts};
 use crate::backend::answers::{Distances, LABELS};
@@ -72,9 +73,6 @@ const MAX_WORK: usize = 1 << 30;
 const WORKER_MEMORY: usize = 4 << 30;
 /// A fit with less arithmetic than this (rows x features x centroids) stays on the calling thread.
 const SMALL_FIT: usize = 1 << 16;
-
-/// The name for the inertia of the clusters in errors.
-const INERTIA: &str = "the inertia of the clusters";
 
 /// The rows of one fit on the CPU.
 pub struct CpuSession<'a, T> {
@@ -139,8 +137,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             plan: LabelPlan::ALL,
         };
         let mut first = 0;
-        for start in (0..n).step_by(task) {
-            let physical = start..(start + task).min(n);
+        for physical in pieces(0..n, task) {
             let kept = session.part.selection.count(physical.clone());
             let mut positive = if session.part.weights.is_some() { 0 } else { kept };
             for_each_weight(&session.part, physical.clone(), |weight| positive += usize::from(weight > 0.0));
@@ -174,7 +171,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let extent = self.statistics.extent();
         let again = self.table.as_mut().and_then(Arc::get_mut);
         if !again.is_some_and(|table| table.replace(centroids, extent)) {
-            let order = self.pruning.as_ref().map_or(&[][..], GroupPruning::order);
+            let order = self.pruning.as_ref().map_or(&[][..], |pruning| &pruning.groups.order);
             self.table = Some(Arc::new(CentroidTable::new(centroids, self.d, &self.centre, extent, order)?));
         }
         Ok(())
@@ -253,10 +250,9 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
         for worker in &mut self.workers {
             worker.far.start(count, self.labels.len())?;
-            worker.reserve()?;
         }
         self.pass(Pass::Farthest { donors })?;
-        let kept = self.workers.iter_mut().flat_map(|worker| worker.far.take());
+        let kept = self.workers.iter_mut().flat_map(|worker| std::mem::take(&mut worker.far.kept));
         let mut all: Vec<Far> = memory::collected(kept, "the farthest rows")?;
         all.sort_unstable_by(Far::order);
         all.truncate(count);
@@ -279,9 +275,6 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
 
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
         self.make_room_for_inertia()?;
-        if let Scales::Each(_) = scales {
-            self.workers.iter_mut().try_for_each(Worker::reserve)?;
-        }
         self.pass(Pass::Inertia { scales })?;
         self.take_inertia()
     }
@@ -320,7 +313,7 @@ impl<T: Float> CpuSession<'_, T> {
     /// Tells the groups that labels change without them.
     fn forget(&mut self) {
         if let Some(pruning) = &mut self.pruning {
-            pruning.forget();
+            pruning.known = false;
         }
     }
 
@@ -347,7 +340,7 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     fn take_inertia(&mut self) -> Result<Vec<u128>> {
-        let mut total = memory::zeroed::<u128>(self.k, INERTIA)?;
+        let mut total = memory::zeroed::<u128>(self.k, Inertia::WHAT)?;
         for worker in &mut self.workers {
             total.iter_mut().zip(worker.inertia.take()).for_each(|(a, b)| *a += b);
         }

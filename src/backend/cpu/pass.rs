@@ -10,7 +10,7 @@ use super::farthest::Farthest;
 use super::groups::BLOCK;
 use super::inertia::Inertia;
 use super::product::{NextRows, PrefetchNext};
-use super::tasks::{TaskRows, split_off};
+use super::tasks::{TaskRows, pieces, split_off};
 use crate::backend::cpu::deltas::{Deltas, MoveRows, Moved};
 use crate::backend::{Far, Scales};
 use crate::base::error::Result;
@@ -39,8 +39,7 @@ pub struct Worker<T> {
     chosen: Chosen,
 }
 
-/// The rows of a tile that a pass needs, where it does not need all of them.
-#[derive(Default)]
+/// The rows of a tile that a pass needs, where it does not need all of them. There is room for a whole tile.
 struct Chosen {
     /// Their physical rows.
     rows: Vec<usize>,
@@ -52,6 +51,8 @@ struct Chosen {
 impl<T: Float> Worker<T> {
     pub fn new(d: usize, k: usize, tile_rows: usize, quantiser: &Quantiser, weighted: bool) -> Result<Self> {
         const WHAT: &str = "a tile's distances";
+        const ROWS: &str = "the rows of a tile";
+        let (rows, places) = (memory::with_room(tile_rows, ROWS)?, memory::with_room(tile_rows, ROWS)?);
         Ok(Self {
             tile: Tile::new(d, tile_rows)?,
             assigner: Assigner::new::<T>(d, k, tile_rows)?,
@@ -61,20 +62,8 @@ impl<T: Float> Worker<T> {
             inertia: Inertia::default(),
             changed: 0,
             far: Farthest::default(),
-            chosen: Chosen::default(),
+            chosen: Chosen { rows, places, labels: memory::with_room(tile_rows, ROWS)? },
         })
-    }
-
-    /// Makes room for a pass that does not need all rows.
-    pub fn reserve(&mut self) -> Result<()> {
-        const WHAT: &str = "the rows of a tile";
-        let Chosen { rows, places, labels } = &mut self.chosen;
-        rows.clear();
-        places.clear();
-        labels.clear();
-        memory::reserve(rows, self.tile.stride, WHAT)?;
-        memory::reserve(places, self.tile.stride, WHAT)?;
-        memory::reserve(labels, self.tile.stride, WHAT)
     }
 }
 
@@ -253,11 +242,9 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
     fn measure(self) {
         let Self { shared: Shared { part, statistics, table, .. }, worker, task, labels, pass } = self;
         let Worker { tile, distances, inertia, far, chosen, .. } = worker;
-        // There is room: see `Worker::reserve`.
         let Chosen { rows, places, labels: chosen } = chosen;
         let mut at = 0;
-        for start in task.physical.clone().step_by(tile.stride) {
-            let range = start..(start + tile.stride).min(task.physical.end);
+        for range in pieces(task.physical.clone(), tile.stride) {
             let first = at;
             let labels = &labels[first..first + part.selection.count(range.clone())];
             at += labels.len();

@@ -1,7 +1,7 @@
 //! Many drawn rows at once. The targets are sorted, so one look over the rows finds all of them.
 
 use super::CpuSession;
-use super::tasks::for_each_weight;
+use super::tasks::{for_each_weight, pieces};
 use crate::backend::sweep::Sweep;
 use crate::backend::{DrawBy, Picked};
 use crate::base::error::Result;
@@ -33,9 +33,8 @@ pub fn all<T: Float>(session: &CpuSession<'_, T>) -> Result<(Vec<T>, Vec<f64>)> 
     let n = session.labels.len();
     let (mut values, mut weights) = (memory::with_room(n.saturating_mul(session.d), ROWS)?, memory::with_room(n, ROWS)?);
     let mut tile = Tile::new(session.d, TOGETHER)?;
-    let physical = session.part.features.n_rows();
-    for start in (0..physical).step_by(TOGETHER) {
-        tile.load(&session.part, session.statistics.weights, start..physical.min(start + TOGETHER));
+    for rows in pieces(0..session.part.features.n_rows(), TOGETHER) {
+        tile.load(&session.part, session.statistics.weights, rows);
         // There is room for all rows.
         (0..tile.rows).for_each(|r| values.extend((0..session.d).map(|f| tile.column(f)[r])));
         weights.extend_from_slice(&tile.weights[..tile.rows]);
@@ -43,7 +42,8 @@ pub fn all<T: Float>(session: &CpuSession<'_, T>) -> Result<(Vec<T>, Vec<f64>)> 
     Ok((values, weights))
 }
 
-fn by_distance<T: Float>(session: &CpuSession<'_, T>, targets: &[u128]) -> Result<Vec<u64>> {
+/// The rows that targets draw by their distances.
+pub fn by_distance<T: Float>(session: &CpuSession<'_, T>, targets: &[u128]) -> Result<Vec<u64>> {
     let Some(seeds) = &session.seeds else { unreachable!("draws were started") };
     let mut sweep = Sweep::new(targets)?;
     for (rows, total) in seeds.ranges() {

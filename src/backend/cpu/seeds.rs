@@ -20,9 +20,9 @@ use std::ops::Range;
 
 use self::blocks::{BlockGains, BlockTake, Tried};
 use self::grouped::Grouped;
-use self::nearer::{Candidates, Changes, Gains, MOST, ONES, Share, UNIT};
+use self::nearer::{Candidates, Changes, Gains, MOST, ONES, Share};
+pub use self::nearer::{Strip, UNIT};
 use self::ranges::Ranges;
-pub use self::tiles::rows_of_tile;
 use self::tiles::{TileGains, TileTake};
 use super::{TaskRows, for_each_weight, split_off};
 use crate::base::error::Result;
@@ -97,11 +97,8 @@ impl<T: Float> Seeds<T> {
     pub fn new(lent: &mut Lent<'_, '_, T>, k: usize) -> Result<Self> {
         let (rows, d) = (lent.part.features.n_rows(), lent.part.features.n_features());
         let kept = lent.tasks.iter().map(|task| task.kept).sum();
-        let grouped = if grouped::pays::<T>(rows, d, k, lent.statistics.weights.is_some()) {
-            Some(Grouped::new(lent.set, lent.part, lent.tasks, &mut lent.tiles)?)
-        } else {
-            None
-        };
+        let pays = grouped::pays::<T>(rows, d, k, lent.statistics.weights.is_some());
+        let grouped = pays.then(|| Grouped::new(lent.set, lent.part, lent.tasks, &mut lent.tiles)).transpose()?;
         let places = grouped.as_ref().map_or(kept, |grouped| grouped.rows.len());
         let blocks = grouped.as_ref().map_or(0, Grouped::blocks);
         let ranges = Ranges::new(kept)?;
@@ -142,19 +139,7 @@ impl<T: Float> Seeds<T> {
     }
 
     pub fn total(&self) -> u128 {
-        self.ranges.total()
-    }
-
-    /// The first row whose running total of draw weights exceeds `target`.
-    pub fn draw(&self, target: u128, statistics: &Statistics) -> usize {
-        let (rows, mut rest) = self.ranges.find(target);
-        for row in rows.clone() {
-            match rest.checked_sub(self.weight(row, statistics)) {
-                Some(left) => rest = left,
-                None => return row,
-            }
-        }
-        unreachable!("the range's total is the sum of its rows' draw weights")
+        self.ranges.totals.iter().sum()
     }
 
     /// The ranges of all rows in order, each with the total of its draw weights.
@@ -249,67 +234,46 @@ impl<T: Float> Seeds<T> {
 
     /// Takes centroids (`(m, d)`, row-major). From now on, distances count in this scale.
     pub fn take(&mut self, mut lent: Lent<'_, '_, T>, centroids: &[T], scale: DistanceScale) -> Result<()> {
-        let d = lent.part.features.n_features();
+        let Lent { set, part, statistics, tasks, tiles } = &mut lent;
+        let (set, part, statistics, d) = (*set, *part, *statistics, part.features.n_features());
         let (first, anew) = (self.scale.is_none(), self.scale != Some(scale));
         self.scale = Some(scale);
         for batch in centroids.chunks(MOST * d) {
             let candidates = &Candidates::new(batch, d, !first && self.filter_pays());
-            match &self.grouped {
-                Some(_) => self.take_in_blocks(&lent, candidates, scale, anew)?,
-                None => self.take_in_tiles(&mut lent, candidates, scale, anew)?,
+            let Self { grouped, nearest, weights, ranges, amounts, farthest, tried, gaining, kept, .. } = self;
+            let (weights, ranges, mut rest) = (&*weights, &*ranges, nearest.as_mut_slice());
+            if let Some(grouped) = grouped {
+                // A candidate of the last gains has something to lower only where it had a gain.
+                let number = tried.chunks_exact(d).position(|tried| tried == batch);
+                let tried = number.map(|number| Tried { number, of: tried.len() / d, gaining, kept });
+                let (grouped, mut rest_farthest) = (&*grouped, farthest.as_mut_slice());
+                let work = blocks::tasks(grouped, amounts.len()).map(|blocks| {
+                    let near = split_off(&mut rest, grouped.places(blocks.clone()).len());
+                    (blocks.clone(), near, split_off(&mut rest_farthest, blocks.len()))
+                });
+                for_each_task(amounts, work, |amounts, (blocks, near, farthest)| {
+                    let amounts = if anew { &mut [] } else { amounts.as_mut_slice() };
+                    let changes = Changes { scale, ranges, amounts };
+                    set.run(BlockTake { grouped, near, weights, farthest, candidates, tried, blocks, changes });
+                })?;
+            } else {
+                let work = tasks.iter().map(|task| (task, split_off(&mut rest, task.kept)));
+                let mut workers: Vec<_> = tiles.iter_mut().zip(amounts).collect();
+                for_each_task(&mut workers, work, |(tile, amounts), (task, near)| {
+                    let amounts = if anew { &mut [] } else { amounts.as_mut_slice() };
+                    let changes = Changes { scale, ranges, amounts };
+                    set.run(TileTake { part, statistics, tile, task, near, candidates, changes });
+                })?;
             }
         }
         if anew {
             self.add_up(&lent)?;
         } else {
-            self.amounts.iter_mut().for_each(|amounts| self.ranges.lower(amounts));
+            for amounts in &mut self.amounts {
+                self.ranges.totals.iter_mut().zip(amounts).for_each(|(total, amount)| *total -= std::mem::take(amount));
+            }
         }
         Ok(())
-    }
-
-    fn take_in_blocks(
-        &mut self,
-        lent: &Lent<'_, '_, T>,
-        candidates: &Candidates<'_, T>,
-        scale: DistanceScale,
-        anew: bool,
-    ) -> Result<()> {
-        let Self { grouped, nearest, weights, ranges, amounts, farthest, tried, gaining, kept, .. } = self;
-        let (Some(grouped), weights, ranges) = (grouped, &*weights, &*ranges) else { return Ok(()) };
-        // A candidate of the last gains has something to lower only where it had a gain.
-        let number = tried.chunks_exact(candidates.d).position(|tried| tried == candidates.values);
-        let tried = number.map(|number| Tried { number, of: tried.len() / candidates.d, gaining, kept });
-        let blocks = blocks::tasks(grouped, amounts.len());
-        let (mut rest, mut rest_farthest) = (nearest.as_mut_slice(), farthest.as_mut_slice());
-        let work = blocks.map(|blocks| {
-            let near = split_off(&mut rest, grouped.places(blocks.clone()).len());
-            (blocks.clone(), near, split_off(&mut rest_farthest, blocks.len()))
-        });
-        for_each_task(amounts, work, |amounts, (blocks, near, farthest)| {
-            let amounts = if anew { &mut [] } else { amounts.as_mut_slice() };
-            let changes = Changes { scale, ranges, amounts };
-            lent.set.run(BlockTake { grouped, near, weights, farthest, candidates, tried, blocks, changes });
-        })
-    }
-
-    fn take_in_tiles(
-        &mut self,
-        lent: &mut Lent<'_, '_, T>,
-        candidates: &Candidates<'_, T>,
-        scale: DistanceScale,
-        anew: bool,
-    ) -> Result<()> {
-        let Self { nearest, ranges, amounts, .. } = self;
-        let Lent { set, part, statistics, tasks, tiles } = lent;
-        let (set, part, statistics, ranges) = (*set, *part, *statistics, &*ranges);
-        let mut rest = nearest.as_mut_slice();
-        let work = tasks.iter().map(|task| (task, split_off(&mut rest, task.kept)));
-        let mut workers: Vec<_> = tiles.iter_mut().zip(amounts).collect();
-        for_each_task(&mut workers, work, |(tile, amounts), (task, near)| {
-            let amounts = if anew { &mut [] } else { amounts.as_mut_slice() };
-            let changes = Changes { scale, ranges, amounts };
-            set.run(TileTake { part, statistics, tile, task, near, candidates, changes });
-        })
     }
 }
 

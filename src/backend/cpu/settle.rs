@@ -26,7 +26,7 @@ pub struct Open {
     /// Rows with two centroids in reach, which are in ascending order.
     pairs: Vec<(u32, [u32; 2])>,
     /// Rows that are compared with all centroids.
-    all: Vec<u32>,
+    pub all: Vec<u32>,
     /// Rows with their two nearest centroids.
     pub settled: Vec<(u32, Nearest)>,
     /// `(d, MOST_LANES)`: the values of some rows.
@@ -62,12 +62,6 @@ impl Open {
             Some(some) => self.settled.push((r as u32, nearest_of(r, some, values, table))),
             None => self.all.push(r as u32),
         }
-    }
-
-    /// Leaves rows open that are compared with all centroids.
-    #[inline(always)]
-    pub fn push_all(&mut self, rows: impl Iterator<Item = u32>) {
-        self.all.extend(rows);
     }
 
     /// Settles all rows that are still open.
@@ -228,64 +222,5 @@ pub unsafe fn chains<V: Vector, T: Float, const R: usize>(
             }
         }
         s
-    }
-}
-
-#[cfg(feature = "tests")]
-mod tests {
-    use super::*;
-    use crate::exact::reference;
-    use crate::input::features::Features;
-    use crate::input::tile::{Part, Tile};
-    use crate::simd::{InstructionSet, Task};
-
-    struct Settle<'t> {
-        tile: &'t Tile<f32>,
-        table: &'t CentroidTable<f32>,
-        candidates: &'t dyn Fn(usize) -> Option<Vec<u32>>,
-    }
-
-    impl Task for Settle<'_> {
-        type Output = Vec<(u32, Nearest)>;
-
-        #[inline(always)]
-        fn run<V: Vector>(self) -> Self::Output {
-            let mut open = Open::new(self.table.d, self.tile.stride).unwrap();
-            for r in 0..self.tile.rows {
-                open.push(r, (self.candidates)(r).as_deref(), self.tile.values(), self.table);
-            }
-            open.settle::<V, f32>(self.tile.values(), self.table);
-            open.settled.sort_by_key(|(r, _)| *r);
-            open.settled
-        }
-    }
-
-    unit_test!(settled_rows_are_the_oracles);
-    fn settled_rows_are_the_oracles() {
-        for (k, d) in [(1, 1), (2, 3), (3, 4), (4, 4), (5, 7), (31, 3), (33, 5), (100, 1)] {
-            let n = 61;
-            let centroids: Vec<f32> = (0..k * d).map(|i| ((i * 7919) % 13) as f32).collect();
-            let x: Vec<f32> = (0..n * d).map(|i| ((i * 31) % 17) as f32).collect();
-            let table = CentroidTable::new(&centroids, d, &vec![0.0; d], 17.0, &[]).unwrap();
-            let mut tile = Tile::new(d, 64).unwrap();
-            tile.load(&Part::new(Features::from_rows(&x, d).unwrap(), None), None, 0..n);
-            // All centroids, two of them, or every other one.
-            let candidates = |r: usize| match r % 3 {
-                0 => None,
-                1 => Some(vec![0, k as u32 - 1]).filter(|_| k > 1),
-                _ => Some((0..k as u32).step_by(2).collect()),
-            };
-            for set in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512] {
-                let found = set.run(Settle { tile: &tile, table: &table, candidates: &candidates });
-                for (r, (row, found)) in found.into_iter().enumerate() {
-                    let x = &x[r * d..][..d];
-                    let mut expected = Nearest { label: 0, distance: f64::INFINITY, second: f64::INFINITY };
-                    for j in candidates(r).unwrap_or_else(|| (0..k as u32).collect()) {
-                        expected.take(j, reference::distance(x, table.row(j as usize)));
-                    }
-                    assert_eq!((row, found), (r as u32, expected), "{set:?} k {k} d {d}");
-                }
-            }
-        }
     }
 }

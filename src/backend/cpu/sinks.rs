@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::assign::{Assigner, TwoNearest};
 use super::centroids::CentroidTable;
-use super::tasks::split_off;
+use super::tasks::{pieces, split_off};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -60,8 +60,7 @@ impl<T: Float, S: Sink<T>> Task for LabelTask<'_, '_, T, S> {
     #[inline(always)]
     fn run<V: Vector>(mut self) {
         let (stride, mut at) = (self.labeller.tile.stride, 0);
-        for start in self.rows.clone().step_by(stride) {
-            let range = start..(start + stride).min(self.rows.end);
+        for range in pieces(self.rows, stride) {
             let Labeller { tile, places, .. } = &mut *self.labeller;
             // There is room for all rows of a tile.
             places.clear();

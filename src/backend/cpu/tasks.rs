@@ -18,6 +18,13 @@ pub struct TaskRows {
     pub positive: usize,
 }
 
+/// Cuts a range into pieces of this length. The last one may be shorter.
+#[inline(always)]
+pub fn pieces(range: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = range.end;
+    range.step_by(len).map(move |start| start..end.min(start + len))
+}
+
 /// Takes off the first `len` entries, or all if there are fewer.
 pub fn split_off<'o, R>(rest: &mut &'o mut [R], len: usize) -> &'o mut [R] {
     let len = len.min(rest.len());
@@ -30,8 +37,7 @@ pub fn split_off<'o, R>(rest: &mut &'o mut [R], len: usize) -> &'o mut [R] {
 pub fn for_each_weight<T>(part: &Part<'_, T>, physical: Range<usize>, mut visit: impl FnMut(f64)) {
     let Some(weights) = &part.weights else { return };
     let mut some = [0.0; WEIGHTS];
-    for start in physical.clone().step_by(WEIGHTS) {
-        let rows = start..physical.end.min(start + WEIGHTS);
+    for rows in pieces(physical, WEIGHTS) {
         weights.copy(rows.clone(), &mut some);
         rows.zip(some).filter(|(row, _)| part.selection.contains(*row)).for_each(|(_, weight)| visit(weight));
     }

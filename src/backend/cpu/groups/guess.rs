@@ -31,7 +31,7 @@ impl<T: Float> GroupStep<'_, T> {
     #[inline(always)]
     fn guess_vectors<V: Vector>(&self, x: &[f32], stride: usize, first: usize, groups: &mut [u8]) {
         let width = GUESSED * V::LANES;
-        let d = self.groups.d();
+        let d = self.groups.d;
         assert!(first + width <= stride && x.len() >= d * stride && width <= BLOCK);
         let mut found = [0.0f32; BLOCK];
         // SAFETY: each of the d columns of `stride` values has those from `first` to `first + width`, and `found` has room for as

@@ -142,7 +142,7 @@ impl RowCopies {
     /// Copies the rows of the block at a place. `x`: `(d, BLOCK)`. `count`: how many of them are rows.
     #[inline(always)]
     pub fn fill<T: Float>(&mut self, place: usize, x: &[T], count: usize, groups: &Groups<T>, group: usize, shared: &Copies) {
-        let (lanes, block, d) = (self.lanes(), place / BLOCK, groups.d());
+        let (lanes, block, d) = (self.lanes(), place / BLOCK, groups.d);
         let half = shared.exponent / 2;
         let [up, more] = [half, shared.exponent - half].map(|e| T::from_f64(power_of_two(e)));
         let point = groups.point(group);
@@ -213,7 +213,7 @@ fn rows_of_group<T: Float>(group: usize, kept: &[Sorted<T>]) -> (f64, Sizes) {
     for copies in kept.iter().filter_map(|sorted| sorted.copies.as_ref()) {
         sizes.add(copies.sizes[group]);
     }
-    let radius = super::largest(kept.iter().map(|sorted| sorted.radius(group)));
+    let radius = super::largest(kept.iter().map(|sorted| sorted.radius(sorted.rows(group))));
     (if kept.is_empty() { f64::INFINITY } else { radius }, sizes)
 }
 
@@ -242,21 +242,19 @@ impl ByCopies {
         self.doubtful > 1
     }
 
-    /// Copies the centroids near each group, or all where nobody knows yet how far rows are from the group's point. Returns
-    /// whether there are tables now: there are none if they would take too much memory.
+    /// Copies the centroids near each group, or all where nobody knows yet how far rows are from the group's point. `sorted`: as
+    /// [`rows_of_group`] says. Returns whether there are tables now: there are none if they would take too much memory.
     pub fn copy_centroids<T: Float>(
         &mut self,
         step: &GroupStep<'_, T>,
         centroids: &[T],
-        kept: &[Sorted<T>],
-        is_sorted: bool,
+        sorted: &[Sorted<T>],
         set: InstructionSet,
         workers: usize,
     ) -> Result<bool> {
         let Self { copies: shared, tables, .. } = self;
-        let lanes = shared.unit.lanes(step.groups.d());
-        let rows = |group| rows_of_group(group, if is_sorted { kept } else { &[] });
-        let rows = memory::collected((0..step.groups()).map(rows), GROUPS)?;
+        let lanes = shared.unit.lanes(step.groups.d);
+        let rows = memory::collected((0..step.groups()).map(|group| rows_of_group(group, sorted)), GROUPS)?;
         let listed = |group: usize| step.listed(group, rows[group].0, None);
         let panels: usize = (0..step.groups()).map(|group| listed(group).len()).sum();
         if !Self::has_room((panels * GROUP) as f64, lanes) {
@@ -299,13 +297,12 @@ impl<T: Float> Task for CopyGroup<'_, '_, T> {
     fn run<V: Vector>(self) {
         let Self { step, centroids, panels, group, rows, shared, norms, table } = self;
         let (groups, Copies { exponent, unit }) = (step.groups, shared);
-        let (d, point, scale) = (groups.d(), groups.point(group), power_of_two(*exponent));
-        let lanes = unit.lanes(d);
+        let (d, point) = (groups.d, groups.point(group));
         let mut members = Sizes::default();
         for (place, panel) in panels.iter().enumerate() {
             for (c, j) in step.members(*panel).enumerate().filter(|(_, j)| *j != NOBODY) {
-                let at = CopyPlace::new(unit, place * GROUP + c, lanes);
-                let copy = at.copy(&centroids[j as usize * d..][..d], point, scale, &mut table.packed);
+                let centroid = &centroids[j as usize * d..][..d];
+                let copy = copy_centroid(shared, place * GROUP + c, centroid, point, &mut table.packed);
                 norms[place * GROUP + c] = copy;
                 if usize::from(groups.of[j as usize]) == group {
                     members.see(copy.square as f32, copy.rest as f32);
@@ -334,15 +331,6 @@ impl<T: Float> Task for CopyGroup<'_, '_, T> {
             }
         }
     }
-}
-
-/// Where the copy of a centroid lies in a [`DotTable`].
-struct CopyPlace {
-    first: usize,
-    lanes: usize,
-    /// From 16 lanes to the next 16 ones, and from a lane to the next.
-    steps: [usize; 2],
-    words: bool,
 }
 
 /// The squared norms of a centroid, of its copy, and of what rounding left; the step of the copy, and the sum of its negated
@@ -376,62 +364,59 @@ fn differences<T: Float>(chunk: usize, centroid: &[T], point: &[T], scale: f64) 
     exact
 }
 
-impl CopyPlace {
-    /// `place`: the centroid's, in the order of the listed panels.
-    fn new(unit: &DotUnit, place: usize, lanes: usize) -> Self {
-        let (width, steps) = if unit.is_tiled() { (SIDE, [SIDE * SIDE, 1]) } else { (GROUP, [SIDE * GROUP, GROUP]) };
-        let first = place / width * width * lanes + place % width * if unit.is_tiled() { SIDE } else { 1 };
-        Self { first, lanes, steps, words: unit.is_for_words() }
+/// Copies a centroid, negated. One that is very long or very short has a copy of zeros. `place`: the centroid's, in the order of
+/// the listed panels.
+#[inline(always)]
+fn copy_centroid<T: Float>(
+    shared: &Copies,
+    place: usize,
+    centroid: &[T],
+    point: &[T],
+    packed_copies: &mut [f32],
+) -> CentroidCopy {
+    let Copies { unit, exponent } = shared;
+    let (lanes, words, scale) = (unit.lanes(centroid.len()), unit.is_for_words(), power_of_two(*exponent));
+    // The steps from 16 lanes to the next 16 ones, and from a lane to the next.
+    let (width, steps) = if unit.is_tiled() { (SIDE, [SIDE * SIDE, 1]) } else { (GROUP, [SIDE * GROUP, GROUP]) };
+    let start = place / width * width * lanes + place % width * if unit.is_tiled() { SIDE } else { 1 };
+    let (mut largest, mut squares) = ([0.0f64; FEATURES], [0.0f64; FEATURES]);
+    for chunk in 0..centroid.len().div_ceil(FEATURES) {
+        let exact = differences(chunk, centroid, point, scale);
+        for i in 0..FEATURES {
+            largest[i] = largest[i].max(exact[i].abs());
+            squares[i] += exact[i] * exact[i];
+        }
     }
-
-    /// The place of a lane.
-    #[inline(always)]
-    fn at(&self, lane: usize) -> usize {
-        self.first + lane / SIDE * self.steps[0] + lane % SIDE * self.steps[1]
-    }
-
-    /// Copies a centroid, negated. One that is very long or very short has a copy of zeros.
-    #[inline(always)]
-    fn copy<T: Float>(&self, centroid: &[T], point: &[T], scale: f64, packed_copies: &mut [f32]) -> CentroidCopy {
-        let (mut largest, mut squares) = ([0.0f64; FEATURES], [0.0f64; FEATURES]);
-        for chunk in 0..centroid.len().div_ceil(FEATURES) {
-            let exact = differences(chunk, centroid, point, scale);
-            for i in 0..FEATURES {
-                largest[i] = largest[i].max(exact[i].abs());
-                squares[i] += exact[i] * exact[i];
+    let largest = largest.iter().fold(0.0, |most: f64, x| most.max(*x));
+    let step = step_of(largest, squares.iter().sum(), words);
+    let (step, inverse) = if (LEAST_NUMBER..1e18).contains(&largest) { (step as f32, 1.0 / step) } else { (0.0, 0.0) };
+    let (mut sums, mut sum) = ([[0.0f64; FEATURES]; 3], 0);
+    for chunk in 0..centroid.len().div_ceil(FEATURES) {
+        let exact = differences(chunk, centroid, point, scale);
+        let mut numbers = [0i16; FEATURES];
+        for i in 0..FEATURES {
+            let number = (exact[i] * inverse).round_ties_even();
+            numbers[i] = -number as i16;
+            let copy = number * f64::from(step);
+            let rest = exact[i] - copy;
+            sums[0][i] += exact[i] * exact[i];
+            sums[1][i] += copy * copy;
+            sums[2][i] += rest * rest;
+        }
+        sum += numbers.iter().map(|number| i32::from(*number)).sum::<i32>();
+        let lane = chunk * FEATURES / if words { 2 } else { 4 };
+        let (first, left) = (start + lane / SIDE * steps[0] + lane % SIDE * steps[1], lanes - lane);
+        if words {
+            for (i, [a, b]) in numbers.as_chunks::<2>().0.iter().enumerate().take(left) {
+                let ([a, b], [c, d]) = (a.to_le_bytes(), b.to_le_bytes());
+                packed_copies[first + i * steps[1]] = packed([a, b, c, d]);
+            }
+        } else {
+            for (i, [a, b, c, d]) in numbers.as_chunks::<4>().0.iter().enumerate().take(left) {
+                packed_copies[first + i * steps[1]] = packed([*a as u8, *b as u8, *c as u8, *d as u8]);
             }
         }
-        let largest = largest.iter().fold(0.0, |most: f64, x| most.max(*x));
-        let step = step_of(largest, squares.iter().sum(), self.words);
-        let (step, inverse) = if (LEAST_NUMBER..1e18).contains(&largest) { (step as f32, 1.0 / step) } else { (0.0, 0.0) };
-        let (mut sums, mut sum) = ([[0.0f64; FEATURES]; 3], 0);
-        for chunk in 0..centroid.len().div_ceil(FEATURES) {
-            let exact = differences(chunk, centroid, point, scale);
-            let mut numbers = [0i16; FEATURES];
-            for i in 0..FEATURES {
-                let number = (exact[i] * inverse).round_ties_even();
-                numbers[i] = -number as i16;
-                let copy = number * f64::from(step);
-                let rest = exact[i] - copy;
-                sums[0][i] += exact[i] * exact[i];
-                sums[1][i] += copy * copy;
-                sums[2][i] += rest * rest;
-            }
-            sum += numbers.iter().map(|number| i32::from(*number)).sum::<i32>();
-            let lane = chunk * FEATURES / if self.words { 2 } else { 4 };
-            let (first, left) = (self.at(lane), self.lanes - lane);
-            if self.words {
-                for (i, [a, b]) in numbers.as_chunks::<2>().0.iter().enumerate().take(left) {
-                    let ([a, b], [c, d]) = (a.to_le_bytes(), b.to_le_bytes());
-                    packed_copies[first + i * self.steps[1]] = packed([a, b, c, d]);
-                }
-            } else {
-                for (i, [a, b, c, d]) in numbers.as_chunks::<4>().0.iter().enumerate().take(left) {
-                    packed_copies[first + i * self.steps[1]] = packed([*a as u8, *b as u8, *c as u8, *d as u8]);
-                }
-            }
-        }
-        let [square, copy, rest] = sums.map(|sums| sums.iter().sum());
-        CentroidCopy { square, copy, rest, step, sum }
     }
+    let [square, copy, rest] = sums.map(|sums| sums.iter().sum());
+    CentroidCopy { square, copy, rest, step, sum }
 }

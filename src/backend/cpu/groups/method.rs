@@ -6,29 +6,25 @@ use crate::simd::{DotUnit, InstructionSet};
 
 /// How the rows of a fit on the CPU were compared with centroids, and why. It is written as a sentence. Results do not depend on
 /// it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Method {
     pub(in crate::backend::cpu) set: InstructionSet,
     pub(in crate::backend::cpu) plan: LabelPlan,
 }
 
 /// What a session chose. Shares are those of the scores of rows and centroids.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LabelPlan {
     /// All centroids, because there is no memory for groups of rows.
     NoMemory,
     /// All centroids, because this share of a sample would remain, or because there are too few rows or clusters to look at a
     /// sample. Maybe by integer copies first.
-    All { remains: Option<PerMille>, copies: Option<Copied> },
+    All { remains: Option<f64>, copies: Option<Copied> },
     /// The centroids near each group of rows.
-    Groups { groups: usize, remains: PerMille, copies: Option<Copied> },
+    Groups { groups: usize, remains: f64, copies: Option<Copied> },
     /// All centroids, because this share remained in some assign.
-    GivenUp { groups: usize, remained: PerMille },
+    GivenUp { groups: usize, remained: f64 },
 }
-
-/// A share, in thousandths.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PerMille(u32);
 
 /// The copies that are compared first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,18 +32,6 @@ pub struct Copied {
     pub unit: DotUnit,
     /// Whether they left so much doubt that the session does without them now.
     pub given_up: bool,
-}
-
-impl From<f64> for PerMille {
-    fn from(share: f64) -> Self {
-        Self((share.clamp(0.0, 1.0) * 1_000.0).round() as u32)
-    }
-}
-
-impl fmt::Display for PerMille {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{} %", self.0 / 10, self.0 % 10)
-    }
 }
 
 impl LabelPlan {
@@ -68,26 +52,27 @@ impl LabelPlan {
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const ALL: &str = "rows are compared with all centroids";
+        let percent = |share: &f64| (share.clamp(0.0, 1.0) * 1_000.0).round() / 10.0;
         let Self { set, plan } = self;
         match plan {
             LabelPlan::NoMemory => write!(f, "{ALL}, because there is no memory for groups of rows")?,
             LabelPlan::All { remains, copies } => {
                 match remains {
                     None => write!(f, "{ALL}, because there are few rows or few clusters")?,
-                    Some(share) => write!(f, "{ALL}, because groups of rows would leave {share} of the distances in a sample")?,
+                    Some(share) => {
+                        let share = percent(share);
+                        write!(f, "{ALL}, because groups of rows would leave {share:.1} % of the distances in a sample")?;
+                    }
                 }
                 copies.iter().try_for_each(|copies| copies.fmt(f))?;
             }
             LabelPlan::Groups { groups, remains, copies } => {
-                write!(
-                    f,
-                    "rows lie in {groups} groups and are compared with the centroids near them, which leaves {remains} of the"
-                )?;
-                f.write_str(" distances in a sample")?;
+                write!(f, "rows lie in {groups} groups and are compared with the centroids near them, ")?;
+                write!(f, "which leaves {:.1} % of the distances in a sample", percent(remains))?;
                 copies.iter().try_for_each(|copies| copies.fmt(f))?;
             }
             LabelPlan::GivenUp { groups, remained } => {
-                write!(f, "{ALL}, because {groups} groups of rows left {remained} of the distances")?;
+                write!(f, "{ALL}, because {groups} groups of rows left {:.1} % of the distances", percent(remained))?;
             }
         }
         write!(f, "; instructions: {set}")
@@ -111,7 +96,7 @@ mod tests {
     fn a_method_is_a_sentence() {
         let said = |plan| Method { set: InstructionSet::Avx2, plan }.to_string();
         let copies = Some(Copied { unit: DotUnit::Avx2, given_up: false });
-        let near = LabelPlan::Groups { groups: 32, remains: 0.1147.into(), copies };
+        let near = LabelPlan::Groups { groups: 32, remains: 0.1147, copies };
         assert_eq!(
             said(near),
             "rows lie in 32 groups and are compared with the centroids near them, which leaves 11.5 % of the distances in a \
@@ -120,7 +105,7 @@ mod tests {
         assert!(said(near.without_copies()).contains("(AVX-VNNI), until these left too many rows in doubt; "));
         let few = said(LabelPlan::All { remains: None, copies });
         assert!(few.contains("few clusters; first by copies in bytes (AVX-VNNI); "), "{few}");
-        let given_up = said(LabelPlan::GivenUp { groups: 8, remained: 2.0.into() });
+        let given_up = said(LabelPlan::GivenUp { groups: 8, remained: 2.0 });
         assert!(given_up.starts_with("rows are compared with all centroids, because 8 groups of rows left 100.0 % of"));
     }
 }

@@ -20,7 +20,7 @@ pub struct Groups<T> {
     pub points: Vec<T>,
     /// The centroids, [`GROUP`] at a time, those of a group one after the other. What fills up a group is [`NOBODY`].
     pub order: Vec<u32>,
-    d: usize,
+    pub d: usize,
 }
 
 /// The sum of the squared differences, in any order.
@@ -84,19 +84,9 @@ impl<T: Float> Groups<T> {
         self.points.len() / self.d
     }
 
-    pub fn d(&self) -> usize {
-        self.d
-    }
-
     #[inline(always)]
     pub fn point(&self, group: usize) -> &[T] {
         &self.points[group * self.d..][..self.d]
-    }
-
-    /// Writes the groups of the rows with these labels.
-    #[inline(always)]
-    pub fn of_labels(&self, labels: &[u32], groups: &mut [u8]) {
-        groups.iter_mut().zip(labels).for_each(|(group, label)| *group = self.of[*label as usize]);
     }
 }
 

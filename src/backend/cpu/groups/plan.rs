@@ -3,7 +3,7 @@
 
 use super::guess::Guess;
 use super::int_dot::{ByCopies, Copies};
-use super::method::{Copied, LabelPlan, PerMille};
+use super::method::{Copied, LabelPlan};
 use super::partition::Groups;
 use super::sorted::{self, Sorted};
 use super::{BLOCK, GROUPS, GroupPruning, GroupStep, MOST_GROUPS, UseGroups, UseIntDot};
@@ -146,26 +146,20 @@ impl<T: Float> CpuSession<'_, T> {
         let parts = self.parts(TIMES_WORK)?;
         let longest = parts.iter().map(|part| part.physical.len()).max().unwrap_or(0);
         let (most, by_columns) = (most_groups::<T>(d), self.part.features.is_by_columns());
-        let total = |width, bytes: &dyn Fn([usize; 3]) -> usize| {
-            parts.iter().map(|part| bytes([width, part.physical.len(), most])).fold(0, usize::saturating_add)
+        let fits = |layout, lanes| {
+            let bytes = parts.iter().map(|part| Sorted::<T>::bytes([d, part.physical.len(), most], layout, lanes));
+            bytes.fold(0, usize::saturating_add) <= MOST_BYTES
         };
-        let bytes = |layout| total(d, &|shape| Sorted::<T>::bytes(shape, layout));
         let may_keep = self.use_groups != UseGroups::AlwaysSort;
-        let plain_fits = may_keep && bytes(Sorted::<T>::layout([true, false, by_columns], d)) <= MOST_BYTES;
-        let layout = Sorted::<T>::layout([true, true, by_columns], d);
-        let kept = bytes(layout);
-        let copies = self.plan_copies().filter(|copies| {
-            may_keep && kept.saturating_add(total(copies.unit.lanes(d), &Sorted::<T>::bytes_copied)) <= MOST_BYTES
-        });
+        let plain_fits = may_keep && fits(Sorted::<T>::layout([true, false, by_columns], d), None);
+        let copies_fit = |unit: DotUnit| fits(Sorted::<T>::layout([true, true, by_columns], d), Some(unit.lanes(d)));
+        let copies = self.plan_copies().filter(|copies| may_keep && copies_fit(copies.unit));
         let may_be_kept = plain_fits || copies.is_some();
         let (mut found, mut share) = self.plan_groups(centroids, longest, may_be_kept)?;
         let (groups, remains) = (found.as_ref().map_or(1, Groups::count), found.as_ref().and(share).unwrap_or(1.0));
         // At least one panel, whose places may not all have a centroid.
         let compared = (remains * self.k as f64).max(GROUP as f64);
-        let has_room = |unit: DotUnit| {
-            ByCopies::has_room(groups as f64 * compared, unit.lanes(d))
-                && kept.saturating_add(total(unit.lanes(d), &Sorted::<T>::bytes_copied)) <= MOST_BYTES
-        };
+        let has_room = |unit: DotUnit| ByCopies::has_room(groups as f64 * compared, unit.lanes(d)) && copies_fit(unit);
         let mut copies = copies.filter(|copies| {
             has_room(copies.unit) && (self.use_int_dot != UseIntDot::Auto || compared >= fewest_dot_centroids(d))
         });
@@ -173,7 +167,6 @@ impl<T: Float> CpuSession<'_, T> {
         if may_be_kept && !is_kept {
             (found, share) = self.plan_groups(centroids, longest, false)?;
         }
-        let share = share.map(PerMille::from);
         let mut plan = match (&found, share) {
             (Some(groups), Some(remains)) => LabelPlan::Groups { groups: groups.count(), remains, copies: None },
             _ => LabelPlan::All { remains: share, copies: None },
@@ -265,12 +258,7 @@ impl<T: Float> CpuSession<'_, T> {
     fn suits_words(&self, step: &GroupStep<'_, T>, compared: f64) -> Result<bool> {
         let d = self.d as f64;
         let (mut coarseness, mut count) = (0.0, 0.0);
-        self.visit_sample(step, |tile, r, group| {
-            let (mut largest, mut square) = (0.0f64, 0.0);
-            for (f, m) in step.groups.point(group).iter().enumerate() {
-                let t = tile.x[f * tile.stride + r].to_f64() - m.to_f64();
-                (largest, square) = (largest.max(t.abs()), square + t * t);
-            }
+        self.visit_sample(step, |_, largest, square| {
             // What rounding leaves, over what remains of the row: scores of centroids differ by the square root of d less than
             // norms do.
             if square > 0.0 && square.is_finite() {
@@ -297,9 +285,9 @@ impl<T: Float> CpuSession<'_, T> {
     fn share_of_sample(&self, step: &GroupStep<'_, T>) -> Result<f64> {
         // The largest distance of each group's rows so far, and their number.
         let mut seen = memory::filled(step.groups(), (0.0f64, 0usize), GROUPS)?;
-        self.visit_sample(step, |tile, r, group| {
+        self.visit_sample(step, |group, _, square| {
             let (most, count) = &mut seen[group];
-            *most = most.max(step.distance(tile, r, group));
+            *most = most.max(step.most(&[square]));
             *count += 1;
         })?;
         let sampled: usize = seen.iter().map(|(_, count)| count).sum();
@@ -314,8 +302,9 @@ impl<T: Float> CpuSession<'_, T> {
         Ok(listed.sum::<f64>() / (step.panels() * sampled) as f64)
     }
 
-    /// Calls `visit` with each row of a sample: the tile that it is in, its number there, and the group whose point is nearest.
-    fn visit_sample(&self, step: &GroupStep<'_, T>, mut visit: impl FnMut(&Tile<T>, usize, usize)) -> Result<()> {
+    /// Calls `visit` for each row of a sample: with the group whose point is nearest, the largest difference between their
+    /// features, and the sum of the squared differences.
+    fn visit_sample(&self, step: &GroupStep<'_, T>, mut visit: impl FnMut(usize, f64, f64)) -> Result<()> {
         let (stride, n) = (self.workers[0].tile.stride, self.part.features.n_rows());
         let sample = (SAMPLE_VALUES / self.d).clamp(FEWEST_SAMPLED, SAMPLE);
         let apart = (self.labels.len() / sample * SIDE_BY_SIDE).max(SIDE_BY_SIDE);
@@ -332,7 +321,12 @@ impl<T: Float> CpuSession<'_, T> {
             tile.load_list(&self.part, self.statistics.weights, rows);
             self.set.run(Guess { step, tile: &tile, groups: &mut groups });
             for r in 0..tile.rows {
-                visit(&tile, r, usize::from(groups[r]));
+                let (group, mut largest, mut square) = (usize::from(groups[r]), 0.0f64, 0.0);
+                for (f, m) in step.groups.point(group).iter().enumerate() {
+                    let t = tile.x[f * tile.stride + r].to_f64() - m.to_f64();
+                    (largest, square) = (largest.max(t.abs()), square + t * t);
+                }
+                visit(group, largest, square);
             }
         }
         Ok(())

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use super::int_dot::{Copies, RowCopies};
+use super::int_dot::RowCopies;
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::Form;
+use crate::backend::cpu::tasks::pieces;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -53,8 +54,8 @@ pub struct Sorted<T> {
     stride: usize,
     /// With [`RowLayout::Columns`], if there are weights: the `w^` of the row at each place.
     pub weights: Vec<f64>,
-    /// Whether the rows of [`RowLayout::Rows`] are there.
-    has_rows: bool,
+    /// Whether the rows of [`RowLayout::Rows`] are there: see [`Sorted::take_rows`].
+    pub has_rows: bool,
     /// For each group, its first place.
     firsts: Vec<usize>,
     /// For each group, the place behind its last row.
@@ -101,17 +102,14 @@ impl<T: Float> Sorted<T> {
         }
     }
 
-    /// Bytes of sorted rows, without integer copies.
-    pub fn bytes(shape: [usize; 3], layout: RowLayout) -> usize {
+    /// Bytes of sorted rows. `lanes`: those of the integer copies, if there are copies.
+    pub fn bytes(shape: [usize; 3], layout: RowLayout, lanes: Option<usize>) -> usize {
         let weight = if layout.has_columns() { size_of::<f64>() } else { 0 };
         let of_place = weight + size_of::<u32>() + size_of::<usize>();
-        let of_places = Self::places(shape[1], shape[2]).saturating_mul(of_place);
+        let places = Self::places(shape[1], shape[2]);
+        let of_places =
+            places.saturating_mul(of_place).saturating_add(lanes.map_or(0, |lanes| RowCopies::bytes(places, lanes)));
         Self::values(shape, layout).saturating_mul(size_of::<T>()).saturating_add(of_places)
-    }
-
-    /// Bytes of integer copies with so many lanes.
-    pub fn bytes_copied([lanes, most, groups]: [usize; 3]) -> usize {
-        RowCopies::bytes(Self::places(most, groups), lanes)
     }
 
     /// Room for sorted rows. `lanes`: those of the integer copies, if there are copies.
@@ -136,9 +134,9 @@ impl<T: Float> Sorted<T> {
         })
     }
 
-    /// The largest distance of a group's rows from its point.
-    pub fn radius(&self, group: usize) -> f64 {
-        let rows = self.rows(group);
+    /// The largest distance of some rows of a group from its point. They begin with a block.
+    #[inline(always)]
+    pub fn radius(&self, rows: Range<usize>) -> f64 {
         super::largest(self.radii[rows.start / BLOCK..rows.end.div_ceil(BLOCK)].iter().copied())
     }
 
@@ -174,11 +172,6 @@ impl<T: Float> Sorted<T> {
         &self.values[self.places[place] as usize * self.d..][..self.d]
     }
 
-    /// Whether rows must be taken by [`Sorted::take_rows`].
-    pub fn lacks_rows(&self) -> bool {
-        self.layout == RowLayout::Rows && !self.has_rows
-    }
-
     /// Takes the rows of a tile row by row. `at`: where the label of the first one is.
     #[inline(always)]
     pub fn take_rows(&mut self, tile: &Tile<T>, at: usize) {
@@ -186,11 +179,6 @@ impl<T: Float> Sorted<T> {
         let columns = tile.x.chunks_exact(tile.stride).map(|column| &column[..tile.rows]);
         // The columns of the tile are its rows.
         rows_to_columns::<T, T, Same>(columns, 0, d, &mut self.values[at * d..][..tile.rows * d]);
-    }
-
-    /// Says that all rows were taken.
-    pub fn has_all_rows(&mut self) {
-        self.has_rows = true;
     }
 
     /// Takes the rows of a range. `groups`: the groups of those that are kept. `at`: where the first one's label is. `to`: room
@@ -243,27 +231,9 @@ impl<T: Float> Sorted<T> {
             self.fill_gaps();
         }
         for group in 0..step.groups() {
-            let rows = self.rows(group);
-            for start in rows.clone().step_by(BLOCK) {
-                let block = start..rows.end.min(start + BLOCK);
-                self.radii[start / BLOCK] = step.radius(self.columns(block.clone()), block.len(), group);
+            for block in pieces(self.rows(group), BLOCK) {
+                self.radii[block.start / BLOCK] = step.radius(self.columns(block.clone()), block.len(), group);
             }
-        }
-    }
-
-    /// Takes what is kept of a block of rows that are in a tile: their largest distance, and integer copies where they are used.
-    #[inline(always)]
-    pub fn take_block(
-        &mut self,
-        rows: Range<usize>,
-        group: usize,
-        tile: &Tile<T>,
-        step: &GroupStep<'_, T>,
-        shared: Option<&Copies>,
-    ) {
-        self.radii[rows.start / BLOCK] = step.radius(tile.values(), rows.len(), group);
-        if let (Some(copies), Some(shared)) = (&mut self.copies, shared) {
-            copies.fill(rows.start, &tile.x, rows.len(), step.groups, group, shared);
         }
     }
 
@@ -300,9 +270,8 @@ impl<T: Float> Sorted<T> {
             part.features.gather_blocks(physical, &self.order[..used], len + APART, &mut self.values);
         }
         for (first, end) in self.firsts.iter().zip(&self.ends) {
-            for start in (*first..*end).step_by(BLOCK) {
-                let rows = start..(*end).min(start + BLOCK);
-                let at = self.at(start);
+            for rows in pieces(*first..*end, BLOCK) {
+                let at = self.at(rows.start);
                 let block = &mut self.values[at..at + len];
                 match by_columns {
                     true => part.features.arrive(rows.len(), BLOCK, block),

@@ -8,7 +8,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::bounds::groups::GroupBound;
-use crate::input::tile::{Columns, Tile, Values};
+use crate::input::tile::{Columns, Values};
 
 /// The lists of one assign.
 pub struct GroupStep<'n, T> {
@@ -33,17 +33,10 @@ pub fn add_squares<T: Float>(x: &[T], m: f64, sums: &mut [f64; BLOCK]) {
     }
 }
 
-/// NaN counts as not above.
-#[inline(always)]
-#[allow(clippy::neg_cmp_op_on_partial_ord)]
-fn not_above(key: f64, limit: f64) -> bool {
-    !(key > limit)
-}
-
 impl<'n, T: Float> GroupStep<'n, T> {
     /// The lists of an assign by these centroids, which are those of the groups or later ones.
     pub fn new(groups: &'n Groups<T>, centroids: &[T], known: bool, workers: usize) -> Result<Self> {
-        let d = groups.d();
+        let d = groups.d;
         let bound = GroupBound::new(d);
         let row = |j: u32| &centroids[j as usize * d..][..d];
         let panels = groups.order.chunks_exact(GROUP);
@@ -93,12 +86,13 @@ impl<'n, T: Float> GroupStep<'n, T> {
 
     /// The panels of centroids that may hold the labels of rows of this group. `rows`: at least the distances of the rows from
     /// the group's point. `own`: at least the distances to some centroid each, if they are known.
+    #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN is not above a limit
     #[inline(always)]
     pub fn listed(&self, group: usize, rows: f64, own: Option<f64>) -> &[u32] {
         let limit = self.bound.limit(rows, own.unwrap_or(rows + self.own[group]));
         let count = self.panels();
         let keys = &self.keys[group * count..][..count];
-        &self.panels[group * count..][..keys.partition_point(|key| not_above(*key, limit))]
+        &self.panels[group * count..][..keys.partition_point(|key| !(*key > limit))]
     }
 
     /// The centroids of a panel.
@@ -119,15 +113,6 @@ impl<'n, T: Float> GroupStep<'n, T> {
             add_squares(block.column(f), m.to_f64(), &mut sums);
         }
         self.most(&sums[..rows])
-    }
-
-    /// At least the distance of a row of a tile from the point of a group.
-    pub fn distance(&self, tile: &Tile<T>, row: usize, group: usize) -> f64 {
-        let squares = self.groups.point(group).iter().enumerate().map(|(f, m)| {
-            let t = tile.x[f * tile.stride + row].to_f64() - m.to_f64();
-            t * t
-        });
-        self.bound.upper(squares.sum())
     }
 
     /// At least the largest of some distances, of which `squares` has the squares.

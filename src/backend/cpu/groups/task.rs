@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use super::int_dot::Copies;
 use super::sorted::{RowLayout, Sorted};
-use super::{BLOCK, GROUPS, GroupStep, largest};
+use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::assign::{Near, ToLabel};
 use crate::backend::cpu::deltas::Moved;
 use crate::backend::cpu::distances::own_distances;
 use crate::backend::cpu::filter::{Filter, Form};
 use crate::backend::cpu::pass::{Shared, Worker, list_moved};
 use crate::backend::cpu::product::{DotBlock, DotTable, PrefetchNext};
-use crate::backend::cpu::tasks::TaskRows;
+use crate::backend::cpu::tasks::{TaskRows, pieces};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -73,14 +73,12 @@ impl<T: Float> Task for GroupTask<'_, '_, '_, '_, T> {
         // The labels of a tile have room for this many rows.
         debug_assert!(stride <= self.worker.tile.stride);
         let mut at = 0;
-        for start in self.task.physical.clone().step_by(self.sorted.most) {
+        for physical in pieces(self.task.physical.clone(), self.sorted.most) {
             if !self.is_sorted {
-                at += self.sort::<V>(start..(start + self.sorted.most).min(self.task.physical.end), at);
+                at += self.sort::<V>(physical, at);
             }
             for group in 0..self.step.groups() {
-                let rows = self.sorted.rows(group);
-                for start in rows.clone().step_by(stride) {
-                    let rows = start..rows.end.min(start + stride);
+                for rows in pieces(self.sorted.rows(group), stride) {
                     let is_here = !self.is_sorted && self.keep(group, rows.clone());
                     if !self.label_by_copies::<V>(group, rows.clone(), is_here) {
                         self.label::<V>(group, rows, is_here);
@@ -88,7 +86,7 @@ impl<T: Float> Task for GroupTask<'_, '_, '_, '_, T> {
                 }
             }
         }
-        self.sorted.has_all_rows();
+        self.sorted.has_rows = true;
     }
 }
 
@@ -99,16 +97,19 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let Self { shared: Shared { part, statistics, .. }, worker, scratch, sorted, labels, step, .. } = self;
         let GroupScratch { groups, to, .. } = &mut **scratch;
         let kept = part.selection.count(physical.clone());
-        let (guesses, lacks_rows) = (step.groups() > 1 && !step.known, sorted.lacks_rows());
+        let guesses = step.groups() > 1 && !step.known;
+        let lacks_rows = sorted.layout == RowLayout::Rows && !sorted.has_rows;
         if step.groups() == 1 {
             groups[..kept].fill(0);
         } else if step.known {
-            step.groups.of_labels(&labels[at..at + kept], groups);
+            for (group, label) in groups.iter_mut().zip(&labels[at..at + kept]) {
+                *group = step.groups.of[*label as usize];
+            }
         }
         if guesses || lacks_rows {
             let (tile, mut next) = (&mut worker.tile, 0);
-            for start in physical.clone().step_by(tile.stride) {
-                tile.load(part, statistics.weights, start..(start + tile.stride).min(physical.end));
+            for rows in pieces(physical.clone(), tile.stride) {
+                tile.load(part, statistics.weights, rows);
                 if guesses {
                     step.guess::<V>(tile, &mut groups[next..]);
                 }
@@ -131,7 +132,10 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
             return false;
         }
         sorted.load(&mut scratch.tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
-        sorted.take_block(rows, group, &scratch.tile, step, *copies);
+        sorted.radii[rows.start / BLOCK] = step.radius(scratch.tile.values(), rows.len(), group);
+        if let (Some(copies), Some(shared)) = (&mut sorted.copies, copies) {
+            copies.fill(rows.start, &scratch.tile.x, rows.len(), step.groups, group, shared);
+        }
         true
     }
 
@@ -159,8 +163,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
             own_distances(values, table, own, distances);
             most = Some(step.most(&distances[..count]));
         }
-        let radius = largest(sorted.radii[rows.start / BLOCK..rows.end.div_ceil(BLOCK)].iter().copied());
-        let near = Some(Near { panels: step.listed(group, radius, most), order: &step.groups.order });
+        let near = Some(Near { panels: step.listed(group, sorted.radius(rows), most), order: &step.groups.order });
         let new = assigner.label::<V, T, _, false>(&ToLabel { values, count, near, next }, table, &mut []);
         list_moved(labels, places, new, moved);
         *changed += shared.take_moved::<V>(values, weights, moved, deltas);

@@ -125,7 +125,7 @@ fn attack<T: Float>(case: &Case<T>, weights: &[i32], what: &str) -> [usize; 2] {
         .into_iter()
         .flat_map(|set| weights.iter().map(move |weight| (set, *weight)))
     {
-        let (tile, table, k, of) = (&tile, &table, *k, Weight::new(weight));
+        let (tile, table, k, of) = (&tile, &table, *k, Weight(weight));
         let one = set.run(CandidatesOfRows::<T, false> { tile, table, k, weight: of });
         let two = set.run(CandidatesOfRows::<T, true> { tile, table, k, weight: of });
         for (r, distances) in distances.iter().enumerate() {
@@ -200,9 +200,9 @@ fn weights_follow_the_rows() {
     };
     // The scaled centroids have half the unit as their norm.
     for (square, weight) in [(0.25f32, 0), (4.0, -2), (2f32.powi(-10), 4), (1e30, -4), (0.0, 6), (f32::INFINITY, 0)] {
-        assert_eq!(table.weight_of(&[square; 9], &[0, 1, 0, 1, 0, 1, 0, 1, 0]), Weight::new(weight), "{square}");
+        assert_eq!(table.weight_of(&[square; 9], &[0, 1, 0, 1, 0, 1, 0, 1, 0]), Weight(weight), "{square}");
     }
     let mut squares = [0.25f32; 64];
     squares[9] = 1e20;
-    assert_eq!(table.weight_of(&squares, &[0; 64]), Weight::new(0));
+    assert_eq!(table.weight_of(&squares, &[0; 64]), Weight(0));
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::super::split_off;
+use super::super::tasks::{pieces, split_off};
 use super::Rows;
 use super::grouped::{Grouped, TASK_BLOCKS};
 use super::nearer::{self, Candidates, Changes, Found, Gains, UNIT};
@@ -16,7 +16,7 @@ const TASKS_PER_WORKER: usize = 8;
 pub fn tasks<T: Float>(grouped: &Grouped<T>, workers: usize) -> impl Iterator<Item = Range<usize>> + use<T> {
     let blocks = grouped.blocks();
     let each = (blocks / (workers * TASKS_PER_WORKER)).clamp(1, TASK_BLOCKS);
-    (0..blocks).step_by(each).map(move |first| first..(first + each).min(blocks))
+    pieces(0..blocks, each)
 }
 
 /// Computes the gains of candidates over some blocks.
@@ -62,21 +62,8 @@ pub struct Tried<'t> {
     pub of: usize,
     /// For each unit, the candidates that are nearer to some row.
     pub gaining: &'t [u32],
+    /// Their distances, if they are kept.
     pub kept: &'t [f64],
-}
-
-impl Tried<'_> {
-    /// Whether the centroid is nearer to some row of the unit.
-    #[inline(always)]
-    fn gains(&self, unit: usize) -> bool {
-        self.gaining[unit] >> self.number & 1 == 1
-    }
-
-    /// The distances of the unit, if they are kept.
-    #[inline(always)]
-    fn kept(&self, unit: usize) -> Option<&[f64; UNIT]> {
-        self.kept.get((unit * self.of + self.number) * UNIT..).and_then(<[f64]>::first_chunk)
-    }
 }
 
 /// Lowers the distances of the rows of some blocks.
@@ -114,17 +101,19 @@ impl<T: Float> Task for BlockTake<'_, T> {
                 let strip = grouped.strip(block);
                 nearer::lower::<V, T>(strip, near, weights, candidates, asked, rows, &mut found, &mut changes);
             }
-            if let Some(tried) = tried {
+            if let Some(Tried { number, of, gaining, kept }) = tried {
                 for (unit, near) in near.as_chunks_mut::<UNIT>().0.iter_mut().enumerate() {
                     let place = places.start / UNIT + unit;
-                    if !tried.gains(place) {
+                    if gaining[place] >> number & 1 == 0 {
                         continue;
                     }
                     lowered = true;
-                    let again =
-                        tried.kept(place).is_none().then(|| grouped.strip(block).distances(unit, candidates.values, near));
-                    if let Some(new) = tried.kept(place).or(again.as_ref().and_then(Option::as_ref)) {
-                        changes.lower(near, new, weights, rows, unit * UNIT);
+                    let new = match kept.get((place * of + number) * UNIT..).and_then(<[f64]>::first_chunk) {
+                        Some(kept) => Some(*kept),
+                        None => grouped.strip(block).distances(unit, candidates.values, near),
+                    };
+                    if let Some(new) = new {
+                        changes.lower(near, &new, weights, rows, unit * UNIT);
                     }
                 }
             }

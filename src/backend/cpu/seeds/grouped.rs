@@ -8,10 +8,9 @@
 
 use std::ops::Range;
 
-use super::super::{TaskRows, split_off};
+use super::super::tasks::{TaskRows, pieces, split_off};
 use super::nearer::{Candidates, MOST, Strip, UNIT};
 use super::order::{ORDER, SAMPLE, Tree};
-use super::rows_of_tile;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -240,8 +239,8 @@ impl<T: Float> Task for Leaves<'_, '_, T> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         let mut at = 0;
-        for start in self.task.physical.clone().step_by(self.tile.stride) {
-            self.tile.load(self.part, None, rows_of_tile(self.tile, self.task, start));
+        for rows in pieces(self.task.physical.clone(), self.tile.stride) {
+            self.tile.load(self.part, None, rows);
             self.tree.leaves(self.tile, &mut self.leaves[at..][..self.tile.rows]);
             at += self.tile.rows;
         }

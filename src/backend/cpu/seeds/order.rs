@@ -106,30 +106,6 @@ mod tests {
     use crate::input::features::Features;
     use crate::input::tile::Part;
 
-    unit_test!(rows_of_a_leaf_are_close_together);
-    fn rows_of_a_leaf_are_close_together() {
-        // Sixteen groups of equal size, far apart along three features. The last feature is the same everywhere.
-        let rows: Vec<f32> = (0..1_024u32)
-            .flat_map(|i| {
-                let group = i * 37 % 16;
-                let noise = (i * 7 % 13) as f32 * 0.01;
-                [(group & 3) as f32 + noise, (group >> 2 & 1) as f32 * 10.0 - noise, (group >> 3) as f32 * 100.0, 5.0]
-            })
-            .collect();
-        let part = Part::new(Features::from_rows(&rows, 4).unwrap(), None);
-        let mut tile = Tile::new(4, 1_024).unwrap();
-        tile.load(&part, None, 0..1_024);
-        let tree = Tree::grow(&tile.x, 4, 4).unwrap();
-        let mut leaves = vec![0; 1_024];
-        tree.leaves(&tile, &mut leaves);
-        let group = |r: usize| [0, 1, 2].map(|f| (tile.x[f * 1_024 + r] + 0.2).floor());
-        for a in 0..1_024 {
-            for b in 0..a {
-                assert_eq!(leaves[a] == leaves[b], group(a) == group(b), "{a} {b}");
-            }
-        }
-    }
-
     unit_test!(equal_rows_and_rows_far_out_have_a_leaf);
     fn equal_rows_and_rows_far_out_have_a_leaf() {
         for x in [vec![1.0f64; 300], (0..300).map(|i| if i == 7 { 1e130 } else { f64::from(i % 3) }).collect()] {

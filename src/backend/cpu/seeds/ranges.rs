@@ -23,10 +23,6 @@ impl Ranges {
         Ok(Self { totals, shift, rows })
     }
 
-    pub fn total(&self) -> u128 {
-        self.totals.iter().sum()
-    }
-
     /// The range of a row.
     #[inline(always)]
     pub fn of(&self, row: usize) -> usize {
@@ -36,23 +32,5 @@ impl Ranges {
     /// The rows of a range.
     pub fn rows(&self, range: usize) -> Range<usize> {
         range << self.shift..((range + 1) << self.shift).min(self.rows)
-    }
-
-    /// The rows of the range in which the running total first exceeds `target`, and the rest of the target within that range.
-    pub fn find(&self, mut target: u128) -> (Range<usize>, u128) {
-        for (range, total) in self.totals.iter().enumerate() {
-            match target.checked_sub(*total) {
-                Some(rest) => target = rest,
-                None => return (self.rows(range), target),
-            }
-        }
-        unreachable!("the target is below the total")
-    }
-
-    /// Takes these amounts off the totals, and sets the amounts to 0.
-    pub fn lower(&mut self, amounts: &mut [u128]) {
-        for (total, amount) in self.totals.iter_mut().zip(amounts) {
-            *total -= std::mem::take(amount);
-        }
     }
 }

@@ -1,9 +1,7 @@
 //! Gains and takes over rows that come through tiles: one task is a task of the session.
 
-use std::ops::Range;
-
 use super::super::product::MAX_TILE_ROWS;
-use super::super::{TaskRows, split_off};
+use super::super::tasks::{TaskRows, pieces, split_off};
 use super::Rows;
 use super::nearer::{self, Candidates, Changes, Found, Gains, Strip, UNIT};
 use crate::base::float::Float;
@@ -30,8 +28,8 @@ impl<T: Float> Task for TileGains<'_, '_, T> {
     fn run<V: Vector>(self) {
         let Self { part, statistics, tile, task, mut near, candidates, mut out } = self;
         let (mut padded, mut found) = ([0.0; MAX_TILE_ROWS], Found::new());
-        for start in task.physical.clone().step_by(tile.stride) {
-            tile.load(part, statistics.weights, rows_of_tile(tile, task, start));
+        for rows in pieces(task.physical.clone(), tile.stride) {
+            tile.load(part, statistics.weights, rows);
             let (here, rest) = near.split_at(tile.rows);
             near = rest;
             let padded = pad(&mut padded, here);
@@ -60,8 +58,8 @@ impl<T: Float> Task for TileTake<'_, '_, T> {
     fn run<V: Vector>(self) {
         let Self { part, statistics, tile, task, mut near, candidates, mut changes } = self;
         let (mut padded, mut found, mut row) = ([0.0; MAX_TILE_ROWS], Found::new(), task.first);
-        for start in task.physical.clone().step_by(tile.stride) {
-            tile.load(part, statistics.weights, rows_of_tile(tile, task, start));
+        for rows in pieces(task.physical.clone(), tile.stride) {
+            tile.load(part, statistics.weights, rows);
             let near = split_off(&mut near, tile.rows);
             let padded = pad(&mut padded, near);
             let strip = Strip { x: &tile.x, step: UNIT, stride: tile.stride };
@@ -80,10 +78,4 @@ fn pad<'p>(padded: &'p mut [f64; MAX_TILE_ROWS], near: &[f64]) -> &'p mut [f64] 
     padded[near.len()..].fill(0.0);
     padded[..near.len()].copy_from_slice(near);
     padded
-}
-
-/// The rows of a task's tile that begins with row `start`.
-#[inline(always)]
-pub fn rows_of_tile<T>(tile: &Tile<T>, task: &TaskRows, start: usize) -> Range<usize> {
-    start..(start + tile.stride).min(task.physical.end)
 }

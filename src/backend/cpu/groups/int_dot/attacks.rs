@@ -49,7 +49,7 @@ fn attack<T: Float>(case: &Case<T>, off: i32, what: &str) -> [usize; 3] {
     let hardware = DotUnit::HARDWARE.map(|unit| (InstructionSet::detect(), unit.or_emulated()));
     for (set, unit) in emulated.into_iter().chain(hardware) {
         let mut by_copies = ByCopies::new(Copies { unit, exponent }, 1).unwrap();
-        assert!(by_copies.copy_centroids(&step, centroids, &[], false, set, 1).unwrap());
+        assert!(by_copies.copy_centroids(&step, centroids, &[], set, 1).unwrap());
         let mut copies = RowCopies::new(ROWS, unit.lanes(*d), 1).unwrap();
         copies.fill(0, &x, ROWS, &groups, 0, &by_copies.copies);
         let (table, listed) = (&by_copies.tables[0], step.listed(0, f64::INFINITY, None));

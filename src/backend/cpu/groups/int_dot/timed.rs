@@ -55,7 +55,7 @@ pub fn seconds_a_score(unit: DotUnit, [d, k, blocks]: [usize; 3], times: usize) 
     let Filter::Product(names) = Filter::product(&centroids, d, &centre, &groups.order)? else { return Ok(0.0) };
     let (step, set) = (GroupStep::new(&groups, &centroids, false, 1)?, InstructionSet::detect());
     let mut by_copies = ByCopies::new(Copies { unit, exponent: unit_exponent(1.0) }, 1)?;
-    by_copies.copy_centroids(&step, &centroids, &[], false, set, 1)?;
+    by_copies.copy_centroids(&step, &centroids, &[], set, 1)?;
     let mut rows = RowCopies::new(blocks * ROWS, unit.lanes(d), 1)?;
     let mut x: Vec<f32> = memory::zeroed(d * ROWS, GROUPS)?;
     for block in 0..blocks {
