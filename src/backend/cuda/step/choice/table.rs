@@ -162,7 +162,7 @@ mod tests {
     fn columns_are_candidates() {
         let names: Vec<&str> =
             crate::backend::cuda::step::list::candidates::<f32>().iter().map(|c| c.strategy().name()).collect();
-        assert!(Table::get().columns.iter().all(|name| names.contains(name)) && Table::get().columns.len() == 6);
+        assert!(Table::get().columns.iter().all(|name| names.contains(name)) && Table::get().columns.len() == 7);
     }
 
     unit_test!(the_choice_loses_little_where_it_was_measured);
