@@ -160,8 +160,8 @@ pub trait Vector: Copy {
     unsafe fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
     /// One bit per lane.
     unsafe fn bits(mask: Self::Mask) -> u32;
-    /// Copies 32 bits at a time, of any meaning: value f of row i goes to `to[f * stride + i]`, for sixteen of each. Sixteen values
-    /// must be readable at each row, and writable at each `to + f * stride`.
+    /// Copies 32 bits at a time, of any meaning: value f of row i goes to `to[f * stride + i]`, for sixteen of each. Sixteen
+    /// values must be readable at each row, and writable at each `to + f * stride`.
     #[inline(always)]
     unsafe fn transpose(rows: [*const f32; SQUARE], to: *mut f32, stride: usize) {
         // SAFETY: the caller keeps the conditions of this function.

@@ -1,8 +1,9 @@
 //! Backends: a backend holds the rows of a fit and runs the passes over them.
 //!
-//! A [`Session`] holds the rows, labels and running sums of one fit. Its calls are in two traits: seeding calls [`Seeder`], and the
-//! loop calls [`Session`]. The traits are coarse: each call is one pass over the data (or concerns a few rows). It returns only
-//! scalars, centroids and integer sums. So the calls can be values too (`call.rs`), and [`Sharded`] makes one session of several.
+//! A [`Session`] holds the rows, labels and running sums of one fit. Its calls are in two traits: seeding calls [`Seeder`], and
+//! the loop calls [`Session`]. The traits are coarse: each call is one pass over the data (or concerns a few rows). It returns
+//! only scalars, centroids and integer sums. So the calls can be values too (`call.rs`), and [`Sharded`] makes one session of
+//! several.
 
 pub mod answers;
 pub(crate) mod call;

@@ -158,7 +158,8 @@ pub struct Gathered {
     directory: PathBuf,
     /// The columns of the first batch, without rows.
     first: Option<Vec<Column>>,
-    /// The width of the rows of a column of lists, once there is a list that is not null. Before that, the batches wait in `lists`.
+    /// The width of the rows of a column of lists, once there is a list that is not null. Before that, the batches wait in
+    /// `lists`.
     width: Option<usize>,
     lists: Vec<DataFrame>,
     held: Vec<DataFrame>,

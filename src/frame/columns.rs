@@ -76,7 +76,8 @@ impl Source for Column {
             (DataType::Array(inner, _), _) if stays(inner, to) => series.clone(),
             (DataType::Array(..), _) => series.array()?.apply_to_inner(&numbers)?.into_series(),
             (DataType::List(_), Some(width)) => {
-                // Cast the values first. A direct cast from lists to arrays makes Polars read decimals as their unscaled integers.
+                // Cast the values first. A direct cast from lists to arrays makes Polars read decimals as their unscaled
+                // integers.
                 let lists = series.list()?.apply_to_inner(&numbers)?;
                 lists.cast(&DataType::Array(Box::new(lists.inner_dtype().clone()), width))?
             }

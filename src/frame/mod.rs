@@ -109,8 +109,8 @@ impl KMeans {
         Ok(self.fit_frame(columns, weights, Wanted::Nothing)?.0)
     }
 
-    /// The labels of a fit, or structs of labels and distances, without its model. So columns may have names that a centroid frame
-    /// has for its own columns.
+    /// The labels of a fit, or structs of labels and distances, without its model. So columns may have names that a centroid
+    /// frame has for its own columns.
     #[cfg(feature = "python")]
     pub(crate) fn answers_of_fit(&self, columns: &[Column], weights: Option<&Column>, wanted: Wanted) -> Result<Series> {
         let rows = self.with_columns(columns, weights, |layout, features, weights| {

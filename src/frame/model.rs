@@ -125,7 +125,8 @@ on_any_device! {
             self.score_columns(&self.model.select(df)?, None)
         }
 
-        /// As [`KMeansModel::score`]. The columns are given in the order of the model's features. `weights` has one weight per row.
+        /// As [`KMeansModel::score`]. The columns are given in the order of the model's features. `weights` has one weight per
+        /// row.
         ///
         /// # Errors
         /// As [`KMeansModel::predict_columns`], and those of the weights.

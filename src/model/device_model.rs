@@ -199,8 +199,8 @@ on_any_device! {
             self.run(Job::Nearest, features, false, T::nearest)
         }
 
-        /// The distance of every row to every centroid, `(n, k)` row-major: Euclidean, after the rows were scaled and normalised as
-        /// in the fit. NaN if a row holds a null or a value that is not finite.
+        /// The distance of every row to every centroid, `(n, k)` row-major: Euclidean, after the rows were scaled and
+        /// normalised as in the fit. NaN if a row holds a null or a value that is not finite.
         ///
         /// # Errors
         /// As [`Model::predict`].

@@ -265,7 +265,8 @@ unsafe extern "C" fn delete<M>(managed: *mut M) {
 /// Only Python calls this, for a capsule that it frees.
 unsafe extern "C" fn delete_untaken(capsule: *mut ffi::PyObject) {
     for (name, versioned) in [(NEW, true), (OLD, false)] {
-        // SAFETY: the capsule is alive, and a name says what a capsule holds. If it still has this name, nobody has taken the array.
+        // SAFETY: the capsule is alive, and a name says what a capsule holds. If it still has this name, nobody has taken the
+        // array.
         unsafe {
             if ffi::PyCapsule_IsValid(capsule, name.as_ptr()) == 1 {
                 let address = NonNull::new(ffi::PyCapsule_GetPointer(capsule, name.as_ptr()));

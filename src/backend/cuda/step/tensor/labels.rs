@@ -238,8 +238,8 @@ impl<T: Float + Plain> TensorLabels<T> {
     /// many rows as in the shape that this object was made for, and d and k are the same.
     pub unsafe fn launch(&mut self, queue: &Queue, assign: &AssignArgument<T>, by_row: Option<&ByRow>) -> Result<()> {
         let of_centroids = self.of_centroids(assign);
-        // SAFETY: the caller promises the addresses. The buffers have a place for each pair of a group and a centroid. The copies of
-        // the centroids are made before the products.
+        // SAFETY: the caller promises the addresses. The buffers have a place for each pair of a group and a centroid. The
+        // copies of the centroids are made before the products.
         unsafe {
             queue.run(&self.list, &of_centroids)?;
             queue.run(&self.copy_centroids, &of_centroids)?;
