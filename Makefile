@@ -20,6 +20,8 @@ export VIRTUAL_ENV := $(abspath $(VENV))
 FEATURES := python,arrow,cuda,parts,papers,bench,tests,polars/fmt,polars/partition_by
 # Python's symbols come from the program that loads the library. Rust's tests call none of them.
 export PYO3_BUILD_EXTENSION_MODULE := 1
+# Tests check every sum for overflow, and every assertion. That slows some loops by half. What is measured, and the first look, do without.
+UNCHECKED := $(foreach check,debug-assertions overflow-checks,--config profile.dev.package.polars-kmeans.$(check)=false)
 BIN := $(abspath $(VENV))/bin
 PACKAGE := python/polars_kmeans/_internal.abi3.so
 
@@ -58,7 +60,12 @@ build: $(VENV)/ready ## Build the package under test into the virtual environmen
 # For a first look: without the parts that tests need, and with kernels only if there is a GPU.
 .PHONY: quick-build
 quick-build: $(VENV)/quick
-	cargo build --lib --features python$(if $(GPUS),$(comma)cuda)
+	cargo build $(UNCHECKED) --lib --features python$(if $(GPUS),$(comma)cuda)
+	$(install)
+
+.PHONY: measured-build
+measured-build: $(VENV)/ready ## Build the package to be measured: without the checks of tests
+	cargo build $(UNCHECKED) --features $(FEATURES) --lib --test unit
 	$(install)
 
 comma := ,
@@ -163,7 +170,7 @@ fuzz: ## Read generated model files for ten minutes (needs a nightly Rust and ca
 		-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -malloc_limit_mb=512 -timeout=10
 
 .PHONY: bench
-bench: build ## Time fit, assign and update on the CPU shapes, beside scikit-learn
+bench: measured-build ## Time fit, assign and update on the CPU shapes, beside scikit-learn
 	cargo bench --no-default-features --features bench --bench kmeans -- engine
 	$(BIN)/python benches/peers.py
 
@@ -179,7 +186,7 @@ BUNDLE_ARCHS ?= all
 .PHONY: gpu-bundle
 gpu-bundle: export POLARS_KMEANS_CUDA_ARCHS = $(BUNDLE_ARCHS)
 gpu-bundle: $(VENV)/ready ## Pack what a machine with only a GPU and its driver needs to check and measure
-	$(BIN)/python tests/gpu/bundle.py dist/gpu-bundle --features $(FEATURES) $(if $(BUNDLE_WITH),--with $(BUNDLE_WITH))
+	$(BIN)/python tests/gpu/bundle.py dist/gpu-bundle --features $(FEATURES) --cargo="$(UNCHECKED)" $(if $(BUNDLE_WITH),--with $(BUNDLE_WITH))
 
 # Warnings are errors, so a link to a page or a heading that is not there fails. The lessons run, and draw their pictures.
 $(VENV)/docs: $(VENV)/ready

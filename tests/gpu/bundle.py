@@ -97,9 +97,9 @@ def base(archive: Path) -> None:
         pack(folder, archive)
 
 
-def built(*command: str) -> dict[str, Path]:
+def built(more: list[str], *command: str) -> dict[str, Path]:
     """Name and file of the programs that cargo built, and of the library that Python loads."""
-    output = run("cargo", *command, "--profile", "dev", "--message-format=json-render-diagnostics")
+    output = run("cargo", *command, *more, "--profile", "dev", "--message-format=json-render-diagnostics")
     artifacts = [m for m in map(json.loads, output.splitlines()) if m["reason"] == "compiler-artifact"]
     files = {m["target"]["name"]: Path(m["executable"]) for m in artifacts if m["executable"]}
     libraries = [Path(name) for m in artifacts if m["target"]["name"] == "polars_kmeans" for name in m["filenames"]]
@@ -107,13 +107,13 @@ def built(*command: str) -> dict[str, Path]:
     return files
 
 
-def project(archive: Path, features: str, peers: list[str]) -> None:
-    """Everything of ours. One build of the library serves all: it is the build of `make test`, with other kernels."""
+def project(archive: Path, features: str, more: list[str], peers: list[str]) -> None:
+    """Everything of ours. One build of the library serves all: that of `make test`, without the checks that slow it."""
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         site, bin_ = folder / "site", folder / "bin"
-        files = built("test", "--features", features, "--no-run", "--lib", "--test", "unit", "--test", "engine")
-        files |= built("bench", "--features", features, "--no-run", "--lib", "--bench", "kmeans")
+        files = built(more, "test", "--features", features, "--no-run", "--lib", "--test", "unit", "--test", "engine")
+        files |= built(more, "bench", "--features", features, "--no-run", "--lib", "--bench", "kmeans")
         shutil.copytree(ROOT / "python/polars_kmeans", site / "polars_kmeans", ignore=shutil.ignore_patterns("*.so"))
         bin_.mkdir()
         copies = {"library": site / "polars_kmeans/_internal.abi3.so", "unit": bin_ / "test-unit"}
@@ -137,6 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--features", required=True, help="of the build, as for cargo")
+    parser.add_argument("--cargo", default="", help="more arguments of cargo")
     parser.add_argument(
         "--with", dest="peers", nargs="*", default=[], help="packages to measure beside ours, as pip names"
     )
@@ -155,7 +156,7 @@ def main() -> None:
         kept.with_suffix(".unfinished").rename(kept)
     shutil.copy(kept, out / "base.tar.xz")
     middle = time.monotonic()
-    project(out / "project.tar.xz", args.features, args.peers)
+    project(out / "project.tar.xz", args.features, args.cargo.split(), args.peers)
     shutil.copy(Path(__file__).with_name("gpu.sh"), out)
     end = time.monotonic()
 
