@@ -20,7 +20,8 @@ export VIRTUAL_ENV := $(abspath $(VENV))
 FEATURES := python,arrow,cuda,parts,papers,bench,tests,polars/fmt,polars/partition_by
 # Python's symbols come from the program that loads the library. Rust's tests call none of them.
 export PYO3_BUILD_EXTENSION_MODULE := 1
-# Tests check every sum for overflow, and every assertion. That slows some loops by half. What is measured, and the first look, do without.
+# Tests check every sum for overflow, and every assertion. These checks double the time of some loops. Builds that are measured, and that of the
+# quick start, leave the checks out.
 UNCHECKED := $(foreach check,debug-assertions overflow-checks,--config profile.dev.package.polars-kmeans.$(check)=false)
 BIN := $(abspath $(VENV))/bin
 PACKAGE := python/polars_kmeans/_internal.abi3.so
