@@ -87,8 +87,8 @@ fn structs_of_a_fit_are_those_of_its_model() {
         let structs = structs.into_series();
         assert!(structs.equals_missing(&expected), "{weighted}, {k}: {structs:?} {expected:?}");
         assert_eq!(structs.null_count(), fit.labels.null_count());
-        let label = structs.struct_().unwrap().field_by_name("label").unwrap();
-        assert_eq!(labels(label.u32().unwrap()), labels(&fit.labels));
+        let cluster = structs.struct_().unwrap().field_by_name("cluster").unwrap();
+        assert_eq!(labels(cluster.u32().unwrap()), labels(&fit.labels));
     }
 }
 

@@ -23,7 +23,7 @@ _PROTOCOLS = ("__dlpack__", "__array_interface__", "__arrow_c_device_array__")
 class Prediction(NamedTuple):
     """Arrays of one value per row, on the device of the rows."""
 
-    label: Any
+    cluster: Any
     """The clusters (int32). -1: the row holds a null, a NaN or an infinity."""
     distance: Any
     """The distances to the nearest centroid (float64). NaN for the same rows."""

@@ -229,7 +229,7 @@ class KMeans(Generic[_Fitted]):
         Returns
         -------
         Series
-            The labels: UInt32, in the order of the rows, named `kmeans`. Null for rows that were left out. With
+            The labels: UInt32, in the order of the rows, named `cluster`. Null for rows that were left out. With
             `too_few="null"`, all null if there are fewer distinct rows than clusters.
 
             For an array: an array of its library on its device (int32; -1 for such rows).
@@ -255,7 +255,7 @@ class KMeans(Generic[_Fitted]):
         frame = _frames.collected(data, *features, self._weight)
         model = self._fit(frame, features, sample_weight)
         if model is None:
-            return pl.repeat(None, frame.height, dtype=pl.UInt32, eager=True).alias("kmeans")
+            return pl.repeat(None, frame.height, dtype=pl.UInt32, eager=True).alias("cluster")
         self._warn([model])
         return frame.select(model.predict(*features)).to_series()
 

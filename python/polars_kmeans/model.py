@@ -258,12 +258,12 @@ class KMeansModel:
         Returns
         -------
         Expr
-            A column named `kmeans`. Rows with nulls, NaNs or infinities get a null label (or a null struct).
+            A column named `cluster`. Rows with nulls, NaNs or infinities get a null label (or a null struct).
 
             For a frame: a Series of the same values.
 
             For an array: an array of its library on its device, with the labels (int32; -1 for such rows). With
-            `output="struct"`: a tuple of three arrays `label`, `distance` and `second_distance`.
+            `output="struct"`: a tuple of three arrays `cluster`, `distance` and `second_distance`.
 
         Raises
         ------
@@ -285,7 +285,7 @@ class KMeansModel:
             return _arrays.predict(self._encoded, array, output, device, complete)
         frame, features = _frames.ahead_of(columns)
         exprs, kwargs = self._features(features), {"output": text(output), "complete": complete}
-        expr = _plugin.elementwise("predict", exprs, self._encoded, device, kwargs).alias("kmeans")
+        expr = _plugin.elementwise("predict", exprs, self._encoded, device, kwargs).alias("cluster")
         return expr if frame is None else self._of_frame(expr, frame, features)
 
     @overload

@@ -115,8 +115,8 @@ def test_answers_are_arrays_of_the_same_library() -> None:
     assert isinstance(labels, np.ndarray)
     assert labels.flags.writeable
     near = model.predict(X, output="struct")
-    assert near._fields == ("label", "distance", "second_distance")
-    assert (near.label == labels).all()
+    assert near._fields == ("cluster", "distance", "second_distance")
+    assert (near.cluster == labels).all()
     distances = np.sort(model.transform(X), axis=1)
     assert (near.distance == distances[:, 0]).all()
     assert (near.second_distance == distances[:, 1]).all()

@@ -111,7 +111,7 @@ def test_too_few_rows_and_nulls_by_option(engine: Engine) -> None:
     frame = data()
     engine.table("points", frame)
     pk.sql.register(engine.connection, too_few="null")
-    assert engine.query(engine.unweighted.format(features="x, y", k=9999))["kmeans"].null_count() == frame.height
+    assert engine.query(engine.unweighted.format(features="x, y", k=9999))["cluster"].null_count() == frame.height
     assert engine.query("SELECT kmeans_centroids([x, y], 9999) AS c FROM points")["c"].to_list() == [[]]
     pk.sql.register(engine.connection, null_policy="raise")
     with pytest.raises(pk.InvalidDataError, match="nulls: "), pk.sql.typed_errors():

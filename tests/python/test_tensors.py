@@ -60,7 +60,7 @@ def test_every_layout_has_the_bits_of_columns(dtype: str, layout: str) -> None:
     expected = np.stack(df.select(model.transform(device="cpu")).to_series().to_list())
     assert (distances.cpu().numpy() == expected).all()
     near = model.predict(x, output="struct")
-    assert (near.label == labels).all()
+    assert (near.cluster == labels).all()
     assert near.distance.equal(distances.min(dim=1).values)
     assert model.score(x) == model.score(df)
 

@@ -34,7 +34,7 @@ _TABLE = """
         unnest([item.given FOR item IN __polars_kmeans_all], max_depth := 2),
         unnest({fit}(
             [item.features FOR item IN __polars_kmeans_all], k, [item.weight FOR item IN __polars_kmeans_all]
-        )) AS kmeans
+        )) AS cluster
     FROM __polars_kmeans
 """
 

@@ -58,7 +58,7 @@ class Fits:
             expr = kmeans(_ROWS, k=number, weight=_weight(weights), **self._options)
             with typed_errors():
                 labels = long.select("group", expr.over("group") if long["group"].n_unique() > 1 else expr)
-            found.append(labels.group_by("group", maintain_order=True).agg(answer="kmeans"))
+            found.append(labels.group_by("group", maintain_order=True).agg(answer="cluster"))
         answers = _in_order(groups, found, pl.List(pl.UInt32))
         return answers.select(
             pl.when(pl.col("rows").is_not_null()).then(pl.col("answer").fill_null(_NO_LABELS))
