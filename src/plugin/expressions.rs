@@ -116,7 +116,7 @@ fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
     let no_model = |expected: &str, got: &str| KMeansError::InvalidModel { expected: expected.into(), got: got.into() };
     let (literal, rest) = inputs.split_last().ok_or_else(|| no_model("a model after the features", "nothing"))?;
     let bytes = literal.binary()?.first().ok_or_else(|| no_model("a model as one binary value", "null"))?;
-    Ok((KMeansModel::from_bytes(bytes)?, columns(rest)?))
+    Ok((KMeansModel::from_wire(bytes)?, columns(rest)?))
 }
 
 /// The fields of the features (all inputs but the last `others`) and their float type.

@@ -142,10 +142,10 @@ def test_bad_profiles() -> None:
         MODEL.profile(DF, by=["spent", pl.col("x").alias("spent")])
     with pytest.raises(pk.InvalidColumnError, match="weight: expected numbers, got String"):
         MODEL.profile(DF, weight="name")
-    with pytest.raises(pk.InvalidDataError, match="weights: expected non-negative values, got -1"):
+    with pytest.raises(pk.InvalidDataError, match="weight: expected non-negative values, got -1"):
         MODEL.profile(DF, weight=pl.lit(-1))
     with pytest.raises(
-        pk.InvalidDataError, match=r"weights: expected a largest magnitude of at most 2\^64, got 1e\+20"
+        pk.InvalidDataError, match=r"weight: expected a largest magnitude of at most 2\^64, got 1e\+20"
     ):
         MODEL.profile(DF, weight=pl.lit(1e20))
     with pytest.raises(
