@@ -43,14 +43,14 @@ def read_flights() -> pl.DataFrame:
 
 
 def draw(flights: pl.DataFrame, path: Path) -> None:
-    sample = flights.drop_nulls("kmeans").sample(20_000, seed=1)
+    sample = flights.drop_nulls("cluster").sample(20_000, seed=1)
     # Departure hours are whole numbers. Spread the flights of each hour over the hour.
     spread = [hour + (i % 97) / 97 for i, hour in enumerate(sample["hour"])]
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
     for ax, x, (xlabel, y) in zip(
         axes, [spread, sample["distance"]], [("hour", "dep_delay"), ("distance", "air_time")], strict=True
     ):
-        points = ax.scatter(x, sample[y], c=sample["kmeans"], s=4, cmap="tab10", vmin=-0.5, vmax=9.5, linewidths=0)
+        points = ax.scatter(x, sample[y], c=sample["cluster"], s=4, cmap="tab10", vmin=-0.5, vmax=9.5, linewidths=0)
         ax.set(xlabel=xlabel, ylabel=y)
         ax.spines[["top", "right"]].set_visible(False)
     axes[1].legend(*points.legend_elements(), title="cluster", frameon=False, loc="lower right")
@@ -70,7 +70,7 @@ def main(picture: Path) -> None:
     with step("draw"):
         draw(flights, picture)
 
-    print(f"\n{flights.height:,} flights, {flights['kmeans'].null_count():,} with a null and a null label")
+    print(f"\n{flights.height:,} flights, {flights['cluster'].null_count():,} with a null and a null label")
     print(f"{model.n_iter} iterations, inertia {model.inertia}\n")
     with pl.Config(tbl_cols=-1, tbl_width_chars=120, float_precision=1):
         print(model.centroids.drop("inertia").sort("size", descending=True))

@@ -42,7 +42,7 @@ waves = flights.group_by("carrier").agg(pk.centroids("time", k=4, too_few="null"
 hawaiian = flights.filter(carrier="HA")
 assert hawaiian["time"].n_unique() == 3
 assert waves.filter(pl.col("centroids").is_null())["carrier"].to_list() == ["HA"]
-assert labelled["kmeans"].null_count() == hawaiian.height
+assert labelled["cluster"].null_count() == hawaiian.height
 try:
     with pk.typed_errors():
         flights.select(pk.kmeans("time", k=4).over("carrier"))
@@ -54,7 +54,7 @@ else:
 # %%
 # As a table: one row per cluster, with the number of its rows. It equals the count of the rows with its label.
 table = waves.drop_nulls().explode("centroids").unnest("centroids")
-counted = labelled.drop_nulls().group_by("carrier", cluster="kmeans").agg(size=pl.len().cast(pl.UInt64))
+counted = labelled.drop_nulls().group_by("carrier", "cluster").agg(size=pl.len().cast(pl.UInt64))
 assert table.select("carrier", "cluster", "size").sort(pl.all()).equals(counted.sort(pl.all()))
 
 # %%
@@ -73,7 +73,7 @@ if len(sys.argv) > 1:
     figure, panels = plt.subplots(5, 1, figsize=(9, 6), sharex=True, layout="constrained")
     for panel, carrier in zip(panels, largest, strict=True):
         own = labelled.filter(carrier=carrier)
-        waves_of_day = own.group_by("kmeans").agg("time").sort(pl.col("time").list.mean())
+        waves_of_day = own.group_by("cluster").agg("time").sort(pl.col("time").list.mean())
         panel.hist(waves_of_day["time"].to_list(), bins=range(5, 25), stacked=True)
         panel.set_ylabel(carrier)
         panel.set_yticks([])

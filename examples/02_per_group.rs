@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             // A shop with fewer than two different customers cannot have two clusters. Its rows get nulls.
             Err(error) if error.is_too_few() => {
                 println!("{shop}: {error}");
-                UInt32Chunked::full_null("label".into(), group.height())
+                UInt32Chunked::full_null("cluster".into(), group.height())
             }
             Err(error) => return Err(error.into()),
         };
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Labels belong to one shop: 0 and 1 of Aarhus are unrelated to 0 and 1 of Bergen.
     assert_eq!(stacked.height(), customers.height());
-    let labels: Vec<Option<u32>> = stacked.column("label")?.u32()?.iter().collect();
+    let labels: Vec<Option<u32>> = stacked.column("cluster")?.u32()?.iter().collect();
     for start in [0, 4] {
         assert_eq!(labels[start], labels[start + 1]);
         assert_eq!(labels[start + 2], labels[start + 3]);

@@ -41,23 +41,23 @@ for row in range(8):
 # Label every digit, and measure its distance to all ten centroids. The label is the nearest of them.
 digits = digits.with_columns(model.predict(), model.transform())
 assert digits.schema["distances"] == pl.Array(pl.Float64, 10)
-assert digits["distances"].arr.arg_min().equals(digits["kmeans"])
+assert digits["distances"].arr.arg_min().equals(digits["cluster"])
 inertia = digits.select((pl.col("distances").arr.min() ** 2).sum()).item()
 assert abs(inertia / model.inertia - 1) < 1e-9
 
 # %%
 # How far do clusters and true digits agree? Name each cluster after its most frequent digit, then count.
 clusters = (
-    digits.group_by("kmeans")
+    digits.group_by("cluster")
     .agg(
         pl.len(),
         pl.col("digit").mode().sort().first().alias("named"),
         pl.col("digit").unique_counts().max().alias("right"),
     )
-    .sort("kmeans")
+    .sort("cluster")
 )
 purity = clusters["right"].sum() / digits.height
-rand = adjusted_rand_score(digits["digit"], digits["kmeans"])
+rand = adjusted_rand_score(digits["digit"], digits["cluster"])
 with pl.Config(tbl_rows=10):
     print(clusters)
 print(f"{purity:.1%} of the digits are in a cluster named after them; adjusted Rand index {rand:.3f}")

@@ -54,7 +54,7 @@ assert by_colour.centroids["size"].sum() == colours.height
 
 # %%
 # Every pixel gets the colour of its cluster.
-labels = pixels.select(cluster=by_pixel.predict())
+labels = pixels.select(by_pixel.predict())
 painted = labels.join(palette, on="cluster", how="left", maintain_order="left").select("r", "g", "b")
 assert painted.n_unique() == 8
 if len(sys.argv) > 1:

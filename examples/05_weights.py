@@ -56,14 +56,14 @@ assert repeated.centroids["size"].to_list() == [6, 7, 8]
 # %%
 # One aggregation gives the sum of the weights in every cluster.
 labelled = survey.with_columns(weighted.predict())
-assert labelled.group_by("kmeans").agg(pl.col("people").sum()).sort("kmeans")["people"].to_list() == [6, 7, 8]
+assert labelled.group_by("cluster").agg(pl.col("people").sum()).sort("cluster")["people"].to_list() == [6, 7, 8]
 
 # %%
 # The row of weight 0 gets the label of its nearest centroid, but it does not move any centroid.
 without = pk.KMeans(k=3, init=start, weight="people").fit(survey.filter(pl.col("people") > 0), features)
 assert without.centroids.equals(weighted.centroids)
 assert without.inertia == weighted.inertia
-assert labelled["kmeans"].null_count() == 0
+assert labelled["cluster"].null_count() == 0
 
 # %%
 # Without weights, the row counts like any other and pulls a centroid towards it.
@@ -80,7 +80,7 @@ assert abs(shares.inertia - weighted.inertia / 21) < 1e-9
 
 # %%
 # Weights work in an expression too.
-assert survey.select(pk.kmeans(features, k=3, init=start, weight="people")).to_series().equals(labelled["kmeans"])
+assert survey.select(pk.kmeans(features, k=3, init=start, weight="people")).to_series().equals(labelled["cluster"])
 
 # %%
 # Give a path to draw the survey: `python examples/05_weights.py survey.png`
@@ -89,7 +89,7 @@ if len(sys.argv) > 1:
 
     figure, panel = plt.subplots(figsize=(7, 4), layout="constrained")
     sizes = [12 + 30 * people for people in labelled["people"]]
-    panel.scatter("age", "hours_online", s=sizes, c="kmeans", data=labelled, label="rows of the survey")
+    panel.scatter("age", "hours_online", s=sizes, c="cluster", data=labelled, label="rows of the survey")
     for fit, marker, name in ((weighted, "x", "centroids, with weights"), (unweighted, "+", "centroids, without")):
         panel.scatter(*fit.centroids.select(features).get_columns(), marker=marker, s=90, c="black", label=name)
     panel.set(xlabel="age", ylabel="hours online", title="Larger circles stand for more people")

@@ -57,7 +57,7 @@ plain = new.select(kmeans=pl.concat_list(distances).list.arg_min())
 labels = new.select(loaded.predict())
 assert labels.equals(plain)
 assert labels.equals(new.select(model.predict()))  # saving loses no bit
-print(labels["kmeans"].value_counts(sort=True))
+print(labels["cluster"].value_counts(sort=True))
 
 # %%
 # Give a path to draw the new flowers: `python examples/06_saved_model.py flowers.png`
@@ -65,7 +65,7 @@ if len(sys.argv) > 1:
     import matplotlib.pyplot as plt
 
     figure, panel = plt.subplots(figsize=(7, 4), layout="constrained")
-    panel.scatter(new["petal_length"], new["petal_width"], c=labels["kmeans"], s=30)
+    panel.scatter(new["petal_length"], new["petal_width"], c=labels["cluster"], s=30)
     panel.scatter("petal_length", "petal_width", data=table, marker="x", s=90, c="black", label="centroids in the file")
     panel.set(xlabel="petal length, cm", ylabel="petal width, cm", title="50 new flowers, labelled by the saved model")
     panel.legend(frameon=False)

@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Only the wall times of the iterations are not saved. So equal fits give equal files.
     assert!(model.history_rows()[0].seconds.is_some());
     assert!(loaded.history_rows()[0].seconds.is_none());
-    assert_eq!(KMeans::new(3).seed(1).fit(&known, ["x", "y"])?.to_parquet()?, std::fs::read(&path)?);
+    assert_eq!(KMeans::new(3).seed(1).fit(&known, ["x", "y"])?.to_bytes()?, std::fs::read(&path)?);
 
     // Any Parquet reader sees the centroids as a table, and facts of the fit as JSON in the metadata.
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&path)?)?;

@@ -55,26 +55,26 @@ print(f"{K} clusters in {time.perf_counter() - start:.1f} s, {model.n_iter} iter
 
 # %%
 # Distances are chords of the unit sphere: distance^2 = 2 - 2 cos(angle). So cosine similarity is 1 - distance^2 / 2.
-words = words.with_columns(model.predict(output="struct")).unnest("kmeans")
+words = words.with_columns(model.predict(output="struct")).unnest("cluster")
 words = words.with_columns(cosine=1 - pl.col("distance") ** 2 / 2)
-centroids = model.centroids.select(pl.col("cluster").alias("label"), "size", centroid="vector")
+centroids = model.centroids.select("cluster", "size", centroid="vector")
 unit = words.select(pl.col("vector").cast(pl.Array(pl.Float64, 256))).to_series().to_numpy()
 unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
-own = centroids["centroid"].to_numpy().astype(np.float64)[words["label"].to_numpy()]
+own = centroids["centroid"].to_numpy().astype(np.float64)[words["cluster"].to_numpy()]
 assert np.allclose((unit * own).sum(axis=1), words["cosine"].to_numpy(), atol=1e-6)
 
 # %%
 # The words nearest to the centroid of the cluster of some words.
 for word in ["Monday", "blue", "seven", "France", "doctor", "guitar", "river", "software"]:
-    label = words.filter(word=word)["label"]
-    if len(label):
-        nearest = words.filter(label=label[0]).sort("cosine", descending=True)["word"].head(12)
+    cluster = words.filter(word=word)["cluster"]
+    if len(cluster):
+        nearest = words.filter(cluster=cluster[0]).sort("cosine", descending=True)["word"].head(12)
         print(f"{word:>10}: {' '.join(nearest)}")
 
 # %%
 # The longest vectors do not matter: words in other sizes get the same labels.
-longer = words.select("word", "label", vector=pl.col("vector").cast(pl.Array(pl.Float32, 256)) * 4)
-assert longer.select(model.predict()).to_series().equals(words["label"], check_names=False)
+longer = words.select("word", "cluster", vector=pl.col("vector").cast(pl.Array(pl.Float32, 256)) * 4)
+assert longer.select(model.predict()).to_series().equals(words["cluster"], check_names=False)
 
 # %%
 # Give a path to draw some clusters, in their two main directions: `python examples/09_word_vectors.py words.png`
@@ -83,14 +83,15 @@ if len(sys.argv) > 1:
 
     shown = ["Monday", "blue", "France", "guitar", "river"]
     own_words = [
-        words.with_row_index().filter(label=words.filter(word=word)["label"][0]).top_k(6, by="cosine") for word in shown
+        words.with_row_index().filter(cluster=words.filter(word=word)["cluster"][0]).top_k(6, by="cosine")
+        for word in shown
     ]
     some = pl.concat(own_words)
     points = unit[some["index"].to_numpy()]
     points = points - points.mean(axis=0)
     plane = points @ np.linalg.svd(points, full_matrices=False)[2][:2].T
     figure, panel = plt.subplots(figsize=(9, 6), layout="constrained")
-    colours = some["label"].rank("dense").to_numpy()
+    colours = some["cluster"].rank("dense").to_numpy()
     panel.scatter(*plane.T, c=colours, cmap="tab10", s=15)
     for word, (x, y) in zip(some["word"], plane, strict=True):
         panel.annotate(word, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=8)

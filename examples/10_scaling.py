@@ -41,7 +41,7 @@ assert factors is not None
 print({name: round(factor, 5) for name, factor in factors.items()})
 with pl.Config(tbl_cols=-1, float_precision=1):
     print(model.centroids.drop("inertia"))
-means = known.with_columns(model.predict()).group_by("kmeans").agg(pl.col(FEATURES).mean()).sort("kmeans")
+means = known.with_columns(model.predict()).group_by("cluster").agg(pl.col(FEATURES).mean()).sort("cluster")
 for name in FEATURES:
     assert ((means[name] - model.centroids[name]).abs() < 1e-6).all()
 
@@ -86,7 +86,7 @@ for carrier in ("HA", "UA"):
     own = airlines.filter(carrier=carrier)
     alone = pk.KMeans(k=3, seed=1, scale="standard").fit(own, FEATURES)
     assert alone.factors != factors
-    assert own.select(alone.predict()).to_series().equals(own["kmeans"])
+    assert own.select(alone.predict()).to_series().equals(own["cluster"])
 
 # %%
 # Give a path to draw both clusterings: `python examples/10_scaling.py scaled.png`

@@ -197,7 +197,7 @@ fn a_model_survives_its_file() {
             assert_eq!((loaded.changed, loaded.shift, loaded.inertia), (saved.changed, saved.shift, saved.inertia));
             assert_eq!(loaded.seconds, None);
         }
-        assert_eq!(loaded.to_parquet().unwrap(), fit.model.to_parquet().unwrap(), "equal models are equal files");
+        assert_eq!(loaded.to_bytes().unwrap(), fit.model.to_bytes().unwrap(), "equal models are equal files");
     }
     let reader = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
     let orders = reader.metadata().file_metadata().column_orders().unwrap();

@@ -84,8 +84,8 @@ impl Data {
             values.into_iter().map(f64::to_bits).collect()
         }
         fn model(model: &KMeansModel) -> Vec<u64> {
-            let file = model.to_parquet().unwrap();
-            let loaded = KMeansModel::from_parquet(&file).unwrap();
+            let file = model.to_bytes().unwrap();
+            let loaded = KMeansModel::from_bytes(&file).unwrap();
             let history = loaded.history_rows().iter().flat_map(|row| [row.shift, row.inertia.unwrap_or(-1.0)]);
             let mut all = bits(loaded.centroid_values().unwrap().into_iter().chain(history).chain([loaded.inertia()]));
             all.extend(bits([loaded.settings().tol, loaded.settings().tol_labels]));

@@ -41,7 +41,7 @@ fn of_lists(name: &str, d: usize) -> KMeansModel {
 }
 
 fn refusal(bytes: &[u8]) -> String {
-    match KMeansModel::from_parquet(bytes) {
+    match KMeansModel::from_bytes(bytes) {
         Err(error @ KMeansError::InvalidModel { .. }) => error.to_string(),
         Err(other) => panic!("{other:?}"),
         Ok(model) => panic!("{model:?}"),
@@ -96,7 +96,7 @@ const GOLDEN: [&str; 3] =
 #[test]
 fn the_bytes_of_a_model_are_golden() {
     let hash = |model: KMeansModel| {
-        let file = model.to_parquet().unwrap();
+        let file = model.to_bytes().unwrap();
         assert_eq!(&file[..BODY_AT - 24], b"PAR1polars-kmeans\x01");
         format!("{:032x}", u128::from_le_bytes(file[CHECKSUM_AT..BODY_AT].try_into().unwrap()))
     };
@@ -106,7 +106,7 @@ fn the_bytes_of_a_model_are_golden() {
 #[test]
 fn other_programs_read_the_table() {
     for model in [small(), of_lists("e", 3)] {
-        let (table, facts) = table(&model.to_parquet().unwrap());
+        let (table, facts) = table(&model.to_bytes().unwrap());
         assert_eq!(table.columns(), model.centroids_batch().unwrap().columns());
         let names: Vec<&str> = table.schema_ref().fields().iter().map(|field| field.name().as_str()).collect();
         let features: Vec<&str> = model.names().iter().map(String::as_str).collect();
@@ -116,19 +116,19 @@ fn other_programs_read_the_table() {
         // What a fit does not use is left out.
         assert!(facts["scaling"].is_null() && facts["parameters"]["rounds"].is_null());
     }
-    assert_eq!(table(&scaled().to_parquet().unwrap()).1["scaling"]["scale"], "standard");
+    assert_eq!(table(&scaled().to_bytes().unwrap()).1["scaling"]["scale"], "standard");
 }
 
 #[test]
 fn every_flipped_bit_of_the_model_is_noticed() {
     for model in [small(), of_lists("e", 3), scaled()] {
-        let file = model.to_parquet().unwrap();
+        let file = model.to_bytes().unwrap();
         for bit in 0..file.len() * 8 {
             let mut flipped = file.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             // Load does not look at the table, which is between the model and the mark at the end.
             if (body_end(&file)..file.len() - 4).contains(&(bit / 8)) {
-                assert_eq!(KMeansModel::from_parquet(&flipped).unwrap().to_parquet().unwrap(), file);
+                assert_eq!(KMeansModel::from_bytes(&flipped).unwrap().to_bytes().unwrap(), file);
             } else {
                 refusal(&flipped);
             }
@@ -139,7 +139,7 @@ fn every_flipped_bit_of_the_model_is_noticed() {
 #[test]
 fn what_was_cut_or_added_to_is_refused() {
     for model in [small(), of_lists("e", 3)] {
-        let file = model.to_parquet().unwrap();
+        let file = model.to_bytes().unwrap();
         for cut in 0..file.len() {
             let message = refusal(&file[..cut]);
             let expected = match cut {
@@ -161,7 +161,7 @@ fn what_was_cut_or_added_to_is_refused() {
 
 #[test]
 fn a_wrong_head_is_refused() {
-    let file = small().to_parquet().unwrap();
+    let file = small().to_bytes().unwrap();
     let head = |at: usize, new: &[u8]| refusal(&[&file[..at], new, &file[at + new.len()..]].concat());
     for (format, version) in [(0, "an older"), (2, "a newer"), (255, "a newer")] {
         let message = head(FORMAT_AT, &[format]);
@@ -198,7 +198,7 @@ fn a_wrong_head_is_refused() {
 
 #[test]
 fn what_this_version_does_not_know_is_named() {
-    let file = small().to_parquet().unwrap();
+    let file = small().to_bytes().unwrap();
     for (old, new, named) in [
         (&b"euclidean"[..], &b"manhattan"[..], "metric"),
         (b"k-means++", b"k-means??", "init"),
@@ -223,7 +223,7 @@ fn what_this_version_does_not_know_is_named() {
         }
     }
     let scaled = scaled();
-    let file = scaled.to_parquet().unwrap();
+    let file = scaled.to_bytes().unwrap();
     assert!(refusal(&with(&file, "standard", "nonesuch")).contains("of kind \"nonesuch\""));
     let factor = scaled.scaling().unwrap().factors()[0];
     assert!(refusal(&with(&file, factor.to_le_bytes(), (-factor).to_le_bytes())).contains("positive finite factors"));
@@ -236,13 +236,13 @@ fn scaled_models_keep_factors_and_centroids_bit_for_bit() {
         for metric in [Metric::Euclidean, Metric::Cosine] {
             let estimator = KMeans::new(2).seed(3).scale(scale.clone()).metric(metric);
             let fit = estimator.fit_batches(std::slice::from_ref(&rows), ["x", "y"], None).unwrap();
-            let file = fit.model.to_parquet().unwrap();
-            let loaded = KMeansModel::from_parquet(&file).unwrap();
+            let file = fit.model.to_bytes().unwrap();
+            let loaded = KMeansModel::from_bytes(&file).unwrap();
             let (AnyModel::F64(saved), AnyModel::F64(read)) = (fit.model.as_any(), loaded.as_any()) else {
                 panic!("the rows are float64")
             };
             assert_eq!((read.centroids(), read.scaling()), (saved.centroids(), saved.scaling()));
-            assert_eq!(loaded.to_parquet().unwrap(), file);
+            assert_eq!(loaded.to_bytes().unwrap(), file);
             assert_eq!((loaded.scaling().unwrap().scale(), &loaded.settings().metric[..]), (word, metric.word()));
             // It takes raw rows.
             assert_eq!(loaded.predict_batch(&rows).unwrap(), fit.labels[0]);
@@ -265,11 +265,11 @@ fn factor() -> Scale {
 #[test]
 fn bytes_of_a_model_and_names_of_columns() {
     let model = small();
-    let bytes = model.to_bytes().unwrap();
-    assert_eq!(*KMeansModel::from_bytes(&bytes).unwrap(), model);
+    let bytes = model.to_wire().unwrap();
+    assert_eq!(*KMeansModel::from_wire(&bytes).unwrap(), model);
     let mut altered = bytes.clone();
     *altered.last_mut().unwrap() ^= 1;
-    let error = KMeansModel::from_bytes(&altered).unwrap_err();
+    let error = KMeansModel::from_wire(&altered).unwrap_err();
     assert!(error.to_string().contains("altered"), "it stands under the hash of one that was decoded: {error}");
     for name in ["a\0b", "size", ""] {
         let rows = batch([(name, float64(&[0.0, 1.0]))]);
@@ -282,9 +282,9 @@ fn bytes_of_a_model_and_names_of_columns() {
 fn long_names_and_many_features_survive() {
     for (name, d) in [("n".repeat(3_000), 2_000), ("n".repeat(100_000), 3), ("e".into(), 70_000)] {
         let model = of_lists(&name, d);
-        let file = model.to_parquet().unwrap();
-        assert!(KMeansModel::from_parquet(&file).unwrap().to_parquet().unwrap() == file, "{d} features");
-        assert!(model.to_bytes().unwrap().len() < 2 * name.len() + 8 * d + 1_000, "no name a feature");
+        let file = model.to_bytes().unwrap();
+        assert!(KMeansModel::from_bytes(&file).unwrap().to_bytes().unwrap() == file, "{d} features");
+        assert!(model.to_wire().unwrap().len() < 2 * name.len() + 8 * d + 1_000, "no name a feature");
     }
 }
 
@@ -304,8 +304,8 @@ fn centroids_of_any_magnitude() {
         let rows = batch([("x", float64(values))]);
         let estimator = KMeans::new(k).init(init.map_or_else(Init::default, Init::Given));
         let fit = estimator.fit_batches(std::slice::from_ref(&rows), ["x"], None).unwrap();
-        let model = KMeansModel::from_parquet(&fit.model.to_parquet().unwrap()).unwrap();
-        assert_eq!(*KMeansModel::from_bytes(&fit.model.to_bytes().unwrap()).unwrap(), fit.model);
+        let model = KMeansModel::from_bytes(&fit.model.to_bytes().unwrap()).unwrap();
+        assert_eq!(*KMeansModel::from_wire(&fit.model.to_wire().unwrap()).unwrap(), fit.model);
         assert_eq!(model.predict_batch(&rows).unwrap(), fit.labels[0]);
         assert_eq!(model.transform_batch(&rows).unwrap(), fit.model.transform_batch(&rows).unwrap());
         assert_eq!(-model.score_batches(&[rows], None).unwrap(), fit.model.inertia());
@@ -353,7 +353,7 @@ mod on_disk {
         small().save(at("second")).unwrap();
         assert!(at("first").is_symlink() && at("second").is_symlink());
         assert!(at("models/latest.parquet").metadata().unwrap().is_file());
-        assert_eq!(KMeansModel::load(at("second")).unwrap().to_parquet(), small().to_parquet());
+        assert_eq!(KMeansModel::load(at("second")).unwrap().to_bytes(), small().to_bytes());
         small().save(at("second")).unwrap();
         assert!(at("first").is_symlink() && at("second").is_symlink());
         symlink("missing/model.parquet", at("nowhere")).unwrap();
@@ -397,12 +397,12 @@ mod on_disk {
         const HOLE: u64 = 2 << 30;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.parquet");
-        let model = small().to_parquet().unwrap();
+        let model = small().to_bytes().unwrap();
         let (start, end) = model.split_at(body_end(&model));
         let before = peak();
         // A hole after the model is never read.
         sparse(&path, start, HOLE, end);
-        assert_eq!(KMeansModel::load(&path).unwrap().to_parquet().unwrap(), model);
+        assert_eq!(KMeansModel::load(&path).unwrap().to_bytes().unwrap(), model);
         // A model that claims more bytes than the file has, and a hole in place of a model.
         let claim = |length: u64| [&model[..LENGTH_AT], &length.to_le_bytes(), &model[CHECKSUM_AT..BODY_AT]].concat();
         for start in [&claim(HOLE + 1)[..], &claim(u64::MAX), b"PAR1", b""] {

@@ -87,8 +87,8 @@ fn structs_of_a_fit_are_those_of_its_model() {
         let structs = structs.into_series();
         assert!(structs.equals_missing(&expected), "{weighted}, {k}: {structs:?} {expected:?}");
         assert_eq!(structs.null_count(), fit.labels.null_count());
-        let label = structs.struct_().unwrap().field_by_name("label").unwrap();
-        assert_eq!(labels(label.u32().unwrap()), labels(&fit.labels));
+        let cluster = structs.struct_().unwrap().field_by_name("cluster").unwrap();
+        assert_eq!(labels(cluster.u32().unwrap()), labels(&fit.labels));
     }
 }
 
@@ -186,10 +186,10 @@ fn a_model_survives_its_bytes() {
         plain.clone().init(Init::AfkMc2).init_sample(Some(9)),
     ] {
         let model = estimator.fit(&df, ["x", "y"]).unwrap();
-        let bytes = model.to_bytes().unwrap();
-        assert_eq!(*KMeansModel::from_bytes(&bytes).unwrap(), model);
+        let bytes = model.to_wire().unwrap();
+        assert_eq!(*KMeansModel::from_wire(&bytes).unwrap(), model);
         for cut in [0, 5, 20, bytes.len() - 1] {
-            assert!(matches!(KMeansModel::from_bytes(&bytes[..cut]), Err(KMeansError::InvalidModel { .. })));
+            assert!(matches!(KMeansModel::from_wire(&bytes[..cut]), Err(KMeansError::InvalidModel { .. })));
         }
     }
 }
@@ -313,7 +313,7 @@ fn clusters_of_a_frame_are_numbered() {
             fit.labels.into_no_null_iter().collect::<Vec<_>>()
         );
         assert_eq!(fit.model.settings().sort_by.as_deref(), Some(column));
-        let again = KMeansModel::from_bytes(&fit.model.clone().into_bytes().unwrap()).unwrap();
+        let again = KMeansModel::from_wire(&fit.model.clone().into_wire().unwrap()).unwrap();
         assert_eq!(*again, fit.model);
     }
     let few = df!("x" => [3.0, 1.0, 3.0]).unwrap();

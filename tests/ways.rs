@@ -119,7 +119,7 @@ fn ways<T: Engine>(options: &str, weighted: bool, dtype: &DataType) -> Vec<(&'st
     }
 
     // A file: the model from it labels the rows again.
-    let loaded = KMeansModel::from_parquet(&fit.model.to_parquet().unwrap()).unwrap();
+    let loaded = KMeansModel::from_bytes(&fit.model.to_bytes().unwrap()).unwrap();
     ways.push(("file", digest(all(&loaded.predict_columns(&frame).unwrap()), &loaded)));
 
     // Slices, by columns and by rows. They go straight to the engine, which knows no names.

@@ -50,15 +50,15 @@ fuzz_target!(
 fn check(bytes: &[u8]) {
     let room = ROOM.0 + ROOM.1 * bytes.len();
     let before = PEAK.restart();
-    let model = KMeansModel::from_parquet(bytes);
+    let model = KMeansModel::from_bytes(bytes);
     let taken = PEAK.highest.load(Relaxed) - before;
     assert!(taken <= room, "reading took {taken} bytes, more than {room}");
     let Ok(model) = model else { return };
 
     // The first file may hold figures that are not saved.
-    let bytes = model.to_parquet().expect("a model that was read can be written");
-    let again = KMeansModel::from_parquet(&bytes).expect("and read again");
-    assert_eq!(again.to_parquet().as_ref(), Ok(&bytes));
+    let bytes = model.to_bytes().expect("a model that was read can be written");
+    let again = KMeansModel::from_bytes(&bytes).expect("and read again");
+    assert_eq!(again.to_bytes().as_ref(), Ok(&bytes));
     let (k, d) = (model.n_clusters(), model.n_features());
     assert!(k > 0 && d > 0 && model.centroid_values().unwrap().iter().all(|c| c.is_finite()));
     if k <= SMALL && d <= SMALL {
@@ -125,7 +125,7 @@ static FILES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
         KMeans::new(2).scale(Scale::Standard).fit_batches(&double, ["x", "y"], None),
         KMeans::new(2).metric(Metric::Cosine).fit_batches(&float, ["x", "y"], None),
     ];
-    let file = |model: KMeansModel| model.to_parquet();
+    let file = |model: KMeansModel| model.to_bytes();
     fits.into_iter().map(|fit| fit.and_then(|fit| file(fit.model)).expect("five rows can be clustered")).collect()
 });
 

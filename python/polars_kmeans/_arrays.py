@@ -23,7 +23,7 @@ _PROTOCOLS = ("__dlpack__", "__array_interface__", "__arrow_c_device_array__")
 class Prediction(NamedTuple):
     """Arrays of one value per row, on the device of the rows."""
 
-    label: Any
+    cluster: Any
     """The clusters (int32). -1: the row holds a null, a NaN or an infinity."""
     distance: Any
     """The distances to the nearest centroid (float64). NaN for the same rows."""
@@ -48,12 +48,12 @@ def on_gpu(data: object) -> bool:
 
 
 def alone(data: object, columns: tuple[Any, ...], weight: object) -> None:
-    """Refuse names of columns beside an array, which has no names."""
+    """Refuse names of columns beside an array, which has no names. `weight`: that of the estimator."""
     if columns:
         msg = f"columns: expected none beside an array, got {len(columns)}: select columns of the {type(data).__name__}"
         raise InvalidParameterError(msg)
     if weight is not None:
-        msg = "weight: expected none beside an array, got a column: pass an array as sample_weight"
+        msg = "weight: expected none in KMeans for an array, got a column: fit(array, weight=...) takes an array of weights"
         raise InvalidParameterError(msg)
 
 
@@ -66,16 +66,16 @@ def in_place_of(columns: tuple[Any, ...]) -> IntoArray | None:
     return arrays[0]
 
 
-def no_weights(sample_weight: object) -> None:
-    """Refuse an array of weights beside a frame."""
-    if sample_weight is not None:
-        msg = "sample_weight: expected none beside a frame, got an array: pass a column or an expression as weight"
-        raise InvalidParameterError(msg)
+def no_weight(weight: object) -> None:
+    """Refuse the weights of a fit beside a frame."""
+    if weight is not None:
+        msg = f"weight: expected none in the fit of a frame, got {type(weight).__name__}"
+        raise InvalidParameterError(f"{msg}: KMeans(k, weight=...) takes a column or an expression")
 
 
 def fit(
     data: IntoArray,
-    sample_weight: IntoArray | None,
+    weight: IntoArray | None,
     options: FitOptions,
     progress: OnProgress = None,
     *,
@@ -83,9 +83,9 @@ def fit(
 ) -> tuple[Fit, Any] | None:
     """Fit an array. As `_plugin.fit`, with the labels of an array on the host if they are wanted, else None."""
     _plugin.check_process(runs=True)
-    keywords = {**options.keywords, "weighted": sample_weight is not None}
+    keywords = {**options.keywords, "weighted": weight is not None}
     with shown(progress) as call:
-        found = _internal.fit_array(data, sample_weight, keywords, call, labels)
+        found = _internal.fit_array(data, weight, keywords, call, labels)
     if found is None:
         return None
     fitted, answers = found
@@ -111,10 +111,10 @@ def transform(model: bytes, data: IntoArray, device: Device, *, squared: bool) -
     return _returned(data, _internal.transform_array(model, data, _plugin.device_name(device), squared))
 
 
-def score(model: bytes, data: IntoArray, sample_weight: IntoArray | None, device: Device) -> float:
+def score(model: bytes, data: IntoArray, weight: IntoArray | None, device: Device) -> float:
     """Score the rows of an array."""
     _plugin.check_process(runs=True)
-    return _internal.score_array(model, data, sample_weight, _plugin.device_name(device))
+    return _internal.score_array(model, data, weight, _plugin.device_name(device))
 
 
 def _refuse_gaps(labels: Any) -> None:

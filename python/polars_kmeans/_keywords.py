@@ -16,7 +16,7 @@ from polars_kmeans.errors import InvalidParameterError
 _HINTS = {
     "n_clusters": "use k",
     "random_state": "use seed",
-    "sample_weight": "use weight for a column; beside an array, fit takes sample_weight",
+    "sample_weight": "use weight for a column; beside an array, fit takes weight",
     "weights": "use weight",
     "weightCol": "use weight",
     "centroids": "use init",

@@ -28,23 +28,23 @@ def measures(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: s
     answer = pl.col(_ANSWER).struct
     metric = model.parameters["metric"]
     query = _rows.arrived(
-        labelled.lazy().filter(answer.field("label").is_not_null(), weight.is_finite(), weight > 0),
+        labelled.lazy().filter(answer.field("cluster").is_not_null(), weight.is_finite(), weight > 0),
         values,
         model.factors,
         metric,
-        answer.field("label").alias("label"),
+        answer.field("cluster"),
         answer.field("silhouette").alias("silhouette"),
         weight.alias("weight"),
     )
     w = pl.col("weight")
     parts = {"mass": w, "silhouette": w * pl.col("silhouette"), **{name: w * pl.col(name) for name in x}}
-    sums = _rows.totals(query, "label", parts)
+    sums = _rows.totals(query, "cluster", parts)
     mass = math.fsum(sums["mass"])
     middle = [(pl.col(name) / pl.col("mass")).alias(mean) for name, mean in zip(x, means, strict=True)]
-    centres = sums.select("label", *middle)
-    squares = query.join(centres.lazy(), on="label").select("label", "weight", square=_square(x, means))
+    centres = sums.select("cluster", *middle)
+    squares = query.join(centres.lazy(), on="cluster").select("cluster", "weight", square=_square(x, means))
     parts = {"within": w * pl.col("square"), "distance": w * pl.col("square").sqrt()}
-    spread = _rows.totals(squares, "label", parts)
+    spread = _rows.totals(squares, "cluster", parts)
     within = math.fsum(spread["within"])
     present = sums.height
     found: dict[str, float | None] = {}
@@ -82,10 +82,10 @@ def _davies_bouldin(centres: pl.DataFrame, radii: pl.Series, means: list[str]) -
     one = centres.with_columns(radius=radii)
     other = one.rename(lambda name: f"other_{name}")
     apart = _square(means, [f"other_{name}" for name in means]).sqrt()
-    pairs = one.lazy().join(other.lazy(), how="cross").filter(pl.col("label") != pl.col("other_label"))
+    pairs = one.lazy().join(other.lazy(), how="cross").filter(pl.col("cluster") != pl.col("other_cluster"))
     # Clusters with the same mean have distance 0. As in scikit-learn, they do not count as worst.
     ratio = pl.when(apart > 0).then((pl.col("radius") + pl.col("other_radius")) / apart).otherwise(0.0)
-    worst = _rows.collect(pairs.select("label", ratio=ratio).group_by("label").agg(pl.col("ratio").max()).sort("label"))
+    worst = _rows.collect(pairs.select("cluster", ratio=ratio).group_by("cluster").agg(pl.col("ratio").max()).sort("cluster"))
     return math.fsum(worst["ratio"]) / worst.height
 
 

@@ -31,15 +31,15 @@ def nearest(data: pl.DataFrame | pl.LazyFrame, answer: pl.Expr, m: int) -> pl.Da
         candidates = (
             found.lazy()
             .with_row_index("row")
-            .filter(pl.col("label").is_not_null())
+            .filter(pl.col("cluster").is_not_null())
             .sort("distance", "row")
-            .group_by("label", maintain_order=True)
+            .group_by("cluster", maintain_order=True)
             .head(m)
             .collect()
         )
         rows = batch[candidates["row"]]
         rank = pl.lit(None, dtype=pl.UInt32).alias("rank")
-        news = candidates.select(pl.col("label").alias("cluster"), rank, "distance")
+        news = candidates.select("cluster", rank, "distance")
         # Rows of earlier batches come first, and the sort keeps the order of rows that are equally far.
         best = (
             pl.concat([best, news.hstack(rows)])

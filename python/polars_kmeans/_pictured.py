@@ -39,7 +39,7 @@ def plane(
         expr.meta.output_name(raise_if_undetermined=False) or name for expr, name in zip(exprs, "xy", strict=True)
     ]
     x, y = (expr.alias(name) for expr, name in zip(exprs, "xy", strict=True))
-    rows = _rows.collect(query.select(model.predict(*columns, device=device).alias("cluster"), x, y))
+    rows = _rows.collect(query.select(model.predict(*columns, device=device), x, y))
     for name, title in zip("xy", titles, strict=True):
         if not _frames.is_number(rows.schema[name]):
             raise InvalidColumnError(f'column "{title}": expected numbers or booleans, got {rows.schema[name]}')
@@ -107,7 +107,7 @@ def silhouettes(
     """Return the clusters as blocks from top to bottom, points of their outlines, and the mean of all silhouettes."""
     answer = _rows.with_silhouette(model.predict(*columns, output="struct", device=device))
     rows = _rows.collect(_rows.lazy(data).select(answer.alias("answer"))).unnest("answer")
-    rows = rows.select(cluster="label", silhouette="silhouette").filter(pl.col("cluster").is_not_null())
+    rows = rows.select("cluster", "silhouette").filter(pl.col("cluster").is_not_null())
     points = max(_LEAST, _CURVE // model.n_clusters)
     at = (pl.int_range(points) / (points - 1) * (pl.len() - 1)).round().cast(pl.UInt32)
     silhouette = pl.col("silhouette")

@@ -61,13 +61,13 @@ def _check_weight(dtype: pl.DataType, weights: pl.Series) -> None:
     if not _frames.is_number(dtype):
         raise InvalidColumnError(f"weight: expected numbers, got {dtype}")
     if dtype.is_numeric() and (weights < 0).any():
-        raise InvalidDataError(f"weights: expected non-negative values, got {weights.min()!r}")
+        raise InvalidDataError(f"weight: expected non-negative values, got {weights.min()!r}")
 
 
 def _check_range(query: pl.LazyFrame, x: dict[str, str]) -> None:
     """Refuse values whose squares float64 cannot hold."""
     largest = _rows.collect(query.select(pl.col("weight", *x.values()).abs().max())).row(0, named=True)
-    for what, name, most in (("weights", "weight", 64), *((f'column "{feature}"', n, 450) for feature, n in x.items())):
+    for what, name, most in (("weight", "weight", 64), *((f'column "{feature}"', n, 450) for feature, n in x.items())):
         value = largest[name] or 0.0
         if value > 2.0**most:
             raise InvalidDataError(f"{what}: expected a largest magnitude of at most 2^{most}, got {value!r}")

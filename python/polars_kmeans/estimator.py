@@ -128,14 +128,14 @@ class KMeans(Generic[_Fitted]):
     ) -> KMeansModels: ...
 
     @overload
-    def fit(self, data: IntoArray, *, sample_weight: IntoArray | None = ..., progress: OnProgress = ...) -> _Fitted: ...
+    def fit(self, data: IntoArray, *, weight: IntoArray | None = ..., progress: OnProgress = ...) -> _Fitted: ...
 
     def fit(
         self,
         data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
         *columns: IntoFeatures,
         by: str | Sequence[str] | None = None,
-        sample_weight: IntoArray | None = None,
+        weight: IntoArray | None = None,
         progress: OnProgress = None,
         memory_limit: SupportsIndex | None = None,
         spill_directory: str | os.PathLike[str] | None = None,
@@ -163,7 +163,7 @@ class KMeans(Generic[_Fitted]):
             column of such values with rows of one width. `pl.all()` takes all columns.
         by
             One or several names of columns. There is one fit for each of their values.
-        sample_weight
+        weight
             For an array: one non-negative weight per row, as an array of one dimension.
         progress
             True shows a bar (with tqdm). A function is called with a :class:`polars_kmeans.Progress` when the rows are
@@ -201,13 +201,13 @@ class KMeans(Generic[_Fitted]):
             if _arrays.is_array(data):
                 msg = "by: expected none beside an array, which has no column names: pass a frame"
                 raise InvalidParameterError(msg)
-            _arrays.no_weights(sample_weight)
+            _arrays.no_weight(weight)
             spill.refuse("beside by")
             features = tuple(_plugin.flat(columns))
             models = fit_groups(data, by, lambda rows: self._fit(rows, features, None, progress))
             self._warn([model for model in models.values() if model is not None])
             return models
-        model = self._fit(data, columns, sample_weight, progress, spill)
+        model = self._fit(data, columns, weight, progress, spill)
         self._warn([] if model is None else [model])
         # The overloads of `__init__` tell type checkers when the result can be None.
         return cast("_Fitted", model)
@@ -216,20 +216,20 @@ class KMeans(Generic[_Fitted]):
     def fit_predict(self, data: pl.DataFrame | pl.LazyFrame | IntoFrame, *columns: IntoFeatures) -> pl.Series: ...
 
     @overload
-    def fit_predict(self, data: IntoArray, *, sample_weight: IntoArray | None = ...) -> Any: ...
+    def fit_predict(self, data: IntoArray, *, weight: IntoArray | None = ...) -> Any: ...
 
     def fit_predict(
         self,
         data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
         *columns: IntoFeatures,
-        sample_weight: IntoArray | None = None,
+        weight: IntoArray | None = None,
     ) -> pl.Series | Any:
         """Fit, and label the same rows. :meth:`fit` has the parameters, warnings and errors.
 
         Returns
         -------
         Series
-            The labels: UInt32, in the order of the rows, named `kmeans`. Null for rows that were left out. With
+            The labels: UInt32, in the order of the rows, named `cluster`. Null for rows that were left out. With
             `too_few="null"`, all null if there are fewer distinct rows than clusters.
 
             For an array: an array of its library on its device (int32; -1 for such rows).
@@ -245,7 +245,7 @@ class KMeans(Generic[_Fitted]):
         """
         if _arrays.is_array(data):
             _arrays.alone(data, columns, self._weight)
-            found = self._fit_array(data, sample_weight)
+            found = self._fit_array(data, weight)
             if found is None:
                 msg = 'too_few: expected "raise" where an array is labelled, got "null": there are no null labels in it'
                 raise InvalidParameterError(msg)
@@ -253,9 +253,9 @@ class KMeans(Generic[_Fitted]):
             return found[1]
         features = tuple(_plugin.flat(columns))
         frame = _frames.collected(data, *features, self._weight)
-        model = self._fit(frame, features, sample_weight)
+        model = self._fit(frame, features, weight)
         if model is None:
-            return pl.repeat(None, frame.height, dtype=pl.UInt32, eager=True).alias("kmeans")
+            return pl.repeat(None, frame.height, dtype=pl.UInt32, eager=True).alias("cluster")
         self._warn([model])
         return frame.select(model.predict(*features)).to_series()
 
@@ -263,7 +263,7 @@ class KMeans(Generic[_Fitted]):
         self,
         data: Any,
         columns: tuple[IntoFeatures, ...],
-        sample_weight: Any,
+        weight: Any,
         progress: OnProgress = None,
         spill: Spill | None = None,
     ) -> KMeansModel | None:
@@ -272,19 +272,19 @@ class KMeans(Generic[_Fitted]):
             _arrays.alone(data, columns, self._weight)
             if spill is not None:
                 spill.refuse("beside an array")
-            found = _arrays.fit(data, sample_weight, self._options, progress)
+            found = _arrays.fit(data, weight, self._options, progress)
             fit = None if found is None else found[0]
         else:
             frame = _frames.polars_frame(data, *columns, self._weight)
-            _arrays.no_weights(sample_weight)
+            _arrays.no_weight(weight)
             fit = _plugin.fit(frame, _plugin.features(columns), self._options, self._weight, progress, spill)
         return None if fit is None else KMeansModel._of_fit(*fit)
 
     def _fit_array(
-        self, data: IntoArray, sample_weight: IntoArray | None, progress: OnProgress = None
+        self, data: IntoArray, weight: IntoArray | None, progress: OnProgress = None
     ) -> tuple[KMeansModel, Any] | None:
         """Fit an array, and label its rows: those on the host by the last step of the fit."""
-        found = _arrays.fit(data, sample_weight, self._options, progress, labels=not _arrays.on_gpu(data))
+        found = _arrays.fit(data, weight, self._options, progress, labels=not _arrays.on_gpu(data))
         if found is None:
             return None
         model = KMeansModel._of_fit(*found[0])

@@ -44,8 +44,8 @@ def kmeans(
     Returns
     -------
     Expr
-        A column named `kmeans`: `UInt32` labels, or `Struct(label, distance, second_distance)`. Without rows it is
-        empty.
+        A column named `cluster`: `UInt32` labels, or `Struct(cluster, distance, second_distance)`. Without rows it is
+        empty. If the frame has a column of this name, `with_columns` replaces that column: `.alias` gives another name.
 
     Raises
     ------
@@ -62,16 +62,16 @@ def kmeans(
     >>> import polars as pl
     >>> import polars_kmeans as pk
     >>> df = pl.DataFrame({"x": [0.0, 0.1, 5.0, 5.1], "y": [1.0, 1.1, 9.0, 9.1], "g": [0, 0, 1, 1]})
-    >>> df.with_columns(pk.kmeans("x", "y", k=2).over("g"))["kmeans"].max()
+    >>> df.with_columns(pk.kmeans("x", "y", k=2).over("g"))["cluster"].max()
     1
-    >>> df.with_columns(pk.kmeans("x", "y", k=2, seed=1))["kmeans"].n_unique()
+    >>> df.with_columns(pk.kmeans("x", "y", k=2, seed=1))["cluster"].n_unique()
     2
-    >>> df.select(pk.kmeans("x", "y", k=2, output="struct")).unnest("kmeans").columns
-    ['label', 'distance', 'second_distance']
+    >>> df.select(pk.kmeans("x", "y", k=2, output="struct")).unnest("cluster").columns
+    ['cluster', 'distance', 'second_distance']
 
     """
     fit = FitOptions(k=k, **options)
-    return _plugin.expression("kmeans", _plugin.features(columns), fit, weight).alias("kmeans")
+    return _plugin.expression("kmeans", _plugin.features(columns), fit, weight).alias("cluster")
 
 
 @takes(Options)

@@ -45,7 +45,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
     KMeansModels(by=['shop'], groups=2)
     >>> models["a"].n_clusters
     2
-    >>> models.label(df)["cluster"].to_list() == df.select(pk.kmeans("x", k=2, seed=1).over("shop"))["kmeans"].to_list()
+    >>> models.label(df)["cluster"].to_list() == df.select(pk.kmeans("x", k=2, seed=1).over("shop"))["cluster"].to_list()
     True
 
     """
@@ -105,7 +105,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
         Returns
         -------
         Expr
-            A column named `kmeans`. Labels count from 0 in each group. Rows of groups without a model get null.
+            A column named `cluster`. Labels count from 0 in each group. Rows of groups without a model get null.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
             return self._labels(series.struct.unnest(), output, device)
 
         both = pl.struct(keys.alias("keys"), rows.alias("rows"))
-        return both.map_batches(labels, return_dtype=_DTYPES[output], is_elementwise=True).alias("kmeans")
+        return both.map_batches(labels, return_dtype=_DTYPES[output], is_elementwise=True).alias("cluster")
 
     def _labels(self, frame: pl.DataFrame, output: Output, device: Device) -> pl.Series:
         """Label rows, given as structs of their keys and of their features."""
@@ -140,10 +140,10 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
             else:
                 names = [_plugin.column(name) for name in features.columns]
                 labels = model.predict(*names, output=output, device=device)
-            queries.append(features.lazy().select(labels.alias("kmeans"), pl.lit(part[_ROW]).alias(_ROW)))
+            queries.append(features.lazy().select(labels.alias("cluster"), pl.lit(part[_ROW]).alias(_ROW)))
         # The groups run in parallel.
-        empty = pl.DataFrame(schema={"kmeans": _DTYPES[output], _ROW: rows.schema[_ROW]})
-        return pl.concat([empty, *pl.collect_all(queries)]).sort(_ROW)["kmeans"]
+        empty = pl.DataFrame(schema={"cluster": _DTYPES[output], _ROW: rows.schema[_ROW]})
+        return pl.concat([empty, *pl.collect_all(queries)]).sort(_ROW)["cluster"]
 
     @overload
     def label(
@@ -255,7 +255,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
 
 _DTYPES: dict[str, pl.DataType] = {
     "label": pl.UInt32(),
-    "struct": pl.Struct({"label": pl.UInt32, "distance": pl.Float64, "second_distance": pl.Float64}),
+    "struct": pl.Struct({"cluster": pl.UInt32, "distance": pl.Float64, "second_distance": pl.Float64}),
 }
 
 

@@ -258,12 +258,12 @@ class KMeansModel:
         Returns
         -------
         Expr
-            A column named `kmeans`. Rows with nulls, NaNs or infinities get a null label (or a null struct).
+            A column named `cluster`. Rows with nulls, NaNs or infinities get a null label (or a null struct).
 
             For a frame: a Series of the same values.
 
             For an array: an array of its library on its device, with the labels (int32; -1 for such rows). With
-            `output="struct"`: a tuple of three arrays `label`, `distance` and `second_distance`.
+            `output="struct"`: a tuple of three arrays `cluster`, `distance` and `second_distance`.
 
         Raises
         ------
@@ -285,7 +285,7 @@ class KMeansModel:
             return _arrays.predict(self._encoded, array, output, device, complete)
         frame, features = _frames.ahead_of(columns)
         exprs, kwargs = self._features(features), {"output": text(output), "complete": complete}
-        expr = _plugin.elementwise("predict", exprs, self._encoded, device, kwargs).alias("kmeans")
+        expr = _plugin.elementwise("predict", exprs, self._encoded, device, kwargs).alias("cluster")
         return expr if frame is None else self._of_frame(expr, frame, features)
 
     @overload
@@ -414,8 +414,7 @@ class KMeansModel:
         self,
         data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
         *columns: IntoFeatures,
-        weight: str | pl.Expr | None = None,
-        sample_weight: IntoArray | None = None,
+        weight: str | pl.Expr | IntoArray | None = None,
         device: Device = "auto",
     ) -> float:
         """Return minus the inertia of rows under the model, as in scikit-learn. Rows with nulls are left out.
@@ -428,9 +427,7 @@ class KMeansModel:
         *columns
             The features, as in :meth:`predict`.
         weight
-            Non-negative row weights: a column or an expression.
-        sample_weight
-            For an array: one non-negative weight per row, as an array of one dimension.
+            Non-negative row weights: a column or an expression. For an array: an array of one dimension.
         device
             The device to run on. The bits are the same on every device. `"auto"`: a GPU if one can be used, the data
             fit on it and it is predicted to be faster, else the CPU. `"cpu"`, `"cuda"` or `"cuda:1"`: this device, or
@@ -443,11 +440,10 @@ class KMeansModel:
 
         """
         if _arrays.is_array(data):
-            _arrays.alone(data, columns, weight)
-            return _arrays.score(self._encoded, data, sample_weight, device)
+            _arrays.alone(data, columns, None)
+            return _arrays.score(self._encoded, data, cast("IntoArray | None", weight), device)
         frame = _frames.polars_frame(data, *self._asked(columns), weight)
-        _arrays.no_weights(sample_weight)
-        expr = _plugin.score(self._features(columns), self._encoded, weight, device)
+        expr = _plugin.score(self._features(columns), self._encoded, cast("str | pl.Expr | None", weight), device)
         return float(_plugin.item(frame, expr))
 
     def silhouette(self, *columns: IntoFeatures, device: Device = "auto") -> pl.Expr:

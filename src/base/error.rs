@@ -186,19 +186,19 @@ pub enum KMeansError {
     )]
     RangeTooWide { column: String, largest: f64 },
     /// A weight is negative.
-    #[error("weights: expected non-negative values, got {got} in row {row}")]
+    #[error("weight: expected non-negative values, got {got} in row {row}")]
     NegativeWeight { row: u64, got: f64 },
     /// No weight is positive.
-    #[error("weights: expected at least one positive weight, got none")]
+    #[error("weight: expected at least one positive weight, got none")]
     NoPositiveWeight,
     /// Some weights are so small compared with the largest weight that they cannot be told apart.
     #[error(
-        "weights: expected at most one in 1,000 positive weights below 2^-43 of the largest, {largest:e}, got {small} of \
+        "weight: expected at most one in 1,000 positive weights below 2^-43 of the largest, {largest:e}, got {small} of \
         {positive}"
     )]
     WeightRangeTooWide { largest: f64, small: u64, positive: u64 },
     /// The largest weight is out of range.
-    #[error("weights: expected a largest weight between 2^-64 and 2^64, got {got:e}")]
+    #[error("weight: expected a largest weight between 2^-64 and 2^64, got {got:e}")]
     WeightOutOfRange { got: f64 },
     /// There are fewer distinct rows than clusters.
     #[error("k: expected at most as many clusters as distinct rows of positive weight, got k = {k} and {rows} such rows{} \

@@ -35,6 +35,9 @@ use crate::model::KMeansModel;
 #[cfg(feature = "python")]
 use crate::model::{AnyFeatures, AnyModel, Fitted, Model};
 
+/// The name of columns of labels.
+pub(crate) const CLUSTER: &str = "cluster";
+
 impl From<PolarsError> for KMeansError {
     fn from(error: PolarsError) -> Self {
         Self::Frame(error.to_string())
@@ -171,7 +174,7 @@ fn structs_of(rows: KeptRows) -> Result<StructChunked> {
 /// Labels as a column. The values are not copied.
 fn label_column(labels: Labels) -> Result<UInt32Chunked> {
     let (values, answered) = labels.into_parts();
-    Ok(nullable("label", values, bitmap(answered)?))
+    Ok(nullable(CLUSTER, values, bitmap(answered)?))
 }
 
 /// A column of values, with its bitmap of those that are not null. The values are not copied.

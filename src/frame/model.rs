@@ -4,7 +4,7 @@ use polars::prelude::*;
 use polars_arrow::array::{FixedSizeListArray, PrimitiveArray};
 use polars_arrow::datatypes::ArrowDataType;
 
-use super::{bitmap, label_column, nullable, select};
+use super::{CLUSTER, bitmap, label_column, nullable, select};
 use crate::backend::answers::{self, Answered, Distances, Predictions};
 #[cfg(any(doc, feature = "python"))]
 use crate::base::error::KMeansError;
@@ -82,7 +82,7 @@ on_any_device! {
             label_column(self.labels_of(columns)?)
         }
 
-        /// A frame with `label` (UInt32), `distance` and `second_distance` (Float64; null with one cluster) of every row.
+        /// A frame with `cluster` (UInt32), `distance` and `second_distance` (Float64; null with one cluster) of every row.
         ///
         /// # Errors
         /// As [`KMeansModel::predict_columns`].
@@ -183,16 +183,16 @@ fn distance_frame(predictions: Predictions) -> Result<DataFrame> {
         Some(second) => (second, answered.clone()),
         None => (memory::zeroed(n, answers::DISTANCES)?, bitmap(Answered::none(n)?)?),
     };
-    let label: UInt32Chunked = nullable("label", labels, answered.clone());
+    let cluster: UInt32Chunked = nullable(CLUSTER, labels, answered.clone());
     let distance: Float64Chunked = nullable("distance", nearest, answered);
     let second: Float64Chunked = nullable("second_distance", second, second_answered);
-    Ok(DataFrame::new(n, vec![label.into_column(), distance.into_column(), second.into_column()])?)
+    Ok(DataFrame::new(n, vec![cluster.into_column(), distance.into_column(), second.into_column()])?)
 }
 
 /// The same as one struct per row. A struct is null where the row has no answer.
 pub(super) fn structs(predictions: Predictions) -> Result<StructChunked> {
     let rows = distance_frame(predictions)?;
-    let validity = rows.column("label")?.u32()?.downcast_iter().next().and_then(|label| label.validity().cloned());
+    let validity = rows.column(CLUSTER)?.u32()?.downcast_iter().next().and_then(|labels| labels.validity().cloned());
     Ok(rows.into_struct(PlSmallStr::EMPTY).with_outer_validity(validity))
 }
 
@@ -208,7 +208,7 @@ where
     let clusters = memory::collected(0..k as u32, WHAT)?;
     let (sizes, inertias) = (memory::copied(model.sizes(), WHAT)?, memory::copied(model.inertias(), WHAT)?);
     let mut columns = memory::with_room(3 + layout.columns().len(), WHAT)?;
-    columns.push(UInt32Chunked::from_vec("cluster".into(), clusters).into_column());
+    columns.push(UInt32Chunked::from_vec(CLUSTER.into(), clusters).into_column());
     columns.push(UInt64Chunked::from_vec("size".into(), sizes).into_column());
     columns.push(Float64Chunked::from_vec("inertia".into(), inertias).into_column());
     let series = |name: &str, values: Vec<P::Native>| ChunkedArray::<P>::from_vec(name.into(), values).into_series();

@@ -236,7 +236,7 @@ on_any_device! {
         pub fn score(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
             if let Some(weights) = weights.filter(|weights| weights.len() != features.n_rows()) {
                 let (expected, got) = (features.n_rows(), weights.len());
-                return Err(KMeansError::LengthMismatch { what: "weights".into(), expected, got });
+                return Err(KMeansError::LengthMismatch { what: "weight".into(), expected, got });
             }
             // Weights that are on a GPU are brought to rows that are elsewhere.
             let elsewhere = weights.filter(|weights| weights.gpu().is_some() && weights.gpu() != features.gpu());

@@ -65,7 +65,7 @@ impl KMeansModel {
     /// replaced, not even by root.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let bytes = self.to_parquet()?;
+        let bytes = self.to_bytes()?;
         disk::replace(path, &bytes).map_err(|error| file_error(path, error))
     }
 
@@ -84,13 +84,13 @@ impl KMeansModel {
         }
     }
 
-    /// The bytes of the file that [`KMeansModel::save`] writes.
+    /// The bytes of the file that [`KMeansModel::save`] writes. Python's `to_bytes` gives the same bytes.
     ///
     /// # Errors
     /// [`KMeansError::InvalidModel`] if it cannot be encoded, [`KMeansError::NoMemory`].
-    pub fn to_parquet(&self) -> Result<Vec<u8>> {
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let _environment = FloatEnvironment::default_rounding();
-        let model = self.without_costs()?.to_bytes()?;
+        let model = self.without_costs()?.to_wire()?;
         // The bits that rows are compared with, which are in the scaled space.
         let table = self.centroid_table(false)?;
         let facts = Facts {
@@ -124,7 +124,7 @@ impl KMeansModel {
     ///
     /// # Errors
     /// [`KMeansError::InvalidModel`] if they are not the bytes of a whole file that [`KMeansModel::save`] wrote.
-    pub fn from_parquet(bytes: &[u8]) -> Result<Self> {
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         read(&mut Cursor::new(bytes), |error| invalid("bytes that can be read", error))
     }
 

@@ -48,11 +48,12 @@ static DECODED: Mutex<Vec<Decoded>> = Mutex::new(Vec::new());
 static OWNER: FirstProcess = FirstProcess::new();
 
 impl KMeansModel {
-    /// The model as bytes, including wall times.
+    /// The model as the bytes that an expression receives, including wall times. `to_bytes` has those of its file.
     ///
     /// # Errors
     /// [`KMeansError::InvalidModel`] if it cannot be encoded, [`KMeansError::NoMemory`].
-    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+    #[doc(hidden)]
+    pub fn to_wire(&self) -> Result<Vec<u8>> {
         let refused = |error| invalid("a model that can be encoded", error);
         let length = postcard::experimental::serialized_size(self).map_err(refused)?;
         let mut bytes = memory::with_room(Head::BYTES + length, BYTES)?;
@@ -63,23 +64,25 @@ impl KMeansModel {
         Ok(bytes)
     }
 
-    /// As [`KMeansModel::to_bytes`]. The model itself goes to the cache, so that nobody has to decode it again.
+    /// As [`KMeansModel::to_wire`]. The model itself goes to the cache, so that nobody has to decode it again.
     ///
     /// # Errors
-    /// As [`KMeansModel::to_bytes`].
-    pub fn into_bytes(self) -> Result<Vec<u8>> {
-        let bytes = self.to_bytes()?;
+    /// As [`KMeansModel::to_wire`].
+    #[doc(hidden)]
+    pub fn into_wire(self) -> Result<Vec<u8>> {
+        let bytes = self.to_wire()?;
         if let Some(head) = Head::read(&bytes)?.filter(|_| OWNER.enter()) {
             keep(head, Arc::new(self));
         }
         Ok(bytes)
     }
 
-    /// A model from the bytes of [`KMeansModel::to_bytes`]. A model that was decoded recently comes from the cache.
+    /// A model from the bytes of [`KMeansModel::to_wire`]. A model that was decoded recently comes from the cache.
     ///
     /// # Errors
     /// [`KMeansError::InvalidModel`] for anything else.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Arc<Self>> {
+    #[doc(hidden)]
+    pub fn from_wire(bytes: &[u8]) -> Result<Arc<Self>> {
         let head = Head::read(bytes)?.ok_or_else(|| invalid("bytes of a model of this version", "something else"))?;
         let body = &bytes[Head::BYTES..];
         // Check the body before the lookup in the cache. The cache finds models by the hash and would accept altered bytes.

@@ -22,7 +22,7 @@ use crate::model::{DeviceModel, KMeansModel};
 
 /// What errors call the rows and their weights.
 const ROWS: &str = "data";
-const WEIGHTS: &str = "sample_weight";
+const WEIGHTS: &str = "weight";
 /// What errors call the answers.
 const ANSWERS: &str = "the answers for all rows";
 
@@ -177,7 +177,7 @@ fn answered<R: Send>(
     device: &str,
     work: impl FnOnce(DeviceModel<'_, KMeansModel>, &ExternalArray) -> Result<R> + Send,
 ) -> PyResult<R> {
-    let model = KMeansModel::from_bytes(model)?;
+    let model = KMeansModel::from_wire(model)?;
     let rows = ExternalArray::of(array, ROWS, !model.is_f32())?;
     interruptible(array.py(), &Raised::default(), || work(model.on(device.parse()?), &rows))
 }

@@ -17,14 +17,12 @@ use crate::base::names::FeatureLayout;
 use crate::base::parallel::FirstProcess;
 use crate::base::params::{KMeans, Wanted};
 use crate::columns::{become_float64, check_weight};
-use crate::frame::Rows;
+use crate::frame::{CLUSTER, Rows};
 use crate::model::KMeansModel;
 
 /// The Python package writes this for a NUL in a name, because Polars panics on a NUL on the way here. U+10FFFE is not a
 /// character.
 pub const NUL: &str = "\u{10FFFE}NUL\u{10FFFE}";
-/// Name of the output column.
-const NAME: &str = "kmeans";
 
 /// Tracks the process that has run queries.
 static QUERIES: FirstProcess = FirstProcess::new();
@@ -118,7 +116,7 @@ fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
     let no_model = |expected: &str, got: &str| KMeansError::InvalidModel { expected: expected.into(), got: got.into() };
     let (literal, rest) = inputs.split_last().ok_or_else(|| no_model("a model after the features", "nothing"))?;
     let bytes = literal.binary()?.first().ok_or_else(|| no_model("a model as one binary value", "null"))?;
-    Ok((KMeansModel::from_bytes(bytes)?, columns(rest)?))
+    Ok((KMeansModel::from_wire(bytes)?, columns(rest)?))
 }
 
 /// The fields of the features (all inputs but the last `others`) and their float type.
@@ -160,7 +158,7 @@ fn label_dtype(output: Answer) -> DataType {
     match output {
         Answer::Label => DataType::UInt32,
         Answer::Struct => DataType::Struct(vec![
-            Field::new("label".into(), DataType::UInt32),
+            Field::new(CLUSTER.into(), DataType::UInt32),
             Field::new("distance".into(), DataType::Float64),
             Field::new("second_distance".into(), DataType::Float64),
         ]),
@@ -170,7 +168,7 @@ fn label_dtype(output: Answer) -> DataType {
 fn kmeans_field(fields: &[Field], kwargs: &FitOptions) -> PolarsResult<Field> {
     // Labels come without a centroid frame.
     fit_fields(struct_fields(fields)?, kwargs.weighted, FeatureLayout::check_names)?;
-    Ok(Field::new(NAME.into(), label_dtype(kwargs.results().output)))
+    Ok(Field::new(CLUSTER.into(), label_dtype(kwargs.results().output)))
 }
 
 /// The field of a list of structs: the rows of the centroid frame. A List column of features stays a List, since its dtype does
@@ -178,7 +176,7 @@ fn kmeans_field(fields: &[Field], kwargs: &FitOptions) -> PolarsResult<Field> {
 fn centroids_field(fields: &[Field], options: &FitOptions) -> PolarsResult<Field> {
     let (features, dtype) = fit_fields(struct_fields(fields)?, options.weighted, FeatureLayout::check)?;
     let mut columns = vec![
-        Field::new("cluster".into(), DataType::UInt32),
+        Field::new(CLUSTER.into(), DataType::UInt32),
         Field::new("size".into(), DataType::UInt64),
         Field::new("inertia".into(), DataType::Float64),
     ];
@@ -196,7 +194,7 @@ fn centroids_field(fields: &[Field], options: &FitOptions) -> PolarsResult<Field
 
 fn predict_field(fields: &[Field], kwargs: &PredictOptions) -> PolarsResult<Field> {
     feature_type(fields, 1)?;
-    Ok(Field::new(NAME.into(), label_dtype(kwargs.output.parse()?)))
+    Ok(Field::new(CLUSTER.into(), label_dtype(kwargs.output.parse()?)))
 }
 
 fn transform_field(fields: &[Field], kwargs: &TransformOptions) -> PolarsResult<Field> {
@@ -218,8 +216,8 @@ fn kmeans(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
     let fit = if n == 0 { None } else { or_none(kwargs, rows.fit(kwargs))? };
     let output = kwargs.results().output;
     Ok(match fit {
-        None => Series::full_null(NAME.into(), n, &label_dtype(output)),
-        Some(answers) => answers.with_name(NAME.into()),
+        None => Series::full_null(CLUSTER.into(), n, &label_dtype(output)),
+        Some(answers) => answers.with_name(CLUSTER.into()),
     })
 }
 
@@ -245,9 +243,9 @@ fn predict(inputs: &[Series], kwargs: &PredictOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
     let placed = model.on(kwargs.device.parse()?);
     let answers = if kwargs.output.parse::<Answer>()? == Answer::Struct {
-        placed.predict_structs(&columns)?.with_name(NAME.into()).into_series()
+        placed.predict_structs(&columns)?.with_name(CLUSTER.into()).into_series()
     } else {
-        placed.predict_columns(&columns)?.with_name(NAME.into()).into_series()
+        placed.predict_columns(&columns)?.with_name(CLUSTER.into()).into_series()
     };
     if kwargs.complete && answers.null_count() > 0 {
         return Err(model.refused_values(&columns)?.into());

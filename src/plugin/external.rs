@@ -137,7 +137,7 @@ impl ExternalArray {
     pub fn weights(&self) -> Result<Column<'_, f64>> {
         if !self.one_dimension {
             let got = format!("{} x {}", self.shape[0], self.shape[1]);
-            return Err(KMeansError::InvalidOption { option: "sample_weight", expected: "one dimension".into(), got });
+            return Err(KMeansError::InvalidOption { option: "weight", expected: "one dimension".into(), got });
         }
         match &self.values {
             AnyValues::F64(Values::Host(slice)) => {

@@ -81,33 +81,33 @@ fn encoded(py: Python<'_>, model: Option<KMeansModel>) -> Result<Option<Fit<'_>>
     let method = model.method().map(|method| method.to_string());
     let seconds = model.seconds().unwrap_or_default();
     let seconds = (seconds.rows, seconds.seeding, seconds.iterations);
-    let bytes = py.detach(|| model.into_bytes())?;
+    let bytes = py.detach(|| model.into_wire())?;
     Ok(Some((copy_to_python(py, &bytes)?, device.unwrap_or_default(), reason.unwrap_or_default(), method, seconds)))
 }
 
 /// The centroid frame of an encoded model.
 #[pyfunction]
 fn model_centroids(model: &[u8]) -> Result<PyDataFrame> {
-    KMeansModel::from_bytes(model)?.centroids().map(PyDataFrame)
+    KMeansModel::from_wire(model)?.centroids().map(PyDataFrame)
 }
 
 /// The history frame of an encoded model.
 #[pyfunction]
 fn model_history(model: &[u8]) -> Result<PyDataFrame> {
-    KMeansModel::from_bytes(model)?.history().map(PyDataFrame)
+    KMeansModel::from_wire(model)?.history().map(PyDataFrame)
 }
 
 /// Column names, clusters, inertia and iterations of an encoded model.
 #[pyfunction]
 fn model_facts(model: &[u8]) -> Result<(Vec<String>, usize, f64, u32)> {
-    let model = KMeansModel::from_bytes(model)?;
+    let model = KMeansModel::from_wire(model)?;
     Ok((model.names().to_vec(), model.n_clusters(), model.inertia(), model.n_iter()))
 }
 
 /// The columns to look for in a frame. An error if the features were computed by expressions.
 #[pyfunction]
 fn model_columns(model: &[u8]) -> Result<Vec<String>> {
-    Ok(KMeansModel::from_bytes(model)?.columns_to_find()?.to_vec())
+    Ok(KMeansModel::from_wire(model)?.columns_to_find()?.to_vec())
 }
 
 /// The parameters of a model by name.
@@ -121,7 +121,7 @@ struct Parameters<'m> {
 /// The parameters that an encoded model was fitted with, as JSON.
 #[pyfunction]
 fn model_parameters(model: &[u8]) -> PyResult<String> {
-    let model = KMeansModel::from_bytes(model)?;
+    let model = KMeansModel::from_wire(model)?;
     let parameters = Parameters { settings: model.settings(), scale: model.scaling().map(Scaling::scale) };
     serde_json::to_string(&parameters).map_err(|error| PyRuntimeError::new_err(error.to_string()))
 }
@@ -129,7 +129,7 @@ fn model_parameters(model: &[u8]) -> PyResult<String> {
 /// The factors of an encoded model by the names of its features, in their order.
 #[pyfunction]
 fn model_factors<'py>(py: Python<'py>, model: &[u8]) -> PyResult<Option<Bound<'py, PyDict>>> {
-    let model = KMeansModel::from_bytes(model)?;
+    let model = KMeansModel::from_wire(model)?;
     let Some(scaling) = model.scaling() else { return Ok(None) };
     let names = model.layout().feature_names(model.n_features())?;
     let factors = PyDict::new(py);
@@ -142,33 +142,33 @@ fn model_factors<'py>(py: Python<'py>, model: &[u8]) -> PyResult<Option<Bound<'p
 /// Whether two encoded models are equal apart from wall times. They are if their files are equal.
 #[pyfunction]
 fn models_equal(one: &[u8], other: &[u8]) -> Result<bool> {
-    let file = |model: &[u8]| KMeansModel::from_bytes(model)?.to_parquet();
+    let file = |model: &[u8]| KMeansModel::from_wire(model)?.to_bytes();
     Ok(one == other || file(one)? == file(other)?)
 }
 
 /// The bytes of the file of an encoded model.
 #[pyfunction]
 fn model_to_file<'py>(py: Python<'py>, model: &[u8]) -> Result<Bound<'py, PyBytes>> {
-    copy_to_python(py, &KMeansModel::from_bytes(model)?.to_parquet()?)
+    copy_to_python(py, &KMeansModel::from_wire(model)?.to_bytes()?)
 }
 
 /// An encoded model from the bytes of its file.
 #[pyfunction]
 fn model_from_file<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Bound<'py, PyBytes>> {
-    copy_to_python(py, &KMeansModel::from_parquet(bytes)?.into_bytes()?)
+    copy_to_python(py, &KMeansModel::from_bytes(bytes)?.into_wire()?)
 }
 
 /// Writes an encoded model to a file.
 #[pyfunction]
 fn save_model(py: Python<'_>, model: &[u8], path: PathBuf) -> Result<()> {
-    let model = KMeansModel::from_bytes(model)?;
+    let model = KMeansModel::from_wire(model)?;
     py.detach(|| model.save(path))
 }
 
 /// Reads an encoded model from a file.
 #[pyfunction]
 fn load_model(py: Python<'_>, path: PathBuf) -> Result<Bound<'_, PyBytes>> {
-    let bytes = py.detach(|| KMeansModel::load(path)?.into_bytes())?;
+    let bytes = py.detach(|| KMeansModel::load(path)?.into_wire())?;
     copy_to_python(py, &bytes)
 }
 

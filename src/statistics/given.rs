@@ -63,7 +63,7 @@ impl<T: Float> Given for HostRows<'_, '_, T> {
                 && weights.len() != part.features.n_rows()
             {
                 let (expected, got) = (part.features.n_rows(), weights.len());
-                return Err(KMeansError::LengthMismatch { what: "weights".into(), expected, got });
+                return Err(KMeansError::LengthMismatch { what: "weight".into(), expected, got });
             }
         }
         checked_count(self.0.iter().map(|part| part.features.n_rows() as u64).sum())

@@ -221,7 +221,7 @@ def cases(draw: Any) -> Case:
     d = draw(st.integers(1, 5))
     how = {"dirty": dirty, "extreme": extreme}
     if layout == "columns":
-        names = draw(st.permutations(["x", "y", "z", "label", "kmeans"]))[:d]
+        names = draw(st.permutations(["x", "y", "z", "distance", "kmeans"]))[:d]
         series = [column(draw, name, n, draw(st.sampled_from(dtypes)), **how) for name in names]
         numbers = [floats(s) for s in series]
         case = Case(pl.DataFrame([in_chunks(draw, s) for s in series]), names, {}, d=d)

@@ -28,10 +28,10 @@ class DuckDB:
     def close(self) -> None:
         self.connection.close()
 
-    labels = "SELECT id, kmeans FROM kmeans('points', [{features}], k := {k}, weight := {weight})"
-    unweighted = "SELECT id, kmeans FROM kmeans('points', [{features}], k := {k})"
+    labels = "SELECT id, cluster FROM kmeans('points', [{features}], k := {k}, weight := {weight})"
+    unweighted = "SELECT id, cluster FROM kmeans('points', [{features}], k := {k})"
     groups = """
-        SELECT unnest(list(id ORDER BY id)) AS id, unnest(kmeans_fit(list([{features}] ORDER BY id), {k})) AS kmeans
+        SELECT unnest(list(id ORDER BY id)) AS id, unnest(kmeans_fit(list([{features}] ORDER BY id), {k})) AS cluster
         FROM points GROUP BY g
     """
     centroids = "SELECT g, kmeans_centroids([{features}], {k}, weight := {weight}) AS c FROM points GROUP BY g"
@@ -53,9 +53,9 @@ class DataFusion:
     def close(self) -> None:
         """Nothing has to be closed."""
 
-    labels = "SELECT id, kmeans_weighted([{features}], {k}, {weight}) OVER () AS kmeans FROM points"
-    unweighted = "SELECT id, kmeans([{features}], {k}) OVER () AS kmeans FROM points"
-    groups = "SELECT id, kmeans([{features}], {k}) OVER (PARTITION BY g) AS kmeans FROM points"
+    labels = "SELECT id, kmeans_weighted([{features}], {k}, {weight}) OVER () AS cluster FROM points"
+    unweighted = "SELECT id, kmeans([{features}], {k}) OVER () AS cluster FROM points"
+    groups = "SELECT id, kmeans([{features}], {k}) OVER (PARTITION BY g) AS cluster FROM points"
     centroids = "SELECT g, kmeans_centroids_weighted([{features}], {k}, {weight}) AS c FROM points GROUP BY g"
 
 

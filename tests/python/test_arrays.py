@@ -96,9 +96,9 @@ def test_an_array_is_not_copied() -> None:
 def test_weights_are_an_array_beside_an_array(weights: Any) -> None:
     df = columns_of(X).with_columns(w=pl.Series(weights))
     features = df.columns[:D]
-    model = pk.KMeans(K, seed=2).fit(X, sample_weight=weights)
+    model = pk.KMeans(K, seed=2).fit(X, weight=weights)
     assert model == pk.KMeans(K, seed=2, weight="w").fit(df, features)
-    assert model.score(X, sample_weight=ByDLPack(weights)) == model.score(df, weight="w")
+    assert model.score(X, weight=ByDLPack(weights)) == model.score(df, weight="w")
 
 
 def test_a_model_of_columns_answers_arrays_and_the_other_way_round() -> None:
@@ -115,8 +115,8 @@ def test_answers_are_arrays_of_the_same_library() -> None:
     assert isinstance(labels, np.ndarray)
     assert labels.flags.writeable
     near = model.predict(X, output="struct")
-    assert near._fields == ("label", "distance", "second_distance")
-    assert (near.label == labels).all()
+    assert near._fields == ("cluster", "distance", "second_distance")
+    assert (near.cluster == labels).all()
     distances = np.sort(model.transform(X), axis=1)
     assert (near.distance == distances[:, 0]).all()
     assert (near.second_distance == distances[:, 1]).all()
@@ -190,15 +190,14 @@ def test_what_does_not_belong_together_is_refused() -> None:
     model: Any = estimator.fit(X)
     cases: list[tuple[str, Callable[[], Any]]] = [
         ("columns: expected none beside an array, got 1", lambda: estimator.fit(X, "column_0")),
-        ("weight: expected none beside an array", lambda: pk.KMeans(K, weight="w").fit(X)),
-        (
-            "sample_weight: expected none beside a frame",
-            lambda: estimator.fit(df, "column_0", sample_weight=WEIGHTS),
-        ),
-        ("sample_weight: expected none beside a frame", lambda: model.score(df, sample_weight=WEIGHTS)),
+        ("weight: expected none in KMeans for an array", lambda: pk.KMeans(K, weight="w").fit(X)),
+        ("weight: expected none in the fit of a frame", lambda: estimator.fit(df, "column_0", weight=WEIGHTS)),
+        ("weight: expected none in the fit of a frame, got str", lambda: estimator.fit(df, "column_0", weight="w")),
+        ("weight: expected a column name or an expression, got ndarray", lambda: model.score(df, weight=WEIGHTS)),
+        ("weight: expected an array", lambda: model.score(X, weight="w")),
         ("columns: expected none beside an array, got 1", lambda: model.predict(X, "column_0")),
-        ("weights: expected 500 values, got 499", lambda: estimator.fit(X, sample_weight=WEIGHTS[1:])),
-        ("sample_weight: expected one dimension", lambda: estimator.fit(X, sample_weight=WEIGHTS[:, None])),
+        ("weight: expected 500 values, got 499", lambda: estimator.fit(X, weight=WEIGHTS[1:])),
+        ("weight: expected one dimension", lambda: estimator.fit(X, weight=WEIGHTS[:, None])),
         ("data: expected a frame or an array, got list", lambda: estimator.fit([[1.0]])),
         ("device: expected", lambda: model.predict(X, device="gpu")),
     ]
@@ -266,7 +265,7 @@ def test_memory_is_given_back_once_after_the_call() -> None:
     assert model == pk.KMeans(K).fit(X)
     model.predict(counted)
     model.transform(counted)
-    model.score(counted, sample_weight=WEIGHTS)
+    model.score(counted, weight=WEIGHTS)
     assert (counted.exported, counted.given_back) == (4, 4)
     # Also after an error.
     counted.array[0, 0] = np.nan

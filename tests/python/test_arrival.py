@@ -110,7 +110,7 @@ def test_cosine_labels_are_those_of_scikit_learn_on_normalised_rows() -> None:
     # The mean of normalised rows has the direction of the centroid.
     means = np.stack([unit[ours == j].mean(axis=0) for j in range(40)])
     assert np.allclose(normalize(means), centroids, atol=0.05)
-    similarity = df.select(model.predict(output="struct")).unnest("kmeans")["distance"].to_numpy() ** 2
+    similarity = df.select(model.predict(output="struct")).unnest("cluster")["distance"].to_numpy() ** 2
     assert np.allclose(1 - similarity / 2, (unit * centroids[ours]).sum(axis=1), atol=1e-12)
 
 

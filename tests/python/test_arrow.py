@@ -84,7 +84,7 @@ def test_every_library_has_the_bits_of_polars(kind: str) -> None:
     assert model.feature_names == FEATURES
     assert estimator.fit(make(DF), *map(pl.col, FEATURES)) == expected
     assert model.predict(make(DF)).equals(labels)
-    assert model.predict(make(DF), *FEATURES, output="struct").struct.field("label").equals(labels.alias("label"))
+    assert model.predict(make(DF), *FEATURES, output="struct").struct.field("cluster").equals(labels)
     assert model.transform(make(DF)).equals(distances)
     assert model.score(make(DF), weight="w") == expected.score(DF, weight="w")
     assert model.label(make(DF), name="c")["c"].equals(labels.alias("c"))
@@ -165,4 +165,4 @@ def test_one_column_is_no_frame() -> None:
 
 def test_what_belongs_to_arrays_is_refused() -> None:
     with pytest.raises(pk.InvalidParameterError, match="pass a column or an expression as weight"):
-        pk.KMeans(2).fit(DF.to_arrow(), "x", sample_weight=DF["w"].to_numpy())  # type: ignore[call-overload]
+        pk.KMeans(2).fit(DF.to_arrow(), "x", weight=DF["w"].to_numpy())  # type: ignore[call-overload]

@@ -35,7 +35,7 @@ def test_centroids_sizes_and_labels_change_together(sort_by: str, engine: str) -
     query = df.lazy().select(
         pk.kmeans("x", "y", **options).alias("fit"),
         model.predict().alias("predicted"),
-        pk.kmeans("x", "y", **options, output="struct").struct.field("label").alias("struct"),
+        pk.kmeans("x", "y", **options, output="struct").struct.field("cluster").alias("struct"),
     )
     labels = query.collect(engine=engine)
     assert labels["fit"].equals(labels["predicted"])
@@ -81,9 +81,9 @@ def test_fewer_clusters_are_the_distinct_rows(init: str) -> None:
     assert model.centroids["size"].to_list() == [2, 2, 1]
     assert (model.inertia, model.n_iter, model.converged, model.parameters["k"]) == (0.0, 1, True, 3)
     labels = df.select(pk.kmeans("x", "y", **options), model.predict().alias("predicted"))
-    assert labels["kmeans"].to_list() == labels["predicted"].to_list() == [0, 1, 0, 2, 1]
-    structs = df.select(pk.kmeans("x", "y", **options, output="struct")).unnest("kmeans")
-    assert structs["label"].to_list() == [0, 1, 0, 2, 1]
+    assert labels["cluster"].to_list() == labels["predicted"].to_list() == [0, 1, 0, 2, 1]
+    structs = df.select(pk.kmeans("x", "y", **options, output="struct")).unnest("cluster")
+    assert structs["cluster"].to_list() == [0, 1, 0, 2, 1]
     assert structs["distance"].to_list() == [0.0] * 5
     assert structs["second_distance"].null_count() == 0
     assert df.select(pk.centroids("x", "y", **options).list.len()).item() == 3
@@ -123,10 +123,10 @@ def test_columns_of_any_name_are_labelled() -> None:
     others = df.rename({name: f"{name}_" for name in names})
     assert labels.equals(others.select(pk.kmeans([f"{name}_" for name in names], k=3, seed=4)).to_series())
     structs = df.lazy().select(pk.kmeans(names, k=3, seed=4, output="struct")).collect(engine="streaming")
-    assert structs.unnest("kmeans")["label"].to_list() == labels.to_list()
+    assert structs.unnest("cluster")["cluster"].to_list() == labels.to_list()
     # The number of rows, not the feature.
     sizes = df.select(pk.kmeans(names, k=3, seed=4, sort_by="size")).to_series().value_counts(sort=True)
-    assert sizes["kmeans"].to_list() == [2, 1, 0]
+    assert sizes["cluster"].to_list() == [2, 1, 0]
     for refused in (lambda: pk.KMeans(3).fit(df, names), lambda: df.select(pk.centroids(names, k=3))):
         with pytest.raises(pl.exceptions.ComputeError, match="may not be named"):
             refused()

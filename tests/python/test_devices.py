@@ -99,7 +99,7 @@ def test_rows_that_do_not_fit_stream_and_too_little_memory_is_an_error() -> None
     assert streamed.device_reason is not None
     assert "stream through it in " in streamed.device_reason
     labels = frame.select(pk.kmeans(pl.all(), k=5, device="cuda", device_memory_limit=1_500_000))
-    assert labels.equals(frame.select(resident.predict().alias("kmeans")))
+    assert labels.equals(frame.select(resident.predict().alias("cluster")))
     with pytest.raises(pk.NoMemoryError, match=r"device_memory_limit allows 1\.0 kB"), pk.typed_errors():
         frame.select(pk.kmeans(pl.all(), k=5, device="cuda", device_memory_limit=1_000))
 
@@ -186,8 +186,8 @@ def test_predictions_are_the_same_wherever_they_run_by_default() -> None:
     (auto, score), (cpu, score_on_cpu) = answers(model, frame, "auto"), answers(model, frame, "cpu")
     assert auto.equals(cpu)
     assert score == score_on_cpu
-    assert frame.select(model.predict()).equals(cpu.select("kmeans"))
-    assert cpu["kmeans"].null_count() > 10
+    assert frame.select(model.predict()).equals(cpu.select("cluster"))
+    assert cpu["cluster"].null_count() > 10
 
 
 def test_predictions_on_a_gpu_that_is_not_there_are_an_error() -> None:

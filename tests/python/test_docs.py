@@ -73,7 +73,7 @@ def check_results(page: str, names: dict[str, Any]) -> None:
         case "docs/guide/devices.md":
             assert names["model"].device == "cpu"
         case "docs/guide/larger-than-memory.md":
-            assert pl.read_parquet("labelled.parquet")["kmeans"].n_unique() == names["model"].n_clusters == 2
+            assert pl.read_parquet("labelled.parquet")["cluster"].n_unique() == names["model"].n_clusters == 2
         case "docs/guide/cluster-numbers.md":
             assert names["model"].centroids["price"].to_list() == pytest.approx([10, 48, 200])
             assert names["pk"].KMeans(8, too_few="fewer").fit(names["few"], "x").n_clusters == 4

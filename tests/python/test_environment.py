@@ -80,14 +80,14 @@ def work(folder):
         fitted = pk.KMeans(4, seed=2, history="full", **options).fit(df, columns)
         for what, result in model(fitted):
             yield f"{name}: {what}", result
-        rows = df.select(fitted.predict(output="struct"), fitted.transform()).unnest("kmeans").explode("distances")
+        rows = df.select(fitted.predict(output="struct"), fitted.transform()).unnest("cluster").explode("distances")
         yield f"{name}: rows", rows.write_ipc(None, compression="uncompressed").getvalue()
         score = fitted.score(df, weight="d")
         yield f"{name}: score", score.hex().encode()
     fitted = pk.KMeans(4).fit(lists, "e")
     yield from model(fitted)
     fitted = pk.KMeans(4).fit(df, "t")
-    rows = wide.select(fitted.predict(output="struct")).unnest("kmeans")
+    rows = wide.select(fitted.predict(output="struct")).unnest("cluster")
     yield "widened", rows.write_ipc(None, compression="uncompressed").getvalue()
 
 

@@ -23,25 +23,25 @@ def df() -> pl.DataFrame:
 
 
 def test_label_column_is_the_models(df: pl.DataFrame) -> None:
-    labels = df.with_columns(pk.kmeans("x", "y", "z", k=5, seed=3))["kmeans"]
+    labels = df.with_columns(pk.kmeans("x", "y", "z", k=5, seed=3))["cluster"]
     assert labels.dtype == pl.UInt32
     model = pk.KMeans(k=5, seed=3).fit(df, ["x", "y", "z"])
-    assert df.select(model.predict())["kmeans"].equals(labels)
-    sizes = labels.value_counts().sort("kmeans")["count"].to_list()
+    assert df.select(model.predict())["cluster"].equals(labels)
+    sizes = labels.value_counts().sort("cluster")["count"].to_list()
     assert model.centroids["size"].to_list() == sizes
-    means = df.with_columns(labels).group_by("kmeans").agg(pl.all().mean()).sort("kmeans").drop("kmeans")
+    means = df.with_columns(labels).group_by("cluster").agg(pl.all().mean()).sort("cluster").drop("cluster")
     np.testing.assert_allclose(model.centroids.select("x", "y", "z"), means, rtol=1e-13)
     assert model.score(df) == pytest.approx(-model.inertia, rel=1e-14)
 
 
 def test_struct_output_holds_exact_distances(df: pl.DataFrame) -> None:
-    out = df.select(pk.kmeans(cs.numeric(), k=5, seed=3, output="struct")).unnest("kmeans")
+    out = df.select(pk.kmeans(cs.numeric(), k=5, seed=3, output="struct")).unnest("cluster")
     centroids = pk.KMeans(k=5, seed=3).fit(df, cs.numeric()).centroids.select("x", "y", "z").to_numpy()
     distances = np.linalg.norm(df.to_numpy()[:, None] - centroids[None], axis=2)
     np.testing.assert_allclose(out["distance"], np.sort(distances)[:, 0], rtol=1e-12)
     np.testing.assert_allclose(out["second_distance"], np.sort(distances)[:, 1], rtol=1e-12)
-    assert (out["label"].to_numpy() == distances.argmin(axis=1)).all()
-    single = df.select(pk.kmeans("x", k=1, output="struct")).unnest("kmeans")
+    assert (out["cluster"].to_numpy() == distances.argmin(axis=1)).all()
+    single = df.select(pk.kmeans("x", k=1, output="struct")).unnest("cluster")
     assert single["second_distance"].null_count() == df.height
 
 
@@ -63,13 +63,13 @@ def test_nulls(df: pl.DataFrame) -> None:
     dirty = pl.concat([hole, df])
     with pytest.raises(ComputeError, match='column "x": expected finite values, got nulls: 1, NaNs: 1, infinities: 0'):
         dirty.select(pk.kmeans("x", "y", k=3))
-    labels = dirty.select(pk.kmeans("x", "y", k=3, null_policy="skip"))["kmeans"]
+    labels = dirty.select(pk.kmeans("x", "y", k=3, null_policy="skip"))["cluster"]
     assert labels.head(3).null_count() == 3
-    assert labels.tail(-3).equals(df.select(pk.kmeans("x", "y", k=3))["kmeans"])
-    structs = dirty.select(pk.kmeans("x", "y", k=3, null_policy="skip", output="struct")).unnest("kmeans")
+    assert labels.tail(-3).equals(df.select(pk.kmeans("x", "y", k=3))["cluster"])
+    structs = dirty.select(pk.kmeans("x", "y", k=3, null_policy="skip", output="struct")).unnest("cluster")
     assert structs.head(3).null_count().row(0) == (3, 3, 3)
     model = pk.KMeans(k=3).fit(df, ["x", "y"])
-    assert dirty.select(model.predict())["kmeans"].equals(labels)
+    assert dirty.select(model.predict())["cluster"].equals(labels)
 
 
 def test_weights_and_starting_centroids(df: pl.DataFrame) -> None:
@@ -115,8 +115,8 @@ def test_too_few(df: pl.DataFrame) -> None:
     same = pl.DataFrame({"x": [1.0] * 5})
     with pytest.raises(ComputeError, match="distinct rows"):
         same.select(pk.kmeans("x", k=2))
-    assert same.select(pk.kmeans("x", k=2, too_few="null"))["kmeans"].null_count() == 5
-    nulls = same.select(pk.kmeans("x", k=2, too_few="null", output="struct")).unnest("kmeans")
+    assert same.select(pk.kmeans("x", k=2, too_few="null"))["cluster"].null_count() == 5
+    nulls = same.select(pk.kmeans("x", k=2, too_few="null", output="struct")).unnest("cluster")
     assert nulls["distance"].null_count() == 5
 
 
@@ -131,14 +131,14 @@ def test_in_a_group(df: pl.DataFrame) -> None:
     grouped = df.with_columns(g=pl.int_range(pl.len()) % 3)
     over = grouped.with_columns(pk.kmeans("x", "y", k=3).over("g"))
     for (_,), group in over.group_by("g"):
-        assert group["kmeans"].equals(group.select(pk.kmeans("x", "y", k=3))["kmeans"])
+        assert group["cluster"].equals(group.select(pk.kmeans("x", "y", k=3))["cluster"])
 
 
 def test_rows_skipped_for_their_weight_are_null_in_structs_too() -> None:
     df = pl.DataFrame({"x": [0.0, 1.0, 10.0, 11.0], "w": [1.0, 1.0, 1.0, None]})
     options = {"k": 2, "null_policy": "skip", "weight": "w"}
-    assert df.select(pk.kmeans("x", **options))["kmeans"].is_null().to_list() == [False, False, False, True]
-    structs = df.select(pk.kmeans("x", output="struct", **options)).unnest("kmeans")
+    assert df.select(pk.kmeans("x", **options))["cluster"].is_null().to_list() == [False, False, False, True]
+    structs = df.select(pk.kmeans("x", output="struct", **options)).unnest("cluster")
     assert structs.null_count().row(0) == (1, 1, 1)
     assert structs.row(3) == (None, None, None)
 
@@ -198,7 +198,7 @@ def test_transform(df: pl.DataFrame) -> None:
     model = pk.KMeans(k=4).fit(df, "x", "y")
     distances = df.select(model.transform())["distances"]
     assert distances.dtype == pl.Array(pl.Float64, 4)
-    assert df.select(model.predict())["kmeans"].equals(distances.arr.arg_min().alias("kmeans"))
+    assert df.select(model.predict())["cluster"].equals(distances.arr.arg_min().alias("cluster"))
     holes = pl.DataFrame({"x": [None, 1.0], "y": [1.0, 2.0]})
     assert holes.select(model.transform())["distances"].is_null().to_list() == [True, False]
     assert holes.clear().select(model.transform()).schema == {"distances": pl.Array(pl.Float64, 4)}

@@ -45,12 +45,12 @@ def test_each_group_has_the_bits_of_its_own_fit(models: KMeansModels) -> None:
 
 def test_labels_are_those_of_over(models: KMeansModels) -> None:
     expected = DF.select(pk.kmeans("x", "y", k=3, seed=2, weight="w", output="struct").over("shop")).to_series()
-    labels = expected.struct.field("label")
+    labels = expected.struct.field("cluster")
     for engine in ("in-memory", "streaming"):
         found = DF.lazy().select(models.predict(), models.predict("x", "y", output="struct").alias("struct"))
-        assert found.collect_schema()["kmeans"] == pl.UInt32
+        assert found.collect_schema()["cluster"] == pl.UInt32
         result = found.collect(engine=engine)
-        assert result["kmeans"].equals(labels.alias("kmeans"))
+        assert result["cluster"].equals(labels.alias("cluster"))
         assert result["struct"].equals(expected.alias("struct"))
     assert models.label(DF).equals(DF.with_columns(labels.alias("cluster")))
     lazy = models.label(DF.lazy(), name="c")
@@ -66,7 +66,7 @@ def test_streams_of_many_morsels_have_the_same_labels(models: KMeansModels) -> N
 def test_unknown_groups_and_bad_rows_have_no_label(models: KMeansModels) -> None:
     rows = pl.DataFrame({"shop": ["a", "z", "b", "a", None], "x": [1.0, 1.0, None, np.nan, 2.0], "y": [0.0] * 5})
     assert models.label(rows)["cluster"].is_null().to_list() == [False, True, True, True, False]
-    structs = rows.select(models.predict(output="struct"))["kmeans"]
+    structs = rows.select(models.predict(output="struct"))["cluster"]
     assert structs.is_null().to_list() == [False, True, True, True, False]
     assert models.label(rows.clear())["cluster"].len() == 0
 
@@ -83,8 +83,8 @@ def test_several_columns_make_tuples() -> None:
 
 
 def test_columns_of_any_name_and_kind() -> None:
-    odd = DF.select(pl.col("shop").alias("^s.*$"), pl.col("year").alias("kmeans"), pl.col("x").alias("*"), "y")
-    models = pk.KMeans(2).fit(odd, "*", "y", by=["^s.*$", "kmeans"])
+    odd = DF.select(pl.col("shop").alias("^s.*$"), pl.col("year").alias("cluster"), pl.col("x").alias("*"), "y")
+    models = pk.KMeans(2).fit(odd, "*", "y", by=["^s.*$", "cluster"])
     expected = DF.select(pk.kmeans("x", "y", k=2).over("shop", "year"))
     assert odd.select(models.predict()).equals(expected)
     array = DF.select("shop", e=pl.concat_list("x", "y").list.to_array(2))

@@ -22,7 +22,7 @@ def df() -> pl.DataFrame:
 
 
 def fit(group: pl.DataFrame, **options: object) -> pl.Series:
-    return group.select(pk.kmeans("x", "y", "z", **options))["kmeans"]
+    return group.select(pk.kmeans("x", "y", "z", **options))["cluster"]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_over_and_agg_are_separate_fits(df: pl.DataFrame, options: dict) -> None
     labels, centroids = dict(labels.iter_rows()), {g: c for g, c in zip(*centroids, strict=True)}
     for (g,), group in over.group_by("g", maintain_order=True):
         separate = fit(group, **options)
-        assert group["kmeans"].equals(separate)
+        assert group["cluster"].equals(separate)
         assert labels[g] == separate.to_list()
         model = pk.KMeans(**options).fit(group, ["x", "y", "z"])
         assert centroids[g].struct.unnest().equals(model.centroids)
@@ -72,7 +72,7 @@ def test_groups_that_are_too_small() -> None:
     with pytest.raises(ComputeError, match="TooFewRowsError"):
         df.drop_nulls().select(pk.kmeans("x", k=2).over("g"))
     options = {"k": 2, "too_few": "null", "null_policy": "skip"}
-    labels = df.with_columns(pk.kmeans("x", **options).over("g"))["kmeans"]
+    labels = df.with_columns(pk.kmeans("x", **options).over("g"))["cluster"]
     assert labels.is_null().to_list() == [False] * 3 + [True] * 4
     centroids = df.group_by("g", maintain_order=True).agg(pk.centroids("x", **options))["centroids"]
     assert centroids.is_null().to_list() == [False, True, True, True]
@@ -83,7 +83,7 @@ def test_no_groups(df: pl.DataFrame) -> None:
     empty = df.clear()
     assert empty.group_by("g").agg(pk.centroids("x", k=2), pk.kmeans("x", k=2)).shape == (0, 3)
     assert empty.select(pk.kmeans("x", k=2).over("g")).shape == (0, 1)
-    assert empty.select(pk.kmeans("x", k=2)).schema == {"kmeans": pl.UInt32}
+    assert empty.select(pk.kmeans("x", k=2)).schema == {"cluster": pl.UInt32}
     assert empty.select(pk.centroids("x", k=2))["centroids"].to_list() == [None]
     with pytest.raises(pk.InvalidDataError, match="expected at least one row"):
         pk.KMeans(k=2).fit(empty, "x")

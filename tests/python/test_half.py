@@ -26,7 +26,7 @@ def narrow() -> pl.DataFrame:
 
 def brief(frame: pl.DataFrame, columns: list[str], **options: object) -> tuple[object, ...]:
     model = pk.KMeans(k=9, seed=5, history="full", **options).fit(frame, columns)
-    labels = frame.select(model.predict())["kmeans"]
+    labels = frame.select(model.predict())["cluster"]
     distances = frame.select(model.transform()).to_series()
     history = model.history.drop("settled", "skipped", "seconds")
     return (
@@ -78,4 +78,4 @@ def test_bad_values(device: str) -> None:
             pk.KMeans(k=3, device=device).fit(dirty.cast(pl.Float32), ["x", "y", "z"])
         assert str(narrow_error.value) == str(wide_error.value)
         model = pk.KMeans(k=3, device=device, null_policy="skip").fit(dirty, ["x", "y", "z"])
-        assert dirty.select(model.predict())["kmeans"][-1] is None
+        assert dirty.select(model.predict())["cluster"][-1] is None

@@ -152,7 +152,7 @@ def test_labels_go_to_a_file_through_a_sink(file: Path, tmp_path: Path) -> None:
     lazy.with_columns(model.predict()).sink_parquet(tmp_path / "labels.parquet")
     frame = rows()
     expected = frame.select(pk.kmeans("gaps", "b", k=4, seed=1, null_policy="skip")).to_series()
-    assert pl.read_parquet(tmp_path / "labels.parquet")["kmeans"].equals(expected)
+    assert pl.read_parquet(tmp_path / "labels.parquet")["cluster"].equals(expected)
     assert expected.null_count() > 0
 
 

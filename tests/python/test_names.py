@@ -47,9 +47,9 @@ def test_patterns_are_names(names: list[str], weight: str | None, tmp_path: Path
         assert used.score(DF, weight=weight) == expected.score(PLAIN, weight=other_weight)
         assert used.score(DF.lazy(), *names, weight=weight) == used.score(DF, weight=weight)
         lazy = DF.lazy().with_columns(used.predict(), used.transform(names))
-        assert lazy.collect_schema()["kmeans"] == pl.UInt32
+        assert lazy.collect_schema()["cluster"] == pl.UInt32
         for engine in ("in-memory", "streaming"):
-            assert lazy.collect(engine=engine)["kmeans"].equals(want["kmeans"])
+            assert lazy.collect(engine=engine)["cluster"].equals(want["cluster"])
 
 
 @pytest.mark.parametrize("weight", [None, "^w$"])
@@ -57,8 +57,8 @@ def test_patterns_are_names_in_expressions(weight: str | None) -> None:
     other = weight and "v"
     whole, group = {"k": 2, "weight": weight}, {"k": 2, "weight": weight, "output": "struct"}
     assert DF.select(pk.kmeans(*NAMES, **whole)).equals(PLAIN.select(pk.kmeans("p", "q", k=2, weight=other)))
-    got = DF.with_columns(pk.kmeans(NAMES, **group).over("g"))["kmeans"]
-    assert got.equals(PLAIN.with_columns(pk.kmeans("p", "q", k=2, weight=other, output="struct").over("g"))["kmeans"])
+    got = DF.with_columns(pk.kmeans(NAMES, **group).over("g"))["cluster"]
+    assert got.equals(PLAIN.with_columns(pk.kmeans("p", "q", k=2, weight=other, output="struct").over("g"))["cluster"])
     got = DF.group_by("g", maintain_order=True).agg(pk.centroids("^b.*$", k=2, weight=weight))
     want = PLAIN.group_by("g", maintain_order=True).agg(pk.centroids("p", k=2, weight=other))
     fields = [field.name for field in got.schema["centroids"].inner.fields]
@@ -131,7 +131,7 @@ def test_a_nul_in_a_name_is_refused(features: pl.Expr | str) -> None:
 
 def test_a_nul_beside_the_features_does_not_matter() -> None:
     model = pk.KMeans(1).fit(NUL, "x")
-    assert NUL.select(model.predict())["kmeans"].to_list() == [0, 0, 0]
+    assert NUL.select(model.predict())["cluster"].to_list() == [0, 0, 0]
     with pytest.raises(pk.InvalidColumnError, match="without NUL characters"):
         pk.KMeans(1, init=NUL)
     nested = pl.DataFrame({"x": [1.0], "s": [{"a\0b": 1.0}], "l": [[{"\0": 1}]]})

@@ -170,7 +170,7 @@ def test_fit_predict(model: pk.KMeansModel) -> None:
 
 
 def test_label_adds_a_column(model: pk.KMeansModel) -> None:
-    expected = DF.with_columns(model.predict().alias("cluster"))
+    expected = DF.with_columns(model.predict())
     assert model.label(DF).equals(expected)
     lazy = model.label(DF.lazy(), name="segment")
     assert isinstance(lazy, pl.LazyFrame)
@@ -246,7 +246,7 @@ def test_what_is_no_file_is_refused(model: pk.KMeansModel, file: Any) -> None:
 def test_centroids_of_every_kind_make_a_model(model: pk.KMeansModel) -> None:
     points = [[0.05, 1.05], [5.1, 9.1]]
     frame = pl.DataFrame(points, schema=["x", "y"], orient="row")
-    expected = DF.select((pl.col("x") > 3).cast(pl.UInt32).alias("kmeans"))
+    expected = DF.select((pl.col("x") > 3).cast(pl.UInt32).alias("cluster"))
     made = [
         pk.KMeansModel.from_centroids(frame),
         pk.KMeansModel.from_centroids(points, ["x", "y"]),

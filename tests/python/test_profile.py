@@ -142,10 +142,10 @@ def test_bad_profiles() -> None:
         MODEL.profile(DF, by=["spent", pl.col("x").alias("spent")])
     with pytest.raises(pk.InvalidColumnError, match="weight: expected numbers, got String"):
         MODEL.profile(DF, weight="name")
-    with pytest.raises(pk.InvalidDataError, match="weights: expected non-negative values, got -1"):
+    with pytest.raises(pk.InvalidDataError, match="weight: expected non-negative values, got -1"):
         MODEL.profile(DF, weight=pl.lit(-1))
     with pytest.raises(
-        pk.InvalidDataError, match=r"weights: expected a largest magnitude of at most 2\^64, got 1e\+20"
+        pk.InvalidDataError, match=r"weight: expected a largest magnitude of at most 2\^64, got 1e\+20"
     ):
         MODEL.profile(DF, weight=pl.lit(1e20))
     with pytest.raises(
@@ -162,8 +162,8 @@ def test_bad_profiles() -> None:
 
 
 def by_hand(frame: pl.DataFrame, m: int) -> pl.DataFrame:
-    answers = frame.select(MODEL.predict(output="struct")).unnest("kmeans")
-    rows = frame.with_columns(cluster=answers["label"], distance=answers["distance"]).with_row_index("at")
+    answers = frame.select(MODEL.predict(output="struct")).unnest("cluster")
+    rows = frame.with_columns(cluster=answers["cluster"], distance=answers["distance"]).with_row_index("at")
     rows = rows.filter(pl.col("cluster").is_not_null()).sort("cluster", "distance", "at")
     rows = rows.group_by("cluster", maintain_order=True).head(m)
     rank = pl.int_range(1, pl.len() + 1, dtype=pl.UInt32).over("cluster").alias("rank")

@@ -71,7 +71,7 @@ def check_rows(rows: list[Any], skip: set[int], centroids: list[list[float]], la
         s = [squared(row, c) for c in centroids]
         label = s.index(min(s))
         second = math.sqrt(sorted(s)[1]) if len(s) > 1 else None
-        want = {"label": label, "distance": math.sqrt(s[label]), "second_distance": second}
+        want = {"cluster": label, "distance": math.sqrt(s[label]), "second_distance": second}
         assert got == want, f"{what}, row {i}: {got} instead of {want}"
 
 
@@ -94,15 +94,15 @@ def check_answer(case: Case, model: pk.KMeansModel, labels: pl.Series) -> None:
         assert all(min(x) <= row[f] <= max(x) for row in c), f"a centroid beyond feature {f}"
 
     structs = frame.select(model.predict(output="struct")).to_series()
-    assert structs.dtype == pl.Struct({"label": pl.UInt32, "distance": pl.Float64, "second_distance": pl.Float64})
+    assert structs.dtype == pl.Struct({"cluster": pl.UInt32, "distance": pl.Float64, "second_distance": pl.Float64})
     check_rows(case.rows, set(), c, structs.to_list(), "predict")
     predicted = frame.select(model.predict()).to_series()
-    assert predicted.name == "kmeans" and predicted.dtype == pl.UInt32
-    assert predicted.to_list() == structs.struct.field("label").to_list()
+    assert predicted.name == "cluster" and predicted.dtype == pl.UInt32
+    assert predicted.to_list() == structs.struct.field("cluster").to_list()
     assert predicted.equals(frame.lazy().select(model.predict()).collect(engine="streaming").to_series())
     if case.output == "struct":
         check_rows(case.rows, skip, c, labels.to_list(), "kmeans")
-        labels = labels.struct.field("label")
+        labels = labels.struct.field("cluster")
     assert labels.to_list() == [None if i in skip else v for i, v in enumerate(predicted)], "predict gives other labels"
 
     got = labels.to_list()
@@ -148,7 +148,7 @@ def check_answer(case: Case, model: pk.KMeansModel, labels: pl.Series) -> None:
         query = pl.DataFrame({"q": pl.Series(rows, dtype=pl.List(pl.Float64))})
     check_rows(rows, set(), c, query.select(model.predict(*names, output="struct")).to_series().to_list(), "other rows")
     check = query.select(model.predict(*names)).to_series().to_list()
-    structs = query.select(model.predict(*names, output="struct").struct.field("label")).to_series()
+    structs = query.select(model.predict(*names, output="struct").struct.field("cluster")).to_series()
     assert check == structs.to_list()
 
 
@@ -218,7 +218,7 @@ def test_random_frames(case: Case) -> None:
         assert again == (family, labels), "lazy or streaming gave something else"
         return
     assert again[0] is None and labels.equals(again[1]), "lazy or streaming gave something else"
-    assert labels.name == "kmeans" and len(labels) == frame.height
+    assert labels.name == "cluster" and len(labels) == frame.height
     if model is None:
         assert expected.nulls, f"nulls instead of {expected}"
         assert labels.null_count() == frame.height or set(labels.struct.unnest().null_count().row(0)) == {frame.height}

@@ -45,7 +45,7 @@ def test_the_order_of_the_rows_does_not_matter(options: dict[str, Any], weight: 
     options = {"k": 5, "seed": 2, "row_order": "values", "null_policy": "skip", "weight": weight, **options}
     model = pk.KMeans(**options).fit(df, FEATURES)
     labels = df.select("row", pk.kmeans(*FEATURES, **options))
-    assert labels["kmeans"].equals(df.select(model.predict())["kmeans"])
+    assert labels["cluster"].equals(df.select(model.predict())["cluster"])
     model.save(tmp_path / "model.parquet")
     assert pk.KMeansModel.load(tmp_path / "model.parquet") == model
     assert model.parameters["row_order"] == "values"

@@ -43,7 +43,7 @@ def test_decimals_are_rounded_once() -> None:
 
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])
 def test_a_row_without_an_answer_is_a_null_struct(engine: str) -> None:
-    few = pl.DataFrame({"x": [1.0, 1.0]}).select(pk.kmeans("x", k=2, too_few="null", output="struct"))["kmeans"]
+    few = pl.DataFrame({"x": [1.0, 1.0]}).select(pk.kmeans("x", k=2, too_few="null", output="struct"))["cluster"]
     assert few.null_count() == 2 and few.struct.unnest().null_count().row(0) == (2, 2, 2)
     assert few.to_frame().drop_nulls().is_empty()
     df = pl.DataFrame({"x": [0.0, None, 5.0, float("nan"), 6.0] * 20, "g": [0] * 50 + [1] * 50})
@@ -54,16 +54,16 @@ def test_a_row_without_an_answer_is_a_null_struct(engine: str) -> None:
         model.predict(output="struct"),
     ):
         out = df.lazy().with_columns(expr).collect(engine=engine)
-        assert out["kmeans"].is_null().to_list() == [False, True, False, True, False] * 20
-        assert out.drop_nulls("kmeans").height == 60
-        fields = out.unnest("kmeans").select("label", "distance", "second_distance")
+        assert out["cluster"].is_null().to_list() == [False, True, False, True, False] * 20
+        assert out.drop_nulls("cluster").height == 60
+        fields = out.unnest("cluster").select("cluster", "distance", "second_distance")
         assert fields.null_count().row(0) == (40, 40, 40)
     # With one cluster there is no second distance. The rows still have an answer.
-    one = df.select(pk.KMeans(1, null_policy="skip").fit(df, "x").predict(output="struct"))["kmeans"]
+    one = df.select(pk.KMeans(1, null_policy="skip").fit(df, "x").predict(output="struct"))["cluster"]
     assert one.null_count() == 40 and one.struct.field("second_distance").null_count() == 100
-    all_null = df.select(pl.lit(None, pl.Float64).alias("x")).select(model.predict(output="struct"))["kmeans"]
+    all_null = df.select(pl.lit(None, pl.Float64).alias("x")).select(model.predict(output="struct"))["cluster"]
     assert all_null.null_count() == all_null.len()
-    assert df.clear().select(model.predict(output="struct"))["kmeans"].len() == 0
+    assert df.clear().select(model.predict(output="struct"))["cluster"].len() == 0
 
 
 class Seeding(str, Enum):

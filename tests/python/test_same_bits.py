@@ -71,9 +71,9 @@ class Case(NamedTuple):
 
 def one(frame: pl.DataFrame | pl.LazyFrame, case: Case, engine: str = "in-memory") -> str:
     lazy = frame.lazy()
-    labels = lazy.select(pk.kmeans(*case.features(), **case.options())).collect(engine=engine)["kmeans"]
+    labels = lazy.select(pk.kmeans(*case.features(), **case.options())).collect(engine=engine)["cluster"]
     model = pk.KMeans(**case.options(), history="full").fit(frame, case.features())
-    predicted = lazy.select(model.predict()).collect(engine=engine)["kmeans"]
+    predicted = lazy.select(model.predict()).collect(engine=engine)["cluster"]
     assert predicted.equals(labels), "fit then predict gives the same labels"
     return digest(labels, model)
 
@@ -123,11 +123,11 @@ def test_ways_in(case: Case, tmp_path: Path) -> None:
     """Array and List columns, groups, and a model from a file. tests/ways.rs checks the same hash in Rust."""
     df, names, options = data(case.dtype()), case.features(), case.options()
     expected = one(df, case)
-    labels = df.select(pk.kmeans(*names, **options))["kmeans"]
+    labels = df.select(pk.kmeans(*names, **options))["cluster"]
     model = pk.KMeans(**options, history="full").fit(df, names)
     model.save(tmp_path / "columns.parquet")
     loaded = pk.KMeansModel.load(tmp_path / "columns.parquet")
-    assert digest(df.select(loaded.predict())["kmeans"], loaded) == expected
+    assert digest(df.select(loaded.predict())["cluster"], loaded) == expected
 
     def split(frame: pl.DataFrame) -> pl.DataFrame:
         return frame.with_columns(pl.col("e").arr.to_struct(fields=names)).unnest("e")
@@ -135,15 +135,15 @@ def test_ways_in(case: Case, tmp_path: Path) -> None:
     # A factor is given for a column by its name.
     for wide in (pl.concat_arr(names), pl.concat_list(names)) if case.name != "factors" else ():
         rows = df.with_columns(wide.alias("e"))
-        assert rows.select(pk.kmeans("e", **options))["kmeans"].equals(labels)
+        assert rows.select(pk.kmeans("e", **options))["cluster"].equals(labels)
         model = pk.KMeans(**options, history="full").fit(rows.lazy(), "e")
         assert digest(labels, model, split(model.centroids)) == expected
         model.save(tmp_path / "model.parquet")
         loaded = pk.KMeansModel.load(tmp_path / "model.parquet")
-        assert digest(df.select(loaded.predict(*names))["kmeans"], loaded, split(loaded.centroids)) == expected
+        assert digest(df.select(loaded.predict(*names))["cluster"], loaded, split(loaded.centroids)) == expected
     both = pl.concat([df.with_columns(g=0), df.with_columns(g=1)])
     twice = both.select("g", pk.kmeans(*names, **options).over("g"))
-    assert twice.filter(g=0)["kmeans"].equals(labels) and twice.filter(g=1)["kmeans"].equals(labels)
+    assert twice.filter(g=0)["cluster"].equals(labels) and twice.filter(g=1)["cluster"].equals(labels)
     frames = both.group_by("g", maintain_order=True).agg(pk.centroids(*names, **options))["centroids"]
     columns = pk.KMeans(**options).fit(df, names).centroids
     assert all(frame.struct.unnest().equals(columns) for frame in frames)

@@ -121,7 +121,7 @@ def test_errors_of_scikit_learn() -> None:
 
 
 def test_errors_of_the_engine_are_value_errors() -> None:
-    with pytest.raises(ValueError, match="weights: expected non-negative values, got -1 in row 0") as error:
+    with pytest.raises(ValueError, match="weight: expected non-negative values, got -1 in row 0") as error:
         KMeans().fit(X, sample_weight=np.full(300, -1.0))
     assert isinstance(error.value, pk.InvalidDataError)
     with pytest.raises(ValueError, match='device: expected "auto"'):

@@ -45,7 +45,7 @@ def test_fits_are_those_of_the_package(engine: Engine) -> None:
     assert same(engine.query(engine.unweighted.format(features="x, y", k=5)), direct(frame, 5, "x", "y"))
     weighted = direct(frame, 5, "x", "y", weight="w")
     assert same(engine.query(engine.labels.format(features="x, y", k=5, weight="w")), weighted)
-    assert weighted.filter(frame["w"].is_null())["kmeans"].null_count() == frame["w"].null_count() > 0
+    assert weighted.filter(frame["w"].is_null())["cluster"].null_count() == frame["w"].null_count() > 0
     in_groups = frame.select("id", pk.kmeans("x", "y", k=4, **OPTIONS).over("g"))
     assert same(engine.query(engine.groups.format(features="x, y", k=4)), in_groups)
 
@@ -121,7 +121,7 @@ def test_types_are_converted_as_in_the_package(engine: Engine, name: str) -> Non
     assert same(found, expected.select("id", zone=model.predict()))
     found = engine.query(engine.unweighted.format(features="x, y", k=3)).cast({"id": pl.UInt32})
     assert same(found, direct(expected, 3, "x", "y"))
-    assert found["kmeans"].null_count() == 1
+    assert found["cluster"].null_count() == 1
 
 
 def test_arguments_of_different_types(engine: Engine) -> None:

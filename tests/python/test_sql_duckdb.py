@@ -52,7 +52,7 @@ def test_many_groups_of_different_k(connection: duckdb.DuckDBPyConnection) -> No
         """
         SELECT
             unnest(list(id ORDER BY id)) AS id,
-            unnest(kmeans_fit(list([x, y] ORDER BY id), least(k, count(*)))) AS kmeans
+            unnest(kmeans_fit(list([x, y] ORDER BY id), least(k, count(*)))) AS cluster
         FROM points GROUP BY g, k
         """
     ).pl()
@@ -66,12 +66,12 @@ def test_table_macro_keeps_the_table_and_its_names(connection: duckdb.DuckDBPyCo
     table = frame.to_arrow()
     connection.register("points", table)
     found = connection.sql("FROM kmeans('points', [features, k], k := 3, weight := weight)").pl()
-    assert found.columns == [*frame.columns, "kmeans"]
+    assert found.columns == [*frame.columns, "cluster"]
     labels = direct(frame, 3, "features", "k", weight="weight")
-    assert same(found.select("id", "kmeans"), labels)
-    assert found.sort("id").drop("kmeans").equals(frame)
+    assert same(found.select("id", "cluster"), labels)
+    assert found.sort("id").drop("cluster").equals(frame)
     every = connection.sql("WITH q AS (SELECT features, k, id FROM points) FROM kmeans('q', k := 3)").pl()
-    assert same(every.select("id", "kmeans"), direct(frame, 3, "features", "k", "id"))
+    assert same(every.select("id", "cluster"), direct(frame, 3, "features", "k", "id"))
 
 
 def test_cursors_have_their_own_functions(connection: duckdb.DuckDBPyConnection) -> None:
@@ -82,7 +82,7 @@ def test_cursors_have_their_own_functions(connection: duckdb.DuckDBPyConnection)
             cursor.sql("SELECT zone(1)")
         pk.sql.register(connection, models={"zone": one})
         pk.sql.register(cursor, models={"zone": two})
-        query = "SELECT zone(x) AS kmeans FROM points"
+        query = "SELECT zone(x) AS cluster FROM points"
         for where, model in ((connection, one), (cursor, two)):
             where.register("points", frame.to_arrow())
             assert where.sql(query).pl().equals(frame.select(model.predict()))
@@ -96,7 +96,7 @@ def test_names_that_differ_only_in_case(connection: duckdb.DuckDBPyConnection) -
     frame = pl.DataFrame({"x": [0.0, 1.0, 5.0], "X": [0.0, 9.0, 9.0]})
     model = pk.KMeans(3, seed=3).fit(frame, "x", "X")
     pk.sql.register(connection, models={"zone": model})
-    found = connection.sql("SELECT zone(a, b) AS kmeans FROM (VALUES (0, 0), (1, 9), (5, 9)) AS t(a, b)").pl()
+    found = connection.sql("SELECT zone(a, b) AS cluster FROM (VALUES (0, 0), (1, 9), (5, 9)) AS t(a, b)").pl()
     assert found.equals(frame.select(model.predict()))
 
 

@@ -54,11 +54,11 @@ def test_errors_of_duckdb(connection: duckdb.DuckDBPyConnection) -> None:
         ("kmeans_fit([[0.0], [1.0]], 2.5)", pk.InvalidParameterError, "k: expected an integer, got Decimal"),
         ("kmeans_fit([[0.0], [1.0]], NULL)", pk.InvalidParameterError, "k: expected an integer"),
         ("kmeans_fit(3.5, 1)", pk.InvalidColumnError, "rows: expected a list, as list([x, y])"),
-        ("kmeans_fit([[1.0]], 1, 3.5)", pk.InvalidColumnError, "weights: expected a list"),
+        ("kmeans_fit([[1.0]], 1, 3.5)", pk.InvalidColumnError, "weight: expected a list"),
         (
             "kmeans_fit([[1.0]], 1, [1, 2])",
             pk.InvalidDataError,
-            "weights: expected one for each row of the list, got 2",
+            "weight: expected one for each row of the list, got 2",
         ),
         ("kmeans_fit([[1.0], [1.0, 2.0]], 1)", pk.InvalidParameterError, "expected"),
         ("kmeans_fit([['a']], 1)", pk.InvalidColumnError, "expected numbers"),
@@ -111,7 +111,7 @@ def test_too_few_rows_and_nulls_by_option(engine: Engine) -> None:
     frame = data()
     engine.table("points", frame)
     pk.sql.register(engine.connection, too_few="null")
-    assert engine.query(engine.unweighted.format(features="x, y", k=9999))["kmeans"].null_count() == frame.height
+    assert engine.query(engine.unweighted.format(features="x, y", k=9999))["cluster"].null_count() == frame.height
     assert engine.query("SELECT kmeans_centroids([x, y], 9999) AS c FROM points")["c"].to_list() == [[]]
     pk.sql.register(engine.connection, null_policy="raise")
     with pytest.raises(pk.InvalidDataError, match="nulls: "), pk.sql.typed_errors():

@@ -45,11 +45,11 @@ def test_statements_of_the_page_run(page: dict[str, Any], name: str, statement: 
     result = page[name].sql(statement)
     rows = pl.DataFrame(result.to_arrow_table() if name == "connection" else result)
     assert not rows.is_empty()
-    if rows.columns[-1] == "kmeans" and "FROM points ORDER" in statement and "PARTITION" not in statement:
-        assert rows["kmeans"].null_count() == 1
+    if rows.columns[-1] == "cluster" and "FROM points ORDER" in statement and "PARTITION" not in statement:
+        assert rows["cluster"].null_count() == 1
     if statement.startswith("SELECT id, zone"):
         assert rows["zone"].equals(page["points"].select(zone=page["model"].predict())["zone"])
-    if statement == "SELECT id, kmeans([x, y], 3) OVER () AS kmeans FROM points ORDER BY id\n":
+    if statement == "SELECT id, kmeans([x, y], 3) OVER () AS cluster FROM points ORDER BY id\n":
         assert rows.equals(page["direct"])
 
 
@@ -57,4 +57,4 @@ def test_polars_sql_of_the_page(page: dict[str, Any]) -> None:
     with pl.SQLContext(points=page["labelled"]) as context:
         found = context.execute("SELECT zone, kmeans FROM points ORDER BY id").collect()
     assert found["zone"].equals(page["points"].select(zone=page["model"].predict())["zone"])
-    assert found["kmeans"].to_list()[-1] is None and found["kmeans"].n_unique() == 3
+    assert found["cluster"].to_list()[-1] is None and found["cluster"].n_unique() == 3

@@ -60,7 +60,7 @@ def test_every_layout_has_the_bits_of_columns(dtype: str, layout: str) -> None:
     expected = np.stack(df.select(model.transform(device="cpu")).to_series().to_list())
     assert (distances.cpu().numpy() == expected).all()
     near = model.predict(x, output="struct")
-    assert (near.label == labels).all()
+    assert (near.cluster == labels).all()
     assert near.distance.equal(distances.min(dim=1).values)
     assert model.score(x) == model.score(df)
 
@@ -87,8 +87,8 @@ def test_weights_are_a_tensor_or_an_array() -> None:
     expected = pk.KMeans(K, seed=1, weight="w", device="cpu").fit(df, df.columns[:D])
     tensor, weights = torch.from_numpy(x).cuda(), torch.from_numpy(w).cuda()
     for rows, beside in ((tensor, weights), (tensor, w), (x, weights), (tensor.T.contiguous().T, weights)):
-        assert pk.KMeans(K, seed=1).fit(rows, sample_weight=beside) == expected
-    assert expected.score(tensor, sample_weight=weights) == expected.score(df, weight="w")
+        assert pk.KMeans(K, seed=1).fit(rows, weight=beside) == expected
+    assert expected.score(tensor, weight=weights) == expected.score(df, weight="w")
 
 
 def test_a_tensor_on_a_side_stream_is_awaited() -> None:

@@ -34,7 +34,7 @@ _TABLE = """
         unnest([item.given FOR item IN __polars_kmeans_all], max_depth := 2),
         unnest({fit}(
             [item.features FOR item IN __polars_kmeans_all], k, [item.weight FOR item IN __polars_kmeans_all]
-        )) AS kmeans
+        )) AS cluster
     FROM __polars_kmeans
 """
 
@@ -56,7 +56,7 @@ def add(connection: Any, fits: Fits, models: dict[str, Predictor]) -> None:
     everything = _TABLE.format(features="[*COLUMNS(*)]", weight="NULL", fit=fit)
     chosen = _TABLE.format(features="features", weight="weight", fit=fit)
     for macro in (
-        f"kmeans_fit(rows, k, weights := NULL) AS {fit}(rows, k, weights)",
+        f"kmeans_fit(rows, k, weight := NULL) AS {fit}(rows, k, weight)",
         f"kmeans_centroids(features, k, weight := NULL) AS {aggregate}(list(features), k, list(weight))",
         f"kmeans(table_name, k) AS TABLE ({everything}), (table_name, features, k, weight := NULL) AS TABLE ({chosen})",
     ):

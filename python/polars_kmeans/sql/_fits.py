@@ -58,7 +58,7 @@ class Fits:
             expr = kmeans(_ROWS, k=number, weight=_weight(weights), **self._options)
             with typed_errors():
                 labels = long.select("group", expr.over("group") if long["group"].n_unique() > 1 else expr)
-            found.append(labels.group_by("group", maintain_order=True).agg(answer="kmeans"))
+            found.append(labels.group_by("group", maintain_order=True).agg(answer="cluster"))
         answers = _in_order(groups, found, pl.List(pl.UInt32))
         return answers.select(
             pl.when(pl.col("rows").is_not_null()).then(pl.col("answer").fill_null(_NO_LABELS))
@@ -119,26 +119,25 @@ def _groups(rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> pl.Data
     """Return a frame with one row per group: its number, the rows, `k` and the weights."""
     columns = [_lists("rows", rows, "list([x, y])").alias("rows"), k.alias("k")]
     if weights is not None:
-        columns.append(_lists("weights", weights, "list(w)").alias("weights"))
+        columns.append(_lists("weight", weights, "list(w)").alias("weight"))
     frame = pl.DataFrame(columns).with_row_index("group")
     used = frame.filter(pl.col("rows").is_not_null())
     _check_k(used["k"])
     if weights is not None:
-        counts = used.select(rows=pl.col("rows").list.len(), weights=pl.col("weights").list.len())
-        wrong = counts.filter(pl.col("rows").ne_missing(pl.col("weights")))
+        counts = used.select(rows=pl.col("rows").list.len(), weight=pl.col("weight").list.len())
+        wrong = counts.filter(pl.col("rows").ne_missing(pl.col("weight")))
         if not wrong.is_empty():
             expected, got = wrong.row(0)
-            msg = f"weights: expected one for each row of the list, got {got or 0} for {expected} rows"
+            msg = f"weight: expected one for each row of the list, got {got or 0} for {expected} rows"
             raise InvalidDataError(msg)
     return frame
 
 
 def _by_k(groups: pl.DataFrame) -> list[tuple[int, pl.DataFrame]]:
     """Return the groups of each `k` in long form: each row has the number of its group."""
-    lists = [name for name in ("rows", "weights") if name in groups.columns]
+    lists = [name for name in ("rows", "weight") if name in groups.columns]
     parts = groups.filter(pl.col("rows").list.len() > 0).partition_by("k", maintain_order=True)
-    names = {"rows": _ROWS, "weights": _WEIGHT}
-    return [(part["k"][0], part.explode(lists, empty_as_null=False).rename(names, strict=False)) for part in parts]
+    return [(part["k"][0], part.explode(lists, empty_as_null=False).rename({"rows": _ROWS})) for part in parts]
 
 
 def _in_order(groups: pl.DataFrame, found: list[pl.DataFrame], dtype: pl.DataType) -> pl.DataFrame:
