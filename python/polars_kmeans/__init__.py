@@ -64,9 +64,20 @@ __all__ = [
 ]
 
 
+# Modules that are imported when they are asked for, and the packages that they need.
+_LAZY = {"parts": (), "plot": ("altair",), "ray": ("ray",), "sklearn": ("sklearn",), "sql": ("numpy", "pyarrow")}
+
+
+def __dir__() -> list[str]:
+    """List the names, with the modules that can be imported here."""
+    from importlib.util import find_spec
+
+    return sorted({*globals(), *(name for name, needed in _LAZY.items() if all(map(find_spec, needed)))})
+
+
 def __getattr__(name: str) -> Any:
     """Import the modules that need more packages when they are asked for."""
-    if name in ("parts", "plot", "ray", "sklearn", "sql"):
+    if name in _LAZY:
         from importlib import import_module
 
         return import_module(f"polars_kmeans.{name}")

@@ -53,7 +53,7 @@ def alone(data: object, columns: tuple[Any, ...], weight: object) -> None:
         msg = f"columns: expected none beside an array, got {len(columns)}: select columns of the {type(data).__name__}"
         raise InvalidParameterError(msg)
     if weight is not None:
-        msg = "weight: expected none in KMeans for an array, got a column: fit(array, weight=...) takes an array of weights"
+        msg = "weight: expected none in KMeans for an array, got a column: fit(array, weight=...) takes an array"
         raise InvalidParameterError(msg)
 
 

@@ -85,7 +85,9 @@ def _davies_bouldin(centres: pl.DataFrame, radii: pl.Series, means: list[str]) -
     pairs = one.lazy().join(other.lazy(), how="cross").filter(pl.col("cluster") != pl.col("other_cluster"))
     # Clusters with the same mean have distance 0. As in scikit-learn, they do not count as worst.
     ratio = pl.when(apart > 0).then((pl.col("radius") + pl.col("other_radius")) / apart).otherwise(0.0)
-    worst = _rows.collect(pairs.select("cluster", ratio=ratio).group_by("cluster").agg(pl.col("ratio").max()).sort("cluster"))
+    worst = _rows.collect(
+        pairs.select("cluster", ratio=ratio).group_by("cluster").agg(pl.col("ratio").max()).sort("cluster")
+    )
     return math.fsum(worst["ratio"]) / worst.height
 
 

@@ -2,13 +2,14 @@
 
 Every message says what was expected and what was got. Outside of a query (estimator, model, files, parameters), these
 exceptions are raised as they are. Inside a query, Polars raises its own ``ComputeError``, whose text starts with the
-name of one of these exceptions. :func:`typed_errors` turns it into that exception. All exceptions here are subclasses
-of ``ComputeError``, so one ``except`` clause catches both.
+name of one of these exceptions. SQL engines raise their own errors, too. :func:`typed_errors` turns such errors into
+these exceptions. All exceptions here are subclasses of ``ComputeError``, so one ``except`` clause catches both.
 """
 
 from __future__ import annotations
 
 import re
+from ast import literal_eval
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -91,20 +92,27 @@ class ConvergenceWarning(UserWarning):
 
 
 _IN_QUERY = re.compile(r"^the plugin failed with message: (?:\w+: )??(\w+Error): (.*?)(?:\n\n.*)?$", re.DOTALL)
+# DuckDB and DataFusion show the name and the message of an exception. DataFusion also shows its repr. DuckDB adds the
+# line of the query, and DuckDB 1 a traceback.
+_IN_SQL = re.compile(r"(?:executing the UDF|Execution error): (\w+): (.*?)(?:\n\n(?:At:\n|LINE \d+: ).*)?$", re.DOTALL)
+_REPR = re.compile(r"PyErr \{ type: <class '[\w.]+'>, value: (\w+)\((.*?)\), traceback: ", re.DOTALL)
 
 
-def _typed(error: ComputeError) -> KMeansError | None:
-    """Return the exception of this package that the error of a query stands for, or None."""
-    found = _IN_QUERY.match(str(error))
+def _typed(text: str) -> KMeansError | None:
+    """Return the exception of this package that the text of another error names, or None."""
+    shown = _REPR.search(text)
+    found = shown or _IN_QUERY.match(text) or _IN_SQL.search(text)
     kind = globals().get(found[1]) if found else None
     if found is None or not (isinstance(kind, type) and issubclass(kind, KMeansError)):
         return None
-    return kind(found[2])
+    return kind(literal_eval(found[2]) if shown else found[2])
 
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Turn the errors of queries into the exceptions of this module.
+    """Turn the errors of queries into the exceptions of this module: of Polars, and of the SQL engines.
+
+    Other errors stay as they are, for instance those about unknown columns.
 
     Examples
     --------
@@ -123,8 +131,8 @@ def typed_errors() -> Iterator[None]:
         yield
     except KMeansError:
         raise
-    except ComputeError as error:
-        typed = _typed(error)
+    except Exception as error:
+        typed = _typed(str(error))
         if typed is None:
             raise
         raise typed from None

@@ -43,9 +43,9 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
     >>> models = pk.KMeans(2, seed=1).fit(df, "x", by="shop")
     >>> models
     KMeansModels(by=['shop'], groups=2)
-    >>> models["a"].n_clusters
+    >>> models["a"].k
     2
-    >>> models.label(df)["cluster"].to_list() == df.select(pk.kmeans("x", k=2, seed=1).over("shop"))["cluster"].to_list()
+    >>> models.label(df).equals(df.with_columns(pk.kmeans("x", k=2, seed=1).over("shop")))
     True
 
     """
@@ -70,6 +70,9 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
             return NotImplemented
         return self._keys.equals(other._keys) and self._models == other._models
 
+    def __hash__(self) -> int:
+        return hash((*self.by, *self._models))
+
     def __repr__(self) -> str:
         return f"KMeansModels(by={self.by}, groups={len(self)})"
 
@@ -83,7 +86,14 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
 
     @property
     def centroids(self) -> pl.DataFrame:
-        """The centroid frames of all groups, one below the other. The columns of `by` come first."""
+        """The centroid frames of all groups, one below the other. The columns of `by` come first.
+
+        If `by` has the name of one of their own columns, such as `cluster`, this is an :class:`InvalidColumnError`.
+        """
+        for name in _frames.OWN_COLUMNS:
+            if name in self.by:
+                msg = f"by: expected other names for a frame of centroids, got {name!r}, which is a column of it"
+                raise InvalidColumnError(f"{msg}: rename the column of the rows before the fit")
         frames = [
             keys.join(model.centroids, how="cross")
             for keys, model in zip(self._keys.iter_slices(1), self._models, strict=True)

@@ -6,7 +6,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, BinaryIO, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast, overload
 
 import polars as pl
 
@@ -14,6 +14,9 @@ from polars_kmeans import _arrays, _centroids, _files, _frames, _internal, _plug
 from polars_kmeans._options import FitOptions, text
 from polars_kmeans._typing import Device, Fit, IntoArray, IntoFeatures, IntoFrame, Output
 from polars_kmeans.errors import InvalidColumnError, InvalidModelError, InvalidParameterError, TooFewRowsError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # The name of the model's file in its JSON.
 _FILE = "polars_kmeans_file"
@@ -61,6 +64,10 @@ class KMeansModel:
             return NotImplemented
         return _internal.models_equal(self._encoded, other._encoded)
 
+    def __hash__(self) -> int:
+        """Hash what equal models have in common. No call changes a model."""
+        return hash((*self._names, self._k, self._inertia, self._n_iter))
+
     def __reduce__(self) -> tuple[Callable[[bytes], KMeansModel], tuple[bytes]]:
         """Pickle the bytes of the file that :meth:`save` writes. Later versions can read it."""
         return _from_file, (self.to_bytes(),)
@@ -97,6 +104,25 @@ class KMeansModel:
         sphere.
         """
         return _internal.model_centroids(self._encoded)
+
+    def centroids_array(self) -> NDArray[Any]:
+        """Return the centroids as a NumPy array of clusters x features, in the units of the columns.
+
+        Its type is the fit's float type: float32 or float64. It is a copy.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> df = pl.DataFrame({"x": [0.0, 2.0, 5.0], "y": [1.0, 1.0, 8.0]})
+        >>> pk.KMeans(k=2, init=[[0.0, 1.0], [5.0, 8.0]], scale="standard").fit(df, "x", "y").centroids_array()
+        array([[1., 1.],
+               [5., 8.]])
+
+        """
+        features = self.centroids.drop(_frames.OWN_COLUMNS)
+        nested = features.dtypes[0].is_nested()
+        return features.to_series().to_numpy(writable=True) if nested else features.to_numpy(order="c", writable=True)
 
     @property
     def history(self) -> pl.DataFrame:
@@ -138,8 +164,13 @@ class KMeansModel:
         return _internal.model_factors(self._encoded)
 
     @property
-    def n_clusters(self) -> int:
+    def k(self) -> int:
         """The number of clusters."""
+        return self._k
+
+    @property
+    def n_clusters(self) -> int:
+        """The number of clusters, under scikit-learn's name."""
         return self._k
 
     @property

@@ -40,7 +40,8 @@ def test_each_group_has_the_bits_of_its_own_fit(models: KMeansModels) -> None:
     with pytest.raises(KeyError):
         models["z"]
     assert pk.KMeans(3, seed=2, weight="w").fit(DF.lazy(), ["x", "y"], by=["shop"]) == models
-    assert models != pk.KMeans(3, seed=3, weight="w").fit(DF, "x", "y", by="shop")
+    other = pk.KMeans(3, seed=3, weight="w").fit(DF, "x", "y", by="shop")
+    assert models != other and {models, pickle.loads(pickle.dumps(models)), other} == {models, other}
 
 
 def test_labels_are_those_of_over(models: KMeansModels) -> None:
@@ -87,6 +88,8 @@ def test_columns_of_any_name_and_kind() -> None:
     models = pk.KMeans(2).fit(odd, "*", "y", by=["^s.*$", "cluster"])
     expected = DF.select(pk.kmeans("x", "y", k=2).over("shop", "year"))
     assert odd.select(models.predict()).equals(expected)
+    with pytest.raises(pk.InvalidColumnError, match=r"by: expected other names .* got 'cluster'"):
+        _ = models.centroids
     array = DF.select("shop", e=pl.concat_list("x", "y").list.to_array(2))
     of_arrays = pk.KMeans(2).fit(array, "e", by="shop")
     assert array.select(of_arrays.predict()).equals(DF.select(pk.kmeans("x", "y", k=2).over("shop")))

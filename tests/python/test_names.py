@@ -151,3 +151,22 @@ def test_selectors_keep_the_names_that_they_find() -> None:
     assert pk.KMeans(2).fit(df, pl.col("x").name.map(str.upper)).feature_names == ["X"]
     twice = df.select(pk.kmeans(cs.first(), cs.last(), k=2), pk.kmeans(cs.all(), k=2).alias("all"))
     assert twice.equals(df.select(pk.kmeans("x", df.columns[2], k=2), pk.kmeans(df.columns, k=2).alias("all")))
+
+
+def test_a_column_named_cluster_is_replaced() -> None:
+    df = pl.DataFrame({"cluster": [0.0, 0.1, 5.0], "x": [7.0, 7.0, 7.0]})
+    plain = df.rename({"cluster": "c"})
+    labels = plain.select(pk.kmeans("c", "x", k=2)).to_series()
+    assert labels.name == "cluster"
+    for query in (df, df.lazy()):
+        found = query.with_columns(pk.kmeans("cluster", "x", k=2)).lazy().collect()
+        assert found.equals(df.with_columns(labels)) and found.columns == df.columns
+    model = pk.KMeans(2).fit(plain, "c", "x")
+    assert df.with_columns(model.predict("cluster", "x")).equals(found)
+    structs = df.with_columns(model.predict("cluster", "x", output="struct")).unnest("cluster")
+    assert structs.columns == ["cluster", "distance", "second_distance", "x"]
+    assert structs["cluster"].equals(labels)
+    lazy = df.lazy().with_columns(model.predict("cluster", "x", output="struct")).unnest("cluster")
+    assert lazy.collect(engine="streaming").equals(structs)
+    with pytest.raises(pk.InvalidColumnError, match=r'may not be named "cluster".*: rename it'):
+        pk.KMeans(2).fit(df, "cluster", "x")

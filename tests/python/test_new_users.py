@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 import polars.selectors as cs
 import pytest
+from helpers import run
 
 import polars_kmeans as pk
 from polars_kmeans import _keywords
@@ -152,6 +153,19 @@ def test_help_is_about_what_people_call() -> None:
         assert getattr(pk, name) is getattr(pk.errors, name)
 
 
+def test_modules_with_more_packages_are_listed_and_not_imported() -> None:
+    code = """
+import sys
+import polars_kmeans as pk
+names = set(dir(pk))
+assert {"KMeans", "kmeans", "parts", "plot", "ray", "sklearn", "sql", "__version__"} <= names, names
+assert not {"altair", "numpy", "pyarrow", "ray", "sklearn"} & set(sys.modules)
+sys.modules["altair"] = None
+print(set(names) - set(dir(pk)))
+"""
+    assert run(code).strip() == "{'plot'}"
+
+
 def test_fit_predict(model: pk.KMeansModel) -> None:
     estimator = pk.KMeans(2, seed=1)
     expected = DF.select(pk.kmeans("x", "y", k=2, seed=1)).to_series()
@@ -189,6 +203,22 @@ MODELS = {
     "directions": lambda: pk.KMeans(2, metric="cosine").fit(DF, "x", "y"),
     "an expression": lambda: pk.KMeans(2).fit(DF, pl.col("x") / 3),
 }
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_have_k_a_hash_and_an_array_of_centroids(name: str) -> None:
+    model, again = MODELS[name](), MODELS[name]()
+    assert model.k == model.centroids.height == 2
+    again = pickle.loads(pickle.dumps(again))
+    assert {model, again, MODELS["columns"]()} == {model, MODELS["columns"]()}
+    centroids = model.centroids_array()
+    table = model.centroids.drop("cluster", "size", "inertia")
+    nested = table.dtypes[0] == pl.Array
+    rows = table.to_series().to_list() if nested else table.rows()
+    assert centroids.dtype == (np.float32 if name == "float32" else np.float64)
+    assert centroids.flags.c_contiguous and np.array_equal(centroids, np.array(rows))
+    centroids[:] = 0.0
+    assert not np.array_equal(model.centroids_array(), centroids)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -333,6 +363,10 @@ assert_type(model.predict(), pl.Expr)
 assert_type(model.predict(df), pl.Series)
 assert_type(model.predict(df, "x"), pl.Series)
 assert_type(model.transform(df), pl.Series)
+model.score(df, weight="g")
+model.score(np.zeros((1, 1)), weight=np.ones(1))
+pk.KMeans(1).fit(np.zeros((1, 1)), weight=np.ones(1))
+assert_type({model: model.k}, dict[pk.KMeansModel, int])
 assert_type(model.label(df), pl.DataFrame)
 assert_type(model.label(df.lazy()), pl.LazyFrame)
 assert_type(pk.KMeans(3).fit_predict(df, "x"), pl.Series)

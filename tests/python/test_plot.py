@@ -48,7 +48,8 @@ def test_a_scatter_of_many_rows_counts_them_in_cells() -> None:
     assert circles.height <= 4000
     assert circles["rows"].sum() == means["rows"].sum() == 200_000
     sizes = circles.group_by("cluster").agg(pl.col("rows").sum()).sort("cluster")["rows"]
-    assert sizes.to_list() == MANY.select(MANY_MODEL.predict()).group_by("cluster").len().sort("cluster")["len"].to_list()
+    expected = MANY.select(MANY_MODEL.predict()).group_by("cluster").len().sort("cluster")
+    assert sizes.to_list() == expected["len"].to_list()
     middle = (circles["y"] * circles["rows"]).sum() / 200_000
     assert middle == pytest.approx(2 * MANY["y"].mean(), abs=1e-9)
     assert len(json.dumps(chart.to_dict())) < 500_000

@@ -144,9 +144,7 @@ def test_bad_profiles() -> None:
         MODEL.profile(DF, weight="name")
     with pytest.raises(pk.InvalidDataError, match="weight: expected non-negative values, got -1"):
         MODEL.profile(DF, weight=pl.lit(-1))
-    with pytest.raises(
-        pk.InvalidDataError, match=r"weight: expected a largest magnitude of at most 2\^64, got 1e\+20"
-    ):
+    with pytest.raises(pk.InvalidDataError, match=r"weight: expected a largest magnitude of at most 2\^64, got 1e\+20"):
         MODEL.profile(DF, weight=pl.lit(1e20))
     with pytest.raises(
         pk.InvalidDataError, match=r'column "spent": expected a largest magnitude of at most 2\^450, got'

@@ -74,6 +74,24 @@ def test_table_macro_keeps_the_table_and_its_names(connection: duckdb.DuckDBPyCo
     assert same(every.select("id", "cluster"), direct(frame, 3, "features", "k", "id"))
 
 
+@pytest.mark.parametrize("name", ["cluster", "Cluster"])
+@pytest.mark.parametrize("rest", ["k := 2", "[x], k := 2", "[x], k := 2, weight := x"])
+def test_a_table_with_a_column_of_the_labels_name_is_refused(
+    connection: duckdb.DuckDBPyConnection, name: str, rest: str
+) -> None:
+    connection.execute(f'CREATE TABLE old AS SELECT 7 AS "{name}", x FROM (VALUES (1.0), (5.0)) AS t(x)')
+    shown = rf'no column "{name}", since .* as in WITH others AS \(SELECT \* EXCLUDE \("{name}"\) FROM points\) [^\n]*$'
+    # DuckDB refuses it when it plans the query.
+    for query in (f"FROM kmeans('old', {rest})", f"EXPLAIN FROM kmeans('old', {rest})"):
+        with pytest.raises(pk.InvalidColumnError, match=shown), pk.typed_errors():
+            connection.sql(query)
+    found = connection.sql(f"WITH others AS (SELECT * EXCLUDE (cluster) FROM old) FROM kmeans('others', {rest})").pl()
+    assert found.columns == ["x", "cluster"] and found["cluster"].n_unique() == 2
+    connection.execute("DELETE FROM old")
+    with pytest.raises(duckdb.Error, match="EXCLUDE"):
+        connection.sql(f"FROM kmeans('old', {rest})")
+
+
 def test_cursors_have_their_own_functions(connection: duckdb.DuckDBPyConnection) -> None:
     frame = data().filter(pl.col("x").is_not_null())
     one, two = (pk.KMeans(k, seed=3).fit(frame, "x") for k in (2, 5))

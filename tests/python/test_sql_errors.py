@@ -42,7 +42,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 def test_errors_of_both_engines(engine: Engine, query: str, error: type[Exception], message: str) -> None:
     engine.table("points", data())
     pk.sql.register(engine.connection)
-    with pytest.raises(error, match=re.escape(message)) as raised, pk.sql.typed_errors():
+    with pytest.raises(error, match=re.escape(message)) as raised, pk.typed_errors():
         engine.query(query)
     assert "Traceback" not in str(raised.value) and "PyErr" not in str(raised.value)
     with pytest.raises(Exception, match=re.escape(message)):
@@ -65,7 +65,7 @@ def test_errors_of_duckdb(connection: duckdb.DuckDBPyConnection) -> None:
         ("kmeans_fit([[1.0]], 1, [-1])", pk.InvalidDataError, "weight"),
     ]
     for call, error, message in cases:
-        with pytest.raises(error, match=re.escape(message)), pk.sql.typed_errors():
+        with pytest.raises(error, match=re.escape(message)), pk.typed_errors():
             connection.sql(f"SELECT {call}").fetchall()
 
 
@@ -73,9 +73,9 @@ def test_errors_of_datafusion() -> None:
     context = datafusion.SessionContext()
     context.from_arrow(data(), name="points")
     pk.sql.register(context)
-    with pytest.raises(pk.InvalidParameterError, match="one number for all rows"), pk.sql.typed_errors():
+    with pytest.raises(pk.InvalidParameterError, match="one number for all rows"), pk.typed_errors():
         context.sql("SELECT kmeans([x, y], id) OVER () FROM points").collect()
-    with pytest.raises(pk.TooFewRowsError, match="k = 99"), pk.sql.typed_errors():
+    with pytest.raises(pk.TooFewRowsError, match="k = 99"), pk.typed_errors():
         context.sql("SELECT kmeans([x, y], 99) OVER (PARTITION BY id) FROM points").collect()
 
 
@@ -97,12 +97,12 @@ def test_other_types_are_refused(engine: Engine, other: str, shown: str) -> None
     frame = data().filter(pl.col("x").is_not_null())
     engine.table("points", frame)
     pk.sql.register(engine.connection, models={"zone": pk.KMeans(2).fit(frame, "x", "id")})
-    with pytest.raises((pk.InvalidColumnError, ValueError), match=shown), pk.sql.typed_errors():
+    with pytest.raises((pk.InvalidColumnError, ValueError), match=shown), pk.typed_errors():
         engine.query(f"SELECT zone(x, {other}) FROM points")
 
 
 def test_errors_of_others_stay_as_they_are(engine: Engine) -> None:
-    with pytest.raises(Exception, match="nothing") as raised, pk.sql.typed_errors():
+    with pytest.raises(Exception, match="nothing") as raised, pk.typed_errors():
         engine.query("SELECT nothing(1)")
     assert not isinstance(raised.value, pk.KMeansError)
 
@@ -114,7 +114,7 @@ def test_too_few_rows_and_nulls_by_option(engine: Engine) -> None:
     assert engine.query(engine.unweighted.format(features="x, y", k=9999))["cluster"].null_count() == frame.height
     assert engine.query("SELECT kmeans_centroids([x, y], 9999) AS c FROM points")["c"].to_list() == [[]]
     pk.sql.register(engine.connection, null_policy="raise")
-    with pytest.raises(pk.InvalidDataError, match="nulls: "), pk.sql.typed_errors():
+    with pytest.raises(pk.InvalidDataError, match="nulls: "), pk.typed_errors():
         engine.query(engine.unweighted.format(features="x, y", k=2))
 
 

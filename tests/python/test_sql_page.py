@@ -34,8 +34,8 @@ def page() -> Iterator[dict[str, Any]]:
 
 
 def test_the_page_has_these_statements() -> None:
-    assert {name: len(found) for name, found in STATEMENTS.items()} == {"connection": 11, "context": 9}
-    assert len(re.findall("```sql", PAGE)) == 15
+    assert {name: len(found) for name, found in STATEMENTS.items()} == {"connection": 12, "context": 9}
+    assert len(re.findall("```sql", PAGE)) == 16
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,6 @@ def test_statements_of_the_page_run(page: dict[str, Any], name: str, statement: 
 
 def test_polars_sql_of_the_page(page: dict[str, Any]) -> None:
     with pl.SQLContext(points=page["labelled"]) as context:
-        found = context.execute("SELECT zone, kmeans FROM points ORDER BY id").collect()
+        found = context.execute('SELECT zone, "cluster" FROM points ORDER BY id').collect()
     assert found["zone"].equals(page["points"].select(zone=page["model"].predict())["zone"])
     assert found["cluster"].to_list()[-1] is None and found["cluster"].n_unique() == 3

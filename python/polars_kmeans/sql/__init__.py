@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from polars_kmeans.errors import InvalidParameterError
-from polars_kmeans.sql._errors import typed_errors
 from polars_kmeans.sql._fits import Fits
 
 try:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from polars_kmeans.model import KMeansModel
 
-__all__ = ["register", "typed_errors"]
+__all__ = ["register"]
 
 
 def register(

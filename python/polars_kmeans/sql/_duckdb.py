@@ -16,7 +16,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from polars_kmeans.errors import InvalidParameterError
+from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 from polars_kmeans.sql._fits import Fits
 from polars_kmeans.sql._models import Predictor
 
@@ -28,7 +28,7 @@ _MACRO = "CREATE OR REPLACE TEMPORARY MACRO "
 _TABLE = """
     WITH __polars_kmeans AS (
         SELECT list({{'given': __polars_kmeans_row, 'features': {features}, 'weight': {weight}}}) AS __polars_kmeans_all
-        FROM query_table(table_name) AS __polars_kmeans_row
+        FROM (SELECT COLUMNS({names}([name FOR name IN (*)])) FROM query_table(table_name)) AS __polars_kmeans_row
     )
     SELECT
         unnest([item.given FOR item IN __polars_kmeans_all], max_depth := 2),
@@ -53,8 +53,9 @@ def add(connection: Any, fits: Fits, models: dict[str, Predictor]) -> None:
 
     fit = _create(connection, "kmeans_fit", labels, "UINTEGER[]")
     aggregate = _create(connection, "kmeans_centroids", centroids, _CENTROIDS)
-    everything = _TABLE.format(features="[*COLUMNS(*)]", weight="NULL", fit=fit)
-    chosen = _TABLE.format(features="features", weight="weight", fit=fit)
+    names = _create(connection, "kmeans_names", _names, "VARCHAR[]")
+    everything = _TABLE.format(features="[*COLUMNS(*)]", weight="NULL", fit=fit, names=names)
+    chosen = _TABLE.format(features="features", weight="weight", fit=fit, names=names)
     for macro in (
         f"kmeans_fit(rows, k, weight := NULL) AS {fit}(rows, k, weight)",
         f"kmeans_centroids(features, k, weight := NULL) AS {aggregate}(list(features), k, list(weight))",
@@ -82,6 +83,16 @@ def _create(connection: Any, name: str, function: Callable[..., pa.Array], retur
             )
             return own
         number += 1
+
+
+def _names(names: pa.Array) -> pa.Array:
+    """Refuse a table that has a column of the labels' name. DuckDB calls this when it plans a query."""
+    for name in names.to_pylist()[0]:
+        if name.casefold() == "cluster":
+            msg = f'table: expected no column "{name}", since the labels have this name, got one'
+            hint = f"WITH others AS (SELECT * EXCLUDE (\"{name}\") FROM points) FROM kmeans('others', ...)"
+            raise InvalidColumnError(f"{msg}: leave it out, as in {hint}")
+    return names
 
 
 def _parameters(features: list[str]) -> list[str]:
