@@ -49,7 +49,7 @@ distances = [
     pl.sum_horizontal((pl.col(name) - centroid[name]) ** 2 for name in features)
     for centroid in table.iter_rows(named=True)
 ]
-plain = new.select(kmeans=pl.concat_list(distances).list.arg_min())
+plain = new.select(cluster=pl.concat_list(distances).list.arg_min())
 
 # %%
 # The loaded model gives the same labels. (If a row were almost equally far from two centroids, rounding could change

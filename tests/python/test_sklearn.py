@@ -74,9 +74,9 @@ def test_results_are_those_of_the_package() -> None:
     assert np.array_equal(kmeans.transform(X), model.transform(X))
     assert (kmeans.inertia_, kmeans.n_iter_) == (model.inertia, model.n_iter)
     weights = np.arange(300.0)
-    assert kmeans.score(X, sample_weight=weights) == model.score(X, sample_weight=weights)
+    assert kmeans.score(X, sample_weight=weights) == model.score(X, weight=weights)
     weighted = KMeans(5, random_state=7, metric="cosine").fit(X, sample_weight=weights)
-    assert weighted.inertia_ == pk.KMeans(5, seed=7, metric="cosine").fit(X, sample_weight=weights).inertia
+    assert weighted.inertia_ == pk.KMeans(5, seed=7, metric="cosine").fit(X, weight=weights).inertia
 
 
 def test_given_centers_end_where_those_of_scikit_learn_do() -> None:
