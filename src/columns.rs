@@ -360,11 +360,15 @@ impl DeviceModel<'_, KMeansModel> {
         self.ask(columns, |features| self.predict_distances_any(features), |rows| Predictions::none(rows, k))
     }
 
-    /// The distances to all centroids. They are NaN for a row without an answer. Rows with finite values never have a distance of
-    /// NaN.
-    pub(crate) fn distances_of<S: Source>(&self, columns: &[S]) -> Result<Vec<f64>> {
+    /// The distances to all centroids, or their squares. They are NaN for a row without an answer. Rows with finite values never
+    /// have a distance of NaN.
+    pub(crate) fn distances_of<S: Source>(&self, columns: &[S], squared: bool) -> Result<Vec<f64>> {
         let none = |rows| memory::filled(rows * self.model.n_clusters(), f64::NAN, DISTANCES);
-        self.ask(columns, |features| self.transform_any(features), none)
+        let answer = |features: &AnyFeatures<'_>| match squared {
+            true => self.transform_squared_any(features),
+            false => self.transform_any(features),
+        };
+        self.ask(columns, answer, none)
     }
 
     pub(crate) fn score_of<S: Source>(&self, columns: &[S], weights: Option<&S>) -> Result<f64> {

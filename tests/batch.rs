@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, BooleanArray, Decimal128Array, FixedSizeListArray, Float32Array, Float64Array, Int16Array, Int64Array,
-    ListArray, RecordBatch, StringArray, UInt32Array,
+    Array, ArrayRef, AsArray, BooleanArray, Decimal128Array, FixedSizeListArray, Float32Array, Float64Array, Int16Array,
+    Int64Array, ListArray, RecordBatch, StringArray, UInt32Array,
 };
 use arrow::datatypes::{DataType, Float32Type, Float64Type};
 use parquet::basic::ColumnOrder;
@@ -86,6 +86,9 @@ fn batches_are_their_slices() {
         assert_eq!(&fit.model.predict_batch(batch).unwrap(), labels);
         let distances = fit.model.transform_batch(batch).unwrap();
         assert_eq!((distances.len(), distances.value_length()), (batch.num_rows(), 6));
+        let squared = fit.model.transform_squared_batch(batch).unwrap();
+        let [roots, squared] = [&distances, &squared].map(|lists| lists.values().as_primitive::<Float64Type>().values());
+        assert!(roots.iter().copied().eq(squared.iter().map(|s| s.sqrt())));
     }
     let score = fit.model.score_batches(&batches(), None).unwrap();
     assert!((score + fit.model.inertia()).abs() <= 1e-12 * fit.model.inertia());

@@ -202,6 +202,11 @@ fn transform_is_an_array_of_distances() {
     let distances = model.transform(&hole).unwrap();
     assert_eq!(distances.dtype(), &DataType::Array(Box::new(DataType::Float64), 4));
     assert_eq!((distances.len(), distances.null_count()), (501, 1));
+    let flat = |series: &Series| series.array().unwrap().get_inner().f64().unwrap().clone();
+    let squared = model.transform_squared(&hole).unwrap();
+    assert_eq!((squared.name().as_str(), squared.null_count()), ("squared_distances", 1));
+    let roots: Vec<_> = flat(&squared).iter().map(|s| s.map(f64::sqrt)).collect();
+    assert_eq!(roots, flat(&distances).iter().collect::<Vec<_>>());
     let score = model.score(&df).unwrap();
     assert!((score + model.inertia()).abs() <= 1e-12 * model.inertia());
 }

@@ -105,10 +105,10 @@ def predict(model: bytes, data: IntoArray, output: Output, device: Device, compl
     return arrays[0] if output == "label" else Prediction(*arrays)
 
 
-def transform(model: bytes, data: IntoArray, device: Device) -> Any:
+def transform(model: bytes, data: IntoArray, device: Device, *, squared: bool) -> Any:
     """Measure the distances of the rows of an array to every centroid. The answer is as in `predict`."""
     _plugin.check_process(runs=True)
-    return _returned(data, _internal.transform_array(model, data, _plugin.device_name(device)))
+    return _returned(data, _internal.transform_array(model, data, _plugin.device_name(device), squared))
 
 
 def score(model: bytes, data: IntoArray, weight: IntoArray | None, device: Device) -> float:

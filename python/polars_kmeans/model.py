@@ -321,17 +321,17 @@ class KMeansModel:
 
     @overload
     def transform(
-        self, data: pl.DataFrame | IntoFrame, /, *columns: IntoFeatures, device: Device = ...
+        self, data: pl.DataFrame | IntoFrame, /, *columns: IntoFeatures, squared: bool = ..., device: Device = ...
     ) -> pl.Series: ...
 
     @overload
-    def transform(self, data: IntoArray, /, *, device: Device = ...) -> Any: ...
+    def transform(self, data: IntoArray, /, *, squared: bool = ..., device: Device = ...) -> Any: ...
 
     @overload
-    def transform(self, *columns: IntoFeatures, device: Device = ...) -> pl.Expr: ...
+    def transform(self, *columns: IntoFeatures, squared: bool = ..., device: Device = ...) -> pl.Expr: ...
 
     def transform(
-        self, *columns: IntoFeatures | IntoFrame | IntoArray, device: Device = "auto"
+        self, *columns: IntoFeatures | IntoFrame | IntoArray, squared: bool = False, device: Device = "auto"
     ) -> pl.Expr | pl.Series | Any:
         """Measure the distance of every row to every centroid: as an expression, or at once for a frame or an array.
 
@@ -341,14 +341,18 @@ class KMeansModel:
         ----------
         *columns
             As in :meth:`predict`.
+        squared
+            True: the squared distances, which decide the labels. The index of the least one, and of equal ones the
+            first, is the label. Two different squared distances may have the same square root: see :doc:`/exact`.
+            Squared distances are computed on the CPU.
         device
             As in :meth:`predict`.
 
         Returns
         -------
         Expr
-            A column named `distances`: `Array(Float64, k)`, Euclidean. Rows and centroids are scaled and normalised
-            first, if they were in the fit. Rows with nulls, NaNs or infinities are null.
+            A column named `distances` or `squared_distances`: `Array(Float64, k)`, Euclidean. Rows and centroids are
+            scaled and normalised first, if they were in the fit. Rows with nulls, NaNs or infinities are null.
 
             For a frame: a Series of the same values.
 
@@ -357,7 +361,7 @@ class KMeansModel:
         Raises
         ------
         InvalidParameterError
-            At once, for a text that is not the name of a device.
+            At once, for a text that is not the name of a device. When the query runs, for squared distances on a GPU.
         InvalidColumnError
             At once, for names of the model in another order.
 
@@ -369,14 +373,19 @@ class KMeansModel:
         >>> model = pk.KMeans(k=2, init=[[0.0], [5.0]]).fit(df, "x")
         >>> df.select(model.transform()).to_series().to_list()
         [[1.0, 5.0], [1.0, 3.0], [4.0, 0.0]]
+        >>> df.select(model.transform(squared=True)).to_series().to_list()
+        [[1.0, 25.0], [1.0, 9.0], [16.0, 0.0]]
 
         """
+        if not isinstance(squared, bool):
+            raise InvalidParameterError(f"squared: expected True or False, got {squared!r:.80}")
         array = _arrays.in_place_of(columns)
         if array is not None:
-            return _arrays.transform(self._encoded, array, device)
+            return _arrays.transform(self._encoded, array, device, squared=squared)
         frame, features = _frames.ahead_of(columns)
-        exprs, kwargs = self._features(features), {"k": self._k}
-        expr = _plugin.elementwise("transform", exprs, self._encoded, device, kwargs).alias("distances")
+        exprs, kwargs = self._features(features), {"k": self._k, "squared": squared}
+        name = "squared_distances" if squared else "distances"
+        expr = _plugin.elementwise("transform", exprs, self._encoded, device, kwargs).alias(name)
         return expr if frame is None else self._of_frame(expr, frame, features)
 
     @overload

@@ -35,7 +35,7 @@ use crate::base::parallel::FloatEnvironment;
 use crate::base::params::{KMeans, Wanted};
 use crate::columns::COLUMNS;
 use crate::input::features::Column;
-use crate::model::{AnyFeatures, AnyModel, KMeansModel, Model, on_any_device};
+use crate::model::{AnyFeatures, AnyModel, DeviceModel, KMeansModel, Model, on_any_device};
 
 /// How error messages call names.
 const NAMES: &str = "the names of the columns";
@@ -165,10 +165,15 @@ on_any_device! {
         /// # Errors
         /// As [`KMeansModel::predict_batch`].
         pub fn transform_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
-            let distances = self.distances_of(&arrays(std::slice::from_ref(batch), self.model.columns_to_find()?)?)?;
-            let answered = distances.chunks_exact(self.model.n_clusters()).map(|row| !row[0].is_nan());
-            let nulls = nulls(Answered::collect(batch.num_rows(), answered)?);
-            rows(Arc::new(Float64Array::from(distances)), self.model.n_clusters(), nulls)
+            distance_lists(self, batch, false)
+        }
+
+        /// As [`KMeansModel::transform_batch`], the squared distances that decide labels: see [`Model::transform_squared`].
+        ///
+        /// # Errors
+        /// As [`KMeansModel::predict_batch`] and [`Model::transform_squared`].
+        pub fn transform_squared_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
+            distance_lists(self, batch, true)
         }
 
         /// Minus the inertia of the batches' rows under the model, as in scikit-learn. Rows with nulls or values that are not
@@ -182,6 +187,15 @@ on_any_device! {
             if batches.is_empty() { Ok(0.0) } else { self.score_of(&columns, weights.as_ref()) }
         }
     }
+}
+
+/// The distances of a batch's rows to all centroids, or their squares.
+fn distance_lists(model: &DeviceModel<'_, KMeansModel>, batch: &RecordBatch, squared: bool) -> Result<FixedSizeListArray> {
+    let k = model.model.n_clusters();
+    let distances = model.distances_of(&arrays(std::slice::from_ref(batch), model.model.columns_to_find()?)?, squared)?;
+    let answered = distances.chunks_exact(k).map(|row| !row[0].is_nan());
+    let nulls = nulls(Answered::collect(batch.num_rows(), answered)?);
+    rows(Arc::new(Float64Array::from(distances)), k, nulls)
 }
 
 /// An array of rows with `width` values each.

@@ -113,7 +113,23 @@ on_any_device! {
         /// # Errors
         /// As [`KMeansModel::predict_columns`].
         pub fn transform_columns(&self, columns: &[Column]) -> Result<Series> {
-            distance_column(self.distances_of(columns)?, self.model.n_clusters())
+            distance_column("distances", self.distances_of(columns, false)?, self.model.n_clusters())
+        }
+
+        /// As [`KMeansModel::transform`], the squared distances that decide labels: see [`Model::transform_squared`].
+        ///
+        /// # Errors
+        /// As [`KMeansModel::predict`] and [`Model::transform_squared`].
+        pub fn transform_squared(&self, df: &DataFrame) -> Result<Series> {
+            self.transform_squared_columns(&self.model.select(df)?)
+        }
+
+        /// As [`KMeansModel::transform_squared`]. The columns are given in the order of the model's features.
+        ///
+        /// # Errors
+        /// As [`KMeansModel::predict_columns`] and [`Model::transform_squared`].
+        pub fn transform_squared_columns(&self, columns: &[Column]) -> Result<Series> {
+            distance_column("squared_distances", self.distances_of(columns, true)?, self.model.n_clusters())
         }
 
         /// Minus the inertia of a frame's rows under the model, as in scikit-learn. Rows with nulls or values that are not finite
@@ -137,8 +153,8 @@ on_any_device! {
 }
 
 /// Distances to `k` centroids as a column. It is null where they are NaN.
-fn distance_column(distances: Vec<f64>, k: usize) -> Result<Series> {
-    let name = PlSmallStr::from_static("distances");
+fn distance_column(name: &'static str, distances: Vec<f64>, k: usize) -> Result<Series> {
+    let name = PlSmallStr::from_static(name);
     if distances.is_empty() {
         return Ok(Series::new_empty(name, &DataType::Array(Box::new(DataType::Float64), k)));
     }

@@ -146,6 +146,16 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
         self.run(Job::Distances, features, false, T::distances_on_device)
     }
 
+    /// The same model on the CPU, for what GPUs do not compute.
+    fn on_host(&self, features: &Features<'_, T>) -> Result<Self> {
+        if matches!(self.device, Device::Auto | Device::Cpu) && features.gpu().is_none() {
+            return Ok(Self { device: Device::Cpu, ..*self });
+        }
+        let expected = "rows on the host, and \"auto\" or \"cpu\" as the device: a GPU does not give squared distances".into();
+        let got = if features.gpu().is_some() { "rows on a GPU".into() } else { format!("{:?}", self.device.to_string()) };
+        Err(KMeansError::InvalidOption { option: "squared", expected, got })
+    }
+
     fn run<R>(
         &self,
         job: Job,
@@ -206,6 +216,15 @@ on_any_device! {
         /// As [`Model::predict`].
         pub fn transform(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
             self.run(Job::Distances, features, false, T::distances)
+        }
+
+        /// The squared distances that decide labels, as [`reference::distance`](crate::exact::reference::distance) defines them:
+        /// the smallest index of the least one is the label. Otherwise as [`Model::transform`]. They are computed on the CPU.
+        ///
+        /// # Errors
+        /// As [`Model::predict`]. [`KMeansError::InvalidOption`] for rows on a GPU, and if a GPU was demanded.
+        pub fn transform_squared(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
+            self.on_host(features)?.run(Job::Distances, features, false, T::squared_distances)
         }
 
         /// Minus the inertia of these rows under the model, as in scikit-learn. Rows with nulls or values that are not finite are

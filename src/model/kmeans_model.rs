@@ -263,6 +263,7 @@ answers! {
     #[cfg(feature = "polars")]
     predict_distances_any() = predict_distances -> Predictions;
     transform_any() = transform -> Vec<f64>;
+    transform_squared_any() = transform_squared -> Vec<f64>;
     score_any(weights: Option<&Column<'_, f64>>) = score -> f64;
     #[cfg(all(feature = "python", feature = "cuda"))]
     predict_any_on_device() = predict_there -> GpuArray<i32>;

@@ -106,6 +106,9 @@ pub trait Predictor: Float {
     /// The distances to all centroids.
     #[doc(hidden)]
     fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>>;
+    /// The squared distances to all centroids, of rows on the host. GPUs give square roots only.
+    #[doc(hidden)]
+    fn squared_distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>>;
     /// The inertia of the finite rows of positive weight.
     #[doc(hidden)]
     fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64>;
@@ -131,6 +134,9 @@ macro_rules! predictor {
             }
             fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>> {
                 by_place!(rows, cpu::predict::distances, cuda::predict::distances)
+            }
+            fn squared_distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>> {
+                cpu::predict::squared_distances(rows.model.host_table()?, rows.features)
             }
             fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
                 inertia(rows, weights)

@@ -212,11 +212,14 @@ fn predict_external(model: DeviceModel<'_, KMeansModel>, rows: &ExternalArray, o
     Ok(vec![Some(Answers::labels(&labels)?), Some(blank(distances.nearest)), distances.second.map(blank)])
 }
 
-/// The distances of an array's rows to all centroids.
+/// The distances of an array's rows to all centroids, or their squares.
 #[pyfunction]
-pub fn transform_array(model: &[u8], array: &Bound<'_, PyAny>, device: &str) -> PyResult<Answers> {
+pub fn transform_array(model: &[u8], array: &Bound<'_, PyAny>, device: &str, squared: bool) -> PyResult<Answers> {
     answered(model, array, device, |model, rows| {
         let (features, shape) = (rows.features()?, [rows.n_rows(), model.model.n_clusters()]);
+        if squared {
+            return Ok(Answers::new(model.transform_squared_any(&features)?, &shape));
+        }
         #[cfg(feature = "cuda")]
         if rows.is_on_gpu() {
             return Ok(Answers::on_gpu(model.transform_any_on_device(&features)?, &shape));

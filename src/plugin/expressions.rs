@@ -199,7 +199,8 @@ fn predict_field(fields: &[Field], kwargs: &PredictOptions) -> PolarsResult<Fiel
 
 fn transform_field(fields: &[Field], kwargs: &TransformOptions) -> PolarsResult<Field> {
     feature_type(fields, 1)?;
-    Ok(Field::new("distances".into(), DataType::Array(Box::new(DataType::Float64), kwargs.k)))
+    let name = if kwargs.squared { "squared_distances" } else { "distances" };
+    Ok(Field::new(name.into(), DataType::Array(Box::new(DataType::Float64), kwargs.k)))
 }
 
 fn score_field(fields: &[Field], kwargs: &ScoreOptions) -> PolarsResult<Field> {
@@ -258,7 +259,8 @@ fn transform(inputs: &[Series], kwargs: &TransformOptions) -> PolarsResult<Serie
     if model.n_clusters() != kwargs.k {
         return Err(invalid("k", &format!("{} as in the model", model.n_clusters()), kwargs.k).into());
     }
-    Ok(model.on(kwargs.device.parse()?).transform_columns(&columns)?)
+    let placed = model.on(kwargs.device.parse()?);
+    Ok(if kwargs.squared { placed.transform_squared_columns(&columns)? } else { placed.transform_columns(&columns)? })
 }
 
 /// Minus the inertia of the rows under a model.

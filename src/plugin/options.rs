@@ -186,6 +186,7 @@ pub struct PredictOptions {
 #[derive(Debug, Clone, Deserialize)]
 pub struct TransformOptions {
     pub k: usize,
+    pub squared: bool,
     pub device: String,
 }
 

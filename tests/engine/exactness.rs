@@ -227,11 +227,14 @@ fn check_distances<T: Engine>(n: usize, d: usize, k: usize) {
     let features = Features::from_rows(&x, d).unwrap();
     let fitted = KMeans::new(k).fit_features(&features, None).unwrap();
     let distances = fitted.model.transform(&features).unwrap();
+    let squared = fitted.model.transform_squared(&features).unwrap();
     let predicted = fitted.model.predict_distances(&features).unwrap();
-    for ((x, distances), predicted) in x.chunks_exact(d).zip(distances.chunks_exact(k)).zip(predicted.iter()) {
+    let distances = distances.chunks_exact(k).zip(squared.chunks_exact(k));
+    for ((x, (distances, squared)), predicted) in x.chunks_exact(d).zip(distances).zip(predicted.iter()) {
         let (nearest, predicted) = (reference::nearest(x, fitted.model.centroids()), predicted.unwrap());
-        for (c, distance) in fitted.model.centroids().chunks_exact(d).zip(distances) {
-            assert_eq!(*distance, reference::distance(x, c).sqrt());
+        for ((c, distance), squared) in fitted.model.centroids().chunks_exact(d).zip(distances).zip(squared) {
+            assert_eq!(*squared, reference::distance(x, c));
+            assert_eq!(*distance, squared.sqrt());
         }
         assert_eq!(predicted.label, nearest.label);
         assert_eq!(predicted.distance, nearest.distance.sqrt());

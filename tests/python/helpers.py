@@ -1,11 +1,13 @@
 """What several files of tests use."""
 
+import io
 import os
 import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +66,19 @@ def code_of(page: Path) -> list[str]:
 
 
 def run_page(page: Path) -> dict[str, Any]:
-    """Run the blocks of Python of a page, one after the other. Return the names that they make."""
+    """Run the blocks of Python of a page, one after the other. Return the names that they make.
+
+    A block of text right below a block of Python is what that code prints.
+    """
     names: dict[str, Any] = {}
-    for block in code_of(page):
-        exec(block, names)
+    for code, shown in re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", page.read_text(), flags=re.DOTALL):
+        printed = printed_by(code, names)
+        assert printed == (shown or printed)
     return names
+
+
+def printed_by(code: str, names: dict[str, Any]) -> str:
+    """Run code, and return what it prints."""
+    with redirect_stdout(io.StringIO()) as printed:
+        exec(code, names)
+    return printed.getvalue()

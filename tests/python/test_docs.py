@@ -3,21 +3,23 @@
 import pkgutil
 import re
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import polars as pl
 import pytest
-from helpers import ROOT, code_of, run_page
+from helpers import ROOT, code_of, printed_by, run_page
 
 import polars_kmeans as pk
 
 # Pages with code, and how many blocks each has. The blocks of a page run in order.
 PAGES = {
-    "README.md": 1,
+    "README.md": 2,
     "docs/choosing-k.md": 4,
     "docs/clusters.md": 6,
     "docs/coming-from.md": 3,
-    "docs/exact.md": 2,
+    "docs/exact.md": 4,
+    "docs/faq.md": 1,
     "docs/guide/arrays.md": 1,
     "docs/guide/cluster-numbers.md": 2,
     "docs/guide/devices.md": 1,
@@ -27,11 +29,15 @@ PAGES = {
     "docs/guide/groups.md": 1,
     "docs/guide/larger-than-memory.md": 1,
     "docs/guide/many-machines.md": 1,
+    "docs/guide/next-month.md": 5,
+    "docs/guide/places.md": 2,
     "docs/guide/progress.md": 1,
+    "docs/guide/queries.md": 6,
     "docs/guide/row-order.md": 1,
     "docs/guide/scaling.md": 1,
-    "docs/guide/starting-centroids.md": 1,
+    "docs/guide/starting-centroids.md": 2,
     "docs/guide/two-ways.md": 1,
+    "docs/guide/without-python.md": 4,
     "docs/models.md": 7,
     "docs/scikit-learn.md": 4,
 }
@@ -39,6 +45,7 @@ NEEDS = {
     "docs/choosing-k.md": "altair",
     "docs/clusters.md": "altair",
     "docs/coming-from.md": "sklearn",
+    "docs/guide/without-python.md": "duckdb",
     "docs/scikit-learn.md": "sklearn",
 }
 
@@ -59,8 +66,12 @@ def test_python_blocks_run(page: str) -> None:
 def check_results(page: str, names: dict[str, Any]) -> None:
     """Check what a page says of its results."""
     match page:
-        case "README.md":
-            assert names["model"].centroids.shape == (2, 5)
+        case "docs/guide/next-month.md":
+            assert names["labelled"]["segment"].to_list() == [0, 1, 1, 1, 1, 2, 2, 1, 0]
+            assert names["moved"].height == 3
+            assert names["then"] < names["now"]
+        case "docs/guide/without-python.md":
+            assert names["model"].factors is not None
         case "docs/choosing-k.md":
             assert names["best"] == 5
             assert abs(names["pairs"] - names["simplified"]) < 0.2
@@ -82,6 +93,18 @@ def check_results(page: str, names: dict[str, Any]) -> None:
             assert len(names["models"]) == 2
         case "docs/scikit-learn.md":
             assert names["search"].best_params_ == {"kmeans__n_clusters": 3}
+
+
+def test_the_start_page_of_the_site_shows_what_its_code_prints() -> None:
+    page = (ROOT / "docs" / "index.rst").read_text()
+    block = r"^( *)\.\. code-block:: {}\n\n((?:\1   .*\n|\n)+)"
+    code, shown = (
+        [dedent(text).strip() + "\n" for _, text in re.findall(block.format(language), page, flags=re.MULTILINE)]
+        for language in ("python", "text")
+    )
+    names: dict[str, Any] = {}
+    assert [printed_by(text, names) for text in code] == shown
+    assert len(code) == 2
 
 
 def test_every_page_of_the_guide_with_code_is_run() -> None:

@@ -198,7 +198,8 @@ def test_transform(df: pl.DataFrame) -> None:
     model = pk.KMeans(k=4).fit(df, "x", "y")
     distances = df.select(model.transform())["distances"]
     assert distances.dtype == pl.Array(pl.Float64, 4)
-    assert df.select(model.predict())["cluster"].equals(distances.arr.arg_min().alias("cluster"))
+    squared = df.select(model.transform(squared=True)).to_series()
+    assert df.select(model.predict())["cluster"].equals(squared.arr.arg_min().alias("cluster"))
     holes = pl.DataFrame({"x": [None, 1.0], "y": [1.0, 2.0]})
     assert holes.select(model.transform())["distances"].is_null().to_list() == [True, False]
     assert holes.clear().select(model.transform()).schema == {"distances": pl.Array(pl.Float64, 4)}

@@ -43,9 +43,18 @@ pub fn nearest<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -
 
 /// The distances to all centroids, `(n, k)` row-major. NaN for a row without an answer.
 pub fn distances<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -> Result<Vec<f64>> {
+    all(table, features, false)
+}
+
+/// As [`distances`], without the square root: the reference distances themselves.
+pub fn squared_distances<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -> Result<Vec<f64>> {
+    all(table, features, true)
+}
+
+fn all<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>, squared: bool) -> Result<Vec<f64>> {
     let (n, k) = (features.n_rows(), table.k);
     let mut out = memory::zeroed(n.saturating_mul(k), ANSWERS)?;
-    let answered = answer(table, features, out.chunks_mut(TASK * k).map(DistanceSink))?;
+    let answered = answer(table, features, out.chunks_mut(TASK * k).map(|out| DistanceSink { out, squared }))?;
     for (_, out) in out.chunks_exact_mut(k).enumerate().filter(|(row, _)| !answered.get(*row)) {
         out.fill(f64::NAN);
     }
@@ -100,27 +109,30 @@ impl<T: Float> Sink<T> for LabelSink<'_> {
     }
 }
 
-/// Takes `k` distances of each row.
-struct DistanceSink<'o>(&'o mut [f64]);
+/// Takes `k` distances of each row, or their squares.
+struct DistanceSink<'o> {
+    out: &'o mut [f64],
+    squared: bool,
+}
 
 impl<T: Float> Sink<T> for DistanceSink<'_> {
     #[inline(always)]
     fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>) {
         let Labeller { tile, places, .. } = labeller;
         match V::Doubles::LANES {
-            8 => all_distances::<V, T, 4, 32>(tile, table, places, self.0),
-            _ => all_distances::<V, T, 2, 8>(tile, table, places, self.0),
+            8 => all_distances::<V, T, 4, 32>(tile, table, places, self),
+            _ => all_distances::<V, T, 2, 8>(tile, table, places, self),
         }
     }
 }
 
-/// The distances of a tile's rows to all centroids. Row r of the tile is row `places[r]` of `out`. R vectors hold ROWS rows.
+/// The distances of a tile's rows to all centroids. Row r of the tile is row `places[r]` of the sink. R vectors hold ROWS rows.
 #[inline(always)]
 fn all_distances<V: Vector, T: Float, const R: usize, const ROWS: usize>(
     tile: &Tile<T>,
     table: &CentroidTable<T>,
     places: &[usize],
-    out: &mut [f64],
+    sink: &mut DistanceSink<'_>,
 ) {
     assert!(R * V::Doubles::LANES == ROWS && tile.stride.is_multiple_of(ROWS) && tile.rows <= tile.stride);
     for start in (0..tile.rows).step_by(ROWS) {
@@ -134,13 +146,14 @@ fn all_distances<V: Vector, T: Float, const R: usize, const ROWS: usize>(
                 let s = chains::<V, T, R>(tile.x.as_ptr().add(start), tile.stride, centroids);
                 for c in 0..TOGETHER {
                     for v in 0..R {
-                        s[c][v].sqrt().store(distances[c].as_mut_ptr().add(v * V::Doubles::LANES));
+                        let distance = if sink.squared { s[c][v] } else { s[c][v].sqrt() };
+                        distance.store(distances[c].as_mut_ptr().add(v * V::Doubles::LANES));
                     }
                 }
             }
             let count = TOGETHER.min(table.k - first);
             for (r, &place) in places.iter().enumerate() {
-                let out = &mut out[place * table.k + first..][..count];
+                let out = &mut sink.out[place * table.k + first..][..count];
                 for (out, distances) in out.iter_mut().zip(&distances) {
                     *out = distances[r];
                 }
