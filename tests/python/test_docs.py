@@ -30,7 +30,7 @@ PAGES = {
     "docs/guide/progress.md": 1,
     "docs/guide/row-order.md": 1,
     "docs/guide/scaling.md": 1,
-    "docs/guide/starting-centroids.md": 1,
+    "docs/guide/starting-centroids.md": 2,
     "docs/guide/two-ways.md": 1,
     "docs/models.md": 7,
     "docs/scikit-learn.md": 4,
