@@ -22,7 +22,7 @@ features = ["sepal_length", "sepal_width", "petal_length", "petal_width"]
 flowers = pl.DataFrame(bunch.data, schema=features).sample(fraction=1, shuffle=True, seed=1)
 known, new = flowers[:100], flowers[100:]
 
-model = pk.KMeans(k=3, n_init=10, seed=1).fit(known, features)
+model = pk.KMeans(k=3, n_init=10, seed=1, scale="standard").fit(known, features)
 
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "iris.parquet"
@@ -33,20 +33,22 @@ with tempfile.TemporaryDirectory() as folder:
     loaded = pk.KMeansModel.load(path)
 
 # %%
-# The table is the centroid frame. The metadata say how the fit was made. (The file also has the model as bytes with a
-# checksum, which `load` reads.)
+# The table is the centroid frame, in centimetres. The metadata say how the fit was made, and by which factors it scaled
+# the columns. (The file also has the model as bytes with a checksum, which `load` reads.)
 print(table)
 print({name: metadata[name] for name in ("creator", "n_iter", "inertia")})
 print(metadata["parameters"])
 assert table.equals(model.centroids)
 assert metadata["inertia"] == model.inertia
 assert metadata["parameters"]["n_init"] == 10
+factors = dict(zip(features, metadata["scaling"]["factors"], strict=True))
+assert factors == model.factors
 
 # %%
-# Label new rows with plain Polars: compute the squared distances to every centroid, then take the position of the
-# least.
+# Label new rows with plain Polars: compute the squared distances of scaled values to every centroid, then take the
+# position of the least. A model that does not scale has no factors, which counts as 1.
 distances = [
-    pl.sum_horizontal((pl.col(name) - centroid[name]) ** 2 for name in features)
+    pl.sum_horizontal(((pl.col(name) - centroid[name]) * factors[name]) ** 2 for name in features)
     for centroid in table.iter_rows(named=True)
 ]
 plain = new.select(cluster=pl.concat_list(distances).list.arg_min())

@@ -219,7 +219,8 @@ fn fit_prepared<T: Float>(rows: &dyn PreparedRows<T>, params: &Params<'_>, watch
         scaling,
         table: Derived::default(),
     };
-    Ok(Fitted { model, labels, distances, choice, method: run.method, seconds: watch.iterated(), selection })
+    let (relocated, seconds) = (run.emptied, watch.iterated());
+    Ok(Fitted { model, labels, distances, relocated, choice, method: run.method, seconds, selection })
 }
 
 /// One restart's result.
@@ -230,6 +231,8 @@ struct Run<T> {
     /// Inertia of each cluster.
     inertia: Vec<DistanceSum>,
     history: Vec<HistoryRow>,
+    /// The clusters that were empty in any iteration.
+    emptied: Vec<u32>,
     method: Option<Method>,
 }
 
@@ -268,8 +271,8 @@ fn best_of_restarts<'a, T: Float>(
     let d = statistics.lows.len();
     if let Some(order) = key.map(|key| key.order(&run.centroids, d, &run.sizes)).transpose()?.flatten() {
         let centroids = sort_by::arranged(&run.centroids, d, &order)?;
-        let Run { history, method, .. } = run;
-        run = Run { history, method, ..labelled(session.as_mut(), centroids, statistics)?.0 };
+        let Run { history, emptied, method, .. } = run;
+        run = Run { history, emptied, method, ..labelled(session.as_mut(), centroids, statistics)?.0 };
         labels = None;
     }
     Ok(match (params.wanted, labels) {
@@ -289,7 +292,8 @@ fn labelled<T: Float>(session: &mut dyn Session<T>, centroids: Vec<T>, statistic
     let mut assigned = session.assign(&centroids, true)?;
     let inertia = precise_inertia(session, assigned.inertia.take(), statistics)?;
     let sizes = session.sizes()?;
-    Ok((Run { centroids, sizes, inertia, history: Vec::new(), method: session.method() }, assigned))
+    let (history, emptied) = (Vec::new(), Vec::new());
+    Ok((Run { centroids, sizes, inertia, history, emptied, method: session.method() }, assigned))
 }
 
 /// The run of rows that are their own centroids: one iteration, in which nothing moves.
@@ -334,11 +338,12 @@ fn lloyd<T: Float>(
         interrupt::check()?;
         let start = Instant::now();
         let left = params.stopping.max_iter - history.len() as u32;
-        let Advanced { done, assigned } = if full {
-            Advanced { done: Vec::new(), assigned: Some(session.assign(&centroids, true)?) }
+        let Advanced { done, assigned, emptied } = if full {
+            Advanced { assigned: Some(session.assign(&centroids, true)?), ..Advanced::default() }
         } else {
             session.advance(&mut centroids, stop, left, watch)?
         };
+        update::merge(&mut scratch.emptied, &emptied)?;
         for iteration in &done {
             record(&mut history, iteration, None, extent)?;
             moved = iteration.moved;
@@ -369,7 +374,7 @@ fn lloyd<T: Float>(
         }
     };
     let sizes = session.sizes()?;
-    Ok(Run { centroids, sizes, inertia, history, method: session.method() })
+    Ok(Run { centroids, sizes, inertia, history, emptied: scratch.emptied, method: session.method() })
 }
 
 /// Appends an iteration over so many rows and clusters to the history.

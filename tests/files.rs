@@ -247,8 +247,20 @@ fn scaled_models_keep_factors_and_centroids_bit_for_bit() {
             // It takes raw rows.
             assert_eq!(loaded.predict_batch(&rows).unwrap(), fit.labels[0]);
             assert_eq!(-loaded.score_batches(std::slice::from_ref(&rows), None).unwrap(), fit.model.inertia());
-            // The table has the scaled centroids, and `centroids_batch` those in the units of the columns.
-            let in_units = loaded.centroids_batch().unwrap();
+            // The table has the centroids in the units of the columns, and its metadata have the factors. So any reader can label
+            // raw rows: the label is that of the least sum of squared differences, each multiplied by its factor.
+            let (in_units, facts) = table(&file);
+            assert_eq!(in_units.columns(), loaded.centroids_batch().unwrap().columns());
+            let value = |batch: &RecordBatch, column: usize, row: usize| {
+                batch.column(column).as_any().downcast_ref::<Float64Array>().unwrap().value(row)
+            };
+            for row in 0..rows.num_rows() {
+                let distance = |cluster: usize| {
+                    let difference = |f: usize| value(&rows, f, row) - value(&in_units, 3 + f, cluster);
+                    (0..2).map(|f| (difference(f) * facts["scaling"]["factors"][f].as_f64().unwrap()).powi(2)).sum::<f64>()
+                };
+                assert_eq!(fit.labels[0].value(row), u32::from(distance(1) < distance(0)), "{word}, {metric:?}, row {row}");
+            }
             for (f, factor) in read.scaling().unwrap().factors().iter().enumerate() {
                 let column = in_units.column(3 + f).as_any().downcast_ref::<Float64Array>().unwrap();
                 let expected: Vec<f64> = read.centroids().iter().skip(f).step_by(2).map(|c| c / factor).collect();

@@ -75,7 +75,7 @@ fn iterate<T: Float>(
     while iterations.len() < limit as usize {
         let begin = Instant::now();
         let (never, left) = (Stop { changed: -1.0, shift: -1.0 }, limit - iterations.len() as u32);
-        let Advanced { done, assigned } = session.advance(centroids, never, left, &mut Watch::default())?;
+        let Advanced { done, assigned, .. } = session.advance(centroids, never, left, &mut Watch::default())?;
         let seconds = done.iter().map(|iteration| iteration.seconds).sum::<f64>();
         iterations.extend(done);
         if let Some(assigned) = assigned {

@@ -27,6 +27,7 @@ from polars_kmeans._progress import Progress
 from polars_kmeans.errors import CancelledError as CancelledError
 from polars_kmeans.errors import ConvergenceWarning as ConvergenceWarning
 from polars_kmeans.errors import DeviceError as DeviceError
+from polars_kmeans.errors import EmptyClusterWarning as EmptyClusterWarning
 from polars_kmeans.errors import ForkedProcessError as ForkedProcessError
 from polars_kmeans.errors import InvalidColumnError as InvalidColumnError
 from polars_kmeans.errors import InvalidDataError as InvalidDataError

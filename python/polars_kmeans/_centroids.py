@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
 from polars_kmeans import _arrays, _frames
 from polars_kmeans.errors import InvalidParameterError
+
+# The attribute of a frame that says how its model compares rows with its centroids.
+_ORIGIN = "_polars_kmeans_origin"
+
+
+def of_model(frame: pl.DataFrame, metric: str, factors: Mapping[str, float] | None) -> pl.DataFrame:
+    """Return the frame of a model's centroids, with a note of what the frame alone does not say."""
+    setattr(frame, _ORIGIN, (metric, factors))
+    return frame
+
+
+def check_origin(centroids: Any, metric: str, scale: object) -> None:
+    """Refuse the frame of a model whose metric or factors would be lost. A frame that was made of it has no note."""
+    known, factors = getattr(centroids, _ORIGIN, (metric, None))
+    if metric != known:
+        msg = f'metric: expected "{known}", as in the model of these centroids, got {metric!r}'
+        raise InvalidParameterError(msg)
+    if factors is not None and scale is None:
+        msg = "scale: expected the factors of the model of these centroids, which scales rows, got none"
+        raise InvalidParameterError(f"{msg}: scale=model.factors")
 
 
 def features_of(centroids: Any, columns: str | Sequence[str] | None) -> pl.DataFrame:

@@ -106,6 +106,8 @@ class FitOptions:
         passed: dict[str, str | float | dict[str, float] | None] = {"k": _integer("k", k, "an integer")}
         if isinstance(init, str):
             values["init"] = init
+        elif hasattr(init, "centroids"):
+            values = _continued(init, values)
         for name, value in values.items():
             # The library knows the defaults.
             if _is_chosen(name, value):
@@ -121,6 +123,15 @@ class FitOptions:
     def chosen(self) -> dict[str, Any]:
         """The options that have another value than the default, as they were passed."""
         return {name: value for name, value in self.given.items() if _is_chosen(name, value)}
+
+
+def _continued(model: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a fit that starts from a model: rows are scaled as there, unless `scale` says how."""
+    metric, factors = model.parameters["metric"], model.factors
+    got = values.get("metric", DEFAULTS["metric"])
+    if got != metric:
+        raise InvalidParameterError(f'metric: expected "{metric}", as in the model that is init, got {got!r}')
+    return values if factors is None or values.get("scale") is not None else {**values, "scale": factors}
 
 
 def _is_chosen(name: str, value: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import polars as pl
 import polars.selectors as cs
+from polars.exceptions import ComputeError
 from polars.plugins import register_plugin_function
 
 from polars_kmeans import _internal
@@ -22,6 +23,17 @@ _LIBRARY = Path(__file__).parent
 # The name of the weights next to the features. A feature is unlikely to have it.
 WEIGHT = "__weight__"
 _ONE_VALUE = {"returns_scalar": True, "changes_length": True}
+
+
+def _after_signals(self: ComputeError, *args: object) -> None:
+    """Make the exception of a query's error, unless a signal has come: then raise what the program's handler raises."""
+    _internal.check_signals()
+    super(ComputeError, self).__init__(*args)
+
+
+# Polars makes this exception when a query is back in Python. If Ctrl-C stopped the query, nothing else runs the handler
+# of SIGINT before the program gets the exception.
+ComputeError.__init__ = _after_signals  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ __all__ = [
     "CancelledError",
     "ConvergenceWarning",
     "DeviceError",
+    "EmptyClusterWarning",
     "ForkedProcessError",
     "InvalidColumnError",
     "InvalidDataError",
@@ -89,6 +90,14 @@ class ForkedProcessError(KMeansError, RuntimeError):
 
 class ConvergenceWarning(UserWarning):
     """A fit of an estimator used all its iterations, and its centroids still moved: see `max_iter`."""
+
+
+class EmptyClusterWarning(UserWarning):
+    """Starting centroids that were given to an estimator lost all of their rows, and far rows took their places.
+
+    These clusters are others than at the start: see :attr:`KMeansModel.relocated
+    <polars_kmeans.KMeansModel.relocated>`.
+    """
 
 
 _IN_QUERY = re.compile(r"^the plugin failed with message: (?:\w+: )??(\w+Error): (.*?)(?:\n\n.*)?$", re.DOTALL)

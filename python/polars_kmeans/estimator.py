@@ -16,7 +16,7 @@ from polars_kmeans._options import FitOptions
 from polars_kmeans._progress import OnProgress
 from polars_kmeans._spill import Spill
 from polars_kmeans._typing import IntoArray, IntoFeatures, IntoFrame
-from polars_kmeans.errors import ConvergenceWarning, InvalidParameterError
+from polars_kmeans.errors import ConvergenceWarning, EmptyClusterWarning, InvalidParameterError
 from polars_kmeans.groups import KMeansModels, fit_groups
 from polars_kmeans.model import KMeansModel
 
@@ -188,6 +188,8 @@ class KMeans(Generic[_Fitted]):
         -----
         ConvergenceWarning
             If the fit used all `max_iter` iterations and the centroids still moved.
+        EmptyClusterWarning
+            If starting centroids were given (`init`), and some of them lost all of their rows.
 
         Raises
         ------
@@ -291,10 +293,16 @@ class KMeans(Generic[_Fitted]):
         return model, model.predict(data) if found[1] is None else found[1]
 
     def _warn(self, models: list[KMeansModel]) -> None:
-        """Warn the caller of the public method if fits used all their iterations."""
+        """Warn the caller of the public method of what a fit says beside its model."""
         most = self._options.given["max_iter"]
         unfinished = sum(model.n_iter >= most and not model.converged for model in models)
         if unfinished:
             which = "the fit" if len(models) == 1 else f"{unfinished} of {len(models)} fits"
             msg = f"{which} used all {most} iterations, and the centroids still moved: raise max_iter, or raise tol"
             warnings.warn(msg, ConvergenceWarning, stacklevel=3)
+        lost = [model.relocated for model in models if model.relocated]
+        if lost and not isinstance(self._options.given["init"], str):
+            numbers = ", ".join(map(str, sorted(set().union(*lost))))
+            where = "" if len(models) == 1 else f" in {len(lost)} of {len(models)} fits"
+            msg = f"starting centroids lost all of their rows{where}, and rows far away took their places: {numbers}"
+            warnings.warn(msg, EmptyClusterWarning, stacklevel=3)

@@ -47,15 +47,22 @@ class KMeansModel:
         self._device_reason: str | None = None
         self._method: str | None = None
         self._seconds: tuple[float, float, float] | None = None
+        self._relocated: list[int] | None = None
 
     @classmethod
     def _of_fit(
-        cls, model: bytes, device: str, reason: str, method: str | None, seconds: tuple[float, float, float]
+        cls,
+        model: bytes,
+        device: str,
+        reason: str,
+        method: str | None,
+        seconds: tuple[float, float, float],
+        relocated: list[int],
     ) -> KMeansModel:
-        """Make the model of a fit that has just run: the device and why, how labels were found, where the time went."""
+        """Make the model of a fit that has just run, and say how it ran."""
         fitted = cls(model)
         fitted._device, fitted._device_reason = device, reason
-        fitted._method, fitted._seconds = method, seconds
+        fitted._method, fitted._seconds, fitted._relocated = method, seconds, relocated
         return fitted
 
     def __eq__(self, other: object) -> bool:
@@ -103,7 +110,7 @@ class KMeansModel:
         columns, even if the fit scaled the columns. With `metric="cosine"`, they are directions: points on the unit
         sphere.
         """
-        return _internal.model_centroids(self._encoded)
+        return _centroids.of_model(_internal.model_centroids(self._encoded), self.parameters["metric"], self.factors)
 
     def centroids_array(self) -> NDArray[Any]:
         """Return the centroids as a NumPy array of clusters x features, in the units of the columns.
@@ -150,6 +157,15 @@ class KMeansModel:
         return (
             None if self._seconds is None else dict(zip(("rows", "seeding", "iterations"), self._seconds, strict=True))
         )
+
+    @property
+    def relocated(self) -> list[int] | None:
+        """The numbers of the starting centroids that lost all of their rows, in ascending order.
+
+        A row far from its centroid took the place of each. So these clusters are others than at the start. The numbers
+        are those of the start, also with `sort_by`. None in a model that was loaded or unpickled.
+        """
+        return None if self._relocated is None else list(self._relocated)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -643,8 +659,8 @@ class KMeansModel:
         """Save as a file: the model, with a checksum, and beside it a table that any Parquet reader reads.
 
         The table is the centroid frame, with the parameters in its metadata. If the fit scaled the columns, the
-        table has the scaled centroids, bit for bit, and the metadata have the factors. An existing file is replaced
-        only after the new file is complete. Links are followed.
+        metadata have the factors too, which a reader needs to label rows. An existing file is replaced only after the
+        new file is complete. Links are followed.
 
         Parameters
         ----------
@@ -790,12 +806,14 @@ class KMeansModel:
         metric
             As in :func:`polars_kmeans.kmeans`.
         scale
-            The factors of columns, as in :func:`polars_kmeans.kmeans`. Centroids are in the units of the columns.
+            The factors of columns, as in :func:`polars_kmeans.kmeans`. Centroids are in the units of the columns. The
+            centroids of a model that scales rows need its factors: `scale=model.factors`.
 
         Raises
         ------
         InvalidParameterError
-            For centroids of another shape, or if two are equal.
+            For centroids of another shape, or if two are equal. For `model.centroids` without the model's metric, or
+            without factors where the model has some.
         KMeansError
             For values or columns that a fit would refuse.
 
@@ -808,6 +826,7 @@ class KMeansModel:
         [0, 1]
 
         """
+        _centroids.check_origin(centroids, metric, scale)
         frame = _centroids.features_of(centroids, columns)
         # Centroids that differ do not move.
         options: dict[str, Any] = {"init": frame, "max_iter": 1, "tol": 0.0, "metric": metric, "scale": scale}

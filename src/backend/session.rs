@@ -130,6 +130,8 @@ pub struct Advanced {
     pub done: Vec<Iteration>,
     /// The assign of one more iteration. The caller must do its update.
     pub assigned: Option<Assigned>,
+    /// The clusters that were empty in any of these iterations.
+    pub emptied: Vec<u32>,
 }
 
 /// The rows of one fit on one backend: as seeding sees them, and as the loop does, with labels and with the sums of each cluster.
@@ -149,7 +151,7 @@ pub trait Session<T: Float>: Seeder<T> {
     /// iterations as it can by itself, and shows each of them to `watch`; `centroids` are then those after the last one. If it
     /// cannot continue, it does one more assign.
     fn advance(&mut self, centroids: &mut [T], _stop: Stop, _limit: u32, _watch: &mut Watch<'_>) -> Result<Advanced> {
-        Ok(Advanced { done: Vec::new(), assigned: Some(self.assign(centroids, false)?) })
+        Ok(Advanced { assigned: Some(self.assign(centroids, false)?), ..Advanced::default() })
     }
     /// The sums of all rows under their labels.
     fn cluster_sums(&mut self) -> Result<&ClusterSums>;

@@ -200,7 +200,7 @@ impl<T: Float, S: Shards<T>> Session<T> for Sharded<T, S> {
             memory::push(&mut done, Iteration { changed, shift, moved, seconds, work_counts }, "the history")?;
             watch.show(changed, shift, None, Some(centroids))?;
             if stop.after(changed, shift) || done.len() as u32 == limit {
-                return Ok(Advanced { done, assigned: None });
+                return Ok(Advanced { done, assigned: None, emptied: scratch.emptied });
             }
         }
     }

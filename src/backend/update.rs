@@ -23,6 +23,8 @@ pub struct Updated {
     pub moved: bool,
 }
 
+/// What errors call the numbers of clusters.
+const EMPTY: &str = "the empty clusters";
 /// The sums that a task divides: some hundred microseconds.
 const TASK: usize = 1 << 15;
 
@@ -32,6 +34,8 @@ pub struct Scratch<T> {
     /// How far each centroid moved.
     moves: Vec<f64>,
     workers: Vec<Worker<T>>,
+    /// The clusters that were empty in any update so far, in ascending order.
+    pub emptied: Vec<u32>,
 }
 
 /// Replaces `centroids` by the means of their rows. `threads`: the most threads, or 0 for those of the pool. `scratch`: of an
@@ -45,9 +49,9 @@ pub fn update<T: Float>(
 ) -> Result<Updated> {
     let d = statistics.lows.len();
     let same = if statistics.metric == Metric::Cosine { same_direction::<T>(d) } else { 0.0 };
-    let relocated = relocate_into_empty(session, same, statistics.ties.as_deref())?;
+    let relocated = relocate_into_empty(session, same, statistics.ties.as_deref(), &mut scratch.emptied)?;
     let cluster_sums = session.cluster_sums()?;
-    let Scratch { moves, workers } = scratch;
+    let Scratch { moves, workers, .. } = scratch;
     let clusters = (TASK / d).max(1);
     if moves.len() != cluster_sums.mass.len() {
         *moves = memory::zeroed(cluster_sums.mass.len(), "how far the centroids moved")?;
@@ -124,16 +128,31 @@ fn quotients<R: Float>(cluster_sums: &ClusterSums, j: usize, statistics: &Statis
     }
 }
 
+/// Adds clusters to a list in ascending order.
+pub fn merge(all: &mut Vec<u32>, more: &[u32]) -> Result<()> {
+    memory::extend(all, more, EMPTY)?;
+    all.sort_unstable();
+    all.dedup();
+    Ok(())
+}
+
 /// Gives one row to every empty cluster, in index order. The row is the one farthest from the centroid that gave it its label,
 /// among the rows whose cluster keeps at least one other row. A row whose squared distance is at most `same` counts as equal to
-/// its centroid. Returns whether there was an empty cluster. `ties` becomes true if rows are equally far.
-fn relocate_into_empty<T: Float>(session: &mut dyn Session<T>, same: f64, ties: Option<&AtomicBool>) -> Result<bool> {
+/// its centroid. Returns whether there was an empty cluster. `ties` becomes true if rows are equally far. `emptied`: empty clusters
+/// join it.
+fn relocate_into_empty<T: Float>(
+    session: &mut dyn Session<T>,
+    same: f64,
+    ties: Option<&AtomicBool>,
+    emptied: &mut Vec<u32>,
+) -> Result<bool> {
     if session.cluster_sums()?.rows.iter().all(|rows| *rows > 0) {
         return Ok(false);
     }
     let mut sizes = session.sizes()?;
     let without_rows = (0u32..).zip(&sizes).filter(|(_, rows)| **rows == 0).map(|(j, _)| j);
-    let mut empty = memory::collected(without_rows, "the empty clusters")?;
+    let mut empty = memory::collected(without_rows, EMPTY)?;
+    merge(emptied, &empty)?;
     let too_few = Err(KMeansError::TooFewDistinct { k: sizes.len(), rows: session.positive_rows() });
     empty.reverse();
     // A row that cannot be given now can never be given: clusters only lose rows, and a relocated row is alone in its cluster. So

@@ -111,11 +111,6 @@ impl KMeansModel {
     /// [`KMeansError::Frame`] if arrow refuses.
     pub fn centroids_batch(&self) -> Result<RecordBatch> {
         let _environment = FloatEnvironment::default_rounding();
-        self.centroid_table(true)
-    }
-
-    /// The table of the centroids: in the units of the columns, or as rows are compared with them.
-    pub(crate) fn centroid_table(&self, in_units: bool) -> Result<RecordBatch> {
         let mut names = vec!["cluster", "size", "inertia"];
         let mut arrays: Vec<ArrayRef> = vec![
             Arc::new(UInt32Array::from(memory::collected(0..self.n_clusters() as u32, TABLE)?)),
@@ -123,8 +118,8 @@ impl KMeansModel {
             Arc::new(Float64Array::from(memory::copied(self.inertias(), TABLE)?)),
         ];
         arrays.extend(match self.as_any() {
-            AnyModel::F32(model) => centroids::<Float32Type>(self.layout(), model, in_units)?,
-            AnyModel::F64(model) => centroids::<Float64Type>(self.layout(), model, in_units)?,
+            AnyModel::F32(model) => centroids::<Float32Type>(self.layout(), model)?,
+            AnyModel::F64(model) => centroids::<Float64Type>(self.layout(), model)?,
         });
         names.extend(self.names().iter().map(String::as_str));
         let fields: Vec<Field> =
@@ -134,12 +129,12 @@ impl KMeansModel {
 }
 
 /// One array for each column of the features.
-fn centroids<P: ArrowPrimitiveType>(layout: &FeatureLayout, model: &Model<P::Native>, in_units: bool) -> Result<Vec<ArrayRef>>
+fn centroids<P: ArrowPrimitiveType>(layout: &FeatureLayout, model: &Model<P::Native>) -> Result<Vec<ArrayRef>>
 where
     P::Native: Float,
 {
     let d = model.n_features();
-    let all = if in_units { model.centroids_in_units()? } else { memory::copied(model.centroids(), TABLE)? };
+    let all = model.centroids_in_units()?;
     let array = |values: Vec<P::Native>| -> ArrayRef { Arc::new(PrimitiveArray::<P>::new(values.into(), None)) };
     match layout {
         FeatureLayout::Columns(_) => {

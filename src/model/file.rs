@@ -14,9 +14,10 @@
 //! is refused. If it happens to end in these four bytes, only its table is damaged, because the checksum covers the whole model.
 //! Memory and time are in proportion to the length that the model says it has, which is never more than that of the file.
 //!
-//! If values are scaled, the table has the scaled centroids, bit for bit, and the metadata have the factors. The metadata are
-//! JSON for people and programs to read. They say who wrote the file, the parameters, the iterations and the inertia. Values are
-//! plain and uncompressed, which all readers know. Equal fits give equal files.
+//! If values are scaled, the table has the centroids in the units of the columns, and the metadata have the factors. The model has
+//! the scaled centroids, bit for bit. So a reader of the table gets labels as in [`Facts`]. The metadata are JSON for people and
+//! programs to read. They say who wrote the file, the parameters, the iterations and the inertia. Values are plain and
+//! uncompressed, which all readers know. Equal fits give equal files.
 
 mod disk;
 
@@ -51,7 +52,8 @@ struct Facts<'m> {
     parameters: &'m Settings,
     n_iter: u32,
     inertia: f64,
-    /// How values are scaled before rows are compared with the centroids in the table. Left out if they are not.
+    /// What multiplies the difference of a row and a centroid of the table, for each feature. The label is the centroid for which
+    /// the sum of the squared products is least, also with `metric="cosine"`. Left out if values are not scaled.
     #[serde(skip_serializing_if = "Option::is_none")]
     scaling: Option<&'m Scaling>,
 }
@@ -91,8 +93,7 @@ impl KMeansModel {
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let _environment = FloatEnvironment::default_rounding();
         let model = self.without_costs()?.to_wire()?;
-        // The bits that rows are compared with, which are in the scaled space.
-        let table = self.centroid_table(false)?;
+        let table = self.centroids_batch()?;
         let facts = Facts {
             creator: concat!("polars-kmeans ", env!("CARGO_PKG_VERSION")),
             parameters: self.settings(),

@@ -74,6 +74,7 @@ struct Ran {
     method: Option<Method>,
     /// Where the time went.
     seconds: Seconds,
+    relocated: Vec<u32>,
 }
 
 /// How a fit ran is no part of what a model is.
@@ -151,6 +152,12 @@ impl KMeansModel {
         self.ran.as_ref().map(|ran| ran.seconds)
     }
 
+    /// The numbers of the starting centroids that lost all of their rows, in ascending order. A row far from its centroid took the
+    /// place of each, so their clusters are others than at the start. Empty in a model that was read from bytes or a file.
+    pub fn relocated(&self) -> &[u32] {
+        self.ran.as_ref().map_or(&[], |ran| &ran.relocated)
+    }
+
     /// How the features were stored in the frame.
     pub fn layout(&self) -> &FeatureLayout {
         &self.layout
@@ -225,8 +232,8 @@ where
 {
     /// The model over columns in this layout, and what the fit says of the rows.
     pub(crate) fn named(self, layout: FeatureLayout) -> (KMeansModel, KeptRows) {
-        let Self { model, labels, distances, choice, method, seconds, selection: selections } = self;
-        let ran = Some(Ran { choice, method, seconds });
+        let Self { model, labels, distances, relocated, choice, method, seconds, selection: selections } = self;
+        let ran = Some(Ran { choice, method, seconds, relocated });
         (KMeansModel { ran, ..KMeansModel::new(layout, model.into()) }, KeptRows { labels, distances, selections })
     }
 }

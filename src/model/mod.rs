@@ -138,6 +138,9 @@ pub struct Fitted<T> {
     pub labels: Vec<u32>,
     /// The distances of the kept rows, if the caller wanted them.
     pub distances: Option<Distances>,
+    /// The starting centroids that lost all of their rows, in ascending order of their numbers. A row far from its centroid took
+    /// the place of each, so their clusters are others than at the start.
+    pub relocated: Vec<u32>,
     /// The device that the fit ran on, and why.
     pub choice: Choice,
     /// How rows were compared with centroids on the CPU, and why. None for fits on GPUs and in parts.

@@ -18,7 +18,7 @@ use polars_arrow::ffi::{ArrowSchema, export_field_to_c, import_field_from_c};
 use polars_ffi::version_0::{SeriesExport, export_series, import_series_buffer};
 use serde::de::DeserializeOwned;
 
-use super::signals;
+use super::signals::InQuery;
 use crate::base::error::KMeansError;
 use crate::base::memory;
 
@@ -105,8 +105,9 @@ pub unsafe fn evaluate<K: DeserializeOwned>(
     last: &'static LocalKey<Last<K>>,
     function: fn(&[Series], &K) -> PolarsResult<Series>,
 ) {
-    signals::listen();
+    let call = InQuery::enter();
     let result = guarded(|| {
+        call.check()?;
         // SAFETY: the caller promises that the series may be taken over and that the keywords are readable.
         let (inputs, kwargs) =
             unsafe { (import_series_buffer(inputs.0, inputs.1)?, std::slice::from_raw_parts(kwargs.0, kwargs.1)) };

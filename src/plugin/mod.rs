@@ -50,8 +50,9 @@ impl From<KMeansError> for PyErr {
         let text = error.to_string();
         Python::attach(|py| {
             let class = py.import("polars_kmeans.errors").and_then(|module| module.getattr(error.kind().name()));
-            let exception = class.and_then(|class| class.call1((&text,)));
-            exception.map_or_else(|_| PyRuntimeError::new_err(text.clone()), Self::from_value)
+            let Ok(class) = class else { return PyRuntimeError::new_err(text) };
+            // A signal's handler may raise something else.
+            class.call1((&text,)).map_or_else(|raised| raised, Self::from_value)
         })
     }
 }
@@ -70,9 +71,9 @@ fn copy_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Bound<'py, PyByt
     to_python(py, bytes.len(), |copy| copy.copy_from_slice(bytes))
 }
 
-/// An encoded model, the device that the fit ran on, why it ran there, how the CPU found labels, and the seconds for rows,
-/// seeding and iterations.
-type Fit<'py> = (Bound<'py, PyBytes>, String, String, Option<String>, (f64, f64, f64));
+/// An encoded model, the device that the fit ran on, why it ran there, how the CPU found labels, the seconds for rows, seeding
+/// and iterations, and the starting centroids that lost all of their rows.
+type Fit<'py> = (Bound<'py, PyBytes>, String, String, Option<String>, (f64, f64, f64), Vec<u32>);
 
 /// What Python gets of a fit, if there is a model.
 fn encoded(py: Python<'_>, model: Option<KMeansModel>) -> Result<Option<Fit<'_>>> {
@@ -81,8 +82,10 @@ fn encoded(py: Python<'_>, model: Option<KMeansModel>) -> Result<Option<Fit<'_>>
     let method = model.method().map(|method| method.to_string());
     let seconds = model.seconds().unwrap_or_default();
     let seconds = (seconds.rows, seconds.seeding, seconds.iterations);
+    let relocated = memory::copied(model.relocated(), "the numbers of starting centroids")?;
     let bytes = py.detach(|| model.into_wire())?;
-    Ok(Some((copy_to_python(py, &bytes)?, device.unwrap_or_default(), reason.unwrap_or_default(), method, seconds)))
+    let (device, reason) = (device.unwrap_or_default(), reason.unwrap_or_default());
+    Ok(Some((copy_to_python(py, &bytes)?, device, reason, method, seconds, relocated)))
 }
 
 /// The centroid frame of an encoded model.
@@ -276,7 +279,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add!(model_centroids, model_history, model_facts, model_columns, model_parameters, model_factors, models_equal);
     add!(model_to_file, model_from_file, save_model, load_model);
     add!(check_process, check_options, check_device, encode_centroids, devices, options::options);
-    add!(fit::fit, fit::fit_each, parts::fit_parts);
+    add!(fit::fit, fit::fit_each, parts::fit_parts, signals::check_signals);
     add!(arrays::fit_array, arrays::predict_array, arrays::transform_array, arrays::score_array);
     #[cfg(feature = "cuda")]
     add!(arrays::bus_traffic);

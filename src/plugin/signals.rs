@@ -3,10 +3,19 @@
 //! A call on the main thread of Python asks Python a few times a second whether there is a signal: the handler that the program
 //! has set decides what happens, as anywhere in Python. Only the main thread may ask. So all other calls, which are those in
 //! queries and in other threads, stop at every SIGINT, of which a handler of our own tells the engine.
+//!
+//! The program's handler then runs as soon as the main thread is back in Python. That must be before the error of a query
+//! reaches the program: while Python prints an error, the exception of a handler would end the print. So the package asks for
+//! signals when Polars makes its exception ([`check_signals`]), and what the handler raises takes the place of the error.
+//!
+//! Polars has a handler beside that of Python, and raises `KeyboardInterrupt` by itself. The program would get two. So while calls
+//! run in queries, and for a moment afterwards, our handler tells Python of a signal and not Polars.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Instant;
 
 use pyo3::prelude::*;
 
@@ -15,32 +24,127 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt::{self, Scope};
 use crate::base::params::KMeans;
 
-/// Listens to SIGINT, from the first call on. The handler before ours is still called.
+/// Listens to SIGINT, unless the process ignores it, as a job in the background does, or ends at it. Each call looks again,
+/// because a handler that the program sets in Python takes the place of ours.
+#[cfg(unix)]
 pub fn listen() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        if !is_ignored() {
-            // SAFETY: the action only adds to an atomic number, which a signal handler may do.
-            let listening = unsafe { signal_hook_registry::register(libc::SIGINT, interrupt::stop_all) };
-            // Without a handler, calls in queries end when they are done.
-            drop(listening);
-        }
-    });
-}
-
-/// Whether the process ignores SIGINT, as a job in the background does.
-fn is_ignored() -> bool {
-    #[cfg(unix)]
-    {
+    static CHANGE: Mutex<()> = Mutex::new(());
+    let ours = on_sigint as *const () as usize;
+    let others = || {
         let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: without a new action, the call only writes the present one to `now`, all of whose bytes are initialised.
-        unsafe {
-            libc::sigaction(libc::SIGINT, std::ptr::null(), now.as_mut_ptr()) == 0
-                && now.assume_init().sa_sigaction == libc::SIG_IGN
-        }
+        let known = unsafe { libc::sigaction(libc::SIGINT, std::ptr::null(), now.as_mut_ptr()) == 0 };
+        // SAFETY: all bytes are initialised, and the structure has only numbers and pointers that may be null.
+        Some(unsafe { now.assume_init() })
+            .filter(|now| known && ![ours, libc::SIG_IGN, libc::SIG_DFL].contains(&now.sa_sigaction))
+    };
+    if others().is_none() {
+        return;
     }
-    #[cfg(not(unix))]
-    false
+    let _change = CHANGE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(mut action) = others() {
+        LazyLock::force(&START);
+        let takes_info = usize::from(action.sa_flags & libc::SA_SIGINFO != 0);
+        BEFORE.store(action.sa_sigaction << 1 | takes_info, Ordering::Release);
+        action.sa_sigaction = ours;
+        action.sa_flags |= libc::SA_SIGINFO;
+        // SAFETY: `on_sigint` is a handler of this kind. It does only what a signal handler may do. If the call fails, calls in
+        // queries end when they are done.
+        unsafe { libc::sigaction(libc::SIGINT, &action, std::ptr::null_mut()) };
+    }
+}
+
+/// Listens to SIGINT, from the first call on. The handler before ours is still called.
+#[cfg(not(unix))]
+pub fn listen() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    // SAFETY: the action only adds to an atomic number, which a signal handler may do.
+    ONCE.call_once(|| drop(unsafe { signal_hook_registry::register(libc::SIGINT, interrupt::stop_all) }));
+}
+
+/// The handler before ours: twice its address, and 1 more if it takes the information about the signal.
+#[cfg(unix)]
+static BEFORE: AtomicUsize = AtomicUsize::new(0);
+
+/// Our handler of SIGINT.
+#[cfg(unix)]
+extern "C" fn on_sigint(number: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    /// When a signal was passed on. A handler that was set after ours may call ours, which must not call that one again. So
+    /// signals of one hundredth of a second count as one, as those do that the system holds back.
+    static PASSED: AtomicU64 = AtomicU64::new(0);
+    interrupt::stop_all();
+    if is_recent(&PASSED, 10) {
+        return;
+    }
+    PASSED.store(now(), Ordering::Relaxed);
+    let before = BEFORE.load(Ordering::Acquire);
+    if QUERIES.load(Ordering::Relaxed) > 0 || is_recent(&ENDED, MOMENT) {
+        CAME.store(now(), Ordering::Relaxed);
+        // SAFETY: a signal handler may call it.
+        unsafe { pyo3::ffi::PyErr_SetInterruptEx(number) };
+    } else if before & 1 == 1 {
+        // SAFETY: the system gave this address as that of a handler of this kind.
+        let before = unsafe {
+            std::mem::transmute::<usize, extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void)>(before >> 1)
+        };
+        before(number, info, context);
+    } else {
+        // SAFETY: as above.
+        let before = unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(before >> 1) };
+        before(number);
+    }
+}
+
+/// Milliseconds. Between two groups or two morsels of a query, no call runs.
+const MOMENT: u64 = 100;
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// How many calls run in queries.
+static QUERIES: AtomicUsize = AtomicUsize::new(0);
+/// When the last call in a query ended, and when SIGINT came for them. 0: never, or the program's handler has run since.
+static ENDED: AtomicU64 = AtomicU64::new(0);
+static CAME: AtomicU64 = AtomicU64::new(0);
+
+fn now() -> u64 {
+    START.elapsed().as_millis() as u64 + 1
+}
+
+/// Whether a time is at most this many milliseconds ago.
+fn is_recent(time: &AtomicU64, milliseconds: u64) -> bool {
+    let time = time.load(Ordering::Relaxed);
+    time > 0 && now().saturating_sub(time) <= milliseconds
+}
+
+/// A call in a query, as long as it lives.
+pub struct InQuery(());
+
+impl InQuery {
+    pub fn enter() -> Self {
+        listen();
+        QUERIES.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+
+    /// Refuses a call of a query that was stopped just before.
+    ///
+    /// # Errors
+    /// [`KMeansError::Cancelled`].
+    pub fn check(&self) -> Result<()> {
+        if is_recent(&CAME, MOMENT) { Err(KMeansError::Cancelled) } else { Ok(()) }
+    }
+}
+
+impl Drop for InQuery {
+    fn drop(&mut self) {
+        ENDED.store(now(), Ordering::Relaxed);
+        QUERIES.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// On the main thread, runs the handlers of signals that have come. What they raise is the error.
+#[pyfunction]
+pub fn check_signals(py: Python<'_>) -> PyResult<()> {
+    CAME.store(0, Ordering::Relaxed);
+    py.check_signals()
 }
 
 /// Whether this is the main thread of Python.
@@ -103,7 +207,7 @@ pub fn interruptible<R: Send>(py: Python<'_>, raised: &Raised, work: impl FnOnce
     let asks = on_main_thread(py)?;
     let result = py.detach(|| {
         let keep = raised.clone();
-        let ask = move || match Python::attach(|py| py.check_signals()) {
+        let ask = move || match Python::attach(check_signals) {
             Ok(()) => false,
             Err(error) => {
                 keep.keep(error);

@@ -206,6 +206,7 @@ pub fn is_the_answer<T: Engine>(
             let history: Vec<_> =
                 fitted.model.history().iter().map(|row| (row.changed, row.shift, row.inertia.unwrap())).collect();
             assert_eq!(history, answer.history, "{what}: history");
+            assert_eq!(fitted.relocated, answer.relocated, "{what}: starting centroids that lost their rows");
             return Some(fitted);
         }
         (Err(KMeansError::TooFewDistinct { .. }), Err(Failure::TooFewDistinct)) => {}

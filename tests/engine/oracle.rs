@@ -154,6 +154,8 @@ pub struct Answer<T> {
     pub true_inertia: Exact,
     /// Changed rows, shift, inertia.
     pub history: Vec<(u64, f64, f64)>,
+    /// The clusters that were empty in any iteration, in ascending order.
+    pub relocated: Vec<u32>,
     exact_inertia: Exact,
 }
 
@@ -400,7 +402,7 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
         (0..k).map(|j| precise(&terms(centroids, labels, j), facts.base(), size(labels, j))).collect()
     };
     let mut labels = vec![u32::MAX; n];
-    let mut history = Vec::new();
+    let (mut history, mut emptied) = (Vec::new(), std::collections::BTreeSet::new());
     for iteration in 1..=task.max_iter {
         let new = assign(&centroids);
         let changed = (0..n).filter(|&i| counts(i) && new[i] != labels[i]).count();
@@ -421,6 +423,7 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
             }
             labels[far] = j as u32;
             relocated = true;
+            emptied.insert(j as u32);
         }
         // Exact means.
         let mut moves = Vec::new();
@@ -456,6 +459,7 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
         true_inertia: Exact::sum(&all),
         centroids,
         history,
+        relocated: emptied.into_iter().collect(),
         exact_inertia: total,
     })
 }

@@ -164,9 +164,13 @@ fn no_lost_part_changes_a_bit() {
     let mut lost = 0;
     for (name, estimator) in small_fits() {
         let whole = Features::from_rows(&x, 3).unwrap();
-        let expected = hash(&estimator.fit_features(&whole, Some(&Column::from_slice(&weights))).unwrap());
+        let whole = estimator.fit_features(&whole, Some(&Column::from_slice(&weights))).unwrap();
+        let expected = hash(&whole);
         let mut executor = parts(&x, Some(&weights), 3, &cuts);
-        assert_eq!(hash_of(&fit(&estimator, &mut executor, Wanted::Labels).unwrap()), expected, "{name}");
+        let fitted = fit(&estimator, &mut executor, Wanted::Labels).unwrap();
+        assert_eq!(hash_of(&fitted), expected, "{name}");
+        let AnyFitted::F64(fitted) = fitted else { panic!("the rows are float64") };
+        assert_eq!((&fitted.relocated, name.contains("empty")), (&whole.relocated, !whole.relocated.is_empty()), "{name}");
         let messages = executor.messages;
         for message in 0..messages {
             let of_parts =

@@ -44,6 +44,7 @@ fn check<T: Engine>(x: &[T], d: usize, sorted: &Fitted<T>, plain: &Fitted<T>, we
     }
     let parts = |fit: &Fitted<T>| (fit.model.n_iter(), fit.model.history().iter().map(|row| row.changed).collect::<Vec<_>>());
     assert_eq!(parts(sorted), parts(plain));
+    assert_eq!(sorted.relocated, plain.relocated);
     let (mut swapped, mut sizes) = (0, vec![0u64; k]);
     for (i, row) in x.chunks_exact(d).enumerate() {
         let s = distances(row, model.centroids());

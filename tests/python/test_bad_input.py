@@ -306,6 +306,16 @@ MODELS: list[Case] = [
         InvalidParameterError,
         lambda: pk.KMeansModel.from_centroids([[1.0, 2.0], [1.0]]),
     ),
+    (
+        "`model.centroids` of a scaled model without its factors",
+        InvalidParameterError,
+        lambda: pk.KMeansModel.from_centroids(pk.KMeans(k=2, scale="standard").fit(DF, "x").centroids),
+    ),
+    (
+        'a fit that starts from `model`, with `metric="cosine"`',
+        InvalidParameterError,
+        lambda: pk.KMeans(k=2, init=fitted(), metric="cosine"),
+    ),
     ("JSON of something else", InvalidModelError, lambda: pk.KMeansModel.from_json("[1]")),
     (
         "JSON of a model with a changed centroid",

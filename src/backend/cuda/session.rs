@@ -250,7 +250,7 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
         #[cfg(feature = "papers")]
         if self.host.is_some() {
-            return Ok(Advanced { done: Vec::new(), assigned: Some(self.assign(centroids, false)?) });
+            return Ok(Advanced { assigned: Some(self.assign(centroids, false)?), ..Advanced::default() });
         }
         advance::advance(&mut [self], centroids, stop, limit, watch)
     }

@@ -18,6 +18,10 @@ options! {
         /// 2012), `"afk-mc2"` (Bachem et al. 2016) and `"random"` choose them. For one feature, `"optimal"` (Wang & Song 2011)
         /// finds the clusters of least inertia. Or pass the centroids themselves: a frame or a model (columns matched by name),
         /// an array, or `k` rows of numbers.
+        ///
+        /// A fit that starts from a model needs the same `metric`, and scales rows by the model's factors unless it is told
+        /// another `scale`. If a given centroid loses all of its rows, a row far from its centroid takes its place, and the
+        /// estimator warns.
         init: Init = Init::KMeansPlusPlus;
 
         /// The number of restarts. The result with the least inertia is kept. `"auto"`: 10 for random starts, else 1.
