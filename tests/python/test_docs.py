@@ -27,7 +27,7 @@ PAGES = {
     "docs/guide/groups.md": 1,
     "docs/guide/larger-than-memory.md": 1,
     "docs/guide/many-machines.md": 1,
-    "docs/guide/progress.md": 1,
+    "docs/guide/progress.md": 2,
     "docs/guide/row-order.md": 1,
     "docs/guide/scaling.md": 1,
     "docs/guide/starting-centroids.md": 1,
