@@ -13,7 +13,7 @@
 //!     for it in 1..=max_iter:
 //!       assign: every row to its nearest centroid                     src/backend/*/ (labels exact, sums as deltas)
 //!       update: relocate into empty clusters, then exact means        src/backend/update.rs
-//!       stop if changed <= tol_labels * n or shift <= tol * variance
+//!       stop if changed <= tol_labels * n or shift <= tol * variance, or if the caller says so     src/base/progress.rs
 //!     one assign more if the centroids moved since the last one
 //!   clusters are numbered by their sizes or a feature, if asked       src/fit/sort_by.rs
 //!   labels, and what else is wanted of the rows
@@ -106,7 +106,11 @@ impl KMeans {
         weights: Option<&Column<'_, f64>>,
     ) -> Result<Vec<Result<Fitted<T>>>> {
         let parts = vec![Part::new(features.clone(), weights.cloned())];
-        T::fits(self, k, parts, InstructionSet::detect(), Wanted::Nothing)
+        match T::fits(self, k, parts, InstructionSet::detect(), Wanted::Nothing) {
+            // One number alone is refused before rows are sent.
+            Err(error @ KMeansError::TooFewDistinct { .. }) => Ok(vec![Err(error)]),
+            fits => fits,
+        }
     }
 
     /// Fits the rows of several parts, in order, with one session per part. The bits are the same as with one session.
@@ -115,6 +119,9 @@ impl KMeans {
         T::fits(self, &[self.k], parts, set, wanted)?.remove(0)
     }
 }
+
+/// What errors call the list of fits.
+const FITS: &str = "the fits";
 
 /// The fits of the same rows for each of these numbers of clusters.
 fn fits<T: Float>(
@@ -128,7 +135,8 @@ fn fits<T: Float>(
     let _environment = FloatEnvironment::default_rounding();
     let _share = PoolShare::enter();
     let _scope = Scope::enter(estimator.cancel.as_ref());
-    let mut watch = Watch::new(estimator.observer.as_ref());
+    let watches = clusters.iter().map(|_| Watch::new(estimator.observer.as_ref()));
+    let mut watches = memory::collected(watches, FITS)?;
 
     let params = Params { wanted, k: most, ..estimator.validate(parts[0].features.n_features())? };
     clusters.iter().try_for_each(|k| estimator.check_clusters(*k))?;
@@ -143,13 +151,13 @@ fn fits<T: Float>(
     let (params, common) = (Params { seeding, ..params }, Params { seeding, ..common });
 
     let mut fit_each = |prepared: LocalRows<'_, T>| {
-        let fit = |&k: &usize| {
+        let fit = |(&k, watch): (&usize, &mut Watch<'_>)| {
             if clusters.len() > 1 {
-                watch = watch.again();
+                watch.begin();
             }
-            fit_or_fewer(&prepared, &Params { k, ..params.clone() }, &mut watch)
+            fit_or_fewer(&prepared, &Params { k, ..params.clone() }, watch)
         };
-        memory::collected(clusters.iter().map(fit), "the fits")
+        memory::collected(clusters.iter().zip(&mut watches).map(fit), FITS)
     };
     // Where the order of the values only decides ties, rows are fitted as given until their order matters.
     if order::only_decides_ties(&params) {
@@ -216,6 +224,7 @@ fn fit_prepared<T: Float>(rows: &dyn PreparedRows<T>, params: &Params<'_>, watch
         n_iter: run.history.len() as u32,
         history: run.history,
         settings: Settings::new(params, statistics.weights.is_some()),
+        stopped: watch.stopped(),
         scaling,
         table: Derived::default(),
     };
@@ -236,7 +245,8 @@ struct Run<T> {
     method: Option<Method>,
 }
 
-/// The restart of least inertia, compared exactly, and what is wanted of its rows. Ties go to the earliest restart.
+/// The restart of least inertia, compared exactly, and what is wanted of its rows. Ties go to the earliest restart. If the caller
+/// stops the fit, the restart that runs takes part as it is, after its first iteration.
 fn best_of_restarts<'a, T: Float>(
     mut session: Box<dyn Session<T> + 'a>,
     params: &Params,
@@ -251,6 +261,9 @@ fn best_of_restarts<'a, T: Float>(
             None => seeding::seed(session.as_mut(), params, statistics, restart)?,
         };
         watch.show_seeds(restart, &start)?;
+        if watch.stopped() {
+            break;
+        }
         let run = match params.settled {
             Some(_) => settled(session.as_mut(), start, params, statistics, watch)?,
             None => lloyd(session.as_mut(), start, params, statistics, watch)?,
@@ -263,7 +276,7 @@ fn best_of_restarts<'a, T: Float>(
             let labels = if keep { Some(session.labels()?) } else { None };
             best = Some((inertia, run, labels));
         }
-        if params.settled.is_some() {
+        if params.settled.is_some() || watch.stopped() {
             break;
         }
     }
@@ -361,7 +374,7 @@ fn lloyd<T: Float>(
             watch.show(changed, shift, total, Some(&centroids))?;
         }
         let last = &history[history.len() - 1];
-        if stop.after(last.changed, last.shift) || last.iteration == params.stopping.max_iter {
+        if stop.after(last.changed, last.shift) || last.iteration == params.stopping.max_iter || watch.stopped() {
             break;
         }
     }

@@ -1,6 +1,7 @@
 //! Models as files: what is in a file, which damage is noticed, and what saving does to existing files.
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, Float64Array, RecordBatch};
@@ -156,6 +157,26 @@ fn what_was_cut_or_added_to_is_refused() {
             assert!(refusal(&with_body(&file, &body[..cut])).contains("a whole model"), "{cut}");
         }
         assert!(refusal(&with_body(&file, &[body, b"\n"].concat())).contains("nothing after the model, got 1 bytes"));
+    }
+}
+
+#[test]
+fn a_stopped_fit_is_one_in_files_too() {
+    let rows = batch([("x", float64(&[0.0, 0.1, 5.0, 5.3, 9.0]))]);
+    let estimator = KMeans::new(2).on_progress(|progress| match progress.iteration {
+        0 => ControlFlow::Continue(()),
+        _ => ControlFlow::Break(()),
+    });
+    let model = estimator.fit_batches(&[rows], ["x"], None).unwrap().model;
+    let file = model.to_parquet().unwrap();
+    let loaded = KMeansModel::from_parquet(&file).unwrap();
+    assert!(loaded.stopped() && loaded.to_parquet().unwrap() == file);
+    assert_eq!(*KMeansModel::from_bytes(&model.to_bytes().unwrap()).unwrap(), model);
+    let body = &file[BODY_AT..body_end(&file)];
+    let without = KMeansModel::from_parquet(&with_body(&file, &body[..body.len() - 1])).unwrap();
+    assert!(!without.stopped() && without != loaded);
+    for more in [0, 1, 2] {
+        assert!(refusal(&with_body(&file, &[body, &[more]].concat())).contains("nothing after the model, got 2 bytes"));
     }
 }
 

@@ -38,6 +38,7 @@ from polars_kmeans.errors import ModelFileError as ModelFileError
 from polars_kmeans.errors import NoMemoryError as NoMemoryError
 from polars_kmeans.errors import SpillError as SpillError
 from polars_kmeans.errors import TooFewRowsError as TooFewRowsError
+from polars_kmeans.errors import TooFewRowsWarning as TooFewRowsWarning
 from polars_kmeans.errors import typed_errors
 from polars_kmeans.estimator import KMeans
 from polars_kmeans.expressions import centroids, kmeans

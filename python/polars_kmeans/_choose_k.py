@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from operator import index
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from polars_kmeans import _plugin
-from polars_kmeans.errors import InvalidParameterError
+from polars_kmeans.errors import InvalidParameterError, TooFewRowsWarning
 from polars_kmeans.estimator import KMeans
 from polars_kmeans.model import KMeansModel
 
@@ -45,8 +47,9 @@ def choose_k(
         The numbers of clusters.
     **options
         The other parameters of :class:`polars_kmeans.KMeans`. `init` must be a method, because starting centroids
-        belong to one `k`. With `too_few="null"`, the measures are null if `k` is larger than the number of distinct
-        rows.
+        belong to one `k`. Here the default of `too_few` is `"null"`, with a warning: a `k` that is larger than the
+        number of distinct rows has a row of nulls, and the other `k` have their measures. Pass `"null"` to get no
+        warning, or `"raise"` to get an error.
 
     Returns
     -------
@@ -64,10 +67,18 @@ def choose_k(
           of each cluster. Low is good. The same as scikit-learn's `davies_bouldin_score`. (Davies & Bouldin 1979)
         - `bic` (Float64): the Bayesian information criterion of round clusters that are equally wide. Low is good.
           Null with `metric="cosine"`: directions are not such clusters. (Schwarz 1978; Pelleg & Moore 2000)
-        - `seconds` (Float64): the time of the fit, without that for the rows, which the fits share.
+        - `seconds` (Float64): the time of the fit and of its measures. The time for the rows, which all `k` share, is
+          not in it.
 
         Silhouette, Calinski-Harabasz and Davies-Bouldin compare clusters, so they are null for `k=1`. A row of weight
         2 counts as two rows.
+
+    Warns
+    -----
+    TooFewRowsWarning
+        If a `k` is larger than the number of distinct rows, unless `too_few` is given.
+    ConvergenceWarning
+        As in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`.
 
     Raises
     ------
@@ -102,6 +113,7 @@ def choose_k(
     counts = _counts(k)
     if not isinstance(options.get("init", ""), str):
         raise InvalidParameterError("init: expected a method, got starting centroids: they belong to one k")
+    warns, options = "too_few" not in options, {"too_few": "null", **options}
     weight = options.get("weight")
     weights = _plugin.weights(weight)
     if weights:
@@ -115,12 +127,18 @@ def choose_k(
     # One call, so that the rows are checked, and sent to a GPU, once.
     fits = _plugin.fit_each(rows, _plugin.features((names,)), estimators[0]._options, options.get("weight"), counts)
     for count, estimator, fit in zip(counts, estimators, fits, strict=True):
-        model = None if fit is None else KMeansModel._of_fit(*fit)
-        seconds = None if model is None or model.seconds is None else sum(model.seconds.values())
-        estimator._warn([] if model is None else [model])
-        measures = {} if model is None else _measures.measures(model, rows, names, options.get("device", "auto"))
-        inertia = None if model is None else model.inertia
-        found.append({"k": count, "inertia": inertia, **measures, "seconds": seconds})
+        if fit is None:
+            found.append({"k": count})
+            continue
+        start, model = perf_counter(), KMeansModel._of_fit(*fit)
+        estimator._warn([model])
+        measures = _measures.measures(model, rows, names, options.get("device", "auto"))
+        seconds = sum((model.seconds or {}).values()) + perf_counter() - start
+        found.append({"k": count, "inertia": model.inertia, **measures, "seconds": seconds})
+    none = [str(count) for count, fit in zip(counts, fits, strict=True) if fit is None]
+    if none and warns:
+        msg = f"k = {', '.join(none)}: there are fewer distinct rows than clusters, so the measures are null"
+        warnings.warn(msg, TooFewRowsWarning, stacklevel=2)
     return pl.DataFrame(found, schema=_SCHEMA)
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "NoMemoryError",
     "SpillError",
     "TooFewRowsError",
+    "TooFewRowsWarning",
     "typed_errors",
 ]
 
@@ -78,7 +79,11 @@ class DeviceError(KMeansError, RuntimeError):
 
 
 class CancelledError(KMeansError, RuntimeError):
-    """Somebody stopped a call: a function that sees progress, or Ctrl-C in a query."""
+    """Somebody stopped a call before it had a result.
+
+    By Ctrl-C in a query or in another thread than the main one, or by a function that sees progress, before the first
+    iteration.
+    """
 
 
 class ForkedProcessError(KMeansError, RuntimeError):
@@ -98,6 +103,10 @@ class EmptyClusterWarning(UserWarning):
     These clusters are others than at the start: see :attr:`KMeansModel.relocated
     <polars_kmeans.KMeansModel.relocated>`.
     """
+
+
+class TooFewRowsWarning(UserWarning):
+    """One of several numbers of clusters is larger than the number of distinct rows: see ``choose_k``."""
 
 
 _IN_QUERY = re.compile(r"^the plugin failed with message: (?:\w+: )??(\w+Error): (.*?)(?:\n\n.*)?$", re.DOTALL)

@@ -168,8 +168,10 @@ class KMeans(Generic[_Fitted]):
         progress
             True shows a bar (with tqdm). A function is called with a :class:`polars_kmeans.Progress` when the rows are
             there, when a restart has its starting centroids, and after each iteration. On a GPU, the calls for several
-            iterations come together. If it returns True, the fit stops with a :class:`CancelledError`. If it raises an
-            exception, the fit stops too. Ctrl-C stops a fit even without `progress`.
+            iterations come together. If it returns True, the fit stops, and the model is that of the last iteration
+            that is done. Before the first iteration, this is a :class:`CancelledError`. If it raises an exception, the
+            fit stops without a model, and the caller gets the exception. Ctrl-C stops a fit too, even without
+            `progress`. With `by`, True stops the fit of one group.
         memory_limit
             For a LazyFrame: how many bytes of memory its features and weights may take. If they take more, they go to a
             file. None: they go there when less than half of the memory is free that was free before. Where the system
@@ -187,7 +189,7 @@ class KMeans(Generic[_Fitted]):
         Warns
         -----
         ConvergenceWarning
-            If the fit used all `max_iter` iterations and the centroids still moved.
+            If the fit used all `max_iter` iterations and the centroids still moved. Not if `progress` stopped it.
         EmptyClusterWarning
             If starting centroids were given (`init`), and some of them lost all of their rows.
 
@@ -295,7 +297,7 @@ class KMeans(Generic[_Fitted]):
     def _warn(self, models: list[KMeansModel]) -> None:
         """Warn the caller of the public method of what a fit says beside its model."""
         most = self._options.given["max_iter"]
-        unfinished = sum(model.n_iter >= most and not model.converged for model in models)
+        unfinished = sum(model.n_iter >= most and not (model._stopped or model.converged) for model in models)
         if unfinished:
             which = "the fit" if len(models) == 1 else f"{unfinished} of {len(models)} fits"
             msg = f"{which} used all {most} iterations, and the centroids still moved: raise max_iter, or raise tol"

@@ -42,7 +42,7 @@ class KMeansModel:
 
     def __init__(self, encoded: bytes) -> None:
         self._encoded = encoded
-        self._names, self._k, self._inertia, self._n_iter = _internal.model_facts(encoded)
+        self._names, self._k, self._inertia, self._n_iter, self._stopped = _internal.model_facts(encoded)
         self._device: str | None = None
         self._device_reason: str | None = None
         self._method: str | None = None
@@ -208,8 +208,11 @@ class KMeansModel:
     def converged(self) -> bool:
         """Whether the fit stopped by itself.
 
-        False if it used all `max_iter` iterations and a centroid moved in the last one.
+        False if a function that sees its progress stopped it, or if it used all `max_iter` iterations and a centroid
+        moved in the last one.
         """
+        if self._stopped:
+            return False
         if self._n_iter < self.parameters["max_iter"]:
             return True
         last = self.history.row(-1, named=True)

@@ -199,7 +199,7 @@ impl<T: Float, S: Shards<T>> Session<T> for Sharded<T, S> {
             let seconds = start.elapsed().as_secs_f64();
             memory::push(&mut done, Iteration { changed, shift, moved, seconds, work_counts }, "the history")?;
             watch.show(changed, shift, None, Some(centroids))?;
-            if stop.after(changed, shift) || done.len() as u32 == limit {
+            if stop.after(changed, shift) || done.len() as u32 == limit || watch.stopped() {
                 return Ok(Advanced { done, assigned: None, emptied: scratch.emptied });
             }
         }

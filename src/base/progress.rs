@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
+use crate::base::interrupt;
 use crate::base::memory;
 use crate::base::units::FACTORS;
 use crate::base::units::in_units;
@@ -112,12 +113,15 @@ impl PartialEq for Observer {
 /// Shows the stages of a fit to the observer, if there is one.
 ///
 /// The loop shows an iteration when it is done. A session that queues several iterations shows them when the batch is done.
+/// After the observer has stopped the fit, it sees nothing more, and loops end where [`Watch::stopped`] says so.
 pub struct Watch<'o> {
     observer: Option<&'o Observer>,
     start: Instant,
     restart: u32,
-    /// Iterations of this restart that were shown.
-    shown: u32,
+    /// Iterations of this restart that are done.
+    done: u32,
+    /// The restart and its iteration after which the observer stopped the fit.
+    last: Option<(u32, u32)>,
     /// The seconds of what is done.
     spent: Seconds,
     /// The number of features.
@@ -135,19 +139,21 @@ impl Default for Watch<'_> {
 impl<'o> Watch<'o> {
     /// The fit begins now.
     pub(crate) fn new(observer: Option<&'o Observer>) -> Self {
-        Self { observer, start: Instant::now(), restart: 0, shown: 0, spent: Seconds::default(), d: 1, factors: Vec::new() }
+        let (start, spent) = (Instant::now(), Seconds::default());
+        Self { observer, start, restart: 0, done: 0, last: None, spent, d: 1, factors: Vec::new() }
     }
 
-    /// A watch for the next of several fits of the same rows, which begins now.
-    pub(crate) fn again(&self) -> Self {
-        Self::new(self.observer)
+    /// The fit begins now: the time before belongs to other fits.
+    pub(crate) fn begin(&mut self) {
+        (self.start, self.spent) = (Instant::now(), Seconds::default());
     }
 
     /// Shows that the rows are there. Centroids that are shown later are divided by these factors.
     ///
     /// # Errors
-    /// [`KMeansError::Cancelled`] if the observer wants the fit to stop, here and below.
+    /// [`KMeansError::Cancelled`] if the observer stops the fit before its first iteration, or cancels it, here and below.
     pub(crate) fn show_rows(&mut self, d: usize, factors: &[f64]) -> Result<()> {
+        (self.restart, self.done) = (0, 0);
         (self.d, self.factors) = (d, memory::copied(factors, FACTORS)?);
         self.spent.rows += self.lap();
         self.call::<f64>(Stage::Rows, 0, 0.0, None, None)
@@ -155,7 +161,7 @@ impl<'o> Watch<'o> {
 
     /// Shows that a restart has its starting centroids.
     pub(crate) fn show_seeds<T: Float>(&mut self, restart: u32, centroids: &[T]) -> Result<()> {
-        (self.restart, self.shown) = (restart, 0);
+        (self.restart, self.done) = (restart, 0);
         self.spent.seeding += self.lap();
         self.call(Stage::Seeds, 0, 0.0, None, Some(centroids))
     }
@@ -171,6 +177,12 @@ impl<'o> Watch<'o> {
         (self.start.elapsed().as_secs_f64() - self.spent.total()).max(0.0)
     }
 
+    /// Whether the observer has stopped the fit after what is done. A fit that starts again, because the order of its rows
+    /// matters after all, stops after as many iterations.
+    pub fn stopped(&self) -> bool {
+        self.last.is_some_and(|last| (self.restart, self.done) >= last)
+    }
+
     /// Whether somebody wants to see centroids.
     pub fn wants_centroids(&self) -> bool {
         self.observer.is_some_and(|observer| observer.centroids)
@@ -178,31 +190,37 @@ impl<'o> Watch<'o> {
 
     /// Shows the next iteration, with the centroids after it if they are known.
     pub fn show<T: Float>(&mut self, changed: u64, shift: f64, inertia: Option<f64>, centroids: Option<&[T]>) -> Result<()> {
-        self.shown += 1;
+        self.done += 1;
         self.call(Stage::Iteration, changed, shift, inertia, centroids)
     }
 
     fn call<T: Float>(
-        &self,
+        &mut self,
         stage: Stage,
         changed: u64,
         shift: f64,
         inertia: Option<f64>,
         centroids: Option<&[T]>,
     ) -> Result<()> {
-        let Some(Observer { call, centroids: wanted }) = self.observer else { return Ok(()) };
+        let Some(Observer { call, centroids: wanted }) = self.observer.filter(|_| self.last.is_none()) else { return Ok(()) };
         let in_units = |centroids: &[T]| match &self.factors[..] {
             [] => memory::collected(centroids.iter().map(|c| c.to_f64()), CENTROIDS),
             factors => memory::collected(in_units(centroids, factors).map(|c| c.to_f64()), CENTROIDS),
         };
         let centroids = centroids.filter(|_| *wanted).map(in_units).transpose()?;
-        let (restart, iteration, seconds) = (self.restart, self.shown, self.start.elapsed().as_secs_f64());
-        match call(
+        let (restart, iteration, seconds) = (self.restart, self.done, self.start.elapsed().as_secs_f64());
+        let flow = call(
             &Progress { stage, restart, iteration, changed, shift, inertia, seconds },
             centroids.as_ref().map(|rows| rows.chunks_exact(self.d)),
-        ) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(KMeansError::Cancelled),
+        );
+        // The observer may have cancelled the fit.
+        interrupt::check()?;
+        if flow.is_break() {
+            if (restart, iteration) == (0, 0) {
+                return Err(KMeansError::Cancelled);
+            }
+            self.last = Some((restart, iteration));
         }
+        Ok(())
     }
 }

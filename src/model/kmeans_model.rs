@@ -123,6 +123,16 @@ impl KMeansModel {
         Self { computed, ..self }
     }
 
+    /// The same model, of a fit that was stopped.
+    #[cfg(any(feature = "arrow", feature = "polars"))]
+    pub(super) fn with_stopped(mut self) -> Self {
+        match &mut self.model {
+            AnyModel::F32(model) => model.stopped = true,
+            AnyModel::F64(model) => model.stopped = true,
+        }
+        self
+    }
+
     /// The names of the columns that the model was fitted to: one per feature, or the one Array column.
     pub fn names(&self) -> &[String] {
         self.layout.columns()

@@ -81,6 +81,9 @@ pub struct Model<T> {
     pub(crate) n_iter: u32,
     pub(crate) history: Vec<HistoryRow>,
     pub(crate) settings: Settings,
+    /// Encoded by `wire.rs`.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) stopped: bool,
     /// `None` if rows are not scaled.
     pub(crate) scaling: Option<Scaling>,
     /// The centroids in the form that predictions read. Made at the first prediction.
@@ -219,6 +222,8 @@ facts! {
     pub fn n_iter(&self) -> u32 = self.n_iter;
     /// The parameters that the fit was given.
     pub fn settings(&self) -> &Settings = &self.settings;
+    /// Whether the function that sees the progress of the fit stopped the fit: see [`crate::KMeans::on_progress`].
+    pub fn stopped(&self) -> bool = self.stopped;
     /// The factors that the values of the columns are multiplied by. `None` if rows are not scaled.
     pub fn scaling(&self) -> Option<&Scaling> = self.scaling.as_ref();
 }
@@ -282,6 +287,7 @@ impl<T: Float> Model<T> {
             n_iter: self.n_iter,
             history: memory::copied(&self.history, what)?,
             settings: self.settings.clone(),
+            stopped: self.stopped,
             scaling: self.scaling.as_ref().map(Scaling::copy).transpose()?,
             table: Derived::default(),
         })

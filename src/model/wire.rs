@@ -5,7 +5,7 @@
 //! the format                        1 byte
 //! length of the body                8 bytes, little-endian
 //! xxh3 of the body, with 128 bits   16 bytes, little-endian
-//! the body                          the model, as postcard encodes it
+//! the body                          the model, as postcard encodes it; 1 byte more if its fit was stopped
 //! ```
 //!
 //! Postcard names no fields. So any change of what is encoded needs another [`FORMAT`]. A test holds the bytes of models to
@@ -32,6 +32,8 @@ const MAGIC: &[u8] = b"polars-kmeans";
 const LENGTH: usize = 8;
 /// Bytes of the hash.
 const HASH: usize = 16;
+/// The last byte of the body of a model whose fit was stopped.
+const STOPPED: u8 = 1;
 /// How errors name the bytes.
 pub(super) const BYTES: &str = "the bytes of a model";
 /// The most models that the cache holds.
@@ -56,9 +58,10 @@ impl KMeansModel {
     pub fn to_wire(&self) -> Result<Vec<u8>> {
         let refused = |error| invalid("a model that can be encoded", error);
         let length = postcard::experimental::serialized_size(self).map_err(refused)?;
-        let mut bytes = memory::with_room(Head::BYTES + length, BYTES)?;
+        let mut bytes = memory::with_room(Head::BYTES + length + 1, BYTES)?;
         bytes.extend([0; Head::BYTES]);
         let mut bytes: Vec<u8> = postcard::to_extend(self, bytes).map_err(refused)?;
+        bytes.extend(self.stopped().then_some(STOPPED));
         let (head, body) = bytes.split_at_mut(Head::BYTES);
         head.copy_from_slice(&Head::of(body).bytes());
         Ok(bytes)
@@ -173,6 +176,7 @@ fn keep(head: Head, model: Arc<KMeansModel>) -> Arc<KMeansModel> {
 pub(super) fn decode(body: &[u8]) -> Result<KMeansModel> {
     match postcard::take_from_bytes::<KMeansModel>(body) {
         Ok((model, [])) => model.check(),
+        Ok((model, [STOPPED])) => model.check().map(KMeansModel::with_stopped),
         Ok((_, rest)) => Err(invalid("nothing after the model", format!("{} bytes", rest.len()))),
         Err(error) => Err(invalid("a whole model", error)),
     }

@@ -100,11 +100,11 @@ fn model_history(model: &[u8]) -> Result<PyDataFrame> {
     KMeansModel::from_wire(model)?.history().map(PyDataFrame)
 }
 
-/// Column names, clusters, inertia and iterations of an encoded model.
+/// Column names, clusters, inertia and iterations of an encoded model, and whether its fit was stopped.
 #[pyfunction]
-fn model_facts(model: &[u8]) -> Result<(Vec<String>, usize, f64, u32)> {
+fn model_facts(model: &[u8]) -> Result<(Vec<String>, usize, f64, u32, bool)> {
     let model = KMeansModel::from_wire(model)?;
-    Ok((model.names().to_vec(), model.n_clusters(), model.inertia(), model.n_iter()))
+    Ok((model.names().to_vec(), model.n_clusters(), model.inertia(), model.n_iter(), model.stopped()))
 }
 
 /// The columns to look for in a frame. An error if the features were computed by expressions.

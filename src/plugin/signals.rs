@@ -21,7 +21,7 @@ use pyo3::prelude::*;
 
 use super::entry::without_panic;
 use crate::base::error::{KMeansError, Result};
-use crate::base::interrupt::{self, Scope};
+use crate::base::interrupt::{self, Cancel, Scope};
 use crate::base::params::KMeans;
 
 /// Listens to SIGINT, unless the process ignores it, as a job in the background does, or ends at it. Each call looks again,
@@ -180,10 +180,10 @@ impl Centroids {
 }
 
 /// Lets an estimator call a Python function with each stage of a fit: stage, restart, iteration, changed, shift, inertia,
-/// seconds, centroids. The fit stops if the function returns a true value, or raises an exception.
+/// seconds, centroids. The fit stops if the function returns a true value. An exception cancels the fit.
 pub fn watched(estimator: KMeans, call: Option<Py<PyAny>>, raised: &Raised) -> KMeans {
-    let (Some(call), raised) = (call, raised.clone()) else { return estimator };
-    estimator.on_centroids(move |p, centroids| {
+    let (Some(call), raised, cancel) = (call, raised.clone(), Cancel::new()) else { return estimator };
+    estimator.cancel(&cancel).on_centroids(move |p, centroids| {
         let answer = Python::attach(|py| {
             let centroids = centroids.map(|values| Centroids(values.map(<[f64]>::to_vec).collect()));
             let stage = (p.stage.word(), p.restart, p.iteration, p.changed, p.shift, p.inertia, p.seconds, centroids);
@@ -194,6 +194,7 @@ pub fn watched(estimator: KMeans, call: Option<Py<PyAny>>, raised: &Raised) -> K
             Ok(true) => ControlFlow::Break(()),
             Err(error) => {
                 raised.keep(error);
+                cancel.cancel();
                 ControlFlow::Break(())
             }
         }

@@ -77,3 +77,13 @@ fn a_number_that_is_none_is_refused_at_once() {
     assert!(matches!(error, KMeansError::InvalidOption { option: "k", .. }));
     assert!(KMeans::new(1).fit_each(&[], &features, None).unwrap().is_empty());
 }
+
+/// Also if there is no other number.
+#[test]
+fn a_number_that_is_too_large_has_its_error_in_the_list() {
+    let features = Features::from_columns([&[1.0, 2.0][..]]).unwrap();
+    for k in [&[3][..], &[2, 3]] {
+        let last = KMeans::new(1).fit_each(k, &features, None).unwrap().pop().unwrap();
+        assert_eq!(last.err(), Some(KMeansError::TooFewDistinct { k: 3, rows: 2 }));
+    }
+}

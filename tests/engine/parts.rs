@@ -1,5 +1,6 @@
 //! Fits of rows in parts: the bits of whole fits, whichever part is lost at whichever time.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use polars_kmeans::InstructionSet;
@@ -185,6 +186,29 @@ fn no_lost_part_changes_a_bit() {
         }
     }
     assert!(lost > 1_000, "{lost}");
+}
+
+#[test]
+fn a_stopped_fit_of_parts_is_that_of_the_whole() {
+    let random = &mut Random(9);
+    let x: Vec<f64> = (0..3 * 240).map(|_| (random.unit() * 30.0).floor()).collect();
+    for (name, estimator) in small_fits() {
+        let estimator = estimator.on_progress(|progress| match progress.iteration {
+            2 => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        });
+        let whole = estimator.fit_features(&Features::from_rows(&x, 3).unwrap(), None).unwrap();
+        assert!(whole.model.stopped() && whole.model.n_iter() == 2, "{name}");
+        let mut executor = parts(&x, None, 3, &[0, 31, 150, 240]);
+        fit(&estimator, &mut executor, Wanted::Labels).unwrap();
+        // Also if a part is lost in the last iteration, or after the stop.
+        for message in executor.messages - 8..=executor.messages {
+            let mut executor = parts(&x, None, 3, &[0, 31, 150, 240]);
+            executor.loss = Some((message, message % 3, Loss::Before));
+            let AnyFitted::F64(parted) = fit(&estimator, &mut executor, Wanted::Labels).unwrap() else { panic!("float32") };
+            assert!(parted.model.stopped() && hash(&parted) == hash(&whole), "{name}, message {message}");
+        }
+    }
 }
 
 #[test]

@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::{Cancel, Device, Features, History, Init, KMeans, KMeansError, Progress, Restarts, Scale, Stage, Wanted};
+use polars_kmeans::{
+    Cancel, Device, Features, History, Init, KMeans, KMeansError, Progress, Restarts, RowOrder, Scale, SortBy, Stage, TooFew,
+    Wanted,
+};
 
 use crate::data::{Random, hash, here_and_on_gpu, on_gpu, parts_of, rows};
 
@@ -63,24 +66,143 @@ fn restarts_are_numbered() {
 }
 
 #[test]
-fn a_cancelled_fit_stops_at_once_and_leaves_everything_as_it_was() {
+fn a_stopped_fit_is_the_fit_of_its_iterations() {
     let x: Vec<f64> = rows("blobs", 4_000, 5, &mut Random(4));
     let features = Features::from_rows(&x, 5).unwrap();
-    for history in [History::Light, History::Full] {
-        let estimator = KMeans::new(40).seed(1).tol(0.0).max_iter(60).history(history);
-        for estimator in here_and_on_gpu(&estimator) {
+    let base = KMeans::new(40).seed(1).tol(0.0).max_iter(60).device(Device::Cpu);
+    let sorted = base.clone().sort_by(SortBy::Size).scale(Scale::Standard);
+    for estimator in [base.clone(), base.history(History::Full), sorted] {
+        for (estimator, on_gpu) in here_and_on_gpu(&estimator).zip([false, true]) {
             let expected = hash(&estimator.fit_features(&features, None).unwrap());
             for (last, parts) in [(1, 1), (7, 1), (12, 1), (1, 3), (7, 3)] {
                 let (watched, seen) = watched(&estimator, last);
                 let cuts: Vec<usize> = (0..=parts).map(|i| i * 4_000 / parts).collect();
                 let stopped = watched.fit_parts(parts_of(&features, None, &cuts), InstructionSet::detect(), Wanted::Labels);
-                assert_eq!(stopped.err(), Some(KMeansError::Cancelled));
+                let stopped = stopped.unwrap();
                 assert_eq!(seen.lock().unwrap().len(), last, "nothing is shown after the stop");
+                let n_iter = stopped.model.n_iter() as usize;
+                assert!(n_iter == last || on_gpu && n_iter > last, "{n_iter} iterations, stopped after {last}");
+                let same = estimator.clone().max_iter(n_iter as u32).fit_features(&features, None).unwrap();
+                assert_eq!(hash(&stopped), hash(&same));
+                assert!(stopped.model.stopped() && !same.model.stopped());
                 // The same estimator does not stop a second time.
-                assert_eq!(hash(&watched.fit_features(&features, None).unwrap()), expected);
+                let again = watched.fit_features(&features, None).unwrap();
+                assert_eq!((hash(&again), again.model.stopped()), (expected, false));
             }
         }
     }
+}
+
+#[test]
+fn finished_restarts_and_the_running_one_compete() {
+    let x: Vec<f64> = rows("blobs", 600, 2, &mut Random(7));
+    let features = Features::from_rows(&x, 2).unwrap();
+    let base = KMeans::new(9).seed(3).tol(0.0).device(Device::Cpu);
+    let several = |count| base.clone().init(Init::Random).n_init(Restarts::Count(count));
+    let fit = |estimator: KMeans| estimator.fit_features(&features, None).unwrap();
+    let mut running_wins = [0, 0];
+    for at in (0..4).flat_map(|restart| (0..9).map(move |iteration| (restart, iteration))).skip(1) {
+        for cuts in [&[0, 600][..], &[0, 1, 250, 600]] {
+            let seeds = Arc::new(Mutex::new(Vec::new()));
+            let notes = seeds.clone();
+            let watched = several(4).on_centroids(move |progress, centroids| {
+                if progress.stage == Stage::Seeds {
+                    *notes.lock().unwrap() = centroids.unwrap().flatten().copied().collect();
+                }
+                if (progress.restart, progress.iteration) == at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            let stopped = watched.fit_parts(parts_of(&features, None, cuts), InstructionSet::detect(), Wanted::Labels).unwrap();
+            if !stopped.model.stopped() {
+                // The restart had fewer iterations.
+                continue;
+            }
+            let (restart, iteration) = at;
+            let finished = (restart > 0).then(|| fit(several(restart)));
+            let seeds = std::mem::take(&mut *seeds.lock().unwrap());
+            let running = (iteration > 0).then(|| fit(base.clone().init(Init::Given(seeds)).max_iter(iteration)));
+            let best = match (finished, running) {
+                (Some(finished), Some(running)) => {
+                    let wins = running.model.inertia() < finished.model.inertia();
+                    running_wins[usize::from(wins)] += 1;
+                    if wins { running } else { finished }
+                }
+                (finished, running) => finished.or(running).unwrap(),
+            };
+            assert_eq!(hash(&stopped), hash(&best), "stopped at {at:?}");
+        }
+    }
+    assert!(running_wins.iter().all(|count| *count > 2), "{running_wins:?}");
+}
+
+#[test]
+fn there_is_no_model_before_the_first_iteration_and_of_a_cancelled_fit() {
+    let x: Vec<f64> = rows("uniform", 500, 2, &mut Random(2));
+    let features = Features::from_rows(&x, 2).unwrap();
+    for estimator in here_and_on_gpu(&KMeans::new(4).tol(0.0)) {
+        for (stage, iteration) in [(Stage::Rows, 0), (Stage::Seeds, 0), (Stage::Iteration, 1), (Stage::Iteration, 2)] {
+            let at = move |progress: &Progress| (progress.stage, progress.iteration) == (stage, iteration);
+            for cuts in [&[0, 500][..], &[0, 100, 500]] {
+                let error = |estimator: KMeans| {
+                    estimator.fit_parts(parts_of(&features, None, cuts), InstructionSet::detect(), Wanted::Labels).err()
+                };
+                let flow = |stops: bool| if stops { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+                let stopped = error(estimator.clone().on_progress(move |progress| flow(at(progress))));
+                assert_eq!(stopped, (iteration == 0).then_some(KMeansError::Cancelled), "{stage:?}");
+                for stops in [false, true] {
+                    let cancel = Cancel::new();
+                    let cancelled = estimator.clone().cancel(&cancel).on_progress(move |progress| {
+                        if at(progress) {
+                            cancel.cancel();
+                        }
+                        flow(stops && at(progress))
+                    });
+                    assert_eq!(error(cancelled), Some(KMeansError::Cancelled), "{stage:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Rows that tie make a fit start again: it stops after as many iterations.
+#[test]
+fn a_stopped_fit_that_starts_again_is_the_fit_of_its_iterations() {
+    let x: Vec<f64> = (0..600).map(|i| f64::from(i * i % 23)).collect();
+    let features = Features::from_rows(&x, 2).unwrap();
+    let given = Init::Given([0.0; 8].into_iter().chain((0..12).map(f64::from)).collect());
+    let as_given = KMeans::new(10).init(given).tol(0.0);
+    for estimator in here_and_on_gpu(&as_given.clone().row_order(RowOrder::Values)) {
+        for last in [1, 2, 4] {
+            let (watched, seen) = watched(&estimator, last);
+            let stopped = watched.fit_features(&features, None).unwrap();
+            assert!(stopped.model.stopped() && seen.lock().unwrap().len() == last);
+            let n_iter = stopped.model.n_iter();
+            let fit = |estimator: &KMeans| hash(&estimator.clone().max_iter(n_iter).fit_features(&features, None).unwrap());
+            assert_eq!(hash(&stopped), fit(&estimator));
+            assert_ne!(hash(&stopped), fit(&as_given), "the order of the rows does not matter");
+        }
+    }
+}
+
+#[test]
+fn one_of_several_fits_and_one_of_fewer_clusters_are_stopped() {
+    let x: Vec<f64> = rows("blobs", 500, 2, &mut Random(6));
+    let features = Features::from_rows(&x, 2).unwrap();
+    let estimator = KMeans::new(1).tol(0.0).device(Device::Cpu);
+    let fits = watched(&estimator, 2).0.fit_each(&[7, 5], &features, None).unwrap();
+    let fits: Vec<_> = fits.into_iter().map(|fit| fit.unwrap().model).collect();
+    let single = |k: i128, max_iter: u32| {
+        let mut one = estimator.clone().max_iter(max_iter);
+        one.set("k", Some(&k.into())).unwrap();
+        one.fit_features(&features, None).unwrap().model
+    };
+    assert_eq!(fits[0].centroids(), single(7, 2).centroids());
+    assert_eq!((fits[0].n_iter(), fits[0].stopped()), (2, true));
+    assert_eq!((fits[1].centroids(), fits[1].stopped()), (single(5, 300).centroids(), false));
+
+    let x: Vec<f64> = (0..60).map(|i| f64::from(i % 3)).collect();
+    let (watched, _) = watched(&KMeans::new(5).too_few(TooFew::Fewer), 1);
+    let model = watched.fit_features(&Features::from_rows(&x, 1).unwrap(), None).unwrap().model;
+    assert_eq!((model.centroids(), model.stopped()), (&[0.0, 1.0, 2.0][..], true));
 }
 
 #[test]

@@ -3,6 +3,9 @@
 import itertools
 import math
 import random
+import time
+import warnings
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,7 +18,7 @@ from sklearn.metrics import calinski_harabasz_score, davies_bouldin_score, silho
 from sklearn.mixture import GaussianMixture
 
 import polars_kmeans as pk
-from polars_kmeans import _rows
+from polars_kmeans import _measures, _rows
 
 X, _ = make_blobs(n_samples=400, n_features=3, centers=4, cluster_std=1.5, random_state=3)
 DF = pl.DataFrame(X, schema=["a", "b", "c"])
@@ -207,10 +210,41 @@ def test_extreme_clusterings_have_scikit_learns_measures() -> None:
 def test_too_few_rows() -> None:
     few = pl.DataFrame({"x": [0.0, 1.0, 2.0]})
     with pytest.raises(pk.TooFewRowsError):
-        pk.choose_k(few, "x", k=[2, 4])
-    found = pk.choose_k(few, "x", k=[2, 4], too_few="null")
-    assert found["silhouette"].is_null().to_list() == [False, True]
-    assert found["inertia"].is_null().to_list() == [False, True]
+        pk.choose_k(few, "x", k=[2, 4], too_few="raise")
+    with pytest.warns(pk.TooFewRowsWarning, match="k = 4, 5: there are fewer distinct rows than clusters") as caught:
+        found = pk.choose_k(few, "x", k=[4, 2, 5])
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert found["k"].to_list() == [4, 2, 5]
+    for name in ("inertia", "silhouette", "davies_bouldin", "seconds"):
+        assert found[name].is_null().to_list() == [True, False, True]
+    assert found.select(MEASURES)[1].equals(pk.choose_k(few, "x", k=[2]).select(MEASURES))
+    # Also where the rows are there and are not distinct, and where no k can be fitted.
+    with pytest.warns(pk.TooFewRowsWarning):
+        assert pk.choose_k(pl.concat([few] * 9), "x", k=[3, 4])["inertia"].to_list() == [0.0, None]
+    with pytest.warns(pk.TooFewRowsWarning):
+        assert pk.choose_k(few, "x", k=[4])["inertia"].to_list() == [None]
+    with pytest.warns(pk.TooFewRowsWarning):
+        assert pk.choose_k(few, "x", k=[4, 5])["inertia"].to_list() == [None, None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pk.choose_k(few, "x", k=[2, 4], too_few="null")["inertia"].is_null().to_list() == [False, True]
+        assert pk.choose_k(few, "x", k=[4], too_few="null")["inertia"].to_list() == [None]
+    with pytest.raises(pk.InvalidDataError):
+        pk.choose_k(few.clear(), "x", k=[4, 5])
+
+
+def test_seconds_are_those_of_the_fit_and_the_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    measures = _measures.measures
+
+    def slow(*arguments: Any) -> dict[str, float | None]:
+        time.sleep(0.2)
+        return measures(*arguments)
+
+    monkeypatch.setattr(_measures, "measures", slow)
+    start = time.perf_counter()
+    found = pk.choose_k(DF, "a", "b", "c", k=[2, 3])
+    assert found["seconds"].min() > 0.2
+    assert found["seconds"].sum() < time.perf_counter() - start
 
 
 def test_a_query_runs_once() -> None:

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -178,6 +179,16 @@ def test_progress_and_too_few_rows() -> None:
     assert [p.stage for p in seen][:2] == ["rows", "seeds"]
     with pytest.raises(pk.CancelledError):
         pk.parts.fit(pk.KMeans(2), _local(df), 1, progress=lambda _: True)
+    df = _frame()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stopped = pk.parts.fit(
+            pk.KMeans(9, tol=0.0, max_iter=3), _local(df[:99], df[99:]), 2, progress=lambda p: p.iteration == 3
+        )
+    with pytest.warns(pk.ConvergenceWarning):
+        whole = pk.KMeans(9, tol=0.0, max_iter=3).fit(df, "x")
+    assert stopped is not None and stopped.centroids.equals(whole.centroids) and not stopped.converged
+    df = pl.DataFrame({"x": [1.0, 1.0, 2.0]})
     with pytest.raises(pk.TooFewRowsError):
         pk.parts.fit(pk.KMeans(3), _local(df[:1], df[1:]), 2)
     assert pk.parts.fit(pk.KMeans(3, too_few="null"), _local(df[:1], df[1:]), 2) is None

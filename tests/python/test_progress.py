@@ -1,10 +1,14 @@
 """Progress of fits, and Ctrl-C: fits, seedings, queries and predictions stop soon, and leave nothing behind."""
 
+import copy
 import itertools
+import pickle
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,34 +48,102 @@ def test_a_fit_goes_on_from_centroids_of_the_middle(data: Any) -> None:
         middle.append(progress.centroids())
         return progress.iteration == 3
 
-    with pytest.raises(pk.CancelledError):
-        pk.KMeans(9, seed=3, tol=0.0).fit(data, *columns, progress=stop)
+    stopped = pk.KMeans(9, seed=3, tol=0.0).fit(data, *columns, progress=stop)
     assert middle[0] is None
     assert [len(row) for row in middle[-1]] == [2] * 9
+    assert stopped.centroids.drop("cluster", "size", "inertia").rows() == [tuple(row) for row in middle[-1]]
     whole = pk.KMeans(9, seed=3, tol=0.0).fit(data, *columns)
     rest = pk.KMeans(9, init=middle[-1], tol=0.0).fit(data, *columns)
     assert rest.centroids.equals(whole.centroids)
     assert rest.n_iter == whole.n_iter - 3
 
 
-def test_true_stops_a_fit() -> None:
-    seen: list[pk.Progress] = []
-
-    def stop(progress: pk.Progress) -> bool:
-        seen.append(progress)
-        return progress.iteration == 2
-
-    with pytest.raises(pk.CancelledError, match="cancelled"):
-        pk.KMeans(9, tol=0.0).fit(SMALL, "x", "y", progress=stop)
-    assert seen[-1].iteration == 2
+def same(one: pk.KMeansModel, other: pk.KMeansModel) -> bool:
+    """Whether two models have the same bits, whatever their parameters."""
+    costs = ("settled", "skipped", "seconds")
+    return one.centroids.equals(other.centroids) and one.history.drop(costs).equals(other.history.drop(costs))
 
 
-def test_an_exception_stops_a_fit() -> None:
+@pytest.mark.parametrize("history", ["light", "full"])
+@pytest.mark.parametrize("data", [SMALL, SMALL.lazy(), SMALL.to_numpy()], ids=["frame", "lazy", "array"])
+def test_true_stops_a_fit_and_gives_the_model_of_its_iterations(data: Any, history: Any, tmp_path: Path) -> None:
+    columns = () if isinstance(data, np.ndarray) else ("x", "y")
+    for last in (1, 2, 5):
+        seen: list[pk.Progress] = []
+
+        def stop(progress: pk.Progress, last: int = last) -> bool:
+            seen.append(progress)  # noqa: B023
+            return progress.iteration == last
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            # The first one also stops in the last iteration that it may have.
+            model = pk.KMeans(9, tol=0.0, history=history, max_iter=9 if last > 1 else 1).fit(
+                data, *columns, progress=stop
+            )
+        assert seen[-1].iteration == model.n_iter == last
+        with pytest.warns(pk.ConvergenceWarning):
+            expected = pk.KMeans(9, tol=0.0, history=history, max_iter=last).fit(data, *columns)
+        assert same(model, expected) and model.inertia == expected.inertia
+        rows = data.collect() if isinstance(data, pl.LazyFrame) else data
+        assert (model.predict(rows) == expected.predict(rows)).all()
+        model.save(tmp_path / "model.parquet")
+        loaded = pk.KMeansModel.load(tmp_path / "model.parquet")
+        others = [loaded, pk.KMeansModel.from_bytes(model.to_bytes()), pk.KMeansModel.from_json(model.to_json())]
+        others += [pickle.loads(pickle.dumps(model)), copy.deepcopy(model)]
+        for one in [model, *others]:
+            assert not one.converged and one == model != expected
+
+
+def test_a_stop_is_no_convergence() -> None:
+    """Also where no centroid moves in the last iteration."""
+    whole = pk.KMeans(4).fit(SMALL, "x", "y")
+    model = pk.KMeans(4).fit(SMALL, "x", "y", progress=lambda p: p.iteration == whole.n_iter)
+    assert same(model, whole) and whole.converged and not model.converged
+
+
+def test_finished_restarts_and_the_running_one_compete() -> None:
+    winners = set()
+    for restart, iteration in itertools.product(range(1, 4), range(4)):
+        at = (restart, iteration)
+        seeds: list[Any] = []
+
+        def stop(progress: pk.Progress, at: tuple[int, int] = at, seeds: list[Any] = seeds) -> bool:
+            if progress.stage == "seeds":
+                seeds.append(progress.centroids())
+            return progress[1:3] == at
+
+        model = pk.KMeans(9, init="random", n_init=5, tol=0.0).fit(SMALL, "x", "y", progress=stop)
+        best = pk.KMeans(9, init="random", n_init=restart, tol=0.0).fit(SMALL, "x", "y")
+        if iteration > 0:
+            with pytest.warns(pk.ConvergenceWarning):
+                running = pk.KMeans(9, init=seeds[-1], tol=0.0, max_iter=iteration).fit(SMALL, "x", "y")
+            winners.add(running.inertia < best.inertia)
+            best = min(best, running, key=lambda model: model.inertia)
+        assert same(model, best) and not model.converged, at
+    assert winners == {False, True}
+
+
+def test_there_is_no_model_before_the_first_iteration() -> None:
+    for stage in ("rows", "seeds"):
+        with pytest.raises(pk.CancelledError, match="cancelled"):
+            pk.KMeans(9).fit(SMALL, "x", "y", progress=lambda p, stage=stage: p.stage == stage)
+
+
+def test_true_stops_the_fit_of_one_group() -> None:
+    frame = SMALL.with_columns(g=pl.int_range(pl.len()) % 2)
+    models = pk.KMeans(5, tol=0.0).fit(frame, "x", "y", by="g", progress=lambda p: p.iteration == 2)
+    assert [model.n_iter for model in models.values() if model] == [2, 2]
+
+
+@pytest.mark.parametrize("stage", ["rows", "seeds", "iteration"])
+def test_an_exception_stops_a_fit(stage: str) -> None:
     def fail(progress: pk.Progress) -> None:
-        raise LookupError(f"seen {progress.stage}")
+        if progress.stage == stage:
+            raise LookupError(f"seen {progress.stage}")
 
-    with pytest.raises(LookupError, match="seen rows"):
-        pk.KMeans(9).fit(SMALL, "x", "y", progress=fail)
+    with pytest.raises(LookupError, match=f"seen {stage}"):
+        pk.KMeans(9, tol=0.0).fit(SMALL, "x", "y", progress=fail)
 
 
 def test_what_is_not_true_goes_on() -> None:
@@ -192,10 +264,7 @@ threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 def stop(progress):
     later.extend([progress] * len(notes))
     return len(later) == 3
-try:
-    pk.KMeans(4000, init=given, tol=0.0, device=device).fit(df, names, progress=stop)
-except pk.CancelledError:
-    pass
+assert not pk.KMeans(4000, init=given, tol=0.0, device=device).fit(df, names, progress=stop).converged
 assert notes == [1] and len(later) == 3, (notes, later)
 """
     assert seconds_to_stop(code) == []

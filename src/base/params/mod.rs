@@ -68,22 +68,30 @@ impl KMeans {
         }
     }
 
-    /// Calls `observer` when the rows are there, when a restart has its starting centroids, and after each iteration. If it
-    /// returns [`ControlFlow::Break`], the fit ends with [`KMeansError::Cancelled`]. A GPU does several iterations in one batch,
-    /// so the calls for a batch come together. With `row_order="values"`, a fit from given or optimal centroids may start again.
+    /// Calls `observer` when the rows are there, when a restart has its starting centroids, and after each iteration. A GPU does
+    /// several iterations in one batch, so the calls for a batch come together. With `row_order="values"`, a fit from given or
+    /// optimal centroids may start again.
+    ///
+    /// If `observer` returns [`ControlFlow::Break`], the fit stops. Its model is that of the last iteration that is done: with
+    /// one restart, it has the centroids, the labels and the inertia of the same fit with `max_iter` set to its iterations. With
+    /// several, the restart of least inertia wins among those that began an iteration. Before the first iteration there is no
+    /// model, and the fit ends with [`KMeansError::Cancelled`]. To end a fit without a model, use [`KMeans::cancel`].
     ///
     /// ```
     /// use std::ops::ControlFlow;
-    /// use polars_kmeans::{Features, KMeans, KMeansError};
+    /// use polars_kmeans::{Device, Features, KMeans};
     ///
     /// let x: Vec<f64> = (0..1_000).map(|i| f64::from(i * i % 997)).collect();
     /// let features = Features::from_rows(&x, 1)?;
-    /// let stopped = KMeans::new(20).on_progress(|progress| {
+    /// let estimator = KMeans::new(20).device(Device::Cpu);
+    /// let watched = estimator.clone().on_progress(|progress| {
     ///     println!("iteration {}: {} rows changed", progress.iteration, progress.changed);
     ///     if progress.iteration < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     /// });
-    /// assert_eq!(stopped.fit_features(&features, None).err(), Some(KMeansError::Cancelled));
-    /// # Ok::<(), KMeansError>(())
+    /// let stopped = watched.fit_features(&features, None)?;
+    /// assert!(stopped.model.stopped());
+    /// assert_eq!(stopped.labels, estimator.max_iter(3).fit_features(&features, None)?.labels);
+    /// # Ok::<(), polars_kmeans::KMeansError>(())
     /// ```
     pub fn on_progress(self, observer: impl Fn(&Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
         Self { observer: Some(Observer::new(move |progress, _| observer(progress), false)), ..self }

@@ -80,7 +80,7 @@ pub fn advance<T: Float + Plain>(
         // Steps that were queued after the stop did nothing. Go back to the state after the last one that ran.
         let idle = size - done - u32::from(control.stop == STOP_EMPTY);
         sessions.iter_mut().for_each(|session| session.go_back(idle));
-        if control.stop != 0 || advanced.done.len() as u32 == limit {
+        if control.stop != 0 || advanced.done.len() as u32 == limit || watch.stopped() {
             if control.stop == STOP_EMPTY {
                 // The clusters that are not empty have already moved. Go back to the centroids that the rows were assigned to.
                 sessions.iter_mut().for_each(|session| session.update.undo(&mut session.state));
