@@ -164,5 +164,5 @@ def test_one_column_is_no_frame() -> None:
 
 
 def test_what_belongs_to_arrays_is_refused() -> None:
-    with pytest.raises(pk.InvalidParameterError, match="pass a column or an expression as weight"):
+    with pytest.raises(pk.InvalidParameterError, match="takes a column or an expression"):
         pk.KMeans(2).fit(DF.to_arrow(), "x", weight=DF["w"].to_numpy())  # type: ignore[call-overload]
