@@ -32,7 +32,7 @@ PAGES = {
     "docs/guide/next-month.md": 5,
     "docs/guide/places.md": 2,
     "docs/guide/progress.md": 2,
-    "docs/guide/queries.md": 6,
+    "docs/guide/queries.md": 5,
     "docs/guide/row-order.md": 1,
     "docs/guide/scaling.md": 1,
     "docs/guide/starting-centroids.md": 2,
