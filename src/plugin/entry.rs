@@ -18,7 +18,7 @@ use polars_arrow::ffi::{ArrowSchema, export_field_to_c, import_field_from_c};
 use polars_ffi::version_0::{SeriesExport, export_series, import_series_buffer};
 use serde::de::DeserializeOwned;
 
-use super::signals::InQuery;
+use super::signals::{self, InQuery};
 use crate::base::error::KMeansError;
 use crate::base::memory;
 
@@ -114,9 +114,11 @@ pub unsafe fn evaluate<K: DeserializeOwned>(
         let kwargs = last.with(|last| last.keywords(kwargs))?;
         function(&inputs, &kwargs).map(|series| export_series(&series))
     });
-    if let Some(result) = result {
+    match result {
         // SAFETY: the caller promises that `out` may be overwritten.
-        unsafe { *out = result };
+        Some(result) => unsafe { *out = result },
+        // The error ends the query.
+        None => signals::forget(),
     }
 }
 

@@ -208,6 +208,7 @@ fn check_process(runs: bool) -> Result<()> {
     if let Some(parent) = expressions::forked_from() {
         return Err(KMeansError::Forked { parent });
     }
+    signals::forget();
     if runs {
         expressions::enter();
     }

@@ -72,17 +72,20 @@ extern "C" fn on_sigint(number: libc::c_int, info: *mut libc::siginfo_t, context
     /// When a signal was passed on. A handler that was set after ours may call ours, which must not call that one again. So
     /// signals of one hundredth of a second count as one, as those do that the system holds back.
     static PASSED: AtomicU64 = AtomicU64::new(0);
+    let in_query = QUERIES.load(Ordering::Relaxed) > 0 || is_recent(&ENDED, MOMENT);
+    if in_query {
+        // SAFETY: a signal handler may call it.
+        unsafe { pyo3::ffi::PyErr_SetInterruptEx(number) };
+        CAME.store(now(), Ordering::Relaxed);
+    }
+    // Not before: the error of a call makes Python look for signals.
     interrupt::stop_all();
-    if is_recent(&PASSED, 10) {
+    if in_query || is_recent(&PASSED, 10) {
         return;
     }
     PASSED.store(now(), Ordering::Relaxed);
     let before = BEFORE.load(Ordering::Acquire);
-    if QUERIES.load(Ordering::Relaxed) > 0 || is_recent(&ENDED, MOMENT) {
-        CAME.store(now(), Ordering::Relaxed);
-        // SAFETY: a signal handler may call it.
-        unsafe { pyo3::ffi::PyErr_SetInterruptEx(number) };
-    } else if before & 1 == 1 {
+    if before & 1 == 1 {
         // SAFETY: the system gave this address as that of a handler of this kind.
         let before = unsafe {
             std::mem::transmute::<usize, extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void)>(before >> 1)
@@ -100,7 +103,7 @@ const MOMENT: u64 = 100;
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// How many calls run in queries.
 static QUERIES: AtomicUsize = AtomicUsize::new(0);
-/// When the last call in a query ended, and when SIGINT came for them. 0: never, or the program's handler has run since.
+/// When the last call in a query ended, and when SIGINT came for the calls of a query. 0: never, or the query has its error.
 static ENDED: AtomicU64 = AtomicU64::new(0);
 static CAME: AtomicU64 = AtomicU64::new(0);
 
@@ -133,6 +136,11 @@ impl InQuery {
     }
 }
 
+/// The next call is no part of a query that was stopped.
+pub fn forget() {
+    CAME.store(0, Ordering::Relaxed);
+}
+
 impl Drop for InQuery {
     fn drop(&mut self) {
         ENDED.store(now(), Ordering::Relaxed);
@@ -143,7 +151,7 @@ impl Drop for InQuery {
 /// On the main thread, runs the handlers of signals that have come. What they raise is the error.
 #[pyfunction]
 pub fn check_signals(py: Python<'_>) -> PyResult<()> {
-    CAME.store(0, Ordering::Relaxed);
+    forget();
     py.check_signals()
 }
 
