@@ -166,10 +166,10 @@ fn there_is_no_model_before_the_first_iteration_and_of_a_cancelled_fit() {
 /// Rows that tie make a fit start again: it stops after as many iterations.
 #[test]
 fn a_stopped_fit_that_starts_again_is_the_fit_of_its_iterations() {
-    let x: Vec<f64> = (0..600).map(|i| f64::from(i * i % 23)).collect();
-    let features = Features::from_rows(&x, 2).unwrap();
-    let given = Init::Given([0.0; 8].into_iter().chain((0..12).map(f64::from)).collect());
-    let as_given = KMeans::new(10).init(given).tol(0.0);
+    // The positive one of two rows that are equally far comes first.
+    let x: Vec<f64> = (1..200).flat_map(|i| [f64::from(i * i % 1009), -f64::from(i * i % 1009)]).collect();
+    let features = Features::from_rows(&x, 1).unwrap();
+    let as_given = KMeans::new(2).init(Init::Given(vec![0.0, 0.0])).tol(0.0);
     for estimator in here_and_on_gpu(&as_given.clone().row_order(RowOrder::Values)) {
         for last in [1, 2, 4] {
             let (watched, seen) = watched(&estimator, last);
