@@ -31,9 +31,13 @@ pub enum Kind {
     UnitVectors,
     /// The blobs. All centroids start near their mean.
     Middle,
+    /// So many natural clusters: normal rows of deviation 10 around centres between -100 and 100.
+    Clusters(u32),
+    /// Ten clusters of thirty clusters each.
+    Nested,
 }
 
-const NAMES: [(Kind, &str); 10] = [
+const NAMES: [(Kind, &str); 13] = [
     (Kind::Blobs, "blobs"),
     (Kind::Uniform, "uniform"),
     (Kind::Lognormal, "lognormal"),
@@ -44,13 +48,16 @@ const NAMES: [(Kind, &str); 10] = [
     (Kind::FarGroup, "far-group"),
     (Kind::UnitVectors, "unit-vectors"),
     (Kind::Middle, "middle"),
+    (Kind::Clusters(100), "clusters-100"),
+    (Kind::Clusters(1_000), "clusters-1000"),
+    (Kind::Nested, "nested"),
 ];
 
 impl Kind {
-    pub const ALL: [Self; 10] = {
-        let mut all = [Self::Blobs; 10];
+    pub const ALL: [Self; NAMES.len()] = {
+        let mut all = [Self::Blobs; NAMES.len()];
         let mut i = 0;
-        while i < 10 {
+        while i < NAMES.len() {
             all[i] = NAMES[i].0;
             i += 1;
         }
@@ -60,8 +67,11 @@ impl Kind {
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = NAMES.iter().find(|(kind, _)| kind == self).map_or("", |(_, name)| *name);
-        f.pad(name)
+        match (NAMES.iter().find(|(kind, _)| kind == self), self) {
+            (Some((_, name)), _) => f.pad(name),
+            (None, Self::Clusters(count)) => f.pad(&format!("clusters-{count}")),
+            (None, _) => f.pad(""),
+        }
     }
 }
 
@@ -69,7 +79,9 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        NAMES.iter().find(|(_, name)| *name == text).map(|(kind, _)| *kind).ok_or_else(|| format!("{text:?}: no such kind"))
+        let named = NAMES.iter().find(|(_, name)| *name == text).map(|(kind, _)| *kind);
+        let clusters = || text.strip_prefix("clusters-")?.parse().ok().filter(|count| *count > 0).map(Self::Clusters);
+        named.or_else(clusters).ok_or_else(|| format!("{text:?}: no such kind"))
     }
 }
 
@@ -105,7 +117,26 @@ pub fn generate(kind: Kind, n: usize, d: usize) -> Vec<Vec<f32>> {
         Kind::Pareto => changed(empty(n, d), |row, f, _| unit(scrambled(place(row, f)) >> 32).powf(-1.0 / 1.2)),
         Kind::Ties => changed(empty(n, d), |row, f, _| (unit(scrambled(place(row, f)) >> 32) * levels).ceil()),
         Kind::UnitVectors => unit_vectors(n, d, salt),
+        Kind::Clusters(count) => changed(empty(n, d), |row, f, _| {
+            let cluster = drawn(salt ^ 1 << 37 ^ row, u64::from(count));
+            centre(salt, cluster, d, f) + 10.0 * normal(scrambled(place(row, f)))
+        }),
+        Kind::Nested => changed(empty(n, d), |row, f, _| {
+            let inner = drawn(salt ^ 1 << 37 ^ row, 300);
+            let middle = centre(salt, inner / 30, d, f) + 20.0 * normal(scrambled(salt ^ !(1 << 34 | inner * d as u64 + f as u64)));
+            middle + 3.0 * normal(scrambled(place(row, f)))
+        }),
     }
+}
+
+/// A number below `count`, drawn for a row.
+fn drawn(place: u64, count: u64) -> u64 {
+    ((scrambled(place) >> 32) * count) >> 32
+}
+
+/// A feature of the centre of a cluster: uniform between -100 and 100.
+fn centre(salt: u64, cluster: u64, d: usize, f: usize) -> f32 {
+    200.0 * unit(scrambled(salt ^ !(cluster * d as u64 + f as u64)) >> 32) - 100.0
 }
 
 /// The same values, `(n, d)`, row-major.

@@ -39,13 +39,13 @@ SHAPES = {  # rows, features, clusters, iterations
 }
 
 
-def blobs(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Ten normal blobs (Lutz et al. 2018, section 6.1)."""
-    centres = rng.uniform(-100, 100, (10, d))
+def blobs(rng: np.random.Generator, n: int, d: int, count: int = 10) -> np.ndarray:
+    """Normal blobs, ten of them as in Lutz et al. 2018, section 6.1."""
+    centres = rng.uniform(-100, 100, (count, d))
     x = np.empty((n, d), np.float32)
     for start in range(0, n, 1 << 20):
         end = min(n, start + (1 << 20))
-        x[start:end] = rng.normal(0, 10, (end - start, d)) + centres[rng.integers(0, 10, end - start)]
+        x[start:end] = rng.normal(0, 10, (end - start, d)) + centres[rng.integers(0, count, end - start)]
     return x
 
 
@@ -71,8 +71,22 @@ def tokens(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     return np.ascontiguousarray(x[:n, :d].astype(np.float32))
 
 
+def clusters(count: int) -> Callable[[np.random.Generator, int, int], np.ndarray]:
+    """So many natural clusters, as far apart as the ten blobs."""
+    return lambda rng, n, d: blobs(rng, n, d, count)
+
+
+def nested(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Ten clusters of thirty clusters each."""
+    centres = np.repeat(rng.uniform(-100, 100, (10, d)), 30, axis=0) + rng.normal(0, 20, (300, d))
+    return (centres[rng.integers(0, 300, n)] + rng.normal(0, 3, (n, d))).astype(np.float32)
+
+
 KINDS = {
     "blobs": blobs,
+    "clusters-100": clusters(100),
+    "clusters-1000": clusters(1_000),
+    "nested": nested,
     "tokens": tokens,
     "uniform": lambda rng, n, d: rng.random((n, d), np.float32),
     "lognormal": lognormal,

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! at the first assign, and again when less is left out than before:
-//!   groups of centroids that lie together, and for each group a point m in its middle          (`groups/partition.rs`)
+//!   points m among the centroids or the rows, and for each point the centroids near it          (`groups/partition.rs`)
 //!   each task's rows in the order of the groups of their labels, in blocks of 64 rows of one group      (`groups/sorted.rs`)
 //!   for each block:  R = the largest distance to m
 //! each assign:
@@ -18,11 +18,12 @@
 //! ```
 //! Points to note: (1) `src/bounds/groups.rs` derives what may be left out. (2) A row that changes its label stays in its block
 //! until rows are put in order again: neither the row nor m has moved. (3) Before the first assign, rows take the group whose
-//! point is nearest. (4) The sorted rows are kept from assign to assign where their copy is small enough. Else each assign sorts
+//! point is nearest. Later they take that of their label, if the points are means of centroids. (4) The sorted rows are kept from assign to assign where their copy is small enough. Else each assign sorts
 //! some of them at a time. (5) To sort takes time. So a sample of the rows decides at the first assign whether it pays, and every
 //! assign decides for the next one. (6) Where differences are computed (few features), U comes from the distances to the labels
 //! so far, for up to eight blocks together; else from R. (7) Where nothing can be left out, copies alone may pay. Then there is
-//! one group of all centroids (`groups/plan.rs`).
+//! one group of all centroids. (8) There are as many groups as a sample says: few, one for each natural cluster of the rows, or
+//! many (`groups/plan.rs`). Where some natural clusters have no centroid yet, only points among the rows find them.
 //!
 //! The idea is that of the rings of Drake & Hamerly (2012) and of blocks of rows as in the tree of Kanungo et al. (2002), for
 //! kernels that work on blocks.
@@ -44,7 +45,7 @@ use self::int_dot::ByCopies;
 pub use self::int_dot::seconds_a_score;
 pub use self::method::{LabelPlan, Method};
 use self::partition::Groups;
-use self::plan::{Rows, pays};
+use self::plan::{Planned, Rows, pays};
 use self::scores::GROUPS;
 pub use self::scores::{BLOCK, MOST_GROUPS, Scores, largest};
 use self::sorted::{RowLayout, Sorted};
@@ -94,6 +95,10 @@ pub enum UseIntDot {
 /// Groups of centroids, and the rows in their order. Labels do not depend on them.
 pub struct GroupPruning<T> {
     pub groups: Groups<T>,
+    /// For each group, about the largest distance of its rows from its point: that of a sample, with some room.
+    radii: Vec<f64>,
+    /// The most groups that there is memory for.
+    most: usize,
     /// Whether the labels are those of the last assign.
     pub known: bool,
     /// The share of the scores in the first assign by these groups, and in the last one.
@@ -114,14 +119,16 @@ pub struct GroupPruning<T> {
 }
 
 impl<T: Float> GroupPruning<T> {
-    /// Makes the groups again for an assign by these centroids, if they leave out less than they did. Centroids move most in the
-    /// first iterations, and those of empty clusters leave their group.
-    fn regroup(&mut self, centroids: &[T], d: usize) -> Result<()> {
-        if self.assigns >= self.patience && self.shares.is_some_and(|(first, last)| last > first * WORSE + 0.01) {
-            self.groups = Groups::new(centroids, d, self.groups.count())?;
-            (self.is_sorted, self.shares, self.assigns, self.patience) = (false, None, 0, 2 * self.patience);
-        }
-        Ok(())
+    /// Whether the groups leave out less than they did. Centroids move most in the first iterations, and those of empty clusters
+    /// leave their group.
+    fn is_outdated(&self) -> bool {
+        self.assigns >= self.patience && self.shares.is_some_and(|(first, last)| last > first * WORSE + 0.01)
+    }
+
+    /// Takes other groups, of which there are at most as many as before.
+    fn take_groups(&mut self, Planned { groups, radii, .. }: Planned<T>) {
+        (self.groups, self.radii) = (groups, radii);
+        (self.is_sorted, self.shares, self.assigns, self.patience) = (false, None, 0, 2 * self.patience);
     }
 }
 
@@ -137,24 +144,27 @@ impl<T: Float> CpuSession<'_, T> {
         let is_kept = !found.kept.is_empty();
         // An assign that ends early leaves some parts unsorted.
         let is_sorted = std::mem::take(&mut found.is_sorted);
-        let GroupPruning { groups, parts, kept, known, by_copies, scratches, .. } = found;
+        let GroupPruning { groups, radii, most: most_groups, parts, kept, known, by_copies, scratches, .. } = found;
         let mut make_room = || {
             if scratches.is_empty() {
                 let layout = kept.first().map_or(Sorted::<T>::layout([false, false, by_columns], *d), |kept| kept.layout);
                 let most = if is_kept { longest } else { together };
                 let room = workers.iter_mut().map(|worker| {
                     worker.assigner.reserve_near::<T>(*k, *d)?;
-                    let sorted = || Sorted::new([*d, most, groups.count()], layout, None, part.weights.is_some());
+                    let sorted = || Sorted::new([*d, most, *most_groups], layout, None, part.weights.is_some());
                     let scratch = GroupScratch::new([*d, most, worker.tile.stride], layout)?;
                     Ok((scratch, (!is_kept).then(sorted).transpose()?))
                 });
                 *scratches = memory::try_collected(room, GROUPS)?;
             }
-            let step = GroupStep::new(groups, &table.rows, *known, threads)?;
+            // Sorted rows stay in their groups, so their distances from the points are known.
+            let sorted = if is_sorted { &kept[..] } else { &[] };
+            let of_group = |group| largest(sorted.iter().map(|sorted| sorted.radius(sorted.rows(group))));
+            let known_radii = is_sorted.then(|| memory::collected((0..groups.count()).map(of_group), GROUPS)).transpose()?;
+            let step = GroupStep::new(groups, &table.rows, *known, known_radii.as_deref(), *set, threads)?;
+            let radii = known_radii.as_deref().unwrap_or(radii);
             let copied = match by_copies {
-                Some(by_copies) => {
-                    by_copies.copy_centroids(&step, &table.rows, if is_sorted { kept } else { &[] }, *set, threads)?
-                }
+                Some(by_copies) => by_copies.copy_centroids(&step, &table.rows, sorted, radii, *set, threads)?,
                 None => false,
             };
             Ok((step, copied))

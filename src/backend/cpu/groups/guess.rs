@@ -1,10 +1,11 @@
 //! The groups of rows that have no label yet: those whose points are nearest, but for rounding. Labels do not depend on them.
 
+use super::partition::Group;
 use super::step::add_squares;
 use super::{BLOCK, GroupStep};
 use crate::base::float::Float;
 use crate::input::tile::Tile;
-use crate::simd::{Task, Vector};
+use crate::simd::Vector;
 
 /// Vectors of rows, and groups, whose distances are computed together before the first assign.
 const GUESSED: usize = 2;
@@ -13,7 +14,7 @@ const TOGETHER: usize = 6;
 impl<T: Float> GroupStep<'_, T> {
     /// The groups whose points are nearest to the rows of a tile, but for rounding.
     #[inline(always)]
-    pub fn guess<V: Vector>(&self, tile: &Tile<T>, groups: &mut [u8]) {
+    pub fn guess<V: Vector>(&self, tile: &Tile<T>, groups: &mut [Group]) {
         match T::as_f32s(&tile.x) {
             Some(x) => {
                 for first in (0..tile.rows).step_by(GUESSED * V::LANES) {
@@ -29,7 +30,7 @@ impl<T: Float> GroupStep<'_, T> {
     }
 
     #[inline(always)]
-    fn guess_vectors<V: Vector>(&self, x: &[f32], stride: usize, first: usize, groups: &mut [u8]) {
+    fn guess_vectors<V: Vector>(&self, x: &[f32], stride: usize, first: usize, groups: &mut [Group]) {
         let width = GUESSED * V::LANES;
         let d = self.groups.d;
         assert!(first + width <= stride && x.len() >= d * stride && width <= BLOCK);
@@ -66,12 +67,12 @@ impl<T: Float> GroupStep<'_, T> {
                 names[v].store(found.as_mut_ptr().add(v * V::LANES));
             }
         }
-        groups.iter_mut().zip(&found[..width]).for_each(|(group, name)| *group = name.to_bits() as u8);
+        groups.iter_mut().zip(&found[..width]).for_each(|(group, name)| *group = name.to_bits() as Group);
     }
 
     #[inline(always)]
-    fn guess_block(&self, tile: &Tile<T>, first: usize, groups: &mut [u8]) {
-        let (mut best, mut names) = ([f64::INFINITY; BLOCK], [0u8; BLOCK]);
+    fn guess_block(&self, tile: &Tile<T>, first: usize, groups: &mut [Group]) {
+        let (mut best, mut names) = ([f64::INFINITY; BLOCK], [0 as Group; BLOCK]);
         for group in 0..self.groups() {
             let mut sums = [0.0f64; BLOCK];
             for (f, m) in self.groups.point(group).iter().enumerate() {
@@ -80,25 +81,9 @@ impl<T: Float> GroupStep<'_, T> {
             for r in 0..BLOCK {
                 let nearer = sums[r] < best[r];
                 best[r] = if nearer { sums[r] } else { best[r] };
-                names[r] = if nearer { group as u8 } else { names[r] };
+                names[r] = if nearer { group as Group } else { names[r] };
             }
         }
         groups.iter_mut().zip(names).for_each(|(group, name)| *group = name);
-    }
-}
-
-/// The groups of the rows of a tile.
-pub struct Guess<'g, 'n, T> {
-    pub step: &'g GroupStep<'n, T>,
-    pub tile: &'g Tile<T>,
-    pub groups: &'g mut [u8],
-}
-
-impl<T: Float> Task for Guess<'_, '_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        self.step.guess::<V>(self.tile, self.groups);
     }
 }

@@ -206,15 +206,13 @@ impl RowCopies {
     }
 }
 
-/// What a group's copies of centroids depend on, beside the centroids: at least the largest distance of its rows from the point,
-/// and their sizes, as far as they are known. `kept`: sorted parts of the rows, or none if rows are not sorted yet.
-fn rows_of_group<T: Float>(group: usize, kept: &[Sorted<T>]) -> (f64, Sizes) {
+/// The sizes of a group's rows, as far as they are known. `kept`: sorted parts of the rows, or none if rows are not sorted yet.
+fn rows_of_group<T: Float>(group: usize, kept: &[Sorted<T>]) -> Sizes {
     let mut sizes = Sizes::default();
     for copies in kept.iter().filter_map(|sorted| sorted.copies.as_ref()) {
         sizes.add(copies.sizes[group]);
     }
-    let radius = super::largest(kept.iter().map(|sorted| sorted.radius(sorted.rows(group))));
-    (if kept.is_empty() { f64::INFINITY } else { radius }, sizes)
+    sizes
 }
 
 /// Integer copies for the assigns of a session.
@@ -242,25 +240,27 @@ impl ByCopies {
         self.doubtful > 1
     }
 
-    /// Copies the centroids near each group, or all where nobody knows yet how far rows are from the group's point. `sorted`: as
-    /// [`rows_of_group`] says. Returns whether there are tables now: there are none if they would take too much memory.
+    /// Copies the centroids near each group. `sorted`: as [`rows_of_group`] says. `radii`: the largest distances of the groups'
+    /// rows from their points. They may be too small: blocks of farther rows do without copies. Returns whether there are tables
+    /// now: there are none if they would take too much memory.
     pub fn copy_centroids<T: Float>(
         &mut self,
         step: &GroupStep<'_, T>,
         centroids: &[T],
         sorted: &[Sorted<T>],
+        radii: &[f64],
         set: InstructionSet,
         workers: usize,
     ) -> Result<bool> {
         let Self { copies: shared, tables, .. } = self;
         let lanes = shared.unit.lanes(step.groups.d);
         let rows = memory::collected((0..step.groups()).map(|group| rows_of_group(group, sorted)), GROUPS)?;
-        let listed = |group: usize| step.listed(group, rows[group].0, None);
+        let listed = |group: usize| step.listed(group, radii[group], None);
         let panels: usize = (0..step.groups()).map(|group| listed(group).len()).sum();
         if !Self::has_room((panels * GROUP) as f64, lanes) {
             return Ok(false);
         }
-        for (group, table) in tables.iter_mut().enumerate() {
+        for (group, table) in tables.iter_mut().enumerate().take(step.groups()) {
             let panels = listed(group).len();
             let values = shared.unit.centroids(panels * GROUP) * lanes;
             table.packed.reset(values, GROUPS)?;
@@ -271,8 +271,8 @@ impl ByCopies {
         let most = (0..step.groups()).map(|group| listed(group).len()).max().unwrap_or(0);
         let norms = || memory::filled(most * GROUP, CentroidCopy::default(), GROUPS);
         let mut workers = memory::try_collected((0..workers.min(step.groups())).map(|_| norms()), GROUPS)?;
-        for_each_task(&mut workers, tables.iter_mut().enumerate(), |norms, (group, table)| {
-            set.run(CopyGroup { step, centroids, panels: listed(group), group, rows: rows[group].1, shared, norms, table });
+        for_each_task(&mut workers, tables.iter_mut().enumerate().take(step.groups()), |norms, (group, table)| {
+            set.run(CopyGroup { step, centroids, panels: listed(group), group, rows: rows[group], shared, norms, table });
         })?;
         Ok(true)
     }

@@ -1,21 +1,30 @@
 //! Groups of centroids that lie together.
 
 use super::GROUPS;
-use super::MOST_GROUPS;
 use crate::backend::cpu::filter::{GROUP, NOBODY};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::simd::{InstructionSet, Task, Vector};
 
-/// Clusters for each group.
+/// A number that names a group.
+pub type Group = u16;
+
+/// Clusters for each group, where few groups are made.
 const MEMBERS: usize = 8;
 /// Clusters for each group, where there are fewer groups than clusters would make.
 const FEW_MEMBERS: usize = 3;
+/// Few groups.
+const FEW_GROUPS: usize = 32;
+/// By how much the squared distance to the farthest centroid falls at least where each natural cluster has its first pick.
+const DROP: f32 = 3.0;
 
-/// Groups of centroids.
+/// Points among the rows, and the centroids near each of them.
 pub struct Groups<T> {
     /// For each centroid, its group.
-    pub of: Vec<u8>,
+    pub of: Vec<Group>,
+    /// Whether points are means of centroids. Then rows go with their centroid, else to the nearest point.
+    pub are_of_centroids: bool,
     /// `(groups, d)`: the points m.
     pub points: Vec<T>,
     /// The centroids, [`GROUP`] at a time, those of a group one after the other. What fills up a group is [`NOBODY`].
@@ -24,6 +33,7 @@ pub struct Groups<T> {
 }
 
 /// The sum of the squared differences, in any order.
+#[inline(always)]
 pub fn square<T: Float>(a: &[T], b: &[T]) -> f64 {
     const LANES: usize = 8;
     let mut sums = [0.0f64; LANES];
@@ -39,45 +49,159 @@ pub fn square<T: Float>(a: &[T], b: &[T]) -> f64 {
     sums.iter().sum::<f64>() + rest.sum::<f64>()
 }
 
-impl<T: Float> Groups<T> {
-    /// At most `most` groups of these centroids: each belongs to the nearest of a few that are far apart (Gonzalez 1985).
-    pub fn new(centroids: &[T], d: usize, most: usize) -> Result<Self> {
-        let k = centroids.len() / d;
-        let groups = (k / MEMBERS).max((k / FEW_MEMBERS).min(MOST_GROUPS / 2)).clamp(1, most.max(1));
-        let row = |j: usize| &centroids[j * d..][..d];
-        let mut of = memory::zeroed::<u8>(k, GROUPS)?;
-        let mut nearest = memory::filled(k, f64::INFINITY, GROUPS)?;
-        let mut pick = 0;
-        for group in 0..groups {
-            let mut farthest = (0.0, 0);
-            for j in 0..k {
-                let s = square(row(pick), row(j));
-                if s < nearest[j] {
-                    (nearest[j], of[j]) = (s, group as u8);
-                }
-                if nearest[j] > farthest.0 {
-                    farthest = (nearest[j], j);
-                }
-            }
-            pick = farthest.1;
+/// The sum of the squared differences in float32, for what needs no exact distances.
+#[inline(always)]
+pub fn rough_square<T: Float>(a: &[T], b: &[T]) -> f32 {
+    const LANES: usize = 16;
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut sums = [0.0f32; LANES];
+    for (a, b) in a.iter().zip(b) {
+        for i in 0..LANES {
+            let t = (a[i].to_f64() as f32) - (b[i].to_f64() as f32);
+            sums[i] += t * t;
         }
-        let mut order = memory::with_room(k + groups * GROUP, GROUPS)?;
-        let mut members: Vec<u32> = memory::with_room(k, GROUPS)?;
-        let mut points = memory::with_room(groups * d, GROUPS)?;
-        let mut sums = memory::zeroed::<f64>(d, GROUPS)?;
-        for group in 0..groups {
-            members.clear();
-            members.extend((0..k as u32).filter(|j| usize::from(of[*j as usize]) == group));
-            sums.fill(0.0);
-            for j in &members {
-                sums.iter_mut().zip(row(*j as usize)).for_each(|(sum, c)| *sum += c.to_f64());
+    }
+    let rest = a_rest.iter().zip(b_rest).map(|(a, b)| (a.to_f64() - b.to_f64()) as f32).map(|t| t * t);
+    sums.iter().sum::<f32>() + rest.sum::<f32>()
+}
+
+/// Rows or centroids that are far apart: each is the farthest one from those before (Gonzalez 1985), but for rounding.
+pub struct FarApart {
+    /// For each row, the nearest pick.
+    pub of: Vec<Group>,
+    /// For each pick, the squared distance of the farthest row after it.
+    farthest: Vec<f32>,
+}
+
+impl FarApart {
+    /// Picks so many of these rows.
+    pub fn new<T: Float>(rows: &[T], d: usize, picks: usize, set: InstructionSet) -> Result<Self> {
+        let count = rows.len() / d;
+        let mut of = memory::zeroed::<Group>(count, GROUPS)?;
+        let mut nearest = memory::filled(count, f32::INFINITY, GROUPS)?;
+        let mut farthest = memory::with_room(picks, GROUPS)?;
+        set.run(Pick { rows, d, picks, of: &mut of, nearest: &mut nearest, farthest: &mut farthest });
+        Ok(Self { of, farthest })
+    }
+
+    /// The number of natural clusters, if the rows lie in some: after so many picks, no row is far from them.
+    pub fn natural(&self) -> Option<usize> {
+        let drops = self.farthest.windows(2).zip(2..).filter(|(after, _)| after[1] > 0.0 && after[0] > DROP * after[1]);
+        drops.max_by(|(a, _), (b, _)| (a[0] / a[1]).total_cmp(&(b[0] / b[1]))).map(|(_, picks)| picks)
+    }
+
+    /// The means of the rows of each pick: `(picks, d)`.
+    pub fn means<T: Float>(&self, rows: &[T], d: usize) -> Result<Vec<T>> {
+        let picks = self.farthest.len();
+        let mut sums = memory::zeroed::<f64>(picks * d, GROUPS)?;
+        let mut counts = memory::zeroed::<f64>(picks, GROUPS)?;
+        for (row, group) in rows.chunks_exact(d).zip(&self.of) {
+            let group = usize::from(*group);
+            counts[group] += 1.0;
+            sums[group * d..][..d].iter_mut().zip(row).for_each(|(sum, x)| *sum += x.to_f64());
+        }
+        let means = sums.chunks_exact(d).zip(&counts).flat_map(|(sums, count)| sums.iter().map(|sum| sum / count.max(1.0)));
+        memory::collected(means.map(T::from_f64), GROUPS)
+    }
+}
+
+/// Compiled for each instruction set.
+struct Pick<'p, T> {
+    rows: &'p [T],
+    d: usize,
+    picks: usize,
+    of: &'p mut [Group],
+    /// For each row, its squared distance to the nearest pick.
+    nearest: &'p mut [f32],
+    farthest: &'p mut Vec<f32>,
+}
+
+impl<T: Float> Task for Pick<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { rows, d, picks, of, nearest, farthest } = self;
+        let mut pick = 0;
+        for group in 0..picks {
+            let point = &rows[pick * d..][..d];
+            let mut most = (0.0, 0);
+            for (j, row) in rows.chunks_exact(d).enumerate() {
+                let s = rough_square(row, point);
+                if s < nearest[j] {
+                    (nearest[j], of[j]) = (s, group as Group);
+                }
+                if nearest[j] > most.0 {
+                    most = (nearest[j], j);
+                }
             }
-            points.extend(sums.iter().map(|sum| T::from_f64(sum / members.len().max(1) as f64)));
-            split(&mut members, centroids, d, GROUP);
-            order.extend_from_slice(&members);
+            pick = most.1;
+            farthest.push(most.0);
+        }
+    }
+}
+
+/// The nearest of some points to each row, and the squared distance in float32. Compiled for each instruction set.
+pub struct Nearest<'p, T> {
+    pub rows: &'p [T],
+    pub d: usize,
+    pub points: &'p [T],
+    pub of: &'p mut [(Group, f32)],
+}
+
+impl<T: Float> Task for Nearest<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { rows, d, points, of } = self;
+        for (of, row) in of.iter_mut().zip(rows.chunks_exact(d)) {
+            *of = (0, f32::INFINITY);
+            for (group, point) in points.chunks_exact(d).enumerate() {
+                let s = rough_square(row, point);
+                *of = if s < of.1 { (group as Group, s) } else { *of };
+            }
+        }
+    }
+}
+
+/// The numbers of few and of many groups of these clusters.
+pub fn few_and_many(k: usize, most: usize) -> [usize; 2] {
+    let most = most.min(k).max(1);
+    [(k / MEMBERS).max((k / FEW_MEMBERS).min(FEW_GROUPS / 2)).clamp(1, FEW_GROUPS).min(most), most]
+}
+
+impl<T: Float> Groups<T> {
+    /// At most so many groups of centroids that lie together.
+    pub fn new(centroids: &[T], d: usize, count: usize, set: InstructionSet) -> Result<Self> {
+        let picked = FarApart::new(centroids, d, count.clamp(1, centroids.len() / d), set)?;
+        let points = picked.means(centroids, d)?;
+        Self::around(points, picked.of, centroids, d, true)
+    }
+
+    /// Groups around means of rows. Centroids belong to the nearest of these points.
+    pub fn of_rows(points: Vec<T>, centroids: &[T], d: usize, set: InstructionSet) -> Result<Self> {
+        let mut nearest = memory::filled(centroids.len() / d, (0, 0.0), GROUPS)?;
+        set.run(Nearest { rows: centroids, d, points: &points, of: &mut nearest });
+        let of = memory::collected(nearest.iter().map(|(group, _)| *group), GROUPS)?;
+        Self::around(points, of, centroids, d, false)
+    }
+
+    fn around(points: Vec<T>, of: Vec<Group>, centroids: &[T], d: usize, are_of_centroids: bool) -> Result<Self> {
+        let (k, groups) = (centroids.len() / d, points.len() / d);
+        let mut members: Vec<u32> = memory::collected(0..k as u32, GROUPS)?;
+        members.sort_unstable_by_key(|j| (of[*j as usize], *j));
+        let mut order = memory::with_room(k + groups * GROUP, GROUPS)?;
+        let mut rest = &mut members[..];
+        for group in 0..groups {
+            let count = rest.partition_point(|j| usize::from(of[*j as usize]) <= group);
+            let (members, others) = rest.split_at_mut(count);
+            rest = others;
+            split(members, centroids, d, GROUP);
+            order.extend_from_slice(members);
             order.resize(order.len().next_multiple_of(GROUP), NOBODY);
         }
-        Ok(Self { of, points, order, d })
+        Ok(Self { of, are_of_centroids, points, order, d })
     }
 
     pub fn count(&self) -> usize {

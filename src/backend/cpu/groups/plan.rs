@@ -1,10 +1,9 @@
 //! What a session decides before its first assign: whether rows are compared with near centroids only, and whether integer copies
 //! are compared first.
 
-use super::guess::Guess;
 use super::int_dot::{ByCopies, Copies};
 use super::method::{Copied, LabelPlan};
-use super::partition::Groups;
+use super::partition::{self, FarApart, Group, Groups, Nearest};
 use super::sorted::{self, Sorted};
 use super::{BLOCK, GROUPS, GroupPruning, GroupStep, MOST_GROUPS, UseGroups, UseIntDot};
 use crate::backend::cpu::filter::{Form, GROUP};
@@ -16,16 +15,36 @@ use crate::base::memory;
 use crate::input::tile::Tile;
 use crate::simd::{DotUnit, InstructionSet};
 
-/// The most groups where differences are computed: blocks are cheap, and small groups leave out more.
+/// The most groups where differences are computed.
 const MOST_SMALL_GROUPS: usize = 256;
+/// The fewest rows of a group in a part of the rows, on average.
+const FEWEST_IN_GROUP: usize = 32;
 /// Rows of the sample, but no more values than this, unless its rows are very few.
 const SAMPLE: usize = 2_048;
 const SAMPLE_VALUES: usize = 1 << 19;
 const FEWEST_SAMPLED: usize = 256;
 /// So many rows of the sample lie side by side. Where features are columns, they come together.
 const SIDE_BY_SIDE: usize = 4;
-/// The scores that are computed for each one that counts: the last block of a group is not full.
-const HALF_FULL: f64 = 1.15;
+/// The scores that are computed for each one that counts, and the places of the last block of a group that are empty.
+const MORE_SCORES: f64 = 1.05;
+const EMPTY_PLACES: f64 = 20.0;
+/// The time of some work, in scores: of a distance between points in the lists, of a copy of a listed centroid, of a distance
+/// between a row and a point before the first assign, and of a block of rows.
+const OF_LIST: f64 = 4.0;
+const OF_COPY: f64 = 10.0;
+const OF_GUESS: f64 = 2.0;
+const OF_BLOCK: f64 = 250.0;
+/// So many iterations share what is done before the first assign.
+const ITERATIONS: f64 = 12.0;
+/// The fewest rows of a group in the sample, on average.
+const IN_SAMPLE: usize = 8;
+/// Groups of fewer features than this may be split where there are no natural clusters, into at least so many.
+const MOST_SPLIT: usize = 64;
+const FEWEST_SPLIT: usize = 64;
+/// Many groups are not tried where more of the scores remain by few.
+const PROMISING: f64 = 0.5;
+/// The distances from a group's point for which centroids are copied, over those of a sample of its rows.
+const MORE_RADIUS: f64 = 1.1;
 /// Fewer clusters or rows are not worth it.
 const FEWEST_CLUSTERS: usize = 16;
 const FEWEST_ROWS: usize = 4 * SAMPLE;
@@ -64,11 +83,6 @@ fn fewest_dot_centroids(d: usize) -> f64 {
     }
 }
 
-/// The most groups of a part of the rows.
-fn most_groups<T: Float>(d: usize) -> usize {
-    if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS }
-}
-
 /// What an assign does with the order of the rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Rows {
@@ -95,12 +109,27 @@ pub fn pays(skipped: f64, [k, d]: [usize; 2], rows: Rows, by_columns: bool) -> b
     skipped * k as f64 * d as f64 > of_value * d as f64 + of_row
 }
 
+/// Groups that were chosen by a sample of the rows.
+pub struct Planned<T> {
+    pub groups: Groups<T>,
+    /// For each group, about the largest distance of its rows from its point: that of the sample, with some room.
+    pub radii: Vec<f64>,
+    /// The share of the scores that remains, with those of empty places.
+    share: f64,
+}
+
 impl<T: Float> CpuSession<'_, T> {
-    /// The tasks, a few at a time. `times_work`: as [`TIMES_WORK`].
-    fn parts(&self, times_work: usize) -> Result<Vec<TaskRows>> {
+    /// How many rows are sorted together, where this is not limited otherwise. A group should have two blocks of them.
+    fn rows_of_part(&self, groups: usize) -> usize {
         let most = if Form::of::<T>(self.d) == Form::Difference { MOST_SHORT_ROWS } else { MOST_ROWS };
         let of_worker = self.part.features.n_rows() / self.workers.len();
-        let most = most.min((of_worker / PARTS).max(of_worker.min(LEAST_ROWS)));
+        most.min((of_worker / PARTS).max(of_worker.min(LEAST_ROWS))).max((2 * BLOCK * groups).min(of_worker))
+    }
+
+    /// The tasks, a few at a time. `times_work`: as [`TIMES_WORK`].
+    fn parts(&self, times_work: usize, groups: usize) -> Result<Vec<TaskRows>> {
+        let of_worker = self.part.features.n_rows() / self.workers.len();
+        let most = self.rows_of_part(groups);
         // About as many, and the same number for each worker, so that they end together.
         let most = of_worker.div_ceil((of_worker + most / 2).checked_div(most).unwrap_or(1).max(1));
         let most = most.min(times_work * MAX_WORK / self.d.saturating_mul(self.k).max(1));
@@ -120,10 +149,10 @@ impl<T: Float> CpuSession<'_, T> {
 
     /// Prepares an assign by these centroids. Without memory for it, all centroids are compared.
     pub(in crate::backend::cpu) fn prepare_groups(&mut self, centroids: &[T]) -> Result<()> {
-        let planned = match &mut self.pruning {
-            Some(pruning) => pruning.regroup(centroids, self.d),
-            None if self.decided => Ok(()),
-            None => self.plan_pruning(centroids).map(|(pruning, plan)| (self.pruning, self.plan) = (pruning, plan)),
+        let planned = match &self.pruning {
+            Some(pruning) if pruning.is_outdated() => self.plan_again(centroids),
+            None if !self.decided => self.plan_pruning(centroids).map(|(pruning, plan)| (self.pruning, self.plan) = (pruning, plan)),
+            _ => Ok(()),
         };
         self.decided = true;
         match planned {
@@ -136,6 +165,29 @@ impl<T: Float> CpuSession<'_, T> {
         Ok(())
     }
 
+    /// Makes other groups, as many as suit these centroids.
+    fn plan_again(&mut self, centroids: &[T]) -> Result<()> {
+        let Some(pruning) = &self.pruning else { return Ok(()) };
+        let planned = match self.use_groups {
+            UseGroups::Auto => self.plan_groups(centroids, !pruning.kept.is_empty())?.0,
+            _ => {
+                let groups = Groups::new(centroids, self.d, pruning.groups.count(), self.set)?;
+                Some(self.planned(groups, centroids, &self.sample()?)?)
+            }
+        };
+        let (most, known) = (pruning.most, pruning.known);
+        match (planned, &mut self.pruning) {
+            (Some(planned), Some(pruning)) if planned.groups.count() <= most => pruning.take_groups(planned),
+            // There is no room for more groups, or copies alone may pay.
+            _ => {
+                self.pruning = None;
+                (self.pruning, self.plan) = self.plan_pruning(centroids)?;
+                self.pruning.iter_mut().for_each(|pruning| pruning.known = known);
+            }
+        }
+        Ok(())
+    }
+
     /// Decides before the first assign whether rows are compared with near centroids only, and whether by integer copies first.
     fn plan_pruning(&self, centroids: &[T]) -> Result<(Option<GroupPruning<T>>, LabelPlan)> {
         let d = self.d;
@@ -143,51 +195,67 @@ impl<T: Float> CpuSession<'_, T> {
         if self.labels.is_empty() || (self.labels.len() < FEWEST_ROWS && !is_asked) {
             return Ok((None, LabelPlan::ALL));
         }
-        let parts = self.parts(TIMES_WORK)?;
-        let longest = parts.iter().map(|part| part.physical.len()).max().unwrap_or(0);
-        let (most, by_columns) = (most_groups::<T>(d), self.part.features.is_by_columns());
-        let fits = |layout, lanes| {
-            let bytes = parts.iter().map(|part| Sorted::<T>::bytes([d, part.physical.len(), most], layout, lanes));
-            bytes.fold(0, usize::saturating_add) <= MOST_BYTES
+        let by_columns = self.part.features.is_by_columns();
+        let fits = |layout, lanes, groups| {
+            let parts = self.parts(TIMES_WORK, groups)?;
+            let bytes = parts.iter().map(|part| Sorted::<T>::bytes([d, part.physical.len(), groups], layout, lanes));
+            Ok::<_, KMeansError>(bytes.fold(0, usize::saturating_add) <= MOST_BYTES)
         };
         let may_keep = self.use_groups != UseGroups::AlwaysSort;
-        let plain_fits = may_keep && fits(Sorted::<T>::layout([true, false, by_columns], d), None);
-        let copies_fit = |unit: DotUnit| fits(Sorted::<T>::layout([true, true, by_columns], d), Some(unit.lanes(d)));
-        let copies = self.plan_copies().filter(|copies| may_keep && copies_fit(copies.unit));
-        let may_be_kept = plain_fits || copies.is_some();
-        let (mut found, mut share) = self.plan_groups(centroids, longest, may_be_kept)?;
-        let (groups, remains) = (found.as_ref().map_or(1, Groups::count), found.as_ref().and(share).unwrap_or(1.0));
+        let plain_fits = |groups| Ok(may_keep && fits(Sorted::<T>::layout([true, false, by_columns], d), None, groups)?);
+        let copies_fit =
+            |unit: DotUnit, groups| fits(Sorted::<T>::layout([true, true, by_columns], d), Some(unit.lanes(d)), groups);
+        let mut copies = self.plan_copies().filter(|_| may_keep);
+        if let Some(Copies { unit, .. }) = copies
+            && !copies_fit(unit, 1)?
+        {
+            copies = None;
+        }
+        let may_be_kept = plain_fits(1)? || copies.is_some();
+        let (mut found, mut share) = self.plan_groups(centroids, may_be_kept)?;
+        let count = found.as_ref().map_or(1, |found| found.groups.count());
+        let remains = found.as_ref().map_or(1.0, |found| found.share);
         // At least one panel, whose places may not all have a centroid.
         let compared = (remains * self.k as f64).max(GROUP as f64);
-        let has_room = |unit: DotUnit| ByCopies::has_room(groups as f64 * compared, unit.lanes(d)) && copies_fit(unit);
-        let mut copies = copies.filter(|copies| {
-            has_room(copies.unit) && (self.use_int_dot != UseIntDot::Auto || compared >= fewest_dot_centroids(d))
-        });
-        let is_kept = plain_fits || copies.is_some();
+        let has_room =
+            |unit: DotUnit| Ok(ByCopies::has_room(count as f64 * compared, unit.lanes(d)) && copies_fit(unit, count)?);
+        if let Some(Copies { unit, .. }) = copies
+            && !(has_room(unit)? && (self.use_int_dot != UseIntDot::Auto || compared >= fewest_dot_centroids(d)))
+        {
+            copies = None;
+        }
+        let is_kept = plain_fits(count)? || copies.is_some();
         if may_be_kept && !is_kept {
-            (found, share) = self.plan_groups(centroids, longest, false)?;
+            (found, share) = self.plan_groups(centroids, false)?;
         }
         let mut plan = match (&found, share) {
-            (Some(groups), Some(remains)) => LabelPlan::Groups { groups: groups.count(), remains, copies: None },
+            (Some(found), Some(remains)) => LabelPlan::Groups { groups: found.groups.count(), remains, copies: None },
             _ => LabelPlan::All { remains: share, copies: None },
         };
-        let groups = match found {
-            Some(groups) => groups,
-            None if copies.is_some() => Groups::new(centroids, d, 1)?,
+        let Planned { groups, radii, .. } = match found {
+            Some(found) => found,
+            None if copies.is_some() => Planned {
+                groups: Groups::new(centroids, d, 1, self.set)?,
+                radii: memory::filled(1, f64::INFINITY, GROUPS)?,
+                share: 1.0,
+            },
             None => return Ok((None, plan)),
         };
         if let (Some(copies), UseIntDot::Auto) = (&mut copies, self.use_int_dot)
             && let [_, Some(words)] = DotUnit::detect()
-            && has_room(words)
-            && self.suits_words(&GroupStep::new(&groups, centroids, false, self.workers.len())?, compared)?
+            && has_room(words)?
+            && self.suits_words(&groups, compared)?
         {
             copies.unit = words;
         }
         let layout = Sorted::<T>::layout([true, copies.is_some(), by_columns], d);
+        let count = groups.count();
         // With one group, nothing is left out.
-        let parts = if groups.count() == 1 { self.parts(1)? } else { parts };
+        let parts = self.parts(if count == 1 { 1 } else { TIMES_WORK }, count)?;
         let mut pruning = GroupPruning {
             groups,
+            radii,
+            most: count,
             known: false,
             shares: None,
             assigns: 0,
@@ -199,7 +267,6 @@ impl<T: Float> CpuSession<'_, T> {
             scratches: Vec::new(),
         };
         if is_kept {
-            let count = pruning.groups.count();
             let lanes = copies.as_ref().map(|copies| copies.unit.lanes(d));
             let weighted = self.part.weights.is_some();
             let shapes = pruning.parts.iter().map(|part| [d, part.physical.len(), count]);
@@ -213,29 +280,76 @@ impl<T: Float> CpuSession<'_, T> {
             if let LabelPlan::Groups { copies: copied, .. } | LabelPlan::All { copies: copied, .. } = &mut plan {
                 *copied = Some(Copied { unit: copies.unit, given_up: false });
             }
-            pruning.by_copies = Some(ByCopies::new(copies, pruning.groups.count())?);
+            pruning.by_copies = Some(ByCopies::new(copies, count)?);
         }
         Ok((Some(pruning), plan))
     }
 
     /// The groups, if rows should be compared with near centroids only. The share of the scores of a sample that remains by
-    /// groups, if a sample was looked at. `longest`: the rows of the longest part. `is_kept`: whether sorted rows are kept.
-    fn plan_groups(&self, centroids: &[T], longest: usize, is_kept: bool) -> Result<(Option<Groups<T>>, Option<f64>)> {
-        let together = if is_kept { longest } else { self.sorted_together(longest) };
+    /// groups, if a sample was looked at. `is_kept`: whether sorted rows are kept.
+    fn plan_groups(&self, centroids: &[T], is_kept: bool) -> Result<(Option<Planned<T>>, Option<f64>)> {
         let (n, k, d, by_columns) = (self.labels.len(), self.k, self.d, self.part.features.is_by_columns());
-        // A block takes as long if it is not full. So a group should have two or more.
-        let most = most_groups::<T>(d).min(together / (2 * BLOCK));
+        let of_worker = self.part.features.n_rows().div_ceil(self.workers.len());
+        let together = if is_kept { of_worker } else { self.sorted_together(of_worker) };
+        let most = if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS };
+        let most = most.min(together / FEWEST_IN_GROUP);
         let rows = if is_kept { Rows::ToKeep } else { Rows::Sorted };
         match self.use_groups {
-            UseGroups::Never => Ok((None, None)),
-            UseGroups::Always | UseGroups::AlwaysSort => Ok((Some(Groups::new(centroids, d, MOST_GROUPS)?), Some(1.0))),
-            _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || most < 2 || !pays(1.0, [k, d], rows, by_columns) => Ok((None, None)),
-            UseGroups::Auto => {
-                let groups = Groups::new(centroids, d, most)?;
-                let share = self.share_of_sample(&GroupStep::new(&groups, centroids, false, self.workers.len())?)? * HALF_FULL;
-                Ok((Some(groups).filter(|_| pays(1.0 - share, [k, d], rows, by_columns)), Some(share)))
+            UseGroups::Never => return Ok((None, None)),
+            UseGroups::Always | UseGroups::AlwaysSort => {
+                let groups = Groups::new(centroids, d, MOST_GROUPS.min(k / 3), self.set)?;
+                return Ok((Some(self.planned(groups, centroids, &self.sample()?)?), Some(1.0)));
             }
+            UseGroups::Auto => {}
         }
+        if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || most < 2 || !pays(1.0, [k, d], rows, by_columns) {
+            return Ok((None, None));
+        }
+        let sample = self.sample()?;
+        let mut best: Option<(f64, Planned<T>)> = None;
+        let mut look_at = |groups: Groups<T>| -> Result<f64> {
+            let of_rows = !groups.are_of_centroids;
+            let mut planned = self.planned(groups, centroids, &sample)?;
+            let (groups, panels) = (planned.groups.count(), (planned.groups.order.len() / GROUP) as f64);
+            let in_part = if is_kept { self.rows_of_part(groups) } else { together } as f64 / groups as f64;
+            let (groups, times) = (groups as f64, if is_kept || !of_rows { ITERATIONS } else { 1.0 });
+            let of_lists = groups * (panels * OF_LIST + planned.share * k as f64 * OF_COPY) / n as f64;
+            planned.share *= MORE_SCORES + EMPTY_PLACES / in_part;
+            let share = planned.share;
+            let cost = share + (of_lists + groups * OF_GUESS / times + OF_BLOCK / in_part) / k as f64;
+            if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                best = Some((cost, planned));
+            }
+            Ok(share)
+        };
+        let [few, many] = partition::few_and_many(k, most);
+        let mut share = look_at(Groups::new(centroids, d, few, self.set)?)?;
+        // A group of rows has some rows of the sample.
+        let most_seen = most.min(sample.len() / d / IN_SAMPLE).max(1);
+        let picked = FarApart::new(&sample, d, most_seen, self.set)?;
+        let of_rows = match picked.natural() {
+            // Without natural clusters, smaller groups of many features leave out no more.
+            None if d >= MOST_SPLIT => None,
+            None => Some(FarApart::new(&sample, d, most_seen.min(k.max(FEWEST_SPLIT)), self.set)?),
+            Some(natural) => Some(FarApart::new(&sample, d, natural, self.set)?),
+        };
+        if let Some(picked) = of_rows {
+            share = share.min(look_at(Groups::of_rows(picked.means(&sample, d)?, centroids, d, self.set)?)?);
+        }
+        // Many groups leave out more than few, but only where few leave out something.
+        if many > few && share < PROMISING {
+            look_at(Groups::new(centroids, d, many, self.set)?)?;
+        }
+        let share = best.as_ref().map(|(_, planned)| planned.share);
+        let found = best.map(|(_, planned)| planned).filter(|planned| pays(1.0 - planned.share, [k, d], rows, by_columns));
+        Ok((found, share))
+    }
+
+    /// These groups, and what a sample of the rows says of them.
+    fn planned(&self, groups: Groups<T>, centroids: &[T], sample: &[T]) -> Result<Planned<T>> {
+        let step = GroupStep::new(&groups, centroids, false, None, self.set, self.workers.len())?;
+        let (radii, share) = self.look_at_sample(&step, sample)?;
+        Ok(Planned { groups, radii, share })
     }
 
     /// Integer copies, if they should be compared first.
@@ -255,17 +369,20 @@ impl<T: Float> CpuSession<'_, T> {
 
     /// Whether copies in bytes leave so much doubt that copies in words, with half of the products in an instruction, take less
     /// time. `compared`: the centroids that a row is compared with.
-    fn suits_words(&self, step: &GroupStep<'_, T>, compared: f64) -> Result<bool> {
+    fn suits_words(&self, groups: &Groups<T>, compared: f64) -> Result<bool> {
         let d = self.d as f64;
         let (mut coarseness, mut count) = (0.0, 0.0);
-        self.visit_sample(step, |_, largest, square| {
+        let sample = self.sample()?;
+        for ((group, square), row) in self.nearest_points(groups, &sample)?.iter().zip(sample.chunks_exact(self.d)) {
+            let (point, square) = (groups.point(usize::from(*group)), f64::from(*square));
+            let largest = row.iter().zip(point).fold(0.0f64, |most, (x, m)| most.max((x.to_f64() - m.to_f64()).abs()));
             // What rounding leaves, over what remains of the row: scores of centroids differ by the square root of d less than
             // norms do.
             if square > 0.0 && square.is_finite() {
                 coarseness += largest / 127.0 * (d / 12.0).sqrt() * d.sqrt() / square.sqrt();
                 count += 1.0;
             }
-        })?;
+        }
         let doubt = (DOUBT * coarseness / f64::max(count, 1.0)).min(1.0);
         // A closer look, and loading the row for it, in products of bytes.
         Ok(self.d < FEWEST_BYTES || compared < doubt * (CLOSER + CLOSER_ROW / d))
@@ -281,30 +398,40 @@ impl<T: Float> CpuSession<'_, T> {
         .min(longest)
     }
 
-    /// The share of the scores that rows of a sample need.
-    fn share_of_sample(&self, step: &GroupStep<'_, T>) -> Result<f64> {
+    /// About the largest distance of each group's rows from its point, and the share of the scores that rows of a sample need.
+    fn look_at_sample(&self, step: &GroupStep<'_, T>, sample: &[T]) -> Result<(Vec<f64>, f64)> {
+        let nearest = self.nearest_points(step.groups, sample)?;
         // The largest distance of each group's rows so far, and their number.
         let mut seen = memory::filled(step.groups(), (0.0f64, 0usize), GROUPS)?;
-        self.visit_sample(step, |group, _, square| {
-            let (most, count) = &mut seen[group];
-            *most = most.max(step.most(&[square]));
+        for (group, square) in &nearest {
+            let (most, count) = &mut seen[usize::from(*group)];
+            *most = most.max(step.most(&[f64::from(*square)]));
             *count += 1;
-        })?;
-        let sampled: usize = seen.iter().map(|(_, count)| count).sum();
-        if sampled == 0 {
-            return Ok(1.0);
+        }
+        let largest = seen.iter().fold(0.0f64, |most, (radius, _)| most.max(*radius));
+        // A group of which no row was seen may have any rows.
+        let radius = |(most, count): &(f64, usize)| MORE_RADIUS * if *count == 0 { largest } else { *most };
+        let radii = memory::collected(seen.iter().map(radius), GROUPS)?;
+        if nearest.is_empty() {
+            return Ok((radii, 1.0));
         }
         let listed = seen.iter().enumerate().map(|(group, (most, count))| {
             // With few features, rows are much nearer to their labels than to the ends of their group.
             let own = (Form::of::<T>(self.d) == Form::Difference).then_some(most / 2.0);
-            (step.listed(group, *most, own).len() * count) as f64
+            (step.listed(group, *most, own).len() * count * GROUP) as f64
         });
-        Ok(listed.sum::<f64>() / (step.panels() * sampled) as f64)
+        Ok((radii, listed.sum::<f64>() / (self.k * nearest.len()) as f64))
     }
 
-    /// Calls `visit` for each row of a sample: with the group whose point is nearest, the largest difference between their
-    /// features, and the sum of the squared differences.
-    fn visit_sample(&self, step: &GroupStep<'_, T>, mut visit: impl FnMut(usize, f64, f64)) -> Result<()> {
+    /// For each row of a sample, the nearest point of some groups, and about the squared distance.
+    fn nearest_points(&self, groups: &Groups<T>, sample: &[T]) -> Result<Vec<(Group, f32)>> {
+        let mut nearest = memory::filled(sample.len() / self.d, (0, 0.0), GROUPS)?;
+        self.set.run(Nearest { rows: sample, d: self.d, points: &groups.points, of: &mut nearest });
+        Ok(nearest)
+    }
+
+    /// A sample of the rows: `(rows, d)`.
+    fn sample(&self) -> Result<Vec<T>> {
         let (stride, n) = (self.workers[0].tile.stride, self.part.features.n_rows());
         let sample = (SAMPLE_VALUES / self.d).clamp(FEWEST_SAMPLED, SAMPLE);
         let apart = (self.labels.len() / sample * SIDE_BY_SIDE).max(SIDE_BY_SIDE);
@@ -316,19 +443,13 @@ impl<T: Float> CpuSession<'_, T> {
             }
         };
         let mut tile = Tile::new(self.d, stride)?;
-        let mut groups = memory::zeroed::<u8>(stride, GROUPS)?;
+        let mut values = memory::with_room(rows.len() * self.d, GROUPS)?;
         for rows in rows.chunks(stride) {
             tile.load_list(&self.part, self.statistics.weights, rows);
-            self.set.run(Guess { step, tile: &tile, groups: &mut groups });
             for r in 0..tile.rows {
-                let (group, mut largest, mut square) = (usize::from(groups[r]), 0.0f64, 0.0);
-                for (f, m) in step.groups.point(group).iter().enumerate() {
-                    let t = tile.x[f * tile.stride + r].to_f64() - m.to_f64();
-                    (largest, square) = (largest.max(t.abs()), square + t * t);
-                }
-                visit(group, largest, square);
+                values.extend((0..self.d).map(|f| tile.x[f * tile.stride + r]));
             }
         }
-        Ok(())
+        Ok(values)
     }
 }

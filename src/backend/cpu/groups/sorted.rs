@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::int_dot::RowCopies;
+use super::partition::Group;
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::Form;
 use crate::backend::cpu::tasks::pieces;
@@ -189,7 +190,7 @@ impl<T: Float> Sorted<T> {
         part: &Part<'_, T>,
         weights: Option<WeightScale>,
         (physical, at): (Range<usize>, usize),
-        groups: &[u8],
+        groups: &[Group],
         to: &mut [u32],
         step: &GroupStep<'_, T>,
     ) {

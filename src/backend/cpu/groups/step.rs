@@ -9,6 +9,7 @@ use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::bounds::groups::GroupBound;
 use crate::input::tile::{Columns, Values};
+use crate::simd::{InstructionSet, Task, Vector};
 
 /// The lists of one assign.
 pub struct GroupStep<'n, T> {
@@ -18,9 +19,68 @@ pub struct GroupStep<'n, T> {
     bound: GroupBound,
     /// For each group: at least the distance from m to a centroid.
     own: Vec<f64>,
-    /// `(groups, panels)`: keys in ascending order, and the panels of centroids that they belong to.
+    /// `(groups, panels)`: the keys that rows of the group may need, in ascending order, and the panels of centroids that they
+    /// belong to. Behind them is what no row needs.
     keys: Vec<f64>,
     panels: Vec<u32>,
+    /// For each group, how many panels its rows may need.
+    needed: Vec<usize>,
+}
+
+/// Makes the list of one group. Compiled for each instruction set.
+struct List<'p, T> {
+    groups: &'p Groups<T>,
+    group: usize,
+    centroids: &'p [T],
+    bound: GroupBound,
+    /// For each panel, at least the distances of its centroids from the first one.
+    around: &'p [f64],
+    /// At least the largest distance of the group's rows from its point.
+    radius: f64,
+    /// Room for all panels.
+    found: &'p mut [(f64, u32)],
+    keys: &'p mut [f64],
+    panels: &'p mut [u32],
+    own: &'p mut f64,
+    needed: &'p mut usize,
+}
+
+impl<T: Float> Task for List<'_, T> {
+    type Output = ();
+
+    #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN is not above a limit
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { groups, group, centroids, bound, around, radius, found, keys, panels, own, needed } = self;
+        let (d, point) = (groups.d, groups.point(group));
+        let row = |j: u32| &centroids[j as usize * d..][..d];
+        let all = || groups.order.chunks_exact(GROUP);
+        for (place, (found, panel)) in found.iter_mut().zip(all()).enumerate() {
+            let s = square(row(panel[0]), point);
+            *found = (bound.key(s, around[place]), place as u32);
+            *own = own.min(bound.upper(s));
+        }
+        // The nearest centroid may be another one of its panel.
+        for (found, panel) in found.iter().zip(all()) {
+            if found.0 < *own {
+                let others = panel.iter().filter(|j| **j != NOBODY).map(|j| bound.upper(square(row(*j), point)));
+                *own = others.fold(*own, f64::min);
+            }
+        }
+        let limit = bound.limit(radius, radius + *own);
+        *needed = 0;
+        for i in 0..found.len() {
+            if !(found[i].0 > limit) {
+                found.swap(i, *needed);
+                *needed += 1;
+            }
+        }
+        let found = &mut found[..*needed];
+        found.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        for (i, (key, name)) in found.iter().enumerate() {
+            (keys[i], panels[i]) = (*key, *name);
+        }
+    }
 }
 
 /// Adds the squares of a feature's distances from m.
@@ -34,8 +94,16 @@ pub fn add_squares<T: Float>(x: &[T], m: f64, sums: &mut [f64; BLOCK]) {
 }
 
 impl<'n, T: Float> GroupStep<'n, T> {
-    /// The lists of an assign by these centroids, which are those of the groups or later ones.
-    pub fn new(groups: &'n Groups<T>, centroids: &[T], known: bool, workers: usize) -> Result<Self> {
+    /// The lists of an assign by these centroids, which are those of the groups or later ones. `radii`: for each group, at least
+    /// the largest distance of its rows from its point. None if nobody knows them.
+    pub fn new(
+        groups: &'n Groups<T>,
+        centroids: &[T],
+        known: bool,
+        radii: Option<&[f64]>,
+        set: InstructionSet,
+        workers: usize,
+    ) -> Result<Self> {
         let d = groups.d;
         let bound = GroupBound::new(d);
         let row = |j: u32| &centroids[j as usize * d..][..d];
@@ -46,33 +114,19 @@ impl<'n, T: Float> GroupStep<'n, T> {
             let others = panel.iter().filter(|j| **j != NOBODY).map(|j| square(row(*j), row(panel[0])));
             bound.upper(largest(others))
         };
-        let radii = memory::collected(panels.clone().map(around), GROUPS)?;
+        let around = memory::collected(panels.clone().map(around), GROUPS)?;
         let mut own = memory::filled(groups.count(), f64::INFINITY, GROUPS)?;
+        let mut needed = memory::zeroed::<usize>(groups.count(), GROUPS)?;
         let mut keys = memory::zeroed::<f64>(groups.count() * count, GROUPS)?;
         let mut names = memory::zeroed::<u32>(groups.count() * count, GROUPS)?;
         let found = || memory::filled(count, (0.0f64, 0u32), GROUPS);
         let mut workers = memory::try_collected((0..workers.min(groups.count())).map(|_| found()), GROUPS)?;
-        let lists = keys.chunks_exact_mut(count).zip(names.chunks_exact_mut(count));
-        let tasks = groups.points.chunks_exact(d).zip(lists.zip(&mut own));
-        for_each_task(&mut workers, tasks, |found, (point, ((keys, names), own))| {
-            for (place, (found, panel)) in found.iter_mut().zip(panels.clone()).enumerate() {
-                let s = square(row(panel[0]), point);
-                *found = (bound.key(s, radii[place]), place as u32);
-                *own = own.min(bound.upper(s));
-            }
-            // The nearest centroid may be another one of its panel.
-            for (found, panel) in found.iter().zip(panels.clone()) {
-                if found.0 < *own {
-                    let others = panel.iter().filter(|j| **j != NOBODY).map(|j| bound.upper(square(row(*j), point)));
-                    *own = others.fold(*own, f64::min);
-                }
-            }
-            found.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-            for (i, (key, name)) in found.iter().enumerate() {
-                (keys[i], names[i]) = (*key, *name);
-            }
+        let lists = keys.chunks_exact_mut(count).zip(names.chunks_exact_mut(count)).zip(own.iter_mut().zip(&mut needed));
+        for_each_task(&mut workers, lists.enumerate(), |found, (group, ((keys, panels), (own, needed)))| {
+            let radius = radii.map_or(f64::INFINITY, |radii| radii[group]);
+            set.run(List { groups, group, centroids, bound, around: &around, radius, found, keys, panels, own, needed });
         })?;
-        Ok(Self { groups, known, bound, own, keys, panels: names })
+        Ok(Self { groups, known, bound, own, keys, panels: names, needed })
     }
 
     pub fn groups(&self) -> usize {
@@ -89,10 +143,11 @@ impl<'n, T: Float> GroupStep<'n, T> {
     #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN is not above a limit
     #[inline(always)]
     pub fn listed(&self, group: usize, rows: f64, own: Option<f64>) -> &[u32] {
-        let limit = self.bound.limit(rows, own.unwrap_or(rows + self.own[group]));
-        let count = self.panels();
-        let keys = &self.keys[group * count..][..count];
-        &self.panels[group * count..][..keys.partition_point(|key| !(*key > limit))]
+        // The centroid nearest to the point is one of them. So what a group's farthest row may need is enough.
+        let by_point = rows + self.own[group];
+        let limit = self.bound.limit(rows, own.map_or(by_point, |own| own.min(by_point)));
+        let (first, needed) = (group * self.panels(), self.needed[group]);
+        &self.panels[first..][..self.keys[first..][..needed].partition_point(|key| !(*key > limit))]
     }
 
     /// The centroids of a panel.

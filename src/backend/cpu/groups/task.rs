@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::int_dot::Copies;
+use super::partition::Group;
 use super::sorted::{RowLayout, Sorted};
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::assign::{Near, ToLabel};
@@ -23,7 +24,7 @@ pub struct GroupScratch<T> {
     /// A block of rows, where they are loaded.
     tile: Tile<T>,
     /// The groups of some rows, and for each physical row where it goes.
-    groups: Vec<u8>,
+    groups: Vec<Group>,
     to: Vec<u32>,
     /// The labels of some rows.
     labels: Vec<u32>,
@@ -97,11 +98,12 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let Self { shared: Shared { part, statistics, .. }, worker, scratch, sorted, labels, step, .. } = self;
         let GroupScratch { groups, to, .. } = &mut **scratch;
         let kept = part.selection.count(physical.clone());
-        let guesses = step.groups() > 1 && !step.known;
+        let by_label = step.known && step.groups.are_of_centroids;
+        let guesses = step.groups() > 1 && !by_label;
         let lacks_rows = sorted.layout == RowLayout::Rows && !sorted.has_rows;
         if step.groups() == 1 {
             groups[..kept].fill(0);
-        } else if step.known {
+        } else if by_label {
             for (group, label) in groups.iter_mut().zip(&labels[at..at + kept]) {
                 *group = step.groups.of[*label as usize];
             }
@@ -178,13 +180,13 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let (Some(shared), Some(copies), Some(dot_table)) = (copies, &sorted.copies, tables.get(group)) else { return false };
         let GroupScratch { tile, needed, order, .. } = &mut **scratch;
         let Worker { assigner, deltas, moved, changed, .. } = &mut **worker;
-        let block = DotBlock {
-            rows: copies.block(rows.start),
-            count: rows.len(),
-            table: dot_table,
-            listed: step.listed(group, sorted.radii[rows.start / BLOCK], None),
-            unit: shared.unit,
-        };
+        let listed = step.listed(group, sorted.radii[rows.start / BLOCK], None);
+        // A block of rows far from the point needs more centroids than were copied.
+        if listed.len() > dot_table.own.len() {
+            return false;
+        }
+        let block =
+            DotBlock { rows: copies.block(rows.start), count: rows.len(), table: dot_table, listed, unit: shared.unit };
         let closer = sorted.layout == RowLayout::Rows || part.features.row(sorted.order[rows.start]).is_some();
         if !assigner.filter_by_int_dot::<V, T>(&block, closer, table) {
             return false;

@@ -50,12 +50,13 @@ pub fn seconds_a_score(unit: DotUnit, [d, k, blocks]: [usize; 3], times: usize) 
         (state >> 40) as f32 / (1u64 << 24) as f32
     };
     let centroids: Vec<f32> = memory::collected((0..k * d).map(|_| 0.4 + 0.2 * uniform()), GROUPS)?;
-    let groups = Groups::new(&centroids, d, 1)?;
+    let set = InstructionSet::detect();
+    let groups = Groups::new(&centroids, d, 1, set)?;
     let centre: Vec<f64> = memory::collected(groups.point(0).iter().map(|m| f64::from(*m)), GROUPS)?;
     let Filter::Product(names) = Filter::product(&centroids, d, &centre, &groups.order)? else { return Ok(0.0) };
-    let (step, set) = (GroupStep::new(&groups, &centroids, false, 1)?, InstructionSet::detect());
+    let step = GroupStep::new(&groups, &centroids, false, None, set, 1)?;
     let mut by_copies = ByCopies::new(Copies { unit, exponent: unit_exponent(1.0) }, 1)?;
-    by_copies.copy_centroids(&step, &centroids, &[], set, 1)?;
+    by_copies.copy_centroids(&step, &centroids, &[], &[f64::INFINITY], set, 1)?;
     let mut rows = RowCopies::new(blocks * ROWS, unit.lanes(d), 1)?;
     let mut x: Vec<f32> = memory::zeroed(d * ROWS, GROUPS)?;
     for block in 0..blocks {
