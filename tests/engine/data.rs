@@ -235,6 +235,8 @@ pub fn rows<T: Float>(kind: &str, n: usize, d: usize, random: &mut Random) -> Ve
     let blob = |random: &mut Random, f: usize, b: usize, spread: f64| centres[b * d + f] + spread * random.normal();
     let heavy = |random: &mut Random| (3.0 * random.normal()).exp() * if random.below(2) == 0 { 1.0 } else { -1.0 };
     let axes = Axes::of(kind, d, random);
+    let hundred = if kind == "hundred clusters" { 100 } else { 0 };
+    let many: Vec<f64> = (0..hundred * d).map(|_| 200.0 * random.unit() - 100.0).collect();
     let mut out = Vec::with_capacity(n * d);
     for i in 0..n {
         let b = random.below(10);
@@ -265,6 +267,8 @@ pub fn rows<T: Float>(kind: &str, n: usize, d: usize, random: &mut Random) -> Ve
                 "a row far out" => random.normal(),
                 "denormals" if T::IS_F32 => (random.below(2000) as f64 - 1000.0) * 2f64.powi(-149),
                 "denormals" => (random.below(2000) as f64 - 1000.0) * 2f64.powi(-440),
+                // A hundred natural clusters.
+                "hundred clusters" => many[i % 100 * d + f] + 3.0 * random.normal(),
                 "tight blobs far apart" => 1e5 * centres[b * d + f] + random.normal(),
                 // Long tails. The scales of the columns go from 1 to 10,000.
                 "lognormal" => 10f64.powf(4.0 * f as f64 / (d - 1).max(1) as f64) * (1.5 * random.normal()).exp(),

@@ -265,6 +265,29 @@ fn every_kind_of_fit() {
     }
 }
 
+/// A hundred natural clusters are found, also those without a centroid at the start, and their rows are compared with few
+/// centroids.
+#[test]
+fn natural_clusters_are_groups() {
+    for [n, d, k] in [[24_000, 12, 150], [16_000, 40, 130], [12_000, 70, 300]] {
+        let x: Vec<f32> = rows("hundred clusters", n, d, &mut Random(94));
+        let start = some_rows(&x, d, k, usize::MAX >> 1, &mut Random(95));
+        let usual = KMeans::new(k).init(Init::Given(start)).max_iter(6).device(polars_kmeans::Device::Cpu).threads(2);
+        let columns = columns(&x, d);
+        let expected = compared_with_all(&usual, &x, d, None);
+        assert_nearest(&x, &expected, "compared with all");
+        for features in [from_columns(&columns), Features::from_rows(&x, d).unwrap()] {
+            let found = usual.fit_features(&features, None).unwrap();
+            assert!(found.labels == expected.labels, "{n} x {d} x {k}");
+            assert_eq!(found.model.inertia().to_bits(), expected.model.inertia().to_bits(), "{n} x {d} x {k}");
+            let skipped: Vec<f64> = found.model.history().iter().filter_map(|row| row.skipped).collect();
+            assert!(skipped.len() == 6 && skipped.iter().all(|share| *share > 0.6), "{n} x {d} x {k}: {skipped:?}");
+            let method = found.method.unwrap().to_string();
+            assert!(method.starts_with("rows lie in 100 groups"), "{method}");
+        }
+    }
+}
+
 /// The columns of 9 to 64 features are read where they lie, in float64 all of up to 64. Tasks end within a block of rows, or with it.
 fn check_columns_in_place<T: Engine>() {
     let random = &mut Random(91);

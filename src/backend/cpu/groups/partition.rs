@@ -237,3 +237,22 @@ fn split<T: Float>(members: &mut [u32], centroids: &[T], d: usize, width: usize)
     split(one, centroids, d, width);
     split(other, centroids, d, width);
 }
+
+#[cfg(feature = "tests")]
+mod tests {
+    use super::*;
+    use crate::base::random::Random;
+
+    unit_test!(natural_clusters_are_counted);
+    /// A hundred clusters are counted if they are apart. Uniform rows and equal rows have no clusters.
+    fn natural_clusters_are_counted() {
+        let random = &mut Random(31);
+        for d in [12, 70] {
+            let centres: Vec<f64> = (0..100 * d).map(|_| 200.0 * random.unit()).collect();
+            let clusters: Vec<f32> = (0..2_000 * d).map(|i| (centres[i % (100 * d)] + random.unit()) as f32).collect();
+            let uniform: Vec<f32> = (0..2_000 * d).map(|_| random.unit() as f32).collect();
+            let counted = |rows: &[f32]| FarApart::new(rows, d, 250, InstructionSet::detect()).unwrap().natural();
+            assert_eq!([counted(&clusters), counted(&uniform), counted(&vec![1.0; 2_000 * d])], [Some(100), None, None]);
+        }
+    }
+}

@@ -151,7 +151,9 @@ impl<T: Float> CpuSession<'_, T> {
     pub(in crate::backend::cpu) fn prepare_groups(&mut self, centroids: &[T]) -> Result<()> {
         let planned = match &self.pruning {
             Some(pruning) if pruning.is_outdated() => self.plan_again(centroids),
-            None if !self.decided => self.plan_pruning(centroids).map(|(pruning, plan)| (self.pruning, self.plan) = (pruning, plan)),
+            None if !self.decided => {
+                self.plan_pruning(centroids).map(|(pruning, plan)| (self.pruning, self.plan) = (pruning, plan))
+            }
             _ => Ok(()),
         };
         self.decided = true;
@@ -296,9 +298,15 @@ impl<T: Float> CpuSession<'_, T> {
         let rows = if is_kept { Rows::ToKeep } else { Rows::Sorted };
         match self.use_groups {
             UseGroups::Never => return Ok((None, None)),
-            UseGroups::Always | UseGroups::AlwaysSort => {
+            UseGroups::Always => {
                 let groups = Groups::new(centroids, d, MOST_GROUPS.min(k / 3), self.set)?;
                 return Ok((Some(self.planned(groups, centroids, &self.sample()?)?), Some(1.0)));
+            }
+            UseGroups::AlwaysSort => {
+                let sample = self.sample()?;
+                let picked = FarApart::new(&sample, d, (sample.len() / d).clamp(1, FEWEST_SPLIT), self.set)?;
+                let groups = Groups::of_rows(picked.means(&sample, d)?, centroids, d, self.set)?;
+                return Ok((Some(self.planned(groups, centroids, &sample)?), Some(1.0)));
             }
             UseGroups::Auto => {}
         }
@@ -435,11 +443,18 @@ impl<T: Float> CpuSession<'_, T> {
         let (stride, n) = (self.workers[0].tile.stride, self.part.features.n_rows());
         let sample = (SAMPLE_VALUES / self.d).clamp(FEWEST_SAMPLED, SAMPLE);
         let apart = (self.labels.len() / sample * SIDE_BY_SIDE).max(SIDE_BY_SIDE);
+        // Neither at equal distances, which rows of a period would make one-sided, nor one by one.
+        let first = |piece: usize| (piece.wrapping_mul(0x9E37_79B1) >> 16) % (apart - SIDE_BY_SIDE + 1);
+        let start = |piece: usize| piece * apart + first(piece);
         let rows = match self.part.selection.is_all() {
-            true => memory::collected((0..n).step_by(apart).flat_map(|row| row..n.min(row + SIDE_BY_SIDE)), GROUPS)?,
+            true => {
+                let pieces = (0..n.div_ceil(apart)).map(start);
+                memory::collected(pieces.flat_map(|row| row..n.min(row + SIDE_BY_SIDE)), GROUPS)?
+            }
             false => {
                 let kept = (0..n).filter(|row| self.part.selection.contains(*row)).enumerate();
-                memory::collected(kept.filter(|(i, _)| i % apart < SIDE_BY_SIDE).map(|(_, row)| row), GROUPS)?
+                let chosen = kept.filter(|(i, _)| (start(i / apart)..start(i / apart) + SIDE_BY_SIDE).contains(i));
+                memory::collected(chosen.map(|(_, row)| row), GROUPS)?
             }
         };
         let mut tile = Tile::new(self.d, stride)?;

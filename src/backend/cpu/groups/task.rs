@@ -185,8 +185,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         if listed.len() > dot_table.own.len() {
             return false;
         }
-        let block =
-            DotBlock { rows: copies.block(rows.start), count: rows.len(), table: dot_table, listed, unit: shared.unit };
+        let block = DotBlock { rows: copies.block(rows.start), count: rows.len(), table: dot_table, listed, unit: shared.unit };
         let closer = sorted.layout == RowLayout::Rows || part.features.row(sorted.order[rows.start]).is_some();
         if !assigner.filter_by_int_dot::<V, T>(&block, closer, table) {
             return false;
