@@ -198,13 +198,14 @@ impl<T: Float> CpuSession<'_, T> {
             return Ok((None, LabelPlan::ALL));
         }
         let by_columns = self.part.features.is_by_columns();
-        let fits = |layout, lanes, groups| {
+        let fits = |layout, lanes, groups| -> Result<bool> {
             let parts = self.parts(TIMES_WORK, groups)?;
             let bytes = parts.iter().map(|part| Sorted::<T>::bytes([d, part.physical.len(), groups], layout, lanes));
-            Ok::<_, KMeansError>(bytes.fold(0, usize::saturating_add) <= MOST_BYTES)
+            Ok(bytes.fold(0, usize::saturating_add) <= MOST_BYTES)
         };
         let may_keep = self.use_groups != UseGroups::AlwaysSort;
-        let plain_fits = |groups| Ok(may_keep && fits(Sorted::<T>::layout([true, false, by_columns], d), None, groups)?);
+        let plain_fits =
+            |groups| -> Result<bool> { Ok(may_keep && fits(Sorted::<T>::layout([true, false, by_columns], d), None, groups)?) };
         let copies_fit =
             |unit: DotUnit, groups| fits(Sorted::<T>::layout([true, true, by_columns], d), Some(unit.lanes(d)), groups);
         let mut copies = self.plan_copies().filter(|_| may_keep);
@@ -219,8 +220,9 @@ impl<T: Float> CpuSession<'_, T> {
         let remains = found.as_ref().map_or(1.0, |found| found.share);
         // At least one panel, whose places may not all have a centroid.
         let compared = (remains * self.k as f64).max(GROUP as f64);
-        let has_room =
-            |unit: DotUnit| Ok(ByCopies::has_room(count as f64 * compared, unit.lanes(d)) && copies_fit(unit, count)?);
+        let has_room = |unit: DotUnit| -> Result<bool> {
+            Ok(ByCopies::has_room(count as f64 * compared, unit.lanes(d)) && copies_fit(unit, count)?)
+        };
         if let Some(Copies { unit, .. }) = copies
             && !(has_room(unit)? && (self.use_int_dot != UseIntDot::Auto || compared >= fewest_dot_centroids(d)))
         {
