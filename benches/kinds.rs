@@ -123,8 +123,8 @@ pub fn generate(kind: Kind, n: usize, d: usize) -> Vec<Vec<f32>> {
         }),
         Kind::Nested => changed(empty(n, d), |row, f, _| {
             let inner = drawn(salt ^ 1 << 37 ^ row, 300);
-            let middle =
-                centre(salt, inner / 30, d, f) + 20.0 * normal(scrambled(salt ^ !(1 << 34 | inner * d as u64 + f as u64)));
+            let from_outer = scrambled(salt ^ !((1 << 34) + inner * d as u64 + f as u64));
+            let middle = centre(salt, inner / 30, d, f) + 20.0 * normal(from_outer);
             middle + 3.0 * normal(scrambled(place(row, f)))
         }),
     }

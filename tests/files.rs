@@ -168,12 +168,12 @@ fn a_stopped_fit_is_one_in_files_too() {
         _ => ControlFlow::Break(()),
     });
     let model = estimator.fit_batches(&[rows], ["x"], None).unwrap().model;
-    let file = model.to_parquet().unwrap();
-    let loaded = KMeansModel::from_parquet(&file).unwrap();
-    assert!(loaded.stopped() && loaded.to_parquet().unwrap() == file);
-    assert_eq!(*KMeansModel::from_bytes(&model.to_bytes().unwrap()).unwrap(), model);
+    let file = model.to_bytes().unwrap();
+    let loaded = KMeansModel::from_bytes(&file).unwrap();
+    assert!(loaded.stopped() && loaded.to_bytes().unwrap() == file);
+    assert_eq!(*KMeansModel::from_wire(&model.to_wire().unwrap()).unwrap(), model);
     let body = &file[BODY_AT..body_end(&file)];
-    let without = KMeansModel::from_parquet(&with_body(&file, &body[..body.len() - 1])).unwrap();
+    let without = KMeansModel::from_bytes(&with_body(&file, &body[..body.len() - 1])).unwrap();
     assert!(!without.stopped() && without != loaded);
     for more in [0, 1, 2] {
         assert!(refusal(&with_body(&file, &[body, &[more]].concat())).contains("nothing after the model, got 2 bytes"));
