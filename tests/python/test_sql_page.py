@@ -34,8 +34,8 @@ def page() -> Iterator[dict[str, Any]]:
 
 
 def test_the_page_has_these_statements() -> None:
-    assert {name: len(found) for name, found in STATEMENTS.items()} == {"connection": 11, "context": 9}
-    assert len(re.findall("```sql", PAGE)) == 15
+    assert {name: len(found) for name, found in STATEMENTS.items()} == {"connection": 12, "context": 9}
+    assert len(re.findall("```sql", PAGE)) == 16
 
 
 @pytest.mark.parametrize(
