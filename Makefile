@@ -145,7 +145,7 @@ $(OLDEST)/ready: Makefile
 	touch $@
 
 # The tests of expressions and groups meet most of Polars. `make test-all` adds the others that need no other package.
-OLDEST_TESTS := $(addprefix tests/python/test_,expressions.py groups.py)
+OLDEST_TESTS := $(addprefix tests/python/test_,constructs.py expressions.py groups.py)
 .PHONY: test-oldest
 test-oldest: build $(OLDEST)/ready ## Test the Python package with the oldest Polars that it works with
 	PYTHONPATH=python $(OLDEST)/bin/python -m pytest $(OLDEST_TESTS)

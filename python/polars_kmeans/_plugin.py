@@ -255,8 +255,8 @@ def device_name(device: Device) -> str:
 
 
 def _literal(model: bytes) -> pl.Expr:
-    """Pass a model on as one binary value, in a Series: Polars copies other literals many times in every query."""
-    return pl.lit(pl.Series("model", [model], dtype=pl.Binary))
+    """Pass a model on as one value, which Polars pushes filters past. Polars copies no list, but it copies bytes."""
+    return pl.lit([model], dtype=pl.List(pl.Binary))
 
 
 def elementwise(

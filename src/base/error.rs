@@ -134,7 +134,10 @@ pub enum KMeansError {
     )]
     ReservedName { name: String },
     /// A feature has no name, so it cannot be a column of the centroid frame.
-    #[error("a feature must have a name: give it one, e.g. pl.col(\"\").alias(\"x\")")]
+    #[error(
+        "a feature must have a name: give it one, e.g. pl.col(\"\").alias(\"x\") or pl.element().alias(\"x\") \
+        (the expression kmeans takes it, because it returns labels only)"
+    )]
     UnnamedColumn,
     /// A column's name holds a NUL. Columns travel through Arrow's C interface, where a NUL ends a name.
     #[error("column {name:?}: expected a name without NUL characters: rename it")]

@@ -108,9 +108,12 @@ impl FeatureLayout {
     /// Checks that the names can be columns of a centroid frame.
     ///
     /// # Errors
-    /// As [`FeatureLayout::check_names`], or [`KMeansError::ReservedName`].
+    /// As [`FeatureLayout::check_names`], [`KMeansError::UnnamedColumn`] or [`KMeansError::ReservedName`].
     pub fn check(&self) -> Result<()> {
         self.check_names()?;
+        if self.columns().iter().any(String::is_empty) {
+            return Err(KMeansError::UnnamedColumn);
+        }
         match self.columns().iter().find(|name| RESERVED_NAMES.contains(&name.as_str())) {
             Some(name) => Err(KMeansError::ReservedName { name: name.clone() }),
             None => Ok(()),
@@ -120,7 +123,7 @@ impl FeatureLayout {
     /// Checks that the names are different names.
     ///
     /// # Errors
-    /// [`KMeansError::UnnamedColumn`], [`KMeansError::NulInName`] or [`KMeansError::DuplicateName`].
+    /// [`KMeansError::NulInName`] or [`KMeansError::DuplicateName`].
     pub fn check_names(&self) -> Result<()> {
         let mut seen = HashSet::new();
         let names = self.columns().len();
@@ -128,9 +131,6 @@ impl FeatureLayout {
         seen.try_reserve(names)
             .map_err(|_| memory::no_memory(NAMES, 2 * names as u128 * (1 + size_of::<&String>() as u128)))?;
         for name in self.columns() {
-            if name.is_empty() {
-                return Err(KMeansError::UnnamedColumn);
-            }
             if name.contains('\0') {
                 return Err(KMeansError::NulInName { name: name.clone() });
             }

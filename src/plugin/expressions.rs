@@ -2,8 +2,8 @@
 //!
 //! `kmeans` and `centroids` take one struct that holds the features and, last, the weights. The reason: Polars runs the groups
 //! of `over` and `agg` in parallel for functions of one input, but one after the other for functions of several inputs. The
-//! other expressions take the columns one by one. The last input of `predict`, `transform` and `score` is the model, one binary
-//! value. Wrong dtypes are refused when Polars resolves the schema of the query, before any value is passed.
+//! other expressions take the columns one by one. The last input of `predict`, `transform` and `score` is the model: a list of
+//! one binary value. Wrong dtypes are refused when Polars resolves the schema of the query, before any value is passed.
 
 use std::sync::Arc;
 
@@ -115,7 +115,9 @@ fn or_none<F>(options: &FitOptions, fit: Result<Option<F>>) -> Result<Option<F>>
 fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
     let no_model = |expected: &str, got: &str| KMeansError::InvalidModel { expected: expected.into(), got: got.into() };
     let (literal, rest) = inputs.split_last().ok_or_else(|| no_model("a model after the features", "nothing"))?;
-    let bytes = literal.binary()?.first().ok_or_else(|| no_model("a model as one binary value", "null"))?;
+    let list = literal.list()?.get_as_series(0);
+    let bytes = list.as_ref().map(|list| list.binary()).transpose()?.and_then(|bytes| bytes.first());
+    let bytes = bytes.ok_or_else(|| no_model("a model as a list of one binary value", "null"))?;
     Ok((KMeansModel::from_wire(bytes)?, columns(rest)?))
 }
 

@@ -28,6 +28,7 @@ PAGES = {
     "docs/guide/errors.md": 1,
     "docs/guide/groups.md": 1,
     "docs/guide/larger-than-memory.md": 1,
+    "docs/guide/lists.md": 4,
     "docs/guide/many-machines.md": 1,
     "docs/guide/next-month.md": 5,
     "docs/guide/places.md": 2,
@@ -88,6 +89,11 @@ def check_results(page: str, names: dict[str, Any]) -> None:
         case "docs/guide/cluster-numbers.md":
             assert names["model"].centroids["price"].to_list() == pytest.approx([10, 48, 200])
             assert names["pk"].KMeans(8, too_few="fewer").fit(names["few"], "x").n_clusters == 4
+        case "docs/guide/lists.md":
+            low, high, alone = names["tiers"]["tier"].to_list()
+            assert low[0] == low[1] != low[2] == low[3] and high[0] != high[1] == high[2] and alone == [None]
+            assert names["rows"].height == 8
+            assert [places[0] == places[1] != places[2] for places in names["labelled"]["place"]] == [True, True]
         case "docs/models.md":
             assert names["tiers"].predict(pl.DataFrame({"price": [7.0, 180.0]})).to_list() == [0, 2]
             assert len(names["models"]) == 2

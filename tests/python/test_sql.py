@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import duckdb
+import numpy as np
 import polars as pl
 import pytest
 from helpers import run
@@ -73,6 +74,31 @@ def test_options_reach_the_fits(engine: Engine) -> None:
     found = engine.query(engine.unweighted.format(features="x, y", k=5))
     expected = direct(frame, 5, "x", "y", scale="standard", init="kmeans-parallel", max_iter=2)
     assert same(found, expected) and not expected.equals(direct(frame, 5, "x", "y"))
+
+
+def test_options_that_a_call_does_not_name_keep_their_values(engine: Engine) -> None:
+    frame = data().filter(pl.col("x").is_not_null() & pl.col("y").is_finite())
+    engine.table("points", frame)
+    two, three = (pk.KMeans(k, **OPTIONS).fit(frame, "x", "y") for k in (2, 3))
+
+    def found(**options: Any) -> bool:
+        expected = frame.select("id", pk.kmeans("x", "y", k=4, row_order="values", **options))
+        return same(engine.query(engine.unweighted.format(features="x, y", k=4)), expected)
+
+    pk.sql.register(engine.connection, models={"zone": two}, seed=np.uint64(5), tol=np.float32(0.5), scale="standard")
+    assert found(seed=5, tol=0.5, scale="standard") and not found(seed=5, tol=0.5) and not found(seed=5)
+    pk.sql.register(engine.connection, models={"area": three})
+    assert found(seed=5, tol=0.5, scale="standard")
+    query = "SELECT id, zone(x, y) AS zone, area(x, y) AS area FROM points"
+    assert same(engine.query(query), frame.select("id", zone=two.predict(), area=three.predict()))
+    # A call that is refused changes nothing.
+    with pytest.raises(pk.InvalidParameterError, match="zone"):
+        pk.sql.register(engine.connection, models={"zone": "two"}, seed=9)  # type: ignore[dict-item]
+    pk.sql.register(engine.connection, scale=None)
+    assert found(seed=5, tol=0.5)
+    pk.sql.register(engine.connection, device=["cpu"], tol=1e-4)
+    pk.sql.register(engine.connection)
+    assert found(seed=5) and not found(seed=0)
 
 
 def test_ten_runs_over_shuffled_rows_give_one_answer(engine: Engine) -> None:

@@ -14,13 +14,12 @@ from polars_kmeans.errors import InvalidParameterError
 from polars_kmeans.sql._fits import Fits
 
 try:
-    from polars_kmeans.sql._models import Predictor, predictors
+    from polars_kmeans.sql._models import predictors
 except ModuleNotFoundError as error:
     missing = f"{error}: pip install polars-kmeans[duckdb] or polars-kmeans[datafusion]"
     raise ModuleNotFoundError(missing, name=error.name) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
 
     from datafusion import SessionContext
@@ -38,8 +37,9 @@ def register(
 ) -> None:
     """Add the functions of k-means, and one function for each model, to a connection of DuckDB or DataFusion.
 
-    A function that was registered before is replaced. Nothing is written to the database. In DuckDB, the functions are
-    those of this connection, so another cursor needs its own registration.
+    Each call adds functions. A function of the same name is replaced, and other models keep theirs. An option that a
+    call does not name keeps the value of the call before. Nothing is written to the database. In DuckDB, functions and
+    options are those of this connection, so another cursor needs its own registration.
 
     Parameters
     ----------
@@ -53,7 +53,8 @@ def register(
     **options
         The options of all fits in SQL, with the names and meanings of :func:`polars_kmeans.kmeans`: `seed`, `scale`,
         `n_init`, `too_few` and so on. SQL itself says `k` and the weights. Rows with NULLs are left out unless
-        `null_policy="raise"`. `row_order` is always `"values"`, because rows of a query have no order.
+        `null_policy="raise"`. `row_order` is always `"values"`, because rows of a query have no order. To reset an
+        option, name its default.
 
     Raises
     ------
@@ -79,20 +80,21 @@ def register(
     [(0.0, 1), (0.1, 1), (5.0, 0), (5.1, 0)]
 
     """
-    add = _engine(connection)
-    add(connection, Fits(options), predictors({} if models is None else models))
+    engine = _engine(connection)
+    fits = Fits({**engine.kept_options(connection), **options})
+    engine.add(connection, fits, predictors({} if models is None else models))
 
 
-def _engine(connection: object) -> Callable[[Any, Fits, dict[str, Predictor]], None]:
-    """Find what adds functions to a connection. Its engine was imported by whoever made it."""
+def _engine(connection: object) -> Any:
+    """Return the module for the engine of a connection. The engine was imported by whoever made the connection."""
     duckdb, datafusion = sys.modules.get("duckdb"), sys.modules.get("datafusion")
     if duckdb and (connection is duckdb or isinstance(connection, duckdb.DuckDBPyConnection)):
         from polars_kmeans.sql import _duckdb
 
-        return _duckdb.add
+        return _duckdb
     if datafusion and isinstance(connection, datafusion.SessionContext):
         from polars_kmeans.sql import _datafusion
 
-        return _datafusion.add
+        return _datafusion
     msg = f"connection: expected one of DuckDB or a SessionContext of DataFusion, got {type(connection).__name__}"
     raise InvalidParameterError(msg)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,18 @@ _CENTROIDS = pa.list_(
 # The types of the arguments (features, k, weight) by the end of the function's name. No argument is optional.
 _FORMS = {"": [_ROW, pa.int64()], "_weighted": [_ROW, pa.int64(), pa.float64()]}
 
+# A function of the session. It returns the options of the last registration. No model can have this name.
+_KEPT = "polars-kmeans options"
+
+
+def kept_options(context: Any) -> dict[str, Any]:
+    """Return the options of the last registration."""
+    if _KEPT not in context.udfs():
+        return {}
+    (batch,) = context.sql(f'SELECT "{_KEPT}"()').collect()
+    options: dict[str, Any] = json.loads(batch[0][0].as_py())
+    return options
+
 
 def add(context: Any, fits: Fits, models: dict[str, Predictor]) -> None:
     """Add or replace the functions."""
@@ -33,6 +46,8 @@ def add(context: Any, fits: Fits, models: dict[str, Predictor]) -> None:
         context.register_udwf(udwf(labels, types, pa.uint32(), "immutable", f"kmeans{end}"))
         state = [pa.large_binary()]
         context.register_udaf(udaf(centroids, types, _CENTROIDS, state, "immutable", f"kmeans_centroids{end}"))
+    kept = pa.array([fits.to_json()])
+    context.register_udf(udf(lambda: kept, [], pa.string(), "immutable", _KEPT))
     for name, predictor in models.items():
         types = [_ROW if predictor.of_lists else pa.float64()] * len(predictor.features)
         context.register_udf(udf(predictor, types, pa.uint32(), "immutable", name))
@@ -65,8 +80,8 @@ class _Centroids(Accumulator):
         self._chunks: list[list[pa.Array]] = [[] for _ in types]
 
     def update(self, *values: pa.Array) -> None:
-        """Add rows."""
-        for chunks, column in zip(self._chunks, values, strict=True):
+        """Add rows. After the arguments may come the values of an ORDER BY, which does not matter."""
+        for chunks, column in zip(self._chunks, values, strict=False):
             chunks.append(column)
 
     def state(self) -> list[pa.Scalar]:

@@ -8,6 +8,7 @@ types: they get all types as they are, and the package converts them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -22,6 +23,8 @@ from polars_kmeans.sql._models import Predictor
 
 _CENTROIDS = "STRUCT(cluster UINTEGER, size UBIGINT, inertia DOUBLE, centroid DOUBLE[])[]"
 _MACRO = "CREATE OR REPLACE TEMPORARY MACRO "
+# A variable of the connection. It has the options of the last registration.
+_KEPT = "__polars_kmeans_options"
 
 # Rows and features travel in one list, so that each label goes to its row. Names inside are long, because a column or
 # a table of the same name would hide them.
@@ -37,6 +40,13 @@ _TABLE = """
         )) AS cluster
     FROM __polars_kmeans
 """
+
+
+def kept_options(connection: Any) -> dict[str, Any]:
+    """Return the options of the last registration."""
+    (kept,) = connection.execute(f"SELECT getvariable('{_KEPT}')").fetchone()
+    options: dict[str, Any] = json.loads(kept or "{}")
+    return options
 
 
 def add(connection: Any, fits: Fits, models: dict[str, Predictor]) -> None:
@@ -62,6 +72,7 @@ def add(connection: Any, fits: Fits, models: dict[str, Predictor]) -> None:
         f"kmeans(table_name, k) AS TABLE ({everything}), (table_name, features, k, weight := NULL) AS TABLE ({chosen})",
     ):
         connection.execute(_MACRO + macro)
+    connection.execute(f"SET VARIABLE {_KEPT} = ?", [fits.to_json()])
     for name, predictor in models.items():
         function = _create(connection, name, predictor, "UINTEGER")
         features = ", ".join(_parameters(predictor.features))

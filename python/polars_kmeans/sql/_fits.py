@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 import polars as pl
@@ -34,8 +36,16 @@ class Fits:
             if not isinstance(options.get(name, ""), str | None):
                 msg = f"{name}: expected {expected}, got {type(options[name]).__name__}: features have no names in SQL"
                 raise InvalidParameterError(msg)
+        self._given = options
         self._options: dict[str, Any] = {"null_policy": "skip", **options, "row_order": "values"}
         FitOptions(k=1, **self._options)
+
+    def to_json(self) -> str:
+        """Return the options as a text that an engine keeps."""
+        # Numbers of NumPy and others become Python's.
+        return json.dumps(
+            self._given, default=lambda value: index(value) if hasattr(value, "__index__") else float(value)
+        )
 
     def labels(self, rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> pl.Series:
         """Label the rows of one partition: lists of features, the same `k` in each row, and weights."""
