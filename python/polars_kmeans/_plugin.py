@@ -247,6 +247,12 @@ def _literal(model: bytes) -> pl.Expr:
     return pl.lit(pl.Series("model", [model], dtype=pl.Binary))
 
 
+def row_by_row(function: str, exprs: list[pl.Expr], kwargs: dict[str, Any]) -> pl.Expr:
+    """Call a function on rows, one morsel at a time."""
+    check_process()
+    return _call(function, exprs, kwargs, is_elementwise=True)
+
+
 def elementwise(
     function: Literal["predict", "transform"],
     exprs: list[pl.Expr],
@@ -255,8 +261,7 @@ def elementwise(
     kwargs: dict[str, Any],
 ) -> pl.Expr:
     """Call a function on rows under a model, one morsel at a time."""
-    check_process()
-    return _call(function, [*exprs, _literal(model)], {**kwargs, "device": device_name(device)}, is_elementwise=True)
+    return row_by_row(function, [*exprs, _literal(model)], {**kwargs, "device": device_name(device)})
 
 
 def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None, device: Device) -> pl.Expr:

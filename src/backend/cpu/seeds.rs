@@ -20,6 +20,7 @@ use std::ops::Range;
 
 use self::blocks::{BlockGains, BlockTake, Tried};
 use self::grouped::Grouped;
+pub use self::grouped::pays;
 use self::nearer::{Candidates, Changes, Gains, MOST, ONES, Share};
 pub use self::nearer::{Strip, UNIT};
 use self::ranges::Ranges;

@@ -3,16 +3,18 @@
 
 use super::guess::Guess;
 use super::int_dot::{ByCopies, Copies};
-use super::method::{Copied, LabelPlan};
+use super::method::{Copied, LabelPlan, Tries};
 use super::partition::Groups;
 use super::sorted::{self, Sorted};
 use super::{BLOCK, GROUPS, GroupPruning, GroupStep, MOST_GROUPS, UseGroups, UseIntDot};
+use crate::backend::cpu::CpuSession;
 use crate::backend::cpu::filter::{Form, GROUP};
+use crate::backend::cpu::layout::{Layout, Lie, MAX_WORK};
 use crate::backend::cpu::tasks::TaskRows;
-use crate::backend::cpu::{CpuSession, MAX_WORK};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::bounds::int_dot::MOST_FEATURES;
 use crate::input::tile::Tile;
 use crate::simd::{DotUnit, InstructionSet};
 
@@ -95,15 +97,68 @@ pub fn pays(skipped: f64, [k, d]: [usize; 2], rows: Rows, by_columns: bool) -> b
     skipped * k as f64 * d as f64 > of_value * d as f64 + of_row
 }
 
-impl<T: Float> CpuSession<'_, T> {
-    /// The tasks, a few at a time. `times_work`: as [`TIMES_WORK`].
-    fn parts(&self, times_work: usize) -> Result<Vec<TaskRows>> {
+impl Layout {
+    /// The most rows that are sorted together, but for half of a task. `times_work`: as [`TIMES_WORK`].
+    fn most_of_part<T: Float>(&self, times_work: usize) -> usize {
         let most = if Form::of::<T>(self.d) == Form::Difference { MOST_SHORT_ROWS } else { MOST_ROWS };
-        let of_worker = self.part.features.n_rows() / self.workers.len();
+        let of_worker = self.n / self.workers;
         let most = most.min((of_worker / PARTS).max(of_worker.min(LEAST_ROWS)));
         // About as many, and the same number for each worker, so that they end together.
         let most = of_worker.div_ceil((of_worker + most / 2).checked_div(most).unwrap_or(1).max(1));
-        let most = most.min(times_work * MAX_WORK / self.d.saturating_mul(self.k).max(1));
+        most.min(times_work * MAX_WORK / self.d.saturating_mul(self.k).max(1))
+    }
+
+    /// The rows that are sorted together, where all rows are kept.
+    pub fn longest_part<T: Float>(&self) -> usize {
+        let tasks = self.most_of_part::<T>(TIMES_WORK).saturating_sub(self.task / 2) / self.task + 1;
+        (tasks * self.task).min(self.n)
+    }
+
+    /// Bytes of all sorted rows. `unit`: that of their integer copies, if they have some.
+    pub fn sorted_bytes<T: Float>(&self, unit: Option<DotUnit>) -> usize {
+        let (longest, d) = (self.longest_part::<T>().max(1), self.d);
+        let layout = Sorted::<T>::layout([true, unit.is_some(), self.lie == Lie::Columns], d);
+        let of_part = Sorted::<T>::bytes([d, longest, most_groups::<T>(d)], layout, unit.map(|unit| unit.lanes(d)));
+        self.n.div_ceil(longest).saturating_mul(of_part)
+    }
+
+    /// The most bytes of sorted rows and of the centroids near their groups.
+    pub fn bytes_of_groups<T: Float>(&self, tries: Tries) -> f64 {
+        let Tries { groups, copies, .. } = tries;
+        if !groups && !copies {
+            return 0.0;
+        }
+        let (d, k, size) = (self.d as f64, self.k as f64, size_of::<T>() as f64);
+        let units = DotUnit::detect().map(|unit| unit.filter(|_| copies));
+        let sorted = [None, units[0], units[1]].map(|unit| self.sorted_bytes::<T>(unit));
+        let kept = sorted.into_iter().filter(|bytes| *bytes <= MOST_BYTES).max().unwrap_or(0) as f64;
+        let at_a_time = self.workers as f64 * (SORTED.max(LEAST_SORTED * self.d) as f64 * size + (4 << 20) as f64);
+        let count = (k / 3.0).clamp(1.0, most_groups::<T>(self.d) as f64);
+        let lists = count * (k / GROUP as f64 + 2.0) * 24.0 + k * (d * size + 64.0);
+        kept.max(at_a_time) + lists + if copies { ByCopies::most_bytes(count * k, 2.0 * d) } else { 0.0 }
+    }
+
+    /// What a session tries for so many kept rows.
+    pub fn tries<T: Float>(&self, kept: usize, set: InstructionSet) -> Tries {
+        let (d, k, form) = (self.d, self.k, Form::of::<T>(self.d));
+        if kept < FEWEST_ROWS {
+            return Tries { form, groups: false, copies: false };
+        }
+        let fits = |unit| self.sorted_bytes::<T>(unit) <= MOST_BYTES;
+        let suits = form == Form::Product && (FEWEST_DOT_FEATURES..=MOST_FEATURES).contains(&d);
+        let enough = k as f64 >= fewest_dot_centroids(d) && set == InstructionSet::detect();
+        let copies = suits && enough && DotUnit::detect()[0].is_some_and(|unit| fits(Some(unit)));
+        let rows = if copies || fits(None) { Rows::ToKeep } else { Rows::Sorted };
+        // A group should have two blocks or more.
+        let groups = k >= FEWEST_CLUSTERS && self.longest_part::<T>() >= 4 * BLOCK;
+        Tries { form, groups: groups && pays(1.0, [k, d], rows, self.lie == Lie::Columns), copies }
+    }
+}
+
+impl<T: Float> CpuSession<'_, T> {
+    /// The tasks, a few at a time. `times_work`: as [`TIMES_WORK`].
+    fn parts(&self, times_work: usize) -> Result<Vec<TaskRows>> {
+        let most = self.layout.most_of_part::<T>(times_work);
         let mut parts: Vec<TaskRows> = memory::with_room(self.tasks.len(), GROUPS)?;
         for task in &self.tasks {
             match parts.last_mut() {
@@ -222,14 +277,14 @@ impl<T: Float> CpuSession<'_, T> {
     /// groups, if a sample was looked at. `longest`: the rows of the longest part. `is_kept`: whether sorted rows are kept.
     fn plan_groups(&self, centroids: &[T], longest: usize, is_kept: bool) -> Result<(Option<Groups<T>>, Option<f64>)> {
         let together = if is_kept { longest } else { self.sorted_together(longest) };
-        let (n, k, d, by_columns) = (self.labels.len(), self.k, self.d, self.part.features.is_by_columns());
+        let (k, d, by_columns) = (self.k, self.d, self.part.features.is_by_columns());
         // A block takes as long if it is not full. So a group should have two or more.
         let most = most_groups::<T>(d).min(together / (2 * BLOCK));
         let rows = if is_kept { Rows::ToKeep } else { Rows::Sorted };
         match self.use_groups {
             UseGroups::Never => Ok((None, None)),
             UseGroups::Always | UseGroups::AlwaysSort => Ok((Some(Groups::new(centroids, d, MOST_GROUPS)?), Some(1.0))),
-            _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || most < 2 || !pays(1.0, [k, d], rows, by_columns) => Ok((None, None)),
+            _ if !self.tries.groups || most < 2 || !pays(1.0, [k, d], rows, by_columns) => Ok((None, None)),
             UseGroups::Auto => {
                 let groups = Groups::new(centroids, d, most)?;
                 let share = self.share_of_sample(&GroupStep::new(&groups, centroids, false, self.workers.len())?)? * HALF_FULL;
@@ -240,17 +295,15 @@ impl<T: Float> CpuSession<'_, T> {
 
     /// Integer copies, if they should be compared first.
     fn plan_copies(&self) -> Option<Copies> {
-        let (n, k, d) = (self.labels.len(), self.k, self.d);
-        let pays = n >= FEWEST_ROWS && k as f64 >= fewest_dot_centroids(d) && d >= FEWEST_DOT_FEATURES;
-        if Form::of::<T>(d) != Form::Product {
+        if Form::of::<T>(self.d) != Form::Product {
             return None;
         }
         let unit = match self.use_int_dot {
-            UseIntDot::Auto if pays && self.set == InstructionSet::detect() => DotUnit::detect()[0],
+            UseIntDot::Auto if self.tries.copies => DotUnit::detect()[0],
             UseIntDot::Auto | UseIntDot::Never => None,
             UseIntDot::Always(unit) | UseIntDot::Twice(unit) => Some(unit.or_emulated()),
         };
-        Copies::new(unit?, &self.statistics, d)
+        Copies::new(unit?, &self.statistics, self.d)
     }
 
     /// Whether copies in bytes leave so much doubt that copies in words, with half of the products in an instruction, take less
