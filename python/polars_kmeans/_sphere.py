@@ -61,14 +61,14 @@ def sphere(lat: str | pl.Expr, lon: str | pl.Expr) -> pl.Expr:
     >>> model = pk.KMeans(2, metric="cosine").fit(towns, pk.sphere("lat", "lon"))
     >>> model.centroids.sort("size").select("size", pk.sphere_degrees("sphere").struct.unnest().round(2))
     shape: (2, 3)
-    ┌──────┬────────┬────────┐
-    │ size ┆ lat    ┆ lon    │
-    │ ---  ┆ ---    ┆ ---    │
-    │ u64  ┆ f64    ┆ f64    │
-    ╞══════╪════════╪════════╡
-    │ 2    ┆ 51.79  ┆ 13.57  │
-    │ 3    ┆ -17.6  ┆ 179.67 │
-    └──────┴────────┴────────┘
+    ┌──────┬───────┬────────┐
+    │ size ┆ lat   ┆ lon    │
+    │ ---  ┆ ---   ┆ ---    │
+    │ u64  ┆ f64   ┆ f64    │
+    ╞══════╪═══════╪════════╡
+    │ 2    ┆ 51.79 ┆ 13.57  │
+    │ 3    ┆ -17.6 ┆ 179.68 │
+    └──────┴───────┴────────┘
 
     """
     exprs = [_one("lat", lat), _one("lon", lon)]
