@@ -27,6 +27,7 @@
 pub mod benchmark;
 pub(crate) mod engine;
 pub(crate) mod order;
+pub(crate) mod plan;
 mod prepared;
 pub(crate) mod rows;
 pub(crate) mod sort_by;

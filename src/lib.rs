@@ -51,7 +51,7 @@ mod simd;
 pub mod statistics;
 
 pub use backend::answers::{Answered, Distances, Labels, Prediction, Predictions};
-pub use backend::cpu::Method;
+pub use backend::cpu::{Method, Tries};
 #[cfg(feature = "cuda")]
 pub use backend::cuda::array::{GpuArray, GpuPredictions};
 pub use backend::devices;
@@ -71,6 +71,7 @@ pub use base::strategy::Strategy;
 #[cfg(feature = "arrow")]
 pub use batch::BatchFit;
 pub use fit::engine::Engine;
+pub use fit::plan::{FitPlan, PlannedRows};
 #[cfg(feature = "polars")]
 pub use frame::{FrameFit, Spill};
 pub use input::features::{Chunk, Column, Features, Validity};

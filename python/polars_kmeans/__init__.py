@@ -7,8 +7,11 @@
 ``KMeansModel``        what it gives: centroids, labels of other rows, files
 ``KMeansModels``       one model per group: ``KMeans(k=3).fit(frame, "x", by="g")``
 ``choose_k``           fits for several k, and measures that compare them
+``Plan``               what a fit is expected to take: ``KMeans(k=3).plan(frame, "x", "y")``
 ``Progress``           what a fit shows of itself: ``fit(..., progress=...)``
+``sphere``             places on a map as points for ``metric="cosine"``; ``sphere_degrees`` and ``sphere_km`` go back
 ``devices``            the GPUs
+``show_versions``      versions, processor, threads, memory, GPUs; ``versions`` returns them
 ``typed_errors``       turns errors of queries into those of this package
 ``errors``             the module of all exceptions and warnings
 =====================  ==========================================================
@@ -21,7 +24,10 @@ from typing import TYPE_CHECKING, Any
 from polars_kmeans._choose_k import choose_k
 from polars_kmeans._devices import devices
 from polars_kmeans._internal import __version__
+from polars_kmeans._plan import Plan
 from polars_kmeans._progress import Progress
+from polars_kmeans._sphere import sphere, sphere_degrees, sphere_km
+from polars_kmeans._versions import show_versions, versions
 
 # The exceptions are names of this package too. `help(polars_kmeans)` leaves them to the module `errors`.
 from polars_kmeans.errors import CancelledError as CancelledError
@@ -56,13 +62,19 @@ __all__ = [
     "KMeans",
     "KMeansModel",
     "KMeansModels",
+    "Plan",
     "Progress",
     "__version__",
     "centroids",
     "choose_k",
     "devices",
     "kmeans",
+    "show_versions",
+    "sphere",
+    "sphere_degrees",
+    "sphere_km",
     "typed_errors",
+    "versions",
 ]
 
 

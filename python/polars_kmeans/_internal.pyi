@@ -27,6 +27,7 @@ __all__ = [
     "fit_each",
     "fit_parts",
     "load_model",
+    "machine",
     "model_centroids",
     "model_columns",
     "model_factors",
@@ -37,6 +38,7 @@ __all__ = [
     "model_to_file",
     "models_equal",
     "options",
+    "plan",
     "predict_array",
     "save_model",
     "score_array",
@@ -115,6 +117,9 @@ class Part:
     def __new__(cls, frame: pl.DataFrame, weighted: bool, computed: bool, instructions: str | None = None) -> Part: ...
     def answer(self, request: bytes) -> bytes: ...
 
+def plan(
+    frame: pl.DataFrame, options: Mapping[str, Any], rows: int, width: int | None, array: bool, computed: bool
+) -> tuple[str, str, str, int, int, float, float]: ...
 def fit_parts(ask: Ask, parts: int, options: Mapping[str, Any], progress: Call | None = None) -> Fit | None: ...
 
 @final
@@ -150,4 +155,5 @@ def transform_array(model: bytes, array: IntoArray, device: str, squared: bool) 
 def score_array(model: bytes, array: IntoArray, weights: IntoArray | None, device: str) -> float: ...
 def bus_traffic() -> tuple[int, int]: ...
 def devices() -> tuple[list[tuple[int, str, int, int, str, str, bool, str]], str | None]: ...
+def machine() -> tuple[list[str], int, tuple[int, int, int | None] | None, str, str]: ...
 def encode_centroids(frame: pl.DataFrame) -> tuple[bytes, list[str], list[int]]: ...

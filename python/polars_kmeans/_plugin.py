@@ -259,6 +259,12 @@ def _literal(model: bytes) -> pl.Expr:
     return pl.lit([model], dtype=pl.List(pl.Binary))
 
 
+def row_by_row(function: str, exprs: list[pl.Expr], kwargs: dict[str, Any]) -> pl.Expr:
+    """Call a function on rows, one morsel at a time."""
+    check_process()
+    return _call(function, exprs, kwargs, is_elementwise=True)
+
+
 def elementwise(
     function: Literal["predict", "transform"],
     exprs: list[pl.Expr],
@@ -267,8 +273,7 @@ def elementwise(
     kwargs: dict[str, Any],
 ) -> pl.Expr:
     """Call a function on rows under a model, one morsel at a time."""
-    check_process()
-    return _call(function, [*exprs, _literal(model)], {**kwargs, "device": device_name(device)}, is_elementwise=True)
+    return row_by_row(function, [*exprs, _literal(model)], {**kwargs, "device": device_name(device)})
 
 
 def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None, device: Device) -> pl.Expr:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, cast, ov
 
 import polars as pl
 
-from polars_kmeans import _arrays, _frames, _plugin
+from polars_kmeans import _arrays, _frames, _plan, _plugin
 from polars_kmeans._generated import ModelOptions
 from polars_kmeans._keywords import takes
 from polars_kmeans._options import FitOptions
+from polars_kmeans._plan import Plan
 from polars_kmeans._progress import OnProgress
 from polars_kmeans._spill import Spill
 from polars_kmeans._typing import IntoArray, IntoFeatures, IntoFrame
@@ -262,6 +263,65 @@ class KMeans(Generic[_Fitted]):
             return pl.repeat(None, frame.height, dtype=pl.UInt32, eager=True).alias("cluster")
         self._warn([model])
         return frame.select(model.predict(*features)).to_series()
+
+    @overload
+    def plan(self, data: pl.DataFrame | IntoFrame, *columns: IntoFeatures) -> Plan: ...
+
+    @overload
+    def plan(self, *, shape: Sequence[SupportsIndex], dtype: Any = ...) -> Plan: ...
+
+    def plan(
+        self,
+        data: pl.DataFrame | IntoFrame | None = None,
+        *columns: IntoFeatures,
+        shape: Sequence[SupportsIndex] | None = None,
+        dtype: Any = pl.Float64,
+    ) -> Plan:
+        """Say what a fit is expected to take, before anything runs: the device, memory and time.
+
+        Only the number of the rows and the types of the columns count, so a plan takes no time, and there need be no
+        rows yet. How many distances a fit leaves out depends on the rows, and how fast the machine is nobody knows. So
+        the seconds are rough: expect the fit to take between a third and three times as long, and on other machines
+        than ours, more or less than that. A fit takes at most the bytes of the plan.
+
+        Parameters
+        ----------
+        data
+            A frame that :meth:`fit` takes. A LazyFrame is refused, because its rows are not counted.
+        *columns
+            The features of the frame, as :meth:`fit` takes them. A fit that leaves rows out has fewer than planned for.
+        shape
+            The number of rows and of features, in place of a frame: of an array, or of an Array column.
+        dtype
+            The type of these features: Float16, Float32 or Float64, of Polars or of NumPy.
+
+        Returns
+        -------
+        Plan
+            A :class:`polars_kmeans.Plan`.
+
+        Raises
+        ------
+        KMeansError
+            As a fit, for whatever is wrong with columns, parameters, the number of rows or a device.
+
+        Examples
+        --------
+        >>> import polars_kmeans as pk
+        >>> plan = pk.KMeans(50, device="cpu").plan(shape=(1_000_000, 8), dtype=pl.Float32)
+        >>> plan.device, plan.reason, plan.method
+        ('cpu', 'device="cpu" was asked for', 'differences, groups')
+        >>> plan.host_bytes < 10**9 and plan.device_bytes == 0
+        True
+        >>> 0 < plan.seconds_iteration < 1
+        True
+
+        """
+        if shape is None:
+            return _plan.of_frame(data, columns, self._options, self._weight)
+        if data is not None:
+            raise InvalidParameterError("shape: expected none beside a frame, which has one")
+        return _plan.of_shape(shape, dtype, self._options, weighted=self._weight is not None)
 
     def _fit(
         self,

@@ -46,6 +46,7 @@ class KMeansModel:
         self._device: str | None = None
         self._device_reason: str | None = None
         self._method: str | None = None
+        self._method_reason: str | None = None
         self._seconds: tuple[float, float, float] | None = None
         self._relocated: list[int] | None = None
 
@@ -56,13 +57,15 @@ class KMeansModel:
         device: str,
         reason: str,
         method: str | None,
+        method_reason: str | None,
         seconds: tuple[float, float, float],
         relocated: list[int],
     ) -> KMeansModel:
         """Make the model of a fit that has just run, and say how it ran."""
         fitted = cls(model)
         fitted._device, fitted._device_reason = device, reason
-        fitted._method, fitted._seconds, fitted._relocated = method, seconds, relocated
+        fitted._method, fitted._method_reason = method, method_reason
+        fitted._seconds, fitted._relocated = seconds, relocated
         return fitted
 
     def __eq__(self, other: object) -> bool:
@@ -234,14 +237,23 @@ class KMeansModel:
 
     @property
     def method(self) -> str | None:
-        """How the CPU compared rows with centroids, and why, as a sentence.
+        """What the fit tried to find labels by. :meth:`KMeans.plan <polars_kmeans.KMeans.plan>` says it before a fit.
 
-        It says whether rows were compared with all centroids or only with those near their group, whether by integer
-        copies first, and by which instructions. The labels do not depend on it. The :attr:`history` has the share of
-        the distances that each iteration left out. None for fits on GPUs and in parts, and in a model that was loaded
-        or unpickled.
+        On the CPU: `"differences"` (for up to 8 features of float32) or `"products"`, then what may save distances:
+        `", groups"` of rows, and `", copies"` of the rows in 8 or 16 bits. On a GPU: the name of its kernel. The labels
+        do not depend on it. None for fits in parts, and in a model that was loaded or unpickled.
         """
         return self._method
+
+    @property
+    def method_reason(self) -> str | None:
+        """What the CPU decided when it had seen the rows, and why, as a sentence.
+
+        It says whether rows were compared with all centroids or only with those near their group, whether by integer
+        copies first, and by which instructions. The :attr:`history` has the share of the distances that each iteration
+        left out. None for fits on GPUs, and where :attr:`method` is None.
+        """
+        return self._method_reason
 
     @overload
     def predict(

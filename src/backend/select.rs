@@ -300,26 +300,27 @@ fn plan_on(device: &DeviceInfo, shape: Shape, request: Request, shares: Option<u
     let count = shares.unwrap_or(1).max(1);
     let free = (device.memory_free - device.memory_free / 10) / count;
     let all = request.limit.map_or(free, |limit| (limit / count).min(free));
-    let room = all.saturating_sub(if shares.is_some() { memory::of_exchange(shape) } else { 0 });
+    let beside = if shares.is_some() { memory::of_exchange(shape) } else { 0 };
+    let room = all.saturating_sub(beside);
     let (gpu, here) = (device.into(), Plan::within(all));
     let needed = if shape.job == Job::Fit {
         let in_place = request.there.is_some_and(|there| there.in_place);
         let fit = memory::fit(shape, request.strategy, gpu, in_place, room)?;
         if fit.bytes <= room && shape.rows <= MOST_ROWS {
-            let memory::Planned { strategy, more_copies, microseconds, .. } = fit;
-            return Ok(Ok(Plan { strategy, more_copies, microseconds, ..here }));
+            let memory::Planned { strategy, more_copies, microseconds, bytes, .. } = fit;
+            return Ok(Ok(Plan { strategy, more_copies, microseconds, bytes: bytes + beside, ..here }));
         }
         match memory::in_chunks(shape, request.strategy, gpu, room)? {
             // Only rows on the host pass through a GPU in chunks.
             Ok(_) if request.there.is_some() => bytes(fit.bytes).to_string(),
-            Ok((chunking, memory::Planned { strategy, microseconds, .. })) => {
-                return Ok(Ok(Plan { chunking: Some(chunking), strategy, microseconds, ..here }));
+            Ok((chunking, memory::Planned { strategy, microseconds, bytes, .. })) => {
+                return Ok(Ok(Plan { chunking: Some(chunking), strategy, microseconds, bytes: bytes + beside, ..here }));
             }
             Err(needed) => format!("{} in chunks", bytes(needed)),
         }
     } else {
         match memory::of_model(shape, gpu) {
-            needed if needed <= room => return Ok(Ok(here)),
+            needed if needed <= room => return Ok(Ok(Plan { bytes: needed, ..here })),
             needed => bytes(needed).to_string(),
         }
     };
@@ -367,6 +368,14 @@ fn seconds(shape: Shape, chunking: Option<Chunking>) -> [f64; 2] {
     [work / cpu_rate, GPU_START + upload + again.max(work / gpu_rate) + download]
 }
 
+/// Predicted seconds of an iteration on a GPU with this plan. Chunks travel while the GPU works on others.
+pub fn seconds_of_iteration(shape: Shape, plan: &Plan) -> f64 {
+    let work = shape.rows as f64 * shape.features as f64 * shape.clusters as f64 / GPU_RATE;
+    let upload = shape.rows as f64 * row_bytes(shape) as f64 / UPLOAD_RATE;
+    let again = plan.chunking.map_or(0.0, |chunking| upload * chunking.travelling());
+    plan.microseconds.map_or(work, |time| time * 1e-6).max(again)
+}
+
 /// Whether a GPU is predicted to be enough faster than the CPU.
 fn pays(shape: Shape, chunking: Option<Chunking>) -> bool {
     let [cpu, gpu] = seconds(shape, chunking);
@@ -375,3 +384,5 @@ fn pays(shape: Shape, chunking: Option<Chunking>) -> bool {
 
 #[cfg(all(feature = "tests", feature = "cuda"))]
 mod tests;
+#[cfg(all(feature = "tests", feature = "cuda"))]
+pub(crate) use self::tests::device as invented_device;

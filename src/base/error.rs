@@ -160,6 +160,9 @@ pub enum KMeansError {
         (null_policy=\"skip\" leaves such rows out)"
     )]
     NotFinite { column: String, nulls: u64, nans: u64, infinities: u64 },
+    /// A value is outside of the range that a function takes.
+    #[error("column {column:?}: expected {expected}, got {got}")]
+    OutOfRange { column: String, expected: String, got: f64 },
     /// Values have magnitudes for which distances cannot be computed.
     #[error(
         "{what}: expected a largest magnitude of {}, got {got:e}",
@@ -277,6 +280,7 @@ impl KMeansError {
             Self::NoRows { .. }
             | Self::TooManyRows { .. }
             | Self::NotFinite { .. }
+            | Self::OutOfRange { .. }
             | Self::MagnitudeOutOfRange { .. }
             | Self::ScaledOutOfRange { .. }
             | Self::ZeroRows { .. }

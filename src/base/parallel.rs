@@ -70,7 +70,7 @@ fn pool_is_here() -> bool {
 }
 
 /// Number of pool threads that this process can use.
-fn pool_threads() -> usize {
+pub fn pool_threads() -> usize {
     if pool_is_here() { rayon::current_num_threads() } else { 1 }
 }
 

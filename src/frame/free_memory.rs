@@ -5,6 +5,23 @@ use sysinfo::{MemoryRefreshKind, ProcessRefreshKind, ProcessesToUpdate, RefreshK
 /// Bytes that are free: of the machine, and of the control group that the process is in. What only caches files counts as free.
 /// `None` if the system does not say.
 pub fn free_memory() -> Option<u64> {
+    memory().map(|memory| memory.free)
+}
+
+/// The memory of the machine and of the control group that this process is in, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Memory {
+    /// Of the machine.
+    #[cfg_attr(not(feature = "python"), allow(dead_code))]
+    pub total: u64,
+    pub free: u64,
+    /// What the control group may take, if that is less.
+    #[cfg_attr(not(feature = "python"), allow(dead_code))]
+    pub limit: Option<u64>,
+}
+
+/// The memory, if the system says how much there is.
+pub fn memory() -> Option<Memory> {
     if !sysinfo::IS_SUPPORTED_SYSTEM {
         return None;
     }
@@ -17,8 +34,13 @@ pub fn free_memory() -> Option<u64> {
     // In a container, the path of the process's group may be that outside of it. Then the group is the root of what is seen here.
     let group = system.process(here).and_then(sysinfo::Process::cgroup_limits).or_else(|| system.cgroup_limits());
     // The free memory of a group leaves out its cached files, which make room when memory is asked for.
-    let group = group.map(|group| group.total_memory.saturating_sub(group.rss));
-    Some(group.map_or(machine, |group| group.min(machine)))
+    let free = group.as_ref().map(|group| group.total_memory.saturating_sub(group.rss));
+    let total = system.total_memory();
+    Some(Memory {
+        total,
+        free: free.map_or(machine, |group| group.min(machine)),
+        limit: group.map(|group| group.total_memory).filter(|limit| *limit < total),
+    })
 }
 
 #[cfg(feature = "tests")]

@@ -18,6 +18,10 @@ pub use batches::Spill;
 #[cfg(feature = "python")]
 pub(crate) use batches::{Gathered, Rows};
 pub use columns::{RowMajor, row_major};
+#[cfg(feature = "python")]
+pub(crate) use free_memory::memory as memory_of_machine;
+#[cfg(feature = "python")]
+pub(crate) use model::nan_is_null;
 #[cfg(feature = "parts")]
 pub use parts::FrameRows;
 

@@ -113,7 +113,7 @@ on_any_device! {
         /// # Errors
         /// As [`KMeansModel::predict_columns`].
         pub fn transform_columns(&self, columns: &[Column]) -> Result<Series> {
-            distance_column("distances", self.distances_of(columns, false)?, self.model.n_clusters())
+            nan_is_null("distances", self.distances_of(columns, false)?, Some(self.model.n_clusters()))
         }
 
         /// As [`KMeansModel::transform`], the squared distances that decide labels: see [`Model::transform_squared`].
@@ -129,7 +129,7 @@ on_any_device! {
         /// # Errors
         /// As [`KMeansModel::predict_columns`] and [`Model::transform_squared`].
         pub fn transform_squared_columns(&self, columns: &[Column]) -> Result<Series> {
-            distance_column("squared_distances", self.distances_of(columns, true)?, self.model.n_clusters())
+            nan_is_null("squared_distances", self.distances_of(columns, true)?, Some(self.model.n_clusters()))
         }
 
         /// Minus the inertia of a frame's rows under the model, as in scikit-learn. Rows with nulls or values that are not finite
@@ -152,22 +152,26 @@ on_any_device! {
     }
 }
 
-/// Distances to `k` centroids as a column. It is null where they are NaN.
-fn distance_column(name: &'static str, distances: Vec<f64>, k: usize) -> Result<Series> {
-    let name = PlSmallStr::from_static(name);
-    if distances.is_empty() {
-        return Ok(Series::new_empty(name, &DataType::Array(Box::new(DataType::Float64), k)));
-    }
-    let n = distances.len() / k;
+/// A column of values, or of arrays of `width` values each. It is null where they are NaN.
+pub(crate) fn nan_is_null(name: &'static str, values: Vec<f64>, width: Option<usize>) -> Result<Series> {
     let validity = |width: usize| {
-        let answered = distances.iter().step_by(width).map(|first| !first.is_nan());
-        bitmap(Answered::collect(distances.len() / width, answered)?)
+        let answered = values.iter().step_by(width).map(|first| !first.is_nan());
+        bitmap(Answered::collect(values.len() / width, answered)?)
     };
-    let rows = validity(k)?;
+    let Some(width) = width else {
+        let validity = validity(1)?;
+        return Ok(nullable::<Float64Type>(name, values, validity).into_series());
+    };
+    let name = PlSmallStr::from_static(name);
+    if values.is_empty() {
+        return Ok(Series::new_empty(name, &DataType::Array(Box::new(DataType::Float64), width)));
+    }
+    let n = values.len() / width;
+    let rows = validity(width)?;
     // The values in a null row are null too.
-    let values = if rows.is_some() { validity(1)? } else { None };
-    let values = PrimitiveArray::try_new(ArrowDataType::Float64, distances.into(), values)?;
-    let shape = FixedSizeListArray::default_datatype(ArrowDataType::Float64, k);
+    let each = if rows.is_some() { validity(1)? } else { None };
+    let values = PrimitiveArray::try_new(ArrowDataType::Float64, values.into(), each)?;
+    let shape = FixedSizeListArray::default_datatype(ArrowDataType::Float64, width);
     let array = FixedSizeListArray::try_new(shape, n, values.boxed(), rows)?;
     Ok(ArrayChunked::with_chunk(name, array).into_series())
 }

@@ -81,6 +81,8 @@ const KEYWORDS: &str = "the keywords of a call";
 
 /// Decodes the keywords of a call. Polars passes them on as Python pickled them.
 fn keywords<K: DeserializeOwned>(bytes: &[u8]) -> PolarsResult<K> {
+    // Polars passes nothing for an empty dict.
+    let bytes = if bytes.is_empty() { b"}." } else { bytes };
     let parsed = serde_pickle::from_slice(bytes, serde_pickle::DeOptions::default());
     parsed.map_err(|error| match error {
         serde_pickle::Error::Io(error) if error.kind() == ErrorKind::OutOfMemory => {

@@ -38,7 +38,7 @@ pub fn enter() {
 }
 
 /// Columns of one length. A column of length 1 (a literal, an aggregate) next to longer ones is repeated, as Polars does.
-fn columns(inputs: &[Series]) -> Result<Vec<Column>> {
+pub fn columns(inputs: &[Series]) -> Result<Vec<Column>> {
     let n = inputs.iter().map(|series| series.len()).find(|&n| n != 1).unwrap_or(1);
     let repeat = |series: &Series| if series.len() == 1 && n != 1 { series.new_from_index(0, n) } else { series.clone() };
     memory::collected(inputs.iter().map(|series| repeat(series).into_column()), "the list of columns")

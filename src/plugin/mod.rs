@@ -15,7 +15,9 @@ mod external;
 mod fit;
 mod options;
 mod parts;
+mod plan;
 mod signals;
+mod sphere;
 
 use std::path::PathBuf;
 
@@ -29,12 +31,13 @@ use serde::Serialize;
 use self::arrays::Answers;
 use self::fit::Columns;
 use self::options::{FitOptions, OptionInfo};
-use crate::backend::select::DeviceInfo;
+use crate::backend::select::{DeviceInfo, Place};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::parallel;
 use crate::base::params::Device;
 use crate::model::{KMeansModel, Scaling, Settings};
+use crate::simd::{DotUnit, InstructionSet};
 
 /// Inside a query, an error is Polars' `ComputeError`. Its text starts with the name of the Python exception.
 impl From<KMeansError> for PolarsError {
@@ -71,21 +74,23 @@ fn copy_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Bound<'py, PyByt
     to_python(py, bytes.len(), |copy| copy.copy_from_slice(bytes))
 }
 
-/// An encoded model, the device that the fit ran on, why it ran there, how the CPU found labels, the seconds for rows, seeding
-/// and iterations, and the starting centroids that lost all of their rows.
-type Fit<'py> = (Bound<'py, PyBytes>, String, String, Option<String>, (f64, f64, f64), Vec<u32>);
+/// An encoded model, the device that the fit ran on, why it ran there, how it found labels, what the CPU decided and why, the
+/// seconds for rows, seeding and iterations, and the starting centroids that lost all of their rows.
+type Fit<'py> = (Bound<'py, PyBytes>, String, String, Option<String>, Option<String>, (f64, f64, f64), Vec<u32>);
 
 /// What Python gets of a fit, if there is a model.
 fn encoded(py: Python<'_>, model: Option<KMeansModel>) -> Result<Option<Fit<'_>>> {
     let Some(model) = model else { return Ok(None) };
     let (device, reason) = model.choice().map(|choice| (choice.place.to_string(), choice.reason.clone())).unzip();
-    let method = model.method().map(|method| method.to_string());
+    let kernel = model.choice().filter(|choice| choice.place != Place::Cpu).map(|choice| choice.plan.strategy.to_string());
+    let method = model.method().map(|method| method.tries().to_string()).or(kernel);
+    let decided = model.method().map(|method| method.to_string());
     let seconds = model.seconds().unwrap_or_default();
     let seconds = (seconds.rows, seconds.seeding, seconds.iterations);
     let relocated = memory::copied(model.relocated(), "the numbers of starting centroids")?;
     let bytes = py.detach(|| model.into_wire())?;
     let (device, reason) = (device.unwrap_or_default(), reason.unwrap_or_default());
-    Ok(Some((copy_to_python(py, &bytes)?, device, reason, method, seconds, relocated)))
+    Ok(Some((copy_to_python(py, &bytes)?, device, reason, method, decided, seconds, relocated)))
 }
 
 /// The centroid frame of an encoded model.
@@ -259,6 +264,23 @@ fn devices(py: Python<'_>) -> (Vec<DeviceRow>, Option<String>) {
     }
 }
 
+/// What fits of this process run with: the instruction sets that they use, threads, memory in bytes (of the machine, free, and the
+/// limit of the control group), what the kernels of GPUs are for, and the version of Polars in this library.
+type Machine = (Vec<String>, usize, Option<(u64, u64, Option<u64>)>, &'static str, &'static str);
+
+#[pyfunction]
+fn machine() -> Machine {
+    let units = DotUnit::detect().into_iter().flatten().map(|unit| unit.to_string());
+    let mut sets: Vec<String> = [InstructionSet::detect().to_string()].into_iter().chain(units).collect();
+    sets.dedup();
+    let memory = crate::frame::memory_of_machine().map(|memory| (memory.total, memory.free, memory.limit));
+    #[cfg(feature = "cuda")]
+    let kernels = crate::backend::cuda::ARCHITECTURES;
+    #[cfg(not(feature = "cuda"))]
+    let kernels = "";
+    (sets, parallel::pool_threads(), memory, kernels, polars::VERSION)
+}
+
 #[pymodule]
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // The limit on Polars' threads holds for our threads too.
@@ -279,8 +301,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     }
     add!(model_centroids, model_history, model_facts, model_columns, model_parameters, model_factors, models_equal);
     add!(model_to_file, model_from_file, save_model, load_model);
-    add!(check_process, check_options, check_device, encode_centroids, devices, options::options);
-    add!(fit::fit, fit::fit_each, parts::fit_parts, signals::check_signals);
+    add!(check_process, check_options, check_device, encode_centroids, devices, machine, options::options);
+    add!(fit::fit, fit::fit_each, parts::fit_parts, plan::plan, signals::check_signals);
     add!(arrays::fit_array, arrays::predict_array, arrays::transform_array, arrays::score_array);
     #[cfg(feature = "cuda")]
     add!(arrays::bus_traffic);

@@ -134,7 +134,8 @@ def test_small_fits_stay_on_the_cpu_and_say_why() -> None:
     model = pk.KMeans(2, device="cpu").fit(DF, "x")
     assert (model.device, model.device_reason) == ("cpu", 'device="cpu" was asked for')
     why = "rows are compared with all centroids, because there are few rows or few clusters"
-    assert (model.method or "").startswith(why)
+    assert model.method == "products"
+    assert (model.method_reason or "").startswith(why)
 
 
 @pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early
@@ -152,7 +153,7 @@ def test_the_device_is_no_part_of_a_model(tmp_path: Path) -> None:
     model.save(tmp_path / "model.parquet")
     for again in (pk.KMeansModel.load(tmp_path / "model.parquet"), pickle.loads(pickle.dumps(model))):
         assert again == model
-        assert (again.device, again.device_reason, again.method) == (None, None, None)
+        assert {again.device, again.device_reason, again.method, again.method_reason} == {None}
 
 
 def test_too_few_rows_are_still_no_model() -> None:

@@ -14,10 +14,10 @@ PACKAGE = SOURCE if SOURCE.exists() else Path(str(find_spec("polars_kmeans").ori
 LAYERS = [
     ["errors", "_typing"],
     ["_internal"],
-    ["_devices", "_files", "_frames", "_generated", "_progress", "_spill"],
+    ["_devices", "_files", "_frames", "_generated", "_progress", "_spill", "_versions"],
     ["_options", "_keywords"],
     ["_plugin", "_arrays", "_rows"],
-    ["_centroids", "_html", "_nearest", "_profile"],
+    ["_centroids", "_html", "_nearest", "_plan", "_profile", "_sphere"],
     ["model"],
     ["expressions", "estimator", "groups"],
     ["_measures", "_pictured", "_choose_k", "parts"],

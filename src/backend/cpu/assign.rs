@@ -119,10 +119,14 @@ impl TwoNearest {
 impl Assigner {
     /// Number of rows that a tile of these features must have room for. A multiple of 64.
     pub fn tile_rows<T: Float>(features: &Features<'_, T>) -> usize {
-        let (n, d) = (features.n_rows(), features.n_features());
+        Self::rows_of_tile::<T>(features.n_rows(), features.n_features(), features.is_row_by_row())
+    }
+
+    /// The same for `n` rows of `d` features.
+    pub fn rows_of_tile<T: Float>(n: usize, d: usize, row_by_row: bool) -> usize {
         let most = match Form::of::<T>(d) {
             Form::Difference => DIFFERENCE_TILE,
-            Form::Product => product::tile_rows(d, features.is_row_by_row()),
+            Form::Product => product::tile_rows(d, row_by_row),
         };
         most.min(n.next_multiple_of(product::ROWS)).max(product::ROWS)
     }

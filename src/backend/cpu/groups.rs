@@ -43,7 +43,7 @@ use std::sync::Mutex;
 use self::int_dot::ByCopies;
 #[cfg(feature = "bench")]
 pub use self::int_dot::seconds_a_score;
-pub use self::method::{LabelPlan, Method};
+pub use self::method::{LabelPlan, Method, Tries};
 use self::partition::Groups;
 use self::plan::{Planned, Rows, pays};
 use self::scores::GROUPS;

@@ -20,8 +20,10 @@ mod distances;
 mod draws;
 mod farthest;
 mod filter;
+mod forecast;
 mod groups;
 mod inertia;
+mod layout;
 mod least;
 mod pass;
 mod picks;
@@ -36,15 +38,18 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
 pub use centroids::CentroidTable;
+pub use forecast::Forecast;
 #[cfg(feature = "bench")]
 pub use groups::seconds_a_score;
-pub use groups::{Method, UseGroups, UseIntDot};
+pub use groups::{Method, Tries, UseGroups, UseIntDot};
+pub use layout::{Layout, Lie};
 pub use least::LeastDistances;
 pub use settle::InDoubt;
 
 use self::assign::Assigner;
 use self::groups::{GroupPruning, LabelPlan};
 use self::inertia::Inertia;
+use self::layout::MAX_TASK;
 use self::pass::{Pass, Shared, TaskPass, Worker, given};
 use self::picks::Walk;
 use self::seeds::Seeds;
@@ -57,22 +62,12 @@ use crate::backend::cpu::deltas::{MoveRows, Moved};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::base::parallel::{for_each_task, workers_for};
+use crate::base::parallel::for_each_task;
 use crate::exact::cluster_sums::{ClusterSums, Quantiser, UNASSIGNED};
 use crate::exact::distances::DistanceScale;
 use crate::input::tile::{Part, Tile};
 use crate::simd::InstructionSet;
 use crate::statistics::Statistics;
-
-/// Most rows of a task.
-const MAX_TASK: usize = 16_384;
-/// Most arithmetic (rows x features x centroids) of a task that has more than one tile: some hundredths of a second. A call can
-/// be stopped between tasks.
-const MAX_WORK: usize = 1 << 30;
-/// Bytes that the sum tables of all workers together may take.
-const WORKER_MEMORY: usize = 4 << 30;
-/// A fit with less arithmetic than this (rows x features x centroids) stays on the calling thread.
-const SMALL_FIT: usize = 1 << 16;
 
 /// The rows of one fit on the CPU.
 pub struct CpuSession<'a, T> {
@@ -82,6 +77,8 @@ pub struct CpuSession<'a, T> {
     set: InstructionSet,
     k: usize,
     d: usize,
+    layout: Layout,
+    tries: Tries,
     tasks: Vec<TaskRows>,
     labels: Vec<u32>,
     /// Whether labels are from an assign, or [`UNASSIGNED`].
@@ -106,15 +103,10 @@ impl<'a, T: Float> CpuSession<'a, T> {
     /// A session over one part of the rows. `statistics` was computed from all rows.
     pub fn new(part: Part<'a, T>, statistics: &Arc<Statistics>, k: usize, threads: usize, set: InstructionSet) -> Result<Self> {
         let (n, d) = (part.features.n_rows(), part.features.n_features());
-        let tile_rows = Assigner::tile_rows(&part.features);
-        let small = n.saturating_mul(d).saturating_mul(k) < SMALL_FIT;
-        let room = (WORKER_MEMORY / (k.saturating_mul(statistics.scales.len()).saturating_mul(16)).max(1)).max(1);
-        let threads = if small { 1 } else { workers_for(threads, n.div_ceil(tile_rows)).min(room) };
-        // There are enough tasks for workers to finish together. A task consists of whole tiles, and its labels fit in a cache.
-        let most = (MAX_WORK / d.saturating_mul(k).max(1)).clamp(tile_rows, MAX_TASK);
-        let task = if threads == 1 { most } else { (n / (threads * 8)).clamp(tile_rows, most) }.next_multiple_of(tile_rows);
+        let layout = Layout::new::<T>([n, d, k], Lie::of(&part.features), statistics.scales.len(), threads);
+        let task = layout.task;
         let quantiser = Quantiser::new(&statistics.scales)?;
-        let workers = (0..threads).map(|_| Worker::new(d, k, tile_rows, &quantiser, statistics.weights.is_some()));
+        let workers = (0..layout.workers).map(|_| Worker::new(d, k, layout.tile, &quantiser, statistics.weights.is_some()));
         let mut session = Self {
             workers: memory::try_collected(workers, "the threads' buffers")?,
             part,
@@ -123,6 +115,8 @@ impl<'a, T: Float> CpuSession<'a, T> {
             set,
             k,
             d,
+            layout,
+            tries: Tries::NOTHING,
             tasks: memory::with_room(n.div_ceil(task), "the list of tasks")?,
             labels: Vec::new(),
             has_labels: false,
@@ -145,6 +139,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             first += kept;
         }
         session.labels = memory::zeroed(first, LABELS)?;
+        session.tries = layout.tries::<T>(first, set);
         Ok(session)
     }
 
@@ -280,7 +275,7 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
     }
 
     fn method(&self) -> Option<Method> {
-        Some(Method { set: self.set, plan: self.plan })
+        Some(Method { set: self.set, tries: self.tries, plan: self.plan })
     }
 
     fn copy_labels(&mut self, out: &mut [u32]) -> Result<()> {

@@ -20,7 +20,7 @@ mod step;
 mod update;
 
 pub(in crate::backend) use device::peers::reach_each_other;
-pub use device::probe::devices;
+pub use device::probe::{ARCHITECTURES, devices};
 pub use device::{Gpu, Plain};
 #[doc(hidden)]
 pub use device::{refusal, traffic};

@@ -57,12 +57,14 @@ pub struct Plan {
     pub microseconds: Option<f64>,
     /// The bytes of the GPU's memory that the job may take.
     pub room: u64,
+    /// The bytes that it takes there.
+    pub bytes: u64,
 }
 
 impl Plan {
     /// A plan for rows that fit into so many bytes.
     pub(crate) fn within(room: u64) -> Self {
-        Self { chunking: None, strategy: Strategy::Default, more_copies: false, microseconds: None, room }
+        Self { chunking: None, strategy: Strategy::Default, more_copies: false, microseconds: None, room, bytes: 0 }
     }
 }
 

@@ -234,6 +234,11 @@ impl ByCopies {
         centroids * (lanes * size_of::<f32>()) as f64 <= MOST_TABLE_BYTES as f64
     }
 
+    /// The most bytes of the copies of so many centroids, each of so many bytes.
+    pub fn most_bytes(centroids: f64, each: f64) -> f64 {
+        (centroids * each).min(MOST_TABLE_BYTES as f64)
+    }
+
     /// Whether the copies did not pay twice in a row. `is_doubtful`: whether they did not pay in the last assign.
     pub fn gives_up(&mut self, is_doubtful: bool) -> bool {
         self.doubtful = if is_doubtful { self.doubtful + 1 } else { 0 };

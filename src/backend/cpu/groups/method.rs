@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::backend::cpu::filter::Form;
 use crate::simd::{DotUnit, InstructionSet};
 
 /// How the rows of a fit on the CPU were compared with centroids, and why. It is written as a sentence. Results do not depend on
@@ -9,7 +10,39 @@ use crate::simd::{DotUnit, InstructionSet};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Method {
     pub(in crate::backend::cpu) set: InstructionSet,
+    pub(in crate::backend::cpu) tries: Tries,
     pub(in crate::backend::cpu) plan: LabelPlan,
+}
+
+impl Method {
+    /// What was tried. It is known before a fit.
+    pub fn tries(&self) -> Tries {
+        self.tries
+    }
+}
+
+/// What a session tries to find labels by. It follows from the shape of the fit and from the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tries {
+    /// What is computed for a row and a centroid.
+    pub(in crate::backend::cpu) form: Form,
+    /// Whether a sample of the rows decides if rows are compared with the centroids near their group only.
+    pub(in crate::backend::cpu) groups: bool,
+    /// Whether integer copies of the rows may be compared first.
+    pub(in crate::backend::cpu) copies: bool,
+}
+
+impl Tries {
+    /// Before a session knows its rows.
+    pub(in crate::backend::cpu) const NOTHING: Self = Self { form: Form::Product, groups: false, copies: false };
+}
+
+impl fmt::Display for Tries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.form == Form::Difference { "differences" } else { "products" })?;
+        let more = [(self.groups, ", groups"), (self.copies, ", copies")];
+        more.into_iter().filter(|(tried, _)| *tried).try_for_each(|(_, name)| f.write_str(name))
+    }
 }
 
 /// What a session chose. Shares are those of the scores of rows and centroids.
@@ -53,7 +86,7 @@ impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const ALL: &str = "rows are compared with all centroids";
         let percent = |share: &f64| (share.clamp(0.0, 1.0) * 1_000.0).round() / 10.0;
-        let Self { set, plan } = self;
+        let Self { set, plan, .. } = self;
         match plan {
             LabelPlan::NoMemory => write!(f, "{ALL}, because there is no memory for groups of rows")?,
             LabelPlan::All { remains, copies } => {
@@ -94,7 +127,9 @@ mod tests {
 
     unit_test!(a_method_is_a_sentence);
     fn a_method_is_a_sentence() {
-        let said = |plan| Method { set: InstructionSet::Avx2, plan }.to_string();
+        let tries = Tries { copies: true, ..Tries::NOTHING };
+        assert_eq!(tries.to_string(), "products, copies");
+        let said = |plan| Method { set: InstructionSet::Avx2, tries, plan }.to_string();
         let copies = Some(Copied { unit: DotUnit::Avx2, given_up: false });
         let near = LabelPlan::Groups { groups: 32, remains: 0.1147, copies };
         assert_eq!(

@@ -2,16 +2,18 @@
 //! are compared first.
 
 use super::int_dot::{ByCopies, Copies};
-use super::method::{Copied, LabelPlan};
+use super::method::{Copied, LabelPlan, Tries};
 use super::partition::{self, FarApart, Group, Groups, Nearest};
 use super::sorted::{self, Sorted};
 use super::{BLOCK, GROUPS, GroupPruning, GroupStep, MOST_GROUPS, UseGroups, UseIntDot};
+use crate::backend::cpu::CpuSession;
 use crate::backend::cpu::filter::{Form, GROUP};
+use crate::backend::cpu::layout::{Layout, Lie, MAX_WORK};
 use crate::backend::cpu::tasks::TaskRows;
-use crate::backend::cpu::{CpuSession, MAX_WORK};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::bounds::int_dot::MOST_FEATURES;
 use crate::input::tile::Tile;
 use crate::simd::{DotUnit, InstructionSet};
 
@@ -118,21 +120,74 @@ pub struct Planned<T> {
     share: f64,
 }
 
-impl<T: Float> CpuSession<'_, T> {
+/// The most groups of a part of the rows.
+fn most_groups<T: Float>(d: usize) -> usize {
+    if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS }
+}
+
+impl Layout {
     /// How many rows are sorted together, where this is not limited otherwise. A group should have two blocks of them.
-    fn rows_of_part(&self, groups: usize) -> usize {
+    fn rows_of_part<T: Float>(&self, groups: usize) -> usize {
         let most = if Form::of::<T>(self.d) == Form::Difference { MOST_SHORT_ROWS } else { MOST_ROWS };
-        let of_worker = self.part.features.n_rows() / self.workers.len();
+        let of_worker = self.n / self.workers;
         most.min((of_worker / PARTS).max(of_worker.min(LEAST_ROWS))).max((2 * BLOCK * groups).min(of_worker))
     }
 
-    /// The tasks, a few at a time. `times_work`: as [`TIMES_WORK`].
-    fn parts(&self, times_work: usize, groups: usize) -> Result<Vec<TaskRows>> {
-        let of_worker = self.part.features.n_rows() / self.workers.len();
-        let most = self.rows_of_part(groups);
+    /// The most rows that are sorted together, but for half of a task. `times_work`: as [`TIMES_WORK`].
+    fn most_of_part<T: Float>(&self, times_work: usize, groups: usize) -> usize {
+        let (of_worker, most) = (self.n / self.workers, self.rows_of_part::<T>(groups));
         // About as many, and the same number for each worker, so that they end together.
         let most = of_worker.div_ceil((of_worker + most / 2).checked_div(most).unwrap_or(1).max(1));
-        let most = most.min(times_work * MAX_WORK / self.d.saturating_mul(self.k).max(1));
+        most.min(times_work * MAX_WORK / self.d.saturating_mul(self.k).max(1))
+    }
+
+    /// Bytes of all sorted rows in so many groups. `unit`: that of their integer copies, if they have some.
+    fn sorted_bytes<T: Float>(&self, unit: Option<DotUnit>, groups: usize) -> usize {
+        let tasks = self.most_of_part::<T>(TIMES_WORK, groups).saturating_sub(self.task / 2) / self.task + 1;
+        let (longest, d) = ((tasks * self.task).min(self.n).max(1), self.d);
+        let layout = Sorted::<T>::layout([true, unit.is_some(), self.lie == Lie::Columns], d);
+        let of_part = Sorted::<T>::bytes([d, longest, groups], layout, unit.map(|unit| unit.lanes(d)));
+        self.n.div_ceil(longest).saturating_mul(of_part)
+    }
+
+    /// The most bytes of sorted rows and of the centroids near their groups.
+    pub fn bytes_of_groups<T: Float>(&self, tries: Tries) -> f64 {
+        let Tries { groups, copies, .. } = tries;
+        if !groups && !copies {
+            return 0.0;
+        }
+        let (d, k, size) = (self.d as f64, self.k as f64, size_of::<T>() as f64);
+        let count = if groups { most_groups::<T>(self.d) } else { 1 };
+        let units = DotUnit::detect().map(|unit| unit.filter(|_| copies));
+        // The rows are kept if there is room. Many groups take more room than few.
+        let sorted = [None, units[0], units[1]].into_iter().filter(|unit| self.sorted_bytes::<T>(*unit, 1) <= MOST_BYTES);
+        let kept = sorted.map(|unit| self.sorted_bytes::<T>(unit, count).min(MOST_BYTES)).max().unwrap_or(0) as f64;
+        let at_a_time = self.workers as f64 * (SORTED.max(LEAST_SORTED * self.d) as f64 * size + (4 << 20) as f64);
+        let count = count as f64;
+        let lists = count * (k / GROUP as f64 + 2.0) * 24.0 + k * (d * size + 64.0);
+        kept.max(at_a_time) + lists + if copies { ByCopies::most_bytes(count * k, 2.0 * d) } else { 0.0 }
+    }
+
+    /// What a session tries for so many kept rows.
+    pub fn tries<T: Float>(&self, kept: usize, set: InstructionSet) -> Tries {
+        let (d, k, form) = (self.d, self.k, Form::of::<T>(self.d));
+        if kept < FEWEST_ROWS {
+            return Tries { form, groups: false, copies: false };
+        }
+        let fits = |unit| self.sorted_bytes::<T>(unit, 1) <= MOST_BYTES;
+        let suits = form == Form::Product && (FEWEST_DOT_FEATURES..=MOST_FEATURES).contains(&d);
+        let enough = k as f64 >= fewest_dot_centroids(d) && set == InstructionSet::detect();
+        let copies = suits && enough && DotUnit::detect()[0].is_some_and(|unit| fits(Some(unit)));
+        let rows = if copies || fits(None) { Rows::ToKeep } else { Rows::Sorted };
+        let groups = k >= FEWEST_CLUSTERS && self.n.div_ceil(self.workers) >= 2 * FEWEST_IN_GROUP;
+        Tries { form, groups: groups && pays(1.0, [k, d], rows, self.lie == Lie::Columns), copies }
+    }
+}
+
+impl<T: Float> CpuSession<'_, T> {
+    /// The tasks, a few at a time. `times_work`: as [`TIMES_WORK`].
+    fn parts(&self, times_work: usize, groups: usize) -> Result<Vec<TaskRows>> {
+        let most = self.layout.most_of_part::<T>(times_work, groups);
         let mut parts: Vec<TaskRows> = memory::with_room(self.tasks.len(), GROUPS)?;
         for task in &self.tasks {
             match parts.last_mut() {
@@ -295,8 +350,7 @@ impl<T: Float> CpuSession<'_, T> {
         let (n, k, d, by_columns) = (self.labels.len(), self.k, self.d, self.part.features.is_by_columns());
         let of_worker = self.part.features.n_rows().div_ceil(self.workers.len());
         let together = if is_kept { of_worker } else { self.sorted_together(of_worker) };
-        let most = if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS };
-        let most = most.min(together / FEWEST_IN_GROUP);
+        let most = most_groups::<T>(d).min(together / FEWEST_IN_GROUP);
         let rows = if is_kept { Rows::ToKeep } else { Rows::Sorted };
         match self.use_groups {
             UseGroups::Never => return Ok((None, None)),
@@ -312,7 +366,7 @@ impl<T: Float> CpuSession<'_, T> {
             }
             UseGroups::Auto => {}
         }
-        if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || most < 2 || !pays(1.0, [k, d], rows, by_columns) {
+        if !self.tries.groups || most < 2 || !pays(1.0, [k, d], rows, by_columns) {
             return Ok((None, None));
         }
         let sample = self.sample()?;
@@ -321,7 +375,7 @@ impl<T: Float> CpuSession<'_, T> {
             let of_rows = !groups.are_of_centroids;
             let mut planned = self.planned(groups, centroids, &sample)?;
             let (groups, panels) = (planned.groups.count(), (planned.groups.order.len() / GROUP) as f64);
-            let in_part = if is_kept { self.rows_of_part(groups) } else { together } as f64 / groups as f64;
+            let in_part = if is_kept { self.layout.rows_of_part::<T>(groups) } else { together } as f64 / groups as f64;
             let (groups, times) = (groups as f64, if is_kept || !of_rows { ITERATIONS } else { 1.0 });
             let of_lists = groups * (panels * OF_LIST + planned.share * k as f64 * OF_COPY) / n as f64;
             planned.share *= MORE_SCORES + EMPTY_PLACES / in_part;
@@ -364,17 +418,15 @@ impl<T: Float> CpuSession<'_, T> {
 
     /// Integer copies, if they should be compared first.
     fn plan_copies(&self) -> Option<Copies> {
-        let (n, k, d) = (self.labels.len(), self.k, self.d);
-        let pays = n >= FEWEST_ROWS && k as f64 >= fewest_dot_centroids(d) && d >= FEWEST_DOT_FEATURES;
-        if Form::of::<T>(d) != Form::Product {
+        if Form::of::<T>(self.d) != Form::Product {
             return None;
         }
         let unit = match self.use_int_dot {
-            UseIntDot::Auto if pays && self.set == InstructionSet::detect() => DotUnit::detect()[0],
+            UseIntDot::Auto if self.tries.copies => DotUnit::detect()[0],
             UseIntDot::Auto | UseIntDot::Never => None,
             UseIntDot::Always(unit) | UseIntDot::Twice(unit) => Some(unit.or_emulated()),
         };
-        Copies::new(unit?, &self.statistics, d)
+        Copies::new(unit?, &self.statistics, self.d)
     }
 
     /// Whether copies in bytes leave so much doubt that copies in words, with half of the products in an instruction, take less

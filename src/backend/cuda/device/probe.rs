@@ -12,7 +12,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use libloading::Library;
 
-use super::kernels::ARCHITECTURES;
+pub use super::kernels::ARCHITECTURES;
 use crate::backend::select::{DeviceInfo, Devices, OLDEST_DRIVER, usable};
 
 /// Starts the driver, or says why it does not start.
