@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from polars.exceptions import ComputeError
+from polars.exceptions import ColumnNotFoundError, ComputeError
 
 __all__ = [
     "CancelledError",
@@ -93,6 +93,9 @@ class ConvergenceWarning(UserWarning):
 _IN_QUERY = re.compile(r"^the plugin failed with message: (?:\w+: )??(\w+Error): (.*?)(?:\n\n.*)?$", re.DOTALL)
 
 
+_PATTERN = re.compile(r'^"(\*|\^.*\$)" not found')
+
+
 def _typed(error: ComputeError) -> KMeansError | None:
     """Return the exception of this package that the error of a query stands for, or None."""
     found = _IN_QUERY.match(str(error))
@@ -105,6 +108,8 @@ def _typed(error: ComputeError) -> KMeansError | None:
 @contextmanager
 def typed_errors() -> Iterator[None]:
     """Turn the errors of queries into the exceptions of this module.
+
+    If a name that Polars takes for a pattern is not that of a column, the error says how to pass a pattern.
 
     Examples
     --------
@@ -123,6 +128,12 @@ def typed_errors() -> Iterator[None]:
         yield
     except KMeansError:
         raise
+    except ColumnNotFoundError as error:
+        found = _PATTERN.match(str(error))
+        if found is None:
+            raise
+        takes = "pl.all() takes all columns" if found[1] == "*" else f'pl.col("{found[1]}") takes a pattern'
+        raise ColumnNotFoundError(f"{found[0]}: a name stands for the column of exactly this name, {takes}") from None
     except ComputeError as error:
         typed = _typed(error)
         if typed is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, cast, overload
@@ -11,7 +12,7 @@ import polars as pl
 
 from polars_kmeans import _arrays, _frames, _plugin
 from polars_kmeans._generated import ModelOptions
-from polars_kmeans._keywords import takes
+from polars_kmeans._keywords import checked, takes
 from polars_kmeans._options import FitOptions
 from polars_kmeans._progress import OnProgress
 from polars_kmeans._spill import Spill
@@ -130,6 +131,7 @@ class KMeans(Generic[_Fitted]):
     @overload
     def fit(self, data: IntoArray, *, sample_weight: IntoArray | None = ..., progress: OnProgress = ...) -> _Fitted: ...
 
+    @checked
     def fit(
         self,
         data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
@@ -218,6 +220,7 @@ class KMeans(Generic[_Fitted]):
     @overload
     def fit_predict(self, data: IntoArray, *, sample_weight: IntoArray | None = ...) -> Any: ...
 
+    @checked
     def fit_predict(
         self,
         data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
@@ -297,4 +300,12 @@ class KMeans(Generic[_Fitted]):
         if unfinished:
             which = "the fit" if len(models) == 1 else f"{unfinished} of {len(models)} fits"
             msg = f"{which} used all {most} iterations, and the centroids still moved: raise max_iter, or raise tol"
-            warnings.warn(msg, ConvergenceWarning, stacklevel=3)
+            warnings.warn(msg, ConvergenceWarning, stacklevel=_outside())
+
+
+def _outside() -> int:
+    """Return the level of the first caller outside this package, as the function that calls this one counts them."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("polars_kmeans."):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -32,7 +32,7 @@ PAGES = {
     "docs/guide/scaling.md": 1,
     "docs/guide/starting-centroids.md": 1,
     "docs/guide/two-ways.md": 1,
-    "docs/models.md": 7,
+    "docs/models.md": 8,
     "docs/scikit-learn.md": 4,
 }
 NEEDS = {
