@@ -57,6 +57,8 @@ pub enum Kind {
     Numbers(ValueType),
     /// Lists of numbers, and how many each has if the type says so.
     Lists(ValueType, Option<usize>),
+    /// Nothing but nulls, of no type.
+    Nulls,
     Other,
 }
 
@@ -70,10 +72,11 @@ pub trait ColumnType: Display {
     }
 }
 
-/// Whether columns of these types become float64 in a fit. `columns`: how many there are. A column may have several types, one
-/// for each chunk.
+/// Whether columns of these types become float64. `columns`: how many there are. `nulls`: whether a column may hold nothing but
+/// nulls, as that of a row of JSON does. A fit cannot use such a column. A column may have several types, one for each chunk.
 pub fn become_float64<'t, D: ColumnType + 't>(
     columns: usize,
+    nulls: bool,
     types: impl IntoIterator<Item = (&'t str, &'t D)>,
 ) -> Result<bool> {
     if columns == 0 {
@@ -87,7 +90,8 @@ pub fn become_float64<'t, D: ColumnType + 't>(
             Kind::Lists(_, Some(0)) => return unsupported(""),
             Kind::Lists(..) if columns > 1 => return unsupported(" beside other columns: pass it alone"),
             Kind::Numbers(values) | Kind::Lists(values, _) => values.is_wide(),
-            Kind::Other => return unsupported(&dtype.remedy(name)),
+            Kind::Nulls if nulls => false,
+            Kind::Nulls | Kind::Other => return unsupported(&dtype.remedy(name)),
         };
     }
     Ok(float64)
@@ -178,8 +182,9 @@ pub struct Table<S> {
     pub d: usize,
     float64: bool,
     pub columns: Vec<S>,
-    /// Whether the only column holds lists that are all null. Their width is then unknown.
-    pub width_unknown: bool,
+    /// Whether no row can have an answer: the only column holds lists that are all null, so their width is unknown. Or a model is
+    /// asked for rows of which one column holds nothing but nulls, of no type.
+    pub all_null: bool,
 }
 
 impl<S: Source> Table<S> {
@@ -187,14 +192,19 @@ impl<S: Source> Table<S> {
     /// `expected`: the number of features that a model needs.
     pub fn new(columns: &[S], float64: bool, expected: Option<usize>) -> Result<Self> {
         let types = columns.iter().flat_map(|column| column.types().map(|dtype| (column.name(), dtype)));
-        let float64 = become_float64(columns.len(), types)? || float64;
+        let float64 = become_float64(columns.len(), expected.is_some(), types)? || float64;
         let (first, n) = (&columns[0], columns[0].rows());
         if let Some(column) = columns.iter().find(|column| column.rows() != n) {
             let what = format!("column {:?}", column.name());
             return Err(KMeansError::LengthMismatch { what, expected: n, got: column.rows() });
         }
+        let all_null = columns.iter().any(is_all_null);
         let lists = first.types().any(|dtype| matches!(dtype.kind(), Kind::Lists(..)));
-        let width = if lists { width(first, expected)? } else { Some(columns.len()) };
+        let width = match columns.len() {
+            1 if lists => width(first, expected)?,
+            1 if all_null => None,
+            columns => Some(columns),
+        };
         let d = width.or(expected).unwrap_or(1);
         if let Some(expected) = expected.filter(|&expected| expected != d) {
             return Err(KMeansError::WidthMismatch { what: "features", expected, got: d });
@@ -203,8 +213,9 @@ impl<S: Source> Table<S> {
         let names = columns.iter().map(|column| memory::text(format_args!("{}", column.name()), COLUMNS));
         let mut names = memory::try_collected(names, COLUMNS)?;
         let layout = if lists { FeatureLayout::Array(names.remove(0)) } else { FeatureLayout::Columns(names) };
-        let columns = memory::try_collected(columns.iter().map(|column| column.cast_to(to)), COLUMNS)?;
-        Ok(Self { layout, d, float64, columns, width_unknown: width.is_none() })
+        let cast = columns.iter().filter(|_| !all_null).map(|column| column.cast_to(to));
+        let columns = memory::try_collected(cast, COLUMNS)?;
+        Ok(Self { layout, d, float64, columns, all_null: all_null || width.is_none() })
     }
 
     /// The columns as features.
@@ -228,6 +239,12 @@ impl<S: Source> Table<S> {
         };
         features.with_names(self.layout.feature_names(self.d)?)
     }
+}
+
+/// Whether a column holds nothing but nulls, of no type.
+pub fn is_all_null(column: &impl Source) -> bool {
+    let mut kinds = column.types().map(ColumnType::kind).peekable();
+    kinds.peek().is_some() && kinds.all(|kind| kind == Kind::Nulls)
 }
 
 /// The chunks of a column, without a copy.
@@ -308,7 +325,7 @@ impl KMeans {
     ) -> Result<R> {
         let _environment = FloatEnvironment::default_rounding();
         let table = Table::new(columns, false, None)?;
-        if table.width_unknown {
+        if table.all_null {
             return Err(self.refuse_null_lists(columns[0].name(), columns[0].rows()));
         }
         let weights = weights.map(self::weights).transpose()?;
@@ -327,17 +344,17 @@ impl KMeans {
 }
 
 impl KMeansModel {
-    /// The columns in the wider of the model's type and their own type: float64 input is never cast to float32. `None` if the
-    /// only column holds lists that are all null.
+    /// The columns in the wider of the model's type and their own type: float64 input is never cast to float32. `None` if no row
+    /// can have an answer: see [`Table::all_null`].
     pub(crate) fn table<S: Source>(&self, columns: &[S]) -> Result<Option<Table<S>>> {
         let _environment = FloatEnvironment::default_rounding();
         let table = Table::new(columns, !self.is_f32(), Some(self.n_features()))?;
-        Ok((!table.width_unknown).then_some(table))
+        Ok((!table.all_null).then_some(table))
     }
 }
 
 impl DeviceModel<'_, KMeansModel> {
-    /// What `answer` says of the columns as features. `none` answers for so many lists that are all null.
+    /// What `answer` says of the columns as features. `none` answers for so many rows that cannot have an answer.
     fn ask<S: Source, R>(
         &self,
         columns: &[S],

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, Decimal128Array, FixedSizeListArray, Float32Array, Float64Array, Int16Array,
-    Int64Array, ListArray, RecordBatch, StringArray, UInt32Array,
+    Int64Array, ListArray, NullArray, RecordBatch, StringArray, UInt32Array, new_null_array,
 };
 use arrow::datatypes::{DataType, Float32Type, Float64Type};
 use parquet::basic::ColumnOrder;
@@ -135,6 +135,14 @@ fn nulls_weights_and_lists() {
     let mut sizes = fit.model.sizes().to_vec();
     sizes.sort_unstable();
     assert_eq!(sizes, [1, 2], "a row of weight 0 has a label and does not count");
+    // Nothing but nulls, of no type: a model answers as for numbers, and a fit refuses the column.
+    let [untyped, typed] =
+        [Arc::new(NullArray::new(3)) as ArrayRef, new_null_array(&DataType::Float32, 3)].map(|array| batch([("x", array)]));
+    assert_eq!(fit.model.predict_batch(&untyped).unwrap(), fit.model.predict_batch(&typed).unwrap());
+    assert_eq!(fit.model.predict_batch(&untyped).unwrap().null_count(), 3);
+    let both = [holes.project(&[0]).unwrap(), untyped.clone()];
+    assert_eq!(fit.model.score_batches(&both, None).unwrap(), fit.model.score_batches(&both[..1], None).unwrap());
+    assert!(matches!(estimator.fit_batches(&[untyped], ["x"], None).unwrap_err(), KMeansError::UnsupportedDtype { .. }));
 
     let rows = vec![Some(vec![Some(0.0f32), Some(1.0)]), None, Some(vec![Some(5.0), Some(5.0)]), Some(vec![None, Some(1.0)])];
     let fixed: ArrayRef = Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(rows.clone(), 2));

@@ -5,19 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import polars as pl
-
 from polars_kmeans import _internal, _plugin
+from polars_kmeans._frames import is_array as is_array
 from polars_kmeans._options import FitOptions
 from polars_kmeans._progress import OnProgress, shown
 from polars_kmeans.errors import InvalidDataError, InvalidParameterError
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
     from polars_kmeans._typing import Device, Fit, IntoArray, Output
-
-_PROTOCOLS = ("__dlpack__", "__array_interface__", "__arrow_c_device_array__")
 
 
 class Prediction(NamedTuple):
@@ -31,13 +26,6 @@ class Prediction(NamedTuple):
     """The distances to the second nearest centroid (float64). None if there is one centroid."""
 
 
-def is_array(data: object) -> TypeIs[IntoArray]:
-    """Whether an object holds rows itself, in the way that array libraries pass them to each other."""
-    if isinstance(data, (str, pl.Expr, pl.DataFrame, pl.LazyFrame, pl.Series)):
-        return False
-    return any(hasattr(type(data), protocol) for protocol in _PROTOCOLS)
-
-
 def on_gpu(data: object) -> bool:
     """Whether an array is on a GPU, as far as it says so."""
     if hasattr(type(data), "__arrow_c_device_array__"):
@@ -47,14 +35,15 @@ def on_gpu(data: object) -> bool:
     return device is not None and int(device()[0]) != 1
 
 
-def alone(data: object, columns: tuple[Any, ...], weight: object) -> None:
-    """Refuse names of columns beside an array, which has no names. `weight`: that of the estimator."""
+def alone(data: object, columns: tuple[Any, ...], weight: object, remedy: str | None = None) -> None:
+    """Refuse names of columns beside an array, which has no names. `weight`: that of the estimator, if no `remedy`."""
     if columns:
         msg = f"columns: expected none beside an array, got {len(columns)}: select columns of the {type(data).__name__}"
         raise InvalidParameterError(msg)
     if weight is not None:
-        msg = "weight: expected none in KMeans for an array, got a column: fit(array, weight=...) takes an array"
-        raise InvalidParameterError(msg)
+        where = "in KMeans for an array" if remedy is None else "for an array"
+        remedy = remedy or "fit(array, weight=...) takes an array"
+        raise InvalidParameterError(f"weight: expected none {where}, got a column: {remedy}")
 
 
 def in_place_of(columns: tuple[Any, ...]) -> IntoArray | None:

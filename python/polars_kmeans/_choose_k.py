@@ -16,7 +16,7 @@ from polars_kmeans.estimator import KMeans
 from polars_kmeans.model import KMeansModel
 
 if TYPE_CHECKING:
-    from polars_kmeans._typing import IntoFeatures
+    from polars_kmeans._typing import IntoArray, IntoFeatures, IntoFrame
 
 _SCHEMA = {
     "k": pl.UInt32,
@@ -30,7 +30,10 @@ _SCHEMA = {
 
 
 def choose_k(
-    data: pl.DataFrame | pl.LazyFrame, *columns: IntoFeatures, k: Iterable[int] = range(2, 11), **options: Any
+    data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
+    *columns: IntoFeatures,
+    k: Iterable[int] = range(2, 11),
+    **options: Any,
 ) -> pl.DataFrame:
     """Fit several numbers of clusters, and measure the clusters of each fit.
 
@@ -40,7 +43,8 @@ def choose_k(
     Parameters
     ----------
     data
-        A frame. The query of a LazyFrame runs once.
+        A frame or an array, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. The query of a LazyFrame runs once. An
+        array is copied.
     *columns
         The features: column names, expressions or selectors, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`.
     k
@@ -120,8 +124,9 @@ def choose_k(
         options = {**options, "weight": _plugin.WEIGHT}
     # Refuse bad parameters before the first fit.
     estimators = [KMeans(count, **options) for count in counts]
+    query, columns = _rows.query(data, columns, (*columns, weight), weight)
     features = _plugin.features(columns)
-    rows = _rows.collect(_rows.lazy(data).select(*features.exprs, *weights))
+    rows = _rows.collect(query.select(*features.exprs, *weights))
     names = [name for name in rows.columns if not weights or name != _plugin.WEIGHT]
     found = []
     # One call, so that the rows are checked, and sent to a GPU, once.

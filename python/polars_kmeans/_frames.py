@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -12,11 +14,14 @@ from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-    from polars_kmeans._typing import IntoFrame
+    from polars_kmeans._typing import IntoArray, IntoFrame
 
 # The columns of a frame of centroids that are not features.
 OWN_COLUMNS = ("cluster", "size", "inertia")
+_OF_ARRAYS = ("__dlpack__", "__array_interface__", "__arrow_c_device_array__")
 _PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__")
+# What other libraries call the method that gives an array or a frame of theirs.
+_METHODS = ("toarray", "todense", "to_polars", "to_arrow", "toArrow", "compute", "to_pandas", "toPandas")
 
 
 def is_foreign(data: object) -> TypeIs[IntoFrame]:
@@ -26,14 +31,57 @@ def is_foreign(data: object) -> TypeIs[IntoFrame]:
     return any(hasattr(type(data), protocol) for protocol in _PROTOCOLS)
 
 
-def is_frame(data: object) -> TypeIs[pl.DataFrame | IntoFrame]:
-    """Whether an object holds named columns: a DataFrame of Polars or of another library."""
-    return isinstance(data, pl.DataFrame) or is_foreign(data)
+def is_array(data: object) -> TypeIs[IntoArray]:
+    """Whether an object holds rows itself, in the way that array libraries pass them to each other."""
+    if isinstance(data, (str, pl.Expr, pl.DataFrame, pl.LazyFrame, pl.Series)):
+        return False
+    return any(hasattr(type(data), protocol) for protocol in _OF_ARRAYS)
 
 
 def ahead_of(columns: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """Return the frame, if one stands first, and the features."""
-    return (columns[0], columns[1:]) if columns and is_frame(columns[0]) else (None, columns)
+    """Return the frame, if one stands first, and the features. Refuse rows that are neither a frame nor an array."""
+    if not columns:
+        return None, ()
+    data = columns[0]
+    if isinstance(data, (pl.DataFrame, pl.LazyFrame)) or is_foreign(data):
+        return data, columns[1:]
+    value = data
+    while isinstance(value, (list, tuple)) and value and value[0] is not value:
+        value = value[0]
+    if (
+        isinstance(value, (Mapping, Number, pl.Series, type(None)))
+        or hasattr(type(value), _METHODS[0])
+        or is_array(value)
+    ):
+        raise no_rows(data)
+    return None, columns
+
+
+def type_name(data: object) -> str:
+    """Return the name of an object's type, with its module."""
+    kind = type(data)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def no_rows(data: object) -> InvalidParameterError:
+    """Return the error for an object that is neither a frame nor an array. It says what to do."""
+    msg = f"data: expected a frame or an array, got {type_name(data)}"
+    method = next((name for name in _METHODS if hasattr(type(data), name)), None)
+    if isinstance(data, pl.Series):
+        msg += ": call to_frame() on it"
+    elif is_array(data):
+        msg = f"data: expected a frame, got {type_name(data)}: pl.from_numpy makes a frame of a NumPy array"
+    elif isinstance(data, (list, tuple)) and data and isinstance(data[0], (Number, type(None))):
+        msg += ': pl.DataFrame({"x": data}) makes a column of it, and pl.DataFrame([data], orient="row") a row'
+    elif isinstance(data, (list, tuple)) and not (data and isinstance(data[0], Mapping)):
+        msg += ': pl.DataFrame(data, orient="row") makes a frame of rows'
+    elif isinstance(data, (Mapping, list, tuple)):
+        msg += ": pl.DataFrame makes a frame of it"
+    elif type(data).__module__.partition(".")[0] == "pandas":
+        msg += ": pl.from_pandas makes a frame of it"
+    elif method is not None:
+        msg += f": call {method}() on it"
+    return InvalidParameterError(msg)
 
 
 def polars_frame(data: object, *columns: object) -> pl.DataFrame | pl.LazyFrame:
@@ -44,16 +92,11 @@ def polars_frame(data: object, *columns: object) -> pl.DataFrame | pl.LazyFrame:
     if isinstance(data, (pl.DataFrame, pl.LazyFrame)):
         return data
     if not is_foreign(data):
-        msg = f"data: expected a frame or an array, got {type(data).__name__}"
-        if isinstance(data, pl.Series):
-            msg += ": call to_frame() on it"
-        elif isinstance(data, (dict, list, tuple)):
-            msg += ": pl.DataFrame makes a frame of it"
-        raise InvalidParameterError(msg)
+        raise no_rows(data)
     # Not `pl.DataFrame(data)`: it copies the chunks of pyarrow's tables together.
     series = pl.Series(_narrowed(data, columns))
     if not isinstance(series.dtype, pl.Struct):
-        msg = f"data: expected a frame, got one column ({type(data).__name__}): call to_frame() on it"
+        msg = f"data: expected a frame, got one column ({type_name(data)}): call to_frame() on it"
         raise InvalidParameterError(msg)
     return series.struct.unnest()
 

@@ -16,6 +16,8 @@ __all__ = [
     "OptionInfo",
     "Part",
     "__version__",
+    "answer_columns",
+    "array_frame",
     "bus_traffic",
     "check_device",
     "check_options",
@@ -143,6 +145,15 @@ class Answers:
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __len__(self) -> int: ...
 
+def answer_columns(
+    model: bytes,
+    names: list[str],
+    columns: list[pl.Series],
+    device: str,
+    output: str | None = None,
+    complete: bool = False,
+) -> pl.Series: ...
+def array_frame(array: IntoArray) -> pl.DataFrame: ...
 def fit_array(
     array: IntoArray,
     weights: IntoArray | None,

@@ -9,27 +9,51 @@ from re import sub
 from textwrap import fill
 from typing import Any, TypeVar, cast
 
-from polars_kmeans._options import DEFAULTS, OPTIONS, annotation
+from polars_kmeans._options import DEFAULTS, ON_A_SPHERE, OPTIONS, annotation
 from polars_kmeans.errors import InvalidParameterError
 
-# Keywords of scikit-learn, Spark and others, and what takes their place.
+_TO_FIT = "pass it to KMeans(k).fit"
+# Keywords of scikit-learn, Spark, R, faiss, cuML, BigQuery and others, and what takes their place.
 _HINTS = {
     "n_clusters": "use k",
+    "num_clusters": "use k",
+    "centers": "use k, or init for starting centroids",
+    "centroids": "use init",
+    "initMode": "use init",
+    "kmeans_init_method": "use init",
+    "initSteps": "use rounds",
+    "oversampling_factor": "use oversampling",
+    "nstart": "use n_init",
+    "nredo": "use n_init",
+    "maxIter": "use max_iter",
+    "iter_max": "use max_iter",
+    "n_iter": "use max_iter",
+    "niter": "use max_iter",
+    "epsilon": "use tol",
+    "tolerance": "use tol",
     "random_state": "use seed",
     "sample_weight": "use weight for a column; beside an array, fit takes weight",
     "weights": "use weight",
     "weightCol": "use weight",
-    "centroids": "use init",
-    "initMode": "use init",
-    "initSteps": "use rounds",
-    "maxIter": "use max_iter",
-    "n_iter": "use max_iter",
     "distance": "use metric",
     "distanceMeasure": "use metric",
+    "distance_type": "use metric",
+    "spherical": 'use metric="cosine"',
+    "haversine": f'use metric="cosine" {ON_A_SPHERE}',
+    "standardize_features": 'use scale="standard"',
+    "gpu": 'use device="cuda"',
     "n_jobs": "set POLARS_MAX_THREADS before the import",
     "algorithm": "leave it out: there is one algorithm",
     "copy_x": "leave it out: no call changes the values that it is given",
-    "verbose": "see model.history after the fit",
+    "balanced": "leave it out: no option says how large clusters must be",
+    "trace": "pass progress=True to KMeans(k).fit, or see model.history after it",
+    "verbose": "pass progress=True to KMeans(k).fit, or see model.history after it",
+    "output": "pass it to model.predict, or to the expression kmeans",
+    "by": f"{_TO_FIT}. Expressions have .over(...)",
+    **dict.fromkeys(
+        ("columns", "features", "data"), 'pass frame and columns to KMeans(k).fit, as in fit(frame, "x", "y")'
+    ),
+    **dict.fromkeys(("memory_limit", "progress", "spill_directory"), _TO_FIT),
 }
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -57,11 +81,7 @@ def takes(options: Any) -> Callable[[_Function], _Function]:
 
         @wraps(function)
         def checked(*args: Any, **keywords: Any) -> Any:
-            for name in keywords:
-                if name not in known:
-                    hint = _HINTS.get(name)
-                    msg = f"{owner}: expected keywords that it has, got {name}"
-                    raise InvalidParameterError(msg + (f": {hint}" if hint else _similar(name, known)))
+            _refuse_unknown(owner, keywords, known)
             if k_by_name and "k" not in keywords:
                 msg = f"{owner}: expected the number of clusters as a keyword, as in k=3, got none"
                 raise InvalidParameterError(msg)
@@ -76,6 +96,30 @@ def takes(options: Any) -> Callable[[_Function], _Function]:
         return cast("_Function", checked)
 
     return decorated
+
+
+def checked(method: _Function) -> _Function:
+    """Let a method refuse keywords that it does not have, with an error that says what to write instead."""
+    known, owner = list(signature(method).parameters), method.__qualname__
+
+    @wraps(method)
+    def call(*args: Any, **keywords: Any) -> Any:
+        _refuse_unknown(owner, keywords, known)
+        return method(*args, **keywords)
+
+    return cast("_Function", call)
+
+
+def _refuse_unknown(owner: str, keywords: dict[str, Any], known: list[str]) -> None:
+    for name in keywords:
+        if name in known:
+            continue
+        hint = _HINTS.get(name)
+        if "." in owner and name in ("k", "weight", *OPTIONS) and name != "output":
+            fits = owner.startswith("KMeans.fit")
+            hint = f"pass it to KMeans, as in KMeans(k, {name}=...).fit(...)" if fits else "it is an option of the fit"
+        msg = f"{owner}: expected keywords that it has, got {name}"
+        raise InvalidParameterError(msg + (f": {hint}" if hint else _similar(name, known)))
 
 
 def _entry(name: str) -> str:

@@ -15,19 +15,17 @@ _BATCH = 1 << 18
 _FOUND = {"cluster": pl.UInt32, "rank": pl.UInt32, "distance": pl.Float64}
 
 
-def nearest(data: pl.DataFrame | pl.LazyFrame, answer: pl.Expr, m: int) -> pl.DataFrame:
+def nearest(query: pl.LazyFrame, answer: pl.Expr, m: int) -> pl.DataFrame:
     """Find the rows nearest each centroid: see :meth:`KMeansModel.nearest`. `answer`: labels with distances."""
     m = _positive(m)
-    query = _rows.lazy(data)
     none = pl.DataFrame(schema=query.collect_schema())
-    for name in _FOUND:
-        if name in none.columns:
-            msg = f'column "{name}": the answer has a column of this name: rename or drop the one of the frame'
-            raise InvalidColumnError(msg)
+    if "rank" in none.columns:
+        raise _taken("rank", "")
     ahead = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in _FOUND.items()]
-    best = none.select(*ahead, pl.all())
+    best = none.select(*ahead, pl.exclude(*_FOUND))
     for batch in _batches(query):
         found = _rows.collect(batch.lazy().select(answer)).to_series().struct.unnest()
+        batch = _without_answers(batch, found)
         candidates = (
             found.lazy()
             .with_row_index("row")
@@ -48,6 +46,22 @@ def nearest(data: pl.DataFrame | pl.LazyFrame, answer: pl.Expr, m: int) -> pl.Da
             .head(m)
         )
     return best.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.UInt32).over("cluster").alias("rank"))
+
+
+def _without_answers(batch: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+    """Leave out columns that have the names of answers, and hold them: those of `label` and of `predict`."""
+    for name in ("cluster", "distance"):
+        if name in batch.columns:
+            own = batch[name]
+            if not own.dtype.is_numeric() or not own.eq_missing(found[name]).all():
+                raise _taken(name, " and other values")
+            batch = batch.drop(name)
+    return batch
+
+
+def _taken(name: str, why: str) -> InvalidColumnError:
+    msg = f'column "{name}": the answer has a column of this name{why}: rename or drop the one of the frame'
+    return InvalidColumnError(msg)
 
 
 def _positive(m: Any) -> int:

@@ -18,6 +18,26 @@ from polars_kmeans._frames import OWN_COLUMNS, is_foreign, is_number, polars_fra
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 
 OPTIONS = {option.name: option for option in _internal.options()}
+# What other libraries call the values of options, and what takes their place.
+ON_A_SPHERE = "and the feature pk.sphere(lat, lon)"
+_PARALLEL, _PLUS_PLUS, _COSINE = 'use "kmeans-parallel"', 'use "k-means++"', 'use "cosine"'
+_VALUES = {
+    "init": {
+        **dict.fromkeys(("k-means||", "kmeans||", "scalable-k-means++", "scalable-kmeans++"), _PARALLEL),
+        **dict.fromkeys(("kmeans++", "k-means", "plus_plus", "plusplus"), _PLUS_PLUS),
+        "forgy": 'use "random"',
+    },
+    "metric": {
+        **dict.fromkeys(("l2", "sqeuclidean"), 'use "euclidean"'),
+        **dict.fromkeys(("angular", "spherical", "cos"), _COSINE),
+        **dict.fromkeys(
+            ("l1", "manhattan", "cityblock"), "k-means minimises squared distances, and has no other metric"
+        ),
+        "haversine": f'use "cosine" {ON_A_SPHERE}',
+    },
+    "scale": {"zscore": 'use "standard"', "standardize": 'use "standard"'},
+    "device": {"gpu": 'use "cuda"'},
+}
 DEFAULTS = {name: literal_eval(option.default) for name, option in OPTIONS.items()}
 
 
@@ -113,7 +133,10 @@ class FitOptions:
             if _is_chosen(name, value):
                 passed[name] = _passed(name, value)
         self.keywords: dict[str, Any] = {"values": passed, "given": None, "given_names": None, "given_widths": []}
-        _internal.check_options({**self.keywords, "weighted": False})
+        try:
+            _internal.check_options({**self.keywords, "weighted": False})
+        except InvalidParameterError as error:
+            raise InvalidParameterError(f"{error}{_hint(str(error).partition(':')[0], passed)}") from None
         if not isinstance(init, str):
             # Convert with the engine's own rounding, so that centroids have the same bits in every host program.
             with _internal.FloatEnvironment():
@@ -132,6 +155,18 @@ def _continued(model: Any, values: dict[str, Any]) -> dict[str, Any]:
     if got != metric:
         raise InvalidParameterError(f'metric: expected "{metric}", as in the model that is init, got {got!r}')
     return values if factors is None or values.get("scale") is not None else {**values, "scale": factors}
+
+
+def _hint(name: str, passed: Mapping[str, Any]) -> str:
+    """Return what to write instead of a word that an option does not have, as the end of an error."""
+    from difflib import get_close_matches
+
+    value = passed.get(name)
+    if not isinstance(value, str) or name not in OPTIONS:
+        return ""
+    known = _VALUES.get(name, {}).get(value.lower())
+    similar = get_close_matches(value.lower(), OPTIONS[name].words, 1)
+    return f": {known}" if known else f': did you mean "{similar[0]}"?' if similar else ""
 
 
 def _is_chosen(name: str, value: Any) -> bool:

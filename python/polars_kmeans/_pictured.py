@@ -102,11 +102,11 @@ def thinned(rows: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
 
 
 def silhouettes(
-    model: KMeansModel, data: pl.DataFrame | pl.LazyFrame, columns: tuple[IntoFeatures, ...], device: Device
+    model: KMeansModel, query: pl.LazyFrame, columns: tuple[IntoFeatures, ...], device: Device
 ) -> tuple[pl.DataFrame, pl.DataFrame, float | None]:
     """Return the clusters as blocks from top to bottom, points of their outlines, and the mean of all silhouettes."""
     answer = _rows.with_silhouette(model.predict(*columns, output="struct", device=device))
-    rows = _rows.collect(_rows.lazy(data).select(answer.alias("answer"))).unnest("answer")
+    rows = _rows.collect(query.select(answer.alias("answer"))).unnest("answer")
     rows = rows.select("cluster", "silhouette").filter(pl.col("cluster").is_not_null())
     points = max(_LEAST, _CURVE // model.n_clusters)
     at = (pl.int_range(points) / (points - 1) * (pl.len() - 1)).round().cast(pl.UInt32)

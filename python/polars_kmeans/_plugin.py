@@ -12,7 +12,7 @@ import polars.selectors as cs
 from polars.exceptions import ComputeError
 from polars.plugins import register_plugin_function
 
-from polars_kmeans import _internal
+from polars_kmeans import _frames, _internal
 from polars_kmeans._options import FitOptions, check_name, device_text, text
 from polars_kmeans._progress import OnProgress, shown
 from polars_kmeans._spill import Spill, gather
@@ -20,6 +20,8 @@ from polars_kmeans._typing import Device, Fit, IntoFeatures
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
 
 _LIBRARY = Path(__file__).parent
+# Lists of columns may hold lists. What holds itself, such as a row of a sparse matrix, is no list of columns.
+_DEEPEST = 9
 # The name of the weights next to the features. A feature is unlikely to have it.
 WEIGHT = "__weight__"
 _ONE_VALUE = {"returns_scalar": True, "changes_length": True}
@@ -63,8 +65,9 @@ def _named(expr: pl.Expr) -> pl.Expr:
     return expr.name.replace("\0", _internal.NUL, literal=True)
 
 
-def flat(columns: Iterable[Any]) -> Iterator[str | pl.Expr]:
+def flat(columns: Iterable[Any], depth: int = 0) -> Iterator[str | pl.Expr]:
     """Yield names and expressions one by one. Refuse other values, and collections without an order."""
+    expected = "features: expected column names or expressions"
     for item in columns:
         if isinstance(item, (str, pl.Expr)):
             yield item
@@ -72,12 +75,16 @@ def flat(columns: Iterable[Any]) -> Iterator[str | pl.Expr]:
             msg = f"features: expected an order, got a {type(item).__name__}, which has none: pass a list"
             raise InvalidColumnError(msg)
         elif any(hasattr(type(item), protocol) for protocol in ("__dlpack__", "__array_interface__")):
-            msg = f"features: expected column names or expressions, got an array ({type(item).__name__})"
+            msg = f"{expected}, got an array ({_frames.type_name(item)})"
             raise InvalidColumnError(f"{msg}: KMeans(k).fit(array) takes arrays")
-        elif isinstance(item, Iterable) and not isinstance(item, (bytes, Mapping, pl.Series, pl.DataFrame)):
-            yield from flat(item)
+        elif (
+            isinstance(item, Iterable)
+            and not isinstance(item, (bytes, Mapping, pl.Series, pl.DataFrame))
+            and depth < _DEEPEST
+        ):
+            yield from flat(item, depth + 1)
         else:
-            msg = f"features: expected column names or expressions, got {type(item).__name__}"
+            msg = f"{expected}, got {_frames.type_name(item)}"
             if isinstance(item, (pl.DataFrame, pl.LazyFrame)):
                 msg += ": an expression is part of a query, as in frame.select(...)"
             elif isinstance(item, pl.Series):
@@ -85,11 +92,17 @@ def flat(columns: Iterable[Any]) -> Iterator[str | pl.Expr]:
             raise InvalidColumnError(msg)
 
 
-def features(columns: tuple[IntoFeatures, ...], *, by_name: bool = True) -> Features:
-    """Feature columns: names, expressions, selectors, or lists of them. A fit (`by_name`) needs different names."""
+def items_of(columns: tuple[IntoFeatures, ...]) -> list[str | pl.Expr]:
+    """Return names and expressions one by one. There must be some."""
     items = [text(item) if isinstance(item, str) else item for item in flat(columns)]
     if not items:
         raise InvalidColumnError("features: expected at least one column, got none: name columns, or pass pl.all()")
+    return items
+
+
+def features(columns: tuple[IntoFeatures, ...], *, by_name: bool = True) -> Features:
+    """Feature columns: names, expressions, selectors, or lists of them. A fit (`by_name`) needs different names."""
+    items = items_of(columns)
     if by_name:
         seen = set()
         for item in items:
@@ -182,15 +195,14 @@ _NUMBERS = frozenset({
 })  # fmt: skip
 
 
-def _plain(frame: pl.DataFrame, features: Features, weight: str | pl.Expr | None) -> list[pl.Series] | None:
-    """Return columns of numbers that are named, with weights last: no query is needed for them. Else None."""
-    if features.names is None or isinstance(weight, pl.Expr) or frame.height == 0:
+def plain(frame: Any, names: Iterable[Any]) -> list[pl.Series] | None:
+    """Return columns of numbers that are named: no query is needed for them. Else None."""
+    if not isinstance(frame, pl.DataFrame) or frame.height == 0:
         return None
-    names = features.names if weight is None else [*features.names, weight]
     try:
         columns = [frame.get_column(name) for name in names]
-    except pl.exceptions.PolarsError:
-        # The query says what is wrong.
+    except (pl.exceptions.PolarsError, TypeError):
+        # These are expressions, or the query says what is wrong.
         return None
     return columns if all(column.dtype in _NUMBERS for column in columns) else None
 
@@ -201,8 +213,8 @@ def _held(
     """Run the query of a frame, and hold the columns of features and weights for a fit."""
     check_process(runs=True)
     columns = _internal.Columns()
-    if isinstance(frame, pl.DataFrame) and (plain := _plain(frame, features, weight)):
-        columns.take([series.name for series in plain], plain, weight is not None)
+    if features.names is not None and (named := plain(frame, [*features.names, *([] if weight is None else [weight])])):
+        columns.take([series.name for series in named], named, weight is not None)
         return columns
     kwargs = {"key": columns.key, "weighted": weight is not None}
     hold = _call("hold", [*features.exprs, *weights(weight)], kwargs, **_ONE_VALUE)
@@ -274,6 +286,13 @@ def elementwise(
 ) -> pl.Expr:
     """Call a function on rows under a model, one morsel at a time."""
     return row_by_row(function, [*exprs, _literal(model)], {**kwargs, "device": device_name(device)})
+
+
+def answer_columns(model: bytes, columns: list[pl.Series], device: Device, kwargs: dict[str, Any]) -> pl.Series:
+    """Call a function on columns of numbers under a model, without a query."""
+    check_process(runs=True)
+    names, output, complete = [series.name for series in columns], kwargs.get("output"), kwargs.get("complete", False)
+    return _internal.answer_columns(model, names, columns, device_name(device), output, complete)
 
 
 def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None, device: Device) -> pl.Expr:

@@ -14,7 +14,7 @@ _LABEL = "__cluster__"
 
 
 def profile(
-    data: pl.DataFrame | pl.LazyFrame,
+    data: pl.LazyFrame,
     label: pl.Expr,
     described: list[pl.Expr],
     centroids: pl.DataFrame,
@@ -24,7 +24,7 @@ def profile(
     """Describe the clusters by some columns: see :meth:`KMeansModel.profile`."""
     shares = _quantiles(quantiles)
     weights = _plugin.weights(weight)
-    rows = _rows.collect(_rows.lazy(data).select(label.alias(_LABEL), *described, *weights))
+    rows = _rows.collect(data.select(label.alias(_LABEL), *described, *weights))
     schema = dict(rows.schema)
     del schema[_LABEL]
     if weights:
@@ -67,10 +67,12 @@ def _check_weight(dtype: pl.DataType, weights: pl.Series) -> None:
 def _check_range(query: pl.LazyFrame, x: dict[str, str]) -> None:
     """Refuse values whose squares float64 cannot hold."""
     largest = _rows.collect(query.select(pl.col("weight", *x.values()).abs().max())).row(0, named=True)
-    for what, name, most in (("weight", "weight", 64), *((f'column "{feature}"', n, 450) for feature, n in x.items())):
+    limits = [("weight", "weight", 64, "1.8e19"), *((f'column "{name}"', n, 450, "2.9e135") for name, n in x.items())]
+    for what, name, most, text in limits:
         value = largest[name] or 0.0
         if value > 2.0**most:
-            raise InvalidDataError(f"{what}: expected a largest magnitude of at most 2^{most}, got {value!r}")
+            msg = f"{what}: expected a largest magnitude of at most about {text}, got {value!r}"
+            raise InvalidDataError(f"{msg}: divide the values by one number")
 
 
 def _numbers(query: pl.LazyFrame, x: list[str], weighted: bool, shares: dict[str, float]) -> pl.DataFrame:

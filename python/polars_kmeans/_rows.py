@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import polars as pl
 from polars.exceptions import DuplicateError
 
-from polars_kmeans import _frames, _plugin
-from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
+from polars_kmeans import _arrays, _frames, _internal, _plugin
+from polars_kmeans.errors import InvalidColumnError
 
 # Values are scaled to 80 bits before they become integers. So a sum of 2^47 of them has less than 128 bits.
 _BITS = 80
 
 
-def lazy(data: object) -> pl.LazyFrame:
-    """Return a frame as a query. Refuse what is not a frame."""
-    if isinstance(data, (pl.DataFrame, pl.LazyFrame)):
-        return data.lazy()
-    msg = f"data: expected a DataFrame or a LazyFrame, got {type(data).__name__}: make one with pl.DataFrame(data)"
-    raise InvalidParameterError(msg)
+def query(
+    data: object, columns: tuple[Any, ...], read: Iterable[object] = (), weight: object = None
+) -> tuple[pl.LazyFrame, tuple[Any, ...]]:
+    """Return whatever a fit takes as a query, and its feature columns: those of an array are all of its columns.
+
+    `read`: all columns that will be read, as far as they are known.
+    """
+    columns = tuple(_plugin.flat(columns))
+    if _arrays.is_array(data):
+        _arrays.alone(data, columns, weight, "pl.from_numpy makes a frame of a NumPy array: add the weights to it")
+        frame = _internal.array_frame(data)
+        return frame.lazy(), tuple(frame.columns)
+    return _frames.polars_frame(data, *read).lazy(), columns
 
 
 def collect(query: pl.LazyFrame) -> pl.DataFrame:
@@ -41,7 +49,8 @@ def coordinates(columns: Mapping[str, pl.DataType], widths: Mapping[str, int]) -
     for name, dtype in columns.items():
         values = _plugin.column(name)
         width = dtype.size if isinstance(dtype, pl.Array) else widths.get(name)
-        if not _frames.is_number(dtype, nested=True) or (isinstance(dtype, pl.List) and width is None):
+        known = (dtype == pl.Null and width is None) or _frames.is_number(dtype, nested=True)
+        if not known or (isinstance(dtype, pl.List) and width is None):
             msg = f'column "{name}": expected numbers or booleans, got {dtype}: encode or leave out such columns'
             raise InvalidColumnError(msg)
         if width is None:

@@ -13,7 +13,7 @@ from ast import literal_eval
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from polars.exceptions import ComputeError
+from polars.exceptions import ColumnNotFoundError, ComputeError
 
 __all__ = [
     "CancelledError",
@@ -114,6 +114,8 @@ _IN_QUERY = re.compile(r"^the plugin failed with message: (?:\w+: )??(\w+Error):
 # line of the query, and DuckDB 1 a traceback.
 _IN_SQL = re.compile(r"(?:executing the UDF|Execution error): (\w+): (.*?)(?:\n\n(?:At:\n|LINE \d+: ).*)?$", re.DOTALL)
 _REPR = re.compile(r"PyErr \{ type: <class '[\w.]+'>, value: (\w+)\((.*?)\), traceback: ", re.DOTALL)
+# What Polars says of a name that has the form of a pattern, if no column has this name.
+_PATTERN = re.compile(r'^"(\*|\^.*\$)" not found')
 
 
 def _typed(text: str) -> KMeansError | None:
@@ -132,6 +134,8 @@ def typed_errors() -> Iterator[None]:
 
     Other errors stay as they are, for instance those about unknown columns.
 
+    If a name that Polars takes for a pattern is not that of a column, the error says how to pass a pattern.
+
     Examples
     --------
     >>> import polars as pl
@@ -149,6 +153,12 @@ def typed_errors() -> Iterator[None]:
         yield
     except KMeansError:
         raise
+    except ColumnNotFoundError as error:
+        found = _PATTERN.match(str(error))
+        if found is None:
+            raise
+        takes = "pl.all() takes all columns" if found[1] == "*" else f'pl.col("{found[1]}") takes a pattern'
+        raise ColumnNotFoundError(f"{found[0]}: a name stands for the column of exactly this name, {takes}") from None
     except Exception as error:
         typed = _typed(str(error))
         if typed is None:

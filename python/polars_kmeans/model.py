@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast, overload
 import polars as pl
 
 from polars_kmeans import _arrays, _centroids, _files, _frames, _internal, _plugin, _rows
+from polars_kmeans._keywords import checked
 from polars_kmeans._options import FitOptions, text
 from polars_kmeans._typing import Device, Fit, IntoArray, IntoFeatures, IntoFrame, Output
 from polars_kmeans.errors import InvalidColumnError, InvalidModelError, InvalidParameterError, TooFewRowsError
@@ -258,7 +259,7 @@ class KMeansModel:
     @overload
     def predict(
         self,
-        data: pl.DataFrame | IntoFrame,
+        data: pl.DataFrame | pl.LazyFrame | IntoFrame,
         /,
         *columns: IntoFeatures,
         output: Output = ...,
@@ -286,9 +287,10 @@ class KMeansModel:
         null_policy: Literal["raise", "skip"] = ...,
     ) -> pl.Expr: ...
 
+    @checked
     def predict(
         self,
-        *columns: IntoFeatures | IntoFrame | IntoArray,
+        *columns: IntoFeatures | pl.LazyFrame | IntoFrame | IntoArray,
         output: Output = "label",
         device: Device = "auto",
         null_policy: Literal["raise", "skip"] = "skip",
@@ -304,8 +306,9 @@ class KMeansModel:
             refused. By default, the columns that the model was fitted to. A model that was fitted to expressions has no
             default, because columns with the same names may hold other values.
 
-            A DataFrame may come first: of Polars, or of any library with `__arrow_c_stream__`. Or pass only an array.
-            Frames and arrays are those of :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`.
+            A frame may come first: of Polars, or of any library with `__arrow_c_stream__`. The query of a LazyFrame
+            then runs at once. Or pass only an array. Frames and arrays are those of :meth:`KMeans.fit
+            <polars_kmeans.KMeans.fit>`.
         output
             `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
         device
@@ -320,7 +323,8 @@ class KMeansModel:
         Returns
         -------
         Expr
-            A column named `cluster`. Rows with nulls, NaNs or infinities get a null label (or a null struct).
+            A column named `cluster`. Rows with nulls, NaNs or infinities get a null label (or a null struct). So do all
+            rows if a column has only nulls and no type, as that of one row of JSON may have.
 
             For a frame: a Series of the same values.
 
@@ -345,14 +349,17 @@ class KMeansModel:
         array = _arrays.in_place_of(columns)
         if array is not None:
             return _arrays.predict(self._encoded, array, output, device, complete)
-        frame, features = _frames.ahead_of(columns)
-        exprs, kwargs = self._features(features), {"output": text(output), "complete": complete}
-        expr = _plugin.elementwise("predict", exprs, self._encoded, device, kwargs).alias("cluster")
-        return expr if frame is None else self._of_frame(expr, frame, features)
+        kwargs = {"output": text(output), "complete": complete}
+        return self._answer("predict", columns, device, kwargs, "cluster")
 
     @overload
     def transform(
-        self, data: pl.DataFrame | IntoFrame, /, *columns: IntoFeatures, squared: bool = ..., device: Device = ...
+        self,
+        data: pl.DataFrame | pl.LazyFrame | IntoFrame,
+        /,
+        *columns: IntoFeatures,
+        squared: bool = ...,
+        device: Device = ...,
     ) -> pl.Series: ...
 
     @overload
@@ -361,8 +368,12 @@ class KMeansModel:
     @overload
     def transform(self, *columns: IntoFeatures, squared: bool = ..., device: Device = ...) -> pl.Expr: ...
 
+    @checked
     def transform(
-        self, *columns: IntoFeatures | IntoFrame | IntoArray, squared: bool = False, device: Device = "auto"
+        self,
+        *columns: IntoFeatures | pl.LazyFrame | IntoFrame | IntoArray,
+        squared: bool = False,
+        device: Device = "auto",
     ) -> pl.Expr | pl.Series | Any:
         """Measure the distance of every row to every centroid: as an expression, or at once for a frame or an array.
 
@@ -413,11 +424,8 @@ class KMeansModel:
         array = _arrays.in_place_of(columns)
         if array is not None:
             return _arrays.transform(self._encoded, array, device, squared=squared)
-        frame, features = _frames.ahead_of(columns)
-        exprs, kwargs = self._features(features), {"k": self._k, "squared": squared}
         name = "squared_distances" if squared else "distances"
-        expr = _plugin.elementwise("transform", exprs, self._encoded, device, kwargs).alias(name)
-        return expr if frame is None else self._of_frame(expr, frame, features)
+        return self._answer("transform", columns, device, {"k": self._k, "squared": squared}, name)
 
     @overload
     def label(
@@ -429,6 +437,7 @@ class KMeansModel:
         self, data: pl.DataFrame | IntoFrame, /, *columns: IntoFeatures, name: str = ..., device: Device = ...
     ) -> pl.DataFrame: ...
 
+    @checked
     def label(
         self,
         data: pl.DataFrame | pl.LazyFrame | IntoFrame,
@@ -472,6 +481,7 @@ class KMeansModel:
         """
         return _frames.with_labels(data, self.predict(*columns, device=device), name)
 
+    @checked
     def score(
         self,
         data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
@@ -508,19 +518,30 @@ class KMeansModel:
         expr = _plugin.score(self._features(columns), self._encoded, cast("str | pl.Expr | None", weight), device)
         return float(_plugin.item(frame, expr))
 
-    def silhouette(self, *columns: IntoFeatures, device: Device = "auto") -> pl.Expr:
-        """Say how clearly each row belongs to its cluster: the simplified silhouette, as an expression.
+    @overload
+    def silhouette(
+        self, data: pl.DataFrame | pl.LazyFrame | IntoFrame, /, *columns: IntoFeatures, device: Device = ...
+    ) -> pl.Series: ...
 
-        It is `(second - first) / second`, from the distances to the nearest and to the second nearest centroid. 1 is a
-        row on its centroid. 0 is a row halfway between two. The expression is elementwise, so it can stream, and it
-        labels the rows once. Rousseeuw's silhouette needs the distances between all rows. The simplified one (Hruschka,
-        de Castro & Campello 2004) needs only the distances to the centroids.
+    @overload
+    def silhouette(self, *columns: IntoFeatures, device: Device = ...) -> pl.Expr: ...
+
+    @checked
+    def silhouette(
+        self, *columns: IntoFeatures | pl.LazyFrame | IntoFrame, device: Device = "auto"
+    ) -> pl.Expr | pl.Series:
+        """Say how clearly each row belongs to its cluster: the simplified silhouette.
+
+        As an expression, or at once for a frame. It is `(second - first) / second`, from the distances to the nearest
+        and to the second nearest centroid. 1 is a row on its centroid. 0 is a row halfway between two. The expression
+        is elementwise, so it can stream, and it labels the rows once. Rousseeuw's silhouette needs the distances
+        between all rows. The simplified one (Hruschka, de Castro & Campello 2004) needs only the distances to the
+        centroids.
 
         Parameters
         ----------
         *columns
-            The features, in the model's order. By default, the columns that the model was fitted to, as in
-            :meth:`predict`.
+            As in :meth:`predict`, but not an array.
         device
             As in :meth:`predict`.
 
@@ -530,6 +551,8 @@ class KMeansModel:
             A column named `silhouette` (Float64), from 0 to 1. Distances are those of the model, which scales and
             normalises rows as the fit did. A row that lies on two centroids has 0. Rows with nulls, NaNs or infinities
             are null. All rows are null if the model has one cluster.
+
+            For a frame: a Series of the same values.
 
         Raises
         ------
@@ -549,12 +572,17 @@ class KMeansModel:
         if _arrays.in_place_of(columns) is not None:
             msg = 'columns: expected names or expressions, got an array: predict(array, output="struct") has distances'
             raise InvalidParameterError(msg)
-        answer = self.predict(*columns, output="struct", device=device)
-        return _rows.with_silhouette(answer).struct.field("silhouette")
+        data, features = _frames.ahead_of(columns)
+        answer = self.predict(*features, output="struct", device=device)
+        expr = _rows.with_silhouette(answer).struct.field("silhouette")
+        if data is None:
+            return expr
+        return _plugin.collect(self._query(data, features, ())[0].select(expr)).to_series()
 
+    @checked
     def profile(
         self,
-        data: pl.DataFrame | pl.LazyFrame,
+        data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
         *columns: IntoFeatures,
         by: IntoFeatures | None = None,
         weight: str | pl.Expr | None = None,
@@ -567,7 +595,8 @@ class KMeansModel:
         Parameters
         ----------
         data
-            A frame. The query of a LazyFrame runs once. The columns that are used are held in memory.
+            A frame or an array, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. The query of a LazyFrame runs
+            once. The columns that are used are held in memory.
         *columns
             The features, in the model's order. By default, the columns that the model was fitted to, as in
             :meth:`predict`.
@@ -627,16 +656,21 @@ class KMeansModel:
         """
         from polars_kmeans import _profile
 
+        query, columns = self._query(data, columns, (by, weight), weight)
         described = self._features(columns) if by is None else _plugin.features((by,)).exprs
-        return _profile.profile(data, self.predict(*columns), described, self.centroids, weight, quantiles)
+        return _profile.profile(query, self.predict(*columns), described, self.centroids, weight, quantiles)
 
-    def nearest(self, data: pl.DataFrame | pl.LazyFrame, m: int, *columns: IntoFeatures) -> pl.DataFrame:
+    @checked
+    def nearest(
+        self, data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray, m: int, *columns: IntoFeatures
+    ) -> pl.DataFrame:
         """Find the `m` rows nearest each centroid: typical rows, which show what a cluster holds.
 
         Parameters
         ----------
         data
-            A frame. The query of a LazyFrame runs once, in batches, so its rows need not fit into memory.
+            A frame or an array, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. The query of a LazyFrame runs
+            once, in batches, so its rows need not fit into memory.
         m
             How many rows to find for each cluster.
         *columns
@@ -648,13 +682,14 @@ class KMeansModel:
         DataFrame
             Rows of the frame, with all their columns, sorted by cluster and distance. Rows that are equally far keep
             their order. The first columns are `cluster` (UInt32), `rank` (UInt32, from 1) and `distance` (Float64). A
-            cluster of fewer than `m` rows has all of them.
+            cluster of fewer than `m` rows has all of them. Columns `cluster` and `distance` of the frame are left out
+            if they hold what the model says, as those of :meth:`label` do.
 
         Raises
         ------
         KMeansError
-            For columns that cannot be used, an `m` below 1, or a frame that has a column named `cluster`, `rank` or
-            `distance`.
+            For columns that cannot be used, an `m` below 1, or a frame that has a column named `rank`, or one named
+            `cluster` or `distance` that holds something else.
 
         Examples
         --------
@@ -668,7 +703,8 @@ class KMeansModel:
         """
         from polars_kmeans import _nearest
 
-        return _nearest.nearest(data, self.predict(*columns, output="struct"), m)
+        query, columns = self._query(data, columns)
+        return _nearest.nearest(query, self.predict(*columns, output="struct"), m)
 
     def save(self, path: str | PathLike[str] | BinaryIO) -> None:
         """Save as a file: the model, with a checksum, and beside it a table that any Parquet reader reads.
@@ -798,6 +834,7 @@ class KMeansModel:
         return model
 
     @staticmethod
+    @checked
     def from_centroids(
         centroids: pl.DataFrame | IntoFrame | IntoArray | Sequence[Sequence[float]] | Sequence[float],
         columns: str | Sequence[str] | None = None,
@@ -843,8 +880,8 @@ class KMeansModel:
         """
         _centroids.check_origin(centroids, metric, scale)
         frame = _centroids.features_of(centroids, columns)
-        # Centroids that differ do not move.
-        options: dict[str, Any] = {"init": frame, "max_iter": 1, "tol": 0.0, "metric": metric, "scale": scale}
+        # Centroids that differ do not move. Directions are rounded once more, and then stay.
+        options: dict[str, Any] = {"init": frame, "max_iter": 2, "tol": 0.0, "metric": metric, "scale": scale}
         features = _plugin.features((frame.columns,))
         try:
             fit = _plugin.fit(frame, features, FitOptions(k=frame.height, device="cpu", **options), None)
@@ -874,21 +911,45 @@ class KMeansModel:
         """Return the columns that will be asked of a frame."""
         return columns or (_internal.model_columns(self._encoded),)
 
-    def _of_frame(self, expr: pl.Expr, data: Any, columns: tuple[Any, ...]) -> pl.Series:
-        """Evaluate an expression over a frame."""
-        frame = _frames.polars_frame(data, *self._asked(columns))
-        return _plugin.collect(frame.lazy().select(expr)).to_series()
+    def _query(
+        self, data: Any, columns: tuple[Any, ...], read: tuple[Any, ...] | None = None, weight: Any = None
+    ) -> tuple[pl.LazyFrame, tuple[Any, ...]]:
+        """Return whatever a fit takes as a query, and its feature columns. `read`: the others. None: all columns."""
+        asked = () if read is None or _arrays.is_array(data) else (*self._asked(columns), *read)
+        return _rows.query(data, columns, asked, weight)
+
+    def _answer(
+        self,
+        function: Literal["predict", "transform"],
+        columns: tuple[Any, ...],
+        device: Device,
+        kwargs: dict[str, Any],
+        name: str,
+    ) -> pl.Expr | pl.Series:
+        """Call a function on rows: as an expression, or at once on the rows of a frame."""
+        data, features = _frames.ahead_of(columns)
+        frame = None
+        if data is not None:
+            frame = _frames.polars_frame(data, *self._asked(features))
+            items = tuple(_plugin.items_of(self._asked(features)))
+            features = items if features else ()
+            named = None if kwargs.get("squared") else _plugin.plain(frame, items)
+            if named is not None:
+                # Columns of numbers need no query, which takes longer than some rows. Squared distances have one.
+                self._check_order(list(features))
+                return _plugin.answer_columns(self._encoded, named, device, kwargs)
+        expr = _plugin.elementwise(function, self._features(features), self._encoded, device, kwargs).alias(name)
+        return expr if frame is None else _plugin.collect(frame.lazy().select(expr)).to_series()
 
     def _features(self, columns: tuple[Any, ...]) -> list[pl.Expr]:
         exprs = _plugin.features(self._asked(columns), by_name=False).exprs
         if columns:
-            self._check_order(exprs)
+            self._check_order([expr.meta.output_name(raise_if_undetermined=False) for expr in exprs])
         return exprs
 
-    def _check_order(self, exprs: list[pl.Expr]) -> None:
+    def _check_order(self, names: list[Any]) -> None:
         """Refuse names of the model at other places. Names that are not known before the query are not checked."""
         places = {name: place for place, name in enumerate(self._names)}
-        names = [expr.meta.output_name(raise_if_undetermined=False) for expr in exprs]
         if len(names) != len(places) or None in names:
             return
         for place, name in enumerate(names):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from polars_kmeans import _pictured, _rows
+from polars_kmeans import _pictured
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 
 try:
@@ -29,7 +29,7 @@ except ImportError as error:
     raise ImportError('polars_kmeans.plot needs Altair: pip install "polars-kmeans[plot]"') from error
 
 if TYPE_CHECKING:
-    from polars_kmeans._typing import Device, IntoFeatures
+    from polars_kmeans._typing import Device, IntoArray, IntoFeatures, IntoFrame
     from polars_kmeans.model import KMeansModel
 
 __all__ = ["choose_k", "profile", "scatter", "silhouette"]
@@ -47,7 +47,7 @@ _MEASURES = {
 
 def scatter(
     model: KMeansModel,
-    data: pl.DataFrame | pl.LazyFrame,
+    data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
     x: str | pl.Expr | None = None,
     y: str | pl.Expr | None = None,
     *,
@@ -61,7 +61,7 @@ def scatter(
     model
         The model that labels the rows.
     data
-        A frame. The query of a LazyFrame runs once.
+        A frame or an array, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. The query of a LazyFrame runs once.
     x, y
         Two columns or expressions, which need not be features. By default, the first two principal components of the
         rows as the model sees them: scaled and normalised as in the fit.
@@ -87,11 +87,11 @@ def scatter(
     """
     if (x is None) != (y is None):
         raise InvalidParameterError("x, y: expected both, or neither for principal components, got one")
-    names = _names(columns)
+    query, names = model._query(data, _names(columns), (x, y))
     if x is None or y is None:
-        rows, titles = _pictured.components(model, _rows.lazy(data), names, device)
+        rows, titles = _pictured.components(model, query, names, device)
     else:
-        rows, titles = _pictured.plane(model, _rows.lazy(data), names, (x, y), device)
+        rows, titles = _pictured.plane(model, query, names, (x, y), device)
     rows = rows.filter(pl.col("cluster").is_not_null(), pl.col("x").is_finite(), pl.col("y").is_finite())
     points, counted = _pictured.thinned(rows)
     means = rows.group_by("cluster").agg(pl.col("x", "y").mean(), rows=pl.len()).sort("cluster")
@@ -114,7 +114,7 @@ def scatter(
 
 def profile(
     model: KMeansModel,
-    data: pl.DataFrame | pl.LazyFrame,
+    data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
     *columns: IntoFeatures,
     by: IntoFeatures | None = None,
     weight: str | pl.Expr | None = None,
@@ -232,7 +232,10 @@ def choose_k(found: pl.DataFrame) -> alt.ConcatChart:
 
 
 def silhouette(
-    model: KMeansModel, data: pl.DataFrame | pl.LazyFrame, *columns: IntoFeatures, device: Device = "auto"
+    model: KMeansModel,
+    data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
+    *columns: IntoFeatures,
+    device: Device = "auto",
 ) -> alt.LayerChart:
     """Show how clearly rows belong to their clusters: the silhouettes of each cluster, from the largest down.
 
@@ -242,7 +245,7 @@ def silhouette(
     Parameters
     ----------
     model, data
-        A model, and a frame. The query of a LazyFrame runs once.
+        A model, and a frame or an array. The query of a LazyFrame runs once.
     *columns, device
         As in :meth:`KMeansModel.silhouette <polars_kmeans.KMeansModel.silhouette>`.
 
@@ -261,7 +264,7 @@ def silhouette(
     """
     if model.n_clusters == 1:
         raise InvalidParameterError("model: expected at least 2 clusters for silhouettes, got 1")
-    blocks, areas, mean = _pictured.silhouettes(model, data, columns, device)
+    blocks, areas, mean = _pictured.silhouettes(model, *model._query(data, columns, ()), device)
     down = alt.Y("at:Q", title=None, axis=None).scale(reverse=True, nice=False)
     across = alt.X("silhouette:Q", title="simplified silhouette", stack=None).scale(domain=[0, 1])
     hints: list[Any] = ["cluster:N", "rows:Q", alt.Tooltip("mean:Q", format=".3f")]

@@ -102,7 +102,7 @@ pub enum KMeansError {
         non-finite values)")).unwrap_or_default())]
     NoRows { skipped: Option<u64> },
     /// More rows than the fixed-point sums can hold.
-    #[error("rows: expected at most 2^36, got {got}")]
+    #[error("rows: expected at most 68,719,476,736, got {}: fit a sample of them", Counted(*.got))]
     TooManyRows { got: u64 },
     /// Two things must have the same length but do not.
     #[error("{what}: expected {expected} values, got {got}")]
@@ -165,8 +165,11 @@ pub enum KMeansError {
     OutOfRange { column: String, expected: String, got: f64 },
     /// Values have magnitudes for which distances cannot be computed.
     #[error(
-        "{what}: expected a largest magnitude of {}, got {got:e}",
-        if *.got < 1.0 { "0 or at least 2^-450" } else { "at most 2^450" }
+        "{what}: expected a largest magnitude of {} about {}, got {got:e}: {} the values by one number{}",
+        if *.got < 1.0 { "0 or at least" } else { "at most" },
+        if *.got < 1.0 { "3.4e-136" } else { "2.9e135" },
+        if *.got < 1.0 { "multiply" } else { "divide" },
+        if *.got < 1.0 { "" } else { ", or make null what stands for missing values" }
     )]
     MagnitudeOutOfRange { what: String, got: f64 },
     /// A column's values overflow or vanish when they are scaled.
@@ -187,8 +190,9 @@ pub enum KMeansError {
     ZeroRows { count: u64 },
     /// More than half of a column's values are so small compared with its largest value that they cannot be told apart.
     #[error(
-        "column {column:?}: its values span too wide a range for exact sums: more than half of the nonzero values (times their \
-        weights) lie below 2^-66 of the largest, {largest:e} (a sentinel for missing values?)"
+        "column {column:?}: expected values that are not tiny beside the largest, {largest:e}, got more than half of the nonzero \
+        ones (times their weights) below 1.4e-20 of it: if the largest stands for missing values, make it null and pass \
+        null_policy=\"skip\""
     )]
     RangeTooWide { column: String, largest: f64 },
     /// A weight is negative.
@@ -199,12 +203,12 @@ pub enum KMeansError {
     NoPositiveWeight,
     /// Some weights are so small compared with the largest weight that they cannot be told apart.
     #[error(
-        "weight: expected at most one in 1,000 positive weights below 2^-43 of the largest, {largest:e}, got {small} of \
-        {positive}"
+        "weight: expected at most one in 1,000 positive weights below 1.1e-13 of the largest, {largest:e}, got {small} of \
+        {positive}: make such small weights 0, or lower the largest"
     )]
     WeightRangeTooWide { largest: f64, small: u64, positive: u64 },
     /// The largest weight is out of range.
-    #[error("weight: expected a largest weight between 2^-64 and 2^64, got {got:e}")]
+    #[error("weight: expected a largest weight from about 5.4e-20 to 1.8e19, got {got:e}: divide all weights by the largest")]
     WeightOutOfRange { got: f64 },
     /// There are fewer distinct rows than clusters.
     #[error("k: expected at most as many clusters as distinct rows of positive weight, got k = {k} and {rows} such rows{} \

@@ -44,6 +44,8 @@ impl ColumnType for DataType {
             _ => None,
         };
         match element(self) {
+            Some(Self::Null) => Kind::Nulls,
+            None if *self == Self::Null => Kind::Nulls,
             Some(numbers) => values(numbers).map_or(Kind::Other, |values| Kind::Lists(values, width)),
             None => values(self).map_or(Kind::Other, Kind::Numbers),
         }

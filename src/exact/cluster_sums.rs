@@ -99,7 +99,7 @@ pub struct Quantiser {
 
 impl Quantiser {
     pub fn new(scales: &[ColumnScale]) -> Result<Self> {
-        const WHAT: &str = "the quanta of the columns";
+        const WHAT: &str = "the ranges of the columns";
         let one = scales.iter().any(|scale| scale.limbs == Limbs::One);
         Ok(Self {
             scales: memory::copied(scales, WHAT)?,

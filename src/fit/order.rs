@@ -97,7 +97,7 @@ fn check_count(rows: usize) -> Result<()> {
     if u32::try_from(rows).is_ok() {
         return Ok(());
     }
-    let expected = "\"given\" for more than 2^32 - 1 rows, which are not sorted".into();
+    let expected = "\"given\" for more than 4,294,967,295 rows, which are not sorted".into();
     Err(KMeansError::InvalidOption { option: "row_order", expected, got: format!("\"values\" for {rows} rows") })
 }
 
@@ -206,7 +206,7 @@ mod tests {
     fn too_many_rows_are_refused() {
         assert!(check_count(u32::MAX as usize).is_ok());
         let error = check_count(1 << 32).unwrap_err().to_string();
-        let expected = "row_order: expected \"given\" for more than 2^32 - 1 rows, which are not sorted, got \"values\" for \
+        let expected = "row_order: expected \"given\" for more than 4,294,967,295 rows, which are not sorted, got \"values\" for \
             4294967296 rows";
         assert_eq!(error, expected);
     }

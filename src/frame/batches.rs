@@ -209,9 +209,9 @@ impl Gathered {
         };
         if let FeatureLayout::Array(name) = &table.layout {
             match self.width {
-                Some(width) if table.width_unknown => table = Table::new(features, false, Some(width))?,
+                Some(width) if table.all_null => table = Table::new(features, false, Some(width))?,
                 Some(expected) if expected != table.d => return Err(columns::other_width(name, expected, table.d)),
-                None if table.width_unknown => {
+                None if table.all_null => {
                     let lists = memory::collected(features.iter().cloned(), COLUMNS)?;
                     return memory::push(&mut self.lists, frame(lists)?, COLUMNS);
                 }

@@ -4,9 +4,13 @@ use polars::prelude::*;
 use polars_arrow::array::{Array, FixedSizeListArray, PrimitiveArray};
 
 use crate::base::error::{KMeansError, Result};
+#[cfg(feature = "python")]
+use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::FloatEnvironment;
 use crate::columns::{Cast, ColumnType, Kind, Numbers, Piece, Source, Table, value_type};
+#[cfg(feature = "python")]
+use crate::input::features::Features;
 use crate::input::features::Validity;
 use crate::model::AnyFeatures;
 
@@ -20,9 +24,13 @@ impl ColumnType for DataType {
         let (numbers, width) = match self {
             DataType::Array(inner, width) => (&**inner, Some(*width)),
             DataType::List(inner) => (&**inner, None),
+            Self::Null => return Kind::Nulls,
             dtype => return values(dtype).map_or(Kind::Other, Kind::Numbers),
         };
-        values(numbers).map_or(Kind::Other, |values| Kind::Lists(values, width))
+        match numbers {
+            Self::Null => Kind::Nulls,
+            numbers => values(numbers).map_or(Kind::Other, |values| Kind::Lists(values, width)),
+        }
     }
 
     fn remedy(&self, column: &str) -> String {
@@ -32,7 +40,11 @@ impl ColumnType for DataType {
             DataType::Duration(_) => by("dt.total_seconds()"),
             DataType::Time => by("cast(pl.Int64), the nanoseconds since midnight"),
             DataType::String | DataType::Categorical(..) | DataType::Enum(..) => {
-                format!(": frame.to_dummies({column:?}) makes a column of 0 and 1 of each value")
+                let text = if *self == DataType::String { "" } else { ".cast(pl.String)" };
+                format!(
+                    ": frame.to_dummies({column:?}) makes a column of 0 and 1 of each value, and \
+                    pl.col({column:?}){text}.cast(pl.Float64) makes numbers of texts such as \"1.5\""
+                )
             }
             DataType::Struct(_) => by("struct.field(\"*\"), its fields"),
             DataType::Null => by("cast(pl.Float64)"),
@@ -137,6 +149,30 @@ fn to_float(numbers: &Series, to: Cast) -> PolarsResult<Series> {
     };
     let floats: Float64Chunked = numbers.decimal()?.physical().apply_nonnull_values_generic(DataType::Float64, float);
     floats.with_name(numbers.name().clone()).into_series().cast(dtype)
+}
+
+/// A copy of rows as a frame on the host. Nulls are NaN.
+#[cfg(feature = "python")]
+pub fn frame_of(features: &AnyFeatures<'_>) -> Result<DataFrame> {
+    fn columns<P: PolarsNumericType<Native: Float>>(features: &Features<'_, P::Native>) -> Result<DataFrame> {
+        const WHAT: &str = "a copy of an array";
+        let (n, d) = (features.n_rows(), features.n_features());
+        let mut values = memory::zeroed(n.saturating_mul(d), WHAT)?;
+        if n > 0 {
+            let features = features.on_host()?;
+            features.copy_tile(0..n, n, &mut values);
+            features.for_each_null(0..n, |f, i| values[f * n + i] = P::Native::from_f64(f64::NAN));
+        }
+        let column = |f: usize| {
+            let name = features.names().get(f).unwrap_or_default();
+            Ok(ChunkedArray::<P>::from_vec(name.into(), memory::copied(&values[f * n..(f + 1) * n], WHAT)?).into_column())
+        };
+        Ok(DataFrame::new(n, memory::try_collected((0..d).map(column), WHAT)?)?)
+    }
+    match features {
+        AnyFeatures::F32(features) => columns::<Float32Type>(features),
+        AnyFeatures::F64(features) => columns::<Float64Type>(features),
+    }
 }
 
 /// The rows of a frame as float64, row-major. Nulls are NaN.

@@ -17,6 +17,8 @@ mod spill;
 pub use batches::Spill;
 #[cfg(feature = "python")]
 pub(crate) use batches::{Gathered, Rows};
+#[cfg(feature = "python")]
+pub(crate) use columns::frame_of;
 pub use columns::{RowMajor, row_major};
 #[cfg(feature = "python")]
 pub(crate) use free_memory::memory as memory_of_machine;

@@ -12,6 +12,8 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::FeatureLayout;
+#[cfg(feature = "python")]
+use crate::columns::is_all_null;
 use crate::model::{AnyModel, KMeansModel, Model, on_any_device};
 
 impl KMeansModel {
@@ -52,7 +54,8 @@ impl KMeansModel {
         match self.table(columns)? {
             Some(table) => self.bad_values(&table.view()?),
             None => {
-                let (column, nulls) = (columns[0].name().to_string(), columns[0].len() as u64);
+                let column = columns.iter().find(|column| is_all_null(*column)).unwrap_or(&columns[0]);
+                let (column, nulls) = (column.name().to_string(), column.len() as u64);
                 Ok(KMeansError::NotFinite { column, nulls, nans: 0, infinities: 0 })
             }
         }

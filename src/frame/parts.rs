@@ -36,7 +36,7 @@ impl FrameRows {
 impl Owner for FrameRows {
     fn serve(&self, server: Server<'_>) -> Result<()> {
         let table = Table::new(&self.rows.features, false, None)?;
-        if table.width_unknown {
+        if table.all_null {
             let reason = format!("column {:?}: expected lists of a known width in each part", self.rows.features[0].name());
             return Err(KMeansError::Part { reason });
         }

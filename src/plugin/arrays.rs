@@ -5,8 +5,10 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyAttributeError, PyBufferError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use pyo3_polars::PyDataFrame;
 
 use super::dlpack::{self, Export};
+use super::entry::without_panic;
 use super::expressions::unless_too_few;
 use super::external::ExternalArray;
 use super::options::{Answer, FitOptions};
@@ -18,6 +20,7 @@ use crate::backend::cuda::{Plain, array::GpuArray};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::params::{KMeans, Wanted};
+use crate::frame::frame_of;
 use crate::model::{DeviceModel, KMeansModel};
 
 /// What errors call the rows and their weights.
@@ -126,6 +129,13 @@ impl Answers {
         let values = memory::collected(labels.iter().map(|label| label.map_or(-1, |label| label as i32)), ANSWERS)?;
         Ok(Self::new(values, &[labels.len()]))
     }
+}
+
+/// A copy of an array's rows as a frame, whose columns have the names that a fit gives them.
+#[pyfunction]
+pub fn array_frame(array: &Bound<'_, PyAny>) -> PyResult<PyDataFrame> {
+    let rows = ExternalArray::of(array, ROWS, false)?;
+    Ok(PyDataFrame(array.py().detach(|| without_panic(|| frame_of(&rows.features()?)))?))
 }
 
 /// Fits an array. None if there are too few distinct rows and the options ask for that. With `labels`, also returns the labels of

@@ -8,9 +8,14 @@
 use std::sync::Arc;
 
 use polars::prelude::*;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use pyo3_polars::PySeries;
 
 use super::entry::expression;
+use super::fit::streamed;
 use super::options::{Answer, FitOptions, PredictOptions, ScoreOptions, TooFew, TransformOptions, invalid};
+use super::signals::{Raised, interruptible};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::names::FeatureLayout;
@@ -121,15 +126,16 @@ fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
     Ok((KMeansModel::from_wire(bytes)?, columns(rest)?))
 }
 
-/// The fields of the features (all inputs but the last `others`) and their float type.
-fn feature_type(fields: &[Field], others: usize) -> Result<(&[Field], DataType)> {
+/// The fields of the features (all inputs but the last `others`) and their float type. `nulls`: whether a column may hold nothing
+/// but nulls.
+fn feature_type(fields: &[Field], others: usize, nulls: bool) -> Result<(&[Field], DataType)> {
     enter();
     let features = &fields[..fields.len().saturating_sub(others)];
     if let Some(field) = features.iter().find(|field| field.name().contains(NUL)) {
         return Err(KMeansError::NulInName { name: field.name().replace(NUL, "\0") });
     }
     let types = features.iter().map(|field| (field.name().as_str(), field.dtype()));
-    let float64 = become_float64(features.len(), types)?;
+    let float64 = become_float64(features.len(), nulls, types)?;
     Ok((features, if float64 { DataType::Float64 } else { DataType::Float32 }))
 }
 
@@ -140,7 +146,7 @@ pub fn fit_fields(
     weighted: bool,
     check: impl FnOnce(&FeatureLayout) -> Result<()>,
 ) -> Result<(&[Field], DataType)> {
-    let (features, dtype) = feature_type(fields, usize::from(weighted))?;
+    let (features, dtype) = feature_type(fields, usize::from(weighted), false)?;
     check(&FeatureLayout::Columns(features.iter().map(|field| field.name().to_string()).collect()))?;
     if weighted && let Some(weight) = fields.last() {
         check_weight(weight.dtype())?;
@@ -195,18 +201,18 @@ fn centroids_field(fields: &[Field], options: &FitOptions) -> PolarsResult<Field
 }
 
 fn predict_field(fields: &[Field], kwargs: &PredictOptions) -> PolarsResult<Field> {
-    feature_type(fields, 1)?;
+    feature_type(fields, 1, true)?;
     Ok(Field::new(CLUSTER.into(), label_dtype(kwargs.output.parse()?)))
 }
 
 fn transform_field(fields: &[Field], kwargs: &TransformOptions) -> PolarsResult<Field> {
-    feature_type(fields, 1)?;
+    feature_type(fields, 1, true)?;
     let name = if kwargs.squared { "squared_distances" } else { "distances" };
     Ok(Field::new(name.into(), DataType::Array(Box::new(DataType::Float64), kwargs.k)))
 }
 
 fn score_field(fields: &[Field], kwargs: &ScoreOptions) -> PolarsResult<Field> {
-    feature_type(fields, 1 + usize::from(kwargs.weighted))?;
+    feature_type(fields, 1 + usize::from(kwargs.weighted), true)?;
     Ok(Field::new("score".into(), DataType::Float64))
 }
 
@@ -243,16 +249,42 @@ fn centroids(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
 /// The labels (or structs) of rows under a model, row by row.
 fn predict(inputs: &[Series], kwargs: &PredictOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
-    let placed = model.on(kwargs.device.parse()?);
-    let answers = if kwargs.output.parse::<Answer>()? == Answer::Struct {
-        placed.predict_structs(&columns)?.with_name(CLUSTER.into()).into_series()
+    Ok(predictions(&model, &columns, kwargs)?)
+}
+
+fn predictions(model: &KMeansModel, columns: &[Column], options: &PredictOptions) -> Result<Series> {
+    let placed = model.on(options.device.parse()?);
+    let answers = if options.output.parse::<Answer>()? == Answer::Struct {
+        placed.predict_structs(columns)?.with_name(CLUSTER.into()).into_series()
     } else {
-        placed.predict_columns(&columns)?.with_name(CLUSTER.into()).into_series()
+        placed.predict_columns(columns)?.with_name(CLUSTER.into()).into_series()
     };
-    if kwargs.complete && answers.null_count() > 0 {
-        return Err(model.refused_values(&columns)?.into());
+    if options.complete && answers.null_count() > 0 { Err(model.refused_values(columns)?) } else { Ok(answers) }
+}
+
+/// Answers columns of numbers that are there already, without a query, which takes longer than some rows. `output`: that of a
+/// prediction. `None`: the distances to all centroids.
+#[pyfunction]
+#[pyo3(signature = (model, names, columns, device, output=None, complete=false))]
+pub fn answer_columns<'py>(
+    model: &Bound<'py, PyBytes>,
+    names: Vec<String>,
+    columns: Vec<Bound<'py, PyAny>>,
+    device: String,
+    output: Option<String>,
+    complete: bool,
+) -> PyResult<PySeries> {
+    let py = model.py();
+    let model = KMeansModel::from_wire(model.as_bytes())?;
+    let mut inputs = Vec::with_capacity(columns.len());
+    for (name, column) in names.into_iter().zip(&columns) {
+        inputs.push(streamed(name.into(), column)?.into_column());
     }
-    Ok(answers)
+    let answers = interruptible(py, &Raised::default(), || match output {
+        Some(output) => predictions(&model, &inputs, &PredictOptions { output, device, complete }),
+        None => model.on(device.parse()?).transform_columns(&inputs),
+    });
+    Ok(PySeries(answers?))
 }
 
 /// The distances of rows to every centroid, row by row.

@@ -74,7 +74,7 @@ impl Columns {
 }
 
 /// A column that an object gives as a stream of Arrow.
-fn streamed(name: PlSmallStr, column: &Bound<'_, PyAny>) -> PyResult<Series> {
+pub fn streamed(name: PlSmallStr, column: &Bound<'_, PyAny>) -> PyResult<Series> {
     let capsule = column.call_method0("__arrow_c_stream__")?.cast_into::<PyCapsule>()?;
     let stream = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<ArrowArrayStream>();
     // SAFETY: by the interface, a capsule of this name holds a stream. The stream moves out of it, and what is left is one that

@@ -37,7 +37,7 @@ pub fn plan(
     let numbers = |dtype: &DataType| match dtype.kind() {
         Kind::Lists(numbers, own) => (Some(numbers), own.or(width).unwrap_or(1)),
         Kind::Numbers(numbers) => (Some(numbers), 1),
-        Kind::Other => (None, 1),
+        Kind::Nulls | Kind::Other => (None, 1),
     };
     let bytes = |field: &Field| {
         let (own, width) = numbers(field.dtype());

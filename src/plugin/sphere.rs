@@ -81,9 +81,9 @@ impl Numbers {
         let columns = columns(inputs)?;
         let (table, n) = (Table::new(&columns, true, expected)?, columns[0].len());
         let mut values = memory::filled(n.saturating_mul(table.d), f64::NAN, WHAT)?;
-        if let AnyFeatures::F64(view) = table.view()?
-            && n > 0
-            && !table.width_unknown
+        if n > 0
+            && !table.all_null
+            && let AnyFeatures::F64(view) = table.view()?
         {
             view.copy_tile(0..n, n, &mut values);
             view.for_each_null(0..n, |f, i| values[f * n + i] = f64::NAN);
@@ -105,7 +105,7 @@ fn check(values: &[f64], range: std::ops::RangeInclusive<f64>, column: &str, exp
 /// Refuses columns that hold no numbers.
 fn check_types(fields: &[Field]) -> Result<()> {
     super::expressions::enter();
-    become_float64(fields.len(), fields.iter().map(|field| (field.name().as_str(), field.dtype()))).map(drop)
+    become_float64(fields.len(), false, fields.iter().map(|field| (field.name().as_str(), field.dtype()))).map(drop)
 }
 
 fn arrays(width: usize) -> DataType {

@@ -13,8 +13,8 @@ use crate::input::tile::{Part, Tile, WeightScale};
 
 /// The counts of a column: nonzero values, values below 2^-26 of the largest, and values below 2^-66 of the largest.
 pub type Counts = [u64; 3];
-/// The name for what is counted and decided here in errors.
-const QUANTA: &str = "the quanta of the columns";
+/// The name for what is counted and decided here in errors: users do not know quanta.
+const QUANTA: &str = "the ranges of the columns";
 
 /// Runs pass 3 if needed, and returns the scale of each column. If `weighted`, the extents are those of weighted contributions.
 pub fn quanta<T: Float>(passes: &mut dyn Passes<T>, extents: &[Extent], weighted: bool) -> Result<Vec<ColumnScale>> {

@@ -279,7 +279,7 @@ def test_bad_columns() -> None:
         pk.choose_k(DF, pl.all(), pl.col("a").alias("b"))
     with pytest.raises(pk.InvalidColumnError, match='column "s": expected numbers'):
         pk.choose_k(DF.with_columns(s=pl.lit("a")), "s")
-    with pytest.raises(pk.InvalidParameterError, match="data: expected a DataFrame or a LazyFrame, got ndarray"):
+    with pytest.raises(pk.InvalidParameterError, match="columns: expected none beside an array, got 1"):
         pk.choose_k(X, "a")
     with pytest.raises(pl.exceptions.ColumnNotFoundError):
         pk.choose_k(DF, "nothing")

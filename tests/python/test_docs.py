@@ -39,7 +39,7 @@ PAGES = {
     "docs/guide/starting-centroids.md": 2,
     "docs/guide/two-ways.md": 1,
     "docs/guide/without-python.md": 4,
-    "docs/models.md": 7,
+    "docs/models.md": 8,
     "docs/scikit-learn.md": 4,
 }
 NEEDS = {

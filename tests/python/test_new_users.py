@@ -5,6 +5,7 @@ import io
 import json
 import pickle
 import pydoc
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,106 @@ def test_names_of_other_libraries_are_answered_with_ours(name: str) -> None:
         lambda: pk.kmeans("x", k=2, **unknown),
         lambda: pk.centroids("x", k=2, **unknown),
     ):
-        with pytest.raises(TypeError, match=f"got {name}: {_keywords._HINTS[name]}"):
+        # An expression has an output, which an estimator has not.
+        if name != "output":
+            with pytest.raises(TypeError, match=f"got {name}: {re.escape(_keywords._HINTS[name])}$"):
+                call()
+    with pytest.raises(TypeError, match=f"got {name}: {re.escape(_keywords._HINTS[name])}$"):
+        pk.KMeans(2, **unknown)
+    if found := re.match(r"use (\w+)", _keywords._HINTS[name]):
+        assert found[1] in inspect.signature(pk.KMeans).parameters
+
+
+@pytest.mark.parametrize("name", ["by", "columns", "memory_limit", "progress", "spill_directory"])
+def test_an_argument_of_fit_is_sent_there(name: str) -> None:
+    assert name in inspect.signature(pk.KMeans.fit).parameters and "KMeans(k).fit" in _keywords._HINTS[name]
+
+
+@pytest.mark.parametrize("name", ["weight", "k", *inspect.signature(pk.KMeans).parameters])
+def test_an_option_beside_the_data_is_sent_to_the_estimator(name: str) -> None:
+    unknown: dict[str, Any] = {name: 1}
+    # Beside an array, weight is an array.
+    says = rf"got {name}: pass it to KMeans, as in KMeans\(k, {name}="
+    says = r"weight: expected none in the fit of a frame, .* KMeans\(k, weight=" if name == "weight" else says
+    for method in (pk.KMeans(2).fit, pk.KMeans(2).fit_predict):
+        with pytest.raises(pk.InvalidParameterError, match=says):
+            method(DF, "x", **unknown)
+    if name not in inspect.signature(pk.KMeansModel.predict).parameters:
+        with pytest.raises(
+            pk.InvalidParameterError, match=f"KMeansModel.predict: .* got {name}: it is an option of the fit"
+        ):
+            pk.KMeans(2).fit(DF, "x").predict(DF, **unknown)
+
+
+def test_methods_refuse_keywords_that_they_lack(model: pk.KMeansModel) -> None:
+    calls: list[tuple[Any, str, str]] = [
+        (model.nearest, "n", "$"),
+        (model.profile, "quantile", r"did you mean quantiles\?$"),
+        (model.label, "names", r"did you mean name\?$"),
+        (model.score, "weights", "use weight$"),
+        (model.silhouette, "devise", r"did you mean device\?$"),
+        (model.transform, "output", "pass it to model.predict"),
+        (pk.KMeansModel.from_centroids, "scales", r"did you mean scale\?$"),
+        (pk.KMeans(2).fit_predict, "progress", "pass it to KMeans"),
+    ]
+    for method, name, says in calls:
+        with pytest.raises(TypeError, match=f"expected keywords that it has, got {name}.*{says}"):
+            method(DF, **{name: 1})
+
+
+VALUES = [
+    ("init", "k-means||", 'use "kmeans-parallel"'),
+    ("init", "scalable-k-means++", 'use "kmeans-parallel"'),
+    ("init", "KMeans++", 'use "k-means++"'),
+    ("init", "ramdom", 'did you mean "random"?'),
+    ("metric", "haversine", 'use "cosine" and the feature pk.sphere(lat, lon)'),
+    ("metric", "l2", 'use "euclidean"'),
+    ("metric", "spherical", 'use "cosine"'),
+    ("metric", "manhattan", "k-means minimises squared distances, and has no other metric"),
+    ("scale", "standardise", 'did you mean "standard"?'),
+    ("null_policy", "skipped", 'did you mean "skip"?'),
+    ("device", "gpu", 'use "cuda"'),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "hint"), VALUES)
+def test_values_of_other_libraries_are_answered_with_ours(name: str, value: str, hint: str) -> None:
+    options: dict[str, Any] = {name: value}
+    for call in (lambda: pk.KMeans(2, **options), lambda: pk.kmeans("x", k=2, **options)):
+        with pytest.raises(
+            pk.InvalidParameterError, match=f'^{name}: expected .*, got "{re.escape(value)}": {re.escape(hint)}$'
+        ):
             call()
-    ours = _keywords._HINTS[name].split()
-    if ours[0] == "use":
-        assert ours[1] in inspect.signature(pk.KMeans).parameters
+    if found := re.search(r'"(.*?)"', hint):
+        pk.KMeans(2, **{name: found[1]})
+
+
+def test_places_become_directions() -> None:
+    """As the error about haversine says: the nearest centroid is that of the smallest angle."""
+    places = pl.DataFrame({"lat": [48.9, 51.5, 35.7, 37.6], "lon": [2.4, -0.1, 139.7, 127.0]})
+    labels = pk.KMeans(2, metric="cosine").fit_predict(places, pk.sphere("lat", "lon")).to_list()
+    assert labels[0] == labels[1] != labels[2] == labels[3]
+
+
+def test_patterns_are_refused_with_what_takes_them(model: pk.KMeansModel) -> None:
+    for name, says in (("^x.*$", 'pl.col("^x.*$") takes a pattern'), ("*", "pl.all() takes all columns")):
+        for call in (
+            lambda name=name: pk.KMeans(2).fit(DF, name),
+            lambda name=name: pk.KMeans(2).fit(DF.lazy(), name),
+            lambda name=name: pk.KMeans(2, weight=name).fit(DF, "x"),
+            lambda name=name: model.predict(DF, "x", name),
+            lambda name=name: pk.choose_k(DF, name),
+            lambda name=name: model.profile(DF, by=name),
+        ):
+            with pytest.raises(
+                pl.exceptions.ColumnNotFoundError, match=f"^{re.escape(chr(34) + name)}.*{re.escape(says)}$"
+            ):
+                call()
+        with pytest.raises(pl.exceptions.ColumnNotFoundError, match=re.escape(says)), pk.typed_errors():
+            DF.select(pk.kmeans(name, k=2))
+        # A column may have this name.
+        assert pk.KMeans(2).fit(DF.rename({"x": name}), name).feature_names == [name]
+    assert pk.KMeans(2).fit(DF, pl.col("^x.*$")).feature_names == ["x"]
 
 
 def test_every_keyword_of_scikit_learn_is_ours_or_has_an_answer() -> None:
@@ -74,7 +170,9 @@ def test_columns_have_an_order() -> None:
 def test_no_columns_at_all() -> None:
     with pytest.raises(pk.InvalidColumnError, match=r"name columns, or pass pl.all\(\)"):
         pk.KMeans(2).fit(DF)
-    with pytest.raises(pk.InvalidColumnError, match=r"got an array \(ndarray\): KMeans\(k\).fit\(array\) takes arrays"):
+    with pytest.raises(
+        pk.InvalidColumnError, match=r"got an array \(numpy.ndarray\): KMeans\(k\).fit\(array\) takes arrays"
+    ):
         pk.kmeans(DF.to_numpy(), k=2)  # type: ignore[arg-type]
 
 
@@ -319,6 +417,13 @@ def test_centroids_of_scaled_values_and_of_directions() -> None:
     assert scaled.transform(pl.DataFrame({"x": [4.0], "y": [0.0]})).to_list() == [[8.0, 2.0]]
     directions = pk.KMeansModel.from_centroids([[3.0, 0.0], [0.0, 0.5]], metric="cosine")
     assert directions.centroids.drop("cluster", "size", "inertia").rows() == [(1.0, 0.0), (0.0, 1.0)]
+    for seed in range(9):
+        points = np.random.default_rng(seed).normal(size=(9, 3))
+        rounded = pk.KMeansModel.from_centroids(points, metric="cosine")
+        assert rounded.converged and pk.KMeansModel.from_bytes(rounded.to_bytes()).converged
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            pk.KMeans(9, init=rounded, metric="cosine").fit(points)
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def test_arrays_in_archives(x: Any, tmp_path: Path) -> None:
         with np.load(tmp_path / "x.npz") as archive:
             assert pk.KMeans(**OPTIONS).fit(archive["rows"]) == expected
             assert expected.predict(archive["turned"].T).tolist() == expected.predict(x).tolist()
-            with pytest.raises(pk.InvalidParameterError, match="data: expected a frame or an array, got NpzFile"):
+            with pytest.raises(pk.InvalidParameterError, match=r"got [^ ]*NpzFile"):
                 pk.KMeans(**OPTIONS).fit(archive)
 
 

@@ -190,8 +190,6 @@ def test_bad_pictures() -> None:
         plot.silhouette(pk.KMeans(1).fit(DF, "a"), DF)
     with pytest.raises(pk.InvalidColumnError, match=r"expected the frame of polars_kmeans\.choose_k"):
         plot.choose_k(DF)
-    with pytest.raises(pk.InvalidParameterError, match="expected a DataFrame or a LazyFrame, got ndarray"):
-        plot.scatter(MODEL, X)
 
 
 def test_the_package_imports_no_plotting_library() -> None:

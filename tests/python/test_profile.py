@@ -144,17 +144,17 @@ def test_bad_profiles() -> None:
         MODEL.profile(DF, weight="name")
     with pytest.raises(pk.InvalidDataError, match="weight: expected non-negative values, got -1"):
         MODEL.profile(DF, weight=pl.lit(-1))
-    with pytest.raises(pk.InvalidDataError, match=r"weight: expected a largest magnitude of at most 2\^64, got 1e\+20"):
+    with pytest.raises(
+        pk.InvalidDataError, match=r"weight: expected a largest magnitude of at most about 1.8e19, got 1e\+20: divide"
+    ):
         MODEL.profile(DF, weight=pl.lit(1e20))
     with pytest.raises(
-        pk.InvalidDataError, match=r'column "spent": expected a largest magnitude of at most 2\^450, got'
+        pk.InvalidDataError, match=r'column "spent": expected a largest magnitude of at most about 2.9e135, got'
     ):
         MODEL.profile(DF, by=pl.col("spent") * 1e150)
     for quantiles in ([1.5], [0.5, 0.5], "a", 3):
         with pytest.raises(pk.InvalidParameterError, match="quantiles: expected numbers from 0 to 1"):
             MODEL.profile(DF, quantiles=quantiles)
-    with pytest.raises(pk.InvalidParameterError, match="data: expected a DataFrame or a LazyFrame, got ndarray"):
-        MODEL.profile(X)
     with pytest.raises(pl.exceptions.ColumnNotFoundError):
         MODEL.profile(DF, by="nothing")
 
@@ -202,10 +202,10 @@ def test_bad_nearest() -> None:
     for m in (0, -1, 1.5, True, "a"):
         with pytest.raises(pk.InvalidParameterError, match="m: expected a positive integer"):
             MODEL.nearest(DF, m)
-    with pytest.raises(pk.InvalidColumnError, match='column "distance": the answer has a column of this name'):
+    with pytest.raises(
+        pk.InvalidColumnError, match='column "distance": the answer has a column of this name and other'
+    ):
         MODEL.nearest(DF.with_columns(distance=1.0), 1)
-    with pytest.raises(pk.InvalidParameterError, match="data: expected a DataFrame or a LazyFrame, got ndarray"):
-        MODEL.nearest(X, 1)
     with pytest.raises(pl.exceptions.ColumnNotFoundError):
         MODEL.nearest(DF.drop("x"), 1)
 

@@ -172,7 +172,7 @@ impl KMeans {
             return Err(invalid("k", CLUSTERS, k));
         }
         if self.seeding.candidates(k).of_round > MOST_CANDIDATES {
-            let expected = format!("at most 2^33 candidates a round from k = {k} times a number");
+            let expected = format!("at most 8,589,934,592 candidates a round from k = {k} times a number");
             return Err(invalid("oversampling", &expected, self.seeding.oversampling));
         }
         Ok(())

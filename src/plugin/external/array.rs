@@ -218,6 +218,11 @@ pub fn interface(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Arra
     };
     let shape: Vec<i64> = interface.get_item("shape")?.extract()?;
     let data = interface.get_item("data").ok().and_then(|data| data.extract::<(usize, bool)>().ok());
+    // NumPy's masked arrays do not say so in their interface.
+    let mask = object.getattr("mask").and_then(|mask| mask.call_method0("any")?.is_truthy());
+    if mask.unwrap_or(false) {
+        return Err(unreadable(what, "an array of values", "one with a mask: call filled(numpy.nan) on it"));
+    }
     let masked = interface.get_item("mask").is_ok_and(|mask| !mask.is_none());
     let Some((address, _)) = data.filter(|_| !masked) else {
         return Err(unreadable(what, "an array of values in memory", "one without an address, or with a mask"));

@@ -238,7 +238,7 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
     /// If there are weights, the kernel always counts `fl(w^ * x)`. So it can ignore `_weighted`: if that is false, all weights
     /// are 1 or 0, and values and contributions are the same.
     fn count_small(&mut self, largest: &[Option<f64>], _weighted: bool) -> Result<Vec<Counts>> {
-        const WHAT: &str = "the quanta of the columns";
+        const WHAT: &str = "the ranges of the columns";
         let largest = memory::collected(largest.iter().map(|largest| largest.unwrap_or(-1.0)), WHAT)?;
         let (largest, counts) = (self.queue.upload(&largest, WHAT)?, self.queue.zeros::<u64>(3 * self.n_features(), WHAT)?);
         self.chunks().visit(|Chunk { rows, .. }| {
