@@ -159,7 +159,7 @@ def test_one_column_is_no_frame() -> None:
     for column in (pa.chunked_array([[1.0, 2.0]]), Stream(DF["x"]), pandas(DF)["x"]):  # type: ignore[arg-type]
         with pytest.raises(pk.InvalidParameterError, match=r"expected a frame, got one column .*: call to_frame\(\)"):
             pk.KMeans(2).fit(column, "x")
-    with pytest.raises(pk.InvalidParameterError, match=r"got Series: call to_frame\(\) on it"):
+    with pytest.raises(pk.InvalidParameterError, match=r"got polars.series.series.Series: call to_frame\(\) on it"):
         pk.KMeans(2).fit(DF["x"], "x")  # type: ignore[call-overload]
 
 
