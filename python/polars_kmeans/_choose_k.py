@@ -128,7 +128,7 @@ def choose_k(
     features = _plugin.features(columns)
     rows = _rows.collect(query.select(*features.exprs, *weights))
     names = [name for name in rows.columns if not weights or name != _plugin.WEIGHT]
-    found = []
+    found: list[dict[str, Any]] = []
     # One call, so that the rows are checked, and sent to a GPU, once.
     fits = _plugin.fit_each(rows, _plugin.features((names,)), estimators[0]._options, options.get("weight"), counts)
     for count, estimator, fit in zip(counts, estimators, fits, strict=True):

@@ -127,15 +127,16 @@ def test_the_prompt_of_python(engine: str) -> None:
     process, terminal = pty.fork()
     if process == 0:
         os.execv(sys.executable, [sys.executable, "-q", "-i", "-W", "ignore", "-c", PRELUDE, engine])
-    shown = b""
+    shown, seen = b"", 0
 
     def wait_for(text: bytes) -> None:
-        nonlocal shown
-        end, seen = time.monotonic() + 60, len(shown)
+        nonlocal shown, seen
+        end = time.monotonic() + 60
         while text not in shown[seen:]:
             assert time.monotonic() < end, shown
             if select.select([terminal], [], [], 1)[0]:
                 shown += os.read(terminal, 4096)
+        seen = shown.index(text, seen) + len(text)
 
     wait_for(b">>> ")
     os.write(terminal, b"query('one fit')\n")

@@ -39,12 +39,12 @@ const OF_BLOCK: f64 = 250.0;
 /// So many iterations share what is done before the first assign.
 const ITERATIONS: f64 = 12.0;
 /// The fewest rows of a group in the sample, on average.
-const IN_SAMPLE: usize = 8;
+const IN_SAMPLE: usize = 10;
 /// Groups of fewer features than this may be split where there are no natural clusters, into at least so many.
-const MOST_SPLIT: usize = 64;
+const MOST_SPLIT: usize = 16;
 const FEWEST_SPLIT: usize = 64;
-/// Many groups are not tried where more of the scores remain by few.
-const PROMISING: f64 = 0.5;
+/// Many groups are not tried where more or less of the scores remain by others.
+const PROMISING: std::ops::Range<f64> = 0.15..0.5;
 /// The distances from a group's point for which centroids are copied, over those of a sample of its rows.
 const MORE_RADIUS: f64 = 1.1;
 /// Fewer clusters or rows are not worth it.
@@ -400,8 +400,8 @@ impl<T: Float> CpuSession<'_, T> {
         if let Some(picked) = of_rows {
             share = share.min(look_at(Groups::of_rows(picked.means(&sample, d)?, centroids, d, self.set)?)?);
         }
-        // Many groups leave out more than few, but only where few leave out something.
-        if many > few && share < PROMISING {
+        // Many groups leave out more than few, but only where few leave out something, and they take longer.
+        if many > few && (PROMISING.contains(&share) || d < MOST_SPLIT && share < PROMISING.end) {
             look_at(Groups::new(centroids, d, many, self.set)?)?;
         }
         let share = best.as_ref().map(|(_, planned)| planned.share);
