@@ -1,7 +1,7 @@
 //! What a fit is expected to take, before there are rows: see [`KMeans::plan`].
 
 use crate::backend::cpu::{Forecast, Layout, Lie};
-use crate::backend::select::{self, Choice, Job, Place, Plan, Request, Shape};
+use crate::backend::select::{self, Choice, Job, Place, Request, Shape};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::params::{Init, KMeans, Params, TooFew};

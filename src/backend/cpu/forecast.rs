@@ -10,6 +10,7 @@
 //! Bytes are at least what a fit takes. How many scores a fit leaves out depends on the rows, so its time may be a few times
 //! shorter or longer.
 
+use super::filter::Form;
 use super::groups::Tries;
 use super::layout::{Layout, Lie};
 use super::seeds;
