@@ -261,8 +261,8 @@ fn devices(py: Python<'_>) -> (Vec<DeviceRow>, Option<String>) {
     }
 }
 
-/// What fits of this process run with: the instruction sets that they use, threads, memory in bytes (of the machine, free, and the
-/// limit of the control group), what the kernels of GPUs are for, and the version of Polars in this library.
+/// What fits of this process run with: the instruction sets that they use, threads, memory in bytes (of the machine, free, and
+/// the limit of the control group), what the kernels of GPUs are for, and the version of Polars in this library.
 type Machine = (Vec<String>, usize, Option<(u64, u64, Option<u64>)>, &'static str, &'static str);
 
 #[pyfunction]

@@ -16,9 +16,9 @@ use crate::input::value_type::ValueType;
 /// Device, reason, method, bytes of the host and of devices, seconds of seeding and of an iteration.
 type Planned = (String, String, String, u64, u64, f64, f64);
 
-/// Plans a fit of `rows` rows of columns like those of an empty frame, the last one for weights if the options say so. `width`: the
-/// number of features, if lists have them. `array`: the features lie row by row, as in an array. `computed`: columns are computed
-/// for the fit.
+/// Plans a fit of `rows` rows of columns like those of an empty frame, the last one for weights if the options say so. `width`:
+/// the number of features, if lists have them. `array`: the features lie row by row, as in an array. `computed`: columns are
+/// computed for the fit.
 #[pyfunction]
 #[pyo3(signature = (frame, options, rows, width, array, computed))]
 pub fn plan(
