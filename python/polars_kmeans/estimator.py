@@ -276,8 +276,8 @@ class KMeans(Generic[_Fitted]):
         """Say what a fit is expected to take, before anything runs: the device, the method and memory.
 
         Only the number of the rows and the types of the columns count, so a plan takes no time, and there need be no
-        rows yet. A fit takes at most the bytes of the plan. The first fit of a process takes some megabytes more, because
-        it loads the library and starts threads.
+        rows yet. A fit takes at most the bytes of the plan. The first fit of a process takes some megabytes more,
+        because it loads the library and starts threads.
 
         Parameters
         ----------
