@@ -32,10 +32,6 @@ class Plan:
     """The most bytes of the host's memory that the fit takes, without the rows that it is given."""
     device_bytes: int
     """The bytes that it takes on all GPUs. 0 on the CPU."""
-    seconds_seeding: float
-    """The seconds for the starting centroids of all restarts, roughly."""
-    seconds_iteration: float
-    """The seconds for an iteration, roughly."""
 
 
 def of_frame(data: Any, columns: tuple[IntoFeatures, ...], options: FitOptions, weight: str | pl.Expr | None) -> Plan:
@@ -89,7 +85,8 @@ def _plan(
     computed: bool = False,
 ) -> Plan:
     keywords = {**options.keywords, "weighted": weighted}
-    return Plan(*_internal.plan(empty, keywords, rows, width, array, computed))
+    # The last two are guesses of times, which are too rough to show.
+    return Plan(*_internal.plan(empty, keywords, rows, width, array, computed)[:5])
 
 
 def _dtype(dtype: Any) -> pl.DataType:

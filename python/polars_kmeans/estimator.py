@@ -280,12 +280,11 @@ class KMeans(Generic[_Fitted]):
         shape: Sequence[SupportsIndex] | None = None,
         dtype: Any = pl.Float64,
     ) -> Plan:
-        """Say what a fit is expected to take, before anything runs: the device, memory and time.
+        """Say what a fit is expected to take, before anything runs: the device, the method and memory.
 
         Only the number of the rows and the types of the columns count, so a plan takes no time, and there need be no
-        rows yet. How many distances a fit leaves out depends on the rows, and how fast the machine is nobody knows. So
-        the seconds are rough: expect the fit to take between a third and three times as long, and on other machines
-        than ours, more or less than that. A fit takes at most the bytes of the plan.
+        rows yet. A fit takes at most the bytes of the plan. The first fit of a process takes some megabytes more,
+        because it loads the library and starts threads.
 
         Parameters
         ----------
@@ -315,8 +314,6 @@ class KMeans(Generic[_Fitted]):
         >>> plan.device, plan.reason, plan.method
         ('cpu', 'device="cpu" was asked for', 'differences, groups')
         >>> plan.host_bytes < 10**9 and plan.device_bytes == 0
-        True
-        >>> 0 < plan.seconds_iteration < 1
         True
 
         """

@@ -384,5 +384,3 @@ fn pays(shape: Shape, chunking: Option<Chunking>) -> bool {
 
 #[cfg(all(feature = "tests", feature = "cuda"))]
 mod tests;
-#[cfg(all(feature = "tests", feature = "cuda"))]
-pub(crate) use self::tests::device as invented_device;

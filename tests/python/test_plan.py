@@ -1,7 +1,6 @@
-"""A plan says what a fit will take. Twelve shapes on the CPU: device and method, memory, and time."""
+"""A plan says what a fit will take. Twelve shapes on the CPU: device, method and memory."""
 
 import json
-import os
 from dataclasses import FrozenInstanceError
 from functools import cache
 from pathlib import Path
@@ -29,12 +28,6 @@ SHAPES: dict[str, tuple[int, int, str, str, dict[str, Any]]] = {
     "in order": (80_000, 3, "Float32", "columns", {"k": 20, "row_order": "values", "scale": "standard"}),
     "restarts": (30_000, 24, "Float32", "array", {"k": 100, "n_init": 3, "init_sample": 5_000, "metric": "cosine"}),
 }
-# How far the seconds may be off: 3 on an idle machine with two cores of a Zen 4, with `make measured-build`. Tests run
-# a library that checks every sum, beside other tests, on machines of any speed.
-FACTOR = float(os.environ.get("POLARS_KMEANS_PLAN_FACTOR", "30"))
-# Times below this many seconds are noise.
-NOISE = 3e-3
-
 MEASURE = """
 import ctypes, json, os, sys, warnings
 import numpy as np, polars as pl, polars_kmeans as pk
@@ -55,10 +48,9 @@ for name in SHAPES:
     open("/proc/self/clear_refs", "w").write("5")
     before = status("VmRSS")
     model = estimator(name).fit(rows, pl.exclude("w"))
-    seconds = model.history["seconds"]
     answers[name] = {
         "plan": vars(plan), "device": model.device, "reason": model.device_reason, "method": model.method,
-        "bytes": status("VmHWM") - before, "seeding": model.seconds["seeding"], "iteration": seconds.mean(),
+        "bytes": status("VmHWM") - before,
     }
 print(json.dumps(answers))
 """
@@ -98,10 +90,6 @@ def test_a_plan_comes_true(name: str) -> None:
     assert plan["device_bytes"] == 0
     # A plan that says too much says nothing.
     assert fit["bytes"] <= plan["host_bytes"] <= 8 * fit["bytes"] + (40 << 20)
-    for seconds in ("seeding", "iteration"):
-        expected, took = plan[f"seconds_{seconds}"], fit[seconds]
-        assert max(expected, NOISE) <= FACTOR * max(took, NOISE), seconds
-        assert max(took, NOISE) <= FACTOR * max(expected, NOISE), seconds
 
 
 def test_the_shapes_try_every_method() -> None:
@@ -137,17 +125,14 @@ def test_a_plan_is_a_frozen_value() -> None:
 
 def test_a_plan_takes_no_time_and_no_memory() -> None:
     huge = pk.KMeans(1_000, device="cpu").plan(shape=(10**9, 256), dtype=pl.Float32)
-    assert huge.seconds_iteration > 10
     assert 4e9 < huge.host_bytes < 100e9
     more = pk.KMeans(1_000, device="cpu", row_order="values").plan(shape=(10**9, 256), dtype=pl.Float32)
     assert more.host_bytes - huge.host_bytes > 10**9 * 256 * 4
-    # Columns that must be cast are copied.
-    frame = pl.DataFrame({"x": [1.0, 2.0] * 10_000})
-    for column, bytes_of_row in ((pl.col("x"), 0), (pl.col("x").cast(pl.Int16), 4), (2 * pl.col("x"), 0)):
-        plan = pk.KMeans(1).plan(frame.select(column), "x")
-        assert plan.host_bytes >= 20_000 * bytes_of_row
-    computed = pk.KMeans(1).plan(frame, 2 * pl.col("x"))
-    assert computed.host_bytes - pk.KMeans(1).plan(frame, "x").host_bytes == 20_000 * 16
+    # Columns that must be cast or computed are copied.
+    frame = pl.DataFrame({"x": pl.Series([1.0, 2.0] * 10_000, dtype=pl.Float32)})
+    plain = pk.KMeans(1).plan(frame, "x").host_bytes
+    assert pk.KMeans(1).plan(frame.cast(pl.Int16), "x").host_bytes - plain == 20_000 * 4
+    assert pk.KMeans(1).plan(frame, pl.col("x") * 2).host_bytes - plain == 20_000 * 16
 
 
 def test_what_a_fit_refuses_a_plan_refuses() -> None:
@@ -164,8 +149,6 @@ def test_what_a_fit_refuses_a_plan_refuses() -> None:
         for call in (estimator.plan, estimator.fit):
             with pytest.raises(pk.KMeansError, match=said):
                 call(*arguments)
-    fewer = pk.KMeans(3, too_few="fewer")
-    assert fewer.plan(frame, "x").reason == fewer.fit(frame, "x").device_reason
 
 
 def test_what_is_no_frame_is_refused() -> None:
@@ -201,4 +184,3 @@ def test_a_plan_for_a_gpu_comes_true() -> None:
     model = pk.KMeans(100, device="cuda", max_iter=5).fit(x)
     assert (plan.device, plan.method) == (model.device, model.method)
     assert x.nbytes < plan.device_bytes < 10 * x.nbytes
-    assert plan.seconds_iteration > 0

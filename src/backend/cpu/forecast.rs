@@ -5,13 +5,12 @@
 //!          + the larger of   what the starting centroids are found with
 //!                            rows in the order of their groups                    both if there are several restarts
 //!          + a copy of the rows, if they are put in order before
-//! seconds  values that are looked at, over rates that were measured on two cores of a Zen 4 (AVX-512)
+//! seconds  values that are looked at, over one rate for all: up to thirty times off, so the Python package leaves them out
 //! ```
-//! Bytes are at least what a fit takes. How many scores a fit leaves out depends on the rows, so its time may be a few times
-//! shorter or longer.
+//! Bytes are at least what a fit takes.
 
 use super::groups::Tries;
-use super::layout::{Layout, Lie};
+use super::layout::Layout;
 use super::seeds;
 use crate::backend::trials;
 use crate::base::float::Float;
@@ -35,8 +34,6 @@ pub struct Forecast {
 /// Bytes that any fit may take, and each of its workers.
 const BASE: f64 = (4 << 20) as f64;
 const WORKER: f64 = (2 << 20) as f64;
-/// Seconds of a step of k-means++, and of an iteration, for no work at all.
-const STEP: f64 = 3e-6;
 
 impl Forecast {
     pub fn new<T: Float>(layout: &Layout, params: &Params<'_>, weighted: bool) -> Self {
@@ -88,18 +85,18 @@ impl Of<'_, '_> {
         let worker = 16.0 * k * d + 64.0 * k + tile as f64 * (2.0 * d * self.size + 128.0) + WORKER;
         // Two tables of centroids: a new one is made before the last one goes.
         let tables = 16.0 * k * d + 2.0 * k * d * (self.size + 16.0);
-        let (seeding, groups) = (self.bytes_of_seeding(), self.layout.bytes_of_groups::<T>(self.tries));
+        let (seeding, groups) = (self.bytes_of_seeding::<T>(), self.layout.bytes_of_groups::<T>(self.tries));
         let rest = if self.params.restarts > 1 { seeding + groups } else { seeding.max(groups) };
         workers as f64 * worker + tables + rest
     }
 
     /// What the starting centroids of a restart are found with.
-    fn bytes_of_seeding(&self) -> f64 {
+    fn bytes_of_seeding<T: Float>(&self) -> f64 {
         let ([n, d, k], seeding) = (self.shape(), self.params.seeding);
         let row = d * self.size;
         let Some(rows) = self.rows_of_seeding() else { return k * row };
         let sample = if rows < n { 2.0 * rows * (row + 24.0) } else { 0.0 };
-        let grouped = seeds::pays(self.size as usize, rows as usize, self.layout.d, self.layout.k, self.weighted);
+        let grouped = seeds::pays::<T>(rows as usize, self.layout.d, self.layout.k, self.weighted);
         // A copy of the rows with gaps, boxes of its blocks, a sample to make it from, and distances to the candidates of a step.
         let copy = if grouped { 1.25 * rows * (row + 8.0) + rows * row * 3.0 / 8.0 } else { 0.0 };
         let state = rows * if self.weighted { 24.0 } else { 16.0 } + copy;
@@ -125,56 +122,21 @@ impl Of<'_, '_> {
         (!matches!(self.params.seeding.init, Init::Given(_) | Init::Random)).then_some(rows)
     }
 
-    /// Seconds of work that takes so many nanoseconds on two threads.
-    fn seconds(&self, nanoseconds: f64) -> f64 {
-        nanoseconds * 1e-9 * 2.0 / self.layout.workers as f64
-    }
-
     fn seconds_of_seeding(&self) -> f64 {
+        let Some(rows) = self.rows_of_seeding() else { return 1e-5 };
         let ([_, d, k], seeding) = (self.shape(), self.params.seeding);
-        let Some(rows) = self.rows_of_seeding() else { return STEP };
-        let is_float64 = self.size == 8.0;
-        // A row is copied, then compared with fewer and fewer candidates. Without a copy, it is compared with all of them.
-        let grouped = seeds::pays(self.size as usize, rows as usize, self.layout.d, self.layout.k, self.weighted);
-        let copy = if grouped { rows * (30.0 + 6.0 * d) } else { 0.0 };
-        let each = if is_float64 { 0.5 } else { 0.22 };
-        let plus_plus = match grouped {
-            true => copy + rows * k.powf(0.95) * (0.6 + d * if d > 8.0 { 0.9 } else { 0.65 }),
-            false => rows * k * (8.0 + d * (each * f64::from(1 + trials(self.layout.k))).max(1.3)),
+        // Candidates that rows are compared with.
+        let compared = match seeding.init {
+            Init::KMeansParallel => seeding.oversampling * k * f64::from(seeding.rounds) * 2.0,
+            Init::AfkMc2 => 2.0 + k * k * f64::from(seeding.chain_length) / 2.0 / rows,
+            Init::Optimal => k * rows.log2() * 10.0,
+            _ => k * f64::from(1 + trials(self.layout.k)),
         };
-        let slow = if is_float64 && grouped { 1.35 } else { 1.0 };
-        let chain = f64::from(seeding.chain_length);
-        let work = match seeding.init {
-            Init::KMeansParallel => slow * copy + 1.2 * each * rows * d * seeding.oversampling * k * f64::from(seeding.rounds),
-            Init::AfkMc2 => copy + 2.0 * each * rows * d + k * chain * (150.0 + 3.0 * d + 0.0125 * k * d),
-            // One thread works.
-            Init::Optimal => return rows * k * (rows + 2.0).log2() * 18e-9,
-            _ => slow * plus_plus,
-        };
-        STEP * k + self.seconds(work)
+        rows * d * compared / 1e10 / self.layout.workers as f64
     }
 
     fn seconds_of_iteration(&self) -> f64 {
-        let ([n, d, k], Tries { form, groups, copies }) = (self.shape(), self.tries);
-        let by_rows = if self.layout.lie == Lie::Columns { 1.0 } else { 1.35 };
-        // For each row, each of its values, and each score.
-        let (row, value, score) = match form {
-            Form::Difference => (2.0, 0.5, 0.09 + 0.042 * d),
-            Form::Product if copies => (6.0, if self.size == 8.0 { 1.2 } else { 0.9 }, 0.1 + 0.0085 * d),
-            Form::Product => (6.0, if self.size == 8.0 { 1.0 } else { 0.7 }, 0.15 + 0.025 * d),
-        };
-        // The share of the scores that remains, and the time to put a row in order.
-        let (share, order) = match form {
-            _ if !groups => (1.0, 0.0),
-            Form::Difference if d <= 3.0 => ((3.0 / k.sqrt()).min(1.0), 10.0),
-            _ => (if d <= 3.0 { 0.4 } else { 0.6 }, 10.0),
-        };
-        let slower = match InstructionSet::detect() {
-            InstructionSet::Avx512 => 1.0,
-            InstructionSet::Avx2 => 1.7,
-            InstructionSet::Neon => 3.0,
-            InstructionSet::Portable => 6.0,
-        };
-        STEP + self.seconds(n * (row + order + value * by_rows * d) + n * k * score * share * slower)
+        let [n, d, k] = self.shape();
+        n * d * k / 1e10 / self.layout.workers as f64
     }
 }

@@ -98,7 +98,7 @@ impl<T: Float> Seeds<T> {
     pub fn new(lent: &mut Lent<'_, '_, T>, k: usize) -> Result<Self> {
         let (rows, d) = (lent.part.features.n_rows(), lent.part.features.n_features());
         let kept = lent.tasks.iter().map(|task| task.kept).sum();
-        let pays = grouped::pays(size_of::<T>(), rows, d, k, lent.statistics.weights.is_some());
+        let pays = grouped::pays::<T>(rows, d, k, lent.statistics.weights.is_some());
         let grouped = pays.then(|| Grouped::new(lent.set, lent.part, lent.tasks, &mut lent.tiles)).transpose()?;
         let places = grouped.as_ref().map_or(kept, |grouped| grouped.rows.len());
         let blocks = grouped.as_ref().map_or(0, Grouped::blocks);

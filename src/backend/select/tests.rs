@@ -19,7 +19,7 @@ const LARGE: Shape = Shape {
 };
 const SMALL: Shape = Shape { rows: 2_000, features: 2, clusters: 3, float64: true, ..LARGE };
 
-pub fn device(ordinal: u32, free: u64) -> DeviceInfo {
+fn device(ordinal: u32, free: u64) -> DeviceInfo {
     let (usable, reason) = usable((13, 0), (9, 0), "90a");
     DeviceInfo {
         ordinal,

@@ -56,10 +56,10 @@ pub struct Grouped<T> {
     highs: Vec<T>,
 }
 
-/// Whether rows should be copied for k-means++ into `k` clusters. `size`: the bytes of a value.
-pub fn pays(size: usize, rows: usize, d: usize, k: usize, weighted: bool) -> bool {
+/// Whether rows should be copied for k-means++ into `k` clusters.
+pub fn pays<T>(rows: usize, d: usize, k: usize, weighted: bool) -> bool {
     // Values, distance, both directions of the order, and perhaps a weight.
-    let each = d.saturating_mul(size).saturating_add(if weighted { 24 } else { 16 });
+    let each = d.saturating_mul(size_of::<T>()).saturating_add(if weighted { 24 } else { 16 });
     k >= LEAST_CLUSTERS && (LEAST_ROWS..NO_ROW as usize / 2).contains(&rows) && each.saturating_mul(rows) <= MOST_BYTES
 }
 
