@@ -127,25 +127,29 @@ def test_the_prompt_of_python(engine: str) -> None:
     process, terminal = pty.fork()
     if process == 0:
         os.execv(sys.executable, [sys.executable, "-q", "-i", "-W", "ignore", "-c", PRELUDE, engine])
-    shown = b""
+    shown, place = b"", 0
 
     def wait_for(text: bytes) -> None:
-        nonlocal shown
-        end, seen = time.monotonic() + 60, len(shown)
-        while text not in shown[seen:]:
+        nonlocal shown, place
+        end = time.monotonic() + 60
+        while text not in shown[place:]:
             assert time.monotonic() < end, shown
             if select.select([terminal], [], [], 1)[0]:
                 shown += os.read(terminal, 4096)
+        place = shown.index(text, place) + len(text)
 
-    wait_for(b">>> ")
-    os.write(terminal, b"query('one fit')\n")
-    wait_for(b"began\r\n")
-    time.sleep(0.7)
-    os.write(terminal, b"\x03")
-    wait_for(b"\r\nKeyboardInterrupt\r\n")
-    wait_for(b">>> ")
-    os.write(terminal, b"print('rows', small())\n")
-    wait_for(b"rows 3\r\n")
-    os.write(terminal, b"exit()\n")
-    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    try:
+        wait_for(b">>> ")
+        os.write(terminal, b"query('one fit')\n")
+        wait_for(b"began\r\n")
+        time.sleep(0.7)
+        os.write(terminal, b"\x03")
+        wait_for(b"\r\nKeyboardInterrupt\r\n")
+        wait_for(b">>> ")
+        os.write(terminal, b"print('rows', small())\n")
+        wait_for(b"rows 3\r\n")
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        os.close(terminal)
     assert b"lost sys.stderr" not in shown and shown.count(b"KeyboardInterrupt") == 1, shown
