@@ -33,7 +33,7 @@ def _after_signals(self: ComputeError, *args: object) -> None:
 
 # Polars makes this exception when a query is back in Python. If Ctrl-C stopped the query, nothing else runs the handler
 # of SIGINT before the program gets the exception.
-ComputeError.__init__ = _after_signals  # type: ignore[method-assign, assignment]
+ComputeError.__init__ = _after_signals  # type: ignore[method-assign,assignment]
 
 
 @dataclass(frozen=True)
