@@ -138,8 +138,8 @@ pub fn merge(all: &mut Vec<u32>, more: &[u32]) -> Result<()> {
 
 /// Gives one row to every empty cluster, in index order. The row is the one farthest from the centroid that gave it its label,
 /// among the rows whose cluster keeps at least one other row. A row whose squared distance is at most `same` counts as equal to
-/// its centroid. Returns whether there was an empty cluster. `ties` becomes true if rows are equally far. `emptied`: empty clusters
-/// join it.
+/// its centroid. Returns whether there was an empty cluster. `ties` becomes true if rows are equally far. `emptied`: gets the
+/// empty clusters.
 fn relocate_into_empty<T: Float>(
     session: &mut dyn Session<T>,
     same: f64,

@@ -14,9 +14,9 @@
 //! is refused. If it happens to end in these four bytes, only its table is damaged, because the checksum covers the whole model.
 //! Memory and time are in proportion to the length that the model says it has, which is never more than that of the file.
 //!
-//! If values are scaled, the table has the centroids in the units of the columns, and the metadata have the factors. The model has
-//! the scaled centroids, bit for bit. So a reader of the table gets labels as in [`Facts`]. The metadata are JSON for people and
-//! programs to read. They say who wrote the file, the parameters, the iterations and the inertia. Values are plain and
+//! If values are scaled, the table has the centroids in the units of the columns, and the metadata have the factors. The model
+//! has the scaled centroids, bit for bit. So a reader of the table gets labels as in [`Facts`]. The metadata are JSON for people
+//! and programs to read. They say who wrote the file, the parameters, the iterations and the inertia. Values are plain and
 //! uncompressed, which all readers know. Equal fits give equal files.
 
 mod disk;

@@ -162,8 +162,8 @@ impl KMeansModel {
         self.ran.as_ref().map(|ran| ran.seconds)
     }
 
-    /// The numbers of the starting centroids that lost all of their rows, in ascending order. A row far from its centroid took the
-    /// place of each, so their clusters are others than at the start. Empty in a model that was read from bytes or a file.
+    /// The numbers of the starting centroids that lost all of their rows, in ascending order. A row far from its centroid took
+    /// the place of each, so their clusters are others than at the start. Empty in a model that was read from bytes or a file.
     pub fn relocated(&self) -> &[u32] {
         self.ran.as_ref().map_or(&[], |ran| &ran.relocated)
     }

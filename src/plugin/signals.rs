@@ -8,8 +8,8 @@
 //! reaches the program: while Python prints an error, the exception of a handler would end the print. So the package asks for
 //! signals when Polars makes its exception ([`check_signals`]), and what the handler raises takes the place of the error.
 //!
-//! Polars has a handler beside that of Python, and raises `KeyboardInterrupt` by itself. The program would get two. So while calls
-//! run in queries, and for a moment afterwards, our handler tells Python of a signal and not Polars.
+//! Polars has a handler beside that of Python, and raises `KeyboardInterrupt` by itself. The program would get two. So while
+//! calls run in queries, and for a moment afterwards, our handler tells Python of a signal and not Polars.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
