@@ -22,6 +22,7 @@ __all__ = [
     "check_device",
     "check_options",
     "check_process",
+    "check_signals",
     "devices",
     "encode_centroids",
     "fit",

@@ -109,9 +109,7 @@ def test_a_shape_plans_as_a_frame_does() -> None:
             for name in names:
                 assert plan == pk.KMeans(k).plan(shape=np.zeros((rows, features)).shape, dtype=name)
     lists = pl.DataFrame({"x": [None, [1.0, 2.0, 3.0]]})
-    assert pk.KMeans(1).plan(lists, "x").reason == pk.KMeans(1).fit(lists[1:], "x").device_reason.replace(
-        "1 rows", "2 rows"
-    )
+    assert pk.KMeans(1).plan(lists, "x").reason.startswith("2 rows x 3 features x 1 clusters ")
 
 
 def test_a_plan_is_a_frozen_value() -> None:
