@@ -35,7 +35,7 @@ def page() -> Iterator[dict[str, Any]]:
 
 def test_the_page_has_these_statements() -> None:
     assert {name: len(found) for name, found in STATEMENTS.items()} == {"connection": 13, "context": 9}
-    assert len(re.findall("```sql", PAGE)) == 16
+    assert len(re.findall("```sql", PAGE)) == 17
 
 
 @pytest.mark.parametrize(
