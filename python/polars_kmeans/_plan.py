@@ -85,8 +85,7 @@ def _plan(
     computed: bool = False,
 ) -> Plan:
     keywords = {**options.keywords, "weighted": weighted}
-    # The last two are guesses of times, which are too rough to show.
-    return Plan(*_internal.plan(empty, keywords, rows, width, array, computed)[:5])
+    return Plan(*_internal.plan(empty, keywords, rows, width, array, computed))
 
 
 def _dtype(dtype: Any) -> pl.DataType:

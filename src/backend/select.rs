@@ -368,14 +368,6 @@ fn seconds(shape: Shape, chunking: Option<Chunking>) -> [f64; 2] {
     [work / cpu_rate, GPU_START + upload + again.max(work / gpu_rate) + download]
 }
 
-/// Predicted seconds of an iteration on a GPU with this plan. Chunks travel while the GPU works on others.
-pub fn seconds_of_iteration(shape: Shape, plan: &Plan) -> f64 {
-    let work = shape.rows as f64 * shape.features as f64 * shape.clusters as f64 / GPU_RATE;
-    let upload = shape.rows as f64 * row_bytes(shape) as f64 / UPLOAD_RATE;
-    let again = plan.chunking.map_or(0.0, |chunking| upload * chunking.travelling());
-    plan.microseconds.map_or(work, |time| time * 1e-6).max(again)
-}
-
 /// Whether a GPU is predicted to be enough faster than the CPU.
 fn pays(shape: Shape, chunking: Option<Chunking>) -> bool {
     let [cpu, gpu] = seconds(shape, chunking);

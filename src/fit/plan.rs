@@ -1,16 +1,13 @@
 //! What a fit is expected to take, before there are rows: see [`KMeans::plan`].
 
 use crate::backend::cpu::{Forecast, Layout, Lie};
-use crate::backend::select::{self, Choice, Job, Place, Plan, Request, Shape};
+use crate::backend::select::{self, Choice, Job, Place, Request, Shape};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
-use crate::base::params::{Init, KMeans, Params, TooFew};
+use crate::base::params::{KMeans, Params, TooFew};
 
 /// Bytes of memory that carry rows to a GPU.
 const LANES: u64 = 64 << 20;
-/// Seconds of a step of k-means++ on a GPU for launches, and the values a second that it looks at.
-const GPU_STEP: f64 = 40e-6;
-const GPU_VALUES: f64 = 3e12;
 
 /// The shape of rows that are planned for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +26,7 @@ pub struct PlannedRows {
     pub copied: u64,
 }
 
-/// What a fit is expected to take. Times are guesses: they may be thirty times off.
+/// Where a fit is expected to run, and what memory it takes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FitPlan {
     /// The device, and why.
@@ -40,9 +37,6 @@ pub struct FitPlan {
     pub host_bytes: u64,
     /// Bytes of all GPUs.
     pub device_bytes: u64,
-    /// Seconds for the starting centroids of all restarts, and for an iteration.
-    pub seconds_seeding: f64,
-    pub seconds_iteration: f64,
 }
 
 impl KMeans {
@@ -55,7 +49,7 @@ impl KMeans {
     /// let rows = PlannedRows { rows: 1_000_000, features: 8, float64, half, weighted, by_columns, copied };
     /// let plan = KMeans::new(16).device(Device::Cpu).plan(rows)?;
     /// assert_eq!(plan.choice.place.to_string(), "cpu");
-    /// assert!(plan.seconds_iteration > 0.0);
+    /// assert!(plan.host_bytes > 0 && plan.device_bytes == 0);
     /// # Ok::<(), polars_kmeans::KMeansError>(())
     /// ```
     ///
@@ -86,17 +80,10 @@ impl KMeans {
         let (device, strategy, limit) = (execution.device, execution.strategy, execution.device_memory_limit);
         let choice = select::place(Request { device, strategy, limit, there: None }, shape)?;
         let forecast = if rows.float64 { forecast::<f64> } else { forecast::<f32> };
-        let Forecast { tries, bytes, bytes_beside_gpu, seconds_seeding, seconds_iteration } = forecast(rows, &params);
+        let Forecast { tries, bytes, bytes_beside_gpu } = forecast(rows, &params);
         let host = if choice.place == Place::Cpu { bytes } else { bytes_beside_gpu + LANES };
-        let plan = FitPlan {
-            method: tries.to_string(),
-            host_bytes: host.saturating_add(rows.copied),
-            device_bytes: 0,
-            seconds_seeding,
-            seconds_iteration,
-            choice,
-        };
-        Ok(if plan.choice.place == Place::Cpu { plan } else { on_gpus(plan, shape, &params) })
+        let plan = FitPlan { method: tries.to_string(), host_bytes: host.saturating_add(rows.copied), device_bytes: 0, choice };
+        Ok(if plan.choice.place == Place::Cpu { plan } else { on_gpus(plan) })
     }
 }
 
@@ -108,21 +95,9 @@ fn forecast<T: Float>(rows: PlannedRows, params: &Params<'_>) -> Forecast {
 }
 
 /// The plan of a fit that would take as much on the CPU, for the GPUs that were chosen.
-fn on_gpus(plan: FitPlan, shape: Shape, params: &Params<'_>) -> FitPlan {
+fn on_gpus(plan: FitPlan) -> FitPlan {
     let choice = &plan.choice;
-    let shares = || choice.shares.iter().map(|share| (share.rows, share.plan));
-    let alone = choice.shares.is_empty().then_some((shape.rows, choice.plan));
-    let seconds = |(rows, plan): (u64, Plan)| select::seconds_of_iteration(Shape { rows, ..shape }, &plan);
-    let values = shares().chain(alone).map(|(rows, _)| rows as f64 * shape.features as f64).fold(0.0, f64::max);
-    let steps = match params.seeding.init {
-        Init::Given(_) | Init::Random => 0.0,
-        _ => params.k as f64 * f64::from(params.restarts),
-    };
-    FitPlan {
-        method: choice.plan.strategy.to_string(),
-        device_bytes: shares().chain(alone).map(|(_, plan)| plan.bytes).fold(0, u64::saturating_add),
-        seconds_seeding: steps * (GPU_STEP + values / GPU_VALUES),
-        seconds_iteration: shares().chain(alone).map(seconds).fold(0.0, f64::max),
-        ..plan
-    }
+    let alone = choice.shares.is_empty().then_some(choice.plan.bytes);
+    let shares = choice.shares.iter().map(|share| share.plan.bytes);
+    FitPlan { method: choice.plan.strategy.to_string(), device_bytes: shares.chain(alone).fold(0, u64::saturating_add), ..plan }
 }

@@ -13,8 +13,8 @@ use crate::fit::plan::{FitPlan, PlannedRows};
 use crate::frame::Rows;
 use crate::input::value_type::ValueType;
 
-/// Device, reason, method, bytes of the host and of devices, seconds of seeding and of an iteration.
-type Planned = (String, String, String, u64, u64, f64, f64);
+/// Device, reason, method, bytes of the host and of devices.
+type Planned = (String, String, String, u64, u64);
 
 /// Plans a fit of `rows` rows of columns like those of an empty frame, the last one for weights if the options say so. `width`:
 /// the number of features, if lists have them. `array`: the features lie row by row, as in an array. `computed`: columns are
@@ -68,7 +68,6 @@ pub fn plan(
         copied: features.iter().map(bytes).fold(weights, u64::saturating_add),
     };
     let estimator = Rows::new(columns.to_vec(), options.weighted).estimator(&options)?;
-    let plan = py.detach(|| estimator.plan(planned))?;
-    let FitPlan { choice, method, host_bytes, device_bytes, seconds_seeding, seconds_iteration } = plan;
-    Ok((choice.place.to_string(), choice.reason, method, host_bytes, device_bytes, seconds_seeding, seconds_iteration))
+    let FitPlan { choice, method, host_bytes, device_bytes } = py.detach(|| estimator.plan(planned))?;
+    Ok((choice.place.to_string(), choice.reason, method, host_bytes, device_bytes))
 }

@@ -82,3 +82,16 @@ def printed_by(code: str, names: dict[str, Any]) -> str:
     with redirect_stdout(io.StringIO()) as printed:
         exec(code, names)
     return printed.getvalue()
+
+
+class ByDLPack:
+    """Exports an array by DLPack alone."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.array.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from helpers import columns_of
+from helpers import ByDLPack, columns_of
 
 import polars_kmeans as pk
 
@@ -15,19 +15,6 @@ RANDOM = np.random.default_rng(3)
 N, D, K = 500, 4, 5
 X = np.round(RANDOM.normal(size=(N, D)) * 8 + RANDOM.integers(0, 4, size=(N, 1)) * 40)
 WEIGHTS = RANDOM.uniform(0.0, 3.0, size=N)
-
-
-class ByDLPack:
-    """Exports an array by DLPack alone."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self.array.__dlpack__(**kwargs)
-
-    def __dlpack_device__(self) -> Any:
-        return self.array.__dlpack_device__()
 
 
 class Oldest(ByDLPack):

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from helpers import ByDLPack
 from scipy import sparse
 
 import polars_kmeans as pk
@@ -19,19 +20,6 @@ DF = pl.DataFrame(RANDOM.normal(size=(60, 2)) + RANDOM.integers(0, 3, size=(60, 
 MODEL = pk.KMeans(3, seed=1).fit(DF, "x", "y")
 ROWS = {"k": [2, 3], "seed": 1}
 HIDDEN = ["seconds"]
-
-
-class ByDLPack:
-    """Exports an array by DLPack alone."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self.array.__dlpack__(**kwargs)
-
-    def __dlpack_device__(self) -> Any:
-        return self.array.__dlpack_device__()
 
 
 def plot(name: str, data: Any, *columns: Any) -> Any:

@@ -1,18 +1,16 @@
-//! What a fit on the CPU is expected to take: memory and time. They follow from the shape of the rows and from the machine.
+//! The memory that a fit on the CPU is expected to take. It follows from the shape of the rows and the number of threads.
 //!
 //! ```text
 //! bytes    labels + centroids, their tables and sums + each worker's buffers
 //!          + the larger of   what the starting centroids are found with
 //!                            rows in the order of their groups                    both if there are several restarts
 //!          + a copy of the rows, if they are put in order before
-//! seconds  values that are looked at, over one rate for all: up to thirty times off, so the Python package leaves them out
 //! ```
 //! Bytes are at least what a fit takes.
 
 use super::groups::Tries;
 use super::layout::Layout;
 use super::seeds;
-use crate::backend::trials;
 use crate::base::float::Float;
 use crate::base::params::{Init, Params, RowOrder};
 use crate::simd::InstructionSet;
@@ -26,9 +24,6 @@ pub struct Forecast {
     pub bytes: u64,
     /// Those of them that a fit on a GPU takes on the host, too.
     pub bytes_beside_gpu: u64,
-    pub seconds_seeding: f64,
-    /// Of an iteration.
-    pub seconds_iteration: f64,
 }
 
 /// Bytes that any fit may take, and each of its workers.
@@ -40,13 +35,7 @@ impl Forecast {
         let tries = layout.tries::<T>(layout.n, InstructionSet::detect());
         let of = Of { layout, params, tries, size: size_of::<T>() as f64, weighted };
         let beside_gpu = of.bytes_in_order() + of.bytes_of_model();
-        Self {
-            tries,
-            bytes: (beside_gpu + of.bytes_of_session::<T>()) as u64,
-            bytes_beside_gpu: beside_gpu as u64,
-            seconds_seeding: f64::from(params.restarts) * of.seconds_of_seeding(),
-            seconds_iteration: of.seconds_of_iteration(),
-        }
+        Self { tries, bytes: (beside_gpu + of.bytes_of_session::<T>()) as u64, bytes_beside_gpu: beside_gpu as u64 }
     }
 }
 
@@ -120,23 +109,5 @@ impl Of<'_, '_> {
     fn rows_of_seeding(&self) -> Option<f64> {
         let rows = self.params.seeding.init_sample.map_or(self.layout.n as f64, |rows| (rows as f64).min(self.layout.n as f64));
         (!matches!(self.params.seeding.init, Init::Given(_) | Init::Random)).then_some(rows)
-    }
-
-    fn seconds_of_seeding(&self) -> f64 {
-        let Some(rows) = self.rows_of_seeding() else { return 1e-5 };
-        let ([_, d, k], seeding) = (self.shape(), self.params.seeding);
-        // Candidates that rows are compared with.
-        let compared = match seeding.init {
-            Init::KMeansParallel => seeding.oversampling * k * f64::from(seeding.rounds) * 2.0,
-            Init::AfkMc2 => 2.0 + k * k * f64::from(seeding.chain_length) / 2.0 / rows,
-            Init::Optimal => k * rows.log2() * 10.0,
-            _ => k * f64::from(1 + trials(self.layout.k)),
-        };
-        rows * d * compared / 1e10 / self.layout.workers as f64
-    }
-
-    fn seconds_of_iteration(&self) -> f64 {
-        let [n, d, k] = self.shape();
-        n * d * k / 1e10 / self.layout.workers as f64
     }
 }
