@@ -151,7 +151,7 @@ def main() -> None:
     kept = target / "gpu-bundle" / f"base-{key}.tar.xz"
     start = time.monotonic()
     if not kept.exists():
-        kept.parent.mkdir(exist_ok=True)
+        kept.parent.mkdir(parents=True, exist_ok=True)
         base(kept.with_suffix(".unfinished"))
         kept.with_suffix(".unfinished").rename(kept)
     shutil.copy(kept, out / "base.tar.xz")
