@@ -1,6 +1,8 @@
 // Half-precision copies of rows and centroids for tensor cores, and the bound on scores from their products: src/bounds/fp16.rs.
 //
 //   a group     rows near one point, its centre. The copies of its rows and of the centroids near them are taken from this centre
+//   the whole   the last group. Its centre is the mean of all centroids. It has all rows, where smaller groups do not pay, and the rows that a
+//               second product looks at (step/tensor_rescore.cu)
 //   a tile      128 places for rows of one group, or 256 places for centroids, in chunks of 64 features. A chunk is as wgmma reads it:
 //               128 bytes a place; the 16 bytes number i of place p are at i ^ (p % 8)
 #pragma once
@@ -10,7 +12,7 @@
 #define TILE_CENTROIDS 256
 #define CHUNK 64 // features
 #define PLACE_BYTES (2 * CHUNK)
-#define MOST_GROUPS 32
+#define MOST_GROUPS 512 // besides the whole
 #define NO_ROW 0xffffffffu
 
 // A group of rows. Distances are in units of 1 / `scale` of the argument.
@@ -23,7 +25,16 @@ struct TensorGroup {
     float balance; // t of src/bounds/fp16.rs, for the current centroids
     float row_scale, centroid_scale; // powers of two; the second one is for the current centroids
     float radius; // rows that are farther have no copies: they are compared with all centroids
-    u32 alone; // of the first group: whether all rows belong to it (tensor_merge)
+    u32 first_copy; // the tile of copies of centroids that is its first
+    u32 unused;
+};
+
+// The groups of the rows, all together.
+struct TensorWhole {
+    double visited; // pairs of a row and a centroid, if each group has its own rows
+    u32 groups; // that have rows
+    u32 tiles; // of copies of centroids, if each group has its own rows
+    u32 alone; // whether all rows belong to the whole
     u32 unused;
 };
 
@@ -41,6 +52,10 @@ struct FewControl {
     u64 doubt; // candidates besides the best, or ALL_CANDIDATES for a row that is compared with all; see `again`
     u64 kept; // sets of columns that had one in reach, for each tile of centroids that a warp has seen
     u64 visited; // pairs of a tile of rows and a tile of centroids
+    u32 copied; // tiles of copies of centroids
+    u32 doubtful; // rows that the first product leaves to be compared with all centroids
+    u32 rescored; // rows that the second product takes
+    u32 unused;
 };
 
 #define ALL_CANDIDATES 16u
@@ -72,6 +87,31 @@ struct TensorTerms {
     double least; // of a centroid's own error
     double radius; // relative error of a float32 distance from the centre
 };
+
+// No float32 distance is known to be farther: the square of a longer one may be infinite.
+#define LONGEST 1.8e19
+
+// The score of places without a centroid, above every limit. Minus this: that of centroids that are always in reach. Not infinite: differences with
+// limits are taken.
+#define FARTHEST 1e38f
+
+__device__ __forceinline__ double warp_total(double v) {
+    for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(FULL_WARP, v, o);
+    return v;
+}
+
+// Values of a row of centres, so that each row begins at a multiple of 16 bytes.
+__device__ __forceinline__ u64 centre_width(int d) { return (u64)(d + 3) / 4 * 4; }
+
+// Four values from a multiple of 16 bytes on.
+__device__ __forceinline__ void load_four(const float* from, float* to) {
+    const float4 v = *(const float4*)from;
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
+__device__ __forceinline__ void load_four(const double* from, double* to) {
+    const double2 v = ((const double2*)from)[0], w = ((const double2*)from)[1];
+    to[0] = v.x, to[1] = v.y, to[2] = w.x, to[3] = w.y;
+}
 
 // Where 16 bytes of a place are in its chunk.
 __device__ __forceinline__ u32 swizzled(u32 place, u32 piece) { return place * PLACE_BYTES + ((piece ^ (place & 7)) << 4); }

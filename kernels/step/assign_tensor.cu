@@ -43,24 +43,24 @@ __device__ __forceinline__ void request(const Tensor& a, const TensorShared& s) 
     for (u32 tile = blockIdx.x; tile < a.tiles; tile += gridDim.x) {
         const u32 g = a.group_of_tile[tile];
         if (g == NO_ROW) break;
-        scores += (u64)min(a.groups[g].rows - (tile - a.groups[g].first_tile) * TILE_ROWS, (u32)TILE_ROWS) * a.groups[g].centroids;
+        if (a.part == 0) scores += (u64)min(a.groups[g].rows - (tile - a.groups[g].first_tile) * TILE_ROWS, (u32)TILE_ROWS) * a.groups[g].centroids;
         const u32 tiles = (a.groups[g].centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
-        const u8* const rows = a.rows + (u64)tile * a.chunks * ROW_BYTES;
-        const u64 of_group = (u64)g * (a.k_padded / TILE_CENTROIDS);
+        const u8* const rows = a.rows + (u64)tile * a.stored * ROW_BYTES;
+        const u64 of_group = a.groups[g].first_copy;
         u32 t = a.first_visit[tile];
         visited += tiles;
 #pragma unroll 1
         for (u32 seen = 0; seen < tiles; seen++, t = t + 1 < tiles ? t + 1 : 0) {
-            const u8* centroids = a.centroids + (of_group + t) * a.chunks * CENTROID_BYTES;
+            const u8* const centroids = a.centroids + (of_group + t) * a.stored * CENTROID_BYTES;
             const u64 folded = (of_group + t) * TILE_CENTROIDS;
 #pragma unroll 1
-            for (u32 c = 0; c < a.chunks; c++, centroids += CENTROID_BYTES) {
+            for (u32 c = 0; c < a.chunks; c++) {
                 const u32 to = s.stage(turn.slot), full = s.full + 8 * turn.slot;
                 const bool last = c + 1 == a.chunks;
                 await_barrier(s.empty + 8 * turn.slot, turn.parity ^ 1);
                 arrive_for(full, ROW_BYTES + CENTROID_BYTES + (last ? FOLDED_BYTES : 0));
-                copy_bytes(to, centroids, CENTROID_BYTES, full);
-                copy_bytes(to + CENTROID_BYTES, rows + (u64)c * ROW_BYTES, ROW_BYTES, full);
+                copy_bytes(to, centroids + (u64)chunk_of_centroids(a, c) * CENTROID_BYTES, CENTROID_BYTES, full);
+                copy_bytes(to + CENTROID_BYTES, rows + (u64)chunk_of_rows(a, c) * ROW_BYTES, ROW_BYTES, full);
                 if (last) {
                     const u32 slot = s.folded + folded_turn.slot * FOLDED_BYTES;
                     copy_bytes(slot, a.folded + folded, FOLDED_BYTES / 2, full);
@@ -72,6 +72,7 @@ __device__ __forceinline__ void request(const Tensor& a, const TensorShared& s) 
         }
     }
     if (visited == 0) return;
+    if (a.part != 0) return;
     atomicAdd(&a.few.control->visited, visited);
     atomicAdd(&a.control->scores, scores);
 }
@@ -134,7 +135,7 @@ __device__ __forceinline__ void label(const Tensor& a, const TensorShared& s, u3
         if (g == NO_ROW) break;
         const u32 tiles = (a.groups[g].centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
         const u64 place = (u64)tile * TILE_ROWS + half * 64 + warp * 16 + lane / 4;
-        const u32 of_group = g * (a.k_padded / TILE_CENTROIDS);
+        const u32 of_group = a.groups[g].first_copy;
         Best best[2] = {{a, place, g}, {a, place + 8, g}};
         u32 t = a.first_visit[tile];
 #pragma unroll 1
@@ -150,7 +151,7 @@ __device__ __forceinline__ void label(const Tensor& a, const TensorShared& s, u3
         for (int r = 0; r < 2; r++) decide<TILE_CENTROIDS>(a, best[r], place + 8 * r, g, lane);
         __syncwarp(); // lanes leave `decide` in different places
     }
-    if (lane == 0) atomicAdd(&a.few.control->kept, (u64)kept);
+    if (lane == 0 && a.part == 0) atomicAdd(&a.few.control->kept, (u64)kept);
     if (half == 0 && turns(a)) await_turn(half); // nobody leaves with a turn that was given
 }
 

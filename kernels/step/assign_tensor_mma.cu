@@ -31,7 +31,7 @@ struct Source {
     const Tensor& a;
     u32 parts, turns, tile, tiles = 0, seen = 0, t = 0, part = 0;
     u32 from, to; // of this thread's first piece, in a chunk and in shared memory
-    u32 g = 0; // the group of the tile
+    u32 first_copy = 0; // of the tile's group
 
     __device__ __forceinline__ Source(const Tensor& a, u32 parts, u32 turns) : a(a), parts(parts), turns(turns), tile(blockIdx.x) {
         const u32 place = threadIdx.x / 4, piece = threadIdx.x % 4;
@@ -43,8 +43,9 @@ struct Source {
     __device__ __forceinline__ void open() {
 #pragma unroll 1
         for (tiles = 0; tile < a.tiles; tile += gridDim.x) {
-            g = a.group_of_tile[tile];
+            const u32 g = a.group_of_tile[tile];
             if (g == NO_ROW) return;
+            first_copy = a.groups[g].first_copy;
             tiles = (a.groups[g].centroids + COLUMNS - 1) / COLUMNS;
             if (tiles == 0) continue;
             seen = 0, t = a.first_visit[tile] * (TILE_CENTROIDS / COLUMNS);
@@ -55,9 +56,9 @@ struct Source {
     __device__ __forceinline__ void request(u32 stage) const {
         // The pieces of the other half of a chunk have 4 more, before they are exchanged.
         const u32 piece = from ^ (part & 1) * 64, chunk = part / 2;
-        const u8* const x = a.rows + ((u64)tile * a.chunks + chunk) * (TILE_ROWS * PLACE_BYTES) + piece;
-        const u64 tile_of = (u64)g * (a.k_padded / TILE_CENTROIDS) + t / 2;
-        const u8* const c = a.centroids + (tile_of * a.chunks + chunk) * (TILE_CENTROIDS * PLACE_BYTES) + (t & 1) * (COLUMNS * PLACE_BYTES) + piece;
+        const u8* const x = a.rows + ((u64)tile * a.stored + chunk_of_rows(a, chunk)) * (TILE_ROWS * PLACE_BYTES) + piece;
+        const u64 tile_of = (u64)first_copy + t / 2;
+        const u8* const c = a.centroids + (tile_of * a.stored + chunk_of_centroids(a, chunk)) * (TILE_CENTROIDS * PLACE_BYTES) + (t & 1) * (COLUMNS * PLACE_BYTES) + piece;
         const u32 wanted = tiles != 0 && part < parts;
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
@@ -69,7 +70,7 @@ struct Source {
     __device__ __forceinline__ void advance(u32 folded) {
         if (tiles != 0 && ++part == turns) {
             const u32 i = threadIdx.x % (FOLDED_BYTES / 16) * 4;
-            const float* const values = (threadIdx.x < FOLDED_BYTES / 16 ? a.folded : a.margins) + (u64)g * a.k_padded + t * COLUMNS + i;
+            const float* const values = (threadIdx.x < FOLDED_BYTES / 16 ? a.folded : a.margins) + (u64)first_copy * TILE_CENTROIDS + t * COLUMNS + i;
             copy_piece(folded + threadIdx.x * 16, values, threadIdx.x < 2 * FOLDED_BYTES / 16);
             part = 0;
             t = t + 1 < tiles ? t + 1 : 0;
@@ -148,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) assign_tensor_mma(c
                 from = from + 2 * PART_BYTES == end ? ring : from + 2 * PART_BYTES;
             }
             const u32 own = folded + (lane & 3) * 8;
-            const float most = a.tile_margins[((u64)g * a.k_padded + t * COLUMNS) / TILE_CENTROIDS];
+            const float most = a.tile_margins[a.groups[g].first_copy + t * COLUMNS / TILE_CENTROIDS];
 #pragma unroll
             for (int m = 0; m < 2; m++) kept += look<COLUMNS>(own, own + FOLDED_BYTES, sums[m], best[m], most, t);
         }
@@ -157,6 +158,7 @@ extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) assign_tensor_mma(c
         __syncwarp(); // lanes leave `decide` in different places
     }
     // Two of its tiles are one of 256 centroids.
+    if (a.part != 0) return;
     if (lane == 0) atomicAdd(&a.few.control->kept, (u64)kept / 2);
     if (threadIdx.x != 0 || visited == 0) return;
     atomicAdd(&a.few.control->visited, visited);

@@ -12,24 +12,33 @@
 #include "../common/tensor.cuh"
 
 struct Tensor {
-    const u8* rows; // (tiles, chunks, 128, 64) of 2 bytes
+    const u8* rows; // (tiles, stored, 128, 64) of 2 bytes
     const float* terms; // (tiles, 128): the row's part of the bound
     const u32* row_of_place; // (tiles, 128)
     const u32* group_of_tile; // (tiles)
     const TensorGroup* groups;
-    const u8* centroids; // (groups, k padded / 256, chunks, 256, 64) of 2 bytes
-    const float* folded; // (groups, k padded): p
-    const float* margins; // (groups, k padded): F
-    const float* tile_margins; // (groups, k padded / 256): no F of a tile of centroids is larger
+    const u8* centroids; // (copied, stored, 256, 64) of 2 bytes
+    const float* folded; // (copied, 256): p
+    const float* margins; // (copied, 256): F
+    const float* tile_margins; // (copied): no F of a tile of centroids is larger
     const u32* list; // (groups, k padded): centroids
     const u32* first_visit; // (tiles): the tile of centroids that a tile of rows begins with
     Labels next;
     Contested* contested;
     Control* control;
     Few few;
+    u32* left; // counts the rows that are to be compared with all centroids
     u32 n, tiles, chunks, last_steps; // last_steps: runs of 16 features in the last chunk
-    u32 k_padded, stages, folded_slots, unused;
+    u32 k_padded, stages, folded_slots;
+    u32 stored; // chunks of a copy
+    u32 part; // chunks of each of the two parts of a copy; 0 if copies have one part (tensor_rescore.cu)
+    u32 unused;
 };
+
+// Which chunk of a copy takes part in chunk c of the products. With two parts, high and low: low and high, then high and low, then high and high.
+// So the largest products come last: src/bounds/fp16/rescore.rs.
+__device__ __forceinline__ u32 chunk_of_rows(const Tensor& a, u32 c) { return c < a.part ? c + a.part : c < 2 * a.part ? c - a.part : c - 2 * a.part; }
+__device__ __forceinline__ u32 chunk_of_centroids(const Tensor& a, u32 c) { return c < 2 * a.part ? c : c - 2 * a.part; }
 
 // Above every score of a centroid, and below that of a place without one.
 #define NO_LIMIT 5e37f
@@ -155,14 +164,14 @@ template <u32 WIDTH> __device__ __forceinline__ u32 place_of(u32 column, u32 til
 // Decides a row. Its four lanes must call this together.
 template <u32 WIDTH> __device__ __forceinline__ void decide(const Tensor& a, const Best& best, u64 place, u32 g, u32 lane) {
     const u32 row = a.row_of_place[place];
-    const u64 of_group = (u64)g * a.k_padded;
+    const u64 of_group = (u64)g * a.k_padded, first_copy = (u64)a.groups[g].first_copy * TILE_CENTROIDS;
     // The limit again, with the own F of the best centroid, if it is known.
     const bool odd = best.sets[1].best < best.sets[0].best;
     const float own = odd ? best.sets[1].best : best.sets[0].best;
     const u32 own_in = odd ? best.sets[1].best_in : best.sets[0].best_in, own_tile = odd ? best.sets[1].best_tile : best.sets[0].best_tile;
     float limit = best.limit;
     if (__popc(own_in) == 1) {
-        const float margin = a.margins[of_group + place_of<WIDTH>(__ffs(own_in) - 1, own_tile, lane, odd)];
+        const float margin = a.margins[first_copy + place_of<WIDTH>(__ffs(own_in) - 1, own_tile, lane, odd)];
         limit = fminf(limit, __fadd_ru(own, __fadd_ru(margin, best.rise)));
     }
     limit = of_quad(limit);
@@ -195,7 +204,7 @@ template <u32 WIDTH> __device__ __forceinline__ void decide(const Tensor& a, con
     all = total >> 16 != 0, total &= 0xffff;
     all |= total == 0; // cannot be: the label itself is in reach
     const u32 doubt = __reduce_add_sync(FULL_WARP, (lane & 3) != 0 || row == NO_ROW ? 0 : all ? ALL_CANDIDATES : min(total - 1, ALL_CANDIDATES));
-    if (lane == 0 && doubt != 0) atomicAdd(&a.few.control->doubt, (u64)doubt);
+    if (lane == 0 && doubt != 0 && a.part == 0) atomicAdd(&a.few.control->doubt, (u64)doubt);
     const bool writes = (lane & 3) == 0 && row != NO_ROW;
     if (writes && !all && total <= 2) store_label(a.next, row, a.list[of_group + first]);
     if (writes && !all && total == 2) a.contested[atomicAdd(&a.control->pairs, 1)] = {row, a.list[of_group + last]};
@@ -210,7 +219,7 @@ template <u32 WIDTH> __device__ __forceinline__ void decide(const Tensor& a, con
         else from = NO_ROW;
     }
     from = __shfl_sync(FULL_WARP, from, lane & ~3);
-    if (writes && (all || few && from == NO_ROW)) a.contested[a.n - 1 - atomicAdd(&a.control->contested, 1)] = {row, best.rise < infinity_f() ? g : NO_ROW};
+    if (writes && (all || few && from == NO_ROW)) a.contested[a.n - 1 - atomicAdd(a.left, 1)] = {row, best.rise < infinity_f() && a.groups[g].centroids != 0 ? g : NO_ROW};
     if (!few || from == NO_ROW) return;
     u32* to = a.few.candidates + from + before;
 #pragma unroll

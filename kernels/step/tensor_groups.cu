@@ -3,83 +3,96 @@
 //   tensor_clear   no place has a row, and no bucket
 //   tensor_group   the group of each row: that of its label's centroid, or else that of the centre that is nearest in up to 32 features. How many
 //                  rows each group and each bucket has, and how large a group is. Rows that are not finite have no group
-//   tensor_places  the tiles of each group, and the places of each bucket
+//   tensor_reach   how many centroids can be nearest to a row of each group, and how large the whole is
+//   tensor_places  whether all rows belong to the whole. The tiles of each group, and the places of each bucket
 //
 // Rows of one label lie side by side: then a warp's rows have the same few centroids in reach, and most tiles of centroids have none.
 // Used when: in the first iteration. Again in a few later ones, if the one before had much doubt, or if rows in order would save much. If
 //            rows stream, for each chunk of each iteration.
-// Tile:      128 rows a block, 64 features at a time.
+// Tile:      tensor_group: 128 rows a block. tensor_reach: a block for each group. tensor_places: one block.
 #include "tensor_rows.cuh"
 
 #define GROUP_THREADS 128
 #define SEARCHED 32 // the most features in which the nearest centre is searched
-#define FLIGHT (sizeof(T) == 8 ? 1 : 4) // values of a row that are on their way at once
+#define AT_ONCE 32 // centres that are compared at once
 
 template <typename T, typename S> __device__ __forceinline__ void tensor_clear(const TensorRows<T, S>& a) {
     const u64 places = (u64)a.tiles * TILE_ROWS;
     for (u64 place = global_thread(); place < places; place += all_threads()) a.row_of_place[place] = NO_ROW, a.terms[place] = 0.0f;
-    if (global_thread() < a.count) a.groups[global_thread()] = {};
-    for (u64 bucket = global_thread(); bucket < MOST_GROUPS + (u64)a.k; bucket += all_threads()) a.buckets[bucket] = 0;
+    for (u32 g = global_thread(); g <= a.most; g += all_threads()) a.groups[g] = {};
+    if (global_thread() == 0) *a.whole = {};
+    for (u64 bucket = global_thread(); bucket < a.most + 1 + (u64)a.k; bucket += all_threads()) a.buckets[bucket] = 0;
+}
+
+// The number of the nearest centre in some of the features. Any group would do: a bad one costs only time. All threads of the block must call this.
+template <typename T, typename S> __device__ __forceinline__ u32 nearest_centre(const TensorRows<T, S>& a, u64 row, bool inside) {
+    __shared__ float centres[SEARCHED][AT_ONCE]; // scaled, from the first centre
+    const int d = a.rows.d, every = (d + SEARCHED - 1) / SEARCHED, some = (d + every - 1) / every;
+    const u64 width = centre_width(d);
+    const u32 count = *a.count;
+    float x[SEARCHED];
+#pragma unroll
+    for (int i = 0; i < SEARCHED; i++)
+        x[i] = inside && i < some ? (float)((a.rows.at((u64)(i * every) * a.rows.stride + row) - a.centres[i * every]) * a.scale) : 0.0f;
+    float closest = infinity_f();
+    u32 nearest = 0;
+#pragma unroll 1
+    for (u32 first = 0; first < count; first += AT_ONCE) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < SEARCHED * AT_ONCE; i += GROUP_THREADS) {
+            const u32 g = first + i / SEARCHED, f = i % SEARCHED;
+            const bool there = g < count && (int)f < some;
+            centres[f][i / SEARCHED] = there ? (float)((a.centres[g * width + f * every] - a.centres[f * every]) * a.scale) : 0.0f;
+        }
+        __syncthreads();
+        float sums[AT_ONCE];
+#pragma unroll
+        for (int g = 0; g < AT_ONCE; g++) sums[g] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < SEARCHED; i++) {
+            if (i >= some) break;
+#pragma unroll
+            for (int g = 0; g < AT_ONCE; g++) {
+                const float difference = x[i] - centres[i][g];
+                sums[g] = __fmaf_rn(difference, difference, sums[g]);
+            }
+        }
+#pragma unroll
+        for (int g = 0; g < AT_ONCE; g++)
+            if (first + g < count && sums[g] < closest) closest = sums[g], nearest = first + g;
+    }
+    return nearest;
 }
 
 template <typename T, typename S> __device__ __forceinline__ void tensor_group(const TensorRows<T, S>& a) {
-    __shared__ T centres[CHUNK][MOST_GROUPS]; // scaled
     __shared__ u32 radius[MOST_GROUPS], rows[MOST_GROUPS], unlabelled[MOST_GROUPS];
     __shared__ float lengths[MOST_GROUPS];
     const int tid = threadIdx.x, d = a.rows.d;
-    if (tid < MOST_GROUPS) radius[tid] = rows[tid] = unlabelled[tid] = 0, lengths[tid] = 0.0f;
+    const u32 count = *a.count;
+    for (u32 g = tid; g < count; g += GROUP_THREADS) radius[g] = rows[g] = unlabelled[g] = 0, lengths[g] = 0.0f;
     const u64 row = (u64)blockIdx.x * GROUP_THREADS + tid;
     const bool inside = row < a.rows.n;
-    // The centres in `features` features: in feature f * every.
-    const auto load = [&](int first, int features, int every) {
-        __syncthreads();
-        for (int i = tid; i < features * MOST_GROUPS; i += GROUP_THREADS) {
-            const int g = i / features, f = i % features;
-            centres[f][g] = g < a.count ? a.centres[(u64)g * d + first + f * every] * a.scale : (T)0;
-        }
-        __syncthreads();
-    };
-    const auto value = [&](int f) { return inside ? a.rows.at((u64)f * a.rows.stride + row) * a.scale : (T)0; };
     const u32 label = inside ? label_of_row(a, row) : 0;
-    int nearest = label < a.k ? a.group_of_centroid[label] : 0;
-    // Without a label: the nearest centre in some of the features. Any group would do: a bad one costs only time.
+    u32 nearest = label < a.k ? a.group_of_centroid[label] : 0;
     if (__syncthreads_or(label == UNASSIGNED)) {
-        float sums[MOST_GROUPS];
-#pragma unroll
-        for (int g = 0; g < MOST_GROUPS; g++) sums[g] = 0.0f;
-        const int every = (d + SEARCHED - 1) / SEARCHED, some = (d + every - 1) / every;
-        load(0, some, every);
-#pragma unroll 1
-        for (int first = 0; first < some; first += FLIGHT) {
-            T x[FLIGHT];
-#pragma unroll
-            for (int i = 0; i < FLIGHT; i++) x[i] = first + i < some ? value((first + i) * every) : (T)0;
-#pragma unroll
-            for (int i = 0; i < FLIGHT; i++) {
-                if (first + i >= some) break;
-#pragma unroll
-                for (int g = 0; g < MOST_GROUPS; g++) {
-                    const float difference = (float)(x[i] - centres[first + i][g]);
-                    sums[g] = __fmaf_rn(difference, difference, sums[g]);
-                }
-            }
-        }
-        if (label == UNASSIGNED) {
-            float closest = sums[0];
-#pragma unroll
-            for (int g = 1; g < MOST_GROUPS; g++)
-                if (g < a.count && sums[g] < closest) closest = sums[g], nearest = g;
-        }
+        const u32 found = nearest_centre(a, row, inside);
+        if (label == UNASSIGNED) nearest = found;
     }
-    // The distance from it, in all features.
+    // The distance from its centre, in all features.
+    const T* const centre = a.centres + nearest * centre_width(d);
     float least = 0.0f;
 #pragma unroll 1
-    for (int done = 0; done < d; done += CHUNK) {
-        const int features = min(CHUNK, d - done);
-        load(done, features, 1);
-#pragma unroll(sizeof(T) == 8 ? 8 : 16)
-        for (int f = 0; f < features; f++) {
-            const float difference = (float)(value(done + f) - centres[f][nearest]);
+    for (int done = 0; done < d; done += 16) {
+        T x[16], c[16];
+#pragma unroll
+        for (int i = 0; i < 16; i++) x[i] = inside && done + i < d ? a.rows.at((u64)(done + i) * a.rows.stride + row) : (T)0;
+#pragma unroll
+        for (int i = 0; i < 16; i += 4)
+            if (done + i < d) load_four(centre + done + i, c + i);
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            if (done + i >= d) break;
+            const float difference = (float)(x[i] * a.scale - c[i] * a.scale);
             least = __fmaf_rn(difference, difference, least);
         }
     }
@@ -93,27 +106,78 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_group(c
         }
         least = infinity_f();
     }
-    if (inside) a.group_of_row[row] = kept ? (u8)nearest : (u8)NO_GROUP;
+    if (inside) a.group_of_row[row] = kept ? (u16)nearest : (u16)NO_GROUP;
     if (kept) {
         // Not negative, so bits have the order of the values.
         atomicMax(&radius[nearest], __float_as_uint(least));
         atomicAdd(&rows[nearest], 1);
-        atomicAdd(label < a.k ? &a.buckets[MOST_GROUPS + label] : &unlabelled[nearest], 1);
+        atomicAdd(label < a.k ? &a.buckets[a.most + 1 + label] : &unlabelled[nearest], 1);
         // A row out of the range of float32 must not make the mean infinite.
         if (least < infinity_f()) atomicAdd(&lengths[nearest], sqrtf(least));
     }
     __syncthreads();
-    if (tid < a.count && rows[tid] != 0) {
-        TensorGroup* const group = a.groups + tid;
-        const double far = sqrt((double)__uint_as_float(radius[tid])) * (1.0 + a.bound.radius);
+    for (u32 g = tid; g < count; g += GROUP_THREADS) {
+        if (rows[g] == 0) continue;
+        TensorGroup* const group = a.groups + g;
+        const double far = sqrt((double)__uint_as_float(radius[g])) * (1.0 + a.bound.radius);
         atomicMax((u32*)&group->farthest, __float_as_uint(__double2float_ru(far)));
-        atomicAdd(&group->rows, rows[tid]);
-        atomicAdd(&group->lengths, (double)lengths[tid]);
-        if (unlabelled[tid] != 0) atomicAdd(&a.buckets[tid], unlabelled[tid]);
+        atomicAdd(&group->rows, rows[g]);
+        atomicAdd(&group->lengths, (double)lengths[g]);
+        if (unlabelled[g] != 0) atomicAdd(&a.buckets[g], unlabelled[g]);
     }
 }
 
+#define REACH_THREADS 256
+
+__device__ __forceinline__ double block_total(double v, double (&of_warps)[REACH_THREADS / 32]) {
+    v = warp_total(v);
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0) of_warps[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = 0.0;
+    for (int w = 0; w < REACH_THREADS / 32; w++) v += of_warps[w];
+    return v;
+}
+
+template <typename T, typename S> __device__ __forceinline__ void tensor_reach(const TensorRows<T, S>& a) {
+    __shared__ double of_warps[REACH_THREADS / 32];
+    const int tid = threadIdx.x, d = a.rows.d;
+    const u32 g = blockIdx.x;
+    const TensorGroup& group = a.groups[g];
+    if (g >= *a.count || group.rows == 0) return;
+    const float* const near = a.near + (u64)g * a.k;
+    float least = infinity_f();
+    for (u32 j = tid; j < a.k; j += REACH_THREADS) least = fminf(least, near[j]);
+    for (int o = 16; o; o >>= 1) least = fminf(least, __shfl_xor_sync(FULL_WARP, least, o));
+    if ((tid & 31) == 0) of_warps[tid / 32] = least;
+    __syncthreads();
+    for (int w = 0; w < REACH_THREADS / 32; w++) least = fminf(least, (float)of_warps[w]);
+    // As in tensor_list, but the roundings do not matter here.
+    const double reach = 2.0 * fmin((double)group.farthest, MOST_MEANS * group.lengths / group.rows) + sqrt((double)least);
+    u32 in = 0;
+    for (u32 j = tid; j < a.k; j += REACH_THREADS) in += near[j] <= reach * reach ? 1 : 0;
+    const double all = block_total((double)in, of_warps);
+    double square = 0.0;
+    const T *const own = a.centres + g * centre_width(d), *const mean = a.centres + a.most * centre_width(d);
+    for (int f = tid; f < d; f += REACH_THREADS) {
+        const double t = ((double)own[f] - (double)mean[f]) * (double)a.scale;
+        square = __fma_rn(t, t, square);
+    }
+    const double away = sqrt(block_total(square, of_warps));
+    if (tid != 0) return;
+    // The triangle inequality: no row is farther from the mean, and their lengths from it are not more. The factor is far more than the roundings.
+    const double farthest = (group.farthest + away) * 1.000001;
+    TensorGroup* const whole = a.groups + a.most;
+    atomicMax((u32*)&whole->farthest, __float_as_uint(farthest < 1e37 ? __double2float_ru(farthest) : infinity_f()));
+    atomicAdd(&whole->rows, group.rows);
+    atomicAdd(&whole->lengths, group.lengths + group.rows * away);
+    atomicAdd(&a.whole->visited, all * group.rows);
+    atomicAdd(&a.whole->groups, 1);
+    atomicAdd(&a.whole->tiles, (u32)(all + TILE_CENTROIDS - 1) / TILE_CENTROIDS);
+}
+
 #define PLACES_THREADS 1024
+#define MOST_VISITED 0.75 // the share of the pairs of a row and a centroid from which groups do not pay
 
 // The sum of the values of the threads before this one. `total`: of all. Between barriers.
 __device__ __forceinline__ u32 sum_before(u32 value, u32& total) {
@@ -137,47 +201,50 @@ __device__ __forceinline__ u32 sum_before(u32 value, u32& total) {
     return before + until - value;
 }
 
-// One block.
+// How precise the copies of a group's rows are.
+__device__ __forceinline__ void scale_rows(TensorGroup& group) {
+    const double most = group.rows ? MOST_MEANS * group.lengths / group.rows : 0.0;
+    group.radius = group.farthest > most ? __double2float_ru(most) : group.farthest;
+    // The largest norm of a copy is between 2^14 and 2^15, or the group is tiny beside the data. Infinite distances (rows out of
+    // the range of float32) give copies that are not finite, which `tensor_rows` keeps out.
+    const int exponent = group.radius > 0.0f ? min(14 - ilogbf(group.radius), 60) : 0;
+    group.row_scale = ldexpf(1.0f, group.radius < 1e30f ? exponent : 0);
+}
+
+// One block. The numbers of groups are at most those of its threads.
 template <typename T, typename S> __device__ __forceinline__ void tensor_places(const TensorRows<T, S>& a) {
-    __shared__ u32 first[MOST_GROUPS + 1];
-    __shared__ bool labelled;
-    if (threadIdx.x == 0) {
-        u32 tile = 0, rows = 0, unlabelled = 0;
-        for (int g = 0; g < a.count; g++) {
-            TensorGroup& group = a.groups[g];
-            group.first_tile = first[g] = tile;
-            tile += (group.rows + TILE_ROWS - 1) / TILE_ROWS;
-            const double most = group.rows ? MOST_MEANS * group.lengths / group.rows : 0.0;
-            group.radius = group.farthest > most ? __double2float_ru(most) : group.farthest;
-            // The largest norm of a copy is between 2^14 and 2^15, or the group is tiny beside the data. Infinite distances (rows out of
-            // the range of float32) give copies that are not finite, which `tensor_rows` keeps out.
-            const int exponent = group.radius > 0.0f ? min(14 - ilogbf(group.radius), 60) : 0;
-            group.row_scale = ldexpf(1.0f, group.radius < 1e30f ? exponent : 0);
-            rows += group.rows, unlabelled += a.buckets[g];
-        }
-        // The rows of the other groups have come to the first one: tensor_merge.
-        if (a.groups[0].alone) a.buckets[0] = unlabelled;
-        first[a.count] = tile, labelled = unlabelled < rows;
-    }
+    __shared__ u32 next[MOST_GROUPS + 1]; // the next place of each group, in `buckets` order
+    const u32 tid = threadIdx.x, count = *a.count;
+    TensorGroup& whole = a.groups[a.most];
+    // The pool of copies must also have room when the centroids have moved.
+    const bool alone = a.whole->groups > 1 && (a.whole->visited > MOST_VISITED * whole.rows * a.k || a.whole->tiles > a.copies_of_centroids / 4 * 3);
+    const u32 unlabelled = tid < count ? a.buckets[tid] : 0;
+    u32 of_all;
+    sum_before(unlabelled, of_all);
+    const bool is_whole = tid == a.most, has_rows = alone ? is_whole : tid < count;
+    const u32 rows = has_rows ? a.groups[tid].rows : 0, tiles_here = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    u32 tiles;
+    const u32 first = sum_before(tiles_here, tiles);
     __syncthreads();
-    const bool alone = a.groups[0].alone;
-    for (int g = 0; g < a.count; g++) {
-        for (u32 tile = first[g] + threadIdx.x; tile < first[g + 1]; tile += PLACES_THREADS) a.group_of_tile[tile] = g;
-        // A group has the rows without a label first, and then the labels of its centroids.
-        u32 place = first[g] * TILE_ROWS + a.buckets[g];
-        __syncthreads();
-        if (threadIdx.x == 0) a.buckets[g] = first[g] * TILE_ROWS;
-#pragma unroll 1
-        for (u32 base = 0; labelled && base < a.k; base += PLACES_THREADS) {
-            const u32 j = base + threadIdx.x;
-            const bool mine = j < a.k && (alone ? g == 0 : a.group_of_centroid[j] == g);
-            u32 all;
-            const u32 before = sum_before(mine ? a.buckets[MOST_GROUPS + j] : 0, all);
-            if (mine) a.buckets[MOST_GROUPS + j] = place + before;
-            place += all;
-        }
+    if (has_rows) {
+        const u32 own = alone ? of_all : unlabelled;
+        a.groups[tid].first_tile = first;
+        a.buckets[tid] = first * TILE_ROWS;
+        next[tid] = first * TILE_ROWS + own;
+        for (u32 tile = first; !alone && tile < first + tiles_here; tile++) a.group_of_tile[tile] = tid;
     }
-    for (u32 tile = first[a.count] + threadIdx.x; tile < a.tiles; tile += PLACES_THREADS) a.group_of_tile[tile] = NO_ROW;
+    for (u32 tile = tid; alone && tile < tiles; tile += PLACES_THREADS) a.group_of_tile[tile] = a.most;
+    if (has_rows || is_whole) scale_rows(a.groups[tid]);
+    if (alone && tid < count) a.groups[tid].rows = 0;
+    if (is_whole) a.whole->alone = alone;
+    __syncthreads();
+    // A group has the rows without a label first, and then the labels of its centroids.
+    for (u32 j = tid; j < a.k; j += PLACES_THREADS) {
+        u32* const bucket = a.buckets + a.most + 1 + j;
+        const u32 here = *bucket;
+        if (here != 0) *bucket = atomicAdd(&next[alone ? a.most : a.group_of_centroid[j]], here);
+    }
+    for (u32 tile = tiles + tid; tile < a.tiles; tile += PLACES_THREADS) a.group_of_tile[tile] = NO_ROW;
 }
 
 #define KERNEL(T, S, FUNCTION, THREADS, NAME)                                                                                                \
@@ -187,6 +254,7 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_places(
 #define KERNELS(T, S, TYPE)                                                                                                                  \
     KERNEL(T, S, tensor_clear, 256, tensor_clear_##TYPE)                                                                                     \
     KERNEL(T, S, tensor_group, GROUP_THREADS, tensor_group_##TYPE)                                                                           \
+    KERNEL(T, S, tensor_reach, REACH_THREADS, tensor_reach_##TYPE)                                                                           \
     KERNEL(T, S, tensor_places, PLACES_THREADS, tensor_places_##TYPE)
 KERNELS(float, float, f32)
 KERNELS(double, double, f64)

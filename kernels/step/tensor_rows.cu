@@ -6,49 +6,55 @@
 #include "tensor_rows.cuh"
 #include <cuda_fp16.h>
 
-#define FLIGHT (128 / (int)sizeof(T)) // values of a row that a thread has on their way at once
+#define FLIGHT (64 / (int)sizeof(T)) // values of a row that a thread has on their way at once
 
 template <typename T, typename S> __device__ __forceinline__ void tensor_rows(const TensorRows<T, S>& a) {
     // One more word than a row has, so neither the rows of one feature nor the pieces of one row share a bank.
     __shared__ __half2 copies[TILE_ROWS][CHUNK / 2 + 1];
-    __shared__ T centres[MOST_GROUPS][CHUNK + 1];
-    __shared__ u32 places[TILE_ROWS], used[MOST_GROUPS], begin[MOST_GROUPS];
+    __shared__ u32 places[TILE_ROWS], used[MOST_GROUPS + 1], begin[MOST_GROUPS + 1];
     __shared__ float squares[2][TILE_ROWS], residuals[2][TILE_ROWS];
     const int tid = threadIdx.x, d = a.rows.d, local = tid % TILE_ROWS, half = tid / TILE_ROWS;
     const u64 row = (u64)blockIdx.x * TILE_ROWS + local;
     const u32 group_of_row = row < a.rows.n ? a.group_of_row[row] : NO_GROUP;
     const bool inside = group_of_row != NO_GROUP;
-    const int g = inside && !a.groups[0].alone ? group_of_row : 0;
+    const u32 g = !inside || a.whole->alone ? a.most : group_of_row;
     const u32 label = inside ? label_of_row(a, row) : UNASSIGNED;
     const bool labelled = label != UNASSIGNED;
-    if (tid < MOST_GROUPS) used[tid] = 0;
+    for (u32 i = tid; i <= a.most; i += 2 * TILE_ROWS) used[i] = 0;
     __syncthreads();
     u32 rank = 0;
     if (half == 0 && inside && !labelled) rank = atomicAdd(&used[g], 1);
     __syncthreads();
-    if (tid < a.count && used[tid] != 0) begin[tid] = atomicAdd(&a.buckets[tid], used[tid]);
+    for (u32 i = tid; i <= a.most; i += 2 * TILE_ROWS)
+        if (used[i] != 0) begin[i] = atomicAdd(&a.buckets[i], used[i]);
     __syncthreads();
-    if (half == 0) places[local] = labelled ? atomicAdd(&a.buckets[MOST_GROUPS + label], 1) : inside ? begin[g] + rank : NO_ROW;
+    if (half == 0) places[local] = labelled ? atomicAdd(&a.buckets[a.most + 1 + label], 1) : inside ? begin[g] + rank : NO_ROW;
     __syncthreads();
     const u32 place = places[local];
     const T scale = (T)a.groups[g].row_scale;
+    const T* const centre = a.centres + g * centre_width(d);
     float square = 0.0f, residual = 0.0f;
 #pragma unroll 1
     for (u32 c = 0; c < a.chunks; c++) {
         const int done = c * CHUNK, features = min(CHUNK, d - done);
-        // The two threads of a row take pairs of features by turns. Their values are on the way while the centres come.
+        // The two threads of a row take four features by turns.
 #pragma unroll 1
         for (int first = 0; first < CHUNK; first += 2 * FLIGHT) {
-            T values[FLIGHT];
+            T values[FLIGHT], centres[FLIGHT];
 #pragma unroll
             for (int i = 0; i < FLIGHT; i++) {
-                const int f = first + i / 2 * 4 + 2 * half + i % 2;
+                const int f = first + i / 4 * 8 + 4 * half + i % 4;
                 values[i] = f < features && inside ? a.rows.at((u64)(done + f) * a.rows.stride + row) : (T)0;
+            }
+#pragma unroll
+            for (int i = 0; i < FLIGHT; i += 4) {
+                const int f = first + i / 4 * 8 + 4 * half;
+                if (f < features) load_four(centre + done + f, centres + i);
             }
             const auto copy_of = [&](int i, int f) {
                 __half copy = __float2half_rn(0.0f);
                 if (f >= features || !inside) return copy;
-                const T x = (values[i] - centres[g][f]) * a.scale * scale;
+                const T x = (values[i] - centres[i]) * a.scale * scale;
                 if constexpr (sizeof(T) == 4) copy = __float2half_rn(x);
                 else copy = __double2half(x);
                 // Products of what is not finite could lose a centroid. The residual says that nothing is known.
@@ -57,17 +63,10 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rows(co
                 square = __fmaf_rn(copied, copied, square), residual = __fmaf_rn(rest, rest, residual);
                 return copy;
             };
-            if (first == 0) {
-                __syncthreads();
-                for (int i = tid; i < a.count * CHUNK; i += 2 * TILE_ROWS) {
-                    const int group = i / CHUNK, f = i % CHUNK;
-                    centres[group][f] = f < features ? a.centres[(u64)group * d + done + f] : (T)0;
-                }
-                __syncthreads();
-            }
+            if (first == 0) __syncthreads(); // the chunk before has been written
 #pragma unroll
             for (int i = 0; i < FLIGHT; i += 2) {
-                const int f = first + i / 2 * 4 + 2 * half;
+                const int f = first + i / 4 * 8 + 4 * half + i % 4;
                 copies[local][f / 2] = __halves2half2(copy_of(i, f), copy_of(i + 1, f + 1));
             }
         }

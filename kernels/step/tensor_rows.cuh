@@ -7,14 +7,17 @@
 
 template <typename T, typename S = T> struct TensorRows {
     Rows<T, S> rows;
-    const T* centres; // (groups, d)
+    const T* centres; // (most + 1, centre width)
     T scale; // a power of two
-    int count; // groups
-    TensorGroup* groups;
+    u32 most; // groups that there may be. The number of the whole
+    const u32* count; // groups that there are
+    TensorGroup* groups; // (most + 1)
+    TensorWhole* whole;
+    const float* near; // (most + 1, k): see tensor_centres.cu
     Labels labels; // before this step
-    const u8* group_of_centroid; // (k)
-    u8* group_of_row; // (n): NO_GROUP for a row that is not finite
-    u32* buckets; // (32 + k): how many rows each has, then its next place
+    const u16* group_of_centroid; // (k)
+    u16* group_of_row; // (n): NO_GROUP for a row that is not finite
+    u32* buckets; // (most + 1 + k): how many rows each has, then its next place
     u32* group_of_tile; // (tiles), NO_ROW from the last tile on
     u32* row_of_place; // (tiles, 128): NO_ROW for no row
     float* terms; // (tiles, 128): 2 E_x / t, and more
@@ -22,12 +25,13 @@ template <typename T, typename S = T> struct TensorRows {
     const Control* control;
     const FewControl* few;
     TensorTerms bound;
-    u32 tiles, chunks, k, unused;
+    u32 tiles, chunks, k;
+    u32 copies_of_centroids; // tiles of them that there is room for
     u64 most_doubt, most_kept;
 };
 
 // A row with a value that is not finite. Predictions meet such rows. It has no copy, gets no label, and does not count in its group.
-#define NO_GROUP 0xff
+#define NO_GROUP 0xffff
 
 // A row's label, or UNASSIGNED.
 template <typename T, typename S> __device__ __forceinline__ u32 label_of_row(const TensorRows<T, S>& a, u64 row) {

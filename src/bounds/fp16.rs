@@ -52,6 +52,9 @@
 //! would lose its smallest index.
 
 pub mod adding;
+#[cfg(feature = "tests")]
+mod attacks;
+mod rescore;
 
 pub use self::adding::Added;
 use super::own::{Own, Reference};
@@ -94,19 +97,20 @@ impl Fp16Bound {
         }
     }
 
-    /// The row's part of the bound for t = 1. `copy`: the norm of its copy. `rest`: that of what rounding left. `tensor_rows` in
-    /// `kernels/step/tensor_rows.cu` computes the same.
+    /// The row's part of the bound for t = 1. `tensor_rows` in `kernels/step/tensor_rows.cu` computes the same.
     #[inline(always)]
-    pub fn of_row(&self, copy: f64, rest: f64) -> f64 {
-        let norm = copy + rest + self.subnormal;
-        (rest * rest / self.share + (self.share + self.sum) * norm * norm) * 1.000_01
+    pub fn of_row(&self, norms: Norms) -> f64 {
+        let Norms { high, low, rest } = norms;
+        let norm = high + 3.0 * low + rest + self.subnormal;
+        (rest * rest / self.share + (self.share + self.sum) * norm * norm + low * low) * 1.000_01
     }
 
-    /// What belongs to a centroid. `square`: its squared norm. `copy`, `rest`: as above. `ratio`: the row's scale over the
-    /// centroid's. `tensor_centroids` in `kernels/step/tensor_centroids.cu` computes the same.
-    pub fn own(&self, [square, copy, rest]: [f64; 3], ratio: f64, balance: f64) -> Own {
-        let (rest, copy) = (rest + 1.2e-16 * square.sqrt(), copy + self.subnormal);
-        let own = self.share * square + rest * rest / self.share + self.sum * copy * copy;
+    /// What belongs to a centroid. `square`: its squared norm. `ratio`: the row's scale over the centroid's. `copy_centroid` in
+    /// `kernels/step/tensor_copies.cuh` computes the same.
+    pub fn own(&self, square: f64, norms: Norms, ratio: f64, balance: f64) -> Own {
+        let (rest, low) = (norms.rest + 1.2e-16 * square.sqrt(), norms.low);
+        let copy = norms.high + 3.0 * low + self.subnormal;
+        let own = self.share * square + rest * rest / self.share + self.sum * copy * copy + low * low;
         let error = 1.000_01 * (own / (2.0 * balance) + self.least);
         let half = 0.5 * ratio * square;
         let reference = 4.0 * self.reference.relative * half + self.reference.underflow;
@@ -114,103 +118,10 @@ impl Fp16Bound {
     }
 }
 
-#[cfg(feature = "tests")]
-mod tests {
-    use super::adding::Way;
-    use super::*;
-    use crate::base::random::Random;
-    use crate::exact::reference;
-
-    /// The sum of twelve numbers below 1, less its mean.
-    fn normal(random: &mut Random) -> f64 {
-        (0..12).map(|_| random.unit()).sum::<f64>() - 6.0
-    }
-
-    /// The nearest float16, or 0 for what is too large.
-    fn half(x: f64) -> f64 {
-        let exponent = if x == 0.0 { -14 } else { (crate::exact::fixed::frexp(x).1 - 1).max(-14) };
-        let quantum = 2f64.powi(exponent - 10);
-        let rounded = (x / quantum).round_ties_even() * quantum;
-        if rounded.abs() < 65_505.0 { rounded } else { 0.0 }
-    }
-
-    struct Copy {
-        values: Vec<f64>,
-        square: f64,
-        copy: f64,
-        rest: f64,
-    }
-
-    fn copy(exact: &[f64]) -> Copy {
-        let values: Vec<f64> = exact.iter().map(|&v| half(v)).collect();
-        let square = |all: &[f64]| all.iter().map(|v| v * v).sum::<f64>();
-        let rest: Vec<f64> = exact.iter().zip(&values).map(|(a, b)| a - b).collect();
-        Copy { square: square(exact), copy: square(&values).sqrt(), rest: square(&rest).sqrt(), values }
-    }
-
-    unit_test!(the_label_is_in_reach);
-    /// The label is in reach of every threshold: rows and centroids of all kinds, near ties among them.
-    fn the_label_is_in_reach() {
-        let random = &mut Random(9);
-        let (mut tightest, mut far) = (f64::INFINITY, 0);
-        for case in 0..30_000 {
-            let d = [1, 2, 15, 16, 17, 64, 130, 408][case % 8];
-            let kind = case / 8 % 6;
-            let centre: Vec<f32> = (0..d).map(|_| (normal(random) * if kind == 1 { 1e4 } else { 1.0 }) as f32).collect();
-            let point = |random: &mut Random, spread: f64| -> Vec<f32> {
-                centre.iter().map(|&m| m + (spread * normal(random)) as f32).collect()
-            };
-            let spread = [1.0, 0.01, 1.0, 1.0, 1e-20, 1e15][kind];
-            let mut centroids: Vec<Vec<f32>> = (0..4).map(|_| point(random, spread)).collect();
-            if kind == 2 {
-                centroids[3] = point(random, 1e6);
-            }
-            let x: Vec<f32> = match kind {
-                // Between two centroids, or next to that.
-                3 => {
-                    let moved = (random.unit() * d as f64) as usize;
-                    let middle = |f: usize| ((f64::from(centroids[0][f]) + f64::from(centroids[1][f])) / 2.0) as f32;
-                    (0..d).map(|f| if f == moved { middle(f).next_up() } else { middle(f) }).collect()
-                }
-                _ => point(random, spread),
-            };
-            // Both scales bring the largest norm to between 2^14 and 2^15.
-            let exact = |v: &[f32], s: f64| -> Vec<f64> {
-                v.iter().zip(&centre).map(|(&v, &m)| (f64::from(v) - f64::from(m)) * s).collect()
-            };
-            let rounded =
-                |v: &[f32], s: f64| -> Vec<f64> { v.iter().zip(&centre).map(|(&v, &m)| f64::from(v - m) * s).collect() };
-            let norm = |v: &[f64]| v.iter().map(|v| v * v).sum::<f64>().sqrt();
-            let scale = |largest: f64| if largest > 0.0 { 2f64.powi(15 - crate::exact::fixed::frexp(largest).1) } else { 1.0 };
-            let s_x = scale(norm(&exact(&x, 1.0)));
-            let s_c = scale(centroids.iter().map(|c| norm(&exact(c, 1.0))).fold(0.0, f64::max)).min(s_x);
-            // Every way of adding with its own bound, and each of them with the wide one.
-            let ways: Vec<Way> = adding::ways().collect();
-            let way = ways[case / 3 % ways.len()];
-            let bound = Fp16Bound::new(d, if case / 5 % 2 == 0 { way.added() } else { Added::Otherwise }, 0);
-            let row = copy(&rounded(&x, s_x));
-            let rest = row.rest + 1.001 * 6e-8 * (row.copy + row.rest);
-            let balance = [1.0, 0.25, 8.0][case % 3];
-            let term = bound.of_row(row.copy, rest) * balance;
-            let scored: Vec<_> = (centroids.iter())
-                .map(|c| {
-                    let c = copy(&exact(c, s_c));
-                    let own = bound.own([c.square, c.copy, c.rest], s_x / s_c, balance);
-                    ((f64::from(own.folded) - way.sum(&row.values, &c.values)) as f32, own.margin)
-                })
-                .collect();
-            let flat: Vec<f32> = centroids.concat();
-            let label = reference::nearest(&x, &flat).label as usize;
-            for &(score, margin) in &scored {
-                let limit = f64::from(score) + f64::from(margin) + term;
-                let spare = limit - f64::from(scored[label].0);
-                assert!(spare >= 0.0, "case {case}, d = {d}, kind {kind}: {spare}");
-                tightest = tightest.min(spare / limit.abs().max(term));
-            }
-            let best = scored.iter().map(|s| s.0).fold(f32::INFINITY, f32::min);
-            far += usize::from(scored.iter().filter(|s| f64::from(s.0) > f64::from(best) + 3.0 * term).count() >= 1);
-        }
-        // The bound is used, and it tells centroids apart.
-        assert!(tightest < 0.05 && far > 20_000, "{tightest} {far}");
-    }
+/// The norms of a copy, of the copy of what it leaves (0 if there is none), and of what remains.
+#[derive(Debug, Clone, Copy)]
+pub struct Norms {
+    pub high: f64,
+    pub low: f64,
+    pub rest: f64,
 }

@@ -265,7 +265,7 @@ impl<T: Float + Plain> DeviceTable<T> {
 
     /// The bytes that labels of `n` rows by tensor cores take on the device.
     pub fn tensor_bytes(&self, n: usize) -> u64 {
-        bytes_of_batch::<T>(&Sizes::of_batch(&self.shape(n, false)))
+        bytes_of_batch::<T>(&Sizes::new(&self.shape(n, false)))
     }
 
     /// The address of the centroids: `(k, d)`, row-major.

@@ -55,7 +55,7 @@ impl<T: Float + Plain> TensorTable<T> {
         assign: &AssignArgument<T>,
     ) -> Result<Option<TensorLabels<T>>> {
         let Some(unit) = unit::<T>(strategy, tiled, shape, queue.gpu.size()) else { return Ok(None) };
-        let sizes = Sizes::of_batch(shape);
+        let sizes = Sizes::new(shape);
         if !queue.has_room(bytes_of_batch::<T>(&sizes))? || !unit.is_trusted(&queue.gpu)? {
             return Ok(None);
         }
@@ -72,7 +72,7 @@ impl<T: Float + Plain> TensorTable<T> {
         // SAFETY: the caller promises the addresses. The list of rows in doubt is the right one now. The centres' queue was
         // waited for.
         unsafe {
-            labels.copy_rows(queue, &assign, false)?;
+            labels.copy_rows(queue, &assign)?;
             labels.launch(queue, &assign, None)?;
         }
         Ok(Some(labels))

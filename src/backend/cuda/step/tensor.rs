@@ -15,6 +15,7 @@
 pub mod centres;
 mod doubt;
 pub mod labels;
+mod rescore;
 pub mod sizes;
 pub mod unit;
 
@@ -92,7 +93,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
         if gpu.untrusted[self.0 as usize] {
             return Err(unit::untrusted_unit());
         }
-        needs_shared(self.0.block(&Sizes::new(shape)).shared, gpu)?;
+        needs_shared(self.0.block(Sizes::new(shape).chunks).shared, gpu)?;
         at_most(MOST_FEATURES, "features", shape.d)
     }
 
@@ -161,7 +162,8 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
                 labels.choose_centres(queue, &assign)?;
             }
             if first || !resident || power {
-                labels.copy_rows(queue, &assign, true)?;
+                labels.measure_again(queue, &assign)?;
+                labels.copy_rows(queue, &assign)?;
             }
             self.launches = self.launches.saturating_add(1);
             if let Some(copy) = &mut self.by_row {
@@ -191,14 +193,16 @@ mod tests {
     unit_test!(sizes_follow_the_shape);
     fn sizes_follow_the_shape() {
         let sizes = |n, d, k| Sizes::new(&shape(n, d, k));
-        assert_eq!(sizes(300_000, 408, 5_000).groups, 30);
-        assert_eq!((sizes(100, 3, 2).groups, sizes(100, 3, 2).tiles), (1, 2));
-        let of_batch = |n, k| Sizes::of_batch(&shape(n, 408, k)).groups;
-        assert_eq!([of_batch(80_000, 5_000), of_batch(5_200, 5_000), of_batch(100, 5_000), of_batch(80_000, 9)], [32, 8, 1, 2]);
-        let slots = |d| sizes(1_000_000, d, 1_000).folded_slots();
-        assert_eq!([slots(20), slots(128), slots(256), slots(257), slots(700)], [5, 3, 2, 1, 1]);
-        for d in [1, 64, 65, 128, 300, 5_000] {
-            assert!(sizes(1_000_000, d, 1_000).shared() <= H200.shared, "{d}");
+        let groups = |n, k| sizes(n, 408, k).groups;
+        assert_eq!([groups(300_000, 5_000), groups(300_000, 100), groups(10_000, 5_000)], [512, 32, 16]);
+        assert_eq!((sizes(100, 3, 2).groups, sizes(100, 3, 2).tiles, sizes(100, 3, 2).copied), (1, 2, 2));
+        // All lists have room if all rows belong to the whole.
+        for (n, k) in [(300_000, 5_000), (20_000, 16_384), (10_000_000, 70_000)] {
+            assert!(sizes(n, 8, k).copied >= k.div_ceil(TILE_CENTROIDS), "{n} {k}");
+        }
+        assert_eq!([1, 2, 4, 5, 11].map(Sizes::folded_slots), [5, 3, 2, 1, 1]);
+        for chunks in [1, 2, 3, 5, 80] {
+            assert!(Sizes::shared(chunks) <= H200.shared, "{chunks}");
         }
     }
 
@@ -213,7 +217,7 @@ mod tests {
             let gpu = GpuSize { generation, shared: shared << 10, ..H200 };
             assert_eq!(error(Unit::Mma, shape(10, 3, 2), gpu), None);
             // Two blocks, and what the driver takes of each, fit on a multiprocessor.
-            let block = Unit::Mma.block(&Sizes::new(&shape(10, 3, 2))).shared;
+            let block = Unit::Mma.block(1).shared;
             assert!(2 * (block + 1_024) <= (shared + 1) << 10, "{generation}");
         }
         for unit in Unit::ALL {

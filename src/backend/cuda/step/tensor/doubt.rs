@@ -7,6 +7,8 @@
 //! | more, for not many rows | `settle_listed` | the back of the rows in doubt: compared with the group's list or all centroids |
 //! | more | `settle` | the back of the rows in doubt: compared with all centroids |
 
+use std::mem::offset_of;
+
 use super::sizes::Sizes;
 use crate::backend::cuda::arguments::{
     self, AssignArgument, FewArgument, FewControl, FewRow, ListedPart, SettleFewArgument, SettleListedArgument,
@@ -85,6 +87,11 @@ impl<T: Float + Plain> InDoubt<T> {
     /// The address of the list of rows in doubt.
     pub fn rows(&self) -> u64 {
         self.rows.contested.at()
+    }
+
+    /// The address of the number of rows that the first product leaves to be compared with all centroids.
+    pub fn doubtful(&self) -> u64 {
+        self.few.control.at() + offset_of!(FewControl, doubtful) as u64
     }
 
     /// The list of rows with a few candidates.

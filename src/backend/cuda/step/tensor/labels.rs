@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::centres::{Centres, Centring};
 use super::doubt::InDoubt;
+use super::rescore::Rescore;
 use super::sizes::{CHUNK, CentroidCopies, RowCopies, STAGES, Sizes, TILE_ROWS};
 use super::unit::Unit;
 use crate::backend::cuda::arguments::{
@@ -19,16 +20,21 @@ use crate::base::float::Float;
 use crate::bounds::fp16::{Added, Fp16Bound};
 use crate::exact::fixed::frexp;
 
-/// Threads of a block of `tensor_group`, `tensor_rows`, `tensor_places` and `tensor_list`.
+/// Threads of a block of `tensor_group`, `tensor_reach`, `tensor_rows`, `tensor_places` and `tensor_list`.
 const GROUP_THREADS: u32 = 128;
+const REACH_THREADS: u32 = 256;
 const ROWS_THREADS: u32 = 256;
 const PLACES_THREADS: u32 = 1_024;
 const LIST_THREADS: u32 = 512;
 
+/// The exponent of the power of two that rows and centroids are scaled by.
+pub(super) fn scale_exponent<T: Float>(assign: &AssignArgument<T>) -> i32 {
+    frexp(assign.scale.to_f64()).1 - 1
+}
+
 /// The constants of the bound. `added`: how the tensor cores add up.
 fn terms<T: Float>(d: usize, added: Added, assign: &AssignArgument<T>) -> TensorTermsArgument {
-    let exponent = frexp(assign.scale.to_f64()).1 - 1;
-    Fp16Bound::new(d, added, exponent).into()
+    Fp16Bound::new(d, added, scale_exponent(assign)).into()
 }
 
 /// The bytes that the labels of a batch of rows take for a model, and centres too.
@@ -61,18 +67,20 @@ pub struct TensorLabels<T> {
     centring: Centring<T>,
     clear: Launch<TensorRowsArgument<T>>,
     group: Launch<TensorRowsArgument<T>>,
+    reach: Launch<TensorRowsArgument<T>>,
     places: Launch<TensorRowsArgument<T>>,
     copy_rows: Launch<TensorRowsArgument<T>>,
     list: Launch<TensorCentroidsArgument<T>>,
     copy_centroids: Launch<TensorCentroidsArgument<T>>,
     assign: Launch<TensorArgument>,
+    rescore: Rescore<T>,
     doubt: InDoubt<T>,
 }
 
 impl<T: Float + Plain> TensorLabels<T> {
     /// The bytes that this takes on the device, without the centres.
     pub fn bytes(sizes: &Sizes) -> u64 {
-        sum([InDoubt::<T>::bytes(sizes), RowCopies::bytes(sizes), CentroidCopies::bytes(sizes)])
+        sum([InDoubt::<T>::bytes(sizes), RowCopies::bytes(sizes), CentroidCopies::bytes(sizes), Rescore::<T>::bytes(sizes)])
     }
 
     /// `half`: whether the rows' values have 16 bits. `centres`: one for each group.
@@ -83,7 +91,7 @@ impl<T: Float + Plain> TensorLabels<T> {
         let rows = |entry: Entry<TensorRowsArgument<T>>, threads: u32, blocks: usize| {
             entry.half_if(half).exactly(gpu, "", Block::of(threads), blocks)
         };
-        let by_warps = sizes.pairs().div_ceil(THREADS as usize / 32);
+        let by_warps = sizes.copies().div_ceil(THREADS as usize / 32);
         Ok(Self {
             sizes,
             added,
@@ -93,11 +101,13 @@ impl<T: Float + Plain> TensorLabels<T> {
             centring: Centring::new(&sizes, queue)?,
             clear: rows(arguments::tensor_clear::<T>(), THREADS, blocks.min(1 << 10))?,
             group: rows(arguments::tensor_group::<T>(), GROUP_THREADS, blocks)?,
+            reach: rows(arguments::tensor_reach::<T>(), REACH_THREADS, sizes.groups)?,
             places: rows(arguments::tensor_places::<T>(), PLACES_THREADS, 1)?,
             copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks)?,
-            list: arguments::tensor_list::<T>().exactly(gpu, "", Block::of(LIST_THREADS), sizes.groups)?,
+            list: arguments::tensor_list::<T>().exactly(gpu, "", Block::of(LIST_THREADS), sizes.with_whole())?,
             copy_centroids: arguments::tensor_centroids::<T>().resident(gpu, "", Block::of(THREADS), by_warps)?,
-            assign: unit.entry().resident(gpu, "", unit.block(&sizes), sizes.tiles)?,
+            assign: unit.entry().resident(gpu, "", unit.block(sizes.chunks), sizes.tiles)?,
+            rescore: Rescore::new(unit, added, &sizes, half, queue)?,
             doubt: InDoubt::new(sizes, half, queue)?,
         })
     }
@@ -117,7 +127,7 @@ impl<T: Float + Plain> TensorLabels<T> {
     /// # Safety
     /// The same as for [`TensorLabels::launch`], but the copies need not be made.
     pub unsafe fn choose_centres(&self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
-        // SAFETY: as in `launch`. The means are added up in the copies: a group has room for d numbers of 4 bytes there.
+        // SAFETY: as in `launch`.
         unsafe { self.centring.choose(queue, &self.of_centroids(assign)) }
     }
 
@@ -130,19 +140,21 @@ impl<T: Float + Plain> TensorLabels<T> {
         unsafe { queue.run(&self.centring.near, &self.of_centroids(assign)) }
     }
 
-    /// Copies the rows of a chunk in the order of their groups, if there is much doubt. `merge`: all groups may become one. Then
-    /// the centres must belong to this object alone. If not, the centroids were measured.
+    /// Copies the rows of a chunk in the order of their groups, if there is much doubt. The centroids were measured.
     ///
     /// # Safety
     /// The same as for [`TensorLabels::launch`], but the copies need not be made.
-    pub unsafe fn copy_rows(&self, queue: &Queue, assign: &AssignArgument<T>, merge: bool) -> Result<()> {
+    pub unsafe fn copy_rows(&mut self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
         let Self { sizes, rows, centres, centroids, .. } = self;
         let argument = TensorRowsArgument {
             rows: assign.rows,
             centres: centres.centres.at(),
             scale: assign.scale,
-            count: sizes.groups as i32,
+            most: sizes.groups as u32,
+            count: centres.count.at(),
             groups: centroids.groups.at(),
+            whole: centroids.whole.at(),
+            near: centres.near.at(),
             labels: assign.labels,
             group_of_centroid: centres.group_of_centroid.at(),
             group_of_row: rows.group_of_row.at(),
@@ -157,34 +169,38 @@ impl<T: Float + Plain> TensorLabels<T> {
             tiles: sizes.tiles as u32,
             chunks: sizes.chunks as u32,
             k: sizes.k as u32,
-            unused: 0,
+            copies_of_centroids: sizes.copied as u32,
             most_doubt: sizes.most_doubt(),
             most_kept: sizes.most_kept(),
         };
-        let of_centroids = self.of_centroids(assign);
         // SAFETY: the buffers have a place for each row, each tile, each group and each label. The launches have a thread for
-        // each row. A mean of d values fits in the copies of the centroids.
+        // each row, and a block for each group.
         unsafe {
-            if merge {
-                self.centring.measure_again(queue, &of_centroids)?;
-            }
             queue.run(&self.clear, &argument)?;
             queue.run(&self.group, &argument)?;
-            if merge {
-                queue.run(&self.centring.merge, &of_centroids)?;
-            }
+            queue.run(&self.reach, &argument)?;
             queue.run(&self.places, &argument)?;
             queue.run(&self.copy_rows, &argument)?;
         }
-        Ok(())
+        self.rescore.forget_margins()
+    }
+
+    /// Measures how far the centroids are from the centres before groups are made, if there is much doubt.
+    ///
+    /// # Safety
+    /// The same as for [`TensorLabels::launch`], but the copies need not be made.
+    pub unsafe fn measure_again(&self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
+        // SAFETY: as in `launch`.
+        unsafe { self.centring.measure_again(queue, &self.of_centroids(assign)) }
     }
 
     fn of_centroids(&self, assign: &AssignArgument<T>) -> TensorCentroidsArgument<T> {
         let Self { sizes, rows, centroids, .. } = self;
         TensorCentroidsArgument {
             groups: centroids.groups.at(),
+            whole: centroids.whole.at(),
             list: centroids.list.at(),
-            position: centroids.position.at(),
+            group_of_copy: centroids.group_of_copy.at(),
             folded: centroids.folded.at(),
             margins: centroids.margins.at(),
             tile_margins: centroids.tile_margins.at(),
@@ -218,13 +234,16 @@ impl<T: Float + Plain> TensorLabels<T> {
             contested: self.doubt.rows(),
             control: assign.control,
             few: self.doubt.few(),
+            left: self.doubt.doubtful(),
             n: assign.rows.n,
             tiles: sizes.tiles as u32,
             chunks: sizes.chunks as u32,
             last_steps: (sizes.d - (sizes.chunks - 1) * CHUNK).div_ceil(16) as u32,
             k_padded: sizes.k_padded as u32,
             stages: STAGES as u32,
-            folded_slots: sizes.folded_slots() as u32,
+            folded_slots: Sizes::folded_slots(sizes.chunks) as u32,
+            stored: sizes.chunks as u32,
+            part: 0,
             unused: 0,
         }
     }
@@ -238,15 +257,18 @@ impl<T: Float + Plain> TensorLabels<T> {
     /// many rows as in the shape that this object was made for, and d and k are the same.
     pub unsafe fn launch(&mut self, queue: &Queue, assign: &AssignArgument<T>, by_row: Option<&ByRow>) -> Result<()> {
         let of_centroids = self.of_centroids(assign);
+        let products = self.argument(assign);
+        let rows = by_row.map_or(assign.rows, |copy| copy.of(assign.rows));
+        let settled = AssignArgument { rows, ..*assign };
         // SAFETY: the caller promises the addresses. The buffers have a place for each pair of a group and a centroid. The
         // copies of the centroids are made before the products.
         unsafe {
+            self.doubt.clear()?;
             queue.run(&self.list, &of_centroids)?;
             queue.run(&self.copy_centroids, &of_centroids)?;
-            self.doubt.clear()?;
-            queue.run(&self.assign, &self.argument(assign))?;
+            queue.run(&self.assign, &products)?;
+            self.rescore.launch(queue, &settled, &of_centroids, &products)?;
             let lists = [self.centroids.list.at(), self.centroids.groups.at()];
-            let settled = AssignArgument { rows: by_row.map_or(assign.rows, |copy| copy.of(assign.rows)), ..*assign };
             self.doubt.launch(queue, &settled, lists, assign.centroids)
         }
     }

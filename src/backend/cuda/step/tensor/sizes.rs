@@ -1,19 +1,22 @@
 //! How many tiles and groups a fit by tensor cores has, and the memory of its copies.
 
-use crate::backend::cuda::arguments::TensorGroup;
+use crate::backend::cuda::arguments::{TensorGroup, TensorWhole};
 use crate::backend::cuda::device::{buffers, product};
 use crate::backend::cuda::shape::{FitShape, padded};
 
 /// Constants of `kernels/common/tensor.cuh`: places of a tile of rows and of centroids, features of a chunk, bytes of a place in
-/// a chunk, and the most groups.
+/// a chunk, and the most groups besides the whole.
 pub const TILE_ROWS: usize = 128;
 pub const TILE_CENTROIDS: usize = 256;
 pub const CHUNK: usize = 64;
 pub const PLACE_BYTES: usize = 2 * CHUNK;
-pub const MOST_GROUPS: usize = 32;
+pub const MOST_GROUPS: usize = 512;
 /// Chunks of a block in shared memory: one in use by each of two warpgroups, the others on their way.
 pub const STAGES: usize = 4;
 const STAGE_BYTES: usize = (TILE_ROWS + TILE_CENTROIDS) * PLACE_BYTES;
+
+/// The most pairs of a group and a centroid, each of which has a distance and a place in a list.
+const MOST_PAIRS: usize = 1 << 24;
 
 /// The sizes of a fit's copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,47 +25,56 @@ pub struct Sizes {
     pub n: usize,
     pub d: usize,
     pub k: usize,
+    /// The groups that there may be, a power of two. The centroids say how many there are: `kernels/step/tensor_centres.cu`.
     pub groups: usize,
     pub k_padded: usize,
     /// Chunks of features.
     pub chunks: usize,
     /// The most tiles of rows.
     pub tiles: usize,
+    /// Tiles of copies of centroids.
+    pub copied: usize,
 }
 
 impl Sizes {
+    /// The sizes for the rows of a fit, or for a batch of rows of a model.
     pub fn new(shape: &FitShape) -> Self {
-        let FitShape { chunk: n, k, .. } = *shape;
-        // A group costs copies of all centroids near it. So it has many rows, and there are several centroids for each group.
-        Self::with_groups(shape, MOST_GROUPS.min(k / 4).min(n / (8 * TILE_ROWS)).min(n / k.max(1).saturating_mul(2)).max(1))
-    }
-
-    /// The sizes for a batch of rows of a model. A batch is labelled once, so groups must be good at once: there are more of them
-    /// for fewer rows than in a fit. Their number is a power of two, because each number has its own centres.
-    pub fn of_batch(shape: &FitShape) -> Self {
-        let most = MOST_GROUPS.min(shape.k / 4).min(shape.chunk / (4 * TILE_ROWS)).max(1);
-        Self::with_groups(shape, 1 << most.ilog2())
-    }
-
-    fn with_groups(shape: &FitShape, groups: usize) -> Self {
         let FitShape { chunk: n, d, k, .. } = *shape;
+        let k_padded = padded(k, TILE_CENTROIDS);
+        // The last tile of rows of a group is half empty. So groups have several. Half of the centroids are enough to see how far
+        // apart they are.
+        let most = MOST_GROUPS.min(k * 11 / 20).min(n / (4 * TILE_ROWS)).min(MOST_PAIRS / k_padded).max(1);
+        let groups = 1 << most.ilog2();
         let tiles = n.div_ceil(TILE_ROWS).saturating_add(groups);
-        Self { n, d, k, groups, k_padded: padded(k, TILE_CENTROIDS), chunks: d.div_ceil(CHUNK), tiles }
+        // A copy of a centroid costs about as much as one of a row.
+        let of_all = k_padded / TILE_CENTROIDS;
+        let copied = (16 * of_all).min(n / (4 * TILE_CENTROIDS)).max(of_all).saturating_add(groups);
+        Self { n, d, k, groups, k_padded, chunks: d.div_ceil(CHUNK), tiles, copied }
     }
 
     pub fn places(&self) -> usize {
         product([self.tiles, TILE_ROWS])
     }
 
-    /// Pairs of a group and a centroid.
-    pub fn pairs(&self) -> usize {
-        product([self.groups, self.k_padded])
+    /// Groups, and the whole.
+    pub fn with_whole(&self) -> usize {
+        self.groups + 1
+    }
+
+    /// Values of a centre, as `centre_width` of `kernels/common/tensor.cuh`.
+    pub fn centre_width(&self) -> usize {
+        padded(self.d, 4)
+    }
+
+    /// Places for copies of centroids.
+    pub fn copies(&self) -> usize {
+        product([self.copied, TILE_CENTROIDS])
     }
 
     /// Tiles of centroids whose folded half squares are in shared memory at a time. One that is in use is not overwritten: the
-    /// chunk that would do so is requested when this many chunks before it are done.
-    pub fn folded_slots(&self) -> usize {
-        if self.chunks > STAGES { 1 } else { 1 + (STAGES + 1 - self.chunks).div_ceil(self.chunks) }
+    /// chunk that would do so is requested when this many chunks before it are done. `chunks`: of the products.
+    pub fn folded_slots(chunks: usize) -> usize {
+        if chunks > STAGES { 1 } else { 1 + (STAGES + 1 - chunks).div_ceil(chunks) }
     }
 
     /// The doubt of an iteration from which groups are made again.
@@ -77,10 +89,10 @@ impl Sizes {
         self.n as u64 * (230 + self.d as u64) / 256
     }
 
-    /// Bytes of shared memory of a block of `assign_tensor`.
-    pub fn shared(&self) -> usize {
+    /// Bytes of shared memory of a block of `assign_tensor` for products of so many chunks.
+    pub fn shared(chunks: usize) -> usize {
         // Tiles are aligned to 1,024 bytes. Two barriers belong to each stage.
-        1_024 + STAGES * (STAGE_BYTES + 16) + self.folded_slots() * TILE_CENTROIDS * 8 + 16
+        1_024 + STAGES * (STAGE_BYTES + 16) + Self::folded_slots(chunks) * TILE_CENTROIDS * 8 + 16
     }
 }
 
@@ -92,9 +104,9 @@ buffers! {
         terms: f32 [sizes.places()],
         row_of_place: u32 [sizes.places()],
         group_of_tile: u32 [sizes.tiles],
-        group_of_row: u8 [sizes.n],
+        group_of_row: u16 [sizes.n],
         /// Rows of each group without a label, then rows of each label.
-        buckets: u32 [MOST_GROUPS + sizes.k],
+        buckets: u32 [sizes.with_whole() + sizes.k],
         first_visit: u32 [sizes.tiles],
     }
 }
@@ -102,13 +114,15 @@ buffers! {
 buffers! {
     /// The groups, and the copies of the centroids for each of them.
     pub struct CentroidCopies = "half-precision copies of the centroids" (sizes: &Sizes) {
-        groups: TensorGroup [sizes.groups],
-        list: u32 [sizes.pairs()],
-        position: u32 [product([sizes.groups, sizes.k])],
-        folded: f32 [sizes.pairs()],
-        margins: f32 [sizes.pairs()],
-        tile_margins: f32 [sizes.pairs() / TILE_CENTROIDS],
-        /// `(groups, k padded / 256, chunks, 256, 64)` values of 16 bits.
-        copies: u32 [product([sizes.pairs(), sizes.chunks, PLACE_BYTES / 4])],
+        groups: TensorGroup [sizes.with_whole()],
+        whole: TensorWhole [1],
+        /// `(groups and the whole, k padded)`.
+        list: u32 [product([sizes.with_whole(), sizes.k_padded])],
+        group_of_copy: u32 [sizes.copied],
+        folded: f32 [sizes.copies()],
+        margins: f32 [sizes.copies()],
+        tile_margins: f32 [sizes.copied],
+        /// `(copied, chunks, 256, 64)` values of 16 bits.
+        copies: u32 [product([sizes.copies(), sizes.chunks, PLACE_BYTES / 4])],
     }
 }

@@ -77,10 +77,10 @@ impl Unit {
         }
     }
 
-    /// Threads and shared memory of a block.
-    pub(super) fn block(self, sizes: &Sizes) -> Block {
+    /// Threads and shared memory of a block, for products of so many chunks.
+    pub(super) fn block(self, chunks: usize) -> Block {
         match self {
-            Self::Wgmma => Block { threads: super::TENSOR_THREADS, shared: sizes.shared() },
+            Self::Wgmma => Block { threads: super::TENSOR_THREADS, shared: Sizes::shared(chunks) },
             Self::Mma => Block { threads: MMA_THREADS, shared: MMA_SHARED },
         }
     }

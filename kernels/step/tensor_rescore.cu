@@ -1,0 +1,104 @@
+// tensor_rescore: copies for a second product of the rows that assign_tensor leaves in doubt. Its bound is that of float32 sums, so few remain.
+//
+//   high, low   two float16 numbers hold 22 bits of a value. A product of such copies is low and high, high and low, high and high: three products
+//               on the same tensor cores, in the same sums, by the same kernel: assign_tensor
+//   then        assign_tensor labels the rows, or leaves them in doubt once more
+//
+// Used when: after assign_tensor, if it leaves more rows than settle_listed takes. The rows are taken from the list in batches, and each batch is
+//            multiplied before the next one is copied.
+// Tile:      a warp for each row and, in the first batch, for each centroid of the whole's list.
+// Precision: src/bounds/fp16/rescore.rs.
+#include "../common/filter.cuh"
+#include "../common/tensor.cuh"
+#include "tensor_copies.cuh"
+
+template <typename T, typename S = T> struct TensorRescore {
+    Rows<T, S> rows;
+    const T* centroids; // (k, d)
+    const T* centre; // (d): that of the whole
+    T scale; // a power of two
+    u32 whole; // its number
+    const TensorGroup* groups;
+    const u32* list; // of the whole
+    const Contested* contested; // the list of rows in doubt
+    Control* control;
+    FewControl* few;
+    u8* row_copies; // (capacity / 128, 2 chunks, 128, 64) of 2 bytes: high, then low
+    float* terms; // (capacity)
+    u32* row_of_place; // (capacity)
+    u32* group_of_tile; // (capacity / 128): NO_ROW from the last tile on
+    u8* copies; // (k padded / 256, 2 chunks, 256, 64) of 2 bytes: high, then low
+    float* folded; // (k padded)
+    float* margins; // (k padded)
+    float* tile_margins; // (k padded / 256), filled with 0
+    TensorTerms bound;
+    u32 chunks, capacity;
+    u32 batch, batches;
+    u32 fewest; // a shorter list is left as it is
+    u32 unused;
+};
+
+template <typename T, typename S> __device__ __forceinline__ void rescore_row(const TensorRescore<T, S>& a, u32 place, u32 row) {
+    const int d = a.rows.d;
+    const TensorGroup& whole = a.groups[a.whole];
+    const S* const x = a.rows.of(row);
+    const T scale = (T)whole.row_scale;
+    const auto value = [&](int f) { return f < d ? (double)((a.rows.value(x[(u64)f * a.rows.stride]) - a.centre[f]) * a.scale * scale) : 0.0; };
+    u8* const tile = a.row_copies + (u64)(place / TILE_ROWS) * 2 * a.chunks * (TILE_ROWS * PLACE_BYTES);
+    const CopySquares s = copy_vector<true>(value, a.chunks, place % TILE_ROWS, TILE_ROWS * PLACE_BYTES, tile);
+    if ((threadIdx.x & 31) != 0) return;
+    const TensorTerms& b = a.bound;
+    const double more = 1.0 + b.half, high = sqrt(s.high * more), low = sqrt(s.low * more);
+    const double unit = sizeof(T) == 4 ? 6.0e-8 : 1.2e-16;
+    double rest = sqrt(s.rest * more + d * 1e-36);
+    rest += 1.001 * unit * (high + low + rest);
+    const double norm = high + 3.0 * low + rest + b.subnormal;
+    const double term = rest * rest / b.share + (b.share + b.sum) * norm * norm + low * low;
+    float rounded = __double2float_ru(term * 1.00001);
+    if (whole.farthest > whole.radius && !(high + low + rest <= (double)whole.radius * whole.row_scale)) rounded = infinity_f();
+    if (!(rounded < 1e35f)) rounded = infinity_f();
+    a.terms[place] = rounded;
+}
+
+template <typename T, typename S> __device__ __forceinline__ void tensor_rescore(const TensorRescore<T, S>& a) {
+    const u32 doubtful = a.few->doubtful, most = a.capacity * a.batches;
+    const u32 left = doubtful < a.fewest ? doubtful : doubtful > most ? doubtful - most : 0; // rows that are not taken
+    const u32 begin = left + a.batch * a.capacity, count = doubtful > begin ? min(doubtful - begin, a.capacity) : 0;
+    const u32 tiles = (count + TILE_ROWS - 1) / TILE_ROWS;
+    if (a.batch == 0 && global_thread() == 0) a.control->contested = left, a.few->rescored = doubtful - left;
+    for (u32 tile = global_thread(); tile < a.capacity / TILE_ROWS; tile += all_threads()) a.group_of_tile[tile] = tile < tiles ? a.whole : NO_ROW;
+    if (count == 0) return;
+    const TensorGroup& whole = a.groups[a.whole];
+    const u32 centroids = a.batch == 0 ? (whole.centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS * TILE_CENTROIDS : 0;
+    const bool writes = (threadIdx.x & 31) == 0;
+#pragma unroll 1
+    for (u32 i = global_thread() / 32; i < tiles * TILE_ROWS + centroids; i += all_threads() / 32) {
+        if (i < centroids) {
+            const u32 tile = i / TILE_CENTROIDS;
+            const bool real = i < whole.centroids;
+            const T* const c = a.centroids + (u64)(real ? a.list[i] : 0) * a.rows.d;
+            u8* const copies = a.copies + (u64)tile * 2 * a.chunks * (TILE_CENTROIDS * PLACE_BYTES);
+            const OwnTerms own = copy_centroid<true>(c, a.centre, a.scale, whole, a.bound, a.rows.d, a.chunks, real, i % TILE_CENTROIDS, copies);
+            if (!writes) continue;
+            a.folded[i] = own.folded, a.margins[i] = own.margin;
+            if (real) atomicMax((u32*)&a.tile_margins[tile], __float_as_uint(own.margin));
+            continue;
+        }
+        const u32 place = i - centroids;
+        if (place >= count) {
+            if (writes) a.row_of_place[place] = NO_ROW, a.terms[place] = 0.0f;
+            continue;
+        }
+        const u32 row = a.contested[a.rows.n - 1 - (begin + place)].row;
+        rescore_row(a, place, row);
+        if (writes) a.row_of_place[place] = row;
+    }
+}
+
+#define KERNEL(T, S, NAME)                                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(256) NAME(const __grid_constant__ TensorRescore<T, S> a) {                                  \
+        if (a.control->stop == 0) tensor_rescore(a);                                                                                         \
+    }
+KERNEL(float, float, tensor_rescore_f32)
+KERNEL(double, double, tensor_rescore_f64)
+KERNEL(float, Half, tensor_rescore_f16)

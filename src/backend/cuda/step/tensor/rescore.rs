@@ -1,0 +1,153 @@
+//! A second product for the rows that the first one leaves in doubt, with copies of twice as many bits: `tensor_rescore.cu`.
+
+use super::labels::scale_exponent;
+use super::sizes::{CHUNK, PLACE_BYTES, STAGES, Sizes, TILE_CENTROIDS, TILE_ROWS};
+use super::unit::Unit;
+use crate::backend::cuda::arguments::{self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRescoreArgument};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, product, sum};
+use crate::backend::cuda::shape::{THREADS, padded};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::bounds::fp16::{Added, Fp16Bound};
+
+/// The fewest rows. One tile of rows takes as long as as many tiles as the device has multiprocessors. Fewer rows are settled
+/// sooner.
+const FEWEST: u32 = 1_024;
+/// The part of the rows that a batch takes, and the fewest rows that it has room for.
+const SHARE: usize = 4;
+const LEAST_ROOM: usize = 8_192;
+/// From so many products of a feature on there are batches for all rows: then two more launches cost little.
+const ALL_BATCHES: usize = 20_000_000_000;
+
+buffers! {
+    /// The copies of the rows and of the centroids of the whole.
+    struct Copies = "copies for a second product" (sizes: &Sizes) {
+        /// `(capacity / 128, 2 chunks, 128, 64)` values of 16 bits.
+        rows: u32 [product([capacity(sizes), 2 * sizes.chunks, PLACE_BYTES / 4])],
+        terms: f32 [capacity(sizes)],
+        row_of_place: u32 [capacity(sizes)],
+        group_of_tile: u32 [capacity(sizes) / TILE_ROWS],
+        first_visit: u32 [capacity(sizes) / TILE_ROWS],
+        /// `(k padded / 256, 2 chunks, 256, 64)` values of 16 bits.
+        centroids: u32 [product([sizes.k_padded, 2 * sizes.chunks, PLACE_BYTES / 4])],
+        folded: f32 [sizes.k_padded],
+        margins: f32 [sizes.k_padded],
+        tile_margins: f32 [sizes.k_padded / TILE_CENTROIDS],
+    }
+}
+
+/// Rows of a batch.
+fn capacity(sizes: &Sizes) -> usize {
+    padded((sizes.n / SHARE).max(LEAST_ROOM).min(sizes.n.max(1)), TILE_ROWS)
+}
+
+/// The launches, and what they write.
+pub struct Rescore<T> {
+    sizes: Sizes,
+    added: Added,
+    copies: Copies,
+    batches: usize,
+    copy: Launch<TensorRescoreArgument<T>>,
+    assign: Launch<TensorArgument>,
+}
+
+impl<T: Float + Plain> Rescore<T> {
+    pub fn bytes(sizes: &Sizes) -> u64 {
+        sum([Copies::bytes(sizes)])
+    }
+
+    pub fn new(unit: Unit, added: Added, sizes: &Sizes, half: bool, queue: &Queue) -> Result<Self> {
+        let gpu = &*queue.gpu;
+        let mut copies = Copies::allocate(queue, sizes)?;
+        copies.first_visit.fill(0)?;
+        let capacity = capacity(sizes);
+        let large = product([sizes.n, sizes.k, sizes.d]) >= ALL_BATCHES;
+        let blocks = (capacity + sizes.k_padded).div_ceil(THREADS as usize / 32);
+        let copy = arguments::tensor_rescore::<T>().half_if(half);
+        Ok(Self {
+            sizes: *sizes,
+            added,
+            batches: if large { sizes.n.div_ceil(capacity) } else { 1 },
+            copy: copy.resident(gpu, "", Block::of(THREADS), blocks)?,
+            assign: unit.entry().resident(gpu, "", unit.block(3 * sizes.chunks), capacity / TILE_ROWS)?,
+            copies,
+        })
+    }
+
+    /// What the largest margins of tiles were does not count any more. If this is not called, they stay valid, but may be larger
+    /// than they need be.
+    pub fn forget_margins(&mut self) -> Result<()> {
+        self.copies.tile_margins.fill(0)
+    }
+
+    /// Labels the rows that the products of `first` left in doubt, or leaves them in doubt once more. `of_centroids`: the groups
+    /// and lists of these products. `assign`: the rows as they are read one by one.
+    ///
+    /// # Safety
+    /// All addresses of the arguments are live, and the first products were launched before in this queue.
+    pub unsafe fn launch(
+        &self,
+        queue: &Queue,
+        assign: &AssignArgument<T>,
+        of_centroids: &TensorCentroidsArgument<T>,
+        first: &TensorArgument,
+    ) -> Result<()> {
+        let Self { sizes, copies, .. } = self;
+        let whole = sizes.groups;
+        let copy = TensorRescoreArgument {
+            rows: assign.rows,
+            centroids: of_centroids.centroids,
+            centre: of_centroids.centres + (whole * sizes.centre_width() * size_of::<T>()) as u64,
+            scale: assign.scale,
+            whole: whole as u32,
+            groups: of_centroids.groups,
+            list: of_centroids.list + (whole * sizes.k_padded * size_of::<u32>()) as u64,
+            contested: first.contested,
+            control: assign.control,
+            few: of_centroids.few,
+            row_copies: copies.rows.at(),
+            terms: copies.terms.at(),
+            row_of_place: copies.row_of_place.at(),
+            group_of_tile: copies.group_of_tile.at(),
+            copies: copies.centroids.at(),
+            folded: copies.folded.at(),
+            margins: copies.margins.at(),
+            tile_margins: copies.tile_margins.at(),
+            bound: Fp16Bound::rescoring(sizes.d, self.added, scale_exponent(assign)).into(),
+            chunks: sizes.chunks as u32,
+            capacity: copies.terms.len() as u32,
+            batch: 0,
+            batches: self.batches as u32,
+            fewest: FEWEST,
+            unused: 0,
+        };
+        let products = TensorArgument {
+            rows: copy.row_copies,
+            terms: copy.terms,
+            row_of_place: copy.row_of_place,
+            group_of_tile: copy.group_of_tile,
+            centroids: copy.copies,
+            folded: copy.folded,
+            margins: copy.margins,
+            tile_margins: copy.tile_margins,
+            first_visit: copies.first_visit.at(),
+            left: first.control + std::mem::offset_of!(arguments::Control, contested) as u64,
+            tiles: (copies.terms.len() / TILE_ROWS) as u32,
+            chunks: 3 * sizes.chunks as u32,
+            stages: STAGES as u32,
+            folded_slots: Sizes::folded_slots(3 * sizes.chunks) as u32,
+            stored: 2 * sizes.chunks as u32,
+            part: sizes.chunks as u32,
+            ..*first
+        };
+        debug_assert!(sizes.chunks == sizes.d.div_ceil(CHUNK));
+        for batch in 0..self.batches as u32 {
+            // SAFETY: the caller promises the addresses. The copies have a place for each row of a batch and for each centroid.
+            unsafe {
+                queue.run(&self.copy, &TensorRescoreArgument { batch, ..copy })?;
+                queue.run(&self.assign, &products)?;
+            }
+        }
+        Ok(())
+    }
+}
