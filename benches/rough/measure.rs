@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use polars_kmeans::backend::cpu::InDoubt;
 use polars_kmeans::backend::timed::Timed;
-use polars_kmeans::backend::update::{Scratch, Updated, update};
+use polars_kmeans::backend::Updated;
+use polars_kmeans::backend::update::{Scratch, update};
 use polars_kmeans::backend::{Advanced, Assigned, Iteration, Stop};
 use polars_kmeans::base::progress::Watch;
 use polars_kmeans::statistics::Statistics;

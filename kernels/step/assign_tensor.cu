@@ -43,7 +43,7 @@ __device__ __forceinline__ void request(const Tensor& a, const TensorShared& s) 
     for (u32 tile = blockIdx.x; tile < a.tiles; tile += gridDim.x) {
         const u32 g = a.group_of_tile[tile];
         if (g == NO_ROW) break;
-        if (a.part == 0) scores += (u64)min(a.groups[g].rows - (tile - a.groups[g].first_tile) * TILE_ROWS, (u32)TILE_ROWS) * a.groups[g].centroids;
+        if (a.part == 0) scores += (u64)min(a.groups[g].here - (tile - a.groups[g].first_tile) * TILE_ROWS, (u32)TILE_ROWS) * a.groups[g].centroids;
         const u32 tiles = (a.groups[g].centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
         const u8* const rows = a.rows + (u64)tile * a.stored * ROW_BYTES;
         const u64 of_group = a.groups[g].first_copy;

@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) assign_tensor_mma(c
         if (g == NO_ROW) break;
         const u32 tiles = (a.groups[g].centroids + COLUMNS - 1) / COLUMNS;
         visited += (a.groups[g].centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
-        scores += (u64)min(a.groups[g].rows - (tile - a.groups[g].first_tile) * TILE_ROWS, (u32)TILE_ROWS) * a.groups[g].centroids;
+        scores += (u64)min(a.groups[g].here - (tile - a.groups[g].first_tile) * TILE_ROWS, (u32)TILE_ROWS) * a.groups[g].centroids;
         const u32 place = tile * TILE_ROWS + warp * 32 + lane / 4;
         Best best[2][2] = {{{a, place, g}, {a, place + 8, g}}, {{a, place + 16, g}, {a, place + 24, g}}};
         u32 t = a.first_visit[tile] * (TILE_CENTROIDS / COLUMNS);

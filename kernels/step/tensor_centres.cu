@@ -6,12 +6,14 @@
 //   tensor_nearest   the group of each centroid: that of the nearest centre
 //
 // Used when: tensor_near before every assign_tensor. All of them before groups are made (tensor_groups.cu).
-// Tile:      tensor_centres: one block, a thread for each centroid of a sample. tensor_means: a block for 32 features of each group. tensor_near: 64 centroids and
+// Tile:      tensor_centres: one block, a thread for two centroids of a sample. tensor_means: a block for 32 features of each group. tensor_near: 64 centroids and
 //            32 centres a block, of which a thread has 4 x 4. tensor_nearest: a thread for each centroid.
 #include "tensor_centroids.cuh"
 
-#define SAMPLE 1024 // centroids that tensor_centres looks at
-#define LOOKED_AT 32 // the most features in which it does
+#define CENTRES_THREADS 1024
+#define POINTS 2 // of a thread
+#define SAMPLE (POINTS * CENTRES_THREADS) // centroids that tensor_centres looks at
+#define LOOKED_AT 16 // the most features in which it does
 #define FLAT 1.3f // see `chosen_count`
 
 // How many of the centres are used. `spread[i]`: the mean squared distance of the sample from the nearest of the first 2^i centres. Half of the
@@ -25,37 +27,48 @@ __device__ __forceinline__ u32 chosen_count(const float (&spread)[16], int last)
 // One block. Each centre is drawn in proportion to its squared distance from those before it (Arthur & Vassilvitskii 2007), in some of the
 // features. Any centres would do: bad ones cost only time.
 template <typename T> __device__ __forceinline__ void tensor_centres(const TensorCentroids<T>& a) {
-    __shared__ float centre[LOOKED_AT], warps[SAMPLE / 32], spread[16];
+    __shared__ float centre[LOOKED_AT], warps[CENTRES_THREADS / 32], spread[16];
     __shared__ u32 chosen[MOST_GROUPS], drawn, count;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, sampled = min(SAMPLE, a.k);
     const auto centroid = [&](int i) { return a.centroids + (u64)((u64)i * a.k / sampled) * a.d; };
     const int every = (a.d + LOOKED_AT - 1) / LOOKED_AT, some = (a.d + every - 1) / every;
-    // Its values are taken from the first one's, so float32 is precise enough.
-    float values[LOOKED_AT];
+    // Values are taken from those of the first centroid, so float32 is precise enough.
+    float values[POINTS][LOOKED_AT], near[POINTS];
 #pragma unroll
-    for (int f = 0; f < LOOKED_AT; f++)
-        values[f] = tid < sampled && f < some ? (float)((centroid(tid)[f * every] - centroid(0)[f * every]) * a.scale) : 0.0f;
-    float near = tid < sampled ? infinity_f() : 0.0f;
+    for (int p = 0; p < POINTS; p++) {
+        const int own = p * CENTRES_THREADS + tid;
+#pragma unroll
+        for (int f = 0; f < LOOKED_AT; f++)
+            values[p][f] = own < sampled && f < some ? (float)((centroid(own)[f * every] - centroid(0)[f * every]) * a.scale) : 0.0f;
+        near[p] = own < sampled ? infinity_f() : 0.0f;
+    }
     if (tid == 0) drawn = 0;
     __syncthreads();
     u32 state = 1;
     int last = 0;
 #pragma unroll 1
     for (u32 g = 0; g < a.most; g++) {
-        if (tid == (int)drawn) {
-            chosen[g] = tid;
 #pragma unroll
-            for (int f = 0; f < LOOKED_AT; f++) centre[f] = values[f];
+        for (int p = 0; p < POINTS; p++) {
+            if ((int)drawn != p * CENTRES_THREADS + tid) continue;
+            chosen[g] = drawn;
+#pragma unroll
+            for (int f = 0; f < LOOKED_AT; f++) centre[f] = values[p][f];
         }
         __syncthreads();
-        float s = 0.0f;
+        float own = 0.0f;
 #pragma unroll
-        for (int f = 0; f < LOOKED_AT; f++) {
-            const float t = values[f] - centre[f];
-            s = __fmaf_rn(t, t, s);
+        for (int p = 0; p < POINTS; p++) {
+            float s = 0.0f;
+#pragma unroll
+            for (int f = 0; f < LOOKED_AT; f++) {
+                const float t = values[p][f] - centre[f];
+                s = __fmaf_rn(t, t, s);
+            }
+            if (s < near[p]) near[p] = s; // not if s is NaN
+            own += near[p];
         }
-        if (s < near) near = s; // not if s is NaN
-        float until = near;
+        float until = own;
 #pragma unroll
         for (int o = 1; o < 32; o *= 2) {
             const float before = __shfl_up_sync(FULL_WARP, until, o);
@@ -77,11 +90,15 @@ template <typename T> __device__ __forceinline__ void tensor_centres(const Tenso
             if (tid == 0) spread[last] = total / (float)max(sampled - (int)there, 1);
         }
         state = state * 1664525u + 1013904223u;
-        const float at = total * ((float)(state >> 8) * 0x1p-24f);
+        float at = total * ((float)(state >> 8) * 0x1p-24f) - (begin + (until - own));
         if (tid == 0) drawn = 0;
         __syncthreads();
-        const bool mine = near > 0.0f && begin + (until - near) <= at && at < begin + until;
-        if (mine) drawn = tid; // roundings may let two threads draw: then one of them does
+        // Roundings may let two threads draw. Then one of them does.
+#pragma unroll
+        for (int p = 0; p < POINTS; p++) {
+            if (at >= 0.0f && at < near[p]) drawn = p * CENTRES_THREADS + tid;
+            at -= near[p];
+        }
         __syncthreads();
     }
     if (tid == 0) {
@@ -92,9 +109,9 @@ template <typename T> __device__ __forceinline__ void tensor_centres(const Tenso
     __syncthreads();
     const u64 width = centre_width(a.d);
 #pragma unroll 1
-    for (u32 g = warp; g < count; g += SAMPLE / 32)
+    for (u32 g = warp; g < count; g += CENTRES_THREADS / 32)
         for (int f = lane; f < a.d; f += 32) a.centres[g * width + f] = centroid(chosen[g])[f];
-    for (int f = tid; f < a.d; f += SAMPLE) a.centres[a.most * width + f] = centroid(0)[f];
+    for (int f = tid; f < a.d; f += CENTRES_THREADS) a.centres[a.most * width + f] = centroid(0)[f];
 }
 
 #define MEANS_THREADS 512
@@ -144,7 +161,7 @@ template <typename T> __device__ __forceinline__ void tensor_near(const TensorCe
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     if (a.before_groups && !again(a.few, a.most_doubt, a.most_kept)) return;
     // The groups, and then the whole.
-    const u32 count = !a.before_groups && a.whole->alone ? 0 : *a.count;
+    const u32 count = a.before_groups || a.whole->groups != 0 ? *a.count : 0;
     const auto group = [&](u32 i) { return i < count ? i : a.most; };
     const u32 across = (a.k + NEAR_CENTROIDS - 1) / NEAR_CENTROIDS, items = across * ((count + 1 + NEAR_GROUPS - 1) / NEAR_GROUPS);
     const u64 width = centre_width(a.d);
@@ -217,7 +234,7 @@ template <typename T> __device__ __forceinline__ void tensor_nearest(const Tenso
         if (a.control->stop == 0 && again(a.few, a.most_doubt, a.most_kept)) FUNCTION(a);                                                                 \
     }
 #define KERNELS(T, TYPE)                                                                                                                     \
-    FIRST_KERNEL(T, tensor_centres, SAMPLE, tensor_centres_##TYPE)                                                                           \
+    FIRST_KERNEL(T, tensor_centres, CENTRES_THREADS, tensor_centres_##TYPE)                                                                           \
     FIRST_KERNEL(T, tensor_means, MEANS_THREADS, tensor_means_##TYPE)                                                                        \
     FIRST_KERNEL(T, tensor_nearest, 128, tensor_nearest_##TYPE)                                                                              \
     extern "C" __global__ void __launch_bounds__(NEAR_THREADS) tensor_near_##TYPE(const __grid_constant__ TensorCentroids<T> a) {            \

@@ -5,7 +5,7 @@
 //
 // Used when: before every assign_tensor, after tensor_near (tensor_centres.cu).
 // Tile:      tensor_list: a block for each group. tensor_centroids: a warp for each pair of a group and a centroid.
-// Memory:    the copies of all groups share a pool. A group takes as many tiles of it as its list has. If the pool is too small, which is made
+// Memory:    the copies of all groups share a pool. Its first tiles are those of the whole. A group takes as many tiles as its list has. If the pool is too small, which is made
 //            unlikely when groups are made, a group has no copies, and its rows are compared with all centroids.
 #include "tensor_centroids.cuh"
 #include "tensor_copies.cuh"
@@ -19,7 +19,7 @@ template <typename T> __device__ __forceinline__ void tensor_list(const TensorCe
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const u32 g = blockIdx.x;
     TensorGroup* const group = a.groups + g;
-    if (group->rows == 0) {
+    if (group->here == 0 && g != a.most) {
         if (tid == 0) group->centroids = 0;
         return;
     }
@@ -37,7 +37,7 @@ template <typename T> __device__ __forceinline__ void tensor_list(const TensorCe
     const double from_float = 1.0 + a.bound.radius, nearest = sqrt(least) * from_float;
     const double limit = (2.0 * group->radius + nearest + 2.0 * sqrt(a.bound.underflow)) * 1.000001 + 1e-12, reach = limit * 1.000001 * from_float;
     // A typical squared distance of the centroids that are near: farther ones count as `most`.
-    const double length = group->lengths / group->rows, most = fmax(length * length, 2.0 * least);
+    const double length = group->lengths / max(group->rows, 1u), most = fmax(length * length, 2.0 * least);
     u32 found = 0;
     double squares = 0.0;
 #pragma unroll 1
@@ -76,22 +76,24 @@ template <typename T> __device__ __forceinline__ void tensor_list(const TensorCe
         const int balance = ratio > 0.0 && ratio < 1e30 ? max(-6, min((int)floor(0.5 * log2(ratio) + 0.5), 6)) : 0;
         group->centroid_scale = scale;
         group->balance = ldexpf(1.0f, balance);
-        // The whole has copies here only if all rows belong to it.
-        const u32 tiles = (found + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
-        const bool copied = g != a.most || a.whole->alone;
-        const u32 first = copied ? atomicAdd(&a.few->copied, tiles) : 0;
+        // The whole has copies here only if it has rows. Its list is for the second product, too.
+        const u32 tiles = (found + TILE_CENTROIDS - 1) / TILE_CENTROIDS, of_whole = a.k_padded / TILE_CENTROIDS;
+        const bool copied = group->here != 0;
+        const u32 first = g == a.most ? 0 : of_whole + atomicAdd(&a.few->copied, tiles);
         group->first_copy = first;
-        group->centroids = !copied || first + tiles <= a.copied ? found : 0;
-        for (u32 i = 0; copied && i < tiles && first + i < a.copied; i++) a.group_of_copy[first + i] = g, a.tile_margins[first + i] = 0.0f;
+        group->centroids = first + tiles <= a.copied ? found : 0;
+        for (u32 i = 0; i < tiles && first + i < a.copied; i++) a.group_of_copy[first + i] = copied ? g : NO_ROW, a.tile_margins[first + i] = 0.0f;
+        for (u32 i = tiles; g == a.most && i < of_whole; i++) a.group_of_copy[i] = NO_ROW;
     }
 }
 
 
 template <typename T> __device__ __forceinline__ void tensor_centroids(const TensorCentroids<T>& a) {
-    const u64 places = (u64)min(a.few->copied, a.copied) * TILE_CENTROIDS;
+    const u64 places = (u64)min(a.k_padded / TILE_CENTROIDS + a.few->copied, a.copied) * TILE_CENTROIDS;
 #pragma unroll 1
     for (u64 at = global_thread() / 32; at < places; at += all_threads() / 32) {
         const u32 tile = (u32)(at / TILE_CENTROIDS), g = a.group_of_copy[tile];
+        if (g == NO_ROW) continue;
         const TensorGroup& group = a.groups[g];
         const u32 place = (u32)at - group.first_copy * TILE_CENTROIDS;
         if (group.centroids == 0) continue; // it did not find room

@@ -14,7 +14,7 @@ template <typename T> struct TensorCentroids {
     float* near; // (most + 1, k): squared distances of centroids from the centre of each group, in float32
     u16* group_of_centroid; // (k): that of the nearest centre
     u32* list; // (most + 1, k padded): centroids
-    u32* group_of_copy; // (copied): of each tile of copies
+    u32* group_of_copy; // (copied): of each tile of copies, or NO_ROW
     float* folded; // (copied, 256): p of src/bounds/own.rs
     float* margins; // (copied, 256): F
     float* tile_margins; // (copied): the largest F of a tile

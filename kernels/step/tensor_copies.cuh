@@ -53,15 +53,16 @@ __device__ __forceinline__ CopySquares copy_vector(const Value& value, u32 chunk
     return s;
 }
 
-// Copies a centroid from the centre of its group. A place without a centroid, not `real`, gets a copy of 0 and a score above every limit.
+// Copies a centroid from the centre of its group. A place without a centroid, not `real`, gets a score above every limit. What is there must be
+// finite, and is: 0, or an older copy.
 template <bool LOW, typename T>
 __device__ __forceinline__ OwnTerms copy_centroid(const T* c, const T* centre, T scale, const TensorGroup& group, const TensorTerms& b, int d,
                                                   u32 chunks, bool real, u32 place, u8* tile) {
-    const double both = (double)scale * group.centroid_scale;
-    const auto value = [&](int f) { return real && f < d ? ((double)c[f] - (double)centre[f]) * both : 0.0; };
-    const CopySquares s = copy_vector<LOW>(value, chunks, place, TILE_CENTROIDS * PLACE_BYTES, tile);
     OwnTerms own = {FARTHEST, infinity_f()};
     if (!real) return own;
+    const double both = (double)scale * group.centroid_scale;
+    const auto value = [&](int f) { return f < d ? ((double)c[f] - (double)centre[f]) * both : 0.0; };
+    const CopySquares s = copy_vector<LOW>(value, chunks, place, TILE_CENTROIDS * PLACE_BYTES, tile);
     const double more = 1.0 + b.half, ratio = (double)group.row_scale / group.centroid_scale;
     const double norm = sqrt(s.square * more), rest = sqrt(s.rest * more) + 1.2e-16 * norm, low = LOW ? sqrt(s.low * more) : 0.0;
     const double copy = sqrt(s.high * more) + 3.0 * low + b.subnormal;

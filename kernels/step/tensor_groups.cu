@@ -1,15 +1,18 @@
 // tensor_groups: which group each row belongs to, and where its copy lies, for assign_tensor.
 //
 //   tensor_clear   no place has a row, and no bucket
-//   tensor_group   the group of each row: that of its label's centroid, or else that of the centre that is nearest in up to 32 features. How many
-//                  rows each group and each bucket has, and how large a group is. Rows that are not finite have no group
-//   tensor_reach   how many centroids can be nearest to a row of each group, and how large the whole is
-//   tensor_places  whether all rows belong to the whole. The tiles of each group, and the places of each bucket
+//   tensor_group   the group of each row: that of its label's centroid, or else that of the centre that is nearest in up to 32 features. Rows that
+//                  are not finite have no group
+//   tensor_count   rows that are far away from the centre, beside the others, go to the whole: they would make the group large. How many rows each
+//                  group and each bucket has, and how large a group is
+//   tensor_reach   how many centroids can be nearest to a row of each group. If these are most of all, the group does not pay: its rows have their
+//                  copies with the whole. How large the whole is
+//   tensor_places  the tiles of each group, and the places of each bucket
 //
 // Rows of one label lie side by side: then a warp's rows have the same few centroids in reach, and most tiles of centroids have none.
 // Used when: in the first iteration. Again in a few later ones, if the one before had much doubt, or if rows in order would save much. If
 //            rows stream, for each chunk of each iteration.
-// Tile:      tensor_group: 128 rows a block. tensor_reach: a block for each group. tensor_places: one block.
+// Tile:      tensor_group, tensor_count: 128 rows a block. tensor_reach: a block for each group. tensor_places: one block.
 #include "tensor_rows.cuh"
 
 #define GROUP_THREADS 128
@@ -64,12 +67,17 @@ template <typename T, typename S> __device__ __forceinline__ u32 nearest_centre(
     return nearest;
 }
 
+// A length whose square is computed in float32, rounded up.
+template <typename T, typename S> __device__ __forceinline__ float length_above(const TensorRows<T, S>& a, float square) {
+    return __double2float_ru(sqrt((double)square) * (1.0 + a.bound.radius));
+}
+
 template <typename T, typename S> __device__ __forceinline__ void tensor_group(const TensorRows<T, S>& a) {
-    __shared__ u32 radius[MOST_GROUPS], rows[MOST_GROUPS], unlabelled[MOST_GROUPS];
-    __shared__ float lengths[MOST_GROUPS];
+    __shared__ u32 radius[MOST_GROUPS], rows[MOST_GROUPS], positive[MOST_GROUPS];
+    __shared__ float lengths[MOST_GROUPS], logarithms[MOST_GROUPS];
     const int tid = threadIdx.x, d = a.rows.d;
     const u32 count = *a.count;
-    for (u32 g = tid; g < count; g += GROUP_THREADS) radius[g] = rows[g] = unlabelled[g] = 0, lengths[g] = 0.0f;
+    for (u32 g = tid; g < count; g += GROUP_THREADS) radius[g] = rows[g] = positive[g] = 0, lengths[g] = logarithms[g] = 0.0f;
     const u64 row = (u64)blockIdx.x * GROUP_THREADS + tid;
     const bool inside = row < a.rows.n;
     const u32 label = inside ? label_of_row(a, row) : 0;
@@ -106,28 +114,72 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_group(c
         }
         least = infinity_f();
     }
-    if (inside) a.group_of_row[row] = kept ? (u16)nearest : (u16)NO_GROUP;
+    // `terms` has a place for each row, and nothing else in it yet.
+    if (inside) a.group_of_row[row] = kept ? (u16)nearest : (u16)NO_GROUP, a.terms[row] = least;
     if (kept) {
         // Not negative, so bits have the order of the values.
         atomicMax(&radius[nearest], __float_as_uint(least));
         atomicAdd(&rows[nearest], 1);
-        atomicAdd(label < a.k ? &a.buckets[a.most + 1 + label] : &unlabelled[nearest], 1);
-        // A row out of the range of float32 must not make the mean infinite.
+        // A row out of the range of float32 must not make the means infinite.
         if (least < infinity_f()) atomicAdd(&lengths[nearest], sqrtf(least));
+        if (least > 1e-30f && least < 1e30f) atomicAdd(&logarithms[nearest], 0.5f * __logf(least)), atomicAdd(&positive[nearest], 1);
     }
     __syncthreads();
     for (u32 g = tid; g < count; g += GROUP_THREADS) {
         if (rows[g] == 0) continue;
         TensorGroup* const group = a.groups + g;
-        const double far = sqrt((double)__uint_as_float(radius[g])) * (1.0 + a.bound.radius);
-        atomicMax((u32*)&group->farthest, __float_as_uint(__double2float_ru(far)));
+        atomicMax((u32*)&group->farthest_of_all, __float_as_uint(length_above(a, __uint_as_float(radius[g]))));
+        atomicAdd(&group->all, rows[g]);
+        atomicAdd(&group->lengths_of_all, (double)lengths[g]);
+        atomicAdd(&group->logarithms, (double)logarithms[g]);
+        atomicAdd(&group->positive, positive[g]);
+    }
+}
+
+// Rows farther away than this many times the geometric mean. In many features even the farthest row of a normal distribution is nearer. Rows whose
+// cluster has no centroid of its own are farther: a few of them must not decide how large a group is.
+#define TOO_FAR 2.0
+
+template <typename T, typename S> __device__ __forceinline__ void tensor_count(const TensorRows<T, S>& a) {
+    __shared__ u32 radius[MOST_GROUPS], rows[MOST_GROUPS], unlabelled[MOST_GROUPS + 1];
+    __shared__ float lengths[MOST_GROUPS];
+    const int tid = threadIdx.x;
+    const u32 count = *a.count;
+    for (u32 g = tid; g < count; g += GROUP_THREADS) radius[g] = rows[g] = unlabelled[g] = 0, lengths[g] = 0.0f;
+    if (tid == 0) unlabelled[a.most] = 0;
+    __syncthreads();
+    const u64 row = (u64)blockIdx.x * GROUP_THREADS + tid;
+    if (row < a.rows.n) {
+        const u32 g = a.group_of_row[row], label = label_of_row(a, row);
+        const float least = a.terms[row];
+        a.terms[row] = 0.0f;
+        if (g != NO_GROUP) {
+            const double cut = TOO_FAR * exp(a.groups[g].logarithms / a.groups[g].positive);
+            if ((double)least > cut * cut) { // not if the cut is NaN
+                a.group_of_row[row] = (u16)a.most;
+                atomicAdd(&unlabelled[a.most], 1);
+            } else {
+                atomicMax(&radius[g], __float_as_uint(least));
+                atomicAdd(&rows[g], 1);
+                atomicAdd(label < a.k ? &a.buckets[a.most + 1 + label] : &unlabelled[g], 1);
+                if (least < infinity_f()) atomicAdd(&lengths[g], sqrtf(least));
+            }
+        }
+    }
+    __syncthreads();
+    for (u32 g = tid; g < count; g += GROUP_THREADS) {
+        if (rows[g] == 0) continue;
+        TensorGroup* const group = a.groups + g;
+        atomicMax((u32*)&group->farthest, __float_as_uint(length_above(a, __uint_as_float(radius[g]))));
         atomicAdd(&group->rows, rows[g]);
         atomicAdd(&group->lengths, (double)lengths[g]);
         if (unlabelled[g] != 0) atomicAdd(&a.buckets[g], unlabelled[g]);
     }
+    if (tid == 0 && unlabelled[a.most] != 0) atomicAdd(&a.buckets[a.most], unlabelled[a.most]);
 }
 
 #define REACH_THREADS 256
+#define MOST_REACHED 0.75 // the share of the centroids from which a group does not pay
 
 __device__ __forceinline__ double block_total(double v, double (&of_warps)[REACH_THREADS / 32]) {
     v = warp_total(v);
@@ -144,7 +196,7 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_reach(c
     const int tid = threadIdx.x, d = a.rows.d;
     const u32 g = blockIdx.x;
     const TensorGroup& group = a.groups[g];
-    if (g >= *a.count || group.rows == 0) return;
+    if (g >= *a.count || group.all == 0) return;
     const float* const near = a.near + (u64)g * a.k;
     float least = infinity_f();
     for (u32 j = tid; j < a.k; j += REACH_THREADS) least = fminf(least, near[j]);
@@ -153,7 +205,7 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_reach(c
     __syncthreads();
     for (int w = 0; w < REACH_THREADS / 32; w++) least = fminf(least, (float)of_warps[w]);
     // As in tensor_list, but the roundings do not matter here.
-    const double reach = 2.0 * fmin((double)group.farthest, MOST_MEANS * group.lengths / group.rows) + sqrt((double)least);
+    const double reach = 2.0 * fmin((double)group.farthest, MOST_MEANS * group.lengths / max(group.rows, 1u)) + sqrt((double)least);
     u32 in = 0;
     for (u32 j = tid; j < a.k; j += REACH_THREADS) in += near[j] <= reach * reach ? 1 : 0;
     const double all = block_total((double)in, of_warps);
@@ -166,18 +218,18 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_reach(c
     const double away = sqrt(block_total(square, of_warps));
     if (tid != 0) return;
     // The triangle inequality: no row is farther from the mean, and their lengths from it are not more. The factor is far more than the roundings.
-    const double farthest = (group.farthest + away) * 1.000001;
+    const double farthest = (group.farthest_of_all + away) * 1.000001;
     TensorGroup* const whole = a.groups + a.most;
     atomicMax((u32*)&whole->farthest, __float_as_uint(farthest < 1e37 ? __double2float_ru(farthest) : infinity_f()));
-    atomicAdd(&whole->rows, group.rows);
-    atomicAdd(&whole->lengths, group.lengths + group.rows * away);
-    atomicAdd(&a.whole->visited, all * group.rows);
-    atomicAdd(&a.whole->groups, 1);
-    atomicAdd(&a.whole->tiles, (u32)(all + TILE_CENTROIDS - 1) / TILE_CENTROIDS);
+    atomicAdd(&whole->rows, group.all);
+    atomicAdd(&whole->lengths, group.lengths_of_all + group.all * away);
+    if (group.rows == 0) return;
+    const bool pays = all <= MOST_REACHED * a.k;
+    a.groups[g].home = pays ? g : a.most;
+    if (pays) atomicAdd(&a.whole->tiles, ((u32)all + TILE_CENTROIDS - 1) / TILE_CENTROIDS);
 }
 
 #define PLACES_THREADS 1024
-#define MOST_VISITED 0.75 // the share of the pairs of a row and a centroid from which groups do not pay
 
 // The sum of the values of the threads before this one. `total`: of all. Between barriers.
 __device__ __forceinline__ u32 sum_before(u32 value, u32& total) {
@@ -211,40 +263,52 @@ __device__ __forceinline__ void scale_rows(TensorGroup& group) {
     group.row_scale = ldexpf(1.0f, group.radius < 1e30f ? exponent : 0);
 }
 
-// One block. The numbers of groups are at most those of its threads.
+// One block, with a thread for each group. The whole comes first.
 template <typename T, typename S> __device__ __forceinline__ void tensor_places(const TensorRows<T, S>& a) {
-    __shared__ u32 next[MOST_GROUPS + 1]; // the next place of each group, in `buckets` order
+    __shared__ u32 next[MOST_GROUPS + 1]; // the next place of each group, for labels
+    __shared__ u32 rows_of_whole, unlabelled_of_whole, groups;
     const u32 tid = threadIdx.x, count = *a.count;
     TensorGroup& whole = a.groups[a.most];
-    // The pool of copies must also have room when the centroids have moved.
-    const bool alone = a.whole->groups > 1 && (a.whole->visited > MOST_VISITED * whole.rows * a.k || a.whole->tiles > a.copies_of_centroids / 4 * 3);
-    const u32 unlabelled = tid < count ? a.buckets[tid] : 0;
-    u32 of_all;
-    sum_before(unlabelled, of_all);
-    const bool is_whole = tid == a.most, has_rows = alone ? is_whole : tid < count;
-    const u32 rows = has_rows ? a.groups[tid].rows : 0, tiles_here = (rows + TILE_ROWS - 1) / TILE_ROWS;
-    u32 tiles;
-    const u32 first = sum_before(tiles_here, tiles);
+    // The whole has the rows that are too far away from their group's centre already.
+    if (tid == 0) rows_of_whole = unlabelled_of_whole = a.buckets[a.most], groups = 0;
     __syncthreads();
-    if (has_rows) {
-        const u32 own = alone ? of_all : unlabelled;
-        a.groups[tid].first_tile = first;
-        a.buckets[tid] = first * TILE_ROWS;
-        next[tid] = first * TILE_ROWS + own;
-        for (u32 tile = first; !alone && tile < first + tiles_here; tile++) a.group_of_tile[tile] = tid;
+    // The pool of copies must also have room when the centroids have moved.
+    const u32 of_all = (a.k + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
+    const bool has_room = a.whole->tiles + of_all <= a.copies_of_centroids / 4 * 3;
+    const bool is_group = tid < count && a.groups[tid].rows != 0, stays = is_group && has_room && a.groups[tid].home == tid;
+    const u32 rows = is_group ? a.groups[tid].rows : 0, unlabelled = is_group ? a.buckets[tid] : 0;
+    if (stays) {
+        atomicAdd(&groups, 1);
+    } else if (is_group) {
+        atomicAdd(&rows_of_whole, rows), atomicAdd(&unlabelled_of_whole, unlabelled);
+        a.groups[tid].home = a.most;
     }
-    for (u32 tile = tid; alone && tile < tiles; tile += PLACES_THREADS) a.group_of_tile[tile] = a.most;
-    if (has_rows || is_whole) scale_rows(a.groups[tid]);
-    if (alone && tid < count) a.groups[tid].rows = 0;
-    if (is_whole) a.whole->alone = alone;
+    __syncthreads();
+    const u32 tiles_of_whole = (rows_of_whole + TILE_ROWS - 1) / TILE_ROWS, tiles_here = stays ? (rows + TILE_ROWS - 1) / TILE_ROWS : 0;
+    u32 tiles;
+    const u32 first = tiles_of_whole + sum_before(tiles_here, tiles);
+    tiles += tiles_of_whole;
+    if (stays) {
+        a.groups[tid].first_tile = first, a.groups[tid].here = rows;
+        a.buckets[tid] = first * TILE_ROWS, next[tid] = first * TILE_ROWS + unlabelled;
+        for (u32 tile = first; tile < first + tiles_here; tile++) a.group_of_tile[tile] = tid;
+        scale_rows(a.groups[tid]);
+    }
+    if (tid == 0) {
+        whole.home = a.most, whole.first_tile = 0, whole.here = rows_of_whole;
+        a.buckets[a.most] = 0, next[a.most] = unlabelled_of_whole;
+        scale_rows(whole);
+        a.whole->groups = groups;
+    }
+    for (u32 tile = tid; tile < tiles_of_whole; tile += PLACES_THREADS) a.group_of_tile[tile] = a.most;
+    for (u32 tile = tiles + tid; tile < a.tiles; tile += PLACES_THREADS) a.group_of_tile[tile] = NO_ROW;
     __syncthreads();
     // A group has the rows without a label first, and then the labels of its centroids.
     for (u32 j = tid; j < a.k; j += PLACES_THREADS) {
         u32* const bucket = a.buckets + a.most + 1 + j;
         const u32 here = *bucket;
-        if (here != 0) *bucket = atomicAdd(&next[alone ? a.most : a.group_of_centroid[j]], here);
+        if (here != 0) *bucket = atomicAdd(&next[a.groups[a.group_of_centroid[j]].home], here);
     }
-    for (u32 tile = tiles + tid; tile < a.tiles; tile += PLACES_THREADS) a.group_of_tile[tile] = NO_ROW;
 }
 
 #define KERNEL(T, S, FUNCTION, THREADS, NAME)                                                                                                \
@@ -254,6 +318,7 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_places(
 #define KERNELS(T, S, TYPE)                                                                                                                  \
     KERNEL(T, S, tensor_clear, 256, tensor_clear_##TYPE)                                                                                     \
     KERNEL(T, S, tensor_group, GROUP_THREADS, tensor_group_##TYPE)                                                                           \
+    KERNEL(T, S, tensor_count, GROUP_THREADS, tensor_count_##TYPE)                                                                           \
     KERNEL(T, S, tensor_reach, REACH_THREADS, tensor_reach_##TYPE)                                                                           \
     KERNEL(T, S, tensor_places, PLACES_THREADS, tensor_places_##TYPE)
 KERNELS(float, float, f32)

@@ -17,9 +17,9 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rows(co
     const u64 row = (u64)blockIdx.x * TILE_ROWS + local;
     const u32 group_of_row = row < a.rows.n ? a.group_of_row[row] : NO_GROUP;
     const bool inside = group_of_row != NO_GROUP;
-    const u32 g = !inside || a.whole->alone ? a.most : group_of_row;
+    const u32 g = inside && group_of_row != a.most ? a.groups[group_of_row].home : a.most;
     const u32 label = inside ? label_of_row(a, row) : UNASSIGNED;
-    const bool labelled = label != UNASSIGNED;
+    const bool labelled = label != UNASSIGNED && group_of_row != a.most; // rows that are too far away have no order
     for (u32 i = tid; i <= a.most; i += 2 * TILE_ROWS) used[i] = 0;
     __syncthreads();
     u32 rank = 0;

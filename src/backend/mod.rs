@@ -25,7 +25,7 @@ pub mod update;
 
 pub(crate) use seeder::{DRAWN, trials};
 pub use seeder::{DrawBy, Picked, PlusPlus, Sample, Sampled, Seeder};
-pub use session::{Advanced, Assigned, Far, Iteration, Move, Scales, Session, Stop, WorkCounts};
+pub use session::{Advanced, Assigned, Far, Iteration, Move, Scales, Session, Stop, Updated, WorkCounts};
 pub use sharded::{Sessions, Sharded};
 
 use self::select::Devices;

@@ -106,10 +106,22 @@ pub struct Stop {
 }
 
 impl Stop {
+    /// Goes on whatever happens.
+    pub const NEVER: Self = Self { changed: -1.0, shift: -1.0 };
+
     /// Whether an iteration was the last.
     pub fn after(&self, changed: u64, shift: f64) -> bool {
         changed as f64 <= self.changed || shift <= self.shift
     }
+}
+
+/// What an update did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Updated {
+    /// Fixed-point sum of the reference distances between the old and the new centroids.
+    pub shift: f64,
+    /// Whether a centroid or a row moved. The labels may then differ from those of the new centroids.
+    pub moved: bool,
 }
 
 /// A whole iteration: an assign and an update.
@@ -158,6 +170,11 @@ pub trait Session<T: Float>: Seeder<T> {
     /// Rows of positive weight in each cluster.
     fn sizes(&mut self) -> Result<Vec<u64>> {
         memory::collected(self.cluster_sums()?.rows.iter().map(|&rows| rows as u64), "the sizes of the clusters")
+    }
+    /// Replaces the centroids by the exact means of the sums, if the session can do so where its sums are. No cluster is empty.
+    /// `None`: the caller must compute them.
+    fn means(&mut self, _centroids: &mut [T]) -> Result<Option<Updated>> {
+        Ok(None)
     }
     /// Marks the sums as read.
     fn clear_dirty(&mut self);

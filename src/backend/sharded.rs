@@ -195,7 +195,7 @@ impl<T: Float, S: Shards<T>> Session<T> for Sharded<T, S> {
         loop {
             let start = Instant::now();
             let Assigned { changed, work_counts, .. } = self.assign(centroids, false)?;
-            let update::Updated { shift, moved } = update::update(self, centroids, &statistics, threads, &mut scratch)?;
+            let super::Updated { shift, moved } = update::update(self, centroids, &statistics, threads, &mut scratch)?;
             let seconds = start.elapsed().as_secs_f64();
             memory::push(&mut done, Iteration { changed, shift, moved, seconds, work_counts }, "the history")?;
             watch.show(changed, shift, None, Some(centroids))?;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::backend::{Move, Session};
+use crate::backend::{Move, Session, Updated};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -13,15 +13,6 @@ use crate::exact::fixed::round_quotient;
 use crate::exact::reference;
 use crate::input::transform::{finish_centroid, same_direction};
 use crate::statistics::Statistics;
-
-/// What an update did.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Updated {
-    /// Fixed-point sum of the reference distances between the old and the new centroids.
-    pub shift: f64,
-    /// Whether a centroid or a row moved. The labels may then differ from those of the new centroids.
-    pub moved: bool,
-}
 
 /// What errors call the numbers of clusters.
 const EMPTY: &str = "the empty clusters";
@@ -50,6 +41,9 @@ pub fn update<T: Float>(
     let d = statistics.lows.len();
     let same = if statistics.metric == Metric::Cosine { same_direction::<T>(d) } else { 0.0 };
     let relocated = relocate_into_empty(session, same, statistics.ties.as_deref(), &mut scratch.emptied)?;
+    if let Some(updated) = session.means(centroids)? {
+        return Ok(Updated { moved: relocated || updated.moved, ..updated });
+    }
     let cluster_sums = session.cluster_sums()?;
     let Scratch { moves, workers, .. } = scratch;
     let clusters = (TASK / d).max(1);
@@ -146,10 +140,10 @@ fn relocate_into_empty<T: Float>(
     ties: Option<&AtomicBool>,
     emptied: &mut Vec<u32>,
 ) -> Result<bool> {
-    if session.cluster_sums()?.rows.iter().all(|rows| *rows > 0) {
+    let mut sizes = session.sizes()?;
+    if sizes.iter().all(|rows| *rows > 0) {
         return Ok(false);
     }
-    let mut sizes = session.sizes()?;
     let without_rows = (0u32..).zip(&sizes).filter(|(_, rows)| **rows == 0).map(|(j, _)| j);
     let mut empty = memory::collected(without_rows, EMPTY)?;
     merge(emptied, &empty)?;

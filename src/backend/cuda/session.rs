@@ -28,6 +28,7 @@ pub use self::nearest::nearest_bytes;
 use std::sync::Arc;
 
 use self::draws::{DeviceDraws, positive_rows};
+use super::arguments::Record;
 use super::device::Plain;
 use super::exchange::{self, Group, Of};
 #[cfg(feature = "papers")]
@@ -40,7 +41,7 @@ use super::step::Step;
 use super::step::choice::choose;
 use super::update::Update;
 use crate::backend::answers::Distances;
-use crate::backend::{Advanced, Assigned, Far, Move, Scales, Session, Stop, WorkCounts};
+use crate::backend::{Advanced, Assigned, Far, Move, Scales, Session, Stop, Updated, WorkCounts};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -277,6 +278,24 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     fn sizes(&mut self) -> Result<Vec<u64>> {
         let rows = self.state.sums.rows.to_vec()?;
         memory::collected(rows.into_iter().map(|rows| rows as u64), "the sizes of the clusters")
+    }
+
+    /// The centroids are those that the rows were assigned to.
+    fn means(&mut self, centroids: &mut [T]) -> Result<Option<Updated>> {
+        #[cfg(feature = "papers")]
+        if self.host.is_some() {
+            return Ok(None);
+        }
+        if self.state.port.is_some() {
+            return Ok(None);
+        }
+        self.forget();
+        self.update.start(&self.state)?;
+        self.update.launch(&self.state, Stop::NEVER, u32::MAX, 0)?;
+        let mut record = [Record::ZERO];
+        self.update.read_records(&mut record)?;
+        self.state.centroids.now.read(0, centroids)?;
+        Ok(Some(Updated { shift: record[0].shift, moved: record[0].moved != 0 }))
     }
 
     fn clear_dirty(&mut self) {}

@@ -20,7 +20,7 @@ use crate::base::float::Float;
 use crate::bounds::fp16::{Added, Fp16Bound};
 use crate::exact::fixed::frexp;
 
-/// Threads of a block of `tensor_group`, `tensor_reach`, `tensor_rows`, `tensor_places` and `tensor_list`.
+/// Threads of a block of `tensor_group` and `tensor_count`, `tensor_reach`, `tensor_rows`, `tensor_places` and `tensor_list`.
 const GROUP_THREADS: u32 = 128;
 const REACH_THREADS: u32 = 256;
 const ROWS_THREADS: u32 = 256;
@@ -67,6 +67,7 @@ pub struct TensorLabels<T> {
     centring: Centring<T>,
     clear: Launch<TensorRowsArgument<T>>,
     group: Launch<TensorRowsArgument<T>>,
+    count: Launch<TensorRowsArgument<T>>,
     reach: Launch<TensorRowsArgument<T>>,
     places: Launch<TensorRowsArgument<T>>,
     copy_rows: Launch<TensorRowsArgument<T>>,
@@ -91,16 +92,20 @@ impl<T: Float + Plain> TensorLabels<T> {
         let rows = |entry: Entry<TensorRowsArgument<T>>, threads: u32, blocks: usize| {
             entry.half_if(half).exactly(gpu, "", Block::of(threads), blocks)
         };
+        let mut centroids = CentroidCopies::allocate(queue, &sizes)?;
+        // Places without a centroid must hold finite values.
+        centroids.copies.fill(0)?;
         let by_warps = sizes.copies().div_ceil(THREADS as usize / 32);
         Ok(Self {
             sizes,
             added,
             rows: RowCopies::allocate(queue, &sizes)?,
             centres,
-            centroids: CentroidCopies::allocate(queue, &sizes)?,
+            centroids,
             centring: Centring::new(&sizes, queue)?,
             clear: rows(arguments::tensor_clear::<T>(), THREADS, blocks.min(1 << 10))?,
             group: rows(arguments::tensor_group::<T>(), GROUP_THREADS, blocks)?,
+            count: rows(arguments::tensor_count::<T>(), GROUP_THREADS, blocks)?,
             reach: rows(arguments::tensor_reach::<T>(), REACH_THREADS, sizes.groups)?,
             places: rows(arguments::tensor_places::<T>(), PLACES_THREADS, 1)?,
             copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks)?,
@@ -178,6 +183,7 @@ impl<T: Float + Plain> TensorLabels<T> {
         unsafe {
             queue.run(&self.clear, &argument)?;
             queue.run(&self.group, &argument)?;
+            queue.run(&self.count, &argument)?;
             queue.run(&self.reach, &argument)?;
             queue.run(&self.places, &argument)?;
             queue.run(&self.copy_rows, &argument)?;

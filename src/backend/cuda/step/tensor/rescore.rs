@@ -60,6 +60,8 @@ impl<T: Float + Plain> Rescore<T> {
         let gpu = &*queue.gpu;
         let mut copies = Copies::allocate(queue, sizes)?;
         copies.first_visit.fill(0)?;
+        // Places without a centroid must hold finite values.
+        copies.centroids.fill(0)?;
         let capacity = capacity(sizes);
         let large = product([sizes.n, sizes.k, sizes.d]) >= ALL_BATCHES;
         let blocks = (capacity + sizes.k_padded).div_ceil(THREADS as usize / 32);

@@ -10,7 +10,7 @@ pub const TILE_ROWS: usize = 128;
 pub const TILE_CENTROIDS: usize = 256;
 pub const CHUNK: usize = 64;
 pub const PLACE_BYTES: usize = 2 * CHUNK;
-pub const MOST_GROUPS: usize = 512;
+pub const MOST_GROUPS: usize = 1_024;
 /// Chunks of a block in shared memory: one in use by each of two warpgroups, the others on their way.
 pub const STAGES: usize = 4;
 const STAGE_BYTES: usize = (TILE_ROWS + TILE_CENTROIDS) * PLACE_BYTES;
@@ -48,7 +48,8 @@ impl Sizes {
         let tiles = n.div_ceil(TILE_ROWS).saturating_add(groups);
         // A copy of a centroid costs about as much as one of a row.
         let of_all = k_padded / TILE_CENTROIDS;
-        let copied = (16 * of_all).min(n / (4 * TILE_CENTROIDS)).max(of_all).saturating_add(groups);
+        // A third more than what groups take when they are made (`tensor_places`).
+        let copied = ((16 * of_all).min(n / (4 * TILE_CENTROIDS)) + of_all + groups) * 4 / 3 + 4;
         Self { n, d, k, groups, k_padded, chunks: d.div_ceil(CHUNK), tiles, copied }
     }
 
