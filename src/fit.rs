@@ -394,8 +394,17 @@ fn lloyd<T: Float>(
 /// Appends an iteration over so many rows and clusters to the history.
 fn record(history: &mut Vec<HistoryRow>, done: &Iteration, inertia: Option<f64>, [rows, k]: [u64; 2]) -> Result<()> {
     let (iteration, &Iteration { changed, shift, seconds, work_counts, .. }) = (history.len() as u32 + 1, done);
-    let (settled, skipped) = (work_counts.share_settled(rows), work_counts.share_skipped(rows, k));
-    let row = HistoryRow { iteration, changed, shift, inertia, settled, skipped, seconds: Some(seconds) };
+    let row = HistoryRow {
+        iteration,
+        changed,
+        shift,
+        inertia,
+        settled: work_counts.share_settled(rows),
+        rescored: work_counts.share_rescored(rows),
+        skipped: work_counts.share_skipped(rows, k),
+        groups: work_counts.groups,
+        seconds: Some(seconds),
+    };
     memory::push(history, row, "the history")
 }
 

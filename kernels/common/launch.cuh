@@ -32,6 +32,8 @@ struct Control {
     u32 contested; // rows in the list of rows to compare with all centroids
     u32 pairs; // rows in the list of rows to compare with two centroids
     u32 next_run; // tiles that the warps of assign_registers have taken from the counter
+    u32 rescored; // rows of which a second filter computed scores in this iteration (tensor_rescore)
+    u32 groups; // of rows, each with its own centroids, in this iteration: 0 if there are none
     u32 unused;
 };
 
@@ -41,6 +43,7 @@ struct Record {
     double shift;
     u64 nanoseconds;
     u64 settled, scores;
+    u32 rescored, groups;
     u32 moved;
     u32 unused;
 };

@@ -58,8 +58,6 @@ struct FewControl {
     u64 visited; // pairs of a tile of rows and a tile of centroids
     u32 copied; // tiles of copies of centroids, without those of the whole
     u32 doubtful; // rows that the first product leaves to be compared with all centroids
-    u32 rescored; // rows that the second product takes
-    u32 unused;
 };
 
 #define ALL_CANDIDATES 16u

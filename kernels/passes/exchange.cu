@@ -22,7 +22,7 @@
 
 // What a GPU tells the others beside its sums.
 struct Counts {
-    u64 changed, settled, scores;
+    u64 changed, settled, scores, rescored;
 };
 
 struct Arrive {
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(32) arrive(const __grid_constant__ 
     const Control* c = a.control;
     if (!a.moves && c->stop) return;
     if (threadIdx.x != 0) return;
-    *a.counts = {c->changed, c->settled + c->contested + c->pairs, a.scores ? a.scores : c->scores};
+    *a.counts = {c->changed, c->settled + c->contested + c->pairs, a.scores ? a.scores : c->scores, c->rescored};
     // Only this GPU writes the number. All that this GPU has written before is there for whoever sees it.
     asm volatile("fence.acq_rel.sys;\n\tst.release.sys.u64 [%0], %1;" ::"l"(a.arrived), "l"(*a.arrived + 1) : "memory");
 }
@@ -111,9 +111,9 @@ extern "C" __global__ void __launch_bounds__(256) total_sums(const __grid_consta
     Counts sum = {};
     for (int g = 0; g < a.gpus; g++) {
         const u64* more = (const u64*)a.counts[g];
-        sum.changed += fresh(more), sum.settled += fresh(more + 1), sum.scores += fresh(more + 2);
+        sum.changed += fresh(more), sum.settled += fresh(more + 1), sum.scores += fresh(more + 2), sum.rescored += fresh(more + 3);
     }
     Control* c = a.control;
-    c->changed = sum.changed, c->settled = sum.settled, c->scores = sum.scores;
+    c->changed = sum.changed, c->settled = sum.settled, c->scores = sum.scores, c->rescored = (u32)sum.rescored;
     c->contested = 0, c->pairs = 0;
 }

@@ -344,7 +344,8 @@ __device__ __forceinline__ void finish(const Update<T>& a, const Control& before
         return;
     }
     u64 now = device_clock();
-    Record record = {before.changed, shift, now - before.started, before.settled + before.contested + before.pairs, before.scores, all.moved, 0};
+    Record record = {before.changed, shift, now - before.started, before.settled + before.contested + before.pairs, before.scores, before.rescored, before.groups,
+                     all.moved, 0};
     a.records[before.iteration - a.first_iteration] = record;
     bool settled = (double)before.changed <= a.largest_changed || shift <= a.largest_shift;
     c->started = now;
@@ -353,6 +354,7 @@ __device__ __forceinline__ void finish(const Update<T>& a, const Control& before
     c->changed = 0;
     c->settled = 0;
     c->scores = 0;
+    c->rescored = 0;
     c->unresolved = 0;
     c->contested = 0;
     c->pairs = 0;

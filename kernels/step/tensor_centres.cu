@@ -12,6 +12,7 @@
 
 #define CENTRES_THREADS 1024
 #define POINTS 2 // of a thread
+#define DRAWS 2 // at once. The first ones are all the first centroid
 #define SAMPLE (POINTS * CENTRES_THREADS) // centroids that tensor_centres looks at
 #define LOOKED_AT 16 // the most features in which it does
 #define FLAT 1.3f // see `chosen_count`
@@ -27,8 +28,8 @@ __device__ __forceinline__ u32 chosen_count(const float (&spread)[16], int last)
 // One block. Each centre is drawn in proportion to its squared distance from those before it (Arthur & Vassilvitskii 2007), in some of the
 // features. Any centres would do: bad ones cost only time.
 template <typename T> __device__ __forceinline__ void tensor_centres(const TensorCentroids<T>& a) {
-    __shared__ float centre[LOOKED_AT], warps[CENTRES_THREADS / 32], spread[16];
-    __shared__ u32 chosen[MOST_GROUPS], drawn, count;
+    __shared__ float centre[DRAWS][LOOKED_AT], warps[CENTRES_THREADS / 32], spread[16];
+    __shared__ u32 chosen[MOST_GROUPS], drawn[DRAWS], count;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, sampled = min(SAMPLE, a.k);
     const auto centroid = [&](int i) { return a.centroids + (u64)((u64)i * a.k / sampled) * a.d; };
     const int every = (a.d + LOOKED_AT - 1) / LOOKED_AT, some = (a.d + every - 1) / every;
@@ -42,30 +43,35 @@ template <typename T> __device__ __forceinline__ void tensor_centres(const Tenso
             values[p][f] = own < sampled && f < some ? (float)((centroid(own)[f * every] - centroid(0)[f * every]) * a.scale) : 0.0f;
         near[p] = own < sampled ? infinity_f() : 0.0f;
     }
-    if (tid == 0) drawn = 0;
+    if (tid < DRAWS) drawn[tid] = 0;
     __syncthreads();
     u32 state = 1;
     int last = 0;
 #pragma unroll 1
-    for (u32 g = 0; g < a.most; g++) {
+    for (u32 g = 0; g < a.most; g += DRAWS) {
 #pragma unroll
-        for (int p = 0; p < POINTS; p++) {
-            if ((int)drawn != p * CENTRES_THREADS + tid) continue;
-            chosen[g] = drawn;
+        for (int i = 0; i < DRAWS; i++)
 #pragma unroll
-            for (int f = 0; f < LOOKED_AT; f++) centre[f] = values[p][f];
-        }
+            for (int p = 0; p < POINTS; p++) {
+                if ((int)drawn[i] != p * CENTRES_THREADS + tid) continue;
+                if (g + i < a.most) chosen[g + i] = drawn[i];
+#pragma unroll
+                for (int f = 0; f < LOOKED_AT; f++) centre[i][f] = values[p][f];
+            }
         __syncthreads();
         float own = 0.0f;
 #pragma unroll
         for (int p = 0; p < POINTS; p++) {
-            float s = 0.0f;
 #pragma unroll
-            for (int f = 0; f < LOOKED_AT; f++) {
-                const float t = values[p][f] - centre[f];
-                s = __fmaf_rn(t, t, s);
+            for (int i = 0; i < DRAWS; i++) {
+                float s = 0.0f;
+#pragma unroll
+                for (int f = 0; f < LOOKED_AT; f++) {
+                    const float t = values[p][f] - centre[i][f];
+                    s = __fmaf_rn(t, t, s);
+                }
+                if (s < near[p]) near[p] = s; // not if s is NaN
             }
-            if (s < near[p]) near[p] = s; // not if s is NaN
             own += near[p];
         }
         float until = own;
@@ -83,27 +89,31 @@ template <typename T> __device__ __forceinline__ void tensor_centres(const Tenso
             const float before = __shfl_up_sync(FULL_WARP, of_warps, o);
             if (lane >= o) of_warps += before;
         }
-        const float total = __shfl_sync(FULL_WARP, of_warps, 31), end = __shfl_sync(FULL_WARP, of_warps, warp), begin = end - warps[warp];
-        const u32 there = g + 1;
+        const float total = __shfl_sync(FULL_WARP, of_warps, 31), end = __shfl_sync(FULL_WARP, of_warps, warp);
+        const float begin = end - warps[warp] + (until - own);
+        const u32 there = min(g + DRAWS, a.most);
         if ((there & (there - 1)) == 0) {
             last = 31 - __clz(there);
             if (tid == 0) spread[last] = total / (float)max(sampled - (int)there, 1);
         }
-        state = state * 1664525u + 1013904223u;
-        float at = total * ((float)(state >> 8) * 0x1p-24f) - (begin + (until - own));
-        if (tid == 0) drawn = 0;
+        if (tid < DRAWS) drawn[tid] = 0;
         __syncthreads();
-        // Roundings may let two threads draw. Then one of them does.
 #pragma unroll
-        for (int p = 0; p < POINTS; p++) {
-            if (at >= 0.0f && at < near[p]) drawn = p * CENTRES_THREADS + tid;
-            at -= near[p];
+        for (int i = 0; i < DRAWS; i++) {
+            state = state * 1664525u + 1013904223u;
+            float at = total * ((float)(state >> 8) * 0x1p-24f) - begin;
+            // Roundings may let two threads draw. Then one of them does.
+#pragma unroll
+            for (int p = 0; p < POINTS; p++) {
+                if (at >= 0.0f && at < near[p]) drawn[i] = p * CENTRES_THREADS + tid;
+                at -= near[p];
+            }
         }
         __syncthreads();
     }
     if (tid == 0) {
         float all[16];
-        for (int i = 0; i <= last; i++) all[i] = spread[i];
+        for (int i = 0; i <= last; i++) all[i] = spread[max(i, min(last, 1))]; // one centre is not looked at: see DRAWS
         *a.count = count = chosen_count(all, last);
     }
     __syncthreads();

@@ -23,7 +23,7 @@ template <typename T> struct TensorCentroids {
     const u32* group_of_tile; // (tiles)
     const u32* row_of_place; // (tiles, 128)
     u32* first_visit; // (tiles): the tile of centroids that a tile of rows begins with
-    const Control* control;
+    Control* control;
     FewControl* few;
     TensorTerms bound;
     int d, k;

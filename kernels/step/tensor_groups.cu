@@ -27,9 +27,11 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_clear(c
     for (u64 bucket = global_thread(); bucket < a.most + 1 + (u64)a.k; bucket += all_threads()) a.buckets[bucket] = 0;
 }
 
-// The number of the nearest centre in some of the features. Any group would do: a bad one costs only time. All threads of the block must call this.
+// The number of the nearest centre in some of the features, by its half square less its product. Any group would do: a bad one costs only time. All
+// threads of the block must call this.
 template <typename T, typename S> __device__ __forceinline__ u32 nearest_centre(const TensorRows<T, S>& a, u64 row, bool inside) {
-    __shared__ float centres[SEARCHED][AT_ONCE]; // scaled, from the first centre
+    __shared__ __align__(16) float centres[SEARCHED][AT_ONCE]; // scaled, from the first centre
+    __shared__ float halves[AT_ONCE];
     const int d = a.rows.d, every = (d + SEARCHED - 1) / SEARCHED, some = (d + every - 1) / every;
     const u64 width = centre_width(d);
     const u32 count = *a.count;
@@ -48,21 +50,28 @@ template <typename T, typename S> __device__ __forceinline__ u32 nearest_centre(
             centres[f][i / SEARCHED] = there ? (float)((a.centres[g * width + f * every] - a.centres[f * every]) * a.scale) : 0.0f;
         }
         __syncthreads();
-        float sums[AT_ONCE];
+        if (threadIdx.x < AT_ONCE) {
+            float half = 0.0f;
+            for (int f = 0; f < some; f++) half = __fmaf_rn(0.5f * centres[f][threadIdx.x], centres[f][threadIdx.x], half);
+            halves[threadIdx.x] = first + threadIdx.x < count ? half : infinity_f();
+        }
+        __syncthreads();
+        float scores[AT_ONCE];
 #pragma unroll
-        for (int g = 0; g < AT_ONCE; g++) sums[g] = 0.0f;
+        for (int g = 0; g < AT_ONCE; g++) scores[g] = halves[g];
 #pragma unroll
         for (int i = 0; i < SEARCHED; i++) {
             if (i >= some) break;
 #pragma unroll
-            for (int g = 0; g < AT_ONCE; g++) {
-                const float difference = x[i] - centres[i][g];
-                sums[g] = __fmaf_rn(difference, difference, sums[g]);
+            for (int g = 0; g < AT_ONCE; g += 4) {
+                const float4 c = *(const float4*)&centres[i][g];
+                scores[g] = __fmaf_rn(-x[i], c.x, scores[g]), scores[g + 1] = __fmaf_rn(-x[i], c.y, scores[g + 1]);
+                scores[g + 2] = __fmaf_rn(-x[i], c.z, scores[g + 2]), scores[g + 3] = __fmaf_rn(-x[i], c.w, scores[g + 3]);
             }
         }
 #pragma unroll
         for (int g = 0; g < AT_ONCE; g++)
-            if (first + g < count && sums[g] < closest) closest = sums[g], nearest = first + g;
+            if (scores[g] < closest) closest = scores[g], nearest = first + g;
     }
     return nearest;
 }

@@ -65,7 +65,7 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rescore
     const u32 left = doubtful < a.fewest ? doubtful : doubtful > most ? doubtful - most : 0; // rows that are not taken
     const u32 begin = left + a.batch * a.capacity, count = doubtful > begin ? min(doubtful - begin, a.capacity) : 0;
     const u32 tiles = (count + TILE_ROWS - 1) / TILE_ROWS;
-    if (a.batch == 0 && global_thread() == 0) a.control->contested = left, a.few->rescored = doubtful - left;
+    if (a.batch == 0 && global_thread() == 0) a.control->contested = left, a.control->rescored += doubtful - left;
     for (u32 tile = global_thread(); tile < a.capacity / TILE_ROWS; tile += all_threads()) a.group_of_tile[tile] = tile < tiles ? a.whole : NO_ROW;
     if (count == 0) return;
     const TensorGroup& whole = a.groups[a.whole];

@@ -139,13 +139,17 @@ class KMeansModel:
     def history(self) -> pl.DataFrame:
         """One row per iteration: iteration, changed rows, squared shift, inertia (if the history is full), and costs.
 
-        The last three columns say how much work an iteration was. They depend on the device, so they are neither saved
+        The last five columns say how much work an iteration was. They depend on the device, so they are neither saved
         nor compared, and are null in a model that was loaded:
 
         - `settled`: the share of the rows whose label needed float64 distances, because a fast computation could not
           prove it. See :doc:`/exact`.
+        - `rescored`: the share of the rows that a second computation, of twice as many bits, looked at before. Null
+          where there is none: on the CPU, and on GPUs without tensor cores or for few features.
         - `skipped`: the share of the scores of a row and a centroid that were not computed, because a bound rules the
           centroid out. Null where the CPU computes all, and counts nothing.
+        - `groups`: into how many groups the rows were put, each of which is compared only with the centroids that can
+          be nearest. Null if there are none.
         - `seconds`: the wall time.
         """
         return _internal.model_history(self._encoded)

@@ -18,13 +18,27 @@ pub struct WorkCounts {
     pub settled: Option<u64>,
     /// Scores of a row and a centroid that the filter computed. None: nobody counted them.
     pub scores: Option<u64>,
+    /// Rows whose label the first filter left to a second one, before reference distances. None: there is one filter.
+    pub rescored: Option<u64>,
+    /// Groups of rows, each of which has its own list of centroids. None: there are no groups.
+    pub groups: Option<u32>,
 }
 
 impl WorkCounts {
     /// The effort of two sessions together.
     pub fn and(self, other: Self) -> Self {
         let both = |one: Option<u64>, other: Option<u64>| Some(one?.saturating_add(other?));
-        Self { settled: both(self.settled, other.settled), scores: both(self.scores, other.scores) }
+        Self {
+            settled: both(self.settled, other.settled),
+            scores: both(self.scores, other.scores),
+            rescored: both(self.rescored, other.rescored),
+            groups: self.groups.max(other.groups),
+        }
+    }
+
+    /// The share of `rows` that were rescored.
+    pub fn share_rescored(&self, rows: u64) -> Option<f64> {
+        Some(self.rescored? as f64 / rows.max(1) as f64)
     }
 
     /// The share of `rows` that were settled.

@@ -50,6 +50,17 @@
 //! strict. n is what a reference distance loses below the least float64 (`Reference::underflow`): two distances that differ by
 //! more than `2 sqrt(n)` have squares that differ by more than `2 n`. Without it, distances near 2^-540 are all 0, and a tie
 //! would lose its smallest index.
+//!
+//! The distances of centroids from m are those of float32 arithmetic. Differences are made in the feature type, scaled, and
+//! rounded to float32. The sum of d squares has at most `d + 3` roundings, so a distance is within the factor `1 + radius` of the
+//! true one, where `radius` is four times that. A square below 2^-126 may be lost: that moves a distance by less than `sqrt(d)
+//! 2^-63`, far less than the 1e-12 that the limit has to spare. A square that is not finite is at least `1.8e19 ^ 2`, so its
+//! centroid counts as 1.8e19 away.
+//!
+//! # A second product
+//!
+//! [`rescoring`](Fp16Bound::rescoring) is the bound for copies of two float16 numbers each. The rows that the first bound leaves
+//! in doubt among many centroids are multiplied so again.
 
 pub mod adding;
 #[cfg(feature = "tests")]

@@ -30,8 +30,9 @@ impl KMeansModel {
     }
 
     /// One row per iteration: `iteration` (UInt32), `changed` (UInt64), `shift`, `inertia` (null unless the history is full),
-    /// `settled` and `skipped` (Float64: shares of the rows that reference distances settled, and of the scores that were not
-    /// computed; null where nobody counted them) and `seconds` (Float64). The last three are null in a model that was loaded.
+    /// `settled`, `rescored` and `skipped` (Float64: shares of the rows that reference distances settled, of those that a second
+    /// filter looked at, and of the scores that were not computed), `groups` (UInt32: groups of rows with their own centroids) and
+    /// `seconds` (Float64). The last five are null where nobody counted them, and in a model that was loaded.
     ///
     /// # Errors
     /// [`KMeansError::Frame`] if Polars refuses.
@@ -43,7 +44,9 @@ impl KMeansModel {
             "shift" => rows.iter().map(|row| row.shift).collect::<Vec<_>>(),
             "inertia" => rows.iter().map(|row| row.inertia).collect::<Vec<_>>(),
             "settled" => rows.iter().map(|row| row.settled).collect::<Vec<_>>(),
+            "rescored" => rows.iter().map(|row| row.rescored).collect::<Vec<_>>(),
             "skipped" => rows.iter().map(|row| row.skipped).collect::<Vec<_>>(),
+            "groups" => rows.iter().map(|row| row.groups).collect::<Vec<_>>(),
             "seconds" => rows.iter().map(|row| row.seconds).collect::<Vec<_>>(),
         )?)
     }

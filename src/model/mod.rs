@@ -61,9 +61,14 @@ pub struct HistoryRow {
     /// counted them. It depends on the device and the strategy, and so do the fields below. So they are not saved: `None` in a
     /// model that was loaded.
     pub settled: Option<f64>,
+    /// The share of the rows whose label the first filter left to a second one, of more precise products. `None` if there is one
+    /// filter.
+    pub rescored: Option<f64>,
     /// The share of the scores of a row and a centroid that were not computed. `None` if nobody counted them, as on the
     /// CPU where all are computed.
     pub skipped: Option<f64>,
+    /// Groups of rows, each of which is compared only with the centroids that can be nearest. `None` if there are none.
+    pub groups: Option<u32>,
     /// Wall time.
     pub seconds: Option<f64>,
 }
@@ -270,7 +275,8 @@ impl<T: Float> Model<T> {
         const WHAT: &str = "a model to save";
         let mut copy = self.copy_with(memory::copied(&self.centroids, WHAT)?, WHAT)?;
         for row in &mut copy.history {
-            (row.settled, row.skipped, row.seconds) = (None, None, None);
+            (row.settled, row.rescored, row.skipped) = (None, None, None);
+            (row.groups, row.seconds) = (None, None);
         }
         Ok(copy)
     }

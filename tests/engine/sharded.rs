@@ -84,11 +84,11 @@ fn joined_sessions_relocate_with_the_bits_of_one() {
 
 #[test]
 fn shares_of_what_was_counted() {
-    let some = WorkCounts { settled: Some(30), scores: Some(1_500) };
+    let some = WorkCounts { settled: Some(30), scores: Some(1_500), rescored: None, groups: Some(3) };
     assert_eq!((some.share_settled(1_000), some.share_skipped(1_000, 2)), (Some(0.03), Some(0.25)));
     // Rows that fill up a tile may be counted too.
     assert_eq!(WorkCounts { scores: Some(1_028), ..some }.share_skipped(1_000, 1), Some(0.0));
-    let both = some.and(WorkCounts { settled: Some(1), scores: None });
-    assert_eq!(both, WorkCounts { settled: Some(31), scores: None });
+    let both = some.and(WorkCounts { settled: Some(1), ..WorkCounts::default() });
+    assert_eq!(both, WorkCounts { settled: Some(31), groups: Some(3), ..WorkCounts::default() });
     assert_eq!(both.share_skipped(1_000, 2), None);
 }

@@ -113,6 +113,28 @@ fn twenty_fits_have_one_hash() {
     }
 }
 
+/// A hundred natural clusters: with enough rows, each has a group. With fewer rows than groups want, the rows of several clusters share a centre.
+/// So most are in doubt, and a second product labels them.
+#[test]
+fn natural_clusters() {
+    let random = &mut Random(88_000);
+    for (n, d, k, apart) in [(120_000, 40, 400, true), (20_000, 64, 3_000, false)] {
+        let x: Vec<f32> = rows("hundred clusters", n, d, random);
+        let columns = columns(&x, d);
+        let estimator = from_some(&x, d, k, usize::MAX >> 1, random).max_iter(4);
+        for &strategy in Tensor::STRATEGIES {
+            let Some(fit) = same_bits(&[strategy], &estimator, &from_columns(&columns), None, "natural clusters") else { continue };
+            let last = fit.model.history().last().unwrap();
+            let (groups, rescored) = (last.groups.unwrap(), last.rescored.unwrap());
+            if apart {
+                assert!((90..=256).contains(&groups) && last.skipped.unwrap() > 0.9 && last.settled.unwrap() < 0.1, "{strategy}: {last:?}");
+            } else {
+                assert!(rescored > 0.1 && last.settled.unwrap() < 0.9, "{strategy}: {last:?}");
+            }
+        }
+    }
+}
+
 /// The history says how many rows were settled and how many scores were left out.
 #[test]
 fn the_history_has_the_cost() {

@@ -219,7 +219,8 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
             self.pass(Pass::Assign { sums: true, inertia: want_inertia })?;
         }
         let InDoubt { few, all } = self.take_in_doubt();
-        let work_counts = WorkCounts { settled: Some(few + all), scores };
+        let groups = self.pruning.as_ref().filter(|_| scores.is_some()).map(|pruning| pruning.groups.count() as u32);
+        let work_counts = WorkCounts { settled: Some(few + all), scores, rescored: None, groups };
         let mut changed = 0;
         for worker in &mut self.workers {
             worker.deltas.flush(&self.quantiser, &mut self.cluster_sums);

@@ -161,10 +161,15 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     }
 
     /// What an assign took: settled rows, and scores if the step counts them. Other steps compute all scores.
-    fn work_counts(&self, settled: u64, scores: u64) -> WorkCounts {
+    fn work_counts(&self, settled: u64, scores: u64, rescored: u32, groups: u32) -> WorkCounts {
         // Where several GPUs exchange their sums, the counts are already those of all of them.
         let all = if self.state.port.is_some() { 0 } else { self.scores_of_step() };
-        WorkCounts { settled: Some(settled), scores: Some(if all == 0 { scores } else { all }) }
+        WorkCounts {
+            settled: Some(settled),
+            scores: Some(if all == 0 { scores } else { all }),
+            rescored: (groups > 0).then_some(u64::from(rescored)),
+            groups: (groups > 0).then_some(groups),
+        }
     }
 
     /// Whether all rows are on the GPU.

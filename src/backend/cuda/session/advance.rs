@@ -68,7 +68,7 @@ pub fn advance<T: Float + Plain>(
             shift: record.shift,
             moved: record.moved != 0,
             seconds: record.nanoseconds as f64 * 1e-9,
-            work_counts: sessions[0].work_counts(record.settled, record.scores),
+            work_counts: sessions[0].work_counts(record.settled, record.scores, record.rescored, record.groups),
         }));
         // Of a batch, the device has the centroids after the last iteration. If clusters are empty, it has moved them already.
         let now = &sessions[0].state.centroids.now;
@@ -84,7 +84,7 @@ pub fn advance<T: Float + Plain>(
             if control.stop == STOP_EMPTY {
                 // The clusters that are not empty have already moved. Go back to the centroids that the rows were assigned to.
                 sessions.iter_mut().for_each(|session| session.update.undo(&mut session.state));
-                let work_counts = sessions[0].work_counts(control.all_settled(), control.scores);
+                let work_counts = sessions[0].work_counts(control.all_settled(), control.scores, control.rescored, control.groups);
                 advanced.assigned = Some(Assigned { changed: control.changed, inertia: None, work_counts });
             }
             sessions[0].state.centroids.now.read(0, centroids)?;
@@ -115,7 +115,7 @@ pub fn assign<T: Float + Plain>(
         counted = session.finish_sums()?;
     }
     let control = control(sessions)?;
-    let work_counts = sessions[0].work_counts(control.all_settled(), control.scores);
+    let work_counts = sessions[0].work_counts(control.all_settled(), control.scores, control.rescored, control.groups);
     let mut inertia: Option<Vec<u128>> = None;
     for more in inertias.into_iter().flatten() {
         let more = more.total()?;
