@@ -1,7 +1,7 @@
 // tensor_groups: which group each row belongs to, and where its copy lies, for assign_tensor.
 //
 //   tensor_clear   no place has a row, and no bucket
-//   tensor_group   the group of each row: that of its label's centroid, or else that of the centre that is nearest in up to 32 features. Rows that
+//   tensor_group   the group of each row: that of its label's centroid, or else that of the centre that is nearest in up to 16 features. Rows that
 //                  are not finite have no group
 //   tensor_count   rows that are far away from the centre, beside the others, go to the whole: they would make the group large. How many rows each
 //                  group and each bucket has, and how large a group is
@@ -16,7 +16,7 @@
 #include "tensor_rows.cuh"
 
 #define GROUP_THREADS 128
-#define SEARCHED 32 // the most features in which the nearest centre is searched
+#define SEARCHED 16 // the most features in which the nearest centre is searched
 #define AT_ONCE 32 // centres that are compared at once
 
 template <typename T, typename S> __device__ __forceinline__ void tensor_clear(const TensorRows<T, S>& a) {
@@ -27,53 +27,63 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_clear(c
     for (u64 bucket = global_thread(); bucket < a.most + 1 + (u64)a.k; bucket += all_threads()) a.buckets[bucket] = 0;
 }
 
-// The number of the nearest centre in some of the features, by its half square less its product. Any group would do: a bad one costs only time. All
-// threads of the block must call this.
+// The numbers of the nearest centres of a block's rows in some of the features, by half squares less products. Any group would do: a bad one costs
+// only time. A thread has 8 rows and 4 of the centres that are compared at once.
 template <typename T, typename S> __device__ __forceinline__ u32 nearest_centre(const TensorRows<T, S>& a, u64 row, bool inside) {
-    __shared__ __align__(16) float centres[SEARCHED][AT_ONCE]; // scaled, from the first centre
-    __shared__ float halves[AT_ONCE];
-    const int d = a.rows.d, every = (d + SEARCHED - 1) / SEARCHED, some = (d + every - 1) / every;
+    __shared__ __align__(16) float rows[SEARCHED][GROUP_THREADS], centres[SEARCHED][AT_ONCE], halves[AT_ONCE]; // scaled, from the first centre
+    __shared__ u64 best[GROUP_THREADS]; // a score, as an integer in its order, and its centre
+    const int tid = threadIdx.x, d = a.rows.d, every = (d + SEARCHED - 1) / SEARCHED, some = (d + every - 1) / every;
+    const int own_row = tid % (GROUP_THREADS / 8) * 8, own_centre = tid / (GROUP_THREADS / 8) * 4;
     const u64 width = centre_width(d);
     const u32 count = *a.count;
-    float x[SEARCHED];
 #pragma unroll
     for (int i = 0; i < SEARCHED; i++)
-        x[i] = inside && i < some ? (float)((a.rows.at((u64)(i * every) * a.rows.stride + row) - a.centres[i * every]) * a.scale) : 0.0f;
-    float closest = infinity_f();
-    u32 nearest = 0;
+        rows[i][tid] = inside && i < some ? (float)((a.rows.at((u64)(i * every) * a.rows.stride + row) - a.centres[i * every]) * a.scale) : 0.0f;
+    best[tid] = ~0ull;
+    float closest[8];
+    u32 nearest[8];
+#pragma unroll
+    for (int r = 0; r < 8; r++) closest[r] = infinity_f(), nearest[r] = 0;
 #pragma unroll 1
     for (u32 first = 0; first < count; first += AT_ONCE) {
         __syncthreads();
-        for (int i = threadIdx.x; i < SEARCHED * AT_ONCE; i += GROUP_THREADS) {
+        for (int i = tid; i < SEARCHED * AT_ONCE; i += GROUP_THREADS) {
             const u32 g = first + i / SEARCHED, f = i % SEARCHED;
             const bool there = g < count && (int)f < some;
             centres[f][i / SEARCHED] = there ? (float)((a.centres[g * width + f * every] - a.centres[f * every]) * a.scale) : 0.0f;
         }
         __syncthreads();
-        if (threadIdx.x < AT_ONCE) {
+        if (tid < AT_ONCE) {
             float half = 0.0f;
-            for (int f = 0; f < some; f++) half = __fmaf_rn(0.5f * centres[f][threadIdx.x], centres[f][threadIdx.x], half);
-            halves[threadIdx.x] = first + threadIdx.x < count ? half : infinity_f();
+            for (int f = 0; f < some; f++) half = __fmaf_rn(0.5f * centres[f][tid], centres[f][tid], half);
+            halves[tid] = first + tid < count ? half : infinity_f();
         }
         __syncthreads();
-        float scores[AT_ONCE];
+        float scores[8][4];
 #pragma unroll
-        for (int g = 0; g < AT_ONCE; g++) scores[g] = halves[g];
-#pragma unroll
+        for (int r = 0; r < 8; r++) load_four(halves + own_centre, scores[r]);
+#pragma unroll 4
         for (int i = 0; i < SEARCHED; i++) {
-            if (i >= some) break;
+            float x[8], c[4];
+            load_four(&rows[i][own_row], x), load_four(&rows[i][own_row + 4], x + 4), load_four(&centres[i][own_centre], c);
 #pragma unroll
-            for (int g = 0; g < AT_ONCE; g += 4) {
-                const float4 c = *(const float4*)&centres[i][g];
-                scores[g] = __fmaf_rn(-x[i], c.x, scores[g]), scores[g + 1] = __fmaf_rn(-x[i], c.y, scores[g + 1]);
-                scores[g + 2] = __fmaf_rn(-x[i], c.z, scores[g + 2]), scores[g + 3] = __fmaf_rn(-x[i], c.w, scores[g + 3]);
-            }
+            for (int r = 0; r < 8; r++)
+#pragma unroll
+                for (int g = 0; g < 4; g++) scores[r][g] = __fmaf_rn(-x[r], c[g], scores[r][g]);
         }
 #pragma unroll
-        for (int g = 0; g < AT_ONCE; g++)
-            if (scores[g] < closest) closest = scores[g], nearest = first + g;
+        for (int r = 0; r < 8; r++)
+#pragma unroll
+            for (int g = 0; g < 4; g++)
+                if (scores[r][g] < closest[r]) closest[r] = scores[r][g], nearest[r] = first + own_centre + g;
     }
-    return nearest;
+#pragma unroll
+    for (int r = 0; r < 8; r++) {
+        const u32 bits = __float_as_uint(closest[r]), in_order = bits ^ ((u32)((int)bits >> 31) | 0x80000000u);
+        atomicMin((unsigned long long*)&best[own_row + r], (u64)in_order << 32 | nearest[r]);
+    }
+    __syncthreads();
+    return (u32)best[tid];
 }
 
 // A length whose square is computed in float32, rounded up.
