@@ -386,7 +386,6 @@ class KMeansModel:
         squared
             True: the squared distances, which decide the labels. The index of the least one, and of equal ones the
             first, is the label. Two different squared distances may have the same square root: see :doc:`/exact`.
-            Squared distances are computed on the CPU.
         device
             As in :meth:`predict`.
 
@@ -403,7 +402,7 @@ class KMeansModel:
         Raises
         ------
         InvalidParameterError
-            At once, for a text that is not the name of a device. When the query runs, for squared distances on a GPU.
+            At once, for a text that is not the name of a device.
         InvalidColumnError
             At once, for names of the model in another order.
 
@@ -933,9 +932,9 @@ class KMeansModel:
             frame = _frames.polars_frame(data, *self._asked(features))
             items = tuple(_plugin.items_of(self._asked(features)))
             features = items if features else ()
-            named = None if kwargs.get("squared") else _plugin.plain(frame, items)
+            named = _plugin.plain(frame, items)
             if named is not None:
-                # Columns of numbers need no query, which takes longer than some rows. Squared distances have one.
+                # Columns of numbers need no query, which takes longer than some rows.
                 self._check_order(list(features))
                 return _plugin.answer_columns(self._encoded, named, device, kwargs)
         expr = _plugin.elementwise(function, self._features(features), self._encoded, device, kwargs).alias(name)
