@@ -27,7 +27,7 @@ STATEMENTS = {"connection": statements("Both engines", "DuckDB"), "context": sta
 @pytest.fixture(scope="module")
 def page() -> Iterator[dict[str, Any]]:
     """The names of the page, after all of its Python code has run."""
-    assert len(code_of(PATH)) == 7
+    assert len(code_of(PATH)) == 9
     names = run_page(PATH)
     yield names
     names["connection"].close()
