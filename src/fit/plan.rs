@@ -147,7 +147,7 @@ fn forecast<T: Float>(rows: PlannedRows, params: &Params<'_>) -> Forecast {
 mod tests {
     use super::*;
     use crate::backend::select::{choose, invented_device};
-    use crate::base::params::{Candidates, Device};
+    use crate::base::params::{Candidates, Device, Restarts};
 
     const GB: u64 = 1_000_000_000;
 
@@ -189,9 +189,9 @@ mod tests {
         let plan = |rows, estimator: &KMeans| planned(Device::Cuda(None), &[100 * GB], rows, estimator);
         let [few, many] = [1_000_000, 10_000_000].map(|rows| plan(rows, &estimator));
         assert!(few.seconds_seeding < many.seconds_seeding && few.seconds_iteration < many.seconds_iteration);
-        let restarts = plan(1_000_000, &estimator.clone().n_init(3));
+        let restarts = plan(1_000_000, &estimator.clone().n_init(Restarts::Count(3)));
         assert!((restarts.seconds_seeding / few.seconds_seeding - 3.0).abs() < 1e-9, "{restarts:?}");
-        assert!(plan(10_000_000, &estimator.clone().init_sample(10_000)).seconds_seeding < many.seconds_seeding);
+        assert!(plan(10_000_000, &estimator.clone().init_sample(Some(10_000))).seconds_seeding < many.seconds_seeding);
         assert!(plan(10_000_000, &estimator.clone().init(Init::Random)).seconds_seeding < 1e-2);
     }
 }
