@@ -18,20 +18,21 @@ use crate::base::float::Float;
 use crate::base::params::Init;
 use crate::simd::InstructionSet;
 
-/// Seconds of an iteration, and of a step of a seeding, without any work.
+/// Seconds of an iteration, and of a step of a seeding, without any work. Of an iteration, where several workers share it.
 const STEP: f64 = 3e-6;
+const SHARED: f64 = 30e-6;
 
 impl Of<'_, '_> {
     /// The starting centroids of all restarts.
     pub fn seconds_of_seeding<T: Float>(&self) -> f64 {
-        let ([_, d, k], seeding) = (self.shape(), self.params.seeding);
+        let ([n, d, k], seeding) = (self.shape(), self.params.seeding);
         let Some(rows) = self.rows_of_seeding() else { return STEP };
         // A row is copied, then compared with fewer and fewer candidates. Without a copy, it is compared with all of them.
         let grouped = seeds::pays::<T>(rows as usize, self.layout.d, self.layout.k, self.weighted);
         let copy = if grouped { rows * (30.0 + 6.0 * d) } else { 0.0 };
         let value = self.size / 18.0;
         let work = match seeding.init {
-            Init::KMeansParallel => copy + 1.2 * value * rows * d * seeding.oversampling * k * f64::from(seeding.rounds),
+            Init::KMeansParallel => rows * (150.0 + seeding.oversampling * k * f64::from(seeding.rounds) * (0.5 + 0.05 * d)),
             Init::AfkMc2 => {
                 let draws = k * f64::from(seeding.chain_length);
                 copy + 2.0 * value * rows * d + draws * (150.0 + 3.0 * d + 0.0125 * k * d)
@@ -41,7 +42,8 @@ impl Of<'_, '_> {
             _ if grouped => copy + rows * k.powf(0.95) * (0.6 + 0.75 * d) * (self.size / 4.0).sqrt(),
             _ => rows * k * (8.0 + d * (value * f64::from(1 + trials(self.layout.k))).max(1.3)),
         };
-        f64::from(self.params.restarts) * (STEP * k + self.seconds(work))
+        let sample = if rows < n { n * (40.0 + 3.0 * d) } else { 0.0 };
+        f64::from(self.params.restarts) * (STEP * k + self.seconds(sample + work))
     }
 
     /// An iteration, on the average of those of a fit.
@@ -50,17 +52,18 @@ impl Of<'_, '_> {
         // For each row, each of its values, and each score.
         let (row, value, score) = match form {
             Form::Difference => (2.0, 0.5, 0.09 + 0.042 * d),
-            Form::Product if copies => (6.0, 1.0, 0.1 + 0.0085 * d),
-            Form::Product => (6.0, 0.8, 0.15 + 0.025 * d),
+            Form::Product if copies => (8.0, 1.2, 0.1 + 0.0085 * d),
+            Form::Product => (8.0, 0.9, 0.15 + 0.025 * d),
         };
-        let by_rows = if self.layout.lie == Lie::Columns { 1.0 } else { 1.35 };
+        let value = value * (self.size / 4.0).sqrt() * if self.layout.lie == Lie::Columns { 1.0 } else { 1.35 };
         // The time to put a row in the order of its group, and the share of the scores that remains.
         let (order, share) = match (groups, d <= 3.0) {
             (false, _) => (0.0, 1.0),
             (true, true) => (10.0, (3.0 / k.sqrt()).min(1.0)),
-            (true, false) => (10.0, 0.6),
+            (true, false) => (10.0, 0.5),
         };
-        STEP + self.seconds(n * (row + order + value * by_rows * d) + n * k * score * share * slower())
+        let alone = if self.layout.workers > 1 { SHARED } else { STEP };
+        alone + self.seconds(n * (row + order + value * d) + n * k * score * share * slower())
     }
 
     /// Seconds of work that takes one worker so many nanoseconds.
