@@ -93,7 +93,7 @@ def test_squared_distances_have_the_same_bits_everywhere(dtype: Any, device: str
     model = pk.KMeansModel.from_centroids(centroids)
     squared = model.transform(df, squared=True, device=device)
     assert arg_min(squared) == model.predict(df, device="cpu").to_list()
-    rows = [distances or [float("nan")] * 40 for distances in squared]
+    rows = [[float("nan")] * 40 if distances is None else distances for distances in squared.to_list()]
     assert np.array_equal(np.array(rows), model.transform(df.to_numpy(), squared=True, device=device), equal_nan=True)
     assert squared[2_999].to_list() == [distance(df.row(2_999), c) for c in centroids.rows()]
     assert squared.equals(df.select(model.transform(squared=True, device=device)).to_series())
