@@ -82,7 +82,10 @@ def test_a_row_without_a_label_has_no_squared_distances() -> None:
     assert np.isnan(model.transform(holes.to_numpy(), squared=True)).any(axis=1).tolist() == [True, False, True]
 
 
-@pytest.mark.parametrize("device", ["cpu", "auto", *(pytest.param(ours, marks=needs_gpu) for ours in ("cuda", "cuda:all"))])
+GPU_WAYS = [pytest.param(device, marks=needs_gpu) for device in ("cuda", "cuda:all")]
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto", *GPU_WAYS])
 @pytest.mark.parametrize("dtype", [pl.Float32, pl.Float64])
 def test_squared_distances_have_the_same_bits_everywhere(dtype: Any, device: str) -> None:
     random = np.random.default_rng(2)
