@@ -286,9 +286,9 @@ class KMeans(Generic[_Fitted]):
         rows yet. A fit takes at most the bytes of the plan. The first fit of a process takes some megabytes more,
         because it loads the library and starts threads.
 
-        The seconds are rough. How many distances a fit leaves out depends on the rows, and how fast a core is on the
-        machine: expect a third to three times as long. How many iterations there will be is not known. A fit also
-        reads and checks its rows, and labels them at its end.
+        The seconds are rough: a fit may take a third or three times as long. How many distances it leaves out depends
+        on the rows, and the rates are those of the machines that were measured. The number of iterations is not known
+        before. A fit also reads and checks its rows, and labels them at its end.
 
         Parameters
         ----------

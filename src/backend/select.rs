@@ -152,8 +152,8 @@ pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choic
             };
             if !pays(shape, None) {
                 let [on_cpu, on_gpu] = seconds(shape, None).map(duration);
-                let cpu_pays = format!("{shape} are predicted to take {on_cpu} on the CPU");
-                return cpu(format!("{cpu_pays}: a GPU would take {on_gpu}, so none was looked for"));
+                let reason = format!("{shape} are predicted to take {on_cpu} on the CPU");
+                return cpu(format!("{reason}: a GPU would take {on_gpu}, so none was looked for"));
             }
             let device = match roomiest(devices) {
                 Err(why) => return cpu(format!("no GPU can be used: {why}")),

@@ -18,7 +18,7 @@ use crate::base::float::Float;
 use crate::base::params::Init;
 use crate::simd::InstructionSet;
 
-/// Seconds of an iteration, and of a step of a seeding, without any work. Of an iteration, where several workers share it.
+/// Seconds of a step of a seeding without any work, and of an iteration: of one worker, and where several share it.
 const STEP: f64 = 3e-6;
 const SHARED: f64 = 30e-6;
 
@@ -72,7 +72,7 @@ impl Of<'_, '_> {
     }
 }
 
-/// How many times as long a score takes as with AVX-512.
+/// How many times as long a score takes as with AVX-512. Estimated from the width of the vectors.
 fn slower() -> f64 {
     match InstructionSet::detect() {
         InstructionSet::Avx512 => 1.0,
