@@ -1,7 +1,7 @@
 // predict: answers of a fitted model other than labels alone: the two nearest centroids of a row, and its distances to all centroids.
 //
 //   nearest      label, distance and second distance of every row. If a model has no filter, it also gives labels alone
-//   distances    (n, k): the distance of every row to every centroid
+//   distances    (n, k): the distance of every row to every centroid, or its square
 //   blank        afterwards: removes the answers of rows with a value that is not finite
 //
 // Used when: predictions on a GPU, one batch of rows at a time. Labels alone come from `assign_tiled` and `settle`.
@@ -95,7 +95,7 @@ template <typename T, typename S = T> struct Distances {
     const T* centroid_columns; // (d, k): the centroids, column-major
     double* out; // (n, k)
     int k;
-    int unused;
+    int squared; // 1: reference distances. 0: their square roots
 };
 
 template <typename T, typename S> __device__ __forceinline__ void distances(const Distances<T, S>& a) {
@@ -115,7 +115,8 @@ template <typename T, typename S> __device__ __forceinline__ void distances(cons
         const int width = min(WIDTH, a.k - first), height = (int)min((u64)THREADS, a.rows.n - start);
         for (int i = threadIdx.x; i < height * width; i += THREADS) {
             const int r = i / width, j = i % width;
-            a.out[(start + r) * a.k + first + j] = __dsqrt_rn(results[r][j]);
+            const double distance = results[r][j];
+            a.out[(start + r) * a.k + first + j] = a.squared ? distance : __dsqrt_rn(distance);
         }
     }
 }

@@ -4,7 +4,7 @@ from typing import Any, final
 
 import polars as pl
 
-from polars_kmeans._typing import Ask, Call, Fit, IntoArray
+from polars_kmeans._typing import Ask, Call, Fit, IntoArray, Planned
 
 __all__ = [
     "NUL",
@@ -42,6 +42,7 @@ __all__ = [
     "models_equal",
     "options",
     "plan",
+    "plan_array",
     "predict_array",
     "save_model",
     "score_array",
@@ -122,7 +123,8 @@ class Part:
 
 def plan(
     frame: pl.DataFrame, options: Mapping[str, Any], rows: int, width: int | None, array: bool, computed: bool
-) -> tuple[str, str, str, int, int]: ...
+) -> Planned: ...
+def plan_array(array: IntoArray, options: Mapping[str, Any]) -> Planned: ...
 def fit_parts(ask: Ask, parts: int, options: Mapping[str, Any], progress: Call | None = None) -> Fit | None: ...
 
 @final
@@ -153,6 +155,7 @@ def answer_columns(
     device: str,
     output: str | None = None,
     complete: bool = False,
+    squared: bool = False,
 ) -> pl.Series: ...
 def array_frame(array: IntoArray) -> pl.DataFrame: ...
 def fit_array(

@@ -32,18 +32,19 @@ class Plan:
     """The most bytes of the host's memory that the fit takes, without the rows that it is given."""
     device_bytes: int
     """The bytes that it takes on all GPUs. 0 on the CPU."""
+    seconds_seeding: float
+    """The seconds for the starting centroids of all restarts, roughly."""
+    seconds_iteration: float
+    """The seconds for an iteration, roughly."""
 
 
 def of_frame(data: Any, columns: tuple[IntoFeatures, ...], options: FitOptions, weight: str | pl.Expr | None) -> Plan:
     """Plan a fit of a frame. Only the types of its columns and the number of its rows are looked at."""
-    expected = "a frame, or shape=(rows, features)"
+    expected = "data: expected a frame or an array, or shape=(rows, features)"
     if isinstance(data, pl.LazyFrame):
-        raise InvalidParameterError(
-            f"data: expected {expected}, got a LazyFrame, whose rows are not counted: collect it"
-        )
-    if data is None or _arrays.is_array(data):
-        got = "nothing" if data is None else "an array: pass shape=array.shape, dtype=array.dtype"
-        raise InvalidParameterError(f"data: expected {expected}, got {got}")
+        raise InvalidParameterError(f"{expected}, got a LazyFrame, whose rows are not counted: collect it")
+    if data is None:
+        raise InvalidParameterError(f"{expected}, got nothing")
     frame = _frames.polars_frame(data, *columns, weight)
     assert isinstance(frame, pl.DataFrame)
     features = _plugin.features(columns)
@@ -57,6 +58,15 @@ def of_frame(data: Any, columns: tuple[IntoFeatures, ...], options: FitOptions, 
                 raise InvalidDataError(f"column {first.name!r}: expected lists of numbers, got none")
             width = len(first[0])
     return _plan(empty, options, frame.height, width=width, weighted=weight is not None, computed=features.computed)
+
+
+def of_array(data: Any, columns: tuple[IntoFeatures, ...], options: FitOptions, weight: object) -> Plan:
+    """Plan a fit of an array on the host, whose values are not read."""
+    _arrays.alone(data, columns, weight)
+    if _arrays.on_gpu(data):
+        got = "one on a GPU: pass shape=array.shape, dtype=array.dtype"
+        raise InvalidParameterError(f"data: expected an array on the host, got {got}")
+    return Plan(*_internal.plan_array(data, {**options.keywords, "weighted": False}))
 
 
 def of_shape(shape: Any, dtype: Any, options: FitOptions, *, weighted: bool) -> Plan:

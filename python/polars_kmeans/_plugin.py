@@ -292,7 +292,8 @@ def answer_columns(model: bytes, columns: list[pl.Series], device: Device, kwarg
     """Call a function on columns of numbers under a model, without a query."""
     check_process(runs=True)
     names, output, complete = [series.name for series in columns], kwargs.get("output"), kwargs.get("complete", False)
-    return _internal.answer_columns(model, names, columns, device_name(device), output, complete)
+    squared = kwargs.get("squared", False)
+    return _internal.answer_columns(model, names, columns, device_name(device), output, complete, squared)
 
 
 def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None, device: Device) -> pl.Expr:

@@ -98,6 +98,8 @@ Device: TypeAlias = 'Literal["auto", "cpu", "cuda", "cuda:all"] | str | Sequence
 # What the library says of a fit: the model as bytes, its device, the reason for it, how labels were found, what the CPU
 # decided and why, the seconds for rows, seeding and iterations, and the starting centroids that lost all of their rows.
 Fit: TypeAlias = tuple[bytes, str, str, str | None, str | None, tuple[float, float, float], list[int]]
+# The fields of a `Plan`.
+Planned: TypeAlias = tuple[str, str, str, int, int, float, float]
 # What the library calls with the fields of a `Progress`, and centroids that have `rows()`, or None. True stops the fit.
 Call: TypeAlias = Callable[[Any, int, int, int, float, float | None, float, Any], bool]
 # Carries requests to parts: it takes the number of a part with each request, and returns the answers in this order.

@@ -268,28 +268,33 @@ class KMeans(Generic[_Fitted]):
         return frame.select(model.predict(*features)).to_series()
 
     @overload
-    def plan(self, data: pl.DataFrame | IntoFrame, *columns: IntoFeatures) -> Plan: ...
+    def plan(self, data: pl.DataFrame | IntoFrame | IntoArray, *columns: IntoFeatures) -> Plan: ...
 
     @overload
     def plan(self, *, shape: Sequence[SupportsIndex], dtype: Any = ...) -> Plan: ...
 
     def plan(
         self,
-        data: pl.DataFrame | IntoFrame | None = None,
+        data: pl.DataFrame | IntoFrame | IntoArray | None = None,
         *columns: IntoFeatures,
         shape: Sequence[SupportsIndex] | None = None,
         dtype: Any = pl.Float64,
     ) -> Plan:
-        """Say what a fit is expected to take, before anything runs: the device, the method and memory.
+        """Say what a fit is expected to take, before anything runs: the device, the method, memory and time.
 
         Only the number of the rows and the types of the columns count, so a plan takes no time, and there need be no
         rows yet. A fit takes at most the bytes of the plan. The first fit of a process takes some megabytes more,
         because it loads the library and starts threads.
 
+        The seconds are rough: a fit may take a third or three times as long. How many distances it leaves out depends
+        on the rows, and the rates are those of the machines that were measured. The number of iterations is not known
+        before. A fit also reads and checks its rows, and labels them at its end.
+
         Parameters
         ----------
         data
-            A frame that :meth:`fit` takes. A LazyFrame is refused, because its rows are not counted.
+            A frame or an array that :meth:`fit` takes. A LazyFrame is refused, because its rows are not counted, and so
+            is an array on a GPU.
         *columns
             The features of the frame, as :meth:`fit` takes them. A fit that leaves rows out has fewer than planned for.
         shape
@@ -315,12 +320,15 @@ class KMeans(Generic[_Fitted]):
         ('cpu', 'device="cpu" was asked for', 'differences, groups')
         >>> plan.host_bytes < 10**9 and plan.device_bytes == 0
         True
+        >>> 0 < plan.seconds_iteration < 10
+        True
 
         """
         if shape is None:
-            return _plan.of_frame(data, columns, self._options, self._weight)
+            of_data = _plan.of_array if _arrays.is_array(data) else _plan.of_frame
+            return of_data(data, columns, self._options, self._weight)
         if data is not None:
-            raise InvalidParameterError("shape: expected none beside a frame, which has one")
+            raise InvalidParameterError("shape: expected none beside rows, which have one")
         return _plan.of_shape(shape, dtype, self._options, weighted=self._weight is not None)
 
     def _fit(

@@ -44,6 +44,8 @@ class KMeansModel:
     def __init__(self, encoded: bytes) -> None:
         self._encoded = encoded
         self._names, self._k, self._inertia, self._n_iter, self._stopped = _internal.model_facts(encoded)
+        # The columns of the fit, once they are asked for.
+        self._columns: tuple[str, ...] | None = None
         self._device: str | None = None
         self._device_reason: str | None = None
         self._method: str | None = None
@@ -390,7 +392,6 @@ class KMeansModel:
         squared
             True: the squared distances, which decide the labels. The index of the least one, and of equal ones the
             first, is the label. Two different squared distances may have the same square root: see :doc:`/exact`.
-            Squared distances are computed on the CPU.
         device
             As in :meth:`predict`.
 
@@ -407,7 +408,7 @@ class KMeansModel:
         Raises
         ------
         InvalidParameterError
-            At once, for a text that is not the name of a device. When the query runs, for squared distances on a GPU.
+            At once, for a text that is not the name of a device.
         InvalidColumnError
             At once, for names of the model in another order.
 
@@ -913,7 +914,9 @@ class KMeansModel:
 
     def _asked(self, columns: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the columns that will be asked of a frame."""
-        return columns or (_internal.model_columns(self._encoded),)
+        if not columns and self._columns is None:
+            self._columns = tuple(_internal.model_columns(self._encoded))
+        return columns or self._columns or ()
 
     def _query(
         self, data: Any, columns: tuple[Any, ...], read: tuple[Any, ...] | None = None, weight: Any = None
@@ -934,12 +937,12 @@ class KMeansModel:
         data, features = _frames.ahead_of(columns)
         frame = None
         if data is not None:
-            frame = _frames.polars_frame(data, *self._asked(features))
-            items = tuple(_plugin.items_of(self._asked(features)))
-            features = items if features else ()
-            named = None if kwargs.get("squared") else _plugin.plain(frame, items)
+            features = tuple(_plugin.items_of(features)) if features else ()
+            asked = self._asked(features)
+            frame = _frames.polars_frame(data, *asked)
+            named = _plugin.plain(frame, asked)
             if named is not None:
-                # Columns of numbers need no query, which takes longer than some rows. Squared distances have one.
+                # Columns of numbers need no query, which takes longer than some rows.
                 self._check_order(list(features))
                 return _plugin.answer_columns(self._encoded, named, device, kwargs)
         expr = _plugin.elementwise(function, self._features(features), self._encoded, device, kwargs).alias(name)

@@ -32,6 +32,8 @@ const GPU_RATE: f64 = 1e13;
 /// The same where all distances are float64. The GPU rate lies between those of desktop GPUs (2e11) and data-centre GPUs (8e12).
 const EXACT_CPU_RATE: f64 = 5e9;
 const EXACT_GPU_RATE: f64 = 1e12;
+/// Bytes per second that a step of k-means++ reads: a byte of each value, distances and labels.
+const PASS_RATE: f64 = 4e12;
 /// Bytes per second: from memory that is not pinned over PCIe 4 or 5, and to freshly allocated memory.
 const UPLOAD_RATE: f64 = 20e9;
 const DOWNLOAD_RATE: f64 = 5e9;
@@ -149,7 +151,9 @@ pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choic
                 format!("{shape} are predicted to take {on_cpu} on the CPU and {on_gpu} on {gpu}")
             };
             if !pays(shape, None) {
-                return cpu(predicted(None, "a GPU, which would not pay"));
+                let [on_cpu, on_gpu] = seconds(shape, None).map(duration);
+                let reason = format!("{shape} are predicted to take {on_cpu} on the CPU");
+                return cpu(format!("{reason}: a GPU would take {on_gpu}, so none was looked for"));
             }
             let device = match roomiest(devices) {
                 Err(why) => return cpu(format!("no GPU can be used: {why}")),
@@ -368,6 +372,16 @@ fn seconds(shape: Shape, chunking: Option<Chunking>) -> [f64; 2] {
     [work / cpu_rate, GPU_START + upload + again.max(work / gpu_rate) + download]
 }
 
+/// Seconds that an iteration is predicted to take on a GPU with this plan, and a pass over the rows of a seeding.
+pub fn seconds_on_gpu(shape: Shape, plan: &Plan) -> [f64; 2] {
+    let rows = shape.rows as f64;
+    let work = plan.microseconds.map_or(rows * shape.features as f64 * shape.clusters as f64 / GPU_RATE, |time| time * 1e-6);
+    // Chunks travel while the GPU works on others.
+    let upload = rows * row_bytes(shape) as f64 / UPLOAD_RATE;
+    let again = plan.chunking.map_or(0.0, |chunking| upload * chunking.travelling());
+    [work.max(again), (rows * (24.0 + shape.features as f64) / PASS_RATE).max(again)]
+}
+
 /// Whether a GPU is predicted to be enough faster than the CPU.
 fn pays(shape: Shape, chunking: Option<Chunking>) -> bool {
     let [cpu, gpu] = seconds(shape, chunking);
@@ -376,3 +390,5 @@ fn pays(shape: Shape, chunking: Option<Chunking>) -> bool {
 
 #[cfg(all(feature = "tests", feature = "cuda"))]
 mod tests;
+#[cfg(all(feature = "tests", feature = "cuda"))]
+pub(crate) use self::tests::device as invented_device;

@@ -166,7 +166,7 @@ on_any_device! {
         /// As [`KMeansModel::transform_batch`], the squared distances that decide labels: see [`Model::transform_squared`].
         ///
         /// # Errors
-        /// As [`KMeansModel::predict_batch`] and [`Model::transform_squared`].
+        /// As [`KMeansModel::predict_batch`].
         pub fn transform_squared_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
             distance_lists(self, batch, true)
         }

@@ -125,7 +125,7 @@ on_any_device! {
         /// As [`KMeansModel::transform`], the squared distances that decide labels: see [`Model::transform_squared`].
         ///
         /// # Errors
-        /// As [`KMeansModel::predict`] and [`Model::transform_squared`].
+        /// As [`KMeansModel::predict`].
         pub fn transform_squared(&self, df: &DataFrame) -> Result<Series> {
             self.transform_squared_columns(&self.model.select(df)?)
         }
@@ -133,7 +133,7 @@ on_any_device! {
         /// As [`KMeansModel::transform_squared`]. The columns are given in the order of the model's features.
         ///
         /// # Errors
-        /// As [`KMeansModel::predict_columns`] and [`Model::transform_squared`].
+        /// As [`KMeansModel::predict_columns`].
         pub fn transform_squared_columns(&self, columns: &[Column]) -> Result<Series> {
             nan_is_null("squared_distances", self.distances_of(columns, true)?, Some(self.model.n_clusters()))
         }

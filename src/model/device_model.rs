@@ -143,17 +143,16 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
     /// As [`DeviceModel::predict_there`].
     #[cfg(feature = "cuda")]
     pub fn transform_there(&self, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
-        self.run(Job::Distances, features, false, T::distances_on_device)
+        self.run(Job::Distances, features, false, |rows| T::distances_on_device(rows, false))
     }
 
-    /// The same model on the CPU, for what GPUs do not compute.
-    fn on_host(&self, features: &Features<'_, T>) -> Result<Self> {
-        if matches!(self.device, Device::Auto | Device::Cpu) && features.gpu().is_none() {
-            return Ok(Self { device: Device::Cpu, ..*self });
-        }
-        let expected = "rows on the host, and \"auto\" or \"cpu\" as the device: a GPU does not give squared distances".into();
-        let got = if features.gpu().is_some() { "rows on a GPU".into() } else { format!("{:?}", self.device.to_string()) };
-        Err(KMeansError::InvalidOption { option: "squared", expected, got })
+    /// The squares of [`DeviceModel::transform_there`], which are the distances that decide labels.
+    ///
+    /// # Errors
+    /// As [`DeviceModel::predict_there`].
+    #[cfg(feature = "cuda")]
+    pub fn transform_squared_there(&self, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
+        self.run(Job::Distances, features, false, |rows| T::distances_on_device(rows, true))
     }
 
     fn run<R>(
@@ -215,16 +214,16 @@ on_any_device! {
         /// # Errors
         /// As [`Model::predict`].
         pub fn transform(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
-            self.run(Job::Distances, features, false, T::distances)
+            self.run(Job::Distances, features, false, |rows| T::distances(rows, false))
         }
 
         /// The squared distances that decide labels, as [`reference::distance`](crate::exact::reference::distance) defines them:
-        /// the smallest index of the least one is the label. Otherwise as [`Model::transform`]. They are computed on the CPU.
+        /// the smallest index of the least one is the label. Otherwise as [`Model::transform`].
         ///
         /// # Errors
-        /// As [`Model::predict`]. [`KMeansError::InvalidOption`] for rows on a GPU, and if a GPU was demanded.
+        /// As [`Model::predict`].
         pub fn transform_squared(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
-            self.on_host(features)?.run(Job::Distances, features, false, T::squared_distances)
+            self.run(Job::Distances, features, false, |rows| T::distances(rows, true))
         }
 
         /// Minus the inertia of these rows under the model, as in scikit-learn. Rows with nulls or values that are not finite are

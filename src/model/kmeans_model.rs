@@ -288,6 +288,8 @@ answers! {
     predict_distances_any_on_device() = predict_distances_there -> GpuPredictions;
     #[cfg(all(feature = "python", feature = "cuda"))]
     transform_any_on_device() = transform_there -> GpuArray<f64>;
+    #[cfg(all(feature = "python", feature = "cuda"))]
+    transform_squared_any_on_device() = transform_squared_there -> GpuArray<f64>;
 }
 
 impl<T: Float> Model<T> {

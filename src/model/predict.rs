@@ -44,12 +44,13 @@ impl<T: Float> Rows<'_, '_, T> {
 }
 
 /// Answers rows where they are: with the model's table on the host, or with those on GPUs.
+/// After a semicolon: an argument of both. After a comma: one of GPUs alone.
 macro_rules! by_place {
-    ($rows:ident, $cpu:path, $gpu:path $(, $more:expr)?) => {
+    ($rows:ident, $cpu:path, $gpu:path $(, $of_gpu:expr)? $(; $of_both:expr)?) => {
         match $rows.place {
-            Place::Cpu => $cpu($rows.model.host_table()?, $rows.features),
+            Place::Cpu => $cpu($rows.model.host_table()?, $rows.features $(, $of_both)?),
             #[cfg(feature = "cuda")]
-            _ => on_gpus($rows, |tables| $gpu(tables, $rows.features $(, $more)?)),
+            _ => on_gpus($rows, |tables| $gpu(tables, $rows.features $(, $of_gpu)? $(, $of_both)?)),
             #[cfg(not(feature = "cuda"))]
             _ => no_gpu(),
         }
@@ -103,12 +104,9 @@ pub trait Predictor: Float {
     /// The labels, and the distances to the nearest and the second nearest centroid.
     #[doc(hidden)]
     fn nearest(rows: Rows<'_, '_, Self>) -> Result<Predictions>;
-    /// The distances to all centroids.
+    /// The distances to all centroids, or their squares.
     #[doc(hidden)]
-    fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>>;
-    /// The squared distances to all centroids, of rows on the host. GPUs give square roots only.
-    #[doc(hidden)]
-    fn squared_distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>>;
+    fn distances(rows: Rows<'_, '_, Self>, squared: bool) -> Result<Vec<f64>>;
     /// The inertia of the finite rows of positive weight.
     #[doc(hidden)]
     fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64>;
@@ -120,7 +118,7 @@ pub trait Predictor: Float {
     fn nearest_on_device(rows: Rows<'_, '_, Self>) -> Result<GpuPredictions>;
     #[cfg(feature = "cuda")]
     #[doc(hidden)]
-    fn distances_on_device(rows: Rows<'_, '_, Self>) -> Result<GpuArray<f64>>;
+    fn distances_on_device(rows: Rows<'_, '_, Self>, squared: bool) -> Result<GpuArray<f64>>;
 }
 
 macro_rules! predictor {
@@ -132,11 +130,8 @@ macro_rules! predictor {
             fn nearest(rows: Rows<'_, '_, Self>) -> Result<Predictions> {
                 by_place!(rows, cpu::predict::nearest, cuda::predict::nearest)
             }
-            fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>> {
-                by_place!(rows, cpu::predict::distances, cuda::predict::distances)
-            }
-            fn squared_distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>> {
-                cpu::predict::squared_distances(rows.model.host_table()?, rows.features)
+            fn distances(rows: Rows<'_, '_, Self>, squared: bool) -> Result<Vec<f64>> {
+                by_place!(rows, cpu::predict::distances, cuda::predict::distances; squared)
             }
             fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
                 inertia(rows, weights)
@@ -150,8 +145,8 @@ macro_rules! predictor {
                 cuda::predict::nearest_on_device(&*rows.model.device_table(rows.gpu()?)?, rows.features)
             }
             #[cfg(feature = "cuda")]
-            fn distances_on_device(rows: Rows<'_, '_, Self>) -> Result<GpuArray<f64>> {
-                cuda::predict::distances_on_device(&*rows.model.device_table(rows.gpu()?)?, rows.features)
+            fn distances_on_device(rows: Rows<'_, '_, Self>, squared: bool) -> Result<GpuArray<f64>> {
+                cuda::predict::distances_on_device(&*rows.model.device_table(rows.gpu()?)?, rows.features, squared)
             }
         }
     )*};

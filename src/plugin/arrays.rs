@@ -227,14 +227,17 @@ fn predict_external(model: DeviceModel<'_, KMeansModel>, rows: &ExternalArray, o
 pub fn transform_array(model: &[u8], array: &Bound<'_, PyAny>, device: &str, squared: bool) -> PyResult<Answers> {
     answered(model, array, device, |model, rows| {
         let (features, shape) = (rows.features()?, [rows.n_rows(), model.model.n_clusters()]);
-        if squared {
-            return Ok(Answers::new(model.transform_squared_any(&features)?, &shape));
-        }
         #[cfg(feature = "cuda")]
         if rows.is_on_gpu() {
-            return Ok(Answers::on_gpu(model.transform_any_on_device(&features)?, &shape));
+            return Ok(match squared {
+                true => Answers::on_gpu(model.transform_squared_any_on_device(&features)?, &shape),
+                false => Answers::on_gpu(model.transform_any_on_device(&features)?, &shape),
+            });
         }
-        Ok(Answers::new(model.transform_any(&features)?, &shape))
+        Ok(match squared {
+            true => Answers::new(model.transform_squared_any(&features)?, &shape),
+            false => Answers::new(model.transform_any(&features)?, &shape),
+        })
     })
 }
 

@@ -23,7 +23,7 @@ use crate::base::parallel::FirstProcess;
 use crate::base::params::{KMeans, Wanted};
 use crate::columns::{become_float64, check_weight};
 use crate::frame::{CLUSTER, Rows};
-use crate::model::KMeansModel;
+use crate::model::{DeviceModel, KMeansModel};
 
 /// The Python package writes this for a NUL in a name, because Polars panics on a NUL on the way here. U+10FFFE is not a
 /// character.
@@ -263,9 +263,9 @@ fn predictions(model: &KMeansModel, columns: &[Column], options: &PredictOptions
 }
 
 /// Answers columns of numbers that are there already, without a query, which takes longer than some rows. `output`: that of a
-/// prediction. `None`: the distances to all centroids.
+/// prediction. `None`: the distances to all centroids, or their squares.
 #[pyfunction]
-#[pyo3(signature = (model, names, columns, device, output=None, complete=false))]
+#[pyo3(signature = (model, names, columns, device, output=None, complete=false, squared=false))]
 pub fn answer_columns<'py>(
     model: &Bound<'py, PyBytes>,
     names: Vec<String>,
@@ -273,6 +273,7 @@ pub fn answer_columns<'py>(
     device: String,
     output: Option<String>,
     complete: bool,
+    squared: bool,
 ) -> PyResult<PySeries> {
     let py = model.py();
     let model = KMeansModel::from_wire(model.as_bytes())?;
@@ -282,7 +283,7 @@ pub fn answer_columns<'py>(
     }
     let answers = interruptible(py, &Raised::default(), || match output {
         Some(output) => predictions(&model, &inputs, &PredictOptions { output, device, complete }),
-        None => model.on(device.parse()?).transform_columns(&inputs),
+        None => distances(model.on(device.parse()?), &inputs, squared),
     });
     Ok(PySeries(answers?))
 }
@@ -293,8 +294,11 @@ fn transform(inputs: &[Series], kwargs: &TransformOptions) -> PolarsResult<Serie
     if model.n_clusters() != kwargs.k {
         return Err(invalid("k", &format!("{} as in the model", model.n_clusters()), kwargs.k).into());
     }
-    let placed = model.on(kwargs.device.parse()?);
-    Ok(if kwargs.squared { placed.transform_squared_columns(&columns)? } else { placed.transform_columns(&columns)? })
+    Ok(distances(model.on(kwargs.device.parse()?), &columns, kwargs.squared)?)
+}
+
+fn distances(model: DeviceModel<'_, KMeansModel>, columns: &[Column], squared: bool) -> Result<Series> {
+    if squared { model.transform_squared_columns(columns) } else { model.transform_columns(columns) }
 }
 
 /// Minus the inertia of the rows under a model.

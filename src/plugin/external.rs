@@ -119,6 +119,15 @@ impl ExternalArray {
         self.shape[0]
     }
 
+    /// The bytes of the copy that holds the values, if there is one.
+    pub fn copied_bytes(&self) -> usize {
+        match &self.values {
+            AnyValues::F32(Values::Copy(values)) => size_of_val(&values[..]),
+            AnyValues::F64(Values::Copy(values)) => size_of_val(&values[..]),
+            _ => 0,
+        }
+    }
+
     /// Whether answers for these rows stay on a GPU.
     #[cfg(feature = "cuda")]
     pub fn is_on_gpu(&self) -> bool {

@@ -302,7 +302,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add!(model_centroids, model_history, model_facts, model_columns, model_parameters, model_factors, models_equal);
     add!(model_to_file, model_from_file, save_model, load_model);
     add!(check_process, check_options, check_device, encode_centroids, devices, machine, options::options);
-    add!(fit::fit, fit::fit_each, parts::fit_parts, plan::plan, signals::check_signals);
+    add!(fit::fit, fit::fit_each, parts::fit_parts, plan::plan, plan::plan_array, signals::check_signals);
     add!(expressions::answer_columns, arrays::array_frame);
     add!(arrays::fit_array, arrays::predict_array, arrays::transform_array, arrays::score_array);
     #[cfg(feature = "cuda")]

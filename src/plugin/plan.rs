@@ -5,16 +5,19 @@ use pyo3::prelude::*;
 use pyo3_polars::PyDataFrame;
 
 use super::expressions::fit_fields;
+use super::external::ExternalArray;
 use super::options::FitOptions;
-use crate::base::error::Result;
+use crate::base::error::{KMeansError, Result};
 use crate::base::names::FeatureLayout;
+use crate::base::params::KMeans;
 use crate::columns::{ColumnType, Kind};
 use crate::fit::plan::{FitPlan, PlannedRows};
 use crate::frame::Rows;
 use crate::input::value_type::ValueType;
+use crate::model::AnyFeatures;
 
-/// Device, reason, method, bytes of the host and of devices.
-type Planned = (String, String, String, u64, u64);
+/// Device, reason, method, bytes of the host and of devices, seconds of seeding and of an iteration.
+type Planned = (String, String, String, u64, u64, f64, f64);
 
 /// Plans a fit of `rows` rows of columns like those of an empty frame, the last one for weights if the options say so. `width`:
 /// the number of features, if lists have them. `array`: the features lie row by row, as in an array. `computed`: columns are
@@ -68,6 +71,34 @@ pub fn plan(
         copied: features.iter().map(bytes).fold(weights, u64::saturating_add),
     };
     let estimator = Rows::new(columns.to_vec(), options.weighted).estimator(&options)?;
-    let FitPlan { choice, method, host_bytes, device_bytes } = py.detach(|| estimator.plan(planned))?;
-    Ok((choice.place.to_string(), choice.reason, method, host_bytes, device_bytes))
+    py.detach(|| planned_by(&estimator, planned))
+}
+
+/// Plans a fit of an array on the host.
+#[pyfunction]
+pub fn plan_array(array: &Bound<'_, PyAny>, options: FitOptions) -> PyResult<Planned> {
+    let rows = ExternalArray::of(array, "data", false)?;
+    if rows.layout.columns().is_empty() {
+        return Err(KMeansError::NoFeatures.into());
+    }
+    let estimator = options.estimator(rows.layout.columns().iter().map(String::as_str), Some(rows.layout.columns().len()))?;
+    let (float64, by_columns) = match rows.features()? {
+        AnyFeatures::F32(features) => (false, features.is_by_columns()),
+        AnyFeatures::F64(features) => (true, features.is_by_columns()),
+    };
+    let planned = PlannedRows {
+        rows: rows.n_rows() as u64,
+        features: rows.layout.columns().len(),
+        float64,
+        half: false,
+        weighted: options.weighted,
+        by_columns,
+        copied: rows.copied_bytes() as u64,
+    };
+    Ok(array.py().detach(|| planned_by(&estimator, planned))?)
+}
+
+fn planned_by(estimator: &KMeans, rows: PlannedRows) -> Result<Planned> {
+    let FitPlan { choice, method, host_bytes, device_bytes, seconds_seeding, seconds_iteration } = estimator.plan(rows)?;
+    Ok((choice.place.to_string(), choice.reason, method, host_bytes, device_bytes, seconds_seeding, seconds_iteration))
 }

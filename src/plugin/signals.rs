@@ -117,14 +117,18 @@ fn is_recent(time: &AtomicU64, milliseconds: u64) -> bool {
     time > 0 && now().saturating_sub(time) <= milliseconds
 }
 
-/// A call in a query, as long as it lives.
-pub struct InQuery(());
+/// A call in a query, as long as it lives. A signal that comes while its inputs are read stops it too.
+pub struct InQuery {
+    _scope: Scope,
+}
 
 impl InQuery {
     pub fn enter() -> Self {
-        listen();
+        // In this order, a signal that our handler takes for that of a query stops the call.
+        let call = Self { _scope: Scope::enter(None) };
         QUERIES.fetch_add(1, Ordering::Relaxed);
-        Self(())
+        listen();
+        call
     }
 
     /// Refuses a call of a query that was stopped just before.

@@ -219,6 +219,8 @@ fn compare<T: Engine>(
     assert_eq!(on_gpu, nearest, "{what}: rows without a distance");
     let distances = model.transform(features).unwrap();
     assert_same(&bits(gpu.transform(features).unwrap()), &bits(distances), &format!("{what}: distances"));
+    let squared = model.transform_squared(features).unwrap();
+    assert_same(&bits(gpu.transform_squared(features).unwrap()), &bits(squared), &format!("{what}: squared distances"));
     let score = |score: polars_kmeans::Result<f64>| score.map(f64::to_bits).map_err(|error| error.to_string());
     let on_cpu = score(model.score(features, weights));
     assert_eq!(score(gpu.score(features, weights)), on_cpu, "{what}: score");

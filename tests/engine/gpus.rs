@@ -104,6 +104,8 @@ fn predictions_come_from_several_gpus() {
         assert_eq!(several.predict_distances(&features).unwrap(), cpu.predict_distances(&features).unwrap(), "{device}");
         let bits = |distances: Vec<f64>| distances.into_iter().map(f64::to_bits).collect::<Vec<_>>();
         assert_eq!(bits(several.transform(&features).unwrap()), bits(cpu.transform(&features).unwrap()), "{device}");
+        let squared = bits(several.transform_squared(&features).unwrap());
+        assert_eq!(squared, bits(cpu.transform_squared(&features).unwrap()), "{device}");
         assert_eq!(several.score(&features, None).unwrap().to_bits(), cpu.score(&features, None).unwrap().to_bits());
     }
 }

@@ -357,11 +357,6 @@ MODELS: list[Case] = [
     ),
     ("`model.transform` with 1 column", InvalidColumnError, query(lambda: fitted().transform("x"))),
     ('`model.transform(squared="no")`', InvalidParameterError, lambda: fitted().transform(squared="no")),
-    (
-        "`model.transform` with squared distances on a GPU",
-        InvalidParameterError,
-        query(lambda: fitted().transform(squared=True, device="cuda")),
-    ),
     ("`model.score` with a negative weight", InvalidDataError, lambda: fitted().score(DF, weight=pl.lit(-1.0))),
     ("`model.predict` of a frame without `y`", ColumnNotFoundError, lambda: DF.select("x").select(fitted().predict())),
     ("a truncated model file", InvalidModelError, load("truncated.parquet", edited(lambda content: content[:100]))),

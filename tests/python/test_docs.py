@@ -16,14 +16,14 @@ import polars_kmeans as pk
 PAGES = {
     "README.md": 2,
     "docs/choosing-k.md": 4,
-    "docs/clusters.md": 6,
+    "docs/clusters.md": 7,
     "docs/coming-from.md": 3,
     "docs/exact.md": 4,
     "docs/faq.md": 1,
     "docs/guide/arrays.md": 1,
     "docs/guide/cluster-numbers.md": 2,
     "docs/guide/devices.md": 1,
-    "docs/guide/directions.md": 1,
+    "docs/guide/directions.md": 3,
     "docs/guide/embeddings-and-files.md": 1,
     "docs/guide/errors.md": 1,
     "docs/guide/groups.md": 1,
@@ -40,6 +40,7 @@ PAGES = {
     "docs/guide/two-ways.md": 1,
     "docs/guide/without-python.md": 4,
     "docs/models.md": 8,
+    "docs/promises.md": 1,
     "docs/scikit-learn.md": 4,
 }
 NEEDS = {

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from helpers import needs_gpu
 
 import polars_kmeans as pk
 
@@ -81,14 +82,24 @@ def test_a_row_without_a_label_has_no_squared_distances() -> None:
     assert np.isnan(model.transform(holes.to_numpy(), squared=True)).any(axis=1).tolist() == [True, False, True]
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:all"])
-def test_a_gpu_gives_no_squared_distances(device: str) -> None:
-    model = pk.KMeansModel.from_centroids(CENTROIDS, ["x", "y"])
-    df = pl.DataFrame(TIES, schema=["x", "y"], orient="row")
-    for rows in (df, df.to_numpy()):
-        with pytest.raises(pk.InvalidParameterError, match=rf'squared: expected rows on the host.* got "{device}"'):
-            model.transform(rows, squared=True, device=device)
-    assert model.transform(df, squared=True, device="cpu").equals(model.transform(df, squared=True))
+GPU_WAYS = [pytest.param(device, marks=needs_gpu) for device in ("cuda", "cuda:all")]
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto", *GPU_WAYS])
+@pytest.mark.parametrize("dtype", [pl.Float32, pl.Float64])
+def test_squared_distances_have_the_same_bits_everywhere(dtype: Any, device: str) -> None:
+    random = np.random.default_rng(2)
+    values = random.integers(1, 100, (3_000, 5)) / 10
+    values[7, 1] = np.inf
+    df = pl.DataFrame(values, schema={f"x{f}": dtype for f in range(5)})
+    centroids = pl.DataFrame(random.integers(1, 100, (40, 5)) / 10, schema=df.schema)
+    model = pk.KMeansModel.from_centroids(centroids)
+    squared = model.transform(df, squared=True, device=device)
+    assert arg_min(squared) == model.predict(df, device="cpu").to_list()
+    rows = [[float("nan")] * 40 if distances is None else distances for distances in squared.to_list()]
+    assert np.array_equal(np.array(rows), model.transform(df.to_numpy(), squared=True, device=device), equal_nan=True)
+    assert squared[2_999].to_list() == [distance(df.row(2_999), c) for c in centroids.rows()]
+    assert squared.equals(df.select(model.transform(squared=True, device=device)).to_series())
 
 
 def test_squared_is_true_or_false() -> None:

@@ -39,7 +39,7 @@ def small():
 """
 
 
-def interrupted(code: str, *arguments: str) -> tuple[str, str, int]:
+def interrupted(code: str, *arguments: str, after: float = 0.7) -> tuple[str, str, int]:
     """Run code, and press Ctrl-C a moment after each time that it says "began". Return what it prints, and its end."""
     command = [sys.executable, "-W", "ignore", "-c", PRELUDE + code, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -50,7 +50,7 @@ def interrupted(code: str, *arguments: str) -> tuple[str, str, int]:
             for timer in again:
                 timer.cancel()
             if line == "began\n":
-                time.sleep(0.7)
+                time.sleep(after)
                 process.send_signal(signal.SIGINT)
                 # A signal between two calls of a busy machine may be missed. Then a user presses Ctrl-C once more.
                 again = [threading.Timer(seconds, process.send_signal, [signal.SIGINT]) for seconds in (15, 30)]
@@ -69,6 +69,26 @@ def test_a_script_ends_with_a_keyboard_interrupt(what: str, engine: str) -> None
     assert "not stopped" not in output and code == -signal.SIGINT, (output, error, code)
     assert "lost sys.stderr" not in error and error.startswith("Traceback"), error
     assert error.rstrip().endswith("KeyboardInterrupt") and error.count("KeyboardInterrupt") == 1, error
+
+
+# The call of the query casts integers before its fit begins.
+FIRST = """
+rows = pl.DataFrame({f"i{i}": pl.int_range(i, 2_000_000 + i, eager=True) % (97 + i) for i in range(8)})
+small()
+start = time.perf_counter()
+try:
+    fit = pk.kmeans(pl.all(), k=1000, init="random", tol=0.0, max_iter=100_000, device="cpu")
+    rows.lazy().map_batches(began).select(fit).collect(engine=engine)
+except KeyboardInterrupt:
+    print(time.perf_counter() - start)
+"""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_signal_before_the_fit_of_a_call_stops_it(engine: str) -> None:
+    output, error, _ = interrupted(FIRST, engine, after=0.05)
+    # A second signal would come after 15 seconds.
+    assert float(output.splitlines()[-1]) < 12, (output, error)
 
 
 HANDLERS = """

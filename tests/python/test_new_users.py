@@ -46,6 +46,11 @@ def test_names_of_other_libraries_are_answered_with_ours(name: str) -> None:
         assert found[1] in inspect.signature(pk.KMeans).parameters
 
 
+def test_the_words_that_new_users_tried_have_an_answer() -> None:
+    tried = ["nstart", "nredo", "niter", "centers", "spherical", "trace", "balanced", "haversine", "weights"]
+    assert set(tried) <= set(_keywords._HINTS)
+
+
 @pytest.mark.parametrize("name", ["by", "columns", "memory_limit", "progress", "spill_directory"])
 def test_an_argument_of_fit_is_sent_there(name: str) -> None:
     assert name in inspect.signature(pk.KMeans.fit).parameters and "KMeans(k).fit" in _keywords._HINTS[name]

@@ -1,10 +1,12 @@
-"""A plan says what a fit will take. Twelve shapes on the CPU: device, method and memory."""
+"""A plan says what a fit will take. Twelve shapes on the CPU: device, method, memory and time."""
 
 import json
+import math
+import os
 from dataclasses import FrozenInstanceError
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -28,6 +30,11 @@ SHAPES: dict[str, tuple[int, int, str, str, dict[str, Any]]] = {
     "in order": (80_000, 3, "Float32", "columns", {"k": 20, "row_order": "values", "scale": "standard"}),
     "restarts": (30_000, 24, "Float32", "array", {"k": 100, "n_init": 3, "init_sample": 5_000, "metric": "cosine"}),
 }
+# How many times as long a fit may take, or as short: 3, with `make measured-build` on a machine that does nothing else.
+# Tests run a library that checks every sum, beside other tests. So they look at times only if this is set.
+FACTOR = float(os.environ.get("POLARS_KMEANS_PLAN_FACTOR", "inf"))
+# Shorter times are noise.
+NOISE = 1e-3
 MEASURE = """
 import ctypes, json, os, sys, warnings
 import numpy as np, polars as pl, polars_kmeans as pk
@@ -48,9 +55,10 @@ for name in SHAPES:
     open("/proc/self/clear_refs", "w").write("5")
     before = status("VmRSS")
     model = estimator(name).fit(rows, pl.exclude("w"))
+    iteration = model.history["seconds"].mean()
     answers[name] = {
         "plan": vars(plan), "device": model.device, "reason": model.device_reason, "method": model.method,
-        "bytes": status("VmHWM") - before,
+        "bytes": status("VmHWM") - before, "seeding": model.seconds["seeding"], "iteration": iteration,
     }
 print(json.dumps(answers))
 """
@@ -90,6 +98,11 @@ def test_a_plan_comes_true(name: str) -> None:
     assert plan["device_bytes"] == 0
     # A plan that says too much says nothing.
     assert fit["bytes"] <= plan["host_bytes"] <= 8 * fit["bytes"] + (40 << 20)
+    for part in ("seeding", "iteration"):
+        planned, took = plan[f"seconds_{part}"], fit[part]
+        assert 0 < planned < 10
+        print(f"{name}, {part}: planned {planned:.6f}, took {took:.6f}")
+        assert 1 / FACTOR <= max(planned, NOISE) / max(took, NOISE) <= FACTOR, part
 
 
 def test_the_shapes_try_every_method() -> None:
@@ -133,6 +146,47 @@ def test_a_plan_takes_no_time_and_no_memory() -> None:
     assert pk.KMeans(1).plan(frame, pl.col("x") * 2).host_bytes - plain == 20_000 * 16
 
 
+def seconds(rows: int, features: int, k: int, **options: Any) -> tuple[float, float]:
+    plan = pk.KMeans(k, device="cpu", **options).plan(shape=(rows, features), dtype=pl.Float32)
+    assert math.isfinite(plan.seconds_seeding) and plan.seconds_seeding > 0
+    assert math.isfinite(plan.seconds_iteration) and plan.seconds_iteration > 0
+    return plan.seconds_seeding, plan.seconds_iteration
+
+
+@pytest.mark.parametrize("init", ["k-means++", "kmeans-parallel", "afk-mc2"])
+def test_more_work_takes_more_seconds(init: str) -> None:
+    for rows, features, k in [(50, 2, 3), (20_000, 2, 100), (100_000, 16, 40), (10**6, 128, 1_000)]:
+        least = seconds(rows, features, k, init=init)
+        # Three times as much, because another method may take the work.
+        for more in [(3 * rows, features, k), (rows, 3 * features, k), (rows, features, 3 * k)]:
+            assert all(a < b for a, b in zip(least, seconds(*more, init=init), strict=True)), (rows, features, k, more)
+
+
+def test_options_that_save_seeding_save_seconds_of_a_plan() -> None:
+    plain = seconds(10**6, 8, 100)
+    assert seconds(10**6, 8, 100, n_init=5)[0] == pytest.approx(5 * plain[0])
+    assert seconds(10**6, 8, 100, init_sample=10_000)[0] < plain[0] / 4
+    assert seconds(10**6, 8, 100, init="random", n_init=1)[0] < plain[0] / 10
+    assert seconds(10**6, 8, 100, init=[[0.0] * 8] * 100)[0] < plain[0] / 10
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_array_plans_as_its_fit_runs(dtype: str, order: Literal["C", "F"]) -> None:
+    x = np.asarray(np.random.default_rng(1).normal(size=(20_000, 5)), dtype=dtype, order=order)
+    estimator = pk.KMeans(20, seed=1, device="cpu", max_iter=2)
+    with pytest.warns(pk.ConvergenceWarning):
+        model = estimator.fit(x)
+    plan = estimator.plan(x)
+    assert (plan.device, plan.reason, plan.method) == (model.device, model.device_reason, model.method)
+    # An array of 16 bits is widened in a copy.
+    same = pk.KMeans(20, seed=1, device="cpu", max_iter=2).plan(x.astype("float32")) if dtype == "float16" else plan
+    assert plan.host_bytes - same.host_bytes == (4 * x.size if dtype == "float16" else 0)
+    if order == "C" and dtype != "float16":
+        assert plan == estimator.plan(shape=x.shape, dtype=x.dtype)
+    assert estimator.plan(x[:, 0]).host_bytes < plan.host_bytes
+
+
 def test_what_a_fit_refuses_a_plan_refuses() -> None:
     frame = pl.DataFrame({"x": [1.0, 2.0], "s": ["a", "b"]})
     refused: list[tuple[pk.KMeans, tuple[Any, ...], str]] = [
@@ -152,13 +206,15 @@ def test_what_a_fit_refuses_a_plan_refuses() -> None:
 def test_what_is_no_frame_is_refused() -> None:
     estimator: Any = pk.KMeans(2)
     frame = pl.DataFrame({"x": [1.0, 2.0, 3.0]})
-    with pytest.raises(pk.InvalidParameterError, match=r"^data: expected a frame, .* got a LazyFrame, .*: collect it$"):
+    with pytest.raises(pk.InvalidParameterError, match=r"^data: expected a frame .* got a LazyFrame, .*: collect it$"):
         estimator.plan(frame.lazy(), "x")
-    with pytest.raises(pk.InvalidParameterError, match=r"got an array: pass shape=array.shape, dtype=array.dtype$"):
-        estimator.plan(np.zeros((3, 2)))
-    with pytest.raises(pk.InvalidParameterError, match=r"^data: expected a frame, .* got nothing$"):
+    with pytest.raises(pk.InvalidParameterError, match="values of float16, bfloat16, float32 or float64, got int64"):
+        estimator.plan(np.zeros((3, 2), dtype="int64"))
+    with pytest.raises(pk.InvalidParameterError, match=r"^columns: expected none beside an array"):
+        estimator.plan(np.zeros((3, 2)), "x")
+    with pytest.raises(pk.InvalidParameterError, match=r"^data: expected a frame .* got nothing$"):
         estimator.plan()
-    with pytest.raises(pk.InvalidParameterError, match=r"^shape: expected none beside a frame"):
+    with pytest.raises(pk.InvalidParameterError, match=r"^shape: expected none beside rows"):
         estimator.plan(frame, "x", shape=(3, 1))
     shapes: list[Any] = [3, (3,), (3, 0), (-1, 2), (3.0, 2), "32", (1, 2, 3), (2**70, 1)]
     for shape in shapes:
@@ -177,8 +233,15 @@ def test_a_plan_says_why_no_gpu_is_used() -> None:
 
 @pytest.mark.skipif(GPUS.is_empty(), reason="this machine has no GPU")
 def test_a_plan_for_a_gpu_comes_true() -> None:
-    x = np.random.default_rng(1).normal(size=(200_000, 32)).astype("float32")
-    plan = pk.KMeans(100, device="cuda").plan(shape=x.shape, dtype=x.dtype)
-    model = pk.KMeans(100, device="cuda", max_iter=5).fit(x)
-    assert (plan.device, plan.method) == (model.device, model.method)
-    assert x.nbytes < plan.device_bytes < 10 * x.nbytes
+    for (n, d), k in [((200_000, 32), 100), ((2_000_000, 2), 10), ((1_000_000, 16), 1_000), ((100_000, 300), 2_000)]:
+        x = np.random.default_rng(1).normal(size=(n, d)).astype("float32")
+        estimator = pk.KMeans(k, device="cuda", max_iter=10, tol=0, seed=1)
+        plan = estimator.plan(x)
+        estimator.fit(x)  # starts the GPU
+        model = estimator.fit(x)
+        assert (plan.device, plan.method) == (model.device, model.method)
+        assert x.nbytes < plan.device_bytes < 10 * x.nbytes
+        took = {"seeding": (model.seconds or {})["seeding"], "iteration": model.history["seconds"].mean()}
+        for part, planned in (("seeding", plan.seconds_seeding), ("iteration", plan.seconds_iteration)):
+            print(f"{n} x {d} into {k}, {part}: planned {planned:.6f}, took {took[part]:.6f}")
+            assert 1 / FACTOR <= planned / took[part] <= FACTOR, (n, d, k, part)

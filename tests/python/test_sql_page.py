@@ -25,10 +25,12 @@ STATEMENTS = {"connection": statements("Both engines", "DuckDB"), "context": sta
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[dict[str, Any]]:
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """The names of the page, after all of its Python code has run."""
-    assert len(code_of(PATH)) == 7
-    names = run_page(PATH)
+    assert len(code_of(PATH)) == 9
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("page"))
+        names = run_page(PATH)
     yield names
     names["connection"].close()
 

@@ -271,10 +271,10 @@ def test_a_frame_has_the_answers_of_a_query(name: str, model: pk.KMeansModel) ->
 
 
 def test_one_row_needs_no_query() -> None:
-    """A query takes longer. The least of many times, and three times what a call takes: other programs may run here."""
+    """A query takes 500 microseconds. This is the least of many times, because other programs may run here."""
     one = DF.head(1)
     for call in (lambda: MODEL.predict(one), lambda: MODEL.transform(one)):
-        assert min(timeit.repeat(call, number=1, repeat=100)) < 3e-4
+        assert min(timeit.repeat(call, number=1, repeat=100)) < 2e-4
 
 
 ARRAY_MODEL = pk.KMeans(3, seed=1).fit(DF.select(e=pl.concat_arr("x", "y")), "e")

@@ -59,6 +59,9 @@ def test_every_layout_has_the_bits_of_columns(dtype: str, layout: str) -> None:
     assert distances.device == x.device
     expected = np.stack(df.select(model.transform(device="cpu")).to_series().to_list())
     assert (distances.cpu().numpy() == expected).all()
+    squared = model.transform(x, squared=True)
+    assert squared.device == x.device and squared.argmin(dim=1).equal(labels.long())
+    assert squared.sqrt().equal(distances)
     near = model.predict(x, output="struct")
     assert (near.cluster == labels).all()
     assert near.distance.equal(distances.min(dim=1).values)

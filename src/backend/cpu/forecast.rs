@@ -1,4 +1,5 @@
-//! The memory that a fit on the CPU is expected to take. It follows from the shape of the rows and the number of threads.
+//! The memory and the time that a fit on the CPU is expected to take. They follow from the shape of the rows and the number of
+//! threads.
 //!
 //! ```text
 //! bytes    labels + centroids, their tables and sums + each worker's buffers
@@ -6,7 +7,9 @@
 //!                            rows in the order of their groups                    both if there are several restarts
 //!          + a copy of the rows, if they are put in order before
 //! ```
-//! Bytes are at least what a fit takes.
+//! Bytes are at least what a fit takes. Seconds are rough: see `seconds.rs`.
+
+mod seconds;
 
 use super::groups::Tries;
 use super::layout::Layout;
@@ -24,6 +27,10 @@ pub struct Forecast {
     pub bytes: u64,
     /// Those of them that a fit on a GPU takes on the host, too.
     pub bytes_beside_gpu: u64,
+    /// The starting centroids of all restarts.
+    pub seconds_seeding: f64,
+    /// An iteration, on the average.
+    pub seconds_iteration: f64,
 }
 
 /// Bytes that any fit may take, and each of its workers.
@@ -35,7 +42,13 @@ impl Forecast {
         let tries = layout.tries::<T>(layout.n, InstructionSet::detect());
         let of = Of { layout, params, tries, size: size_of::<T>() as f64, weighted };
         let beside_gpu = of.bytes_in_order() + of.bytes_of_model();
-        Self { tries, bytes: (beside_gpu + of.bytes_of_session::<T>()) as u64, bytes_beside_gpu: beside_gpu as u64 }
+        Self {
+            tries,
+            bytes: (beside_gpu + of.bytes_of_session::<T>()) as u64,
+            bytes_beside_gpu: beside_gpu as u64,
+            seconds_seeding: of.seconds_of_seeding::<T>(),
+            seconds_iteration: of.seconds_of_iteration(),
+        }
     }
 }
 

@@ -41,17 +41,9 @@ pub fn nearest<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -
     Ok(Predictions::new(Labels::new(labels, answered), distances))
 }
 
-/// The distances to all centroids, `(n, k)` row-major. NaN for a row without an answer.
-pub fn distances<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -> Result<Vec<f64>> {
-    all(table, features, false)
-}
-
-/// As [`distances`], without the square root: the reference distances themselves.
-pub fn squared_distances<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -> Result<Vec<f64>> {
-    all(table, features, true)
-}
-
-fn all<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>, squared: bool) -> Result<Vec<f64>> {
+/// The distances to all centroids, or their squares, which are the reference distances: `(n, k)` row-major. NaN for a row without
+/// an answer.
+pub fn distances<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>, squared: bool) -> Result<Vec<f64>> {
     let (n, k) = (features.n_rows(), table.k);
     let mut out = memory::zeroed(n.saturating_mul(k), ANSWERS)?;
     let answered = answer(table, features, out.chunks_mut(TASK * k).map(|out| DistanceSink { out, squared }))?;

@@ -148,11 +148,16 @@ pub fn nearest_on_device<T: Float + Plain>(table: &DeviceTable<T>, features: &Fe
     Ok(GpuPredictions { labels: GpuArray::new(labels), nearest: GpuArray::new(nearest), seconds })
 }
 
-/// The distances of rows that are on the GPU to all centroids, `(n, k)`, row-major, as an array there. They are NaN for rows with
-/// a null or a value that is not finite.
-pub fn distances_on_device<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
+/// The distances of rows that are on the GPU to all centroids, or their squares, `(n, k)`, row-major, as an array there. They are
+/// NaN for rows with a null or a value that is not finite.
+pub fn distances_on_device<T: Float + Plain>(
+    table: &DeviceTable<T>,
+    features: &Features<'_, T>,
+    squared: bool,
+) -> Result<GpuArray<f64>> {
     let out = room::<T, f64>(table, product([features.n_rows(), table.k]))?;
-    in_batches(&[table], Job::Distances, features, DeviceTable::distances, |distances, _, range| {
+    let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| table.distances(queue, rows, squared);
+    in_batches(&[table], Job::Distances, features, launch, |distances, _, range| {
         out.copy_from(range.start * table.k, distances)
     })?;
     Ok(GpuArray::new(out))
@@ -200,11 +205,13 @@ pub fn nearest<T: Float + Plain>(tables: &[&DeviceTable<T>], features: &Features
     Ok(Predictions::new(Labels::new(out, Answered::from_bits(n, bits)), all))
 }
 
-/// The distances to all centroids, `(n, k)`, row-major. They are NaN for rows with a null or a value that is not finite.
-pub fn distances<T: Float + Plain>(tables: &[&DeviceTable<T>], features: &Features<'_, T>) -> Result<Vec<f64>> {
+/// The distances to all centroids, or their squares, `(n, k)`, row-major. They are NaN for rows with a null or a value that is
+/// not finite.
+pub fn distances<T: Float + Plain>(tables: &[&DeviceTable<T>], features: &Features<'_, T>, squared: bool) -> Result<Vec<f64>> {
     let (n, k) = (features.n_rows(), tables[0].k);
     let mut out = memory::zeroed(n.saturating_mul(k), ANSWERS)?;
-    in_batches(tables, Job::Distances, features, DeviceTable::distances, |distances, features, range| {
+    let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| table.distances(queue, rows, squared);
+    in_batches(tables, Job::Distances, features, launch, |distances, features, range| {
         let out = &mut out[range.start * k..range.end * k];
         download_distances(distances, out)?;
         features.for_each_null(0..range.len(), |_, i| out[i * k..][..k].fill(f64::NAN));

@@ -287,15 +287,15 @@ impl<T: Float + Plain> DeviceTable<T> {
         Ok(out)
     }
 
-    /// The distances to all centroids: `(n, k)`. Rows that are not finite get none.
-    pub fn distances(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<Buffer<f64>> {
+    /// The distances to all centroids, or their squares: `(n, k)`. Rows that are not finite get none.
+    pub fn distances(&self, queue: &Queue, rows: &DeviceRows<T>, squared: bool) -> Result<Buffer<f64>> {
         let out = queue.alloc(product([rows.n, self.k]), "the answers for a batch of rows")?;
         let argument = DistancesArgument {
             rows: rows.argument(),
             centroid_columns: self.centroids.columns.at(),
             out: out.at(),
             k: self.k as i32,
-            unused: 0,
+            squared: i32::from(squared),
         };
         let tiles = rows.n.div_ceil(ROWS as usize).saturating_mul(self.k.div_ceil(WIDTH));
         // SAFETY: the output has k entries for each row. Rows may be read up to the stride, which is a multiple of the tile.
