@@ -23,8 +23,8 @@ HIDDEN = ["seconds"]
 
 
 def plot(name: str, data: Any, *columns: Any) -> Any:
-    module = pytest.importorskip("polars_kmeans.plot")
-    return getattr(module, name)(MODEL, data, *columns).to_dict()
+    pytest.importorskip("altair")
+    return getattr(pk.plot, name)(MODEL, data, *columns).to_dict()
 
 
 # What people do with rows. Each gets the data and the names of its columns.
@@ -106,7 +106,8 @@ def test_every_method_takes_every_array(kind: str) -> None:
     assert pk.choose_k(data, **ROWS)["inertia"][1] == pk.KMeans(3, seed=1).fit(data).inertia
     for name in ("scatter", "silhouette", "profile"):
         columns = {"columns": names} if name == "scatter" else {}
-        expected = getattr(pytest.importorskip("polars_kmeans.plot"), name)
+        pytest.importorskip("altair")
+        expected = getattr(pk.plot, name)
         positions = () if name == "scatter" else names
         assert plot(name, data) == expected(MODEL, frame, *positions, **columns).to_dict()
 
