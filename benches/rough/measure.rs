@@ -5,9 +5,9 @@
 
 use std::time::Instant;
 
+use polars_kmeans::backend::Updated;
 use polars_kmeans::backend::cpu::InDoubt;
 use polars_kmeans::backend::timed::Timed;
-use polars_kmeans::backend::Updated;
 use polars_kmeans::backend::update::{Scratch, update};
 use polars_kmeans::backend::{Advanced, Assigned, Iteration, Stop};
 use polars_kmeans::base::progress::Watch;

@@ -123,11 +123,16 @@ fn natural_clusters() {
         let columns = columns(&x, d);
         let estimator = from_some(&x, d, k, usize::MAX >> 1, random).max_iter(4);
         for &strategy in Tensor::STRATEGIES {
-            let Some(fit) = same_bits(&[strategy], &estimator, &from_columns(&columns), None, "natural clusters") else { continue };
+            let Some(fit) = same_bits(&[strategy], &estimator, &from_columns(&columns), None, "natural clusters") else {
+                continue;
+            };
             let last = fit.model.history().last().unwrap();
             let (groups, rescored) = (last.groups.unwrap(), last.rescored.unwrap());
             if apart {
-                assert!((90..=256).contains(&groups) && last.skipped.unwrap() > 0.9 && last.settled.unwrap() < 0.1, "{strategy}: {last:?}");
+                assert!(
+                    (90..=256).contains(&groups) && last.skipped.unwrap() > 0.9 && last.settled.unwrap() < 0.1,
+                    "{strategy}: {last:?}"
+                );
             } else {
                 assert!(rescored > 0.1 && last.settled.unwrap() < 0.9, "{strategy}: {last:?}");
             }

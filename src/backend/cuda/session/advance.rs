@@ -84,7 +84,8 @@ pub fn advance<T: Float + Plain>(
             if control.stop == STOP_EMPTY {
                 // The clusters that are not empty have already moved. Go back to the centroids that the rows were assigned to.
                 sessions.iter_mut().for_each(|session| session.update.undo(&mut session.state));
-                let work_counts = sessions[0].work_counts(control.all_settled(), control.scores, control.rescored, control.groups);
+                let work_counts =
+                    sessions[0].work_counts(control.all_settled(), control.scores, control.rescored, control.groups);
                 advanced.assigned = Some(Assigned { changed: control.changed, inertia: None, work_counts });
             }
             sessions[0].state.centroids.now.read(0, centroids)?;
