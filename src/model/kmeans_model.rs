@@ -1,11 +1,17 @@
 //! A model of float32 or float64 over named columns. Frames, record batches and files all use this type.
 
+use std::collections::BTreeMap;
+#[cfg(any(feature = "arrow", feature = "polars"))]
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
-use super::{Derived, DeviceModel, Fitted, HistoryRow, Model, invalid};
-#[cfg(feature = "polars")]
-use crate::backend::answers::Predictions;
+#[cfg(any(feature = "arrow", feature = "polars"))]
+use super::Living;
+use super::{Decay, Derived, DeviceModel, Fitted, HistoryRow, Model, Start, Sums, invalid};
 use crate::backend::answers::{KeptRows, Labels};
+#[cfg(feature = "polars")]
+use crate::backend::answers::{NearestClusters, Predictions};
 use crate::backend::cpu::Method;
 #[cfg(all(feature = "python", feature = "cuda"))]
 use crate::backend::cuda::array::{GpuArray, GpuPredictions};
@@ -15,7 +21,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::FeatureLayout;
 use crate::base::parallel::FloatEnvironment;
-use crate::base::params::Device;
+use crate::base::params::{Device, Metric};
 use crate::base::progress::Seconds;
 use crate::input::features::{Column, Features};
 #[cfg(feature = "python")]
@@ -58,6 +64,9 @@ pub struct KMeansModel {
     pub(crate) model: AnyModel,
     /// Whether the features were computed by expressions. Columns with their names may then hold other values.
     pub(crate) computed: bool,
+    /// Texts of users. Encoded by `wire.rs`.
+    #[serde(skip)]
+    pub(crate) metadata: BTreeMap<String, String>,
     /// How the fit ran. Not saved with the model.
     #[serde(skip)]
     ran: Option<Ran>,
@@ -77,7 +86,7 @@ struct Ran {
     relocated: Vec<u32>,
 }
 
-/// How a fit ran is no part of what a model is.
+/// How a fit ran is no part of what a model is, and neither are texts about it.
 impl PartialEq for KMeansModel {
     fn eq(&self, other: &Self) -> bool {
         self.layout == other.layout && self.model == other.model && self.computed == other.computed
@@ -96,7 +105,7 @@ macro_rules! either {
 
 impl KMeansModel {
     pub(crate) fn new(layout: FeatureLayout, model: AnyModel) -> Self {
-        Self { layout, model, computed: false, ran: None, widened: Derived::default() }
+        Self { layout, model, computed: false, metadata: BTreeMap::new(), ran: None, widened: Derived::default() }
     }
 
     /// The model of a fit of rows in parts.
@@ -123,14 +132,79 @@ impl KMeansModel {
         Self { computed, ..self }
     }
 
-    /// The same model, of a fit that was stopped.
+    /// The same model with what its bytes hold after it.
     #[cfg(any(feature = "arrow", feature = "polars"))]
-    pub(super) fn with_stopped(mut self) -> Self {
+    pub(super) fn with_tail(mut self, stopped: bool, living: Living, metadata: BTreeMap<String, String>) -> Self {
+        let living = Arc::new(living);
         match &mut self.model {
-            AnyModel::F32(model) => model.stopped = true,
-            AnyModel::F64(model) => model.stopped = true,
+            AnyModel::F32(model) => (model.stopped, model.living) = (stopped, living),
+            AnyModel::F64(model) => (model.stopped, model.living) = (stopped, living),
         }
-        self
+        Self { metadata, ..self }
+    }
+
+    /// The same model without quanta and sums.
+    #[cfg(feature = "python")]
+    pub(crate) fn without_quanta(self) -> Self {
+        let (stopped, metadata) = (self.stopped(), self.metadata.clone());
+        self.with_tail(stopped, Living::default(), metadata)
+    }
+
+    /// Quanta and kept sums.
+    #[cfg(any(feature = "arrow", feature = "polars"))]
+    pub(super) fn living(&self) -> &Living {
+        either!(self, model => &model.living)
+    }
+
+    /// The same model with these texts, which are saved with it. They are no part of what models are compared by.
+    pub fn with_metadata(self, metadata: BTreeMap<String, String>) -> Self {
+        Self { metadata, ..self }
+    }
+
+    /// The texts that the model was given.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
+    }
+
+    /// How rows and centroids are compared.
+    pub(super) fn metric(&self) -> Metric {
+        either!(self, model => model.metric())
+    }
+
+    /// Whether the model keeps the sums of its rows.
+    pub fn keeps_sums(&self) -> bool {
+        either!(self, model => model.keeps_sums())
+    }
+
+    /// Which models take the sums of this one: see [`Model::fingerprint`].
+    ///
+    /// # Errors
+    /// As [`Model::fingerprint`].
+    pub fn fingerprint(&self) -> Result<u64> {
+        either!(self, model => model.fingerprint())
+    }
+
+    /// The same model with quanta: see [`Model::with_extents`].
+    ///
+    /// # Errors
+    /// As [`Model::with_extents`].
+    pub fn with_extents(&self, extents: &[f64], weight: Option<f64>) -> Result<Self> {
+        let model = either!(self, model => model.with_extents(extents, weight)?.into());
+        Ok(Self::new(self.layout.copy()?, model).carrying(self))
+    }
+
+    /// The model of other sums: see [`Model::updated`].
+    ///
+    /// # Errors
+    /// As [`Model::updated`].
+    pub fn updated(&self, sums: &Sums, removed: Option<&Sums>, start: Start, decay: Option<Decay>) -> Result<Self> {
+        let model = either!(self, model => model.updated(sums, removed, start, decay)?.into());
+        Ok(Self::new(self.layout.copy()?, model).carrying(self))
+    }
+
+    /// This model with what another one says beside its numbers.
+    fn carrying(self, other: &Self) -> Self {
+        Self { computed: other.computed, metadata: other.metadata.clone(), ..self }
     }
 
     /// The names of the columns that the model was fitted to: one per feature, or the one Array column.
@@ -290,6 +364,60 @@ answers! {
     transform_any_on_device() = transform_there -> GpuArray<f64>;
 }
 
+impl DeviceModel<'_, KMeansModel> {
+    /// The nearest centroids of features of either type: see [`Model::nearest_clusters`].
+    #[cfg(feature = "polars")]
+    pub(crate) fn nearest_clusters_any(&self, features: &AnyFeatures<'_>, m: usize, squared: bool) -> Result<NearestClusters> {
+        match (&self.model.model, features) {
+            (AnyModel::F32(model), AnyFeatures::F32(x)) => model.nearest_clusters(x, m, squared),
+            (AnyModel::F32(model), AnyFeatures::F64(x)) => {
+                self.model.widened.get(|| model.widened())?.nearest_clusters(x, m, squared)
+            }
+            (AnyModel::F64(model), AnyFeatures::F64(x)) => model.nearest_clusters(x, m, squared),
+            (AnyModel::F64(_), AnyFeatures::F32(_)) => Err(KMeansError::OtherType { expected: "float64", got: "float32" }),
+        }
+    }
+
+    /// A step of features of the model's own type: see [`DeviceModel::step`].
+    #[cfg(feature = "python")]
+    pub(crate) fn step_any(
+        &self,
+        features: &AnyFeatures<'_>,
+        weights: Option<&Column<'_, f64>>,
+        ratio: f64,
+    ) -> Result<(KMeansModel, f64)> {
+        let (model, inertia): (AnyModel, f64) = match (&self.model.model, features) {
+            (AnyModel::F32(model), AnyFeatures::F32(x)) => {
+                let (model, inertia) = model.on(self.device).step(x, weights, ratio)?;
+                (model.into(), inertia)
+            }
+            (AnyModel::F64(model), AnyFeatures::F64(x)) => {
+                let (model, inertia) = model.on(self.device).step(x, weights, ratio)?;
+                (model.into(), inertia)
+            }
+            (AnyModel::F32(_), _) => return Err(KMeansError::OtherType { expected: "float32", got: "float64" }),
+            (AnyModel::F64(_), _) => return Err(KMeansError::OtherType { expected: "float64", got: "float32" }),
+        };
+        Ok((KMeansModel::new(self.model.layout.copy()?, model), inertia))
+    }
+
+    /// The sums of features of the model's own type: see [`Model::sums`].
+    #[cfg(feature = "polars")]
+    pub(crate) fn sums_any(
+        &self,
+        features: &AnyFeatures<'_>,
+        weights: Option<&Column<'_, f64>>,
+        labels: Option<&Labels>,
+    ) -> Result<Sums> {
+        match (&self.model.model, features) {
+            (AnyModel::F32(model), AnyFeatures::F32(x)) => model.on(self.device).sums(x, weights, labels),
+            (AnyModel::F64(model), AnyFeatures::F64(x)) => model.on(self.device).sums(x, weights, labels),
+            (AnyModel::F32(_), AnyFeatures::F64(_)) => Err(KMeansError::OtherType { expected: "float32", got: "float64" }),
+            (AnyModel::F64(_), AnyFeatures::F32(_)) => Err(KMeansError::OtherType { expected: "float64", got: "float32" }),
+        }
+    }
+}
+
 impl<T: Float> Model<T> {
     fn is_consistent(&self) -> bool {
         let k = self.sizes.len();
@@ -304,7 +432,8 @@ impl<T: Float> Model<T> {
             && u32::try_from(k).is_ok()
             && self.settings.k == k as u64
             && self.names.len() == self.d
-            && self.inertias.len() == k
+            && (self.inertias.is_empty() || self.inertias.len() == k)
+            && self.living_is_consistent()
             && self.inertias.iter().chain([&self.inertia]).all(|inertia| *inertia >= 0.0 && inertia.is_finite())
             && Some(self.centroids.len()) == k.checked_mul(self.d)
     }

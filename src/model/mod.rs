@@ -8,28 +8,36 @@ mod device_model;
 mod file;
 #[cfg(feature = "serde")]
 mod kmeans_model;
+#[cfg(feature = "serde")]
+mod matching;
 pub(crate) mod predict;
 mod scaling;
 mod settings;
+mod step;
+mod sums;
 mod tables;
 #[cfg(any(feature = "arrow", feature = "polars"))]
 mod wire;
 
 pub use device_model::DeviceModel;
-#[cfg(feature = "serde")]
+#[cfg(any(feature = "polars", feature = "arrow"))]
 pub(crate) use device_model::on_any_device;
 #[cfg(feature = "serde")]
 pub(crate) use kmeans_model::AnyFeatures;
 #[cfg(feature = "serde")]
 pub use kmeans_model::{AnyModel, KMeansModel};
+#[cfg(feature = "serde")]
+pub use matching::Match;
 pub use scaling::Scaling;
 pub use settings::Settings;
 #[cfg(feature = "serde")]
 use settings::invalid;
+pub(crate) use sums::Living;
+pub use sums::{Decay, Start, Sums};
 #[cfg(any(feature = "arrow", feature = "polars"))]
 pub use wire::FORMAT;
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use self::predict::Predictor;
 use self::tables::Tables;
@@ -86,6 +94,9 @@ pub struct Model<T> {
     pub(crate) stopped: bool,
     /// `None` if rows are not scaled.
     pub(crate) scaling: Option<Scaling>,
+    /// Encoded by `wire.rs`.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) living: Arc<Living>,
     /// The centroids in the form that predictions read. Made at the first prediction.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) table: Derived<Tables<T>>,
@@ -214,10 +225,10 @@ facts! {
     pub fn n_features(&self) -> usize = self.d;
     /// Rows of positive weight in each cluster.
     pub fn sizes(&self) -> &[u64] = &self.sizes;
-    /// Weighted sum of squared distances in each cluster.
+    /// Weighted sum of squared distances in each cluster. Empty in a model of [`Model::updated`], which has seen no rows.
     pub fn inertias(&self) -> &[f64] = &self.inertias;
-    /// Weighted sum of squared distances of the rows to their centroids.
-    pub fn inertia(&self) -> f64 = self.inertia;
+    /// Weighted sum of squared distances of the rows to their centroids. NaN in a model of [`Model::updated`].
+    pub fn inertia(&self) -> f64 = if self.inertias.is_empty() { f64::NAN } else { self.inertia };
     /// Iterations of the winning restart.
     pub fn n_iter(&self) -> u32 = self.n_iter;
     /// The parameters that the fit was given.
@@ -289,6 +300,7 @@ impl<T: Float> Model<T> {
             settings: self.settings.clone(),
             stopped: self.stopped,
             scaling: self.scaling.as_ref().map(Scaling::copy).transpose()?,
+            living: self.living.clone(),
             table: Derived::default(),
         })
     }

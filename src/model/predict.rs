@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[cfg(feature = "cuda")]
 use crate::backend::answers::ANSWERS;
-use crate::backend::answers::{Labels, Predictions};
+use crate::backend::answers::{Labels, NearestClusters, Predictions};
 use crate::backend::cpu;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::array::{GpuArray, GpuPredictions};
@@ -109,6 +109,9 @@ pub trait Predictor: Float {
     /// The squared distances to all centroids, of rows on the host. GPUs give square roots only.
     #[doc(hidden)]
     fn squared_distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>>;
+    /// The `m` nearest centroids of rows on the host.
+    #[doc(hidden)]
+    fn several(rows: Rows<'_, '_, Self>, m: usize, squared: bool) -> Result<NearestClusters>;
     /// The inertia of the finite rows of positive weight.
     #[doc(hidden)]
     fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64>;
@@ -137,6 +140,9 @@ macro_rules! predictor {
             }
             fn squared_distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>> {
                 cpu::predict::squared_distances(rows.model.host_table()?, rows.features)
+            }
+            fn several(rows: Rows<'_, '_, Self>, m: usize, squared: bool) -> Result<NearestClusters> {
+                cpu::predict::several(rows.model.host_table()?, rows.features, m, squared)
             }
             fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
                 inertia(rows, weights)
