@@ -149,13 +149,13 @@ impl KMeansModel {
         let mut total = Sums::none(self.fingerprint()?, k, d)?;
         let clusters = column(CLUSTER, DataType::UInt32)?;
         let clusters: Vec<usize> = memory::collected(clusters.u32()?.into_no_null_iter().map(|j| j as usize), WHAT)?;
-        if let Some(j) = clusters.iter().find(|j| **j >= k) {
-            return Err(invalid(format!("clusters below {k}"), j.to_string()));
-        }
         let fingerprints = column(FINGERPRINT, DataType::UInt64)?;
         if let Some(other) = fingerprints.u64()?.into_no_null_iter().find(|found| *found != total.fingerprint) {
             let expected = format!("sums of this model (fingerprint {})", total.fingerprint);
             return Err(invalid(expected, format!("those of another: {other}")));
+        }
+        if let Some(j) = clusters.iter().find(|j| **j >= k) {
+            return Err(invalid(format!("clusters below {k}"), j.to_string()));
         }
         for (j, rows) in clusters.iter().zip(column(SIZE, DataType::Int64)?.i64()?.into_no_null_iter()) {
             total.rows[*j] = total.rows[*j].wrapping_add(rows);

@@ -223,6 +223,26 @@ impl<T: Float> Model<T> {
         self.living.kept.is_some()
     }
 
+    /// The sums that the model keeps.
+    ///
+    /// # Errors
+    /// [`KMeansError::NoMemory`].
+    pub fn kept_sums(&self) -> Result<Option<Sums>> {
+        let Some(kept) = &self.living.kept else { return Ok(None) };
+        let (rows, weights, sums) = kept.copied()?;
+        Ok(Some(Sums { fingerprint: self.fingerprint()?, rows, weights, sums }))
+    }
+
+    /// The units of sums and of weights, as powers of two: one exponent for each feature, and one for the weights.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidOption`] if the model has no quanta.
+    pub fn units(&self) -> Result<(Vec<i32>, i32)> {
+        let quanta = self.quanta()?;
+        let exponents = quanta.scales()?.iter().map(ColumnScale::quantum_exponent).collect();
+        Ok((exponents, quanta.weights.unwrap_or(0) - 53))
+    }
+
     /// Which models take the sums of this one: a hash of type, quanta, metric, factors and names.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use super::signals::{Raised, interruptible};
 use crate::base::error::Result;
 use crate::base::params::Device;
 use crate::frame::sums_dtype;
-use crate::model::{Decay, KMeansModel};
+use crate::model::{AnyModel, Decay, KMeansModel};
 
 #[derive(Deserialize)]
 struct SumsOptions {
@@ -82,6 +82,17 @@ pub fn match_models(py: Python<'_>, model: &[u8], other: &[u8]) -> PyResult<Vec<
 #[pyfunction]
 pub fn model_with_extents<'py>(py: Python<'py>, model: &[u8], extents: Vec<f64>, weight: f64) -> Result<Bound<'py, PyBytes>> {
     copy_to_python(py, &KMeansModel::from_wire(model)?.with_extents(&extents, Some(weight))?.into_wire()?)
+}
+
+/// The centroids that rows are compared with, in float64.
+#[pyfunction]
+pub fn model_compared(model: &[u8]) -> Result<Vec<Vec<f64>>> {
+    let model = KMeansModel::from_wire(model)?;
+    let rows = |values: Vec<f64>| values.chunks(model.n_features()).map(<[f64]>::to_vec).collect();
+    Ok(match model.as_any() {
+        AnyModel::F32(model) => rows(model.centroids().iter().map(|c| f64::from(*c)).collect()),
+        AnyModel::F64(model) => rows(model.centroids().to_vec()),
+    })
 }
 
 /// The texts that an encoded model carries.

@@ -312,6 +312,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add!(expressions::answer_columns, arrays::array_frame);
     add!(
         living::update_model,
+        living::model_compared,
         living::model_with_extents,
         living::match_models,
         living::model_metadata,

@@ -1,0 +1,302 @@
+"""The estimator that learns from batches, on exact sums."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from sklearn.base import _fit_context
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from polars_kmeans import _internal
+from polars_kmeans.errors import InvalidParameterError
+from polars_kmeans.estimator import KMeans as Engine
+from polars_kmeans.model import KMeansModel
+from polars_kmeans.sklearn._codebook import Codebook
+from polars_kmeans.sklearn._data import checked_centers, checked_rows, checked_weights, on_gpu
+from polars_kmeans.sklearn._estimator import KMeans
+
+# The number of the draw of the rows that seeds come from. Batches have smaller ones.
+_SEEDS = 2**32 - 1
+
+
+class MiniBatchKMeans(KMeans):
+    """K-means on batches, with the parameters, methods and attributes of :class:`sklearn.cluster.MiniBatchKMeans`.
+
+    Centers are exact means: sums of all batches are integers, so the order of the rows in a batch changes no bit. After
+    every call, `labels_` is what :meth:`predict` gives.
+
+    Parameters
+    ----------
+    n_clusters, init, verbose, random_state
+        As in :class:`KMeans`.
+    max_iter
+        How often :meth:`fit` goes through the data, at most, as a number of batches.
+    batch_size
+        The rows of a batch of :meth:`fit`. They are drawn with replacement.
+    compute_labels
+        Whether to compute `labels_` and `inertia_` after a fit.
+    tol
+        Stop :meth:`fit` when the squared shift of the centers is at most `tol` times the mean variance. 0: never.
+    max_no_improvement
+        Stop :meth:`fit` after so many batches whose smoothed inertia is no new minimum. None: never.
+    init_size
+        The rows that :meth:`fit` draws seeds from. None: three batches, or `3 * n_clusters` if that is more.
+    n_init
+        How many seedings are compared. `"auto"`: 3 if `init` is `"random"` or a function, else 1.
+    reassignment_ratio
+        A cluster whose weight is below this share of the largest takes the batch's farthest row.
+    extents
+        For :meth:`partial_fit`: the largest magnitude of each feature. None: those of the first batch. Later values may
+        be up to 16 times as large.
+
+    Attributes
+    ----------
+    cluster_centers_, labels_, inertia_, n_features_in_, feature_names_in_
+        As in :class:`KMeans`. After :meth:`partial_fit`, labels and inertia are those of the last batch.
+    n_iter_
+        How often :meth:`fit` went through the data.
+    n_steps_
+        The number of batches.
+    model_
+        The :class:`polars_kmeans.KMeansModel`, which keeps the sums of all batches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polars_kmeans.sklearn import MiniBatchKMeans
+    >>> X = np.array([[1.0, 2.0], [1.0, 4.0], [10.0, 2.0], [10.0, 4.0]])
+    >>> kmeans = MiniBatchKMeans(n_clusters=2, random_state=0)
+    >>> kmeans = kmeans.partial_fit(X).partial_fit(X + 1)
+    >>> kmeans.cluster_centers_[kmeans.predict([[1.0, 1.0]])]
+    array([[1.5, 3.5]])
+
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **{name: KMeans._parameter_constraints[name] for name in ("n_clusters", "init", "verbose", "random_state")},
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "compute_labels": ["boolean"],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "max_no_improvement": [Interval(Integral, 0, None, closed="left"), None],
+        "init_size": [Interval(Integral, 1, None, closed="left"), None],
+        "n_init": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "reassignment_ratio": [Interval(Real, 0, None, closed="left")],
+        "extents": ["array-like", None],
+    }
+    metric = "euclidean"
+    device = "auto"
+    algorithm = "lloyd"
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        init: Literal["k-means++", "random", "kmeans-parallel", "afk-mc2"] | Callable[..., Any] | Any = "k-means++",
+        max_iter: int = 100,
+        batch_size: int = 1024,
+        verbose: int = 0,
+        compute_labels: bool = True,
+        random_state: int | np.random.RandomState | None = None,
+        tol: float = 0.0,
+        max_no_improvement: int | None = 10,
+        init_size: int | None = None,
+        n_init: int | Literal["auto"] = "auto",
+        reassignment_ratio: float = 0.01,
+        extents: Any = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.init = init
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.verbose = verbose
+        self.compute_labels = compute_labels
+        self.random_state = random_state
+        self.tol = tol
+        self.max_no_improvement = max_no_improvement
+        self.init_size = init_size
+        self.n_init = n_init
+        self.reassignment_ratio = reassignment_ratio
+        self.extents = extents
+
+    @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MiniBatchKMeans:
+        """Find the clusters, by batches that are drawn from the data.
+
+        Parameters
+        ----------
+        X
+            Rows x features: an array of NumPy, or anything that scikit-learn converts to such an array.
+        y
+            Ignored.
+        sample_weight
+            One non-negative weight per row. None: all rows count alike.
+
+        Returns
+        -------
+        MiniBatchKMeans
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            For parameters, data or weights that cannot be used.
+
+        """
+        rows, weights = self._checked(X, sample_weight, reset=True)
+        self._check_size(rows)
+        n, batch = len(rows), min(self.batch_size, len(rows))
+        seed = self._seed(check_random_state(self.random_state))
+        largest = np.abs(rows).max(axis=0)
+        encoded = self._start(*self._drawn(rows, weights, seed, _SEEDS, self._init_rows(n)), seed, largest, weights)
+        steps = self.max_iter * n // batch
+        watch = _Watch(self, n, batch, steps, rows)
+        step = 0
+        for step in range(steps):
+            drawn, weight = self._drawn(rows, weights, seed, step, batch)
+            before = encoded
+            encoded, inertia = _internal.step_array(encoded, drawn, weight, self.reassignment_ratio)
+            if watch.stops(step, inertia, before, encoded):
+                break
+        self.n_steps_ = step + 1
+        self.n_iter_ = int(np.ceil(self.n_steps_ * batch / n))
+        self._take(encoded, rows, weights)
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MiniBatchKMeans:
+        """Learn from one more batch. The first call finds starting centers in its rows.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in :meth:`fit`. Later batches have the type of the first one.
+
+        Returns
+        -------
+        MiniBatchKMeans
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            As in :meth:`fit`. Also for values that are more than 16 times as large as those of the first batch, or than
+            `extents`.
+
+        """
+        known = hasattr(self, "model_")
+        rows, weights = self._checked(X, sample_weight, reset=not known)
+        if known:
+            encoded = self.model_._encoded
+        else:
+            self._check_size(rows)
+            seed = self._seed(check_random_state(self.random_state))
+            largest = np.abs(rows).max(axis=0) if self.extents is None else np.asarray(self.extents, dtype=float)
+            encoded = self._start(rows, weights, seed, largest, weights)
+            self.n_steps_ = 0
+        encoded, _ = _internal.step_array(encoded, rows, weights, self.reassignment_ratio)
+        self.n_steps_ += 1
+        self._take(encoded, rows, weights)
+        return self
+
+    def _checked(self, X: Any, sample_weight: Any, *, reset: bool) -> tuple[Any, Any]:
+        """Check rows and weights."""
+        if on_gpu(X):
+            raise InvalidParameterError("X: expected rows on the host, got a tensor on a GPU: copy it to the host")
+        rows = checked_rows(self, X, reset=reset)
+        if not reset:
+            rows = rows.astype(self.cluster_centers_.dtype, copy=False)
+        return rows, checked_weights(sample_weight, rows)
+
+    def _init_rows(self, n: int) -> int:
+        """Return the number of rows that seeds come from."""
+        size = max(3 * self.batch_size, 3 * self.n_clusters) if self.init_size is None else self.init_size
+        if size < self.n_clusters:
+            msg = f"init_size={size} should be larger than n_clusters={self.n_clusters}. Setting it to 3 * n_clusters."
+            warnings.warn(msg, RuntimeWarning, stacklevel=4)
+            size = 3 * self.n_clusters
+        return min(size, n)
+
+    def _drawn(self, rows: Any, weights: Any, seed: int, step: int, count: int) -> tuple[Any, Any]:
+        """Return some rows, drawn with replacement. All of them, if so many are asked for."""
+        if step == _SEEDS and count == len(rows):
+            return rows, weights
+        places = np.frombuffer(_internal.draw_rows(seed, step, count, len(rows)), dtype="<i8")
+        return rows[places], None if weights is None else weights[places]
+
+    def _start(self, rows: Any, weights: Any, seed: int, largest: Any, all_weights: Any) -> bytes:
+        """Return a model of starting centers, without rows, whose sums take values of these magnitudes."""
+        starts = self._seedings(rows, weights, seed)
+        models = [KMeansModel.from_centroids(np.asarray(start, dtype=rows.dtype)) for start in starts]
+        if len(models) > 1:
+            models.sort(key=lambda model: -model.score(rows, weight=weights))
+        weight = 1.0 if all_weights is None else float(np.max(all_weights)) or 1.0
+        return _internal.model_with_extents(models[0]._encoded, [float(value) for value in largest], weight)
+
+    def _seedings(self, rows: Any, weights: Any, seed: int) -> list[Any]:
+        """Return starting centers, once for each seeding."""
+        restarts = self._restarts()
+        if callable(self.init):
+            state = check_random_state(seed % 2**32)
+            centers = (self.init(rows, self.n_clusters, random_state=state) for _ in range(restarts))
+            return [checked_centers(found, rows, self.n_clusters) for found in centers]
+        if not isinstance(self.init, str):
+            return [checked_centers(self.init, rows, self.n_clusters)]
+        seen: list[Any] = []
+
+        def see(progress: Any) -> None:
+            if progress.stage == "seeds":
+                seen.append(progress.centroids())
+
+        Engine(self.n_clusters, init=self.init, n_init=restarts, seed=seed, max_iter=1)._fit_array(rows, weights, see)
+        return seen
+
+    def _restarts(self) -> int:
+        several = callable(self.init) or self.init is not None and isinstance(self.init, str) and self.init == "random"
+        return (3 if several else 1) if self.n_init == "auto" else self.n_init
+
+    def _take(self, encoded: bytes, rows: Any, weights: Any) -> None:
+        """Set the attributes that a model gives."""
+        self.model_ = KMeansModel(encoded)
+        self._codebook = Codebook.of_fit(self.model_, self.n_clusters)
+        self.cluster_centers_ = self._codebook.centers.copy()
+        self._n_features_out = self.n_clusters
+        if self.compute_labels:
+            self.labels_ = self._codebook.labels(rows, self.device)
+            self.inertia_ = -self.model_.score(rows, weight=weights)
+
+
+class _Watch:
+    """Says when batches bring no more: by scikit-learn's rules."""
+
+    def __init__(self, estimator: MiniBatchKMeans, n: int, batch: int, steps: int, rows: Any) -> None:
+        self.estimator, self.batch, self.steps = estimator, batch, steps
+        self.alpha = min(1.0, 2.0 * batch / (n + 1))
+        self.tol = estimator.tol * float(np.mean(np.var(rows, axis=0))) if estimator.tol > 0 else 0.0
+        self.smoothed: float | None = None
+        self.least = np.inf
+        self.since = 0
+
+    def stops(self, step: int, inertia: float, before: bytes, after: bytes) -> bool:
+        """Whether this was the last batch. The first one says nothing: its inertia is that of the seeds."""
+        inertia /= self.batch
+        most = self.estimator.max_no_improvement
+        if step > 0:
+            known = self.smoothed
+            self.smoothed = inertia if known is None else known * (1 - self.alpha) + inertia * self.alpha
+        if self.estimator.verbose:
+            print(f"Minibatch step {step + 1}/{self.steps}: mean batch inertia: {inertia}, smoothed: {self.smoothed}")
+        if self.smoothed is None:
+            return False
+        if self.tol > 0.0:
+            old, new = (np.asarray(_internal.model_compared(model)) for model in (before, after))
+            if float(np.sum((new - old) ** 2)) <= self.tol:
+                return True
+        self.since = 0 if self.smoothed < self.least else self.since + 1
+        self.least = min(self.least, self.smoothed)
+        return most is not None and self.since >= most
