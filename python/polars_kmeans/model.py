@@ -695,10 +695,8 @@ class KMeansModel:
         )
 
     @checked
-    def drift(
-        self, data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray, *columns: IntoFeatures
-    ) -> pl.DataFrame:
-        """Compare the rows of today with those of the fit: does the model still describe them?
+    def drift(self, data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray, *columns: IntoFeatures) -> pl.DataFrame:
+        """Compare the rows of today with those of the fit, to see whether the model still describes them.
 
         Parameters
         ----------
@@ -1261,9 +1259,9 @@ class KMeansModel:
             msg = f"centroids: expected {frame.height} different rows, got two that are equal"
             raise InvalidParameterError(msg) from None
         # Only `too_few="null"` finds nothing.
-        model, *ran = cast("Fit", fit)
+        found = cast("Fit", fit)
         # The centroids say little about the size of rows.
-        return KMeansModel._of_fit(_internal.model_without_quanta(model), *ran)
+        return KMeansModel._of_fit(_internal.model_without_quanta(found[0]), *found[1:])
 
     def _readable(self) -> dict[str, Any]:
         """Return the parts of the JSON that are there to read."""

@@ -16,7 +16,7 @@ struct Case<T> {
     weights: Option<Vec<f64>>,
     model: Model<T>,
     labels: Labels,
-    /// Whether the last iteration changed no label.
+    /// Whether the last iteration changed no label, and no row ever moved to an empty cluster.
     settled: bool,
 }
 
@@ -38,14 +38,15 @@ impl<T: Engine> Case<T> {
         }
         let estimator = estimator.null_policy(NullPolicy::Skip).keep_sums(true).max_iter(1 + random.below(20) as u32);
         let features = Features::from_rows(&x, d).unwrap();
-        let mut model = None;
+        let (mut model, mut relocated) = (None, false);
         for estimator in here_and_on_gpu(&estimator) {
             let fit = estimator.fit_features(&features, weight_column(&weights).as_ref()).ok()?;
             assert!(model.as_ref().is_none_or(|(first, _): &(Model<T>, Labels)| first.kept_sums() == fit.model.kept_sums()));
+            relocated = !fit.relocated.is_empty();
             model = Some((fit.model.clone(), fit.expand().unwrap()));
         }
         let (model, labels) = model?;
-        let settled = model.history().last().is_some_and(|row| row.changed == 0);
+        let settled = !relocated && model.history().last().is_some_and(|row| row.changed == 0);
         Some(Self { d, x, weights, model, labels, settled })
     }
 

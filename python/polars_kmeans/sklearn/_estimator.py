@@ -308,7 +308,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         for _ in range(self._n_init):
             centers = self.init(rows, self.n_clusters, random_state=random_state)
             fits.append(self._model(rows, weights, checked_centers(centers, rows, self.n_clusters), random_state))
-        return min(fits, key=lambda fit: fit[0].inertia)
+        return min(fits, key=lambda fit: cast("float", fit[0].inertia))
 
     def _model(
         self, rows: Any, weights: Any, init: Any, random_state: np.random.RandomState

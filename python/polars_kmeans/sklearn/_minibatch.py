@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from sklearn.base import _fit_context
@@ -253,11 +253,12 @@ class MiniBatchKMeans(KMeans):
             if progress.stage == "seeds":
                 seen.append(progress.centroids())
 
-        Engine(self.n_clusters, init=self.init, n_init=restarts, seed=seed, max_iter=1)._fit_array(rows, weights, see)
+        engine = Engine(self.n_clusters, init=cast("Any", self.init), n_init=restarts, seed=seed, max_iter=1)
+        engine._fit_array(rows, weights, see)
         return seen
 
     def _restarts(self) -> int:
-        several = callable(self.init) or self.init is not None and isinstance(self.init, str) and self.init == "random"
+        several = callable(self.init) or (isinstance(self.init, str) and self.init == "random")
         return (3 if several else 1) if self.n_init == "auto" else self.n_init
 
     def _take(self, encoded: bytes, rows: Any, weights: Any) -> None:
