@@ -78,7 +78,7 @@ assert movers.filter(pl.col("before").is_null()).height == 60
 print(pk.moved(june, old, new))
 
 # %%
-# Or no new fit at all: the model of May takes the customers of June in, and lets those of May fade. Then only sums travel.
+# Or no new fit at all: the model of May takes the customers of June in, and lets those of May fade.
 both = old.updated(june.select(old.sums()), decay=0.5)
 assert both.updated(june.clear().select(both.sums())).centroids["size"].sum() == may.height + june.height
 print(both.centroids.select("cluster", "size", *FEATURES))

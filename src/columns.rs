@@ -412,7 +412,11 @@ impl DeviceModel<'_, KMeansModel> {
             }
             Sums::none(model.fingerprint()?, model.n_clusters(), model.n_features())
         };
-        self.ask(columns, |features| self.sums_any(features, weights, labels), none)
+        let sums = |features: &AnyFeatures<'_>| {
+            self.check_type(features)?;
+            self.sums_any(features, weights, labels)
+        };
+        self.ask(columns, sums, none)
     }
 
     pub(crate) fn score_of<S: Source>(&self, columns: &[S], weights: Option<&S>) -> Result<f64> {

@@ -55,7 +55,7 @@ use crate::fit::engine::Engine;
 use crate::fit::sort_by::Key;
 use crate::input::features::{Column, Features};
 use crate::input::tile::Part;
-use crate::model::{Derived, Fitted, HistoryRow, Living, Model, Scaling, Settings};
+use crate::model::{Derived, Fitted, HistoryRow, Model, Scaling, Settings};
 use crate::seeding;
 use crate::simd::InstructionSet;
 use crate::statistics::Statistics;
@@ -228,9 +228,10 @@ fn fit_prepared<T: Float>(rows: &dyn PreparedRows<T>, params: &Params<'_>, watch
         settings: Settings::new(params, statistics.weights.is_some()),
         stopped: watch.stopped(),
         scaling,
-        living: Living::of_fit(statistics, run.sums)?,
+        living: Arc::default(),
         table: Derived::default(),
     };
+    let model = model.with_sums(statistics, run.sums)?;
     let (relocated, seconds) = (run.emptied, watch.iterated());
     Ok(Fitted { model, labels, distances, relocated, choice, method: run.method, seconds, selection })
 }

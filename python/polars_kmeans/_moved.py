@@ -15,23 +15,13 @@ def moved(data: pl.DataFrame | pl.LazyFrame | IntoFrame, old: KMeansModel, new: 
 
     Numbers mean the same in both models if the new one was fitted with `sort_by=old`.
 
-    Parameters
-    ----------
-    data
-        A frame that has the columns of both models. The query of a LazyFrame runs once.
-    old, new
-        The models.
+    The frame has the columns of both models. The query of a LazyFrame runs once.
 
     Returns
     -------
     DataFrame
         One row for each pair that occurs: `before` and `after` (UInt32; null for rows with nulls, NaNs or infinities),
         and `size` (UInt64: rows), sorted.
-
-    Raises
-    ------
-    KMeansError
-        For something else than models, and for columns that cannot be used.
 
     Examples
     --------

@@ -187,14 +187,9 @@ class KMeansModel:
         return _internal.model_metadata(self._encoded)
 
     def with_metadata(self, metadata: Mapping[str, str]) -> KMeansModel:
-        """Return the same model with texts of yours, such as a version or a date. They are saved with it.
+        """Return the same model with texts of yours in place of those that it had. They are saved with it.
 
-        They replace those that it had. They do not count when models are compared.
-
-        Raises
-        ------
-        InvalidParameterError
-            For names or values that are not texts.
+        They do not count when models are compared. Anything but texts is an `InvalidParameterError`.
 
         Examples
         --------
@@ -212,7 +207,7 @@ class KMeansModel:
         if not all(isinstance(text, str) for pair in texts.items() for text in pair):
             raise InvalidParameterError(f"metadata: expected texts by name, got {metadata!r:.80}")
         noted = copy.copy(self)
-        noted._encoded = _internal.model_with_metadata(self._encoded, texts)
+        noted._encoded = _internal.model_with(self._encoded, texts)
         return noted
 
     @property
@@ -466,25 +461,18 @@ class KMeansModel:
         name = "squared_distances" if squared else "distances"
         return self._answer("transform", columns, device, {"k": self._k, "squared": squared}, name)
 
-    @overload
-    def nearest_clusters(
-        self, data: pl.DataFrame | pl.LazyFrame | IntoFrame, m: int, /, *columns: IntoFeatures, squared: bool = ...
-    ) -> pl.Series: ...
-
-    @overload
-    def nearest_clusters(self, m: int, /, *columns: IntoFeatures, squared: bool = ...) -> pl.Expr: ...
-
     @checked
-    def nearest_clusters(self, *arguments: Any, squared: bool = False) -> pl.Expr | pl.Series:
-        """Find the `m` nearest clusters of every row, in order: as an expression, or at once for a frame.
+    def nearest_clusters(self, m: int, *columns: IntoFeatures, squared: bool = False) -> pl.Expr:
+        """Find the `m` nearest clusters of every row, in order.
 
-        For soft assignments, for the cells of an index that a search has to look into, and for candidates. The
-        expression is elementwise, so it can stream. It runs on the CPU.
+        The expression is elementwise, so it can stream. It runs on the CPU.
 
         Parameters
         ----------
-        *arguments
-            The number of clusters `m`, from 1 to `k`, then the features as in :meth:`predict`. A frame may come first.
+        m
+            How many clusters, from 1 to `k`.
+        *columns
+            The features, as in :meth:`predict`.
         squared
             True: the squared distances, which decide the order.
 
@@ -494,8 +482,6 @@ class KMeansModel:
             A column named `nearest_clusters`: structs of `clusters` (`Array(UInt32, m)`) and `distances`
             (`Array(Float64, m)`). The nearest is first. Of clusters that are equally near, the smaller number is. The
             distances are those of :meth:`transform`. Null for rows with nulls, NaNs or infinities.
-
-            For a frame: a Series of the same values.
 
         Raises
         ------
@@ -512,21 +498,13 @@ class KMeansModel:
         {'clusters': [1, 0], 'distances': [0.0, 2.0]}
 
         """
-        first = arguments[0] if arguments else None
-        data = first if isinstance(first, (pl.DataFrame, pl.LazyFrame)) or _frames.is_foreign(first) else None
-        rest = arguments if data is None else arguments[1:]
-        m = rest[0] if rest else None
         if not isinstance(m, int) or isinstance(m, bool) or not 1 <= m <= self._k:
             msg = f"m: expected an integer from 1 to {self._k}, the number of clusters, got {m!r:.80}"
             raise InvalidParameterError(msg)
         if not isinstance(squared, bool):
             raise InvalidParameterError(f"squared: expected True or False, got {squared!r:.80}")
-        features = self._features(rest[1:])
-        expr = _plugin.nearest_clusters(features, self._encoded, m, squared=squared).alias("nearest_clusters")
-        if data is None:
-            return expr
-        frame = _frames.polars_frame(data, *self._asked(rest[1:]))
-        return _plugin.collect(frame.lazy().select(expr)).to_series()
+        expr = _plugin.nearest_clusters(self._features(columns), self._encoded, m, squared=squared)
+        return expr.alias("nearest_clusters")
 
     @checked
     def sums(
@@ -538,9 +516,7 @@ class KMeansModel:
     ) -> pl.Expr:
         """Add up rows by their cluster: an aggregation whose sums are exact, so they can be added and subtracted.
 
-        The sums are integers in the model's own units. So sums of days, shops or machines add up to the sums of all
-        rows, in any order, without a difference in any bit. :meth:`updated` makes a model of them. See
-        :doc:`/guide/living-models`.
+        :meth:`updated` makes a model of the sums. See :doc:`/guide/living-models`.
 
         Parameters
         ----------
@@ -602,15 +578,14 @@ class KMeansModel:
     ) -> KMeansModel:
         """Return the model whose centroids are the exact means of the rows in tables of sums.
 
-        No rows are needed. A cluster without weight keeps its centroid. The new model keeps its sums.
+        A cluster without weight keeps its centroid. The new model keeps its sums.
 
         Parameters
         ----------
         sums
             A table of :meth:`sums`, or a frame with a column of such tables. Rows of one cluster add up.
         removed
-            A table of rows to take away again. With the labels that they had when they were added, the model gets the
-            bits that it would have without them.
+            A table of rows to take away again, with the labels that they had when they were added.
         start
             `"kept"`: the sums that this model keeps, which needs a fit with `keep_sums=True` or an updated model.
             `"zero"`: no rows.
@@ -660,23 +635,14 @@ class KMeansModel:
         """Find which clusters of another model the clusters of this one are.
 
         The sum of the squared distances between matched centroids is the least that there is, in the units in which the
-        other model compares rows. `sort_by=other` numbers the clusters of a fit by the same match.
-
-        Parameters
-        ----------
-        other
-            The model whose numbers are known: of the same features and metric, with at most 4,096 clusters.
+        other model compares rows. `sort_by=other` numbers the clusters of a fit by the same match. Another metric,
+        other features and more than 4,096 clusters are an `InvalidParameterError`.
 
         Returns
         -------
         DataFrame
             One row for each cluster of this model: `cluster` and `matched` (UInt32; the number in the other model), and
             `distance` (Float64). In the order of `matched`. Clusters without a match come last, with nulls.
-
-        Raises
-        ------
-        InvalidParameterError
-            For a model of other features or of another metric, or for too many clusters.
 
         Examples
         --------
@@ -698,13 +664,7 @@ class KMeansModel:
     def drift(self, data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray, *columns: IntoFeatures) -> pl.DataFrame:
         """Compare the rows of today with those of the fit, to see whether the model still describes them.
 
-        Parameters
-        ----------
-        data
-            A frame or an array, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. The query of a LazyFrame runs
-            once.
-        *columns
-            The features, as in :meth:`predict`.
+        `data` and `columns` are those of :meth:`score`. A model of a fit with weights is an `InvalidParameterError`.
 
         Returns
         -------
@@ -713,11 +673,6 @@ class KMeansModel:
             of them), `distance_then` and `distance_now` (Float64: root of the mean squared distance to the centroid;
             null without rows or inertia), and `stability_index`, which is `(now - then) * ln(now / then)` of the
             shares. Their sum is the population stability index: below 0.1, little has changed; above 0.25, much has.
-
-        Raises
-        ------
-        InvalidParameterError
-            For a model of a fit with weights, whose sizes and inertia do not count rows alike.
 
         Examples
         --------
@@ -741,18 +696,13 @@ class KMeansModel:
         """Return the label as an expression of plain Polars, for programs that do not have this package.
 
         Without this package there is no fused multiply-add. So distances have other last bits, and a row that is as
-        good as equally near to two centroids may get the other one. Predictions by :meth:`predict` are exact.
+        good as equally near to two centroids may get the other one. :meth:`predict` is exact.
 
         Returns
         -------
         Expr
             A column named `cluster` (UInt32). Rows with nulls, NaNs or infinities are null. It grows with clusters
-            times features: use it for small models.
-
-        Raises
-        ------
-        InvalidColumnError
-            For a model of an Array column.
+            times features. A model of an Array column is an `InvalidColumnError`.
 
         Examples
         --------
@@ -766,25 +716,13 @@ class KMeansModel:
         return _living.Formula(self).polars()
 
     def to_sql(self, dialect: Literal["duckdb"] = "duckdb") -> str:
-        """Return the label as an expression of SQL, for engines that do not have this package.
-
-        Parameters
-        ----------
-        dialect
-            `"duckdb"`.
+        """Return the label as an expression of SQL, for DuckDB without this package.
 
         Returns
         -------
         str
             One expression for a SELECT, as in `SELECT *, {model.to_sql()} AS cluster FROM rows`. It names the model's
-            features. Rows with NULLs, NaNs or infinities are NULL. Labels are as in :meth:`to_expr`.
-
-        Raises
-        ------
-        InvalidParameterError
-            For another dialect.
-        InvalidColumnError
-            For a model of an Array column.
+            features. Rows with NULLs, NaNs or infinities are NULL. Labels and errors are as in :meth:`to_expr`.
 
         Examples
         --------
@@ -1261,7 +1199,7 @@ class KMeansModel:
         # Only `too_few="null"` finds nothing.
         found = cast("Fit", fit)
         # The centroids say little about the size of rows.
-        return KMeansModel._of_fit(_internal.model_without_quanta(found[0]), *found[1:])
+        return KMeansModel._of_fit(_internal.model_with(found[0]), *found[1:])
 
     def _readable(self) -> dict[str, Any]:
         """Return the parts of the JSON that are there to read."""

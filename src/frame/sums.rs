@@ -1,12 +1,7 @@
 //! Tables of exact sums as frames: one row a cluster, one Int128 column a feature.
 //!
-//! | column | type | what |
-//! |---|---|---|
-//! | `cluster` | UInt32 | the number of the cluster |
-//! | `fingerprint` | UInt64 | which models take these sums |
-//! | `size` | Int64 | rows of positive weight |
-//! | `weight` | Int128 | their weight; without weights, 2^53 a row |
-//! | one a feature | Int128 | its sum, in quanta of the model |
+//! Columns: `cluster` (UInt32), `fingerprint` (UInt64: which models take these sums), `size` (Int64: rows of positive weight),
+//! `weight` (Int128: their weight; without weights, 2^53 a row), and one Int128 a feature: its sum, in quanta of the model.
 //!
 //! Several rows of a cluster add up. So groups, differences and windows of such tables are tables, too.
 
@@ -99,11 +94,8 @@ on_any_device! {
         /// # Errors
         /// [`KMeansError::MissingColumn`], or as [`KMeansModel::sums_columns`].
         pub fn sums(&self, df: &DataFrame, weight: Option<&str>, labels: Option<&str>) -> Result<DataFrame> {
-            let one = |name: Option<&str>| -> Result<Option<Column>> {
-                name.map(|name| Ok(select(df, [name])?.remove(0))).transpose()
-            };
-            let (weights, labels) = (one(weight)?, one(labels)?);
-            self.sums_columns(&select(df, self.model.columns_to_find()?)?, weights.as_ref(), labels.as_ref())
+            let others = [select(df, weight)?, select(df, labels)?];
+            self.sums_columns(&select(df, self.model.columns_to_find()?)?, others[0].first(), others[1].first())
         }
 
         /// The exact sums of rows by cluster, one row for each cluster: `cluster` (UInt32), `fingerprint` (UInt64), `size`
@@ -141,36 +133,36 @@ impl KMeansModel {
         let column = |name: &str, dtype: DataType| {
             let column = &select(df, [name])?[0];
             let expected = |got: String| invalid(format!("integers that fit {dtype} in column {name:?}"), got);
-            let numbers = column.dtype().is_integer() || column.dtype().is_decimal();
-            let cast =
-                column.strict_cast(&dtype).ok().filter(|_| numbers).ok_or_else(|| expected(column.dtype().to_string()))?;
+            let numbers = column.dtype().is_integer() || matches!(column.dtype(), DataType::Decimal(_, 0));
+            let cast = column.strict_cast(&dtype).ok().filter(|_| numbers);
+            let cast = cast.ok_or_else(|| expected(column.dtype().to_string()))?;
             if cast.null_count() > 0 { Err(expected("nulls".into())) } else { Ok(cast) }
         };
         let mut total = Sums::none(self.fingerprint()?, k, d)?;
         let clusters = column(CLUSTER, DataType::UInt32)?;
-        let clusters: Vec<usize> = memory::collected(clusters.u32()?.into_no_null_iter().map(|j| j as usize), WHAT)?;
         let fingerprints = column(FINGERPRINT, DataType::UInt64)?;
-        if let Some(other) = fingerprints.u64()?.into_no_null_iter().find(|found| *found != total.fingerprint) {
+        let other = fingerprints.u64()?.into_no_null_iter().find(|found| *found != total.fingerprint);
+        if let Some(other) = other {
             let expected = format!("sums of this model (fingerprint {})", total.fingerprint);
             return Err(invalid(expected, format!("those of another: {other}")));
         }
+        let clusters: Vec<usize> = memory::collected(clusters.u32()?.into_no_null_iter().map(|j| j as usize), WHAT)?;
         if let Some(j) = clusters.iter().find(|j| **j >= k) {
             return Err(invalid(format!("clusters below {k}"), j.to_string()));
         }
+        let add = |name: &str, totals: &mut [i128], [first, step]: [usize; 2]| -> Result<()> {
+            let values = column(name, DataType::Int128)?;
+            let values = clusters.iter().zip(values.i128()?.into_no_null_iter());
+            values.for_each(|(j, value)| totals[first + j * step] = totals[first + j * step].wrapping_add(value));
+            Ok(())
+        };
         for (j, rows) in clusters.iter().zip(column(SIZE, DataType::Int64)?.i64()?.into_no_null_iter()) {
             total.rows[*j] = total.rows[*j].wrapping_add(rows);
         }
+        add(WEIGHT, &mut total.weights, [0, 1])?;
         let names = self.layout().feature_names(d)?;
-        for f in (0..d).map(Some).chain([None]) {
-            let name = f.map_or_else(|| WEIGHT.into(), |f| names.get(f).unwrap_or_default());
-            let values = column(&name, DataType::Int128)?;
-            for (j, value) in clusters.iter().zip(values.i128()?.into_no_null_iter()) {
-                let sum = match f {
-                    Some(f) => &mut total.sums[j * d + f],
-                    None => &mut total.weights[*j],
-                };
-                *sum = sum.wrapping_add(value);
-            }
+        for f in 0..d {
+            add(&names.get(f).unwrap_or_default(), &mut total.sums, [f, d])?;
         }
         Ok(total)
     }

@@ -171,11 +171,6 @@ impl KMeansModel {
         either!(self, model => model.metric())
     }
 
-    /// Whether the model keeps the sums of its rows.
-    pub fn keeps_sums(&self) -> bool {
-        either!(self, model => model.keeps_sums())
-    }
-
     /// Which models take the sums of this one: see [`Model::fingerprint`].
     ///
     /// # Errors
@@ -191,6 +186,16 @@ impl KMeansModel {
     pub fn with_extents(&self, extents: &[f64], weight: Option<f64>) -> Result<Self> {
         let model = either!(self, model => model.with_extents(extents, weight)?.into());
         Ok(Self::new(self.layout.copy()?, model).carrying(self))
+    }
+
+    /// The same model at other centroids: see [`Model::starting_at`].
+    #[cfg(feature = "python")]
+    pub(crate) fn starting_at(self, centroids: Vec<f64>) -> Result<Self> {
+        let model = match self.model {
+            AnyModel::F32(model) => model.starting_at(centroids)?.into(),
+            AnyModel::F64(model) => model.starting_at(centroids)?.into(),
+        };
+        Self::new(self.layout, model).check()
     }
 
     /// The model of other sums: see [`Model::updated`].
@@ -325,19 +330,19 @@ where
 /// Answers for features of either type, in the wider of the model's type and theirs: float64 input is never cast to float32.
 /// Callers widen float32 columns for a float64 model.
 macro_rules! answers {
-    ($($(#[$when:meta])* $any:ident($($argument:ident: $type:ty)?) = $method:ident -> $answer:ty;)*) => {
+    ($($(#[$when:meta])* $any:ident($($argument:ident: $type:ty),*) = $method:ident -> $answer:ty;)*) => {
         impl DeviceModel<'_, KMeansModel> {
             $(
                 $(#[$when])*
-                pub(crate) fn $any(&self, features: &AnyFeatures<'_> $(, $argument: $type)?) -> Result<$answer> {
+                pub(crate) fn $any(&self, features: &AnyFeatures<'_> $(, $argument: $type)*) -> Result<$answer> {
                     let _environment = FloatEnvironment::default_rounding();
                     let (whole, device) = (self.model, self.device);
                     match (&whole.model, features) {
-                        (AnyModel::F32(model), AnyFeatures::F32(x)) => model.on(device).$method(x $(, $argument)?),
+                        (AnyModel::F32(model), AnyFeatures::F32(x)) => model.on(device).$method(x $(, $argument)*),
                         (AnyModel::F32(model), AnyFeatures::F64(x)) => {
-                            whole.widened.get(|| model.widened())?.on(device).$method(x $(, $argument)?)
+                            whole.widened.get(|| model.widened())?.on(device).$method(x $(, $argument)*)
                         }
-                        (AnyModel::F64(model), AnyFeatures::F64(x)) => model.on(device).$method(x $(, $argument)?),
+                        (AnyModel::F64(model), AnyFeatures::F64(x)) => model.on(device).$method(x $(, $argument)*),
                         (AnyModel::F64(_), AnyFeatures::F32(_)) => Err(KMeansError::UnsupportedDtype {
                             column: whole.names()[0].clone(),
                             got: "float32 for a float64 model".into(),
@@ -355,6 +360,12 @@ answers! {
     predict_distances_any() = predict_distances -> Predictions;
     transform_any() = transform -> Vec<f64>;
     transform_squared_any() = transform_squared -> Vec<f64>;
+    #[cfg(feature = "polars")]
+    nearest_clusters_any(m: usize, squared: bool) = nearest_clusters -> NearestClusters;
+    #[cfg(feature = "polars")]
+    sums_any(weights: Option<&Column<'_, f64>>, labels: Option<&Labels>) = sums -> Sums;
+    #[cfg(feature = "python")]
+    step_any(weights: Option<&Column<'_, f64>>, ratio: f64) = step -> (Sums, f64);
     score_any(weights: Option<&Column<'_, f64>>) = score -> f64;
     #[cfg(all(feature = "python", feature = "cuda"))]
     predict_any_on_device() = predict_there -> GpuArray<i32>;
@@ -365,56 +376,12 @@ answers! {
 }
 
 impl DeviceModel<'_, KMeansModel> {
-    /// The nearest centroids of features of either type: see [`Model::nearest_clusters`].
+    /// Refuses features of another type than the model's: their sums would not be those of the fit.
     #[cfg(feature = "polars")]
-    pub(crate) fn nearest_clusters_any(&self, features: &AnyFeatures<'_>, m: usize, squared: bool) -> Result<NearestClusters> {
-        match (&self.model.model, features) {
-            (AnyModel::F32(model), AnyFeatures::F32(x)) => model.nearest_clusters(x, m, squared),
-            (AnyModel::F32(model), AnyFeatures::F64(x)) => {
-                self.model.widened.get(|| model.widened())?.nearest_clusters(x, m, squared)
-            }
-            (AnyModel::F64(model), AnyFeatures::F64(x)) => model.nearest_clusters(x, m, squared),
-            (AnyModel::F64(_), AnyFeatures::F32(_)) => Err(KMeansError::OtherType { expected: "float64", got: "float32" }),
-        }
-    }
-
-    /// A step of features of the model's own type: see [`DeviceModel::step`].
-    #[cfg(feature = "python")]
-    pub(crate) fn step_any(
-        &self,
-        features: &AnyFeatures<'_>,
-        weights: Option<&Column<'_, f64>>,
-        ratio: f64,
-    ) -> Result<(KMeansModel, f64)> {
-        let (model, inertia): (AnyModel, f64) = match (&self.model.model, features) {
-            (AnyModel::F32(model), AnyFeatures::F32(x)) => {
-                let (model, inertia) = model.on(self.device).step(x, weights, ratio)?;
-                (model.into(), inertia)
-            }
-            (AnyModel::F64(model), AnyFeatures::F64(x)) => {
-                let (model, inertia) = model.on(self.device).step(x, weights, ratio)?;
-                (model.into(), inertia)
-            }
-            (AnyModel::F32(_), _) => return Err(KMeansError::OtherType { expected: "float32", got: "float64" }),
-            (AnyModel::F64(_), _) => return Err(KMeansError::OtherType { expected: "float64", got: "float32" }),
-        };
-        Ok((KMeansModel::new(self.model.layout.copy()?, model), inertia))
-    }
-
-    /// The sums of features of the model's own type: see [`Model::sums`].
-    #[cfg(feature = "polars")]
-    pub(crate) fn sums_any(
-        &self,
-        features: &AnyFeatures<'_>,
-        weights: Option<&Column<'_, f64>>,
-        labels: Option<&Labels>,
-    ) -> Result<Sums> {
-        match (&self.model.model, features) {
-            (AnyModel::F32(model), AnyFeatures::F32(x)) => model.on(self.device).sums(x, weights, labels),
-            (AnyModel::F64(model), AnyFeatures::F64(x)) => model.on(self.device).sums(x, weights, labels),
-            (AnyModel::F32(_), AnyFeatures::F64(_)) => Err(KMeansError::OtherType { expected: "float32", got: "float64" }),
-            (AnyModel::F64(_), AnyFeatures::F32(_)) => Err(KMeansError::OtherType { expected: "float64", got: "float32" }),
-        }
+    pub(crate) fn check_type(&self, features: &AnyFeatures<'_>) -> Result<()> {
+        let word = |float32: bool| if float32 { "float32" } else { "float64" };
+        let (expected, got) = (word(self.model.is_f32()), word(matches!(features, AnyFeatures::F32(_))));
+        if expected == got { Ok(()) } else { Err(KMeansError::OtherType { expected, got }) }
     }
 }
 

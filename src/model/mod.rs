@@ -32,6 +32,7 @@ pub use scaling::Scaling;
 pub use settings::Settings;
 #[cfg(feature = "serde")]
 use settings::invalid;
+#[cfg(any(feature = "arrow", feature = "polars"))]
 pub(crate) use sums::Living;
 pub use sums::{Decay, Start, Sums};
 #[cfg(any(feature = "arrow", feature = "polars"))]
@@ -96,7 +97,7 @@ pub struct Model<T> {
     pub(crate) scaling: Option<Scaling>,
     /// Encoded by `wire.rs`.
     #[cfg_attr(feature = "serde", serde(skip))]
-    pub(crate) living: Arc<Living>,
+    pub(crate) living: Arc<sums::Living>,
     /// The centroids in the form that predictions read. Made at the first prediction.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) table: Derived<Tables<T>>,
@@ -235,6 +236,8 @@ facts! {
     pub fn settings(&self) -> &Settings = &self.settings;
     /// Whether the function that sees the progress of the fit stopped the fit: see [`crate::KMeans::on_progress`].
     pub fn stopped(&self) -> bool = self.stopped;
+    /// The sums that the model keeps.
+    pub fn kept_sums(&self) -> Option<&Sums> = self.living.kept.as_ref();
     /// The factors that the values of the columns are multiplied by. `None` if rows are not scaled.
     pub fn scaling(&self) -> Option<&Scaling> = self.scaling.as_ref();
 }

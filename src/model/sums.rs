@@ -18,6 +18,7 @@ use super::Model;
 use super::device_model::on_any_device;
 use crate::backend::answers::Labels;
 use crate::backend::cpu::sums::{Found, Quanta as Scales, Refused, sums};
+use crate::backend::update::quotients_of;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -25,7 +26,7 @@ use crate::base::parallel::{FloatEnvironment, PoolShare};
 use crate::base::params::declare::words;
 use crate::base::params::{Metric, NullPolicy};
 use crate::exact::cluster_sums::{ClusterSums, UNASSIGNED};
-use crate::exact::fixed::{BEYOND, ColumnScale, Limbs, decayed, exponent_at_or_above, power_of_two, round_quotient};
+use crate::exact::fixed::{BEYOND, ColumnScale, Limbs, decayed, exponent_at_or_above, power_of_two};
 use crate::exact::rng::{NO_VALUES, hash_bits};
 use crate::input::features::{Column, Features};
 use crate::input::tile::{Part, WeightScale};
@@ -87,6 +88,7 @@ impl TryFrom<f64> for Decay {
 /// # Ok::<(), polars_kmeans::KMeansError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Sums {
     /// Which models take these sums: a hash of type, quanta, metric, factors and names.
     pub fingerprint: u64,
@@ -146,7 +148,10 @@ impl Sums {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Living {
     pub quanta: Option<Quanta>,
-    pub kept: Option<Kept>,
+    /// The sums that the model keeps, under its last labels.
+    pub kept: Option<Sums>,
+    /// Whether they were multiplied by a number below 1. Then the weight of single rows is not in them any more.
+    pub decayed: bool,
 }
 
 /// The units of a model's sums.
@@ -157,17 +162,6 @@ pub(crate) struct Quanta {
     pub features: Vec<(i32, bool)>,
     /// `e`, if rows have weights.
     pub weights: Option<i32>,
-}
-
-/// The sums that a model keeps, under its last labels.
-#[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) struct Kept {
-    pub rows: Vec<i64>,
-    pub weights: Vec<i128>,
-    pub sums: Vec<i128>,
-    /// Whether they were multiplied by a number below 1. Then the weight of single rows is not in them any more.
-    pub decayed: bool,
 }
 
 impl Quanta {
@@ -181,29 +175,11 @@ impl Quanta {
         memory::collected(self.features.iter().map(|&(exponent, two)| ColumnScale::new(exponent, limbs(two))), SUMS)
     }
 
-    fn weight_scale(&self) -> Option<WeightScale> {
-        self.weights.map(|exponent| WeightScale { exponent, largest: power_of_two(exponent) })
-    }
-
     /// Whether a fit can have these quanta.
     #[cfg(feature = "serde")]
     fn is_consistent(&self, d: usize) -> bool {
-        let exponents = self.features.iter().map(|feature| feature.0);
-        self.features.len() == d
-            && exponents.into_iter().all(|p| (-1100..=1100).contains(&p))
-            && self.weights.is_none_or(|e| (-64..=65).contains(&e))
-    }
-}
-
-impl Living {
-    /// What a fit leaves.
-    pub fn of_fit(statistics: &Statistics, sums: Option<ClusterSums>) -> Result<Arc<Self>> {
-        let unit = if statistics.weights.is_some() { 1 } else { ONE };
-        let kept = sums.map(|ClusterSums { rows, mut mass, sums, .. }| {
-            mass.iter_mut().for_each(|mass| *mass *= unit);
-            Kept { rows, weights: mass, sums, decayed: false }
-        });
-        Ok(Arc::new(Self { quanta: Some(Quanta::of(statistics)?), kept }))
+        let in_range = self.features.iter().all(|feature| (-1100..=1100).contains(&feature.0));
+        in_range && self.features.len() == d && self.weights.is_none_or(|e| (-64..=65).contains(&e))
     }
 }
 
@@ -218,25 +194,31 @@ impl<T: Float> Model<T> {
         self.living.quanta.as_ref().ok_or_else(|| invalid("extents", expected, got))
     }
 
-    /// Whether the model keeps the sums of its rows.
-    pub fn keeps_sums(&self) -> bool {
-        self.living.kept.is_some()
+    fn copied(&self) -> Result<Self> {
+        self.copy_with(memory::copied(&self.centroids, SUMS)?, SUMS)
     }
 
-    /// The sums that the model keeps.
-    ///
-    /// # Errors
-    /// [`KMeansError::NoMemory`].
-    pub fn kept_sums(&self) -> Result<Option<Sums>> {
-        let Some(kept) = &self.living.kept else { return Ok(None) };
-        let (rows, weights, sums) = kept.copied()?;
-        Ok(Some(Sums { fingerprint: self.fingerprint()?, rows, weights, sums }))
+    /// The same model with what a fit leaves: quanta, and the sums that it keeps.
+    pub(crate) fn with_sums(mut self, statistics: &Statistics, sums: Option<ClusterSums>) -> Result<Self> {
+        self.living = Arc::new(Living { quanta: Some(Quanta::of(statistics)?), ..Living::default() });
+        if let Some(sums) = sums {
+            let kept = Some(self.table(sums)?);
+            self.living = Arc::new(Living { kept, ..Living::clone(&self.living) });
+        }
+        Ok(self)
+    }
+
+    /// Sums as a table.
+    fn table(&self, sums: ClusterSums) -> Result<Sums> {
+        let ClusterSums { rows, mass: mut weights, sums, .. } = sums;
+        if self.quanta()?.weights.is_none() {
+            weights.iter_mut().for_each(|weight| *weight *= ONE);
+        }
+        Ok(Sums { fingerprint: self.fingerprint()?, rows, weights, sums })
     }
 
     /// The units of sums and of weights, as powers of two: one exponent for each feature, and one for the weights.
-    ///
-    /// # Errors
-    /// [`KMeansError::InvalidOption`] if the model has no quanta.
+    #[doc(hidden)]
     pub fn units(&self) -> Result<(Vec<i32>, i32)> {
         let quanta = self.quanta()?;
         let exponents = quanta.scales()?.iter().map(ColumnScale::quantum_exponent).collect();
@@ -293,8 +275,8 @@ impl<T: Float> Model<T> {
         if let Some(weight) = weight.filter(|weight| !(power_of_two(-64)..=power_of_two(64)).contains(weight)) {
             return Err(KMeansError::WeightOutOfRange { got: weight });
         }
-        let (mut model, weights) = (self.clone(), weight.map(exponent_at_or_above));
-        model.living = Arc::new(Living { quanta: Some(Quanta { features, weights }), kept: None });
+        let (mut model, weights) = (self.copied()?, weight.map(exponent_at_or_above));
+        model.living = Arc::new(Living { quanta: Some(Quanta { features, weights }), ..Living::default() });
         Ok(model)
     }
 
@@ -323,12 +305,9 @@ impl<T: Float> Model<T> {
         let mut total = Sums::none(self.fingerprint()?, k, self.d)?;
         let mut was_decayed = false;
         if start == Start::Kept {
-            let Some(kept) = &self.living.kept else {
-                let expected = "\"zero\" for a model that keeps no sums: those of KMeans(keep_sums=True) do";
-                return Err(invalid("start", expected, "\"kept\""));
-            };
-            (total.rows, total.weights, total.sums) = kept.copied()?;
-            was_decayed = kept.decayed;
+            let expected = "\"zero\" for a model that keeps no sums: those of KMeans(keep_sums=True) do";
+            total.add(self.living.kept.as_ref().ok_or_else(|| invalid("start", expected, "\"kept\""))?)?;
+            was_decayed = self.living.decayed;
         }
         if let Some(Decay { factor, shift }) = decay {
             if shift > 32 || factor > 1 << shift {
@@ -350,24 +329,16 @@ impl<T: Float> Model<T> {
         }
         let scales = quanta.scales()?;
         check(&total, &scales, was_decayed)?;
-        let mut model = self.clone();
+        let mut model = self.copied()?;
         let unit = quanta.weights.unwrap_or(0) - 53;
-        let mut mean = memory::zeroed::<f64>(self.d, SUMS)?;
-        for (j, centroid) in model.centroids.chunks_exact_mut(self.d).enumerate() {
-            let weight = total.weights[j].unsigned_abs();
-            if weight == 0 {
-                continue;
-            }
-            let sums = total.sums[j * self.d..].iter().zip(&scales);
+        let mut direction = memory::zeroed::<f64>(self.d, SUMS)?;
+        for (j, centroid) in model.centroids.chunks_exact_mut(self.d).enumerate().filter(|(j, _)| total.weights[*j] > 0) {
+            let (sums, weight) = (&total.sums[j * self.d..], total.weights[j]);
             if self.metric() == Metric::Cosine {
-                for (mean, (sum, scale)) in mean.iter_mut().zip(sums) {
-                    *mean = round_quotient(*sum, weight, scale.quantum_exponent() - unit);
-                }
-                finish_centroid(&mut mean, centroid);
+                quotients_of(sums, weight, &scales, unit, &mut direction);
+                finish_centroid(&mut direction, centroid);
             } else {
-                for (c, (sum, scale)) in centroid.iter_mut().zip(sums) {
-                    *c = round_quotient(*sum, weight, scale.quantum_exponent() - unit);
-                }
+                quotients_of(sums, weight, &scales, unit, centroid);
             }
         }
         let largest = model.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
@@ -377,28 +348,18 @@ impl<T: Float> Model<T> {
         }
         model.sizes = memory::collected(total.rows.iter().map(|rows| *rows as u64), SUMS)?;
         (model.inertias, model.inertia, model.n_iter, model.history, model.stopped) = (Vec::new(), 0.0, 0, Vec::new(), false);
-        let kept = Kept { rows: total.rows, weights: total.weights, sums: total.sums, decayed: was_decayed };
-        model.living = Arc::new(Living { quanta: Some(quanta.clone()), kept: Some(kept) });
+        model.living = Arc::new(Living { quanta: Some(quanta.clone()), kept: Some(total), decayed: was_decayed });
         Ok(model)
     }
 
     /// Whether what the model knows of its sums fits its other parts.
     #[cfg(feature = "serde")]
     pub(super) fn living_is_consistent(&self) -> bool {
-        let Living { quanta, kept } = &*self.living;
+        let Living { quanta, kept, .. } = &*self.living;
         let Some(quanta) = quanta else { return kept.is_none() };
-        let fits = |kept: &Kept| {
-            let (k, d) = (self.sizes.len(), self.d);
-            kept.rows.len() == k && kept.weights.len() == k && Some(kept.sums.len()) == k.checked_mul(d)
-        };
-        quanta.is_consistent(self.d) && kept.as_ref().is_none_or(fits)
-    }
-}
-
-impl Kept {
-    fn copied(&self) -> Result<(Vec<i64>, Vec<i128>, Vec<i128>)> {
-        let copied = |values: &[i128]| memory::copied(values, SUMS);
-        Ok((memory::copied(&self.rows, SUMS)?, copied(&self.weights)?, copied(&self.sums)?))
+        let (k, d) = (self.sizes.len(), self.d);
+        let shape = |kept: &Sums| kept.rows.len() == k && kept.weights.len() == k && Some(kept.sums.len()) == k.checked_mul(d);
+        quanta.is_consistent(d) && kept.as_ref().is_none_or(|kept| shape(kept) && Ok(kept.fingerprint) == self.fingerprint())
     }
 }
 
@@ -448,9 +409,10 @@ on_any_device! {
             if weights.is_some() && quanta.weights.is_none() {
                 return Err(invalid("weight", "none, since the fit of this model had none", "weights"));
             }
-            let lengths = [("weight", weights.map(Column::len)), ("labels", labels.map(Labels::len))];
-            for (what, got) in lengths.into_iter().filter_map(|(what, len)| Some((what, len.filter(|len| *len != n)?))) {
-                return Err(KMeansError::LengthMismatch { what: what.into(), expected: n, got });
+            for (what, got) in [("weight", weights.map_or(n, Column::len)), ("labels", labels.map_or(n, Labels::len))] {
+                if got != n {
+                    return Err(KMeansError::LengthMismatch { what: what.into(), expected: n, got });
+                }
             }
             if n as u64 >= MOST_ROWS as u64 {
                 return Err(KMeansError::TooManyRows { got: n as u64 });
@@ -465,36 +427,28 @@ on_any_device! {
             }
             let part = [Part::new(features.transformed_by(model.row_transform()?), weights.cloned()).on_host()?];
             let scales = quanta.scales()?;
-            let found = sums(&part[0], &all, k, Scales { scales: &scales, weights: quanta.weight_scale() })?;
+            let weights = quanta.weights.map(|exponent| WeightScale { exponent, largest: power_of_two(exponent) });
+            let found = sums(&part[0], &all, k, Scales { scales: &scales, weights })?;
             let left_out = own.is_some_and(|own| own.answered().count() < n);
             if (found.bad || left_out) && model.settings.null_policy == NullPolicy::Raise.word() {
                 return Err(count_bad(&HostRows(&part))?);
             }
-            model.table(found, &scales)
+            model.checked(found, &scales)
         }
     }
 }
 
 impl<T: Float> Model<T> {
     /// The sums that were found, or the error for a row that they do not take.
-    fn table(&self, found: Found, scales: &[ColumnScale]) -> Result<Sums> {
-        if let Some(Refused { row, feature, got }) = found.refused {
-            return Err(match feature {
-                None if got < 0.0 => KMeansError::NegativeWeight { row: row as u64, got },
-                None => {
-                    let limit = self.living.quanta.as_ref().and_then(|quanta| quanta.weights).unwrap_or(0) + BEYOND;
-                    KMeansError::BeyondExtent { column: "weight".into(), got, limit: power_of_two(limit) }
-                }
-                Some(f) => {
-                    let column = self.names.get(f).unwrap_or_default();
-                    KMeansError::BeyondExtent { column, got, limit: scales[f].limit() }
-                }
-            });
+    fn checked(&self, found: Found, scales: &[ColumnScale]) -> Result<Sums> {
+        let Some(Refused { row, feature, got }) = found.refused else { return self.table(found.sums) };
+        if feature.is_none() && got < 0.0 {
+            return Err(KMeansError::NegativeWeight { row: row as u64, got });
         }
-        let ClusterSums { rows, mass: mut weights, sums, .. } = found.sums;
-        if self.living.quanta.as_ref().is_some_and(|quanta| quanta.weights.is_none()) {
-            weights.iter_mut().for_each(|weight| *weight *= ONE);
-        }
-        Ok(Sums { fingerprint: self.fingerprint()?, rows, weights, sums })
+        let (column, limit) = match feature {
+            Some(f) => (self.names.get(f).unwrap_or_default(), scales[f].limit()),
+            None => ("weight".into(), power_of_two(self.quanta()?.weights.unwrap_or(0) + BEYOND)),
+        };
+        Err(KMeansError::BeyondExtent { column, got, limit })
     }
 }

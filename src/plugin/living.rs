@@ -15,7 +15,7 @@ use super::signals::{Raised, interruptible};
 use crate::base::error::Result;
 use crate::base::params::Device;
 use crate::frame::sums_dtype;
-use crate::model::{AnyModel, Decay, KMeansModel};
+use crate::model::{AnyModel, Decay, KMeansModel, Match};
 
 #[derive(Deserialize)]
 struct SumsOptions {
@@ -72,16 +72,21 @@ pub fn update_model<'py>(
 
 /// The clusters of a model, and those that they match in another one: cluster, match, distance.
 #[pyfunction]
-pub fn match_models(py: Python<'_>, model: &[u8], other: &[u8]) -> PyResult<Vec<(u32, Option<u32>, Option<f64>)>> {
-    let matches = || KMeansModel::from_wire(model)?.match_with(&*KMeansModel::from_wire(other)?);
-    let matches = interruptible(py, &Raised::default(), matches)?;
-    Ok(matches.into_iter().map(|found| (found.cluster, found.matched, found.distance)).collect())
+pub fn match_models(py: Python<'_>, model: &[u8], other: &[u8]) -> PyResult<Vec<Match>> {
+    interruptible(py, &Raised::default(), || KMeansModel::from_wire(model)?.match_with(&*KMeansModel::from_wire(other)?))
 }
 
-/// The encoded model with quanta for features and weights of these largest magnitudes.
+/// The encoded model at other centroids, with quanta for features and weights of these largest magnitudes.
 #[pyfunction]
-pub fn model_with_extents<'py>(py: Python<'py>, model: &[u8], extents: Vec<f64>, weight: f64) -> Result<Bound<'py, PyBytes>> {
-    copy_to_python(py, &KMeansModel::from_wire(model)?.with_extents(&extents, Some(weight))?.into_wire()?)
+pub fn model_starting_at<'py>(
+    py: Python<'py>,
+    model: &[u8],
+    centroids: Vec<f64>,
+    extents: Vec<f64>,
+    weight: f64,
+) -> Result<Bound<'py, PyBytes>> {
+    let model = KMeansModel::from_wire(model)?.with_extents(&extents, Some(weight))?.starting_at(centroids)?;
+    copy_to_python(py, &model.into_wire()?)
 }
 
 /// The centroids that rows are compared with, in float64.
@@ -101,19 +106,15 @@ pub fn model_metadata(model: &[u8]) -> Result<BTreeMap<String, String>> {
     Ok(KMeansModel::from_wire(model)?.metadata().clone())
 }
 
-/// The same encoded model with these texts.
+/// The same encoded model with these texts, or without quanta: that of centroids that no fit found.
 #[pyfunction]
-pub fn model_with_metadata<'py>(
+#[pyo3(signature = (model, metadata=None))]
+pub fn model_with<'py>(
     py: Python<'py>,
     model: &[u8],
-    metadata: BTreeMap<String, String>,
+    metadata: Option<BTreeMap<String, String>>,
 ) -> Result<Bound<'py, PyBytes>> {
-    let model = KMeansModel::clone(&*KMeansModel::from_wire(model)?).with_metadata(metadata);
+    let model = KMeansModel::clone(&*KMeansModel::from_wire(model)?);
+    let model = if let Some(metadata) = metadata { model.with_metadata(metadata) } else { model.without_quanta() };
     copy_to_python(py, &model.into_wire()?)
-}
-
-/// The same encoded model without quanta: centroids that no fit found.
-#[pyfunction]
-pub fn model_without_quanta<'py>(py: Python<'py>, model: &[u8]) -> Result<Bound<'py, PyBytes>> {
-    copy_to_python(py, &KMeansModel::clone(&*KMeansModel::from_wire(model)?).without_quanta().into_wire()?)
 }

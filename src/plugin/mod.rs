@@ -135,8 +135,11 @@ struct Parameters<'m> {
 #[pyfunction]
 fn model_parameters(model: &[u8]) -> PyResult<String> {
     let model = KMeansModel::from_wire(model)?;
-    let parameters =
-        Parameters { settings: model.settings(), scale: model.scaling().map(Scaling::scale), keep_sums: model.keeps_sums() };
+    let parameters = Parameters {
+        settings: model.settings(),
+        scale: model.scaling().map(Scaling::scale),
+        keep_sums: model.kept_sums().is_some(),
+    };
     serde_json::to_string(&parameters).map_err(|error| PyRuntimeError::new_err(error.to_string()))
 }
 
@@ -313,11 +316,10 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add!(
         living::update_model,
         living::model_compared,
-        living::model_with_extents,
+        living::model_starting_at,
         living::match_models,
         living::model_metadata,
-        living::model_with_metadata,
-        living::model_without_quanta
+        living::model_with
     );
     add!(arrays::step_array, arrays::draw_rows);
     add!(arrays::fit_array, arrays::predict_array, arrays::transform_array, arrays::score_array);

@@ -10,8 +10,8 @@ use num_bigint::{BigInt, Sign};
 use polars_kmeans::Float;
 use polars_kmeans::exact::reference;
 
-pub use self::transform::{Scaling, direction, transform};
 use self::transform::column_variance;
+pub use self::transform::{Scaling, direction, transform};
 
 /// `value = integer * 2^exponent`, exactly.
 fn decode(x: f64) -> (BigInt, i32) {

@@ -2,7 +2,6 @@
 
 import pickle
 from datetime import date
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -71,18 +70,6 @@ def test_tables_add_up_in_any_way(n: int, seed: int, dtype: Any, weighted: bool,
     assert model.updated(ways[1], removed=whole) == same
 
 
-def test_quotients_are_exact() -> None:
-    df = rows(500, 3)
-    model = pk.KMeans(4, seed=1).fit(df, "x", "y")
-    table = flat(df.select(model.sums()))
-    means = model.updated(table, start="zero").centroids
-    for name in ("x", "y"):
-        for label, mean in zip(means["cluster"], means[name], strict=True):
-            exact = sum(map(Fraction, df.filter(df.select(model.predict()).to_series() == label)[name]))
-            size = int(means["size"][label])
-            assert abs(Fraction(mean) - exact / size) <= Fraction(abs(np.spacing(mean))) / 2 * (1 + Fraction(1, 2**30))
-
-
 def test_windows_differences_and_files(tmp_path: Path) -> None:
     df = rows(2_000, 5).with_columns(
         day=pl.date_range(date(2026, 1, 1), date(2026, 1, 20), eager=True).gather(pl.int_range(2_000, eager=True) % 20)
@@ -125,11 +112,10 @@ def test_a_saved_model_goes_on_with_the_same_bits(tmp_path: Path) -> None:
         assert later.centroids["inertia"].null_count() == 3
         later.save(tmp_path / "later.parquet")
         assert pl.read_parquet(tmp_path / "later.parquet").equals(later.centroids)
-        assert repr(later).endswith("inertia=None)")
-        assert "unknown (updated)" in later._repr_html_()
+        assert repr(later).endswith("inertia=None)") and "unknown (updated)" in later._repr_html_()
 
 
-def test_array_columns_have_a_sum_an_entry() -> None:
+def test_array_columns_have_a_sum_for_each_entry() -> None:
     df = rows(100, 1).select(e=pl.concat_arr("x", "y"))
     model = pk.KMeans(3, seed=1, keep_sums=True).fit(df, "e")
     table = flat(df.select(model.sums()))
@@ -147,7 +133,6 @@ def test_array_columns_have_a_sum_an_entry() -> None:
         (lambda m, t: m.updated(t.with_columns(fingerprint=pl.lit(7, dtype=pl.UInt64))), "sums of this model"),
         (lambda m, t: m.updated(t, removed=pl.concat([t, t, t])), "removed twice"),
         (lambda m, t: m.updated(t, decay=1.5), "decay: expected a number from 0 to 1"),
-        (lambda m, t: m.updated(t, decay="half"), "decay: expected a number"),
         (lambda m, t: m.updated(t, start="now"), 'start: expected "kept" or "zero"'),
         (lambda m, t: m.updated(t, decay=0.5, removed=t), "removed: expected none after a decay"),
         (lambda m, t: m.updated(t, extents=[1.0, 1.0]), "extents: expected none"),
@@ -155,7 +140,6 @@ def test_array_columns_have_a_sum_an_entry() -> None:
         (lambda m, t: m.match(t), "other: expected a KMeansModel"),
         (lambda m, t: pk.moved(t, m, 3), "new: expected a KMeansModel"),  # type: ignore[arg-type]
         (lambda m, t: m.nearest_clusters(4), "m: expected an integer from 1 to 3"),
-        (lambda m, t: m.nearest_clusters(0), "m: expected an integer from 1 to 3"),
         (lambda m, t: m.nearest_clusters(2, squared=1), "squared: expected True or False"),
         (lambda m, t: m.to_sql("oracle"), 'dialect: expected "duckdb"'),
         (lambda m, t: m.with_metadata({"a": 1}), "metadata: expected texts by name"),
@@ -216,7 +200,6 @@ def test_the_nearest_clusters_are_the_first_of_all(dtype: type[pl.DataType]) -> 
         assert near["clusters"].arr.get(0).equals(df.select(model.predict()).to_series(), check_names=False)
     lazy = df.lazy().select(model.nearest_clusters(6, squared=True)).collect(engine="streaming")
     assert lazy.unnest("nearest_clusters").equals(near)
-    assert model.nearest_clusters(df, 6, squared=True).struct.unnest().equals(near)
     assert df.clear().select(model.nearest_clusters(2)).height == 0
 
 

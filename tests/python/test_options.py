@@ -81,7 +81,11 @@ def test_functions_take_the_options_of_the_table(monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_option_is_a_keyword_with_the_default_of_the_table() -> None:
-    for function, without in ((pk.kmeans, set()), (pk.centroids, {"history", "keep_sums", "output"}), (pk.KMeans, {"output"})):
+    for function, without in (
+        (pk.kmeans, set()),
+        (pk.centroids, {"history", "keep_sums", "output"}),
+        (pk.KMeans, {"output"}),
+    ):
         parameters = inspect.signature(function).parameters
         for option in OPTIONS:
             assert (option.name in parameters) == (option.name not in without)

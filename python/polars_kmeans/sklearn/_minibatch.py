@@ -128,40 +128,33 @@ class MiniBatchKMeans(KMeans):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MiniBatchKMeans:
         """Find the clusters, by batches that are drawn from the data.
 
-        Parameters
-        ----------
-        X
-            Rows x features: an array of NumPy, or anything that scikit-learn converts to such an array.
-        y
-            Ignored.
-        sample_weight
-            One non-negative weight per row. None: all rows count alike.
-
-        Returns
-        -------
-        MiniBatchKMeans
-            The estimator itself.
-
-        Raises
-        ------
-        ValueError
-            For parameters, data or weights that cannot be used.
-
+        Parameters, warnings and errors are those of :meth:`KMeans.fit`, for rows on the host.
         """
         rows, weights = self._checked(X, sample_weight, reset=True)
         self._check_size(rows)
         n, batch = len(rows), min(self.batch_size, len(rows))
         seed = self._seed(check_random_state(self.random_state))
-        largest = np.abs(rows).max(axis=0)
-        encoded = self._start(*self._drawn(rows, weights, seed, _SEEDS, self._init_rows(n)), seed, largest, weights)
-        steps = self.max_iter * n // batch
-        watch = _Watch(self, n, batch, steps, rows)
-        step = 0
+        seed_rows = self._drawn(rows, weights, seed, _SEEDS, self._init_rows(n))
+        encoded = self._start(*seed_rows, seed, np.abs(rows).max(axis=0), weights)
+        steps, step = self.max_iter * n // batch, 0
+        alpha, tol = min(1.0, 2.0 * batch / (n + 1)), self.tol and self.tol * float(np.mean(np.var(rows, axis=0)))
+        # scikit-learn's rules to stop. The first batch says nothing: its inertia is that of the seeds.
+        smoothed, least, since = None, np.inf, 0
         for step in range(steps):
-            drawn, weight = self._drawn(rows, weights, seed, step, batch)
             before = encoded
+            drawn, weight = self._drawn(rows, weights, seed, step, batch)
             encoded, inertia = _internal.step_array(encoded, drawn, weight, self.reassignment_ratio)
-            if watch.stops(step, inertia, before, encoded):
+            inertia /= batch
+            if self.verbose:
+                print(f"Minibatch step {step + 1}/{steps}: mean batch inertia: {inertia}, smoothed: {smoothed}")
+            if step == 0:
+                continue
+            smoothed = inertia if smoothed is None else smoothed * (1 - alpha) + inertia * alpha
+            since = 0 if smoothed < least else since + 1
+            least = min(least, smoothed)
+            if (tol and _shift(before, encoded) <= tol) or (
+                self.max_no_improvement is not None and since >= self.max_no_improvement
+            ):
                 break
         self.n_steps_ = step + 1
         self.n_iter_ = int(np.ceil(self.n_steps_ * batch / n))
@@ -172,22 +165,8 @@ class MiniBatchKMeans(KMeans):
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MiniBatchKMeans:
         """Learn from one more batch. The first call finds starting centers in its rows.
 
-        Parameters
-        ----------
-        X, y, sample_weight
-            As in :meth:`fit`. Later batches have the type of the first one.
-
-        Returns
-        -------
-        MiniBatchKMeans
-            The estimator itself.
-
-        Raises
-        ------
-        ValueError
-            As in :meth:`fit`. Also for values that are more than 16 times as large as those of the first batch, or than
-            `extents`.
-
+        Parameters are those of :meth:`fit`. Later batches become the type of the first one. Values that are more than
+        16 times as large as those of the first batch, or as `extents`, are an error.
         """
         known = hasattr(self, "model_")
         rows, weights = self._checked(X, sample_weight, reset=not known)
@@ -205,7 +184,6 @@ class MiniBatchKMeans(KMeans):
         return self
 
     def _checked(self, X: Any, sample_weight: Any, *, reset: bool) -> tuple[Any, Any]:
-        """Check rows and weights."""
         if on_gpu(X):
             raise InvalidParameterError("X: expected rows on the host, got a tensor on a GPU: copy it to the host")
         rows = checked_rows(self, X, reset=reset)
@@ -214,7 +192,6 @@ class MiniBatchKMeans(KMeans):
         return rows, checked_weights(sample_weight, rows)
 
     def _init_rows(self, n: int) -> int:
-        """Return the number of rows that seeds come from."""
         size = max(3 * self.batch_size, 3 * self.n_clusters) if self.init_size is None else self.init_size
         if size < self.n_clusters:
             msg = f"init_size={size} should be larger than n_clusters={self.n_clusters}. Setting it to 3 * n_clusters."
@@ -229,14 +206,18 @@ class MiniBatchKMeans(KMeans):
         places = np.frombuffer(_internal.draw_rows(seed, step, count, len(rows)), dtype="<i8")
         return rows[places], None if weights is None else weights[places]
 
-    def _start(self, rows: Any, weights: Any, seed: int, largest: Any, all_weights: Any) -> bytes:
-        """Return a model of starting centers, without rows, whose sums take values of these magnitudes."""
+    def _start(self, rows: Any, weights: Any, seed: int, largest: Any, later: Any) -> bytes:
+        """Return a model of starting centers, without rows, whose sums take values and weights of these magnitudes."""
         starts = self._seedings(rows, weights, seed)
-        models = [KMeansModel.from_centroids(np.asarray(start, dtype=rows.dtype)) for start in starts]
-        if len(models) > 1:
-            models.sort(key=lambda model: -model.score(rows, weight=weights))
-        weight = 1.0 if all_weights is None else float(np.max(all_weights)) or 1.0
-        return _internal.model_with_extents(models[0]._encoded, [float(value) for value in largest], weight)
+        weight = 1.0 if later is None else float(np.max(later)) or 1.0
+        # Any centroids that differ: starts need not.
+        shape = np.arange(self.n_clusters * rows.shape[1], dtype=rows.dtype).reshape(self.n_clusters, -1)
+        model = KMeansModel.from_centroids(shape)._encoded
+        magnitudes = [float(value) for value in largest]
+        found = [_internal.model_starting_at(model, np.ravel(start).tolist(), magnitudes, weight) for start in starts]
+        if len(found) > 1:
+            found.sort(key=lambda encoded: -KMeansModel(encoded).score(rows, weight=weights))
+        return found[0]
 
     def _seedings(self, rows: Any, weights: Any, seed: int) -> list[Any]:
         """Return starting centers, once for each seeding."""
@@ -262,7 +243,6 @@ class MiniBatchKMeans(KMeans):
         return (3 if several else 1) if self.n_init == "auto" else self.n_init
 
     def _take(self, encoded: bytes, rows: Any, weights: Any) -> None:
-        """Set the attributes that a model gives."""
         self.model_ = KMeansModel(encoded)
         self._codebook = Codebook.of_fit(self.model_, self.n_clusters)
         self.cluster_centers_ = self._codebook.centers.copy()
@@ -272,32 +252,7 @@ class MiniBatchKMeans(KMeans):
             self.inertia_ = -self.model_.score(rows, weight=weights)
 
 
-class _Watch:
-    """Says when batches bring no more: by scikit-learn's rules."""
-
-    def __init__(self, estimator: MiniBatchKMeans, n: int, batch: int, steps: int, rows: Any) -> None:
-        self.estimator, self.batch, self.steps = estimator, batch, steps
-        self.alpha = min(1.0, 2.0 * batch / (n + 1))
-        self.tol = estimator.tol * float(np.mean(np.var(rows, axis=0))) if estimator.tol > 0 else 0.0
-        self.smoothed: float | None = None
-        self.least = np.inf
-        self.since = 0
-
-    def stops(self, step: int, inertia: float, before: bytes, after: bytes) -> bool:
-        """Whether this was the last batch. The first one says nothing: its inertia is that of the seeds."""
-        inertia /= self.batch
-        most = self.estimator.max_no_improvement
-        if step > 0:
-            known = self.smoothed
-            self.smoothed = inertia if known is None else known * (1 - self.alpha) + inertia * self.alpha
-        if self.estimator.verbose:
-            print(f"Minibatch step {step + 1}/{self.steps}: mean batch inertia: {inertia}, smoothed: {self.smoothed}")
-        if self.smoothed is None:
-            return False
-        if self.tol > 0.0:
-            old, new = (np.asarray(_internal.model_compared(model)) for model in (before, after))
-            if float(np.sum((new - old) ** 2)) <= self.tol:
-                return True
-        self.since = 0 if self.smoothed < self.least else self.since + 1
-        self.least = min(self.least, self.smoothed)
-        return most is not None and self.since >= most
+def _shift(before: bytes, after: bytes) -> float:
+    """Return the squared shift of the centers."""
+    old, new = (np.asarray(_internal.model_compared(model)) for model in (before, after))
+    return float(np.sum((new - old) ** 2))

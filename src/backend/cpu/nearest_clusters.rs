@@ -12,7 +12,7 @@
 
 use super::CentroidTable;
 use super::filter::GROUP;
-use super::product::ROWS;
+use super::product::{CENTROID_PANEL, ROWS};
 use super::sinks::{Labeller, Sink};
 use super::tasks::split_off;
 use crate::backend::answers::ANSWERS;
@@ -38,9 +38,10 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    pub fn new(m: usize) -> Result<Self> {
-        let (least, lists) = (memory::zeroed(ROWS * m, ANSWERS)?, memory::filled(ROWS, Vec::new(), ANSWERS)?);
-        Ok(Self { m, scores: Vec::new(), least, lists })
+    fn new(m: usize, k: usize) -> Result<Self> {
+        let lists = memory::try_collected((0..ROWS).map(|_| memory::with_room(k, ANSWERS)), ANSWERS)?;
+        let scores = memory::zeroed(ROWS * k.min(CENTROID_PANEL), ANSWERS)?;
+        Ok(Self { m, scores, least: memory::zeroed(ROWS * m, ANSWERS)?, lists })
     }
 
     /// Forgets the rows before.
@@ -55,7 +56,6 @@ impl Candidates {
     #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN stays in reach
     pub fn see(&mut self, scores: &[f32], [first, count, rows]: [usize; 3], own: &[f32], widths: &[f32; ROWS]) {
         let Self { m, scores: transposed, least, lists } = self;
-        transposed.resize(ROWS * count, 0.0);
         for (j, scores) in scores.chunks_exact(ROWS).take(count).enumerate() {
             for (r, score) in scores[..rows].iter().enumerate() {
                 transposed[r * count + j] = *score;
@@ -96,18 +96,14 @@ impl Candidates {
 
 /// Takes the m nearest centroids of each row.
 pub struct SeveralSink<'o> {
-    m: usize,
-    squared: bool,
+    pub m: usize,
+    pub squared: bool,
     /// `(rows, m)`.
-    clusters: &'o mut [u32],
-    distances: &'o mut [f64],
+    pub clusters: &'o mut [u32],
+    pub distances: &'o mut [f64],
 }
 
 impl<'o> SeveralSink<'o> {
-    pub fn new(m: usize, squared: bool, clusters: &'o mut [u32], distances: &'o mut [f64]) -> Self {
-        Self { m, squared, clusters, distances }
-    }
-
     /// Takes off the first `rows` rows, or all if there are fewer.
     pub fn split_off(&mut self, rows: usize) -> Self {
         let Self { m, squared, .. } = *self;
@@ -215,6 +211,6 @@ pub struct Several {
 impl Several {
     pub fn new(m: usize, k: usize, d: usize) -> Result<Self> {
         let (listed, near) = (memory::with_room(k, ANSWERS)?, memory::with_room(k.next_multiple_of(4), ANSWERS)?);
-        Ok(Self { candidates: Candidates::new(m)?, listed, near, row: memory::zeroed(d, ANSWERS)? })
+        Ok(Self { candidates: Candidates::new(m, k)?, listed, near, row: memory::zeroed(d, ANSWERS)? })
     }
 }

@@ -89,7 +89,7 @@ pub fn several<T: Float>(
 ) -> Result<NearestClusters> {
     let (n, len) = (features.n_rows(), features.n_rows().saturating_mul(m));
     let (mut clusters, mut distances) = (memory::zeroed(len, ANSWERS)?, memory::zeroed(len, ANSWERS)?);
-    let mut rest = SeveralSink::new(m, squared, &mut clusters, &mut distances);
+    let mut rest = SeveralSink { m, squared, clusters: &mut clusters, distances: &mut distances };
     let answered = answer(table, features, m, (0..n.div_ceil(TASK)).map(move |_| rest.split_off(TASK)))?;
     Ok(NearestClusters { m, clusters, distances, answered })
 }

@@ -209,10 +209,8 @@ impl Like {
     /// Centroids in the units of the columns, as the other model scales them. They are rounded once, to the wider type of both
     /// models.
     pub fn scaled(&self, centroids: impl IntoIterator<Item = f64>, float32: bool) -> Result<Vec<f64>> {
-        let factors = self.factors.iter().copied().chain(std::iter::repeat(1.0));
-        let factors = factors.take(self.names.len()).collect::<Vec<_>>().into_iter().cycle();
-        let narrow = self.float32 && float32;
-        let scaled = centroids.into_iter().zip(factors).map(|(c, factor)| c * factor);
+        let (d, narrow) = (self.names.len(), self.float32 && float32);
+        let scaled = centroids.into_iter().enumerate().map(|(i, c)| c * self.factors.get(i % d).unwrap_or(&1.0));
         memory::collected(scaled.map(|c| if narrow { f64::from(c as f32) } else { c }), "centroids to match")
     }
 }
