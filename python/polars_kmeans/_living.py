@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 import polars as pl
@@ -93,9 +95,10 @@ class Formula:
 
     def polars(self) -> pl.Expr:
         """Return the label as an expression of plain Polars."""
-        values = [_plugin.column(name) for name in self.names]
-        known = pl.all_horizontal(value.is_not_null() & value.cast(pl.Float64).is_finite() for value in values)
-        x = [self._arrived(value.cast(pl.Float64), i) for i, value in enumerate(values)]
+        x = [_plugin.column(name).cast(pl.Float64) for name in self.names]
+        known = pl.all_horizontal(value.is_not_null() & value.is_finite() for value in x)
+        if self.factors is not None:
+            x = [self._rounded(value * pl.lit(factor)) for value, factor in zip(x, self.factors, strict=True)]
         if self.cosine:
             length = _chain([value * value for value in x]).sqrt()
             known = known & (length > 0)
@@ -106,18 +109,14 @@ class Formula:
         least = pl.concat_list(distances).list.arg_min()
         return pl.when(known).then(least.cast(pl.UInt32)).alias("cluster")
 
-    def _arrived(self, value: pl.Expr, at: int) -> pl.Expr:
-        return value if self.factors is None else self._rounded(value * pl.lit(self.factors[at]))
-
     def _rounded(self, value: pl.Expr) -> pl.Expr:
         return value.cast(pl.Float32).cast(pl.Float64) if self.float32 else value
 
     def duckdb(self) -> str:
         """Return the label as an expression of DuckDB."""
-        names = ['"' + name.replace('"', '""') + '"' for name in self.names]
-        known = " AND ".join(f"isfinite({name}::DOUBLE)" for name in names)
+        x = ['"' + name.replace('"', '""') + '"::DOUBLE' for name in self.names]
+        known = " AND ".join(f"isfinite({value})" for value in x)
         cast = "::FLOAT::DOUBLE" if self.float32 else ""
-        x = [f"{name}::DOUBLE" for name in names]
         if self.factors is not None:
             x = [f"({v} * {_number(factor)}){cast}" for v, factor in zip(x, self.factors, strict=True)]
         if self.cosine:
@@ -139,7 +138,4 @@ def _number(value: float) -> str:
 
 def _chain(terms: list[pl.Expr]) -> pl.Expr:
     """Add up from the left."""
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
+    return reduce(add, terms)

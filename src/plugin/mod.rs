@@ -107,9 +107,11 @@ fn model_history(model: &[u8]) -> Result<PyDataFrame> {
     KMeansModel::from_wire(model)?.history().map(PyDataFrame)
 }
 
-/// Column names, clusters, inertia (None after an update) and iterations of an encoded model, and whether its fit was stopped.
+/// Column names, clusters, inertia (None after an update) and iterations of a model, and whether its fit was stopped.
+type Facts = (Vec<String>, usize, Option<f64>, u32, bool);
+
 #[pyfunction]
-fn model_facts(model: &[u8]) -> Result<(Vec<String>, usize, Option<f64>, u32, bool)> {
+fn model_facts(model: &[u8]) -> Result<Facts> {
     let model = KMeansModel::from_wire(model)?;
     let inertia = Some(model.inertia()).filter(|inertia| !inertia.is_nan());
     Ok((model.names().to_vec(), model.n_clusters(), inertia, model.n_iter(), model.stopped()))

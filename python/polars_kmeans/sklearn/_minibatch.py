@@ -89,6 +89,7 @@ class MiniBatchKMeans(KMeans):
         "reassignment_ratio": [Interval(Real, 0, None, closed="left")],
         "extents": ["array-like", None],
     }
+    _several = 3
     metric = "euclidean"
     device = "auto"
     algorithm = "lloyd"
@@ -221,7 +222,7 @@ class MiniBatchKMeans(KMeans):
 
     def _seedings(self, rows: Any, weights: Any, seed: int) -> list[Any]:
         """Return starting centers, once for each seeding."""
-        restarts = self._restarts()
+        self._n_init = restarts = self._restarts()
         if callable(self.init):
             state = check_random_state(seed % 2**32)
             centers = (self.init(rows, self.n_clusters, random_state=state) for _ in range(restarts))
@@ -234,13 +235,12 @@ class MiniBatchKMeans(KMeans):
             if progress.stage == "seeds":
                 seen.append(progress.centroids())
 
-        engine = Engine(self.n_clusters, init=cast("Any", self.init), n_init=restarts, seed=seed, max_iter=1)
-        engine._fit_array(rows, weights, see)
-        return seen
-
-    def _restarts(self) -> int:
-        several = callable(self.init) or (isinstance(self.init, str) and self.init == "random")
-        return (3 if several else 1) if self.n_init == "auto" else self.n_init
+        options = {"init": self.init, "n_init": restarts, "seed": seed, "max_iter": 1, "too_few": "fewer"}
+        found = Engine(self.n_clusters, **cast("Any", options))._fit_array(rows, weights, see)
+        centers = cast("Any", found)[0].centroids_array()
+        # Where there are fewer distinct rows, the first one is a center several times.
+        missing = self.n_clusters - len(centers)
+        return [np.concatenate([centers, np.repeat(centers[:1], missing, axis=0)])] if missing else seen
 
     def _take(self, encoded: bytes, rows: Any, weights: Any) -> None:
         self.model_ = KMeansModel(encoded)
