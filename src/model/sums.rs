@@ -158,27 +158,27 @@ pub(crate) struct Living {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Quanta {
-    /// `p` of each feature, and whether it has two limbs.
-    pub features: Vec<(i32, bool)>,
+    /// For each feature `2 p`, and 1 more if it has two limbs.
+    pub features: Vec<i32>,
     /// `e`, if rows have weights.
     pub weights: Option<i32>,
 }
 
 impl Quanta {
     fn of(statistics: &Statistics) -> Result<Self> {
-        let features = statistics.scales.iter().map(|scale| (scale.exponent, scale.limbs == Limbs::Two));
+        let features = statistics.scales.iter().map(|scale| 2 * scale.exponent + i32::from(scale.limbs == Limbs::Two));
         Ok(Self { features: memory::collected(features, SUMS)?, weights: statistics.weights.map(|scale| scale.exponent) })
     }
 
     fn scales(&self) -> Result<Vec<ColumnScale>> {
-        let limbs = |two| if two { Limbs::Two } else { Limbs::One };
-        memory::collected(self.features.iter().map(|&(exponent, two)| ColumnScale::new(exponent, limbs(two))), SUMS)
+        let scale = |code: &i32| ColumnScale::new(code >> 1, if code & 1 == 1 { Limbs::Two } else { Limbs::One });
+        memory::collected(self.features.iter().map(scale), SUMS)
     }
 
     /// Whether a fit can have these quanta.
     #[cfg(feature = "serde")]
     fn is_consistent(&self, d: usize) -> bool {
-        let in_range = self.features.iter().all(|feature| (-1100..=1100).contains(&feature.0));
+        let in_range = self.features.iter().all(|code| (-2200..=2200).contains(code));
         in_range && self.features.len() == d && self.weights.is_none_or(|e| (-64..=65).contains(&e))
     }
 }
@@ -233,8 +233,8 @@ impl<T: Float> Model<T> {
         let quanta = self.quanta()?;
         let mut hash = hash_bits(NO_VALUES, T::PRECISION as u64);
         let mut take = |bits: u64| hash = hash_bits(hash, bits);
-        for (p, two) in &quanta.features {
-            take((i64::from(*p) * 2 + i64::from(*two)) as u64);
+        for code in &quanta.features {
+            take(i64::from(*code) as u64);
         }
         take(quanta.weights.map_or(u64::MAX, |e| i64::from(e) as u64));
         take(u64::from(self.metric() == Metric::Cosine));
@@ -270,7 +270,7 @@ impl<T: Float> Model<T> {
             if !(*extent >= 0.0 && largest <= power_of_two(450) && (largest == 0.0 || largest >= power_of_two(-450))) {
                 return Err(invalid("extents", "magnitudes from about 3.4e-136 to 2.9e135, or 0", extent));
             }
-            features.push((ColumnScale::for_extent::<T>(largest, Limbs::Two).exponent, true));
+            features.push(2 * ColumnScale::for_extent::<T>(largest, Limbs::Two).exponent + 1);
         }
         if let Some(weight) = weight.filter(|weight| !(power_of_two(-64)..=power_of_two(64)).contains(weight)) {
             return Err(KMeansError::WeightOutOfRange { got: weight });

@@ -201,7 +201,8 @@ pub(super) fn decode(body: &[u8]) -> Result<KMeansModel> {
         Ok((model, [STOPPED])) => model.with_tail(true, Living::default(), BTreeMap::new()).check(),
         Ok((model, rest)) => match postcard::take_from_bytes::<Tail<Living, BTreeMap<String, String>>>(rest) {
             Ok((Tail { stopped, living, metadata }, [])) => model.with_tail(stopped, living, metadata).check(),
-            _ => Err(invalid("nothing after the model", format!("{} bytes", rest.len()))),
+            Ok((_, more)) => Err(invalid("nothing after the model", format!("{} bytes", more.len()))),
+            Err(error) => Err(invalid("a whole model", error)),
         },
         Err(error) => Err(invalid("a whole model", error)),
     }

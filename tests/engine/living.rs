@@ -36,7 +36,7 @@ impl<T: Engine> Case<T> {
         let mut x: Vec<T> = rows(kind, n, d, random);
         let estimator = arriving(from_some(&x, d, clusters_of(kind, d, 1 + random.below(5)), 6, random), round, d);
         let weights = (random.below(2) == 0).then(|| some_weights(n, random));
-        if round % 4 == 0 {
+        if round.is_multiple_of(4) {
             x[random.below(n * d)] = T::from_f64(f64::NAN);
         }
         let estimator = estimator.null_policy(NullPolicy::Skip).keep_sums(true).max_iter(1 + random.below(20) as u32);

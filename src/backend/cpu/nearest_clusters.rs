@@ -12,7 +12,7 @@
 
 use super::CentroidTable;
 use super::filter::GROUP;
-use super::product::{CENTROID_PANEL, ROWS};
+use super::product::ROWS;
 use super::sinks::{Labeller, Sink};
 use super::tasks::split_off;
 use crate::backend::answers::ANSWERS;
@@ -22,16 +22,11 @@ use crate::base::memory;
 use crate::bounds::Expanded;
 use crate::simd::{Task, Vector};
 
-/// Reference distances that are computed together.
-const TOGETHER: usize = 8;
-
 /// What the filter says of 64 rows.
 #[derive(Debug)]
 pub struct Candidates {
     m: usize,
-    /// `(ROWS, panel)`: the scores of a panel, row by row.
-    scores: Vec<f32>,
-    /// `(ROWS, m)`: the least sums of a score and its margin, in ascending order.
+    /// `(m, ROWS)`: the least sums of a score and its margin, in ascending order.
     least: Vec<f32>,
     /// For each row, centroids and their scores.
     lists: Vec<Vec<(u32, f32)>>,
@@ -40,8 +35,7 @@ pub struct Candidates {
 impl Candidates {
     fn new(m: usize, k: usize) -> Result<Self> {
         let lists = memory::try_collected((0..ROWS).map(|_| memory::with_room(k, ANSWERS)), ANSWERS)?;
-        let scores = memory::zeroed(ROWS * k.min(CENTROID_PANEL), ANSWERS)?;
-        Ok(Self { m, scores, least: memory::zeroed(ROWS * m, ANSWERS)?, lists })
+        Ok(Self { m, least: memory::zeroed(ROWS * m, ANSWERS)?, lists })
     }
 
     /// Forgets the rows before.
@@ -53,41 +47,49 @@ impl Candidates {
     /// Sees the scores of a panel of `count` centroids, of which `first` is the first: `(count, ROWS)`. `own`: half squares and
     /// margins, as the filter has them.
     #[inline(always)]
-    #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN stays in reach
-    pub fn see(&mut self, scores: &[f32], [first, count, rows]: [usize; 3], own: &[f32], widths: &[f32; ROWS]) {
-        let Self { m, scores: transposed, least, lists } = self;
-        for (j, scores) in scores.chunks_exact(ROWS).take(count).enumerate() {
-            for (r, score) in scores[..rows].iter().enumerate() {
-                transposed[r * count + j] = *score;
-            }
-        }
+    pub fn see<V: Vector>(&mut self, scores: &[f32], [first, count, rows]: [usize; 3], own: &[f32], widths: &[f32; ROWS]) {
+        let Self { m, least, lists } = self;
+        assert!(scores.len() >= count * ROWS && least.len() == *m * ROWS && rows <= ROWS);
         let margin = |j: usize| own[(first + j) / GROUP * 2 * GROUP + GROUP + (first + j) % GROUP];
-        for (r, (scores, least)) in transposed.chunks_exact(count).zip(least.chunks_exact_mut(*m)).take(rows).enumerate() {
-            for (j, score) in scores.iter().enumerate() {
-                let sum = score + margin(j);
-                if sum < least[*m - 1] {
-                    let mut at = *m - 1;
-                    while at > 0 && sum < least[at - 1] {
-                        least[at] = least[at - 1];
-                        at -= 1;
+        for at in (0..rows).step_by(V::LANES) {
+            // SAFETY: LANES divides ROWS. The assertion bounds scores and sums, and `limits` holds ROWS values. For the features of
+            // the instruction set see `Vector`.
+            unsafe {
+                let sums = least.as_mut_ptr().add(at);
+                for j in 0..count {
+                    let mut sum = V::load(scores.as_ptr().add(j * ROWS + at)).add(V::splat(margin(j)));
+                    if V::bits(sum.not_above(V::load(sums.add((*m - 1) * ROWS)))) == 0 {
+                        continue;
                     }
-                    least[at] = sum;
+                    // Each place keeps the smaller sum and hands on the larger one. A sum that is NaN lowers none.
+                    for i in 0..*m {
+                        let kept = V::load(sums.add(i * ROWS));
+                        sum.min_or(kept).store(sums.add(i * ROWS));
+                        sum = kept.max_or_nan(sum);
+                    }
                 }
-            }
-            let limit = Expanded::threshold(least[*m - 1], widths[r]);
-            for (j, score) in scores.iter().enumerate() {
-                if !(*score > limit) {
-                    lists[r].push(((first + j) as u32, *score));
+                let mut limits = [0.0f32; ROWS];
+                for r in at..(at + V::LANES).min(rows) {
+                    limits[r] = Expanded::threshold(least[(*m - 1) * ROWS + r], widths[r]);
+                }
+                let (limit, there) = (V::load(limits.as_ptr().add(at)), u32::MAX >> (32 - V::LANES.min(rows - at)));
+                for j in 0..count {
+                    let mut near = V::bits(V::load(scores.as_ptr().add(j * ROWS + at)).not_above(limit)) & there;
+                    while near != 0 {
+                        let r = at + near.trailing_zeros() as usize;
+                        near &= near - 1;
+                        lists[r].push(((first + j) as u32, scores[j * ROWS + r]));
+                    }
                 }
             }
         }
     }
 
-    /// The candidates of row `r` in ascending order. `None`: all centroids.
+    /// Lists the candidates of row `r` in ascending order. False: all centroids are.
     #[inline(always)]
     #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN stays in reach
     fn of_row(&mut self, r: usize, width: f32, out: &mut Vec<u32>) -> bool {
-        let limit = Expanded::threshold(self.least[(r + 1) * self.m - 1], width);
+        let limit = Expanded::threshold(self.least[(self.m - 1) * ROWS + r], width);
         out.clear();
         out.extend(self.lists[r].iter().filter(|(_, score)| !(*score > limit)).map(|(j, _)| *j));
         limit.is_finite() && out.len() >= self.m
@@ -133,20 +135,29 @@ impl<T: Float> Task for Tile<'_, '_, T> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         let Self { sink, table, labeller: Labeller { tile, assigner, places, several, .. } } = self;
-        let (m, d) = (sink.m, table.d);
+        let m = sink.m;
         let Some(several) = several else { unreachable!("there is room for several centroids") };
         for first in (0..tile.rows).step_by(ROWS) {
             let rows = ROWS.min(tile.rows - first);
             let widths = assigner.candidates::<V, T>(tile, first..first + rows, table, m, &mut several.candidates);
             for r in 0..rows {
-                let values = tile.x.iter().skip(first + r).step_by(tile.stride);
-                several.row.iter_mut().zip(values).for_each(|(row, x)| *row = x.to_f64());
+                for (f, x) in several.row.iter_mut().enumerate() {
+                    *x = tile.x[f * tile.stride + first + r].to_f64();
+                }
                 let some = widths.is_some_and(|widths| several.candidates.of_row(r, widths[r], &mut several.listed));
                 several.near.clear();
                 if some {
-                    for names in several.listed.chunks(TOGETHER) {
-                        let s = some_distances(&several.row[..d], names, table);
-                        several.near.extend(s.into_iter().zip(names.iter().copied()));
+                    let (mut names, x) = (&several.listed[..], &several.row[..]);
+                    while !names.is_empty() {
+                        // Few names leave half of the chains out.
+                        let count = if names.len() > 4 { 8 } else { 4 }.min(names.len());
+                        let mut s = [0.0; 8];
+                        match count {
+                            5.. => s = distances::<T, 8>(x, names, table),
+                            _ => s[..4].copy_from_slice(&distances::<T, 4>(x, names, table)),
+                        }
+                        names[..count].iter().zip(s).for_each(|(j, s)| keep(&mut several.near, m, s, *j));
+                        names = &names[count..];
                     }
                 } else {
                     for (group, centroids) in table.groups().enumerate() {
@@ -158,15 +169,9 @@ impl<T: Float> Task for Tile<'_, '_, T> {
                             }
                         }
                         let names = (group * 4) as u32..table.k as u32;
-                        several.near.extend(s.into_iter().zip(names));
+                        names.zip(s).for_each(|(j, s)| keep(&mut several.near, m, s, j));
                     }
                 }
-                let order = |a: &(f64, u32), b: &(f64, u32)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
-                if several.near.len() > m {
-                    several.near.select_nth_unstable_by(m - 1, order);
-                    several.near.truncate(m);
-                }
-                several.near.sort_unstable_by(order);
                 let place = places[first + r] * m;
                 let out = sink.clusters[place..].iter_mut().zip(&mut sink.distances[place..]);
                 for ((cluster, distance), (s, j)) in out.zip(&several.near) {
@@ -177,20 +182,30 @@ impl<T: Float> Task for Tile<'_, '_, T> {
     }
 }
 
-/// The reference distances of a row to at most eight centroids.
+/// Keeps a centroid if it is among the m nearest so far. Numbers come in ascending order.
 #[inline(always)]
-fn some_distances<T: Float>(x: &[f64], names: &[u32], table: &CentroidTable<T>) -> [f64; TOGETHER] {
-    let mut centroids = [table.row(0); TOGETHER];
+fn keep(near: &mut Vec<(f64, u32)>, m: usize, s: f64, j: u32) {
+    if near.len() == m && near[m - 1].0 <= s {
+        return;
+    }
+    near.truncate(m - 1);
+    near.insert(near.partition_point(|kept| kept.0 <= s), (s, j));
+}
+
+/// The reference distances of a row to the first N of some centroids. Where there are fewer, the last one stands for the others.
+#[inline(always)]
+fn distances<T: Float, const N: usize>(x: &[f64], names: &[u32], table: &CentroidTable<T>) -> [f64; N] {
+    let mut centroids = [table.row(0); N];
     for (i, centroid) in centroids.iter_mut().enumerate() {
         *centroid = &table.row(names[i.min(names.len() - 1)] as usize)[..x.len()];
     }
-    let mut s = [0.0f64; TOGETHER];
+    let mut s = [0.0f64; N];
     for f in 0..x.len() {
-        let mut centroid = [T::default(); TOGETHER];
-        for i in 0..TOGETHER {
+        let mut centroid = [T::default(); N];
+        for i in 0..N {
             centroid[i] = centroids[i][f];
         }
-        for i in 0..TOGETHER {
+        for i in 0..N {
             let t = x[f] - centroid[i].to_f64();
             s[i] = t.mul_add(t, s[i]);
         }
@@ -210,7 +225,7 @@ pub struct Several {
 
 impl Several {
     pub fn new(m: usize, k: usize, d: usize) -> Result<Self> {
-        let (listed, near) = (memory::with_room(k, ANSWERS)?, memory::with_room(k.next_multiple_of(4), ANSWERS)?);
+        let (listed, near) = (memory::with_room(k, ANSWERS)?, memory::with_room(m, ANSWERS)?);
         Ok(Self { candidates: Candidates::new(m, k)?, listed, near, row: memory::zeroed(d, ANSWERS)? })
     }
 }

@@ -60,7 +60,7 @@ const WIDE_TILE_VALUES: usize = 1 << 19;
 /// Most rows of a tile.
 pub const MAX_TILE_ROWS: usize = 1_024;
 /// Number of centroids whose scores are held at a time. With 64 rows of float32 the scores fill half of a second-level cache.
-pub const CENTROID_PANEL: usize = 170 * GROUP;
+const CENTROID_PANEL: usize = 170 * GROUP;
 
 /// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns are
 /// then in each other's way, because their addresses differ by a power of two. Such rows need no long columns to be read well.
@@ -396,7 +396,7 @@ impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO> 
             }
             if let Some(several) = &mut several {
                 let (start, end) = (panel.start * GROUP, (panel.end * GROUP).min(k));
-                several.see(&product.scores, [start, end - start, rows], &weighted.own, &product.widths);
+                several.see::<V>(&product.scores, [start, end - start, rows], &weighted.own, &product.widths);
             } else if groups <= per_panel && !TWO {
                 product.collect_all::<V>(k, rows);
             } else {
