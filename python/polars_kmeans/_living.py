@@ -39,15 +39,10 @@ def extents(values: Any, names: list[str]) -> list[float] | None:
     if values is None:
         return None
     try:
-        if isinstance(values, Mapping):
-            values = [values[name] for name in names]
-        numbers = [float(value) for value in values]
-    except KeyError as error:
-        raise InvalidParameterError(f"extents: expected a number for {error}, got none") from None
-    except (TypeError, ValueError):
-        msg = f"extents: expected a number for each feature, by name or in order, got {values!r:.80}"
+        return [float(value) for value in ([values[n] for n in names] if isinstance(values, Mapping) else values)]
+    except (KeyError, TypeError, ValueError):
+        msg = f"extents: expected a number for each of {names!r:.80}, by name or in order, got {values!r:.80}"
         raise InvalidParameterError(msg) from None
-    return numbers
 
 
 def drift(then: pl.DataFrame, answers: pl.LazyFrame) -> pl.DataFrame:
@@ -61,7 +56,7 @@ def drift(then: pl.DataFrame, answers: pl.LazyFrame) -> pl.DataFrame:
 
     def share(sizes: pl.Expr) -> pl.Expr:
         # Half a row stands for none, so that the logarithm is finite.
-        return pl.max_horizontal(sizes, 0.5) / sizes.sum()
+        return pl.when(sizes.sum() > 0).then(pl.max_horizontal(sizes, 0.5) / sizes.sum())
 
     def root(squares: pl.Expr, sizes: pl.Expr) -> pl.Expr:
         return pl.when(sizes > 0).then((squares / sizes).sqrt())

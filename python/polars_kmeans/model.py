@@ -196,11 +196,8 @@ class KMeansModel:
         >>> import polars as pl
         >>> import polars_kmeans as pk
         >>> model = pk.KMeans(k=2).fit(pl.DataFrame({"x": [0.0, 2.0, 5.0]}), "x")
-        >>> noted = model.with_metadata({"rows": "may.csv"})
-        >>> pk.KMeansModel.from_bytes(noted.to_bytes()).metadata
+        >>> pk.KMeansModel.from_bytes(model.with_metadata({"rows": "may.csv"}).to_bytes()).metadata
         {'rows': 'may.csv'}
-        >>> noted == model
-        True
 
         """
         texts = dict(metadata) if isinstance(metadata, Mapping) else {"": metadata}
@@ -615,8 +612,7 @@ class KMeansModel:
         >>> later = model.updated(june.select(model.sums()))
         >>> later.centroids["x"].to_list()
         [1.0, 10.0]
-        >>> again = later.updated(june.clear().select(model.sums()), removed=june.select(model.sums()))
-        >>> again.centroids["x"].to_list()
+        >>> later.updated(june.clear().select(model.sums()), removed=june.select(model.sums())).centroids["x"].to_list()
         [1.0, 9.0]
 
         """

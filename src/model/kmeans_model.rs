@@ -171,14 +171,6 @@ impl KMeansModel {
         either!(self, model => model.metric())
     }
 
-    /// Which models take the sums of this one: see [`Model::fingerprint`].
-    ///
-    /// # Errors
-    /// As [`Model::fingerprint`].
-    pub fn fingerprint(&self) -> Result<u64> {
-        either!(self, model => model.fingerprint())
-    }
-
     /// The same model with quanta: see [`Model::with_extents`].
     ///
     /// # Errors

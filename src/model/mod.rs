@@ -236,6 +236,9 @@ facts! {
     pub fn settings(&self) -> &Settings = &self.settings;
     /// Whether the function that sees the progress of the fit stopped the fit: see [`crate::KMeans::on_progress`].
     pub fn stopped(&self) -> bool = self.stopped;
+    /// Which models take the sums of this one: a hash of type, quanta, metric, factors and names. An error if the model has no
+    /// quanta: see [`Model::with_extents`].
+    pub fn fingerprint(&self) -> Result<u64> = self.hash_of_units();
     /// The sums that the model keeps.
     pub fn kept_sums(&self) -> Option<&Sums> = self.living.kept.as_ref();
     /// The factors that the values of the columns are multiplied by. `None` if rows are not scaled.

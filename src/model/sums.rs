@@ -74,19 +74,7 @@ impl TryFrom<f64> for Decay {
     }
 }
 
-/// Exact sums of the rows of each of `k` clusters: a table of integers, which can be added and subtracted.
-///
-/// ```
-/// use polars_kmeans::{Features, KMeans};
-///
-/// let (may, june) = ([0.0f64, 1.0, 9.0], [8.0f64, 1.5]);
-/// let model = KMeans::new(2).fit_features(&Features::from_rows(&may, 1)?, None)?.model;
-/// let mut sums = model.sums(&Features::from_rows(&may, 1)?, None, None)?;
-/// sums.add(&model.sums(&Features::from_rows(&june, 1)?, None, None)?)?;
-/// let both = [0.0f64, 1.0, 9.0, 8.0, 1.5];
-/// assert_eq!(sums, model.sums(&Features::from_rows(&both, 1)?, None, None)?);
-/// # Ok::<(), polars_kmeans::KMeansError>(())
-/// ```
+/// Exact sums of the rows of each of `k` clusters: a table of integers, which can be added and subtracted. See [`Model::updated`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Sums {
@@ -225,11 +213,7 @@ impl<T: Float> Model<T> {
         Ok((exponents, quanta.weights.unwrap_or(0) - 53))
     }
 
-    /// Which models take the sums of this one: a hash of type, quanta, metric, factors and names.
-    ///
-    /// # Errors
-    /// [`KMeansError::InvalidOption`] if the model has no quanta: see [`Model::with_extents`].
-    pub fn fingerprint(&self) -> Result<u64> {
+    pub(super) fn hash_of_units(&self) -> Result<u64> {
         let quanta = self.quanta()?;
         let mut hash = hash_bits(NO_VALUES, T::PRECISION as u64);
         let mut take = |bits: u64| hash = hash_bits(hash, bits);

@@ -129,18 +129,14 @@ def test_array_columns_have_a_sum_for_each_entry() -> None:
         (lambda m, t: m.updated(t.drop("x")), "column"),
         (lambda m, t: m.updated(t.select("size")), "sums: expected a table of model.sums"),
         (lambda m, t: m.updated(t.with_columns(pl.col("x").cast(pl.Float64))), "sums: expected integers"),
-        (lambda m, t: m.updated(t.with_columns(x=None)), "sums: expected"),
         (lambda m, t: m.updated(t.with_columns(fingerprint=pl.lit(7, dtype=pl.UInt64))), "sums of this model"),
         (lambda m, t: m.updated(t, removed=pl.concat([t, t, t])), "removed twice"),
         (lambda m, t: m.updated(t, decay=1.5), "decay: expected a number from 0 to 1"),
-        (lambda m, t: m.updated(t, start="now"), 'start: expected "kept" or "zero"'),
-        (lambda m, t: m.updated(t, decay=0.5, removed=t), "removed: expected none after a decay"),
         (lambda m, t: m.updated(t, extents=[1.0, 1.0]), "extents: expected none"),
-        (lambda m, t: m.sums(extents={"x": 1.0}), "extents: expected a number for 'y'"),
+        (lambda m, t: m.sums(extents={"x": 1.0}), "extents: expected a number for each of"),
         (lambda m, t: m.match(t), "other: expected a KMeansModel"),
         (lambda m, t: pk.moved(t, m, 3), "new: expected a KMeansModel"),  # type: ignore[arg-type]
         (lambda m, t: m.nearest_clusters(4), "m: expected an integer from 1 to 3"),
-        (lambda m, t: m.nearest_clusters(2, squared=1), "squared: expected True or False"),
         (lambda m, t: m.to_sql("oracle"), 'dialect: expected "duckdb"'),
         (lambda m, t: m.with_metadata({"a": 1}), "metadata: expected texts by name"),
         (lambda m, t: pk.KMeans(3, keep_sums=1), "keep_sums: expected True or False"),  # type: ignore[arg-type]
@@ -149,7 +145,7 @@ def test_array_columns_have_a_sum_for_each_entry() -> None:
 def test_refusals_say_what_to_do(call: Any, message: str) -> None:
     df = rows(50, 1)
     model = pk.KMeans(3, seed=1, keep_sums=True).fit(df, "x", "y")
-    with pytest.raises(pk.KMeansError, match=message.replace("(", r"\(")):
+    with pytest.raises(pk.KMeansError, match=message):
         call(model, flat(df.select(model.sums())))
 
 

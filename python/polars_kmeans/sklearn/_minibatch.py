@@ -27,8 +27,7 @@ _SEEDS = 2**32 - 1
 class MiniBatchKMeans(KMeans):
     """K-means on batches, with the parameters, methods and attributes of :class:`sklearn.cluster.MiniBatchKMeans`.
 
-    Centers are exact means: sums of all batches are integers, so the order of the rows in a batch changes no bit. After
-    every call, `labels_` is what :meth:`predict` gives.
+    Centers are exact means of all batches. After every call, `labels_` is what :meth:`predict` gives.
 
     Parameters
     ----------

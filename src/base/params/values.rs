@@ -191,9 +191,9 @@ impl Like {
         const SHOWN: usize = 8;
         let refused = |expected: String, got: String| Err(KMeansError::InvalidOption { option: "sort_by", expected, got });
         if !(0..names.len().max(self.names.len())).all(|f| names.get(f).as_ref() == self.names.get(f)) {
-            let own: Vec<String> = (0..names.len().min(SHOWN)).filter_map(|f| names.get(f)).collect();
+            let own = (0..names.len().min(SHOWN)).filter_map(|f| names.get(f)).collect::<Vec<_>>().join(", ");
             let theirs = self.names[..self.names.len().min(SHOWN)].join(", ");
-            return refused(format!("a model of the same features ({})", own.join(", ")), format!("one of {theirs}"));
+            return refused(format!("a model of the same features ({own})"), format!("one of {theirs}"));
         }
         if metric != self.metric {
             return refused(format!("a model with metric=\"{}\"", metric.word()), format!("\"{}\"", self.metric.word()));
