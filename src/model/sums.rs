@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::Model;
 use super::device_model::on_any_device;
 use crate::backend::answers::Labels;
-use crate::backend::cpu::sums::{Found, Quanta as Scales, Refused, sums};
+use crate::backend::cpu::sums::{Found, Refused, sums};
 use crate::backend::update::quotients_of;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -412,7 +412,7 @@ on_any_device! {
             let part = [Part::new(features.transformed_by(model.row_transform()?), weights.cloned()).on_host()?];
             let scales = quanta.scales()?;
             let weights = quanta.weights.map(|exponent| WeightScale { exponent, largest: power_of_two(exponent) });
-            let found = sums(&part[0], &all, k, Scales { scales: &scales, weights })?;
+            let found = sums(&part[0], &all, k, (&scales[..], weights))?;
             let left_out = own.is_some_and(|own| own.answered().count() < n);
             if (found.bad || left_out) && model.settings.null_policy == NullPolicy::Raise.word() {
                 return Err(count_bad(&HostRows(&part))?);

@@ -22,13 +22,6 @@ const TASK: usize = 16_384;
 /// Rows of a tile.
 const TILE: usize = 256;
 
-/// How rows become integers.
-#[derive(Debug, Clone, Copy)]
-pub struct Quanta<'q> {
-    pub scales: &'q [ColumnScale],
-    pub weights: Option<WeightScale>,
-}
-
 /// A row that no sum takes.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Refused {
@@ -56,10 +49,13 @@ struct Worker<T> {
     found: Found,
 }
 
+/// How values and weights become integers.
+type Quanta<'q> = (&'q [ColumnScale], Option<WeightScale>);
+
 /// The sums of the rows of `k` clusters. `labels`: one a row, [`UNASSIGNED`] for rows that do not count.
 pub fn sums<T: Float>(part: &Part<'_, T>, labels: &[u32], k: usize, quanta: Quanta<'_>) -> Result<Found> {
-    let (n, d) = (labels.len(), quanta.scales.len());
-    let limits: Vec<f64> = memory::collected(quanta.scales.iter().map(ColumnScale::limit), LABELS)?;
+    let (n, d) = (labels.len(), quanta.0.len());
+    let limits: Vec<f64> = memory::collected(quanta.0.iter().map(ColumnScale::limit), LABELS)?;
     let worker = |_| {
         let found = Found { sums: ClusterSums::new(k, d)?, bad: false, refused: None };
         Ok(Worker { tile: Tile::new(d, TILE)?, rows: memory::with_room(TILE, LABELS)?, found })
@@ -104,7 +100,7 @@ impl<T: Float> Worker<T> {
             }
             let j = label as usize;
             sums.rows[j] += 1;
-            sums.mass[j] += match quanta.weights {
+            sums.mass[j] += match quanta.1 {
                 None => 1,
                 Some(scale) if w > 0.0 && w <= power_of_two(scale.exponent + BEYOND) => {
                     tile.weights[r] = scale.round(w);
@@ -117,7 +113,7 @@ impl<T: Float> Worker<T> {
             };
             rows.push((r, j));
         }
-        for (f, (scale, limit)) in quanta.scales.iter().zip(limits).enumerate() {
+        for (f, (scale, limit)) in quanta.0.iter().zip(limits).enumerate() {
             let column = tile.column(f);
             for &(r, j) in &*rows {
                 let value = tile.weights[r] * column[r].to_f64();
