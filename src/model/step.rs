@@ -11,6 +11,8 @@
 use super::sums::Sums;
 use super::{DeviceModel, Model};
 use crate::backend::answers::Labels;
+#[cfg(feature = "python")]
+use crate::base::error::KMeansError;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::input::features::{Column, Features};
@@ -20,12 +22,12 @@ use crate::model::predict::Predictor;
 const BATCH: &str = "a batch of rows";
 
 #[cfg(feature = "python")]
-impl<T: crate::base::float::Float> Model<T> {
+impl<T: Predictor> Model<T> {
     /// The same model at other centroids, which may be equal to each other. It has seen no rows.
     pub(crate) fn starting_at(mut self, centroids: Vec<f64>) -> Result<Self> {
         if centroids.len() != self.centroids.len() {
             let (expected, got) = (self.centroids.len(), centroids.len());
-            return Err(crate::KMeansError::LengthMismatch { what: "starting centroids".into(), expected, got });
+            return Err(KMeansError::LengthMismatch { what: "starting centroids".into(), expected, got });
         }
         self.centroids = memory::collected(centroids.into_iter().map(T::from_f64), BATCH)?;
         (self.inertias, self.inertia, self.n_iter, self.history) = (Vec::new(), 0.0, 0, Vec::new());
