@@ -3,10 +3,13 @@ Again next month
 ================
 
 A CSV of orders a month: segments that keep their numbers, and a table of the customers that moved.
+
+Give a path to draw how many moved where: `python examples/12_again_next_month.py movers.png`.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -82,3 +85,23 @@ print(pk.moved(june, old, new))
 both = old.updated(june.select(old.sums()), decay=0.5)
 assert both.updated(june.clear().select(both.sums())).centroids["size"].sum() == may.height + june.height
 print(both.centroids.select("cluster", "size", *FEATURES))
+
+# %%
+# The customers of both months, by their old and their new segment.
+if len(sys.argv) > 1:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    both_months = may.select("customer", before=old.predict()).join(
+        june.select("customer", after=new.predict()), on="customer"
+    )
+    figure, axes = plt.subplots(figsize=(4.5, 4), layout="constrained")
+    for (before, after), rows_of_pair in both_months.group_by("before", "after"):
+        axes.scatter(before, after, s=rows_of_pair.height * 3, alpha=0.7)
+        axes.annotate(str(rows_of_pair.height), (before, after), ha="center", va="center")
+    axes.set(
+        xlabel="segment in May", ylabel="segment in June", xticks=range(3), yticks=range(3), xlim=(-1, 3), ylim=(-1, 3)
+    )
+    figure.savefig(sys.argv[1], dpi=120)
