@@ -201,13 +201,13 @@ fn distances<T: Float, const N: usize>(x: &[f64], names: &[u32], table: &Centroi
     }
     let mut s = [0.0f64; N];
     for f in 0..x.len() {
-        let mut centroid = [T::default(); N];
+        let mut t = [0.0f64; N];
         for i in 0..N {
-            centroid[i] = centroids[i][f];
+            // SAFETY: each centroid was cut to the length of the row. A check of each value takes longer than its distance.
+            t[i] = x[f] - unsafe { centroids[i].get_unchecked(f) }.to_f64();
         }
         for i in 0..N {
-            let t = x[f] - centroid[i].to_f64();
-            s[i] = t.mul_add(t, s[i]);
+            s[i] = t[i].mul_add(t[i], s[i]);
         }
     }
     s
