@@ -9,9 +9,9 @@
 
 use std::fmt::Display;
 
-#[cfg(feature = "polars")]
-use crate::backend::answers::Predictions;
 use crate::backend::answers::{DISTANCES, KeptRows, Labels};
+#[cfg(feature = "polars")]
+use crate::backend::answers::{NearestClusters, Predictions};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -21,6 +21,8 @@ use crate::base::params::{KMeans, NullPolicy, Wanted};
 use crate::input::features::{Chunk, Column, Features, Validity, Values};
 use crate::input::fp16::Half;
 use crate::input::value_type::ValueType;
+#[cfg(feature = "polars")]
+use crate::model::Sums;
 use crate::model::{AnyFeatures, DeviceModel, KMeansModel};
 
 /// How error messages call lists of columns and of their names.
@@ -386,6 +388,35 @@ impl DeviceModel<'_, KMeansModel> {
             false => self.transform_any(features),
         };
         self.ask(columns, answer, none)
+    }
+
+    #[cfg(feature = "polars")]
+    pub(crate) fn nearest_clusters_of<S: Source>(&self, columns: &[S], m: usize, squared: bool) -> Result<NearestClusters> {
+        let answer = |features: &AnyFeatures<'_>| self.nearest_clusters_any(features, m, squared);
+        self.ask(columns, answer, |rows| NearestClusters::none(rows, m))
+    }
+
+    /// The sums of rows by cluster. Rows of columns without values have none.
+    #[cfg(feature = "polars")]
+    pub(crate) fn sums_of<S: Source>(
+        &self,
+        columns: &[S],
+        weights: Option<&Column<'_, f64>>,
+        labels: Option<&Labels>,
+    ) -> Result<Sums> {
+        let model = self.model;
+        let none = |rows: usize| {
+            if rows > 0 && model.settings().null_policy == NullPolicy::Raise.word() {
+                let (column, nulls) = (columns[0].name().into(), rows as u64);
+                return Err(KMeansError::NotFinite { column, nulls, nans: 0, infinities: 0 });
+            }
+            Sums::none(model.fingerprint()?, model.n_clusters(), model.n_features())
+        };
+        let sums = |features: &AnyFeatures<'_>| {
+            self.check_type(features)?;
+            self.sums_any(features, weights, labels)
+        };
+        self.ask(columns, sums, none)
     }
 
     pub(crate) fn score_of<S: Source>(&self, columns: &[S], weights: Option<&S>) -> Result<f64> {

@@ -49,6 +49,7 @@ use crate::base::memory;
 use crate::base::parallel::{FloatEnvironment, PoolShare};
 use crate::base::params::{History, KMeans, Params, TooFew, Wanted};
 use crate::base::progress::Watch;
+use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::distances::{DistanceSum, ExactSum};
 use crate::fit::engine::Engine;
 use crate::fit::sort_by::Key;
@@ -141,7 +142,7 @@ fn fits<T: Float>(
 
     let params = Params { wanted, k: most, ..estimator.validate(parts[0].features.n_features())? };
     clusters.iter().try_for_each(|k| estimator.check_clusters(*k))?;
-    Key::of(&params.output.sort_by, parts[0].features.names())?;
+    Key::of(&params, parts[0].features.names(), &[])?;
 
     let choice = rows::place(&mut parts, &params)?;
     // Several fits, and one that may have fewer clusters, ask by themselves whether there are enough rows.
@@ -212,7 +213,7 @@ fn fit_prepared<T: Float>(rows: &dyn PreparedRows<T>, params: &Params<'_>, watch
     let session = rows.session(params)?;
     let Origin { names, selection, scaling, choice } = rows.origin(params)?;
     watch.show_rows(names.len(), scaling.as_ref().map_or(&[], Scaling::factors))?;
-    let key = Key::of(&params.output.sort_by, &names)?;
+    let key = Key::of(params, &names, scaling.as_ref().map_or(&[], Scaling::factors))?;
     let (run, labels, distances) = best_of_restarts(session, params, statistics, key, watch)?;
     let inertia: ExactSum = run.inertia.iter().collect();
     let model = Model {
@@ -227,8 +228,10 @@ fn fit_prepared<T: Float>(rows: &dyn PreparedRows<T>, params: &Params<'_>, watch
         settings: Settings::new(params, statistics.weights.is_some()),
         stopped: watch.stopped(),
         scaling,
+        living: Arc::default(),
         table: Derived::default(),
     };
+    let model = model.with_sums(statistics, run.sums)?;
     let (relocated, seconds) = (run.emptied, watch.iterated());
     Ok(Fitted { model, labels, distances, relocated, choice, method: run.method, seconds, selection })
 }
@@ -244,6 +247,8 @@ struct Run<T> {
     /// The clusters that were empty in any iteration.
     emptied: Vec<u32>,
     method: Option<Method>,
+    /// The sums under the final labels, if the model keeps them.
+    sums: Option<ClusterSums>,
 }
 
 /// The restart of least inertia, compared exactly, and what is wanted of its rows. Ties go to the earliest restart. If the caller
@@ -252,7 +257,7 @@ fn best_of_restarts<'a, T: Float>(
     mut session: Box<dyn Session<T> + 'a>,
     params: &Params,
     statistics: &Statistics,
-    key: Option<Key>,
+    key: Option<Key<'_>>,
     watch: &mut Watch<'_>,
 ) -> Result<(Run<T>, Vec<u32>, Option<Distances>)> {
     let mut best: Option<(ExactSum, Run<T>, Option<Vec<u32>>)> = None;
@@ -286,7 +291,7 @@ fn best_of_restarts<'a, T: Float>(
     if let Some(order) = key.map(|key| key.order(&run.centroids, d, &run.sizes)).transpose()?.flatten() {
         let centroids = sort_by::arranged(&run.centroids, d, &order)?;
         let Run { history, emptied, method, .. } = run;
-        run = Run { history, emptied, method, ..labelled(session.as_mut(), centroids, statistics)?.0 };
+        run = Run { history, emptied, method, ..labelled(session.as_mut(), centroids, params, statistics)?.0 };
         labels = None;
     }
     Ok(match (params.wanted, labels) {
@@ -301,13 +306,23 @@ fn best_of_restarts<'a, T: Float>(
 }
 
 /// The run of centroids that stay as they are, without a history, and its only assign.
-fn labelled<T: Float>(session: &mut dyn Session<T>, centroids: Vec<T>, statistics: &Statistics) -> Result<(Run<T>, Assigned)> {
+fn labelled<T: Float>(
+    session: &mut dyn Session<T>,
+    centroids: Vec<T>,
+    params: &Params,
+    statistics: &Statistics,
+) -> Result<(Run<T>, Assigned)> {
     session.reset()?;
     let mut assigned = session.assign(&centroids, true)?;
     let inertia = precise_inertia(session, assigned.inertia.take(), statistics)?;
     let sizes = session.sizes()?;
-    let (history, emptied) = (Vec::new(), Vec::new());
-    Ok((Run { centroids, sizes, inertia, history, emptied, method: session.method() }, assigned))
+    let (history, emptied, sums) = (Vec::new(), Vec::new(), kept_sums(session, params)?);
+    Ok((Run { centroids, sizes, inertia, history, emptied, method: session.method(), sums }, assigned))
+}
+
+/// A copy of the session's sums, if the model keeps them.
+fn kept_sums<T: Float>(session: &mut dyn Session<T>, params: &Params) -> Result<Option<ClusterSums>> {
+    params.output.keep_sums.then(|| session.cluster_sums()?.copied()).transpose()
 }
 
 /// The run of rows that are their own centroids: one iteration, in which nothing moves.
@@ -319,7 +334,7 @@ fn settled<T: Float>(
     watch: &mut Watch<'_>,
 ) -> Result<Run<T>> {
     let start = Instant::now();
-    let (mut run, Assigned { changed, work_counts, .. }) = labelled(session, centroids, statistics)?;
+    let (mut run, Assigned { changed, work_counts, .. }) = labelled(session, centroids, params, statistics)?;
     let full = params.output.history == History::Full;
     let total = full.then(|| run.inertia.iter().collect::<ExactSum>().to_f64());
     let done = Iteration { changed, shift: 0.0, moved: false, seconds: start.elapsed().as_secs_f64(), work_counts };
@@ -388,7 +403,8 @@ fn lloyd<T: Float>(
         }
     };
     let sizes = session.sizes()?;
-    Ok(Run { centroids, sizes, inertia, history, emptied: scratch.emptied, method: session.method() })
+    let sums = kept_sums(session, params)?;
+    Ok(Run { centroids, sizes, inertia, history, emptied: scratch.emptied, method: session.method(), sums })
 }
 
 /// Appends an iteration over so many rows and clusters to the history.

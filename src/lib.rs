@@ -50,7 +50,7 @@ pub mod seeding;
 mod simd;
 pub mod statistics;
 
-pub use backend::answers::{Answered, Distances, Labels, Prediction, Predictions};
+pub use backend::answers::{Answered, Distances, Labels, NearestClusters, Prediction, Predictions};
 pub use backend::cpu::{Method, Tries};
 #[cfg(feature = "cuda")]
 pub use backend::cuda::array::{GpuArray, GpuPredictions};
@@ -63,8 +63,8 @@ pub use base::interrupt::Cancel;
 pub use base::names::FeatureLayout;
 pub use base::names::Names;
 pub use base::params::{
-    Device, Form, Gpus, History, Init, KMeans, Metric, NullPolicy, Numbers, OptionInfo, Restarts, RowOrder, Scale, SortBy,
-    TooFew, Value, Wanted,
+    Device, Form, Gpus, History, Init, KMeans, Like, Metric, NullPolicy, Numbers, OptionInfo, Restarts, RowOrder, Scale,
+    SortBy, TooFew, Value, Wanted,
 };
 pub use base::progress::{Progress, Seconds, Stage};
 pub use base::strategy::Strategy;
@@ -80,8 +80,8 @@ pub use input::fp16::Half;
 pub use input::gpu_table::{GpuTable, GpuValues};
 pub use input::value_type::ValueType;
 #[cfg(feature = "serde")]
-pub use model::{AnyModel, KMeansModel};
-pub use model::{DeviceModel, Fitted, HistoryRow, Model, Scaling, Settings};
+pub use model::{AnyModel, KMeansModel, Match};
+pub use model::{Decay, DeviceModel, Fitted, HistoryRow, Model, Scaling, Settings, Start, Sums};
 pub use simd::{DotUnit, InstructionSet};
 
 /// The README's Rust examples run as tests.

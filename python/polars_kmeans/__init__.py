@@ -7,6 +7,7 @@
 ``KMeansModel``        what it gives: centroids, labels of other rows, files
 ``KMeansModels``       one model per group: ``KMeans(k=3).fit(frame, "x", by="g")``
 ``choose_k``           fits for several k, and measures that compare them
+``moved``              how many rows went from which old cluster to which new one
 ``Plan``               what a fit is expected to take: ``KMeans(k=3).plan(frame, "x", "y")``
 ``Progress``           what a fit shows of itself: ``fit(..., progress=...)``
 ``sphere``             places on a map as points for ``metric="cosine"``; ``sphere_degrees`` and ``sphere_km`` go back
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from polars_kmeans._choose_k import choose_k
 from polars_kmeans._devices import devices
 from polars_kmeans._internal import __version__
+from polars_kmeans._moved import moved
 from polars_kmeans._plan import Plan
 from polars_kmeans._progress import Progress
 from polars_kmeans._sphere import sphere, sphere_degrees, sphere_km
@@ -69,6 +71,7 @@ __all__ = [
     "choose_k",
     "devices",
     "kmeans",
+    "moved",
     "show_versions",
     "sphere",
     "sphere_degrees",

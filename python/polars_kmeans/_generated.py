@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, SupportsIndex, TypedDict
 
-from polars_kmeans._typing import Device, Init, Scale
+from polars_kmeans._typing import Device, Init, Scale, SortBy
 
 
 class Options(TypedDict, total=False):
@@ -75,13 +75,15 @@ class Options(TypedDict, total=False):
     values, feature by feature, after they are scaled and normalised. The fit sorts the rows once and works on a copy of
     them. Default: `"given"`."""
 
-    sort_by: str | None
+    sort_by: SortBy
     """`"size"` or the name of a feature: clusters are numbered in ascending order of their rows of positive weight, or
-    of this feature of their centroids. Clusters with equal values keep their order. None: in the order in which seeding
-    found them. The numbers are given at the end of the fit, and change nothing else. They are given by the sizes
-    before: where a row is equally near to two centroids, the smaller number gets it, so sizes may be out of order by
-    such rows. An entry of an Array column `e` is named `e[0]`, `e[1]`, ... A feature named size cannot be used here.
-    Default: `None`."""
+    of this feature of their centroids. Clusters with equal values keep their order. A model: each cluster gets the
+    number of the cluster of that model which it matches. None: in the order in which seeding found them. The numbers
+    are given at the end of the fit, and change nothing else. They are given by the sizes before: where a row is equally
+    near to two centroids, the smaller number gets it, so sizes may be out of order by such rows. An entry of an Array
+    column `e` is named `e[0]`, `e[1]`, ... A feature named size cannot be used here. The match with a model has the
+    least sum of squared distances between the centroids, in the model's scaled units. Clusters without a match come
+    last. Default: `None`."""
 
     device: Device
     """The device to run on. The result has the same bits on every device. `"auto"`: a GPU if one can be used and is
@@ -96,6 +98,10 @@ class Options(TypedDict, total=False):
 
 class ModelOptions(Options, total=False):
     """What a fit takes that leaves a model."""
+
+    keep_sums: bool
+    """Whether the model keeps the exact sums of its clusters. Then `model.updated` adds rows to them, and removes rows.
+    They take 16 bytes a cluster and feature, also in the file. Without effect on an expression. Default: `False`."""
 
     history: Literal["light", "full"]
     """`"light"` or `"full"`: the history of a model also has the inertia of every iteration. It changes nothing in the

@@ -24,6 +24,7 @@ __all__ = [
     "check_process",
     "check_signals",
     "devices",
+    "draw_rows",
     "encode_centroids",
     "fit",
     "fit_array",
@@ -31,14 +32,19 @@ __all__ = [
     "fit_parts",
     "load_model",
     "machine",
+    "match_models",
     "model_centroids",
     "model_columns",
+    "model_compared",
     "model_factors",
     "model_facts",
     "model_from_file",
     "model_history",
+    "model_metadata",
     "model_parameters",
+    "model_starting_at",
     "model_to_file",
+    "model_with",
     "models_equal",
     "options",
     "plan",
@@ -46,7 +52,9 @@ __all__ = [
     "predict_array",
     "save_model",
     "score_array",
+    "step_array",
     "transform_array",
+    "update_model",
 ]
 
 __version__: str
@@ -97,7 +105,22 @@ class OptionInfo:
 
 def model_centroids(model: bytes) -> pl.DataFrame: ...
 def model_history(model: bytes) -> pl.DataFrame: ...
-def model_facts(model: bytes) -> tuple[list[str], int, float, int, bool]: ...
+def model_facts(model: bytes) -> tuple[list[str], int, float | None, int, bool]: ...
+def update_model(
+    model: bytes,
+    sums: pl.DataFrame,
+    removed: pl.DataFrame | None,
+    start: str,
+    decay: float | None,
+    extents: Sequence[float] | None = None,
+) -> bytes: ...
+def match_models(model: bytes, other: bytes) -> list[tuple[int, int | None, float | None]]: ...
+def model_compared(model: bytes) -> list[list[float]]: ...
+def model_metadata(model: bytes) -> dict[str, str]: ...
+def model_with(model: bytes, metadata: Mapping[str, str] | None = None) -> bytes: ...
+def model_starting_at(model: bytes, centroids: Sequence[float], extents: Sequence[float], weight: float) -> bytes: ...
+def step_array(model: bytes, array: IntoArray, weights: IntoArray | None, ratio: float) -> tuple[bytes, float]: ...
+def draw_rows(seed: int, step: int, count: int, rows: int) -> bytes: ...
 def model_columns(model: bytes) -> list[str]: ...
 def model_factors(model: bytes) -> dict[str, float] | None: ...
 def model_parameters(model: bytes) -> str: ...

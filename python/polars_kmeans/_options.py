@@ -130,9 +130,16 @@ class FitOptions:
             values = _continued(init, values)
         for name, value in values.items():
             # The library knows the defaults.
-            if _is_chosen(name, value):
+            if _is_chosen(name, value) and not (name == "sort_by" and hasattr(value, "_encoded")):
                 passed[name] = _passed(name, value)
-        self.keywords: dict[str, Any] = {"values": passed, "given": None, "given_names": None, "given_widths": []}
+        like = getattr(values.get("sort_by"), "_encoded", None)
+        self.keywords: dict[str, Any] = {
+            "values": passed,
+            "given": None,
+            "given_names": None,
+            "given_widths": [],
+            "like": like,
+        }
         try:
             _internal.check_options({**self.keywords, "weighted": False})
         except InvalidParameterError as error:

@@ -288,12 +288,32 @@ def elementwise(
     return row_by_row(function, [*exprs, _literal(model)], {**kwargs, "device": device_name(device)})
 
 
+def nearest_clusters(exprs: list[pl.Expr], model: bytes, m: int, *, squared: bool) -> pl.Expr:
+    """Find the nearest centroids of rows, one morsel at a time."""
+    return row_by_row("nearest_clusters", [*exprs, _literal(model)], {"m": m, "squared": squared})
+
+
 def answer_columns(model: bytes, columns: list[pl.Series], device: Device, kwargs: dict[str, Any]) -> pl.Series:
     """Call a function on columns of numbers under a model, without a query."""
     check_process(runs=True)
     names, output, complete = [series.name for series in columns], kwargs.get("output"), kwargs.get("complete", False)
     squared = kwargs.get("squared", False)
     return _internal.answer_columns(model, names, columns, device_name(device), output, complete, squared)
+
+
+def sums(
+    exprs: list[pl.Expr],
+    model: bytes,
+    names: list[str],
+    weight: str | pl.Expr | None,
+    labels: str | pl.Expr | None,
+    extents: list[float] | None,
+) -> pl.Expr:
+    """Add up rows by their cluster."""
+    check_process()
+    label = [] if labels is None else [column(labels) if isinstance(labels, str) else labels]
+    kwargs = {"names": names, "weighted": weight is not None, "labelled": labels is not None, "extents": extents}
+    return _call("sums", [*exprs, *weights(weight), *label, _literal(model)], kwargs, **_ONE_VALUE)
 
 
 def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None, device: Device) -> pl.Expr:

@@ -88,6 +88,9 @@ Init: TypeAlias = (
 For one feature, `k` numbers are enough.
 """
 
+SortBy: TypeAlias = "str | SupportsCentroids | None"
+"""`"size"`, the name of a feature, or a model whose numbers the clusters get."""
+
 Scale: TypeAlias = Literal["standard", "robust"] | Mapping[str, float] | None
 """How the columns are scaled, or a factor for some of them."""
 

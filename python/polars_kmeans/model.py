@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast, overload
 
 import polars as pl
 
-from polars_kmeans import _arrays, _centroids, _files, _frames, _internal, _plugin, _rows
+from polars_kmeans import _arrays, _centroids, _files, _frames, _internal, _living, _plugin, _rows
 from polars_kmeans._keywords import checked
 from polars_kmeans._options import FitOptions, text
 from polars_kmeans._typing import Device, Fit, IntoArray, IntoFeatures, IntoFrame, Output
@@ -72,7 +73,7 @@ class KMeansModel:
         return fitted
 
     def __eq__(self, other: object) -> bool:
-        """Whether two models are equal. Wall times do not count."""
+        """Whether two models are equal. Wall times and :attr:`metadata` do not count."""
         if not isinstance(other, KMeansModel):
             return NotImplemented
         return _internal.models_equal(self._encoded, other._encoded)
@@ -99,7 +100,7 @@ class KMeansModel:
         facts = {
             "clusters": self._k,
             "features": len(self._names),
-            "inertia": f"{self._inertia:.6g}",
+            "inertia": "unknown (updated)" if self._inertia is None else f"{self._inertia:.6g}",
             "iterations": self._n_iter,
             "init": parameters["init"],
             "metric": parameters["metric"],
@@ -111,6 +112,8 @@ class KMeansModel:
     @property
     def centroids(self) -> pl.DataFrame:
         """A frame of `k` rows: cluster (UInt32), size (UInt64: rows of positive weight), inertia (Float64), features.
+
+        The inertia is null in a model of :meth:`updated`, which has seen sums and no rows.
 
         The features are one column each, in the fit's float type, or the one Array column. They are in the units of the
         columns, even if the fit scaled the columns. With `metric="cosine"`, they are directions: points on the unit
@@ -185,6 +188,32 @@ class KMeansModel:
         return parameters
 
     @property
+    def metadata(self) -> dict[str, str]:
+        """The texts that :meth:`with_metadata` gave the model."""
+        return _internal.model_metadata(self._encoded)
+
+    def with_metadata(self, metadata: Mapping[str, str]) -> KMeansModel:
+        """Return the same model with texts of yours in place of those that it had. They are saved with it.
+
+        They do not count when models are compared. Anything but texts is an `InvalidParameterError`.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> model = pk.KMeans(k=2).fit(pl.DataFrame({"x": [0.0, 2.0, 5.0]}), "x")
+        >>> pk.KMeansModel.from_bytes(model.with_metadata({"rows": "may.csv"}).to_bytes()).metadata
+        {'rows': 'may.csv'}
+
+        """
+        texts = dict(metadata) if isinstance(metadata, Mapping) else {"": metadata}
+        if not all(isinstance(text, str) for pair in texts.items() for text in pair):
+            raise InvalidParameterError(f"metadata: expected texts by name, got {metadata!r:.80}")
+        noted = copy.copy(self)
+        noted._encoded = _internal.model_with(self._encoded, texts)
+        return noted
+
+    @property
     def factors(self) -> dict[str, float] | None:
         """What the model multiplies the values of each feature by. None if the fit did not scale them."""
         return _internal.model_factors(self._encoded)
@@ -205,8 +234,8 @@ class KMeansModel:
         return list(self._names)
 
     @property
-    def inertia(self) -> float:
-        """Weighted sum of squared distances of the rows to their centroids."""
+    def inertia(self) -> float | None:
+        """Weighted sum of squared distances of the rows to their centroids. None in a model of :meth:`updated`."""
         return self._inertia
 
     @property
@@ -215,12 +244,14 @@ class KMeansModel:
         return self._n_iter
 
     @property
-    def converged(self) -> bool:
-        """Whether the fit stopped by itself.
+    def converged(self) -> bool | None:
+        """Whether the fit stopped by itself. None in a model of :meth:`updated`.
 
         False if a function that sees its progress stopped it, or if it used all `max_iter` iterations and a centroid
         moved in the last one.
         """
+        if self._inertia is None:
+            return None
         if self._stopped:
             return False
         if self._n_iter < self.parameters["max_iter"]:
@@ -431,6 +462,279 @@ class KMeansModel:
             return _arrays.transform(self._encoded, array, device, squared=squared)
         name = "squared_distances" if squared else "distances"
         return self._answer("transform", columns, device, {"k": self._k, "squared": squared}, name)
+
+    @checked
+    def nearest_clusters(self, m: int, *columns: IntoFeatures, squared: bool = False) -> pl.Expr:
+        """Find the `m` nearest clusters of every row, in order.
+
+        The expression is elementwise, so it can stream. It runs on the CPU.
+
+        Parameters
+        ----------
+        m
+            How many clusters, from 1 to `k`.
+        *columns
+            The features, as in :meth:`predict`.
+        squared
+            True: the squared distances, which decide the order.
+
+        Returns
+        -------
+        Expr
+            A column named `nearest_clusters`: structs of `clusters` (`Array(UInt32, m)`) and `distances`
+            (`Array(Float64, m)`). The nearest is first. Of clusters that are equally near, the smaller number is. The
+            distances are those of :meth:`transform`. Null for rows with nulls, NaNs or infinities.
+
+        Raises
+        ------
+        InvalidParameterError
+            At once, for an `m` below 1 or above the number of clusters.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> df = pl.DataFrame({"x": [0.0, 2.0, 5.0]})
+        >>> model = pk.KMeans(k=3, init=[[0.0], [3.0], [5.0]]).fit(df, "x")
+        >>> df.select(model.nearest_clusters(2)).to_series().to_list()[1]
+        {'clusters': [1, 0], 'distances': [0.0, 2.0]}
+
+        """
+        if not isinstance(m, int) or isinstance(m, bool) or not 1 <= m <= self._k:
+            msg = f"m: expected an integer from 1 to {self._k}, the number of clusters, got {m!r:.80}"
+            raise InvalidParameterError(msg)
+        if not isinstance(squared, bool):
+            raise InvalidParameterError(f"squared: expected True or False, got {squared!r:.80}")
+        expr = _plugin.nearest_clusters(self._features(columns), self._encoded, m, squared=squared)
+        return expr.alias("nearest_clusters")
+
+    @checked
+    def sums(
+        self,
+        *columns: IntoFeatures,
+        weight: str | pl.Expr | None = None,
+        labels: str | pl.Expr | None = None,
+        extents: Mapping[str, float] | Sequence[float] | None = None,
+    ) -> pl.Expr:
+        """Add up rows by their cluster: an aggregation whose sums are exact, so they can be added and subtracted.
+
+        :meth:`updated` makes a model of the sums. See :doc:`/guide/living-models`.
+
+        Parameters
+        ----------
+        *columns
+            The features, as in :meth:`predict`. They must have the float type of the fit.
+        weight
+            Non-negative row weights, for a model of a fit with weights.
+        labels
+            The cluster of each row, in place of the model's own answer: integers, as `predict` gave them. Rows with a
+            null are left out. To remove rows later, use the labels that they had when they were added.
+        extents
+            For a model that no fit made (:meth:`from_centroids`): the largest magnitude of each feature, by name or in
+            order. Values may be up to 16 times as large.
+
+        Returns
+        -------
+        Expr
+            A column named `sums`: one list for each group, with a struct for each of the `k` clusters, also for empty
+            ones. Its fields are `cluster` (UInt32), `fingerprint` (UInt64: which models take these sums), `size`
+            (Int64: rows of positive weight), `weight` (Int128; a row without weights has 2^53) and one Int128 for each
+            feature, in quanta of the model.
+
+        Raises
+        ------
+        InvalidParameterError
+            For a model without quanta, if `extents` are not given, and at once for `extents` of other features.
+        polars.exceptions.ComputeError
+            When the query runs: for rows with nulls (unless the fit had `null_policy="skip"`), for values that are more
+            than 16 times as large as those of the fit, for weights where the fit had none, and for columns of another
+            type.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> df = pl.DataFrame({"day": [1, 1, 2], "x": [0.0, 2.0, 9.0]})
+        >>> model = pk.KMeans(k=2, init=[[1.0], [9.0]]).fit(df, "x")
+        >>> days = df.group_by("day").agg(model.sums()).explode("sums").unnest("sums")
+        >>> total = days.group_by("cluster", "fingerprint").agg(pl.col("size", "weight", "x").sum()).sort("cluster")
+        >>> total["size"].to_list()
+        [2, 1]
+        >>> model.updated(total, start="zero").centroids["x"].to_list()
+        [1.0, 9.0]
+
+        """
+        names = self._sum_names()
+        found = _living.extents(extents, names)
+        return _plugin.sums(self._features(columns), self._encoded, names, weight, labels, found).alias("sums")
+
+    @checked
+    def updated(
+        self,
+        sums: pl.DataFrame | pl.LazyFrame | pl.Series | IntoFrame,
+        *,
+        removed: pl.DataFrame | pl.LazyFrame | pl.Series | IntoFrame | None = None,
+        start: Literal["kept", "zero"] = "kept",
+        decay: float | None = None,
+        extents: Mapping[str, float] | Sequence[float] | None = None,
+    ) -> KMeansModel:
+        """Return the model whose centroids are the exact means of the rows in tables of sums.
+
+        A cluster without weight keeps its centroid. The new model keeps its sums.
+
+        Parameters
+        ----------
+        sums
+            A table of :meth:`sums`, or a frame with a column of such tables. Rows of one cluster add up.
+        removed
+            A table of rows to take away again, with the labels that they had when they were added.
+        start
+            `"kept"`: the sums that this model keeps, which needs a fit with `keep_sums=True` or an updated model.
+            `"zero"`: no rows.
+        decay
+            What weights and sums of earlier rows are multiplied by first, from 0 to 1. The product is rounded to a
+            quantum, and the number to 32 bits. After a decay below 1, rows can no longer be removed.
+        extents
+            As in :meth:`sums`.
+
+        Returns
+        -------
+        KMeansModel
+            `size` counts the rows in the sums. `inertia` and `converged` are None, and the history is empty.
+
+        Raises
+        ------
+        InvalidParameterError
+            For a table of other models, for totals that no rows can have (as after a table is removed twice), for
+            `start="kept"` where no sums are kept, and for `removed` after a decay.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> may, june = pl.DataFrame({"x": [0.0, 2.0, 9.0]}), pl.DataFrame({"x": [11.0]})
+        >>> model = pk.KMeans(k=2, init=[[1.0], [9.0]], keep_sums=True).fit(may, "x")
+        >>> later = model.updated(june.select(model.sums()))
+        >>> later.centroids["x"].to_list()
+        [1.0, 10.0]
+        >>> later.updated(june.clear().select(model.sums()), removed=june.select(model.sums())).centroids["x"].to_list()
+        [1.0, 9.0]
+
+        """
+        if decay is not None and (isinstance(decay, bool) or not isinstance(decay, (int, float))):
+            raise InvalidParameterError(f"decay: expected a number from 0 to 1, got {decay!r:.80}")
+        if start not in ("kept", "zero"):
+            raise InvalidParameterError(f'start: expected "kept" or "zero", got {start!r:.80}')
+        added = _living.table(sums, "sums")
+        taken = None if removed is None else _living.table(removed, "removed")
+        found = _living.extents(extents, self._sum_names())
+        number = None if decay is None else float(decay)
+        return KMeansModel(_internal.update_model(self._encoded, added, taken, start, number, found))
+
+    @checked
+    def match(self, other: KMeansModel) -> pl.DataFrame:
+        """Find which clusters of another model the clusters of this one are.
+
+        The sum of the squared distances between matched centroids is the least that there is, in the units in which the
+        other model compares rows. `sort_by=other` numbers the clusters of a fit by the same match. Another metric,
+        other features and more than 4,096 clusters are an `InvalidParameterError`.
+
+        Returns
+        -------
+        DataFrame
+            One row for each cluster of this model: `cluster` and `matched` (UInt32; the number in the other model), and
+            `distance` (Float64). In the order of `matched`. Clusters without a match come last, with nulls.
+
+        Examples
+        --------
+        >>> import polars_kmeans as pk
+        >>> old = pk.KMeansModel.from_centroids([[0.0], [5.0]], ["x"])
+        >>> new = pk.KMeansModel.from_centroids([[5.5], [9.0], [0.0]], ["x"])
+        >>> new.match(old).rows()
+        [(2, 0, 0.0), (0, 1, 0.5), (1, None, None)]
+
+        """
+        if not isinstance(other, KMeansModel):
+            raise InvalidParameterError(f"other: expected a KMeansModel, got {_frames.type_name(other)}")
+        rows = _internal.match_models(self._encoded, other._encoded)
+        return pl.DataFrame(
+            rows, schema={"cluster": pl.UInt32, "matched": pl.UInt32, "distance": pl.Float64}, orient="row"
+        )
+
+    @checked
+    def drift(self, data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray, *columns: IntoFeatures) -> pl.DataFrame:
+        """Compare the rows of today with those of the fit, to see whether the model still describes them.
+
+        `data` and `columns` are those of :meth:`score`. A model of a fit with weights is an `InvalidParameterError`.
+
+        Returns
+        -------
+        DataFrame
+            One row for each cluster: `cluster`, `share_then` and `share_now` (Float64: of the rows; at least half a row
+            of them), `distance_then` and `distance_now` (Float64: root of the mean squared distance to the centroid;
+            null without rows or inertia), and `stability_index`, which is `(now - then) * ln(now / then)` of the
+            shares. Their sum is the population stability index: below 0.1, little has changed; above 0.25, much has.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> model = pk.KMeans(k=2, init=[[0.0], [8.0]]).fit(pl.DataFrame({"x": [0.0, 1.0, 8.0, 9.0]}), "x")
+        >>> found = model.drift(pl.DataFrame({"x": [0.5, 8.0, 8.0, 10.0]}))
+        >>> found["share_now"].to_list(), found["distance_now"].round(2).to_list()
+        ([0.25, 0.75], [0.0, 0.96])
+        >>> round(found["stability_index"].sum(), 3)
+        0.275
+
+        """
+        if self.parameters["weighted"]:
+            raise InvalidParameterError("model: expected one of a fit without weights, got one with weights")
+        query, columns = self._query(data, columns, ())
+        answers = query.select(self.predict(*columns, output="struct")).unnest("cluster")
+        return _living.drift(self.centroids, answers)
+
+    def to_expr(self) -> pl.Expr:
+        """Return the label as an expression of plain Polars, for programs that do not have this package.
+
+        Without this package there is no fused multiply-add. So distances have other last bits, and a row that is as
+        good as equally near to two centroids may get the other one. :meth:`predict` is exact.
+
+        Returns
+        -------
+        Expr
+            A column named `cluster` (UInt32). Rows with nulls, NaNs or infinities are null. It grows with clusters
+            times features. A model of an Array column is an `InvalidColumnError`.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> df = pl.DataFrame({"x": [0.0, 2.0, 5.0, None]})
+        >>> df.select(pk.KMeansModel.from_centroids([[0.0], [5.0]], ["x"]).to_expr()).to_series().to_list()
+        [0, 0, 1, None]
+
+        """
+        return _living.Formula(self).polars()
+
+    def to_sql(self, dialect: Literal["duckdb"] = "duckdb") -> str:
+        """Return the label as an expression of SQL, for DuckDB without this package.
+
+        Returns
+        -------
+        str
+            One expression for a SELECT, as in `SELECT *, {model.to_sql()} AS cluster FROM rows`. It names the model's
+            features. Rows with NULLs, NaNs or infinities are NULL. Labels and errors are as in :meth:`to_expr`.
+
+        Examples
+        --------
+        >>> import polars_kmeans as pk
+        >>> print(pk.KMeansModel.from_centroids([[0.5], [5.0]], ["x"]).to_sql()[:44])
+        CASE WHEN isfinite("x"::DOUBLE) THEN (list_p
+
+        """
+        if dialect != "duckdb":
+            raise InvalidParameterError(f'dialect: expected "duckdb", got {dialect!r:.80}')
+        return _living.Formula(self).duckdb()
 
     @overload
     def label(
@@ -850,7 +1154,7 @@ class KMeansModel:
         """Make a model of centroids: from another library, from a table that lost its metadata, or written by hand.
 
         The model is a fit of the centroids themselves: each of them is the only row of its cluster. So every size is 1
-        and the inertia is 0. Values must be in the range that a fit takes.
+        and the inertia is 0. Values must be in the range that a fit takes. Its :meth:`sums` need `extents`.
 
         Parameters
         ----------
@@ -894,7 +1198,9 @@ class KMeansModel:
             msg = f"centroids: expected {frame.height} different rows, got two that are equal"
             raise InvalidParameterError(msg) from None
         # Only `too_few="null"` finds nothing.
-        return KMeansModel._of_fit(*cast("Fit", fit))
+        found = cast("Fit", fit)
+        # The centroids say little about the size of rows.
+        return KMeansModel._of_fit(_internal.model_with(found[0]), *found[1:])
 
     def _readable(self) -> dict[str, Any]:
         """Return the parts of the JSON that are there to read."""
@@ -911,6 +1217,18 @@ class KMeansModel:
             "sizes": table["size"].to_list(),
             "centroids": features.to_series().to_list() if nested else [list(row) for row in features.rows()],
         }
+
+    def _sum_names(self) -> list[str]:
+        """Return the names of the features, one by one."""
+        features = self.centroids.drop(_frames.OWN_COLUMNS)
+        dtype = features.dtypes[0]
+        if isinstance(dtype, pl.Array):
+            return [f"{features.columns[0]}[{at}]" for at in range(dtype.size)]
+        return features.columns
+
+    def _compared(self) -> list[list[float]]:
+        """Return the centroids that rows are compared with: in scaled units."""
+        return _internal.model_compared(self._encoded)
 
     def _asked(self, columns: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the columns that will be asked of a frame."""

@@ -197,6 +197,27 @@ impl Distances {
     }
 }
 
+/// The `m` nearest centroids of each row, in ascending order of (squared reference distance, number). Values are 0 for a row
+/// without an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NearestClusters {
+    pub m: usize,
+    /// `(n, m)`, row-major.
+    pub clusters: Vec<u32>,
+    /// Distances, or squared distances.
+    pub distances: Vec<f64>,
+    pub answered: Answered,
+}
+
+impl NearestClusters {
+    /// No row has an answer.
+    #[cfg(feature = "polars")]
+    pub(crate) fn none(rows: usize, m: usize) -> Result<Self> {
+        let (clusters, distances) = (memory::zeroed(rows * m, ANSWERS)?, memory::zeroed(rows * m, ANSWERS)?);
+        Ok(Self { m, clusters, distances, answered: Answered::none(rows)? })
+    }
+}
+
 /// The prediction for one row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {

@@ -9,7 +9,7 @@ use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
 use crate::base::params::Metric;
 use crate::exact::cluster_sums::ClusterSums;
-use crate::exact::fixed::round_quotient;
+use crate::exact::fixed::{ColumnScale, round_quotient};
 use crate::exact::reference;
 use crate::input::transform::{finish_centroid, same_direction};
 use crate::statistics::Statistics;
@@ -115,10 +115,14 @@ fn mean<T: Float>(cluster_sums: &ClusterSums, j: usize, statistics: &Statistics,
 
 /// The exact quotients of sums and weight, rounded once to `R`.
 fn quotients<R: Float>(cluster_sums: &ClusterSums, j: usize, statistics: &Statistics, out: &mut [R]) {
-    let mass = cluster_sums.mass[j].unsigned_abs();
-    let weight_exponent = statistics.weights.map_or(0, |scale| scale.exponent - 53);
-    for ((out, &sum), scale) in out.iter_mut().zip(cluster_sums.sums_of(j)).zip(&statistics.scales) {
-        *out = round_quotient(sum, mass, scale.quantum_exponent() - weight_exponent);
+    let unit = statistics.weights.map_or(0, |scale| scale.exponent - 53);
+    quotients_of(cluster_sums.sums_of(j), cluster_sums.mass[j], &statistics.scales, unit, out);
+}
+
+/// The exact quotients of sums and a weight in units of `2^unit`, rounded once to `R`.
+pub fn quotients_of<R: Float>(sums: &[i128], mass: i128, scales: &[ColumnScale], unit: i32, out: &mut [R]) {
+    for ((out, &sum), scale) in out.iter_mut().zip(sums).zip(scales) {
+        *out = round_quotient(sum, mass.unsigned_abs(), scale.quantum_exponent() - unit);
     }
 }
 

@@ -24,7 +24,7 @@ type Word = &'static str;
 fn known_word<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Word, D::Error> {
     let word: String = serde::Deserialize::deserialize(deserializer)?;
     let options = crate::base::params::KMeans::options().into_iter().map(|info| info.name);
-    let others = ["k", "features", "overflow", "vanish", "option", STARTING_CENTROIDS];
+    let others = ["k", "features", "overflow", "vanish", "option", "float32", "float64", "m", STARTING_CENTROIDS];
     Ok(options.chain(others).find(|known| *known == word).unwrap_or("the fit"))
 }
 
@@ -163,6 +163,20 @@ pub enum KMeansError {
     /// A value is outside of the range that a function takes.
     #[error("column {column:?}: expected {expected}, got {got}")]
     OutOfRange { column: String, expected: String, got: f64 },
+    /// The columns of later rows have another type than those of the fit.
+    #[error("features: expected {expected}, as in the fit, got {got}: cast the columns")]
+    OtherType {
+        #[cfg_attr(feature = "parts", serde(deserialize_with = "known_word"))]
+        expected: Word,
+        #[cfg_attr(feature = "parts", serde(deserialize_with = "known_word"))]
+        got: Word,
+    },
+    /// A later value is far larger than those that a model's quanta were made for.
+    #[error(
+        "column {column:?}: expected magnitudes of at most {limit:e} (16 times those of the fit, scaled and times the weight), got \
+        {got:e}: fit a model to rows that have such values, or give larger extents"
+    )]
+    BeyondExtent { column: String, got: f64, limit: f64 },
     /// Values have magnitudes for which distances cannot be computed.
     #[error(
         "{what}: expected a largest magnitude of {} about {}, got {got:e}: {} the values by one number{}",
@@ -280,11 +294,13 @@ impl KMeansError {
             | Self::ReservedName { .. }
             | Self::UnnamedColumn
             | Self::NulInName { .. }
+            | Self::OtherType { .. }
             | Self::DuplicateName { .. } => ErrorKind::InvalidColumn,
             Self::NoRows { .. }
             | Self::TooManyRows { .. }
             | Self::NotFinite { .. }
             | Self::OutOfRange { .. }
+            | Self::BeyondExtent { .. }
             | Self::MagnitudeOutOfRange { .. }
             | Self::ScaledOutOfRange { .. }
             | Self::ZeroRows { .. }

@@ -115,15 +115,19 @@ impl KMeansModel {
         let mut arrays: Vec<ArrayRef> = vec![
             Arc::new(UInt32Array::from(memory::collected(0..self.n_clusters() as u32, TABLE)?)),
             Arc::new(UInt64Array::from(memory::copied(self.sizes(), TABLE)?)),
-            Arc::new(Float64Array::from(memory::copied(self.inertias(), TABLE)?)),
+            match self.inertias() {
+                [] => Arc::new(Float64Array::new_null(self.n_clusters())),
+                inertias => Arc::new(Float64Array::from(memory::copied(inertias, TABLE)?)),
+            },
         ];
         arrays.extend(match self.as_any() {
             AnyModel::F32(model) => centroids::<Float32Type>(self.layout(), model)?,
             AnyModel::F64(model) => centroids::<Float64Type>(self.layout(), model)?,
         });
         names.extend(self.names().iter().map(String::as_str));
-        let fields: Vec<Field> =
-            names.iter().zip(&arrays).map(|(name, array)| Field::new(*name, array.data_type().clone(), false)).collect();
+        // Only the inertia of a model that was updated is null.
+        let field = |(name, array): (&&str, &ArrayRef)| Field::new(*name, array.data_type().clone(), array.null_count() > 0);
+        let fields: Vec<Field> = names.iter().zip(&arrays).map(field).collect();
         RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays).map_err(frame_error)
     }
 }

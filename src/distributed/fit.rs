@@ -92,7 +92,7 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wan
     let mut watch = Watch::new(estimator.observer.as_ref());
     let names = link.facts[0].names.clone();
     let params = Params { wanted, ..estimator.validate(names.len())? };
-    Key::of(&params.output.sort_by, &names)?;
+    Key::of(&params, &names, &[])?;
     check_order(&params)?;
     let later = params.output.too_few == TooFew::Fewer;
     let common = Params { k: if later { 1 } else { params.k }, ..params.clone() };

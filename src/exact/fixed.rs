@@ -23,6 +23,10 @@ pub const ONE_LIMB_BITS: i32 = 50;
 pub const LIMB_BITS: i32 = 45;
 /// Bits that a pair of limbs keeps.
 pub const TWO_LIMB_BITS: i32 = 2 * LIMB_BITS;
+/// A model's quanta take later values of up to `2^this` times the power of two above the extent of its fit.
+pub const BEYOND: i32 = 4;
+/// The largest magnitude that [`round_to_integer`] takes.
+const LARGEST_ROUNDED: f64 = (1u64 << 51) as f64;
 /// The number of one-limb values whose sum always fits in an int64.
 pub const ONE_LIMB_CAPACITY: u32 = 4_096;
 /// The number of limbs of a pair whose sum always fits in an int64.
@@ -151,6 +155,29 @@ impl ColumnScale {
         self.join(hi, lo)
     }
 
+    /// As [`ColumnScale::quantise`], for values that may be up to 16 times larger.
+    ///
+    /// One limb then has up to 2^54 quanta, which [`round_to_integer`] does not take. The limbs of a pair are still within its
+    /// range.
+    #[inline(always)]
+    pub fn quantise_beyond(&self, x: f64) -> i128 {
+        let v = self.hi.apply(x);
+        if v.abs() <= LARGEST_ROUNDED || self.limbs == Limbs::Two { self.quantise(x) } else { v.round_ties_even() as i128 }
+    }
+
+    /// The largest magnitude that [`ColumnScale::quantise_beyond`] takes: 16 times the power of two above the extent.
+    pub fn limit(&self) -> f64 {
+        Scale::new(self.exponent + BEYOND).apply(1.0)
+    }
+
+    /// Bits below the power of two above the extent.
+    pub fn bits(&self) -> u32 {
+        match self.limbs {
+            Limbs::One => ONE_LIMB_BITS as u32,
+            Limbs::Two => TWO_LIMB_BITS as u32,
+        }
+    }
+
     /// The quantum is `2^this`.
     pub fn quantum_exponent(&self) -> i32 {
         match self.limbs {
@@ -158,6 +185,19 @@ impl ColumnScale {
             Limbs::Two => self.exponent - TWO_LIMB_BITS,
         }
     }
+}
+
+/// `rint(v * factor / 2^shift)`, ties to even, for `factor <= 2^shift` and `shift <= 32`. The product has up to 160 bits.
+pub fn decayed(v: i128, factor: u64, shift: u32) -> i128 {
+    debug_assert!(shift <= 32 && factor <= 1 << shift);
+    let (magnitude, factor, word) = (v.unsigned_abs(), u128::from(factor), u128::from(u64::MAX));
+    let low = (magnitude & word) * factor;
+    let high = (magnitude >> 64) * factor + (low >> 64);
+    let (low, half) = (low & word, 1u128 << shift >> 1);
+    let (kept, rest) = ((high << (64 - shift)) | (low >> shift), low & ((1 << shift) - 1));
+    let up = rest > half || (rest == half && half > 0 && kept & 1 == 1);
+    let rounded = (kept + u128::from(up)) as i128;
+    if v < 0 { rounded.wrapping_neg() } else { rounded }
 }
 
 /// `numerator * 2^exponent / denominator`, rounded once to `T` (to nearest, ties to even).
@@ -253,6 +293,32 @@ mod tests {
         for (v, r) in [(0.5, 0), (1.5, 2), (2.5, 2), (-0.5, 0), (-1.5, -2), (1e15, 1_000_000_000_000_000), (-0.49, 0)] {
             assert_eq!(round_to_integer(v), r, "{v}");
         }
+    }
+
+    unit_test!(values_beyond_the_extent_become_integers);
+    fn values_beyond_the_extent_become_integers() {
+        for scale in [Limbs::One, Limbs::Two].map(|limbs| ColumnScale::new(3, limbs)) {
+            for x in [scale.limit(), -128.0, 8.0 + 2f64.powi(-46), 8.0 + 3.0 * 2f64.powi(-48), 1.5] {
+                let back: f64 = round_quotient(scale.quantise_beyond(x), 1, scale.quantum_exponent());
+                assert!((back - x).abs() <= 2f64.powi(scale.quantum_exponent() - 1), "{x}");
+            }
+        }
+        // 2^51 quanta and a half: to even.
+        assert_eq!(ColumnScale::new(0, Limbs::One).quantise_beyond(2.0 + 2f64.powi(-51)), 1 << 51);
+    }
+
+    unit_test!(decays_are_rounded_once);
+    fn decays_are_rounded_once() {
+        for v in [0, 1, -1, 5, i128::MAX, i128::MIN + 1, 1 << 126, (1 << 64) - 1] {
+            assert_eq!(decayed(v, 1, 0), v);
+            assert_eq!(decayed(v, 1 << 32, 32), v);
+            assert_eq!(decayed(v, 0, 7), 0);
+        }
+        for (v, expected) in [(1, 0), (2, 1), (3, 2), (5, 2), (6, 3), (7, 4), (-3, -2), (-5, -2)] {
+            assert_eq!(decayed(v, 1, 1), expected, "half of {v}");
+        }
+        assert_eq!(decayed(i128::MAX, 3, 2), (i128::MAX / 4) * 3 + 2);
+        assert_eq!(decayed(10 << 90, 3_865_470_566, 32), (10i128 << 58) * 3_865_470_566);
     }
 
     unit_test!(two_limbs_hold_ninety_bits);

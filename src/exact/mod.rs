@@ -3,5 +3,6 @@
 pub mod cluster_sums;
 pub mod distances;
 pub mod fixed;
+pub mod matching;
 pub mod reference;
 pub mod rng;

@@ -24,6 +24,8 @@ pub enum Stream {
     Proposals,
     /// `init_sample`.
     Sample,
+    /// The rows of a mini-batch.
+    Batch,
 }
 
 impl Stream {
@@ -37,6 +39,7 @@ impl Stream {
             Self::Chain => 4,
             Self::Proposals => 5,
             Self::Sample => 6,
+            Self::Batch => 8,
         }
     }
 }
@@ -79,7 +82,13 @@ pub const NO_VALUES: u64 = 0x243F_6A88_85A3_08D3;
 /// different hashes: multiplications by odd numbers and the xors with shifted bits can be undone.
 #[inline(always)]
 pub fn hash_value(hash: u64, value: f64) -> u64 {
-    let first = (hash ^ (value + 0.0).to_bits()).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    hash_bits(hash, (value + 0.0).to_bits())
+}
+
+/// As [`hash_value`], for 64 bits of anything.
+#[inline(always)]
+pub fn hash_bits(hash: u64, bits: u64) -> u64 {
+    let first = (hash ^ bits).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let second = (first ^ (first >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     second ^ (second >> 29)
 }
@@ -102,11 +111,12 @@ mod tests {
     unit_test!(streams_never_meet);
     fn streams_never_meet() {
         let rounds = (0..=255).map(|round| Stream::Parallel { round }.word());
-        let others = [Stream::Random, Stream::PlusPlus, Stream::Candidates, Stream::Chain, Stream::Proposals, Stream::Sample];
+        let others = [Stream::Random, Stream::PlusPlus, Stream::Candidates, Stream::Chain, Stream::Proposals];
+        let others = others.into_iter().chain([Stream::Sample, Stream::Batch]);
         let mut words: Vec<u32> = rounds.chain(others.map(Stream::word)).collect();
         words.sort_unstable();
         words.dedup();
-        assert_eq!(words.len(), 262);
+        assert_eq!(words.len(), 263);
         assert_eq!(Stream::Parallel { round: 3 }.word(), 770);
     }
 

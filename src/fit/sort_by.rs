@@ -1,4 +1,4 @@
-//! `sort_by`: clusters are numbered in ascending order of their sizes or of a feature of their centroids.
+//! `sort_by`: clusters are numbered in ascending order of their sizes or of a feature of their centroids, or as those of another model.
 //!
 //! ```text
 //! the best restart is known, with its labels and sizes
@@ -14,7 +14,9 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::Names;
-use crate::base::params::SortBy;
+use crate::base::params::{Like, Params, SortBy};
+use crate::base::units::in_units;
+use crate::exact::matching::match_centroids;
 
 /// The name for the order in errors.
 const ORDER: &str = "the order of the clusters";
@@ -22,22 +24,28 @@ const ORDER: &str = "the order of the clusters";
 const SHOWN: usize = 8;
 
 /// What clusters are sorted by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Key {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Key<'k> {
     Size,
     /// The number of a feature.
     Feature(usize),
+    /// The clusters of another model, and the factors of this fit.
+    Like(&'k Like, &'k [f64]),
 }
 
-impl Key {
-    /// `None` if clusters are not sorted.
+impl<'k> Key<'k> {
+    /// `None` if clusters are not sorted. `factors`: those of the fit, if they are known.
     ///
     /// # Errors
-    /// [`KMeansError::InvalidOption`] if there is no feature of this name.
-    pub fn of(sort_by: &SortBy, names: &Names) -> Result<Option<Self>> {
-        let name = match sort_by {
+    /// [`KMeansError::InvalidOption`] if there is no feature of this name, or if the clusters of a model cannot be matched.
+    pub fn of(params: &Params<'k>, names: &Names, factors: &'k [f64]) -> Result<Option<Self>> {
+        let name = match &params.output.sort_by {
             SortBy::None => return Ok(None),
             SortBy::Size => return Ok(Some(Self::Size)),
+            SortBy::Like(like) => {
+                like.check(names, params.space.metric, params.k)?;
+                return Ok(Some(Self::Like(like, factors)));
+            }
             SortBy::Feature(name) => name,
         };
         let place = (0..names.len()).find(|&f| names.get(f).is_some_and(|found| found == *name));
@@ -58,6 +66,20 @@ impl Key {
                 // Centroids are finite. -0.0 + 0.0 is 0.0, so both zeros are one value.
                 let value = |j: u32| centroids[j as usize * d + f].to_f64() + 0.0;
                 order.sort_by(|&a, &b| value(a).total_cmp(&value(b)));
+            }
+            Self::Like(like, factors) => {
+                let units = match factors {
+                    [] => memory::copied(centroids, ORDER)?,
+                    factors => memory::collected(in_units(centroids, factors), ORDER)?,
+                };
+                let own = like.scaled(units.iter().map(|c| c.to_f64()), T::IS_F32)?;
+                let old = like.scaled(like.centroids.iter().copied(), T::IS_F32)?;
+                let partners = match_centroids(&old, &own, d)?;
+                let mut place = memory::filled(sizes.len(), u32::MAX, ORDER)?;
+                for (number, j) in (0..).zip(partners).filter_map(|(number, j)| Some((number, j?))) {
+                    place[j as usize] = number;
+                }
+                order.sort_by_key(|&j| place[j as usize]);
             }
         }
         Ok((!order.is_sorted()).then_some(order))

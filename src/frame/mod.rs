@@ -13,6 +13,7 @@ mod model;
 #[cfg(feature = "parts")]
 mod parts;
 mod spill;
+mod sums;
 
 pub use batches::Spill;
 #[cfg(feature = "python")]
@@ -26,6 +27,8 @@ pub(crate) use free_memory::memory as memory_of_machine;
 pub(crate) use model::nan_is_null;
 #[cfg(feature = "parts")]
 pub use parts::FrameRows;
+#[cfg(feature = "python")]
+pub(crate) use sums::sums_dtype;
 
 use polars::prelude::*;
 use polars_arrow::bitmap::Bitmap;

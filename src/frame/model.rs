@@ -2,10 +2,12 @@
 
 use polars::prelude::*;
 use polars_arrow::array::{FixedSizeListArray, PrimitiveArray};
+use polars_arrow::bitmap::Bitmap;
 use polars_arrow::datatypes::ArrowDataType;
+use polars_arrow::types::NativeType as PolarsNativeType;
 
 use super::{CLUSTER, bitmap, label_column, nullable, select};
-use crate::backend::answers::{self, Answered, Distances, Predictions};
+use crate::backend::answers::{self, Answered, Distances, NearestClusters, Predictions};
 #[cfg(any(doc, feature = "python"))]
 use crate::base::error::KMeansError;
 use crate::base::error::Result;
@@ -17,7 +19,7 @@ use crate::columns::is_all_null;
 use crate::model::{AnyModel, KMeansModel, Model, on_any_device};
 
 impl KMeansModel {
-    /// A frame of `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column per feature in the
+    /// A frame of `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64; null after an update), then one column per feature in the
     /// features' type and units, or the one Array column.
     ///
     /// # Errors
@@ -138,6 +140,29 @@ on_any_device! {
             nan_is_null("squared_distances", self.distances_of(columns, true)?, Some(self.model.n_clusters()))
         }
 
+        /// The `m` nearest centroids of every row of a frame: a struct of `clusters` (Array(UInt32, m)) and `distances`
+        /// (Array(Float64, m); with `squared`, those that decide labels), by (distance, number). Null if a value is null or not
+        /// finite.
+        ///
+        /// # Errors
+        /// As [`KMeansModel::predict`] and [`Model::nearest_clusters`].
+        pub fn nearest_clusters(&self, df: &DataFrame, m: usize, squared: bool) -> Result<StructChunked> {
+            self.nearest_clusters_columns(&self.model.select(df)?, m, squared)
+        }
+
+        /// As [`KMeansModel::nearest_clusters`]. The columns are given in the order of the model's features.
+        ///
+        /// # Errors
+        /// As [`KMeansModel::predict_columns`] and [`Model::nearest_clusters`].
+        pub fn nearest_clusters_columns(&self, columns: &[Column], m: usize, squared: bool) -> Result<StructChunked> {
+            let NearestClusters { clusters, distances, answered, .. } = self.nearest_clusters_of(columns, m, squared)?;
+            let validity = bitmap(answered)?;
+            let n = clusters.len() / m;
+            let clusters = arrays("clusters", clusters, m, validity.clone())?.into_column();
+            let distances = arrays("distances", distances, m, validity.clone())?.into_column();
+            Ok(DataFrame::new(n, vec![clusters, distances])?.into_struct(PlSmallStr::EMPTY).with_outer_validity(validity))
+        }
+
         /// Minus the inertia of a frame's rows under the model, as in scikit-learn. Rows with nulls or values that are not finite
         /// are left out.
         ///
@@ -182,6 +207,14 @@ pub(crate) fn nan_is_null(name: &'static str, values: Vec<f64>, width: Option<us
     Ok(ArrayChunked::with_chunk(name, array).into_series())
 }
 
+/// A column of arrays of `width` values each.
+fn arrays<V: PolarsNativeType>(name: &'static str, values: Vec<V>, width: usize, rows: Option<Bitmap>) -> Result<Series> {
+    let (n, dtype) = (values.len() / width, ArrowDataType::from(V::PRIMITIVE));
+    let shape = FixedSizeListArray::default_datatype(dtype.clone(), width);
+    let array = FixedSizeListArray::try_new(shape, n, PrimitiveArray::try_new(dtype, values.into(), None)?.boxed(), rows)?;
+    Ok(ArrayChunked::with_chunk(PlSmallStr::from_static(name), array).into_series())
+}
+
 /// Columns of labels and distances, which share one bitmap. No value is copied.
 fn distance_frame(predictions: Predictions) -> Result<DataFrame> {
     let n = predictions.len();
@@ -216,11 +249,16 @@ where
     let centroids = model.centroids_in_units()?;
     const WHAT: &str = "the frame of the centroids";
     let clusters = memory::collected(0..k as u32, WHAT)?;
-    let (sizes, inertias) = (memory::copied(model.sizes(), WHAT)?, memory::copied(model.inertias(), WHAT)?);
+    let sizes = memory::copied(model.sizes(), WHAT)?;
+    // A model that was updated has none.
+    let inertias = match model.inertias() {
+        [] => Float64Chunked::full_null("inertia".into(), k),
+        inertias => Float64Chunked::from_vec("inertia".into(), memory::copied(inertias, WHAT)?),
+    };
     let mut columns = memory::with_room(3 + layout.columns().len(), WHAT)?;
     columns.push(UInt32Chunked::from_vec(CLUSTER.into(), clusters).into_column());
     columns.push(UInt64Chunked::from_vec("size".into(), sizes).into_column());
-    columns.push(Float64Chunked::from_vec("inertia".into(), inertias).into_column());
+    columns.push(inertias.into_column());
     let series = |name: &str, values: Vec<P::Native>| ChunkedArray::<P>::from_vec(name.into(), values).into_series();
     match layout {
         FeatureLayout::Columns(names) => {

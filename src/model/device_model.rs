@@ -1,7 +1,7 @@
 //! A model on a device.
 
 use super::Model;
-use crate::backend::answers::{Labels, Predictions};
+use crate::backend::answers::{Labels, NearestClusters, Predictions};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::array::{GpuArray, GpuPredictions};
 use crate::backend::select::{self, Choice, Job, Place, Request, Shape, There};
@@ -40,7 +40,6 @@ macro_rules! on_any_device {
         }
     };
 }
-#[cfg(feature = "serde")]
 pub(crate) use on_any_device;
 
 /// A model whose predictions run on a device. They have the same bits on every device. [`Model::on`] and `KMeansModel::on` make
@@ -155,7 +154,7 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
         self.run(Job::Distances, features, false, |rows| T::distances_on_device(rows, true))
     }
 
-    fn run<R>(
+    pub(super) fn run<R>(
         &self,
         job: Job,
         features: &Features<'_, T>,
@@ -224,6 +223,32 @@ on_any_device! {
         /// As [`Model::predict`].
         pub fn transform_squared(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
             self.run(Job::Distances, features, false, |rows| T::distances(rows, true))
+        }
+
+        /// The `m` nearest centroids of every row, by (squared reference distance, number). The CPU finds them, also for a model
+        /// on a GPU.
+        ///
+        /// ```
+        /// use polars_kmeans::{Features, Init, KMeans};
+        ///
+        /// let x = [0.0f64, 4.0, 9.0];
+        /// let features = Features::from_rows(&x, 1)?;
+        /// let model = KMeans::new(3).init(Init::Given(x.to_vec())).fit_features(&features, None)?.model;
+        /// let near = model.nearest_clusters(&Features::from_rows(&[5.0], 1)?, 2, false)?;
+        /// assert_eq!((near.clusters, near.distances), (vec![1, 2], vec![1.0, 4.0]));
+        /// # Ok::<(), polars_kmeans::KMeansError>(())
+        /// ```
+        ///
+        /// # Errors
+        /// As [`Model::predict`]. [`KMeansError::InvalidOption`] if `m` is 0 or larger than the number of clusters.
+        pub fn nearest_clusters(&self, features: &Features<'_, T>, m: usize, squared: bool) -> Result<NearestClusters> {
+            let k = self.model.n_clusters();
+            if m == 0 || m > k {
+                let (expected, got) = (format!("an integer from 1 to {k}, the number of clusters"), m.to_string());
+                return Err(KMeansError::InvalidOption { option: "m", expected, got });
+            }
+            let host = Self { device: Device::Cpu, ..*self };
+            host.run(Job::Distances, &features.on_host()?, false, |rows| T::several(rows, m, squared))
         }
 
         /// Minus the inertia of these rows under the model, as in scikit-learn. Rows with nulls or values that are not finite are

@@ -135,7 +135,7 @@ impl KMeansModel {
             AnyModel::F32(model) => AnyModel::F32(model.without_costs()?),
             AnyModel::F64(model) => AnyModel::F64(model.without_costs()?),
         };
-        Ok(Self::new(self.layout().copy()?, model).with_computed(self.computed))
+        Ok(Self::new(self.layout().copy()?, model).with_computed(self.computed).with_metadata(self.metadata.clone()))
     }
 }
 

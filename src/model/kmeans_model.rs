@@ -1,11 +1,17 @@
 //! A model of float32 or float64 over named columns. Frames, record batches and files all use this type.
 
+use std::collections::BTreeMap;
+#[cfg(any(feature = "arrow", feature = "polars"))]
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
-use super::{Derived, DeviceModel, Fitted, HistoryRow, Model, invalid};
-#[cfg(feature = "polars")]
-use crate::backend::answers::Predictions;
+#[cfg(any(feature = "arrow", feature = "polars"))]
+use super::Living;
+use super::{Decay, Derived, DeviceModel, Fitted, HistoryRow, Model, Start, Sums, invalid};
 use crate::backend::answers::{KeptRows, Labels};
+#[cfg(feature = "polars")]
+use crate::backend::answers::{NearestClusters, Predictions};
 use crate::backend::cpu::Method;
 #[cfg(all(feature = "python", feature = "cuda"))]
 use crate::backend::cuda::array::{GpuArray, GpuPredictions};
@@ -15,7 +21,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::FeatureLayout;
 use crate::base::parallel::FloatEnvironment;
-use crate::base::params::Device;
+use crate::base::params::{Device, Metric};
 use crate::base::progress::Seconds;
 use crate::input::features::{Column, Features};
 #[cfg(feature = "python")]
@@ -58,6 +64,9 @@ pub struct KMeansModel {
     pub(crate) model: AnyModel,
     /// Whether the features were computed by expressions. Columns with their names may then hold other values.
     pub(crate) computed: bool,
+    /// Texts of users. Encoded by `wire.rs`.
+    #[serde(skip)]
+    pub(crate) metadata: BTreeMap<String, String>,
     /// How the fit ran. Not saved with the model.
     #[serde(skip)]
     ran: Option<Ran>,
@@ -77,7 +86,7 @@ struct Ran {
     relocated: Vec<u32>,
 }
 
-/// How a fit ran is no part of what a model is.
+/// How a fit ran is no part of what a model is, and neither are texts about it.
 impl PartialEq for KMeansModel {
     fn eq(&self, other: &Self) -> bool {
         self.layout == other.layout && self.model == other.model && self.computed == other.computed
@@ -96,7 +105,7 @@ macro_rules! either {
 
 impl KMeansModel {
     pub(crate) fn new(layout: FeatureLayout, model: AnyModel) -> Self {
-        Self { layout, model, computed: false, ran: None, widened: Derived::default() }
+        Self { layout, model, computed: false, metadata: BTreeMap::new(), ran: None, widened: Derived::default() }
     }
 
     /// The model of a fit of rows in parts.
@@ -123,14 +132,76 @@ impl KMeansModel {
         Self { computed, ..self }
     }
 
-    /// The same model, of a fit that was stopped.
+    /// The same model with what its bytes hold after it.
     #[cfg(any(feature = "arrow", feature = "polars"))]
-    pub(super) fn with_stopped(mut self) -> Self {
+    pub(super) fn with_tail(mut self, stopped: bool, living: Living, metadata: BTreeMap<String, String>) -> Self {
+        let living = Arc::new(living);
         match &mut self.model {
-            AnyModel::F32(model) => model.stopped = true,
-            AnyModel::F64(model) => model.stopped = true,
+            AnyModel::F32(model) => (model.stopped, model.living) = (stopped, living),
+            AnyModel::F64(model) => (model.stopped, model.living) = (stopped, living),
         }
-        self
+        Self { metadata, ..self }
+    }
+
+    /// The same model without quanta and sums.
+    #[cfg(feature = "python")]
+    pub(crate) fn without_quanta(self) -> Self {
+        let (stopped, metadata) = (self.stopped(), self.metadata.clone());
+        self.with_tail(stopped, Living::default(), metadata)
+    }
+
+    /// Quanta and kept sums.
+    #[cfg(any(feature = "arrow", feature = "polars"))]
+    pub(super) fn living(&self) -> &Living {
+        either!(self, model => &model.living)
+    }
+
+    /// The same model with these texts, which are saved with it. They are no part of what models are compared by.
+    pub fn with_metadata(self, metadata: BTreeMap<String, String>) -> Self {
+        Self { metadata, ..self }
+    }
+
+    /// The texts that the model was given.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
+    }
+
+    /// How rows and centroids are compared.
+    pub(super) fn metric(&self) -> Metric {
+        either!(self, model => model.metric())
+    }
+
+    /// The same model with quanta: see [`Model::with_extents`].
+    ///
+    /// # Errors
+    /// As [`Model::with_extents`].
+    pub fn with_extents(&self, extents: &[f64], weight: Option<f64>) -> Result<Self> {
+        let model = either!(self, model => model.with_extents(extents, weight)?.into());
+        Ok(Self::new(self.layout.copy()?, model).carrying(self))
+    }
+
+    /// The same model at other centroids: see [`Model::starting_at`].
+    #[cfg(feature = "python")]
+    pub(crate) fn starting_at(self, centroids: Vec<f64>) -> Result<Self> {
+        let model = match self.model {
+            AnyModel::F32(model) => model.starting_at(centroids)?.into(),
+            AnyModel::F64(model) => model.starting_at(centroids)?.into(),
+        };
+        Self::new(self.layout, model).check()
+    }
+
+    /// The model of other sums: see [`Model::updated`].
+    ///
+    /// # Errors
+    /// As [`Model::updated`].
+    pub fn updated(&self, sums: &Sums, removed: Option<&Sums>, start: Start, decay: Option<Decay>) -> Result<Self> {
+        let model = either!(self, model => model.updated(sums, removed, start, decay)?.into());
+        Ok(Self::new(self.layout.copy()?, model).carrying(self))
+    }
+
+    /// This model with what another one says beside its numbers.
+    fn carrying(self, other: &Self) -> Self {
+        Self { computed: other.computed, metadata: other.metadata.clone(), ..self }
     }
 
     /// The names of the columns that the model was fitted to: one per feature, or the one Array column.
@@ -251,19 +322,19 @@ where
 /// Answers for features of either type, in the wider of the model's type and theirs: float64 input is never cast to float32.
 /// Callers widen float32 columns for a float64 model.
 macro_rules! answers {
-    ($($(#[$when:meta])* $any:ident($($argument:ident: $type:ty)?) = $method:ident -> $answer:ty;)*) => {
+    ($($(#[$when:meta])* $any:ident($($argument:ident: $type:ty),*) = $method:ident -> $answer:ty;)*) => {
         impl DeviceModel<'_, KMeansModel> {
             $(
                 $(#[$when])*
-                pub(crate) fn $any(&self, features: &AnyFeatures<'_> $(, $argument: $type)?) -> Result<$answer> {
+                pub(crate) fn $any(&self, features: &AnyFeatures<'_> $(, $argument: $type)*) -> Result<$answer> {
                     let _environment = FloatEnvironment::default_rounding();
                     let (whole, device) = (self.model, self.device);
                     match (&whole.model, features) {
-                        (AnyModel::F32(model), AnyFeatures::F32(x)) => model.on(device).$method(x $(, $argument)?),
+                        (AnyModel::F32(model), AnyFeatures::F32(x)) => model.on(device).$method(x $(, $argument)*),
                         (AnyModel::F32(model), AnyFeatures::F64(x)) => {
-                            whole.widened.get(|| model.widened())?.on(device).$method(x $(, $argument)?)
+                            whole.widened.get(|| model.widened())?.on(device).$method(x $(, $argument)*)
                         }
-                        (AnyModel::F64(model), AnyFeatures::F64(x)) => model.on(device).$method(x $(, $argument)?),
+                        (AnyModel::F64(model), AnyFeatures::F64(x)) => model.on(device).$method(x $(, $argument)*),
                         (AnyModel::F64(_), AnyFeatures::F32(_)) => Err(KMeansError::UnsupportedDtype {
                             column: whole.names()[0].clone(),
                             got: "float32 for a float64 model".into(),
@@ -281,6 +352,12 @@ answers! {
     predict_distances_any() = predict_distances -> Predictions;
     transform_any() = transform -> Vec<f64>;
     transform_squared_any() = transform_squared -> Vec<f64>;
+    #[cfg(feature = "polars")]
+    nearest_clusters_any(m: usize, squared: bool) = nearest_clusters -> NearestClusters;
+    #[cfg(feature = "polars")]
+    sums_any(weights: Option<&Column<'_, f64>>, labels: Option<&Labels>) = sums -> Sums;
+    #[cfg(feature = "python")]
+    step_any(weights: Option<&Column<'_, f64>>, ratio: f64) = step -> (Sums, f64);
     score_any(weights: Option<&Column<'_, f64>>) = score -> f64;
     #[cfg(all(feature = "python", feature = "cuda"))]
     predict_any_on_device() = predict_there -> GpuArray<i32>;
@@ -290,6 +367,16 @@ answers! {
     transform_any_on_device() = transform_there -> GpuArray<f64>;
     #[cfg(all(feature = "python", feature = "cuda"))]
     transform_squared_any_on_device() = transform_squared_there -> GpuArray<f64>;
+}
+
+impl DeviceModel<'_, KMeansModel> {
+    /// Refuses features of another type than the model's: their sums would not be those of the fit.
+    #[cfg(feature = "polars")]
+    pub(crate) fn check_type(&self, features: &AnyFeatures<'_>) -> Result<()> {
+        let word = |float32: bool| if float32 { "float32" } else { "float64" };
+        let (expected, got) = (word(self.model.is_f32()), word(matches!(features, AnyFeatures::F32(_))));
+        if expected == got { Ok(()) } else { Err(KMeansError::OtherType { expected, got }) }
+    }
 }
 
 impl<T: Float> Model<T> {
@@ -306,7 +393,8 @@ impl<T: Float> Model<T> {
             && u32::try_from(k).is_ok()
             && self.settings.k == k as u64
             && self.names.len() == self.d
-            && self.inertias.len() == k
+            && (self.inertias.is_empty() || self.inertias.len() == k)
+            && self.living_is_consistent()
             && self.inertias.iter().chain([&self.inertia]).all(|inertia| *inertia >= 0.0 && inertia.is_finite())
             && Some(self.centroids.len()) == k.checked_mul(self.d)
     }

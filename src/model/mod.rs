@@ -8,28 +8,37 @@ mod device_model;
 mod file;
 #[cfg(feature = "serde")]
 mod kmeans_model;
+#[cfg(feature = "serde")]
+mod matching;
 pub(crate) mod predict;
 mod scaling;
 mod settings;
+mod step;
+mod sums;
 mod tables;
 #[cfg(any(feature = "arrow", feature = "polars"))]
 mod wire;
 
 pub use device_model::DeviceModel;
-#[cfg(feature = "serde")]
+#[cfg(any(feature = "polars", feature = "arrow"))]
 pub(crate) use device_model::on_any_device;
 #[cfg(feature = "serde")]
 pub(crate) use kmeans_model::AnyFeatures;
 #[cfg(feature = "serde")]
 pub use kmeans_model::{AnyModel, KMeansModel};
+#[cfg(feature = "serde")]
+pub use matching::Match;
 pub use scaling::Scaling;
 pub use settings::Settings;
 #[cfg(feature = "serde")]
 use settings::invalid;
 #[cfg(any(feature = "arrow", feature = "polars"))]
+pub(crate) use sums::Living;
+pub use sums::{Decay, Start, Sums};
+#[cfg(any(feature = "arrow", feature = "polars"))]
 pub use wire::FORMAT;
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use self::predict::Predictor;
 use self::tables::Tables;
@@ -91,6 +100,9 @@ pub struct Model<T> {
     pub(crate) stopped: bool,
     /// `None` if rows are not scaled.
     pub(crate) scaling: Option<Scaling>,
+    /// Encoded by `wire.rs`.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) living: Arc<sums::Living>,
     /// The centroids in the form that predictions read. Made at the first prediction.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) table: Derived<Tables<T>>,
@@ -219,16 +231,21 @@ facts! {
     pub fn n_features(&self) -> usize = self.d;
     /// Rows of positive weight in each cluster.
     pub fn sizes(&self) -> &[u64] = &self.sizes;
-    /// Weighted sum of squared distances in each cluster.
+    /// Weighted sum of squared distances in each cluster. Empty in a model of [`Model::updated`], which has seen no rows.
     pub fn inertias(&self) -> &[f64] = &self.inertias;
-    /// Weighted sum of squared distances of the rows to their centroids.
-    pub fn inertia(&self) -> f64 = self.inertia;
+    /// Weighted sum of squared distances of the rows to their centroids. NaN in a model of [`Model::updated`].
+    pub fn inertia(&self) -> f64 = if self.inertias.is_empty() { f64::NAN } else { self.inertia };
     /// Iterations of the winning restart.
     pub fn n_iter(&self) -> u32 = self.n_iter;
     /// The parameters that the fit was given.
     pub fn settings(&self) -> &Settings = &self.settings;
     /// Whether the function that sees the progress of the fit stopped the fit: see [`crate::KMeans::on_progress`].
     pub fn stopped(&self) -> bool = self.stopped;
+    /// Which models take the sums of this one: a hash of type, quanta, metric, factors and names. An error if the model has no
+    /// quanta: see [`Model::with_extents`].
+    pub fn fingerprint(&self) -> Result<u64> = self.hash_of_units();
+    /// The sums that the model keeps.
+    pub fn kept_sums(&self) -> Option<&Sums> = self.living.kept.as_ref();
     /// The factors that the values of the columns are multiplied by. `None` if rows are not scaled.
     pub fn scaling(&self) -> Option<&Scaling> = self.scaling.as_ref();
 }
@@ -295,6 +312,7 @@ impl<T: Float> Model<T> {
             settings: self.settings.clone(),
             stopped: self.stopped,
             scaling: self.scaling.as_ref().map(Scaling::copy).transpose()?,
+            living: self.living.clone(),
             table: Derived::default(),
         })
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[cfg(feature = "cuda")]
 use crate::backend::answers::ANSWERS;
-use crate::backend::answers::{Labels, Predictions};
+use crate::backend::answers::{Labels, NearestClusters, Predictions};
 use crate::backend::cpu;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::array::{GpuArray, GpuPredictions};
@@ -107,6 +107,9 @@ pub trait Predictor: Float {
     /// The distances to all centroids, or their squares.
     #[doc(hidden)]
     fn distances(rows: Rows<'_, '_, Self>, squared: bool) -> Result<Vec<f64>>;
+    /// The `m` nearest centroids of rows on the host.
+    #[doc(hidden)]
+    fn several(rows: Rows<'_, '_, Self>, m: usize, squared: bool) -> Result<NearestClusters>;
     /// The inertia of the finite rows of positive weight.
     #[doc(hidden)]
     fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64>;
@@ -132,6 +135,9 @@ macro_rules! predictor {
             }
             fn distances(rows: Rows<'_, '_, Self>, squared: bool) -> Result<Vec<f64>> {
                 by_place!(rows, cpu::predict::distances, cuda::predict::distances; squared)
+            }
+            fn several(rows: Rows<'_, '_, Self>, m: usize, squared: bool) -> Result<NearestClusters> {
+                cpu::predict::several(rows.model.host_table()?, rows.features, m, squared)
             }
             fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
                 inertia(rows, weights)

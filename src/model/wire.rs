@@ -5,8 +5,10 @@
 //! the format                        1 byte
 //! length of the body                8 bytes, little-endian
 //! xxh3 of the body, with 128 bits   16 bytes, little-endian
-//! the body                          the model, as postcard encodes it; 1 byte more if its fit was stopped
+//! the body                          the model, as postcard encodes it, and what came later: its tail
 //! ```
+//! The tail is nothing, or 1 byte if a fit was stopped, or as postcard encodes [`Tail`]. So models without quanta, kept sums and
+//! metadata have the bytes that they always had, and files that were written before are read.
 //!
 //! Postcard names no fields. So any change of what is encoded needs another [`FORMAT`]. A test holds the bytes of models to
 //! golden hashes. A new word for an option, such as another metric, needs none: `Settings::check` refuses words that it does not
@@ -15,11 +17,13 @@
 //! Every morsel of a prediction gets these bytes. Decoded models are cached under the hash of the body, so that a morsel does not
 //! decode the model again.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{KMeansModel, invalid};
+use super::{KMeansModel, Living, invalid};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::parallel::FirstProcess;
@@ -32,8 +36,19 @@ const MAGIC: &[u8] = b"polars-kmeans";
 const LENGTH: usize = 8;
 /// Bytes of the hash.
 const HASH: usize = 16;
-/// The last byte of the body of a model whose fit was stopped.
+/// The tail of a model whose fit was stopped, and that has nothing else in its tail.
 const STOPPED: u8 = 1;
+
+/// What the encoded model itself does not hold.
+#[derive(Serialize, Deserialize)]
+struct Tail<L, M> {
+    /// Whether the fit was stopped.
+    stopped: bool,
+    /// Quanta and kept sums.
+    living: L,
+    /// Texts of users.
+    metadata: M,
+}
 /// How errors name the bytes.
 pub(super) const BYTES: &str = "the bytes of a model";
 /// The most models that the cache holds.
@@ -57,11 +72,18 @@ impl KMeansModel {
     #[doc(hidden)]
     pub fn to_wire(&self) -> Result<Vec<u8>> {
         let refused = |error| invalid("a model that can be encoded", error);
-        let length = postcard::experimental::serialized_size(self).map_err(refused)?;
-        let mut bytes = memory::with_room(Head::BYTES + length + 1, BYTES)?;
+        let size = |length: std::result::Result<usize, postcard::Error>| length.map_err(refused);
+        let tail = Tail { stopped: self.stopped(), living: self.living(), metadata: &self.metadata };
+        let lengths =
+            [size(postcard::experimental::serialized_size(self))?, size(postcard::experimental::serialized_size(&tail))?];
+        let mut bytes = memory::with_room(Head::BYTES + lengths[0] + lengths[1], BYTES)?;
         bytes.extend([0; Head::BYTES]);
         let mut bytes: Vec<u8> = postcard::to_extend(self, bytes).map_err(refused)?;
-        bytes.extend(self.stopped().then_some(STOPPED));
+        if *tail.living == Living::default() && tail.metadata.is_empty() {
+            bytes.extend(self.stopped().then_some(STOPPED));
+        } else {
+            bytes = postcard::to_extend(&tail, bytes).map_err(refused)?;
+        }
         let (head, body) = bytes.split_at_mut(Head::BYTES);
         head.copy_from_slice(&Head::of(body).bytes());
         Ok(bytes)
@@ -176,8 +198,12 @@ fn keep(head: Head, model: Arc<KMeansModel>) -> Arc<KMeansModel> {
 pub(super) fn decode(body: &[u8]) -> Result<KMeansModel> {
     match postcard::take_from_bytes::<KMeansModel>(body) {
         Ok((model, [])) => model.check(),
-        Ok((model, [STOPPED])) => model.check().map(KMeansModel::with_stopped),
-        Ok((_, rest)) => Err(invalid("nothing after the model", format!("{} bytes", rest.len()))),
+        Ok((model, [STOPPED])) => model.with_tail(true, Living::default(), BTreeMap::new()).check(),
+        Ok((model, rest)) => match postcard::take_from_bytes::<Tail<Living, BTreeMap<String, String>>>(rest) {
+            Ok((Tail { stopped, living, metadata }, [])) => model.with_tail(stopped, living, metadata).check(),
+            Ok((_, more)) => Err(invalid("nothing after the model", format!("{} bytes", more.len()))),
+            Err(error) => Err(invalid("a whole model", error)),
+        },
         Err(error) => Err(invalid("a whole model", error)),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyAttributeError, PyBufferError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use pyo3_polars::PyDataFrame;
 
 use super::dlpack::{self, Export};
@@ -13,15 +13,16 @@ use super::expressions::unless_too_few;
 use super::external::ExternalArray;
 use super::options::{Answer, FitOptions};
 use super::signals::{Raised, interruptible, watched};
-use super::{Fit, encoded};
+use super::{Fit, copy_to_python, encoded, to_python};
 use crate::backend::answers::Labels;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{Plain, array::GpuArray};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::params::{KMeans, Wanted};
+use crate::exact::rng::{Stream, below, draw_u64};
 use crate::frame::frame_of;
-use crate::model::{DeviceModel, KMeansModel};
+use crate::model::{DeviceModel, KMeansModel, Start};
 
 /// What errors call the rows and their weights.
 const ROWS: &str = "data";
@@ -253,6 +254,32 @@ pub fn score_array<'py>(
     answered(model, array, device, |model, rows| {
         let weights = weights.as_ref().map(ExternalArray::weights).transpose()?;
         model.score_any(&rows.features()?, weights.as_ref())
+    })
+}
+
+/// A step of mini-batch k-means: the encoded model after the rows of an array, and their inertia before.
+#[pyfunction]
+pub fn step_array<'py>(
+    model: &[u8],
+    array: &Bound<'py, PyAny>,
+    weights: Option<&Bound<'py, PyAny>>,
+    ratio: f64,
+) -> PyResult<(Bound<'py, PyBytes>, f64)> {
+    let weights = weights.map(|weights| ExternalArray::weights_of(weights, WEIGHTS)).transpose()?;
+    let (stepped, inertia) = answered(model, array, "auto", |model, rows| {
+        let weights = weights.as_ref().map(ExternalArray::weights).transpose()?;
+        let (sums, inertia) = model.step_any(&rows.features()?, weights.as_ref(), ratio)?;
+        Ok((model.model.updated(&sums, None, Start::Zero, None)?.into_wire()?, inertia))
+    })?;
+    Ok((copy_to_python(array.py(), &stepped)?, inertia))
+}
+
+/// The rows of a batch, drawn with replacement among `rows`: one little-endian int64 each.
+#[pyfunction]
+pub fn draw_rows(py: Python<'_>, seed: u64, step: u32, count: u32, rows: u64) -> Result<Bound<'_, PyBytes>> {
+    let row = |trial| below(draw_u64(seed, Stream::Batch, 0, step, trial), rows.into()) as i64;
+    to_python(py, count as usize * 8, |bytes| {
+        bytes.as_chunks_mut::<8>().0.iter_mut().zip(0..count).for_each(|(bytes, trial)| *bytes = row(trial).to_le_bytes());
     })
 }
 

@@ -14,7 +14,9 @@ use pyo3_polars::PySeries;
 
 use super::entry::expression;
 use super::fit::streamed;
-use super::options::{Answer, FitOptions, PredictOptions, ScoreOptions, TooFew, TransformOptions, invalid};
+use super::options::{
+    Answer, FitOptions, NearestClustersOptions, PredictOptions, ScoreOptions, TooFew, TransformOptions, invalid,
+};
 use super::signals::{Raised, interruptible};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
@@ -117,7 +119,7 @@ fn or_none<F>(options: &FitOptions, fit: Result<Option<F>>) -> Result<Option<F>>
 }
 
 /// The model, which is the last input, and the columns before it.
-fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
+pub fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
     let no_model = |expected: &str, got: &str| KMeansError::InvalidModel { expected: expected.into(), got: got.into() };
     let (literal, rest) = inputs.split_last().ok_or_else(|| no_model("a model after the features", "nothing"))?;
     let list = literal.list()?.get_as_series(0);
@@ -128,7 +130,7 @@ fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
 
 /// The fields of the features (all inputs but the last `others`) and their float type. `nulls`: whether a column may hold nothing
 /// but nulls.
-fn feature_type(fields: &[Field], others: usize, nulls: bool) -> Result<(&[Field], DataType)> {
+pub fn feature_type(fields: &[Field], others: usize, nulls: bool) -> Result<(&[Field], DataType)> {
     enter();
     let features = &fields[..fields.len().saturating_sub(others)];
     if let Some(field) = features.iter().find(|field| field.name().contains(NUL)) {
@@ -301,6 +303,20 @@ fn distances(model: DeviceModel<'_, KMeansModel>, columns: &[Column], squared: b
     if squared { model.transform_squared_columns(columns) } else { model.transform_columns(columns) }
 }
 
+fn nearest_clusters_field(fields: &[Field], kwargs: &NearestClustersOptions) -> PolarsResult<Field> {
+    feature_type(fields, 1, true)?;
+    let array = |name: &str, dtype| Field::new(name.into(), DataType::Array(Box::new(dtype), kwargs.m));
+    let fields = vec![array("clusters", DataType::UInt32), array("distances", DataType::Float64)];
+    Ok(Field::new("nearest_clusters".into(), DataType::Struct(fields)))
+}
+
+/// The nearest centroids of rows, row by row.
+fn nearest_clusters(inputs: &[Series], kwargs: &NearestClustersOptions) -> PolarsResult<Series> {
+    let (model, columns) = with_model(inputs)?;
+    let near = model.nearest_clusters_columns(&columns, kwargs.m, kwargs.squared)?;
+    Ok(near.with_name("nearest_clusters".into()).into_series())
+}
+
 /// Minus the inertia of the rows under a model.
 fn score(inputs: &[Series], kwargs: &ScoreOptions) -> PolarsResult<Series> {
     let (model, mut columns) = with_model(inputs)?;
@@ -313,4 +329,5 @@ expression!(kmeans(FitOptions) -> kmeans_field);
 expression!(centroids(FitOptions) -> centroids_field);
 expression!(predict(PredictOptions) -> predict_field);
 expression!(transform(TransformOptions) -> transform_field);
+expression!(nearest_clusters(NearestClustersOptions) -> nearest_clusters_field);
 expression!(score(ScoreOptions) -> score_field);

@@ -13,12 +13,14 @@ mod entry;
 mod expressions;
 mod external;
 mod fit;
+mod living;
 mod options;
 mod parts;
 mod plan;
 mod signals;
 mod sphere;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use polars::prelude::PolarsError;
@@ -105,11 +107,14 @@ fn model_history(model: &[u8]) -> Result<PyDataFrame> {
     KMeansModel::from_wire(model)?.history().map(PyDataFrame)
 }
 
-/// Column names, clusters, inertia and iterations of an encoded model, and whether its fit was stopped.
+/// Column names, clusters, inertia (None after an update) and iterations of a model, and whether its fit was stopped.
+type Facts = (Vec<String>, usize, Option<f64>, u32, bool);
+
 #[pyfunction]
-fn model_facts(model: &[u8]) -> Result<(Vec<String>, usize, f64, u32, bool)> {
+fn model_facts(model: &[u8]) -> Result<Facts> {
     let model = KMeansModel::from_wire(model)?;
-    Ok((model.names().to_vec(), model.n_clusters(), model.inertia(), model.n_iter(), model.stopped()))
+    let inertia = Some(model.inertia()).filter(|inertia| !inertia.is_nan());
+    Ok((model.names().to_vec(), model.n_clusters(), inertia, model.n_iter(), model.stopped()))
 }
 
 /// The columns to look for in a frame. An error if the features were computed by expressions.
@@ -124,13 +129,19 @@ struct Parameters<'m> {
     #[serde(flatten)]
     settings: &'m Settings,
     scale: Option<&'m str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    keep_sums: bool,
 }
 
 /// The parameters that an encoded model was fitted with, as JSON.
 #[pyfunction]
 fn model_parameters(model: &[u8]) -> PyResult<String> {
     let model = KMeansModel::from_wire(model)?;
-    let parameters = Parameters { settings: model.settings(), scale: model.scaling().map(Scaling::scale) };
+    let parameters = Parameters {
+        settings: model.settings(),
+        scale: model.scaling().map(Scaling::scale),
+        keep_sums: model.kept_sums().is_some(),
+    };
     serde_json::to_string(&parameters).map_err(|error| PyRuntimeError::new_err(error.to_string()))
 }
 
@@ -147,10 +158,10 @@ fn model_factors<'py>(py: Python<'py>, model: &[u8]) -> PyResult<Option<Bound<'p
     Ok(Some(factors))
 }
 
-/// Whether two encoded models are equal apart from wall times. They are if their files are equal.
+/// Whether two encoded models are equal apart from wall times and metadata. They are if their files are equal without these.
 #[pyfunction]
 fn models_equal(one: &[u8], other: &[u8]) -> Result<bool> {
-    let file = |model: &[u8]| KMeansModel::from_wire(model)?.to_bytes();
+    let file = |model: &[u8]| KMeansModel::clone(&*KMeansModel::from_wire(model)?).with_metadata(BTreeMap::new()).to_bytes();
     Ok(one == other || file(one)? == file(other)?)
 }
 
@@ -304,6 +315,15 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add!(check_process, check_options, check_device, encode_centroids, devices, machine, options::options);
     add!(fit::fit, fit::fit_each, parts::fit_parts, plan::plan, plan::plan_array, signals::check_signals);
     add!(expressions::answer_columns, arrays::array_frame);
+    add!(
+        living::update_model,
+        living::model_compared,
+        living::model_starting_at,
+        living::match_models,
+        living::model_metadata,
+        living::model_with
+    );
+    add!(arrays::step_array, arrays::draw_rows);
     add!(arrays::fit_array, arrays::predict_array, arrays::transform_array, arrays::score_array);
     #[cfg(feature = "cuda")]
     add!(arrays::bus_traffic);

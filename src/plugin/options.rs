@@ -12,6 +12,7 @@ use crate::base::error::{KMeansError, Result, STARTING_CENTROIDS};
 use crate::base::memory;
 use crate::base::params::declare::{options, words};
 use crate::base::params::{self, Init, KMeans, Numbers, Value};
+use crate::model::KMeansModel;
 
 words! {
     /// What to do when there are fewer distinct rows than clusters.
@@ -156,6 +157,8 @@ pub struct FitOptions {
     /// row.
     given_names: Option<Vec<String>>,
     given_widths: Vec<usize>,
+    /// The encoded model whose clusters give the numbers.
+    like: Option<Bytes>,
     /// Whether the last input of an expression holds the weights.
     pub weighted: bool,
 }
@@ -169,6 +172,7 @@ impl<'py> FromPyObject<'_, 'py> for FitOptions {
             given: object.get_item("given")?.extract()?,
             given_names: object.get_item("given_names")?.extract()?,
             given_widths: object.get_item("given_widths")?.extract()?,
+            like: object.get_item("like")?.extract()?,
             weighted: object.get_item("weighted")?.extract()?,
         })
     }
@@ -188,6 +192,12 @@ pub struct TransformOptions {
     pub k: usize,
     pub squared: bool,
     pub device: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct NearestClustersOptions {
+    pub m: usize,
+    pub squared: bool,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -218,6 +228,9 @@ impl FitOptions {
         let mut estimator = self.values.estimator.clone();
         if self.values.results.too_few == TooFew::Fewer {
             estimator = estimator.too_few(params::TooFew::Fewer);
+        }
+        if let Some(model) = &self.like {
+            estimator = estimator.sort_by(KMeansModel::from_wire(model)?.like()?);
         }
         let Some(bytes) = &self.given else { return Ok(estimator) };
         let values = bytes.as_chunks::<8>().0.iter().map(|value| f64::from_le_bytes(*value));

@@ -49,6 +49,7 @@ mod gpus;
 mod grid;
 mod groups;
 mod half;
+mod living;
 #[cfg(all(feature = "cuda", feature = "bench"))]
 #[path = "../common/looped.rs"]
 mod looped;

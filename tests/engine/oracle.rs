@@ -10,8 +10,8 @@ use num_bigint::{BigInt, Sign};
 use polars_kmeans::Float;
 use polars_kmeans::exact::reference;
 
-pub use self::transform::{Scaling, transform};
-use self::transform::{column_variance, direction};
+use self::transform::column_variance;
+pub use self::transform::{Scaling, direction, transform};
 
 /// `value = integer * 2^exponent`, exactly.
 fn decode(x: f64) -> (BigInt, i32) {
@@ -38,14 +38,14 @@ fn two_to(exponent: i32) -> (BigInt, BigInt) {
 }
 
 /// `x` in units of `2^unit`, rounded to nearest, ties to even.
-fn quantise(x: f64, unit: i32) -> BigInt {
+pub fn quantise(x: f64, unit: i32) -> BigInt {
     let (mantissa, exponent) = decode(x);
     let (up, down) = two_to(exponent - unit);
     divide_to_even(&(mantissa * up), &down)
 }
 
 /// `numerator / denominator * 2^exponent` rounded once to T.
-fn round_ratio<T: Float>(numerator: &BigInt, denominator: &BigInt, exponent: i32) -> T {
+pub fn round_ratio<T: Float>(numerator: &BigInt, denominator: &BigInt, exponent: i32) -> T {
     if numerator.sign() == Sign::NoSign {
         return T::from_f64(0.0);
     }

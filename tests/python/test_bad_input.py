@@ -236,6 +236,8 @@ PARAMETERS: list[Case] = [
         InvalidDataError,
         lambda: fitted().predict(pl.DataFrame({"x": [None], "y": [1.0]}, schema=DF.schema), null_policy="raise"),
     ),
+    ("`model.sums` of values beyond the fit", InvalidDataError, query(lambda: fitted().sums(pl.col("x") * 1e9, "y"))),
+    ("`model.updated` without kept sums", InvalidParameterError, lambda: fitted().updated(DF.select(fitted().sums()))),
     ('`weight=pl.col("x", "y")`', InvalidParameterError, option(weight=pl.col("x", "y"))),
     ('`KMeans(2, history="some")`', InvalidParameterError, lambda: pk.KMeans(2, history="some")),  # type: ignore[arg-type]
     ('`model.predict(output="both")`', InvalidParameterError, lambda: fitted().predict(output="both")),  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ def test_functions_take_the_options_of_the_table(monkeypatch: pytest.MonkeyPatch
         return options
 
     checked = _keywords.takes(Options)(fit)
-    names = [option.name for option in OPTIONS if option.name not in ("history", "output")]
+    names = [option.name for option in OPTIONS if option.name not in ("history", "keep_sums", "output")]
     assert list(inspect.signature(checked).parameters) == ["k", *names, "foo"]
     assert inspect.signature(checked).parameters["foo"].annotation == checked.__annotations__["foo"] == "float"
     assert "\nfoo\n    What a foo is. More about it.\n\nReturns\n" in (checked.__doc__ or "")
@@ -81,7 +81,11 @@ def test_functions_take_the_options_of_the_table(monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_option_is_a_keyword_with_the_default_of_the_table() -> None:
-    for function, without in ((pk.kmeans, set()), (pk.centroids, {"history", "output"}), (pk.KMeans, {"output"})):
+    for function, without in (
+        (pk.kmeans, set()),
+        (pk.centroids, {"history", "keep_sums", "output"}),
+        (pk.KMeans, {"output"}),
+    ):
         parameters = inspect.signature(function).parameters
         for option in OPTIONS:
             assert (option.name in parameters) == (option.name not in without)

@@ -212,9 +212,9 @@ big = pk.KMeans(4000, init=given, max_iter=1, device=device).fit(df, names)
 wide, many = pl.concat([df] * 30), np.concatenate([x] * 30)
 kmeans = lambda: pk.kmeans(*names, k=4000, init=given, tol=0.0, max_iter=100_000, device=device)
 stopped(lambda: df.lazy().select(kmeans()).collect())
-stopped(lambda: wide.lazy().select(big.predict(device=device)).collect())
+stopped(lambda: wide.lazy().select(big.predict(device=device)).collect(), wait=0.15)
 stopped(lambda: df.with_columns(g=pl.int_range(pl.len()) % 2).select(kmeans().over("g")))
-stopped(lambda: big.predict(many, device=device))
+stopped(lambda: big.predict(many, device=device), wait=0.15)
 """
     )
     assert len(took) == 4 and max(took) < LIMIT, took

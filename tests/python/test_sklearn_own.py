@@ -1,7 +1,7 @@
 """scikit-learn's own tests of KMeans, with our class in the place of theirs.
 
-The file of the installed scikit-learn is loaded while `sklearn.cluster.KMeans` is ours. As values of parameters, sparse
-matrices, their constructors and MiniBatchKMeans are left out: we take no sparse input, and MiniBatchKMeans is not ours.
+The file of the installed scikit-learn is loaded while its `KMeans` and `MiniBatchKMeans` are ours. As values of
+parameters, sparse matrices and their constructors are left out: we take no sparse input.
 """
 
 import importlib.util
@@ -15,11 +15,11 @@ import sklearn.cluster
 from scipy import sparse
 from sklearn.utils.fixes import CSR_CONTAINERS
 
-from polars_kmeans.sklearn import KMeans
+from polars_kmeans.sklearn import KMeans, MiniBatchKMeans
 
 HELPER = "a helper of scikit-learn's implementation"
 FUNCTION = "a function of scikit-learn that does not use the class it is tested with"
-MINIBATCH = "MiniBatchKMeans alone"
+PRIVATE = "attributes or texts of scikit-learn's implementation"
 SPARSE = "sparse input alone"
 
 EXCLUDED = {
@@ -34,16 +34,10 @@ EXCLUDED = {
     "test_kmeans_plusplus_output": FUNCTION,
     "test_kmeans_plusplus_norms": FUNCTION,
     "test_kmeans_plusplus_dataorder": FUNCTION,
-    "test_minibatch_update_consistency": MINIBATCH,
-    "test_minibatch_kmeans_partial_fit_init": MINIBATCH,
-    "test_minibatch_kmeans_verbose": MINIBATCH,
-    "test_minibatch_kmeans_warning_init_size": MINIBATCH,
-    "test_minibatch_sensible_reassign": MINIBATCH,
-    "test_minibatch_reassign": MINIBATCH,
-    "test_minibatch_with_many_reassignments": MINIBATCH,
-    "test_minibatch_kmeans_init_size": MINIBATCH,
-    "test_minibatch_declared_convergence": MINIBATCH,
-    "test_minibatch_iter_steps": MINIBATCH,
+    "test_minibatch_update_consistency": HELPER,
+    "test_minibatch_reassign": HELPER,
+    "test_minibatch_kmeans_init_size": PRIVATE,
+    "test_minibatch_declared_convergence": PRIVATE,
     "test_dense_sparse": SPARSE,
     "test_predict_dense_sparse": SPARSE,
 }
@@ -62,8 +56,7 @@ def global_dtype(request: pytest.FixtureRequest) -> Any:
 def taken(value: Any) -> bool:
     """Whether a value of a parameter is one that our class takes."""
     parts = value if isinstance(value, tuple) else (value,)
-    others = (sklearn.cluster.MiniBatchKMeans, *CSR_CONTAINERS)
-    return not any(sparse.issparse(part) or any(part is other for other in others) for part in parts)
+    return not any(sparse.issparse(part) or any(part is other for other in CSR_CONTAINERS) for part in parts)
 
 
 def without_others(mark: Any) -> Any:
@@ -87,7 +80,7 @@ def own_tests() -> dict[str, Any]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with mock.patch.object(sklearn.cluster, "KMeans", KMeans):
+    with mock.patch.multiple(sklearn.cluster, KMeans=KMeans, MiniBatchKMeans=MiniBatchKMeans):
         spec.loader.exec_module(module)
     assert module.KMeans is KMeans
     tests = {name: test for name, test in vars(module).items() if name.startswith("test_") and name not in EXCLUDED}

@@ -8,5 +8,6 @@ except ImportError as error:
     raise ImportError(msg, name=error.name) from error
 
 from polars_kmeans.sklearn._estimator import KMeans
+from polars_kmeans.sklearn._minibatch import MiniBatchKMeans
 
-__all__ = ["KMeans"]
+__all__ = ["KMeans", "MiniBatchKMeans"]

@@ -114,6 +114,9 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         "row_order": [StrOptions({"given", "values"})],
     }
 
+    # How many restarts "auto" means where starts differ much.
+    _several = 10
+
     def __init__(
         self,
         n_clusters: int = 8,
@@ -289,7 +292,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         """Return how many restarts the fit has."""
         if isinstance(self.init, str) or callable(self.init):
             several = callable(self.init) or self.init == "random"
-            return (10 if several else 1) if self.n_init == "auto" else self.n_init
+            return (self._several if several else 1) if self.n_init == "auto" else self.n_init
         if self.n_init not in ("auto", 1):
             msg = (
                 "Explicit initial center position passed: performing only one init in "
@@ -308,7 +311,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         for _ in range(self._n_init):
             centers = self.init(rows, self.n_clusters, random_state=random_state)
             fits.append(self._model(rows, weights, checked_centers(centers, rows, self.n_clusters), random_state))
-        return min(fits, key=lambda fit: fit[0].inertia)
+        return min(fits, key=lambda fit: cast("float", fit[0].inertia))
 
     def _model(
         self, rows: Any, weights: Any, init: Any, random_state: np.random.RandomState

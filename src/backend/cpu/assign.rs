@@ -6,11 +6,14 @@
 
 mod int_dot;
 
+use std::ops::Range;
+
 use super::centroids::CentroidTable;
 use super::difference::{Compare, Copies, FEW, Found};
 use super::distances::own_distances;
 use super::filter::{DifferenceTable, Filter, Form, GROUP, NOBODY, ProductTable};
 use super::groups::{BLOCK, Scores};
+use super::nearest_clusters::Candidates;
 use super::product::{self, FindNear, PrefetchNext, ProductScratch};
 use super::settle::Open;
 use crate::base::error::Result;
@@ -269,7 +272,9 @@ impl Assigner {
             scores.see(centroids, table.k, [here.len(), product::computed_rows::<V>(here.len())]);
             let (k, rows) = (table.k, here.clone());
             // SAFETY: the caller runs with this instruction set.
-            unsafe { V::call(FindNear::<T, C, TWO> { product, values, rows, table: copies, k, listed: panels, next }) };
+            unsafe {
+                V::call(FindNear::<T, C, TWO> { product, values, rows, table: copies, k, listed: panels, next, several: None })
+            };
             for r in here {
                 match product.candidates(r - first) {
                     Some([label]) if !TWO => found.labels[r] = *label,
@@ -278,6 +283,30 @@ impl Assigner {
                 }
             }
         }
+    }
+
+    /// Shows the scores of some rows of a tile, at most 64, to who wants `m` centroids of each. Returns what their errors add to
+    /// their limits. `None` if there are no such scores, or if they would rule out few.
+    #[inline(always)]
+    pub fn candidates<V: Vector, T: Float>(
+        &mut self,
+        tile: &Tile<T>,
+        rows: Range<usize>,
+        table: &CentroidTable<T>,
+        m: usize,
+        several: &mut Candidates,
+    ) -> Option<[f32; product::ROWS]> {
+        let (Filter::Product(copies), Some(product)) = (&table.filter, self.product.first_mut()) else { return None };
+        let (values, k, next) = (tile.values(), table.k, PrefetchNext::Nothing);
+        if 4 * m > k {
+            return None;
+        }
+        several.clear();
+        let (listed, several) = (None, Some(several));
+        let task = FindNear::<T, _, false> { product, values, rows, table: copies, k, listed, next, several };
+        // SAFETY: the caller runs with this instruction set.
+        unsafe { V::call(task) };
+        self.product.first().map(ProductScratch::widths)
     }
 
     /// The two nearest centroids of every row of the tile.

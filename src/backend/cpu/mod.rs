@@ -25,6 +25,7 @@ mod groups;
 mod inertia;
 mod layout;
 mod least;
+mod nearest_clusters;
 mod pass;
 mod picks;
 pub mod predict;
@@ -32,6 +33,7 @@ mod product;
 mod seeds;
 mod settle;
 mod sinks;
+pub mod sums;
 mod tasks;
 
 use std::marker::PhantomData;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use super::assign::Assigner;
 use super::centroids::TOGETHER;
+use super::nearest_clusters::{Several, SeveralSink};
 use super::settle::chains;
 use super::sinks::{LabelTask, Labeller, NearestSink, Sink};
 use super::{CentroidTable, CpuSession};
-use crate::backend::answers::{ANSWERS, Answered, Distances, LABELS, Labels, Predictions, every_row};
+use crate::backend::answers::{ANSWERS, Answered, Distances, LABELS, Labels, NearestClusters, Predictions, every_row};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -27,7 +28,7 @@ const TASK: usize = 16_384;
 /// The labels of the rows.
 pub fn labels<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -> Result<Labels> {
     let mut values = memory::zeroed(features.n_rows(), LABELS)?;
-    let answered = answer(table, features, values.chunks_mut(TASK).map(LabelSink))?;
+    let answered = answer(table, features, 0, values.chunks_mut(TASK).map(LabelSink))?;
     Ok(Labels::new(values, answered))
 }
 
@@ -37,7 +38,7 @@ pub fn nearest<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -
     let (mut labels, mut distances) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, k)?);
     let second = distances.second.as_deref_mut().unwrap_or_default();
     let mut rest = NearestSink { labels: &mut labels, nearest: &mut distances.nearest, second };
-    let answered = answer(table, features, (0..n.div_ceil(TASK)).map(move |_| rest.split_off(TASK)))?;
+    let answered = answer(table, features, 0, (0..n.div_ceil(TASK)).map(move |_| rest.split_off(TASK)))?;
     Ok(Predictions::new(Labels::new(labels, answered), distances))
 }
 
@@ -46,7 +47,7 @@ pub fn nearest<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -
 pub fn distances<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>, squared: bool) -> Result<Vec<f64>> {
     let (n, k) = (features.n_rows(), table.k);
     let mut out = memory::zeroed(n.saturating_mul(k), ANSWERS)?;
-    let answered = answer(table, features, out.chunks_mut(TASK * k).map(|out| DistanceSink { out, squared }))?;
+    let answered = answer(table, features, 0, out.chunks_mut(TASK * k).map(|out| DistanceSink { out, squared }))?;
     for (_, out) in out.chunks_exact_mut(k).enumerate().filter(|(row, _)| !answered.get(*row)) {
         out.fill(f64::NAN);
     }
@@ -71,16 +72,37 @@ pub fn inertia<T: Float>(
     Ok(first.precise(statistics.n_positive, |finer| session.total_inertia(finer))?.to_f64())
 }
 
-/// Answers task after task of the rows. Each has a sink. Returns which rows have an answer.
+/// The m nearest centroids of each row.
+pub fn several<T: Float>(
+    table: &CentroidTable<T>,
+    features: &Features<'_, T>,
+    m: usize,
+    squared: bool,
+) -> Result<NearestClusters> {
+    let (n, len) = (features.n_rows(), features.n_rows().saturating_mul(m));
+    let (mut clusters, mut distances) = (memory::zeroed(len, ANSWERS)?, memory::zeroed(len, ANSWERS)?);
+    let mut rest = SeveralSink { m, squared, clusters: &mut clusters, distances: &mut distances };
+    let answered = answer(table, features, m, (0..n.div_ceil(TASK)).map(move |_| rest.split_off(TASK)))?;
+    Ok(NearestClusters { m, clusters, distances, answered })
+}
+
+/// Answers task after task of the rows. Each has a sink, which takes `m` centroids a row if that is not 0. Returns which rows have
+/// an answer.
 fn answer<T: Float, S: Sink<T>>(
     table: &CentroidTable<T>,
     features: &Features<'_, T>,
+    m: usize,
     sinks: impl Iterator<Item = S> + Send,
 ) -> Result<Answered> {
     let (n, d) = (features.n_rows(), features.n_features());
     let (set, tile_rows) = (InstructionSet::detect(), Assigner::tile_rows(features));
     let part = &Part::new(features.clone(), None);
     let mut labellers = Labeller::several(workers_for(0, n / TASK + 1), [d, table.k, tile_rows])?;
+    if m > 0 {
+        for labeller in &mut labellers {
+            labeller.several = Some(Several::new(m, table.k, d)?);
+        }
+    }
     let mut bits = every_row(n)?;
     for_each_task(&mut labellers, bits.chunks_mut(TASK / 8).zip(sinks).enumerate(), |labeller, (index, (bits, sink))| {
         let rows = index * TASK..n.min((index + 1) * TASK);

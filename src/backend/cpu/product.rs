@@ -38,6 +38,7 @@ pub use self::prefetch::{NextRows, PrefetchNext};
 pub use self::scores::{MOST_STEPS, PanelFacts};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::groups::MOST_GROUPS;
+use super::nearest_clusters::Candidates;
 use crate::base::aligned::Lines;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -179,6 +180,11 @@ impl ProductScratch {
     #[inline(always)]
     pub fn is_open(&self, r: usize) -> bool {
         self.lists.counts[r] != 1
+    }
+
+    /// What the errors of the last 64 rows add to their limits.
+    pub fn widths(&self) -> [f32; ROWS] {
+        self.widths
     }
 
     /// Makes the centred, scaled copy of some features of 64 rows. Adds up every row's squares, if asked for.
@@ -324,6 +330,8 @@ pub struct FindNear<'p, T, C, const TWO: bool> {
     /// The groups of centroids that are compared, if not all are.
     pub listed: Option<&'p [u32]>,
     pub next: PrefetchNext<'p, T>,
+    /// Who sees the scores, if several centroids are wanted. Then there are no lists.
+    pub several: Option<&'p mut Candidates>,
 }
 
 impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO> {
@@ -331,7 +339,7 @@ impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO> 
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { product, values, rows, table, k, listed, next } = self;
+        let Self { product, values, rows, table, k, listed, next, mut several } = self;
         let (first, rows) = (rows.start, rows.len());
         assert!((1..=ROWS).contains(&rows));
         let vectors = vectors::<V>(rows);
@@ -386,13 +394,16 @@ impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO> 
                     product.widths[r] = weighted.bound.width(product.squares[r]);
                 }
             }
-            if groups <= per_panel && !TWO {
+            if let Some(several) = &mut several {
+                let (start, end) = (panel.start * GROUP, (panel.end * GROUP).min(k));
+                several.see::<V>(&product.scores, [start, end - start, rows], &weighted.own, &product.widths);
+            } else if groups <= per_panel && !TWO {
                 product.collect_all::<V>(k, rows);
             } else {
                 product.collect::<V, TWO>(panel.start * GROUP..(panel.end * GROUP).min(k), rows);
             }
         }
-        if groups > per_panel || TWO {
+        if several.is_none() && (groups > per_panel || TWO) {
             product.drop_candidates::<TWO>(rows);
         }
         if listed.is_some() || !table.names.is_empty() {

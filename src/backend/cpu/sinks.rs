@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::assign::{Assigner, TwoNearest};
 use super::centroids::CentroidTable;
+use super::nearest_clusters::Several;
 use super::tasks::{pieces, split_off};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -18,6 +19,8 @@ pub struct Labeller<T> {
     pub two: TwoNearest,
     /// For each row of the tile, its place among the rows of the task.
     pub places: Vec<usize>,
+    /// For sinks that take several centroids a row.
+    pub several: Option<Several>,
 }
 
 impl<T: Float> Labeller<T> {
@@ -29,6 +32,7 @@ impl<T: Float> Labeller<T> {
                 assigner: Assigner::new::<T>(d, k, tile_rows)?,
                 two: TwoNearest::new(tile_rows)?,
                 places: memory::with_room(tile_rows, "a tile of rows")?,
+                several: None,
             })
         };
         memory::try_collected((0..threads).map(labeller), "the threads' buffers")
@@ -106,7 +110,7 @@ impl<'o> NearestSink<'o> {
 impl<T: Float> Sink<T> for NearestSink<'_> {
     #[inline(always)]
     fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>) {
-        let Labeller { tile, assigner, two, places } = labeller;
+        let Labeller { tile, assigner, two, places, .. } = labeller;
         assigner.nearest::<V, T>(tile, table, two);
         for (r, &place) in places.iter().enumerate() {
             self.labels[place] = two.labels[r];

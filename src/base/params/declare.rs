@@ -355,6 +355,22 @@ impl OptionValue for f64 {
     }
 }
 
+impl OptionValue for bool {
+    const FORM: Form = Form { others: Some(("True or False", "bool")), ..Form::NOTHING };
+
+    fn read(asked: &Asked<'_>) -> Result<Self> {
+        match asked.text() {
+            Some("True" | "true") => Ok(true),
+            Some("False" | "false") => Ok(false),
+            _ => Err(asked.refusal::<Self>()),
+        }
+    }
+
+    fn shown(&self) -> String {
+        if *self { "True" } else { "False" }.into()
+    }
+}
+
 /// A number that may be left out. One that is too large becomes the largest.
 impl OptionValue for Option<u64> {
     const FORM: Form = Form { none: true, ..u64::FORM };

@@ -14,7 +14,8 @@ use self::declare::{Asked, OptionValue};
 pub use self::declare::{Form, Numbers, OptionInfo, Value};
 pub use self::table::{Execution, Output, Rows, Seeding, Space, Stopping};
 pub use self::values::{
-    Candidates, Device, Gpus, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew, Wanted,
+    Candidates, Device, Gpus, History, Init, Like, MOST_MATCHED, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew,
+    Wanted,
 };
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt::Cancel;
@@ -291,6 +292,7 @@ mod tests {
             ("history", Some("full".into())),
             ("sort_by", Some("x".into())),
             ("too_few", Some("fewer".into())),
+            ("keep_sums", Some("True".into())),
             ("device", Some("cuda:1".into())),
             ("device_memory_limit", Some((1 << 100).into())),
             ("threads", Some(2.into())),
@@ -303,7 +305,7 @@ mod tests {
         let built = built.device_memory_limit(Some(u64::MAX)).threads(2).strategy(Strategy::Tiled);
         let built =
             built.row_order(RowOrder::Values).metric(Metric::Cosine).scale(Scale::Factors([("x".to_owned(), 2.0)].into()));
-        let built = built.sort_by(SortBy::Feature("x".into())).too_few(TooFew::Fewer);
+        let built = built.sort_by(SortBy::Feature("x".into())).too_few(TooFew::Fewer).keep_sums(true);
         assert_eq!(set, built);
         set.set("device_memory_limit", None).unwrap();
         set.set("n_init", Some(&"auto".into())).unwrap();
@@ -320,8 +322,8 @@ mod tests {
             ("max_iter", None, "max_iter: expected an integer from 1 to 2^32 - 1, got none"),
             ("n_init", Some("many".into()), "n_init: expected \"auto\" or an integer from 1 to 2^32 - 1, got \"many\""),
             ("tol_labels", Some("x".into()), "tol_labels: expected a finite number of at least 0, got \"x\""),
-            ("sort_by", Some(1.5.into()), "sort_by: expected \"size\" or the name of a feature, got 1.5"),
-            ("sort_by", Some("".into()), "sort_by: expected \"size\" or the name of a feature, got \"\""),
+            ("sort_by", Some(1.5.into()), "sort_by: expected \"size\", the name of a feature, or a model, got 1.5"),
+            ("sort_by", Some("".into()), "sort_by: expected \"size\", the name of a feature, or a model, got \"\""),
             (
                 "device",
                 Some(1.0.into()),

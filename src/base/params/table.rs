@@ -126,13 +126,20 @@ options! {
     #[derive(Debug, Clone, PartialEq)]
     pub struct Output for KMeans.output {
         /// `"size"` or the name of a feature: clusters are numbered in ascending order of their rows of positive weight, or of
-        /// this feature of their centroids. Clusters with equal values keep their order. None: in the order in which seeding
-        /// found them.
+        /// this feature of their centroids. Clusters with equal values keep their order. A model: each cluster gets the number of
+        /// the cluster of that model which it matches. None: in the order in which seeding found them.
         ///
         /// The numbers are given at the end of the fit, and change nothing else. They are given by the sizes before: where a row
         /// is equally near to two centroids, the smaller number gets it, so sizes may be out of order by such rows. An entry of
-        /// an Array column `e` is named `e[0]`, `e[1]`, ... A feature named size cannot be used here.
-        sort_by: SortBy = SortBy::None, "\"size\" or the name of a feature" if |sort_by| sort_by.is_valid();
+        /// an Array column `e` is named `e[0]`, `e[1]`, ... A feature named size cannot be used here. The match with a model has
+        /// the least sum of squared distances between the centroids, in the model's scaled units. Clusters without a match come
+        /// last.
+        sort_by: SortBy = SortBy::None, "\"size\", the name of a feature, or a model" if |sort_by| sort_by.is_valid();
+
+        /// Whether the model keeps the exact sums of its clusters. Then `model.updated` adds rows to them, and removes rows.
+        ///
+        /// They take 16 bytes a cluster and feature, also in the file. Without effect on an expression.
+        keep_sums: bool = false;
 
         /// What to do if there are fewer distinct rows of positive weight than clusters.
         too_few: TooFew = TooFew::Raise, only rust;

@@ -1,0 +1,438 @@
+//! The sums of a model's clusters as values, and the models that are made of them.
+//!
+//! ```text
+//! sums      rows -> for each cluster: rows, weight, one integer a feature, in the quanta of the fit
+//! updated   total = kept sums (decayed, if asked) + sums - removed sums
+//!           centroid = total / weight, rounded once; no clamp, no relocation
+//! ```
+//! Integers are added and subtracted in any order, so a sum has no history: batches, removals and merges give the bits of one
+//! pass. The unit of a feature is its quantum, `2^(p - 50)` or `2^(p - 90)` (`exact/fixed.rs`). The unit of weights is
+//! `2^(e - 53)`, and a row without weights weighs `2^53` of it. Rows alone would not do: `3 * 0.9` rows are no integer.
+//!
+//! Bounds: `|contribution| <= 2^(p + 4)`, `w <= 2^(e + 4)`, and fewer than `2^33` rows. So a sum is at most `2^127` and a weight
+//! below `2^90`, which `round_quotient` takes.
+
+use std::sync::Arc;
+
+use super::Model;
+use super::device_model::on_any_device;
+use crate::backend::answers::Labels;
+use crate::backend::cpu::sums::{Found, Refused, sums};
+use crate::backend::update::quotients_of;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::{FloatEnvironment, PoolShare};
+use crate::base::params::declare::words;
+use crate::base::params::{Metric, NullPolicy};
+use crate::exact::cluster_sums::{ClusterSums, UNASSIGNED};
+use crate::exact::fixed::{BEYOND, ColumnScale, Limbs, decayed, exponent_at_or_above, power_of_two};
+use crate::exact::rng::{NO_VALUES, hash_bits};
+use crate::input::features::{Column, Features};
+use crate::input::tile::{Part, WeightScale};
+use crate::input::transform::finish_centroid;
+use crate::model::predict::Predictor;
+use crate::statistics::given::{HostRows, count_bad};
+use crate::statistics::{Statistics, check_centroid_magnitude};
+
+/// What errors call the sums.
+const SUMS: &str = "the sums of the clusters";
+/// A row without weights, in units of weights.
+const ONE: i128 = 1 << 53;
+/// A cluster has fewer rows than this.
+const MOST_ROWS: i64 = 1 << 33;
+
+words! {
+    /// What an update starts from.
+    pub enum Start("start") {
+        /// The sums that the model keeps.
+        #[default]
+        Kept = "kept",
+        /// No rows.
+        Zero = "zero",
+    }
+}
+
+/// What the sums of earlier rows are multiplied by: `factor / 2^shift`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decay {
+    /// At most `2^shift`.
+    pub factor: u64,
+    /// At most 32.
+    pub shift: u32,
+}
+
+impl TryFrom<f64> for Decay {
+    type Error = KMeansError;
+
+    /// The number in units of `2^-32`.
+    fn try_from(decay: f64) -> Result<Self> {
+        if (0.0..=1.0).contains(&decay) {
+            return Ok(Self { factor: (decay * power_of_two(32)).round_ties_even() as u64, shift: 32 });
+        }
+        Err(invalid("decay", "a number from 0 to 1", decay))
+    }
+}
+
+/// Exact sums of the rows of each of `k` clusters: a table of integers, which can be added and subtracted. See [`Model::updated`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Sums {
+    /// Which models take these sums: a hash of type, quanta, metric, factors and names.
+    pub fingerprint: u64,
+    /// `(k)`: rows of positive weight.
+    pub rows: Vec<i64>,
+    /// `(k)`: their weight, in units of `2^(e - 53)`. Without weights, `2^53` a row.
+    pub weights: Vec<i128>,
+    /// `(k, d)`: sums of contributions, in quanta of their column.
+    pub sums: Vec<i128>,
+}
+
+impl Sums {
+    /// The sums of no rows.
+    ///
+    /// # Errors
+    /// [`KMeansError::NoMemory`].
+    pub fn none(fingerprint: u64, k: usize, d: usize) -> Result<Self> {
+        let sums = memory::zeroed(k.saturating_mul(d), SUMS)?;
+        Ok(Self { fingerprint, rows: memory::zeroed(k, SUMS)?, weights: memory::zeroed(k, SUMS)?, sums })
+    }
+
+    /// Adds the sums of other rows.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidOption`] for sums of another model or shape.
+    pub fn add(&mut self, other: &Self) -> Result<()> {
+        self.merge(other, i128::wrapping_add, i64::wrapping_add)
+    }
+
+    /// Takes away the sums of rows that were added before.
+    ///
+    /// # Errors
+    /// As [`Sums::add`].
+    pub fn subtract(&mut self, other: &Self) -> Result<()> {
+        self.merge(other, i128::wrapping_sub, i64::wrapping_sub)
+    }
+
+    /// Only totals count. So what is between them may wrap, as it does in Polars.
+    fn merge(&mut self, other: &Self, wide: fn(i128, i128) -> i128, count: fn(i64, i64) -> i64) -> Result<()> {
+        if other.fingerprint != self.fingerprint {
+            let expected = format!("sums of this model (fingerprint {})", self.fingerprint);
+            return Err(invalid("sums", &expected, format!("those of another: {}", other.fingerprint)));
+        }
+        let shape = |sums: &Self| (sums.rows.len(), sums.weights.len(), sums.sums.len());
+        if shape(self) != shape(other) {
+            return Err(invalid("sums", "sums of as many clusters and features", format!("{:?}", shape(other))));
+        }
+        self.rows.iter_mut().zip(&other.rows).for_each(|(a, b)| *a = count(*a, *b));
+        let (a, b) = (self.weights.iter_mut().chain(&mut self.sums), other.weights.iter().chain(&other.sums));
+        a.zip(b).for_each(|(a, b)| *a = wide(*a, *b));
+        Ok(())
+    }
+}
+
+/// What a model knows beside its centroids: see the top of this file.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Living {
+    pub quanta: Option<Quanta>,
+    /// The sums that the model keeps, under its last labels.
+    pub kept: Option<Sums>,
+    /// Whether they were multiplied by a number below 1. Then the weight of single rows is not in them any more.
+    pub decayed: bool,
+}
+
+/// The units of a model's sums.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Quanta {
+    /// For each feature `2 p`, and 1 more if it has two limbs.
+    pub features: Vec<i32>,
+    /// `e`, if rows have weights.
+    pub weights: Option<i32>,
+}
+
+impl Quanta {
+    fn of(statistics: &Statistics) -> Result<Self> {
+        let features = statistics.scales.iter().map(|scale| 2 * scale.exponent + i32::from(scale.limbs == Limbs::Two));
+        Ok(Self { features: memory::collected(features, SUMS)?, weights: statistics.weights.map(|scale| scale.exponent) })
+    }
+
+    fn scales(&self) -> Result<Vec<ColumnScale>> {
+        let scale = |code: &i32| ColumnScale::new(code >> 1, if code & 1 == 1 { Limbs::Two } else { Limbs::One });
+        memory::collected(self.features.iter().map(scale), SUMS)
+    }
+
+    /// Whether a fit can have these quanta.
+    #[cfg(feature = "serde")]
+    fn is_consistent(&self, d: usize) -> bool {
+        let in_range = self.features.iter().all(|code| (-2200..=2200).contains(code));
+        in_range && self.features.len() == d && self.weights.is_none_or(|e| (-64..=65).contains(&e))
+    }
+}
+
+fn invalid(option: &'static str, expected: &str, got: impl std::fmt::Display) -> KMeansError {
+    KMeansError::InvalidOption { option, expected: expected.into(), got: got.to_string() }
+}
+
+impl<T: Float> Model<T> {
+    /// The units of this model's sums.
+    fn quanta(&self) -> Result<&Quanta> {
+        let (expected, got) = ("the largest magnitude of each feature, since this model has no quanta", "none");
+        self.living.quanta.as_ref().ok_or_else(|| invalid("extents", expected, got))
+    }
+
+    fn copied(&self) -> Result<Self> {
+        self.copy_with(memory::copied(&self.centroids, SUMS)?, SUMS)
+    }
+
+    /// The same model with what a fit leaves: quanta, and the sums that it keeps.
+    pub(crate) fn with_sums(mut self, statistics: &Statistics, sums: Option<ClusterSums>) -> Result<Self> {
+        self.living = Arc::new(Living { quanta: Some(Quanta::of(statistics)?), ..Living::default() });
+        if let Some(sums) = sums {
+            let kept = Some(self.table(sums)?);
+            self.living = Arc::new(Living { kept, ..Living::clone(&self.living) });
+        }
+        Ok(self)
+    }
+
+    /// Sums as a table.
+    fn table(&self, sums: ClusterSums) -> Result<Sums> {
+        let ClusterSums { rows, mass: mut weights, sums, .. } = sums;
+        if self.quanta()?.weights.is_none() {
+            weights.iter_mut().for_each(|weight| *weight *= ONE);
+        }
+        Ok(Sums { fingerprint: self.fingerprint()?, rows, weights, sums })
+    }
+
+    /// The units of sums and of weights, as powers of two: one exponent for each feature, and one for the weights.
+    #[doc(hidden)]
+    pub fn units(&self) -> Result<(Vec<i32>, i32)> {
+        let quanta = self.quanta()?;
+        let exponents = quanta.scales()?.iter().map(ColumnScale::quantum_exponent).collect();
+        Ok((exponents, quanta.weights.unwrap_or(0) - 53))
+    }
+
+    pub(super) fn hash_of_units(&self) -> Result<u64> {
+        let quanta = self.quanta()?;
+        let mut hash = hash_bits(NO_VALUES, T::PRECISION as u64);
+        let mut take = |bits: u64| hash = hash_bits(hash, bits);
+        for code in &quanta.features {
+            take(i64::from(*code) as u64);
+        }
+        take(quanta.weights.map_or(u64::MAX, |e| i64::from(e) as u64));
+        take(u64::from(self.metric() == Metric::Cosine));
+        for factor in self.scaling.iter().flat_map(|scaling| &scaling.factors) {
+            take(factor.to_bits());
+        }
+        for name in (0..self.d).filter_map(|f| self.names.get(f)) {
+            take(name.len() as u64);
+            name.bytes().for_each(|byte| take(byte.into()));
+        }
+        Ok(hash)
+    }
+
+    /// The same model with quanta for features of these largest magnitudes, in the units of the columns: 90 bits below them, and
+    /// room for values up to 16 times as large. For models that no fit made: those of a fit have quanta. `weight`: the largest
+    /// weight of rows, if they have weights.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidOption`] if the model has quanta, for another number of magnitudes, and for negative ones and ones
+    /// out of range.
+    pub fn with_extents(&self, extents: &[f64], weight: Option<f64>) -> Result<Self> {
+        if self.living.quanta.is_some() {
+            return Err(invalid("extents", "none, since this model has quanta of its own", format!("{extents:?}")));
+        }
+        if extents.len() != self.d {
+            return Err(invalid("extents", &format!("a largest magnitude for each of {} features", self.d), extents.len()));
+        }
+        let mut features = memory::with_room(self.d, SUMS)?;
+        for (f, extent) in extents.iter().enumerate() {
+            let factor = self.scaling.as_ref().map_or(1.0, |scaling| scaling.factors[f]);
+            let largest = if self.metric() == Metric::Cosine { 1.0 } else { T::from_f64(extent * factor).to_f64() };
+            let largest = largest * weight.unwrap_or(1.0);
+            if !(*extent >= 0.0 && largest <= power_of_two(450) && (largest == 0.0 || largest >= power_of_two(-450))) {
+                return Err(invalid("extents", "magnitudes from about 3.4e-136 to 2.9e135, or 0", extent));
+            }
+            features.push(2 * ColumnScale::for_extent::<T>(largest, Limbs::Two).exponent + 1);
+        }
+        if let Some(weight) = weight.filter(|weight| !(power_of_two(-64)..=power_of_two(64)).contains(weight)) {
+            return Err(KMeansError::WeightOutOfRange { got: weight });
+        }
+        let (mut model, weights) = (self.copied()?, weight.map(exponent_at_or_above));
+        model.living = Arc::new(Living { quanta: Some(Quanta { features, weights }), ..Living::default() });
+        Ok(model)
+    }
+
+    /// The model whose centroids are the exact means of the rows in these sums: the kept ones (or none) times `decay`, plus
+    /// `sums`, minus `removed`. A cluster without weight keeps its centroid. There is no inertia and no history.
+    ///
+    /// ```
+    /// use polars_kmeans::{Features, KMeans, Start};
+    ///
+    /// let (may, june) = ([0.0f64, 1.0, 9.0], [10.0f64]);
+    /// let model = KMeans::new(2).keep_sums(true).fit_features(&Features::from_rows(&may, 1)?, None)?.model;
+    /// let june = model.sums(&Features::from_rows(&june, 1)?, None, None)?;
+    /// let updated = model.updated(&june, None, Start::Kept, None)?;
+    /// let mut means = updated.centroids().to_vec();
+    /// means.sort_by(f64::total_cmp);
+    /// assert_eq!(means, [0.5, 9.5]);
+    /// # Ok::<(), polars_kmeans::KMeansError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidOption`] for sums of another model, sums that no rows have, a model that keeps no sums, and rows
+    /// that are removed after a decay. [`KMeansError::NoMemory`].
+    pub fn updated(&self, sums: &Sums, removed: Option<&Sums>, start: Start, decay: Option<Decay>) -> Result<Self> {
+        let _environment = FloatEnvironment::default_rounding();
+        let (quanta, k) = (self.quanta()?, self.n_clusters());
+        let mut total = Sums::none(self.fingerprint()?, k, self.d)?;
+        let mut was_decayed = false;
+        if start == Start::Kept {
+            let expected = "\"zero\" for a model that keeps no sums: those of KMeans(keep_sums=True) do";
+            total.add(self.living.kept.as_ref().ok_or_else(|| invalid("start", expected, "\"kept\""))?)?;
+            was_decayed = self.living.decayed;
+        }
+        if let Some(Decay { factor, shift }) = decay {
+            if shift > 32 || factor > 1 << shift {
+                return Err(invalid("decay", "at most 1, in at most 32 bits", format!("{factor} / 2^{shift}")));
+            }
+            was_decayed |= factor < 1 << shift && start == Start::Kept;
+            total.weights.iter_mut().chain(&mut total.sums).for_each(|v| *v = decayed(*v, factor, shift));
+            for (sums, _) in total.sums.chunks_exact_mut(self.d).zip(&total.weights).filter(|(_, weight)| **weight == 0) {
+                sums.fill(0);
+            }
+        }
+        total.add(sums)?;
+        if let Some(removed) = removed {
+            if was_decayed {
+                let expected = "none after a decay: how much of a row is left in the sums is not known";
+                return Err(invalid("removed", expected, "sums"));
+            }
+            total.subtract(removed)?;
+        }
+        let scales = quanta.scales()?;
+        check(&total, &scales, was_decayed)?;
+        let mut model = self.copied()?;
+        let unit = quanta.weights.unwrap_or(0) - 53;
+        let mut direction = memory::zeroed::<f64>(self.d, SUMS)?;
+        for (j, centroid) in model.centroids.chunks_exact_mut(self.d).enumerate().filter(|(j, _)| total.weights[*j] > 0) {
+            let (sums, weight) = (&total.sums[j * self.d..], total.weights[j]);
+            if self.metric() == Metric::Cosine {
+                quotients_of(sums, weight, &scales, unit, &mut direction);
+                finish_centroid(&mut direction, centroid);
+            } else {
+                quotients_of(sums, weight, &scales, unit, centroid);
+            }
+        }
+        let largest = model.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
+        check_centroid_magnitude::<T>("centroids", largest)?;
+        if !largest.is_finite() {
+            return Err(invalid("sums", &format!("sums whose means are finite as {}", T::NAME), "larger ones"));
+        }
+        model.sizes = memory::collected(total.rows.iter().map(|rows| *rows as u64), SUMS)?;
+        (model.inertias, model.inertia, model.n_iter, model.history, model.stopped) = (Vec::new(), 0.0, 0, Vec::new(), false);
+        model.living = Arc::new(Living { quanta: Some(quanta.clone()), kept: Some(total), decayed: was_decayed });
+        Ok(model)
+    }
+
+    /// Whether what the model knows of its sums fits its other parts.
+    #[cfg(feature = "serde")]
+    pub(super) fn living_is_consistent(&self) -> bool {
+        let Living { quanta, kept, .. } = &*self.living;
+        let Some(quanta) = quanta else { return kept.is_none() };
+        let (k, d) = (self.sizes.len(), self.d);
+        let shape = |kept: &Sums| kept.rows.len() == k && kept.weights.len() == k && Some(kept.sums.len()) == k.checked_mul(d);
+        quanta.is_consistent(d) && kept.as_ref().is_none_or(|kept| shape(kept) && Ok(kept.fingerprint) == self.fingerprint())
+    }
+}
+
+/// Refuses totals that no rows have. After a decay, weights and sums may be too small for their rows.
+fn check(total: &Sums, scales: &[ColumnScale], decayed: bool) -> Result<()> {
+    let refused = |j: usize, what: &str, got: i128| {
+        let expected = format!("totals that rows can have (is a table added twice, or removed twice?), {what} in cluster {j}");
+        Err(invalid("sums", &expected, got))
+    };
+    for (j, (&rows, &weight)) in total.rows.iter().zip(&total.weights).enumerate() {
+        if !(0..MOST_ROWS).contains(&rows) {
+            return refused(j, "0 to 2^33 - 1 rows", rows.into());
+        }
+        let (least, most) = (if decayed { 0 } else { rows.into() }, i128::from(rows) << (53 + BEYOND));
+        if !(least..=most).contains(&weight) {
+            return refused(j, &format!("a weight from {least} to {most}"), weight);
+        }
+        for (sum, scale) in total.sums[j * scales.len()..].iter().zip(scales) {
+            let most = (rows as u128) << (scale.bits() + BEYOND as u32);
+            if sum.unsigned_abs() > most || (weight == 0 && *sum != 0) {
+                return refused(j, &format!("a sum of at most {most}"), *sum);
+            }
+        }
+    }
+    Ok(())
+}
+
+on_any_device! {
+    impl Model<T> where T: Predictor {
+        /// The exact sums of the rows of each cluster, in the quanta of the fit. Labels are found on the device, and the CPU adds
+        /// up.
+        ///
+        /// `weights`: one a row, for models of weighted fits. `labels`: one a row, in place of the model's own: rows without one
+        /// are left out. Rows with nulls are what `null_policy` of the fit says.
+        ///
+        /// # Errors
+        /// As [`Model::predict`]. [`KMeansError::BeyondExtent`] for a value that is more than 16 times as large as those of the
+        /// fit, [`KMeansError::NotFinite`], and errors of weights and labels.
+        pub fn sums(
+            &self,
+            features: &Features<'_, T>,
+            weights: Option<&Column<'_, f64>>,
+            labels: Option<&Labels>
+        ) -> Result<Sums> {
+            let (model, n) = (self.model, features.n_rows());
+            let (quanta, k) = (model.quanta()?, model.n_clusters());
+            if weights.is_some() && quanta.weights.is_none() {
+                return Err(invalid("weight", "none, since the fit of this model had none", "weights"));
+            }
+            for (what, got) in [("weight", weights.map_or(n, Column::len)), ("labels", labels.map_or(n, Labels::len))] {
+                if got != n {
+                    return Err(KMeansError::LengthMismatch { what: what.into(), expected: n, got });
+                }
+            }
+            if n as u64 >= MOST_ROWS as u64 {
+                return Err(KMeansError::TooManyRows { got: n as u64 });
+            }
+            let own = if labels.is_none() { Some(self.predict(features)?) } else { None };
+            let _environment = FloatEnvironment::default_rounding();
+            let _share = PoolShare::enter();
+            let all = labels.or(own.as_ref()).into_iter().flat_map(Labels::iter);
+            let all = memory::collected(all.map(|label| label.unwrap_or(UNASSIGNED)), SUMS)?;
+            if let Some(label) = all.iter().find(|label| **label != UNASSIGNED && **label as usize >= k) {
+                return Err(invalid("labels", &format!("labels below {k}, the number of clusters"), label));
+            }
+            let part = [Part::new(features.transformed_by(model.row_transform()?), weights.cloned()).on_host()?];
+            let scales = quanta.scales()?;
+            let weights = quanta.weights.map(|exponent| WeightScale { exponent, largest: power_of_two(exponent) });
+            let found = sums(&part[0], &all, k, (&scales[..], weights))?;
+            let left_out = own.is_some_and(|own| own.answered().count() < n);
+            if (found.bad || left_out) && model.settings.null_policy == NullPolicy::Raise.word() {
+                return Err(count_bad(&HostRows(&part))?);
+            }
+            model.checked(found, &scales)
+        }
+    }
+}
+
+impl<T: Float> Model<T> {
+    /// The sums that were found, or the error for a row that they do not take.
+    fn checked(&self, found: Found, scales: &[ColumnScale]) -> Result<Sums> {
+        let Some(Refused { row, feature, got }) = found.refused else { return self.table(found.sums) };
+        if feature.is_none() && got < 0.0 {
+            return Err(KMeansError::NegativeWeight { row: row as u64, got });
+        }
+        let (column, limit) = match feature {
+            Some(f) => (self.names.get(f).unwrap_or_default(), scales[f].limit()),
+            None => ("weight".into(), power_of_two(self.quanta()?.weights.unwrap_or(0) + BEYOND)),
+        };
+        Err(KMeansError::BeyondExtent { column, got, limit })
+    }
+}

@@ -1,0 +1,69 @@
+"""MiniBatchKMeans: what it promises. `test_sklearn_own.py` has scikit-learn's own tests."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_blobs
+
+import polars_kmeans as pk
+from polars_kmeans.sklearn import MiniBatchKMeans
+
+
+def blobs(n: int = 3_000, d: int = 4, k: int = 8) -> Any:
+    return make_blobs(n, d, centers=k, random_state=1)[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_labels_are_those_of_predict(dtype: Any, weighted: bool) -> None:
+    X = blobs().astype(dtype)
+    weights = np.random.default_rng(0).integers(0, 4, len(X)) / 2 if weighted else None
+    whole = MiniBatchKMeans(8, random_state=3).fit(X, sample_weight=weights)
+    assert (whole.labels_ == whole.predict(X)).all()
+    assert whole.inertia_ == pytest.approx(-whole.score(X, sample_weight=weights))
+    parts = MiniBatchKMeans(8, random_state=3)
+    for start in range(0, 3_000, 500):
+        some = slice(start, start + 500)
+        parts.partial_fit(X[some], sample_weight=None if weights is None else weights[some])
+        assert (parts.labels_ == parts.predict(X[some])).all()
+        assert parts.cluster_centers_.dtype == dtype
+    assert parts.n_steps_ == 6
+    assert parts.model_.centroids["size"].sum() >= (3_000 if weights is None else (weights > 0).sum())
+
+
+def test_rows_of_a_batch_may_come_in_any_order() -> None:
+    X = blobs()
+    first, second = (MiniBatchKMeans(8, random_state=0).partial_fit(X[:1_000]) for _ in range(2))
+    order = np.random.default_rng(0).permutation(1_000)
+    first.partial_fit(X[1_000:2_000])
+    second.partial_fit(X[1_000:2_000][order])
+    assert first.model_ == second.model_
+    assert np.array_equal(first.labels_[order], second.labels_)
+
+
+def test_the_same_seed_gives_the_same_bits() -> None:
+    X = blobs()
+    models = [MiniBatchKMeans(8, random_state=7, batch_size=200).fit(X).model_ for _ in range(2)]
+    assert models[0] == models[1]
+    assert MiniBatchKMeans(8, random_state=8, batch_size=200).fit(X).model_ != models[0]
+
+
+def test_values_far_beyond_the_first_batch_are_an_error() -> None:
+    X = blobs()
+    known = MiniBatchKMeans(4, random_state=0).partial_fit(X)
+    with pytest.raises(pk.InvalidDataError, match=r"expected magnitudes of at most .* or give larger extents"):
+        known.partial_fit(X * 1e3)
+    wide = MiniBatchKMeans(4, random_state=0, extents=[1e5] * 4).partial_fit(X)
+    assert wide.partial_fit(X * 1e3).n_steps_ == 2
+    with pytest.raises(ValueError, match="a largest magnitude for each of 4 features"):
+        MiniBatchKMeans(4, extents=[1.0]).partial_fit(X)
+
+
+def test_light_clusters_take_far_rows() -> None:
+    X = np.concatenate([np.random.default_rng(0).normal(size=(500, 2)), [[500.0, 500.0]]])
+    start = np.array([[0.0, 0.0], [1.0, 1.0], [-1e4, -1e4]])
+    moved = MiniBatchKMeans(3, init=start, extents=[1e4, 1e4]).partial_fit(X)
+    assert [500.0, 500.0] in moved.cluster_centers_.tolist()
+    stays = MiniBatchKMeans(3, init=start, extents=[1e4, 1e4], reassignment_ratio=0.0).partial_fit(X)
+    assert stays.cluster_centers_[2].tolist() == [-1e4, -1e4]
