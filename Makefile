@@ -92,7 +92,7 @@ examples-python: build ## Run every Python example
 test: lint test-rust examples-rust test-python test-oldest docs ## What every change must pass, and CI runs
 
 .PHONY: test-all
-test-all: test lint-all test-neon test-oldest-all test-wheel ## What a release must pass: every set of features, NEON, the wheel
+test-all: test lint-all test-neon test-attacks test-oldest-all test-wheel ## What a release must pass: every set of features, NEON, long attacks, the wheel
 
 .PHONY: lint
 lint: $(VENV)/ready ## Formatting, clippy with all features and with none, ruff
@@ -124,6 +124,11 @@ test-rust: $(VENV)/ready ## The Rust tests, then the examples in the documentati
 .PHONY: test-neon
 test-neon: $(VENV)/ready ## The unit tests with the kernels of NEON, in plain Rust
 	cargo test --no-default-features --features tests,emulated-neon --test unit
+
+# A hundred times as many cases as `make test` tries, a million or more for each bound of half-precision products: three minutes.
+.PHONY: test-attacks
+test-attacks: $(VENV)/ready ## Long attacks on the bounds that certify labels
+	POLARS_KMEANS_ATTACKS=100 cargo test --no-default-features --features tests --test unit -- the_label_is_in_reach
 
 .PHONY: kernels
 kernels: $(VENV)/ready ## Compile the kernels for Hopper and show what ptxas reports of each
