@@ -1,14 +1,18 @@
-//! Labels by tensor cores, then the labels of the rows in doubt, then the sums of the rows that changed: `tensor_groups.cu`,
-//! `tensor_rows.cu`, `tensor_centroids.cu`, `assign_tensor.cu` or `assign_tensor_mma.cu`, `settle_few.cu`, `settle.cu` and
-//! `deltas.cu` of `kernels/step/`. `tensor/labels.rs` has the launches that label, `tensor/doubt.rs` those that settle rows in
-//! doubt. `tensor/unit.rs` says which GPUs have which kernel, `tensor/sizes.rs` what memory the copies take.
+//! Labels by tensor cores, then the labels of the rows in doubt, then the sums of the rows that changed: `tensor_centres.cu`,
+//! `tensor_groups.cu`, `tensor_rows.cu`, `tensor_centroids.cu`, `assign_tensor.cu` or `assign_tensor_mma.cu`,
+//! `tensor_rescore.cu`, `settle_few.cu`, `settle.cu` and `deltas.cu` of `kernels/step/`. `tensor/labels.rs` has the launches that
+//! label, `tensor/rescore.rs` those of the second product, `tensor/doubt.rs` those that settle rows in doubt. `tensor/unit.rs`
+//! says which GPUs have which kernel, `tensor/sizes.rs` what memory the copies take.
 //!
 //! ```text
 //! once a fit:     groups of rows near one point each, half-precision copies of the rows in the order of groups
-//! an iteration:   for each group, copies of the centroids that can be nearest to its rows; products; settling; sums
+//! an iteration:   for each group, copies of the centroids that can be nearest to its rows; products;
+//!                 a second product for the rows that are in doubt among many; settling; sums
 //! ```
 //! The columns of the rows stay where they are. Settling and sums read them, or where there is memory a copy whose features lie
-//! side by side. If rows stream, the copies are made again for every chunk. Groups come from the centroids. Where centroids start
+//! side by side. If rows stream, the copies are made again for every chunk. Groups come from the centroids, which say how many
+//! there are. Rows that are far from their group, and groups that are not small beside the data, belong to the whole: a group
+//! that is compared with all centroids. Where centroids start
 //! far from where they end, groups are bad and many rows are in doubt. So groups are made again in a few iterations, if the one
 //! before had much doubt. Rows of a group are in the order of their labels, as they were then.
 
