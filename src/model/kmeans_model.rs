@@ -143,6 +143,19 @@ impl KMeansModel {
         Self { metadata, ..self }
     }
 
+    /// The same model, whose history has these costs: `rescored` and `groups`.
+    #[cfg(any(feature = "arrow", feature = "polars"))]
+    pub(super) fn with_costs(mut self, costs: &[(Option<f64>, Option<u32>)]) -> Self {
+        let history = match &mut self.model {
+            AnyModel::F32(model) => &mut model.history,
+            AnyModel::F64(model) => &mut model.history,
+        };
+        for (row, cost) in history.iter_mut().zip(costs) {
+            (row.rescored, row.groups) = *cost;
+        }
+        self
+    }
+
     /// The same model without quanta and sums.
     #[cfg(feature = "python")]
     pub(crate) fn without_quanta(self) -> Self {

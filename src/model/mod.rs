@@ -72,11 +72,13 @@ pub struct HistoryRow {
     pub settled: Option<f64>,
     /// The share of the rows whose label the first filter left to a second one, of more precise products. `None` if there is one
     /// filter.
+    #[cfg_attr(feature = "serde", serde(skip))] // in the tail: `model/wire.rs`
     pub rescored: Option<f64>,
     /// The share of the scores of a row and a centroid that were not computed. `None` if nobody counted them, as on the
     /// CPU where all are computed.
     pub skipped: Option<f64>,
     /// Groups of rows, each of which is compared only with the centroids that can be nearest. `None` if there are none.
+    #[cfg_attr(feature = "serde", serde(skip))] // likewise
     pub groups: Option<u32>,
     /// Wall time.
     pub seconds: Option<f64>,

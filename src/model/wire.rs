@@ -49,6 +49,9 @@ struct Tail<L, M> {
     /// Texts of users.
     metadata: M,
 }
+/// What the history says of one iteration and the encoded model does not: `rescored` and `groups`. The costs of all iterations
+/// follow the tail, if there are any.
+type Cost = (Option<f64>, Option<u32>);
 /// How errors name the bytes.
 pub(super) const BYTES: &str = "the bytes of a model";
 /// The most models that the cache holds.
@@ -65,6 +68,13 @@ static DECODED: Mutex<Vec<Decoded>> = Mutex::new(Vec::new());
 static OWNER: FirstProcess = FirstProcess::new();
 
 impl KMeansModel {
+    /// The costs of all iterations, or nothing.
+    fn costs(&self) -> Result<Vec<Cost>> {
+        let rows = self.history_rows();
+        let has = rows.iter().any(|row| row.rescored.is_some() || row.groups.is_some());
+        memory::collected(rows.iter().filter(|_| has).map(|row| (row.rescored, row.groups)), BYTES)
+    }
+
     /// The model as the bytes that an expression receives, including wall times. `to_bytes` has those of its file.
     ///
     /// # Errors
@@ -74,15 +84,22 @@ impl KMeansModel {
         let refused = |error| invalid("a model that can be encoded", error);
         let size = |length: std::result::Result<usize, postcard::Error>| length.map_err(refused);
         let tail = Tail { stopped: self.stopped(), living: self.living(), metadata: &self.metadata };
-        let lengths =
-            [size(postcard::experimental::serialized_size(self))?, size(postcard::experimental::serialized_size(&tail))?];
-        let mut bytes = memory::with_room(Head::BYTES + lengths[0] + lengths[1], BYTES)?;
+        let costs = self.costs()?;
+        let lengths = [
+            size(postcard::experimental::serialized_size(self))?,
+            size(postcard::experimental::serialized_size(&tail))?,
+            size(postcard::experimental::serialized_size(&costs))?,
+        ];
+        let mut bytes = memory::with_room(Head::BYTES + lengths.iter().sum::<usize>(), BYTES)?;
         bytes.extend([0; Head::BYTES]);
         let mut bytes: Vec<u8> = postcard::to_extend(self, bytes).map_err(refused)?;
-        if *tail.living == Living::default() && tail.metadata.is_empty() {
+        if *tail.living == Living::default() && tail.metadata.is_empty() && costs.is_empty() {
             bytes.extend(self.stopped().then_some(STOPPED));
         } else {
             bytes = postcard::to_extend(&tail, bytes).map_err(refused)?;
+        }
+        if !costs.is_empty() {
+            bytes = postcard::to_extend(&costs, bytes).map_err(refused)?;
         }
         let (head, body) = bytes.split_at_mut(Head::BYTES);
         head.copy_from_slice(&Head::of(body).bytes());
@@ -201,7 +218,11 @@ pub(super) fn decode(body: &[u8]) -> Result<KMeansModel> {
         Ok((model, [STOPPED])) => model.with_tail(true, Living::default(), BTreeMap::new()).check(),
         Ok((model, rest)) => match postcard::take_from_bytes::<Tail<Living, BTreeMap<String, String>>>(rest) {
             Ok((Tail { stopped, living, metadata }, [])) => model.with_tail(stopped, living, metadata).check(),
-            Ok((_, more)) => Err(invalid("nothing after the model", format!("{} bytes", more.len()))),
+            Ok((Tail { stopped, living, metadata }, rest)) => match postcard::take_from_bytes::<Vec<Cost>>(rest) {
+                Ok((costs, [])) => model.with_tail(stopped, living, metadata).with_costs(&costs).check(),
+                Ok((_, more)) => Err(invalid("nothing after the model", format!("{} bytes", more.len()))),
+                Err(error) => Err(invalid("a whole model", error)),
+            },
             Err(error) => Err(invalid("a whole model", error)),
         },
         Err(error) => Err(invalid("a whole model", error)),
