@@ -220,8 +220,7 @@ pub(super) fn decode(body: &[u8]) -> Result<KMeansModel> {
             Ok((Tail { stopped, living, metadata }, [])) => model.with_tail(stopped, living, metadata).check(),
             Ok((Tail { stopped, living, metadata }, rest)) => match postcard::take_from_bytes::<Vec<Cost>>(rest) {
                 Ok((costs, [])) => model.with_tail(stopped, living, metadata).with_costs(&costs).check(),
-                Ok((_, more)) => Err(invalid("nothing after the model", format!("{} bytes", more.len()))),
-                Err(error) => Err(invalid("a whole model", error)),
+                _ => Err(invalid("nothing after the model", format!("{} bytes", rest.len()))),
             },
             Err(error) => Err(invalid("a whole model", error)),
         },
