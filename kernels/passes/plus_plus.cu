@@ -1,7 +1,8 @@
 // plus_plus: steps of greedy k-means++ without the host (src/seeding/plus_plus.rs).
 //
-//   plus_draw    draws the candidates, and makes their copies for the filter
-//   seed_gains   their gains and the list of rows that come nearer to one of them (seed.cu), or plus_filter and plus_settle (plus_filter.cu)
+//   plus_draw    draws the candidates
+//   seed_gains   their gains and the list of rows that come nearer to one of them (seed.cu), or plus_near, plus_filter and plus_settle
+//                (plus_filter.cu)
 //   plus_take    chooses a candidate and takes it, if the list has all of its rows
 //   seed_take    the same with a pass over all rows, if the list is too short (seed.cu)
 //
@@ -26,40 +27,6 @@ template <typename T, typename S = T> struct PlusDraw {
     u32 stream, restart;
 };
 
-// The copy of a candidate for one centre, by one warp.
-template <typename T> __device__ __forceinline__ void copy_candidate(const ByteCopies<T>& a, const T* c, const T* centre, int d, u64 place, u32 lane) {
-    double largest = 0.0, square = 0.0, residual = 0.0, inverse;
-#pragma unroll 4
-    for (int f = lane; f < d; f += 32) {
-        const double t = scaled(c[f], centre[f], a.scale);
-        largest = fmax(largest, fabs(t));
-        square = __fma_rn(t, t, square);
-    }
-#pragma unroll
-    for (int o = 16; o; o >>= 1) {
-        largest = fmax(largest, __shfl_xor_sync(FULL_WARP, largest, o));
-        square += __shfl_xor_sync(FULL_WARP, square, o);
-    }
-    const float step = step_of(largest, inverse);
-    u32* words = reinterpret_cast<u32*>(a.candidate_bytes + place * a.pieces);
-#pragma unroll 2
-    for (int word = lane; word < 4 * (int)a.pieces; word += 32) {
-        u32 bytes = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int f = 4 * word + i;
-            if (f < d) bytes |= byte_of(scaled(c[f], centre[f], a.scale), step, inverse, residual) << 8 * i;
-        }
-        words[word] = bytes;
-    }
-#pragma unroll
-    for (int o = 16; o; o >>= 1) residual += __shfl_xor_sync(FULL_WARP, residual, o);
-    if (lane == 0) {
-        const float norm = norm_up(square), down = __double2float_rd(__dmul_rd(square, 1.0 - ROUNDED));
-        a.candidate_facts[place] = {down, step, norm, residual_up(residual, norm)};
-    }
-}
-
 template <typename T, typename S> __device__ __forceinline__ void plus_draw(const PlusDraw<T, S>& a) {
     __shared__ SearchSpace shared;
     wait_for_kernel_before();
@@ -68,11 +35,11 @@ template <typename T, typename S> __device__ __forceinline__ void plus_draw(cons
     const u64 u = philox(a.key_low, a.key_high, a.stream, a.restart, control.step, blockIdx.x);
     const u64 row = drawn_row(a.draws, a.totals, below(u, wide(control.total_high, control.total_low)), shared);
     T* candidate = a.step.candidates + (u64)blockIdx.x * a.rows.d;
-    copy_row(a.rows, row, candidate);
-    if (a.copies.centres == 0) return;
-    __syncthreads();
-    for (u32 g = threadIdx.x / 32; g < a.copies.centres; g += SEARCHERS / 32)
-        copy_candidate(a.copies, candidate, a.step.seeds + (u64)g * a.rows.d, a.rows.d, (u64)g * a.step.m + blockIdx.x, threadIdx.x & 31);
+    if (a.copies.centres) {
+        for (int f = threadIdx.x; f < a.rows.d; f += SEARCHERS) candidate[f] = a.copies.values[row * a.rows.d + f];
+    } else {
+        copy_row(a.rows, row, candidate);
+    }
 }
 
 // ---- taking the chosen candidate -------------------------------------------------------------------------------------
@@ -103,6 +70,7 @@ template <typename T> __device__ __forceinline__ void plus_take(const PlusTake<T
         if (nearer.candidate != choice.candidate || nearer.distance == infinity()) continue;
         const double before = a.nearest[nearer.row], w = a.rows.w ? a.rows.w[nearer.row] : 1.0;
         a.nearest[nearer.row] = nearer.distance;
+        if (a.step.owners) a.step.owners[nearer.row] = a.step.control->step;
         const u128 gain = (u128)(join(quantise_distance(a.scale, w, before)) - join(quantise_distance(a.scale, w, nearer.distance)));
         // A total is a number modulo 2^128, so a negative term is one too.
         u64* total = reinterpret_cast<u64*>(a.totals + nearer.row / a.range);

@@ -37,6 +37,7 @@ template <typename T> struct Step {
     T* candidates; // (m, d)
     T* seeds; // (k, d): the centroids taken so far
     Nearer* list;
+    u32* owners; // (n): the number of each row's nearest seed, or of one that was the nearest. Null if nobody asks
     u64 room; // entries of the list
     u64 terms; // rows of positive weight
     u32 m;

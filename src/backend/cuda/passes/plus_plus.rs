@@ -3,7 +3,8 @@
 //! ```text
 //! per step:   plus_draw                   draws the candidates by the integers of the potential
 //!             seed_gains                  gains, and a list of the rows that come nearer      | without copies
-//!             plus_filter, plus_settle    the same, from copies of the rows in bytes          | with copies
+//!             plus_near, plus_filter, plus_settle
+//!                                         the same, from copies of the rows in bytes          | with copies
 //!             plus_take                   chooses, and takes by the list
 //!             seed_take                   takes by a pass over all rows, if the list was too short; without copies only
 //! ```
@@ -13,12 +14,12 @@
 
 use std::time::Instant;
 
-use super::byte_copies::CopiedRows;
+use super::byte_copies::{CopiedRows, FIRST_COPIES};
 use super::seeds::DeviceSeeds;
 use crate::backend::PlusPlus;
 use crate::backend::cuda::arguments::{
-    self, ByteCopiesArgument, MOST_TRIALS, Nearer, PlusDrawArgument, PlusFilterArgument, PlusSettleArgument, PlusTakeArgument,
-    STOPPED_COARSE, STOPPED_FULL, STOPPED_ZERO, StepArgument, StepControl,
+    self, ByteCopiesArgument, MOST_TRIALS, Nearer, PlusDrawArgument, PlusFilterArgument, PlusNearArgument, PlusSettleArgument,
+    PlusTakeArgument, STOPPED_COARSE, STOPPED_FULL, STOPPED_ZERO, StepArgument, StepControl,
 };
 use crate::backend::cuda::device::{Argument, Block, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::rows::DeviceRows;
@@ -28,17 +29,17 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::distances::DistanceSum;
 
-/// Threads of the blocks of `plus_draw`, of `plus_take` and `plus_filter`, and of `plus_settle`.
+/// Threads of the blocks of `plus_draw`, of `plus_take` and `plus_filter`, of `plus_near`, and of `plus_settle`.
 const DRAWERS: u32 = 1_024;
 const THREADS: u32 = 256;
+const NEAR_THREADS: u32 = 128;
 const SETTLERS: u32 = 128;
 /// The most steps that are queued at a time, the first ones, and how long they should take at most: a call can be stopped between
 /// them.
 const BATCH: usize = 64;
 const FIRST_BATCH: usize = 8;
 const BATCH_SECONDS: f64 = 0.1;
-/// Copies are made when so many seeds are taken. They are worth it if at least so many steps are left.
-const FIRST_COPIES: usize = 16;
+/// Copies are worth it if at least so many steps are left.
 const FEWEST_STEPS: usize = 32;
 
 /// A part of the rows for which the list has room.
@@ -99,31 +100,28 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         buffers.seeds.write(0, centroids)?;
         let mut control = StepControl::before(first, potential.total);
         buffers.control.write(0, &[control])?;
-        let mut copies: Option<CopiedRows<T>> = None;
-        // The number of seeds from which on there are copies, and how many steps go without them if a list is too short.
-        let (mut copies_from, mut pause) = (FIRST_COPIES, FIRST_COPIES);
+        if self.copied.is_none()
+            && let Some(scale) = self.copies_scale
+            && asked.k.saturating_sub(first.max(FIRST_COPIES)) >= FEWEST_STEPS
+            && CopiedRows::are_worth_it(rows, m)?
+        {
+            self.copied = Some(CopiedRows::new(rows, m, scale)?);
+        }
         let mut most = FIRST_BATCH;
         while control.stopped == 0 && (control.step as usize) < asked.k {
             let taken = control.step as usize;
             let mut batch = most.min(asked.k - taken);
-            if copies.is_none() && taken >= copies_from {
-                if let Some(scale) = self.copies_scale
-                    && asked.k - taken >= FEWEST_STEPS
-                    && CopiedRows::are_worth_it(rows, m)?
-                {
-                    copies = Some(CopiedRows::new(rows, &self.nearest, &buffers.seeds, taken, m, scale)?);
-                } else {
-                    copies_from = usize::MAX;
+            if let Some(copied) = &mut self.copied {
+                if copied.steps_left(taken) == 0 && asked.k - taken >= FEWEST_STEPS {
+                    copied.copy(queue, &self.nearest, &buffers.seeds, taken)?;
                 }
+                batch = batch.min(copied.steps_left(taken).max(1));
             }
-            if copies.is_none() {
-                batch = batch.min(copies_from.saturating_sub(taken).max(1));
-            }
-            let launches = self.launches(rows, asked, positive, &buffers, copies.as_ref())?;
+            let launches = self.launches(rows, asked, positive, &buffers)?;
             let start = Instant::now();
             for _ in 0..batch {
                 for launch in &launches {
-                    // SAFETY: the addresses are those of `buffers`, `copies`, `rows` and `self`, which live until the read below,
+                    // SAFETY: the addresses are those of `buffers`, `rows` and `self`, which live until the read below,
                     // with room for what the kernels read and write there. Targets are below the total, so the rows that are
                     // drawn exist. Lists are written up to their room only. Each of these kernels begins with
                     // `wait_for_kernel_before`.
@@ -134,9 +132,9 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             let each = start.elapsed().as_secs_f64() / batch as f64;
             most = ((BATCH_SECONDS / each) as usize).clamp(1, (2 * most).min(BATCH));
             if control.stopped == STOPPED_FULL {
-                copies = None;
-                copies_from = control.step as usize + pause;
-                pause *= 2;
+                if let Some(copied) = &mut self.copied {
+                    copied.rest(control.step as usize);
+                }
                 control = StepControl::before(control.step as usize, control.total());
                 buffers.control.write(0, &[control])?;
             }
@@ -157,7 +155,6 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         asked: &PlusPlus,
         positive: u64,
         buffers: &StepBuffers<T>,
-        copied: Option<&CopiedRows<T>>,
     ) -> Result<Vec<Box<dyn Queued>>> {
         let (gpu, m) = (&rows.queue.gpu, asked.trials as usize);
         let step = StepArgument {
@@ -165,12 +162,14 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             candidates: buffers.candidates.at(),
             seeds: buffers.seeds.at(),
             list: buffers.list.at(),
+            owners: 0,
             room: buffers.list.len() as u64,
             terms: positive,
             m: m as u32,
             filtered: 0,
         };
-        let step = copied.map_or(step, |copied| copied.step(step));
+        let step = self.copied.as_ref().map_or(step, |copied| copied.step(step));
+        let copied = self.copied.as_ref().filter(|copied| copied.ready);
         let copies = copied.map_or(ByteCopiesArgument::NONE, CopiedRows::argument);
         let (rows_argument, nearest, totals, scale) = (rows.argument(), self.nearest.at(), self.totals.at(), self.scale);
         let argument = PlusDrawArgument {
@@ -187,6 +186,9 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let entry = rows.entry(arguments::plus_draw::<T>());
         let mut launches: Vec<Box<dyn Queued>> = vec![Box::new((entry.exactly(gpu, "", Block::of(DRAWERS), m)?, argument))];
         if let Some(copied) = copied {
+            let blocks = copied.comparisons().div_ceil(NEAR_THREADS as usize / 32);
+            let launch = arguments::plus_near::<T>().resident(gpu, "", Block::of(NEAR_THREADS), blocks)?;
+            launches.push(Box::new((launch, PlusNearArgument { step, copies, d: rows.d as i32, unused: 0 })));
             let blocks = copied.tiles().div_ceil(THREADS as usize / 32);
             let launch = arguments::plus_filter::<T>().resident(gpu, "", Block::of(THREADS), blocks)?;
             launches.push(Box::new((launch, PlusFilterArgument { step, copies })));
