@@ -106,7 +106,9 @@ __device__ __forceinline__ float reach_of(float norm, double nearest, double sca
 }
 
 // Whether a candidate is so far from a centre that it is beyond the reach of its rows. norm: the distance, rounded up.
-__device__ __forceinline__ bool beyond_reach(float norm, float reach) { return __fmaf_rn(norm, REACHED, -APART) > reach; }
+__device__ __forceinline__ bool beyond_reach(float norm, float reach) {
+    return __fmaf_rn(norm, REACHED, -APART) > reach && norm < NEVER;
+}
 
 // What roundings in float32 can add up to.
 __device__ __forceinline__ float slack_of(const ByteFacts& row, const ByteFacts& c) {

@@ -33,7 +33,7 @@ template <typename T> struct PlusNear {
 template <typename T>
 __device__ __forceinline__ void copy_candidate(const ByteCopies<T>& a, const T* c, const T* centre, int d, u32 g, u32 j, u32 m, u32 lane) {
     double largest = 0.0, square = 0.0, residual = 0.0, inverse;
-#pragma unroll 4
+#pragma unroll 8
     for (int f = lane; f < d; f += 32) {
         const double t = scaled(c[f], centre[f], a.scale);
         largest = fmax(largest, fabs(t));
@@ -46,7 +46,7 @@ __device__ __forceinline__ void copy_candidate(const ByteCopies<T>& a, const T* 
     }
     const float step = step_of(largest, inverse);
     u32* words = reinterpret_cast<u32*>(a.candidate_bytes);
-#pragma unroll 2
+#pragma unroll 4
     for (int word = lane; word < PIECE / 4 * (int)a.pieces; word += 32) {
         u32 bytes = 0;
 #pragma unroll
@@ -75,7 +75,7 @@ template <typename T> __device__ __forceinline__ void plus_near(const PlusNear<T
         const u32 here = m - first < QUARTER ? m - first : QUARTER;
         const T *centre = a.step.seeds + (u64)g * a.d, *c = a.step.candidates + (u64)first * a.d;
         double square[QUARTER] = {};
-#pragma unroll 4
+#pragma unroll 8
         for (int f = lane; f < a.d; f += 32) {
             const T from = centre[f];
 #pragma unroll
@@ -126,42 +126,51 @@ __device__ __forceinline__ ByteFacts facts_of(const ByteFacts& own, u32 lane) {
 // Adds to d the products of 16 rows and 8 candidates over a piece. Lane l gets row l / 4 and candidates 2 (l % 4) + {0, 1} in d[0] and d[1],
 // and the same of row l / 4 + 8 in d[2] and d[3].
 __device__ __forceinline__ void multiply_bytes(int (&d)[4], const uint4& x, const uint2& c) {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
                  : "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(c.x), "r"(c.y));
 }
 
-// Tries BESIDE candidates, of which a lane knows one, `own`, for the rows of a tile, of which a lane knows one, `row`. Returns for this lane's
-// row those of `mask` that are not ruled out, a bit each.
-template <typename T>
-__device__ __forceinline__ u32 try_candidates(const ByteCopies<T>& a, u32 tile, const uint2* candidates, u32 mask, const ByteFacts& row,
-                                              const ByteFacts& own) {
-    const u32 lane = threadIdx.x & 31;
-    const uint4* rows = a.bytes + (u64)tile * a.pieces * PLACES / 16 * 32 + lane;
-    int product[2][4] = {};
-#pragma unroll 4
-    for (u32 piece = 0; piece < a.pieces; piece++) {
-        const uint4 x = __ldg(rows + (u64)piece * 64), y = __ldg(rows + (u64)piece * 64 + 32);
-        const uint2 c = candidates[piece * 32 + lane];
-        multiply_bytes(product[0], x, c);
-        multiply_bytes(product[1], y, c);
+// Tries N times BESIDE candidates, from `first` on, for the rows of a tile. A lane knows one candidate, `own`, and one row. Returns the
+// candidates that are not ruled out for this lane's row, a bit each.
+template <int N, typename T>
+__device__ __forceinline__ u32 try_candidates(const ByteCopies<T>& a, u32 tile, u32 centre, u32 first, const ByteFacts& row, const ByteFacts& own) {
+    const u32 lane = threadIdx.x & 31, pieces = a.pieces;
+    const uint4* rows = a.bytes + (u64)tile * pieces * (PLACES / 16) * 32 + lane;
+    const uint2* candidates = a.candidate_bytes + ((u64)centre * a.beside + first / BESIDE) * pieces * 32 + lane;
+    int product[N][2][4] = {};
+#pragma unroll(N == 1 ? 8 : 4)
+    for (u32 piece = 0; piece < pieces; piece++) {
+        const uint4 x = __ldg(rows + piece * 64), y = __ldg(rows + piece * 64 + 32);
+#pragma unroll
+        for (u32 n = 0; n < N; n++) {
+            const uint2 c = candidates[(n * pieces + piece) * 32];
+            multiply_bytes(product[n][0], x, c);
+            multiply_bytes(product[n][1], y, c);
+        }
     }
-    const ByteFacts of[2] = {facts_of(own, lane % 4 * 2), facts_of(own, lane % 4 * 2 + 1)};
+    ByteFacts of[N][2];
+#pragma unroll
+    for (u32 n = 0; n < N; n++)
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) of[n][i] = facts_of(own, first + n * BESIDE + lane % 4 * 2 + i);
     u32 left = 0;
 #pragma unroll
     for (u32 r = 0; r < 4; r++) {
-        // Row l / 4 + 8 r, whose four lanes know two candidates each.
+        // Row l / 4 + 8 r, whose four lanes know two candidates of each eight.
         const ByteFacts x = facts_of(row, lane / 4 + 8 * r);
         u32 here = 0;
 #pragma unroll
-        for (u32 i = 0; i < 2; i++)
-            if (!far_by_bytes(x, of[i], product[r / 2][r % 2 * 2 + i])) here |= 1u << (lane % 4 * 2 + i);
+        for (u32 n = 0; n < N; n++)
+#pragma unroll
+            for (u32 i = 0; i < 2; i++)
+                if (!far_by_bytes(x, of[n][i], product[n][r / 2][r % 2 * 2 + i])) here |= 1u << (n * BESIDE + lane % 4 * 2 + i);
         here |= __shfl_xor_sync(FULL_WARP, here, 1);
         here |= __shfl_xor_sync(FULL_WARP, here, 2);
         const u32 mine = __shfl_sync(FULL_WARP, here, lane % 8 * 4);
         if (lane / 8 == r) left = mine;
     }
-    return left & mask;
+    return left << first;
 }
 
 // Lists what the copies of a tile do not rule out. mask: the candidates within reach.
@@ -179,14 +188,10 @@ template <typename T> __device__ __forceinline__ void filter_tile(const PlusFilt
         if (!far_by_norms(row, facts_of(own, j))) near |= 1u << j;
     }
     mask = __reduce_or_sync(FULL_WARP, near);
-    u32 left = 0;
-    for (u32 first = 0; first < m; first += BESIDE) {
-        const u32 here = mask >> first & ((1u << BESIDE) - 1);
-        if (here == 0) continue;
-        const ByteFacts eight = facts_of(own, (first + lane) & 31);
-        const uint2* candidates = copies.candidate_bytes + ((u64)centre * copies.beside + first / BESIDE) * copies.pieces * 32;
-        left |= try_candidates(copies, tile, candidates, here, row, eight) << first;
-    }
+    if (mask == 0) return;
+    const u32 low = mask & ((1u << BESIDE) - 1), high = mask >> BESIDE;
+    u32 left = low && high ? try_candidates<2>(copies, tile, centre, 0, row, own)
+                           : try_candidates<1>(copies, tile, centre, low ? 0 : BESIDE, row, own);
     left &= near;
     if (number == NO_ROW) left = 0;
     if (!__any_sync(FULL_WARP, left)) return;
@@ -328,7 +333,7 @@ template <typename T> __device__ __forceinline__ void plus_settle(const PlusSett
     extern "C" __global__ void __launch_bounds__(NEAR_THREADS) plus_near_##SUFFIX(const __grid_constant__ PlusNear<T> a) {    \
         plus_near(a);                                                                                                         \
     }                                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(256) plus_filter_##SUFFIX(const __grid_constant__ PlusFilter<T> a) {         \
+    extern "C" __global__ void __launch_bounds__(256, 2) plus_filter_##SUFFIX(const __grid_constant__ PlusFilter<T> a) {      \
         plus_filter(a);                                                                                                       \
     }                                                                                                                         \
     extern "C" __global__ void __launch_bounds__(SETTLERS) plus_settle_##SUFFIX(const __grid_constant__ PlusSettle<T> a) {    \

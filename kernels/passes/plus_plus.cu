@@ -4,12 +4,13 @@
 //   seed_gains   their gains and the list of rows that come nearer to one of them (seed.cu), or plus_near, plus_filter and plus_settle
 //                (plus_filter.cu)
 //   plus_take    chooses a candidate and takes it, if the list has all of its rows
+//   plus_next    the same, and then draws the candidates of the next step. With the filter
 //   seed_take    the same with a pass over all rows, if the list is too short (seed.cu)
 //
 // Used when: init="k-means++", and all rows are on one device.
-// Tile:      plus_draw: a block a candidate. plus_take: an entry of the list a thread.
-// Memory:    plus_draw reads the totals of all ranges and one range for each candidate. plus_take reads the list. It reads and writes
-//            single distances.
+// Tile:      plus_draw: a block a candidate. plus_take: an entry of the list a thread. plus_next: the last block draws, a warp a candidate.
+// Memory:    draws read the totals of all ranges and one range for each candidate. plus_take reads the list. It reads and writes single
+//            distances.
 // Precision: integers, which are those of the steps of the host.
 #include "bytes.cuh"
 #include "plus_plus.cuh"
@@ -54,23 +55,31 @@ template <typename T> struct PlusTake {
     ByteCopies<T> copies;
 };
 
-template <typename T> __device__ __forceinline__ void plus_take(const PlusTake<T>& a) {
+// Returns whether this block has ended the step. Then `left` is the potential.
+template <typename T> __device__ __forceinline__ bool plus_take(const PlusTake<T>& a, u128& left) {
     wait_for_kernel_before();
-    if (has_stopped(a.step)) return;
-    const u32 listed = a.step.control->listed;
+    // All of this is on its way at once. The list may be shorter than the place that is read.
+    const u32 stopped = a.step.control->stopped, listed = a.step.control->listed, seed = a.step.control->step, own = global_thread();
+    Nearer nearer = a.step.list[own < a.step.room ? own : 0];
+    const Choice choice = choose(a.step, a.scale);
+    if (stopped) return false;
     if (listed > a.step.room) {
         // If the filter did not write the list, `seed_take` comes next.
         if (a.step.filtered) stop_steps(a.step, STOPPED_FULL);
-        return;
+        return false;
     }
-    const Choice choice = choose(a.step, a.scale);
-    if (choice.stop) return stop_steps(a.step, choice.stop);
-    for (u32 i = global_thread(); i < listed; i += all_threads()) {
-        const Nearer nearer = a.step.list[i];
+    if (choice.stop) {
+        stop_steps(a.step, choice.stop);
+        return false;
+    }
+    left = choice.left;
+    keep_seed(a.step, a.rows.d, choice);
+    for (u32 i = own; i < listed; i += all_threads()) {
+        if (i != own) nearer = a.step.list[i];
         if (nearer.candidate != choice.candidate || nearer.distance == infinity()) continue;
         const double before = a.nearest[nearer.row], w = a.rows.w ? a.rows.w[nearer.row] : 1.0;
         a.nearest[nearer.row] = nearer.distance;
-        if (a.step.owners) a.step.owners[nearer.row] = a.step.control->step;
+        if (a.step.owners) a.step.owners[nearer.row] = seed;
         const u128 gain = (u128)(join(quantise_distance(a.scale, w, before)) - join(quantise_distance(a.scale, w, nearer.distance)));
         // A total is a number modulo 2^128, so a negative term is one too.
         u64* total = reinterpret_cast<u64*>(a.totals + nearer.row / a.range);
@@ -80,7 +89,94 @@ template <typename T> __device__ __forceinline__ void plus_take(const PlusTake<T
             square = lead_after(square, before, nearer.distance, a.copies.scale);
         }
     }
-    finish_step(a.step, a.rows.d, choice);
+    return finish_step(a.step, choice);
+}
+
+// ---- taking, and drawing the next candidates -------------------------------------------------------------------------
+
+template <typename T> struct PlusNext {
+    PlusTake<T> take;
+    Draws draws; // by distance
+    u32 key_low, key_high; // the seed
+    u32 stream, restart;
+};
+
+// Other blocks of this kernel have written these, so they are not read from the first-level cache.
+__device__ __forceinline__ u128 total_now(const u128* at) {
+    const ulonglong2 v = __ldcg(reinterpret_cast<const ulonglong2*>(at));
+    return wide(v.y, v.x);
+}
+
+// The first row of begin..end at which the running sum of the weights exceeds `target`, by one warp.
+__device__ __forceinline__ u64 row_by_warp(const Draws& a, u64 begin, u64 end, u128 target) {
+    const u32 lane = threadIdx.x & 31;
+    while (true) {
+        const u64 part = (end - begin + 31) / 32, first = begin + lane * part, last = first + part < end ? first + part : end;
+        u128 own = 0;
+        for (u64 row = first; row < last; row += 8) {
+            double nearest[8];
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) nearest[i] = row + i < last ? __ldcg(a.nearest + row + i) : 0.0;
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) {
+                const double w = a.w && row + i < last ? a.w[row + i] : 1.0;
+                own += (u128)join(quantise_distance(a.scale, w, nearest[i]));
+            }
+        }
+        const u128 before = warp_scan_wide(own) - own;
+        const u32 here = __ballot_sync(FULL_WARP, before <= target && target - before < own);
+        const u32 which = here ? __ffs(here) - 1 : 0;
+        target -= wide(__shfl_sync(FULL_WARP, (u64)(before >> 64), which), __shfl_sync(FULL_WARP, (u64)before, which));
+        begin += which * part;
+        if (part == 1) return begin;
+        end = begin + part < end ? begin + part : end;
+    }
+}
+
+// Draws the candidates of the next step, by one block of SEARCHERS threads.
+template <typename T> __device__ __forceinline__ void draw_next(const PlusNext<T>& a, u128 potential, u32 step) {
+    __shared__ u128 sums[32], targets[MOST_TRIALS], rests[MOST_TRIALS];
+    __shared__ u32 ranges[MOST_TRIALS];
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, m = a.take.step.m, d = a.take.rows.d;
+    const u32 each = (a.draws.ranges + SEARCHERS - 1) / SEARCHERS, first = threadIdx.x * each;
+    u128 totals[OF_SEARCHER], own = 0;
+#pragma unroll
+    for (u32 i = 0; i < OF_SEARCHER; i++) {
+        totals[i] = i < each && first + i < a.draws.ranges ? total_now(a.take.totals + first + i) : 0;
+        own += totals[i];
+    }
+    if (threadIdx.x < m) {
+        targets[threadIdx.x] = below(philox(a.key_low, a.key_high, a.stream, a.restart, step, threadIdx.x), potential);
+        rests[threadIdx.x] = 0, ranges[threadIdx.x] = 0;
+    }
+    const u128 sum = warp_scan_wide(own);
+    if (lane == 31) sums[warp] = sum;
+    __syncthreads();
+    u128 before = sum - own;
+    for (u32 w = 0; w < warp; w++) before += sums[w];
+    for (u32 j = 0; j < m; j++) {
+        u128 rest = targets[j] - before;
+        if (targets[j] < before || rest >= own) continue;
+        u32 i = 0;
+#pragma unroll
+        for (u32 next = 0; next < OF_SEARCHER - 1; next++)
+            if (i == next && rest >= totals[next]) rest -= totals[next], i++;
+        ranges[j] = first + i, rests[j] = rest;
+    }
+    __syncthreads();
+    if (warp >= m) return;
+    const u64 begin = ranges[warp] * a.draws.range, end = begin + a.draws.range < a.draws.n ? begin + a.draws.range : a.draws.n;
+    const T* values = a.take.copies.values + row_by_warp(a.draws, begin, end, rests[warp]) * d;
+    T* candidate = a.take.step.candidates + (u64)warp * d;
+#pragma unroll 8
+    for (u32 f = lane; f < d; f += 32) candidate[f] = values[f];
+}
+
+template <typename T> __device__ __forceinline__ void plus_next(const PlusNext<T>& a) {
+    u128 left = 0;
+    if (!plus_take(a.take, left) || left == 0) return;
+    __syncthreads();
+    draw_next(a, left, *(volatile const u32*)&a.take.step.control->step);
 }
 
 // ---- entry points ----------------------------------------------------------------------------------------------------
@@ -92,7 +188,11 @@ template <typename T> __device__ __forceinline__ void plus_take(const PlusTake<T
     }
 #define PLUS_TAKE(T, SUFFIX)                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256) plus_take_##SUFFIX(const __grid_constant__ PlusTake<T> a) {             \
-        plus_take(a);                                                                                                         \
+        u128 left;                                                                                                            \
+        plus_take(a, left);                                                                                                   \
+    }                                                                                                                         \
+    extern "C" __global__ void __launch_bounds__(SEARCHERS) plus_next_##SUFFIX(const __grid_constant__ PlusNext<T> a) {       \
+        plus_next(a);                                                                                                         \
     }
 
 PLUS_DRAW(float, float, f32)

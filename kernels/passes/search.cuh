@@ -69,12 +69,7 @@ __device__ __forceinline__ u64 search(u64 begin, u64 end, u128& target, SearchSp
         weights[i] = i < each && first + i < end ? weight(first + i) : 0;
         own += weights[i];
     }
-    u128 sum = own;
-#pragma unroll
-    for (int o = 1; o < 32; o <<= 1) {
-        const u128 other = wide(__shfl_up_sync(FULL_WARP, (u64)(sum >> 64), o), __shfl_up_sync(FULL_WARP, (u64)sum, o));
-        if (lane >= o) sum += other;
-    }
+    const u128 sum = warp_scan_wide(own);
     if (lane == 31) shared.sums[warp] = sum;
     if (threadIdx.x == 0) {
         shared.place = begin;

@@ -125,6 +125,7 @@ template <typename T, typename S> __device__ __forceinline__ void seed_take(cons
         if (has_stopped(a.step) || a.step.control->listed <= a.step.room) return;
         choice = choose(a.step, a.scale);
         if (choice.stop) return stop_steps(a.step, choice.stop);
+        keep_seed(a.step, a.rows.d, choice);
     }
     const T* centroid = a.centroids + (u64)choice.candidate * a.rows.d;
     load_all_points<T, 1>(a.rows, centroid, 1, points);
@@ -162,7 +163,7 @@ template <typename T, typename S> __device__ __forceinline__ void seed_take(cons
         if (threadIdx.x == 0) a.totals[r] = total;
         mine += total;
     }
-    if (a.step.control) finish_step(a.step, a.rows.d, choice);
+    if (a.step.control) finish_step(a.step, choice);
     else if (threadIdx.x == 0) add_wide(&a.total[0], &a.total[1], mine);
 }
 

@@ -98,7 +98,7 @@ fn reach(norm: f32, near: f64, scale: f64) -> f32 {
 }
 
 fn beyond_reach(norm: f32, reach: f32) -> bool {
-    norm.mul_add(REACHED, -APART) > reach
+    norm.mul_add(REACHED, -APART) > reach && norm < NEVER
 }
 
 fn slack(row: &Facts, c: &Facts) -> f32 {
@@ -196,7 +196,8 @@ mod tests {
             let mut far = |near: f64| {
                 facts.square = lead(square, near, scale);
                 let beyond = beyond_reach(of_c.norm, reach(facts.norm, near, scale));
-                assert!(!beyond || far_by_norms(&facts, &of_c), "round {round}: the reach says more than the norms");
+                // Where squares overflow, norms rule nothing out.
+                assert!(!beyond || of_c.norm > 1e18 || far_by_norms(&facts, &of_c), "round {round}: the reach says more than the norms");
                 beyonds += usize::from(beyond && near > 0.0);
                 (beyond || far_by_norms(&facts, &of_c), far_by_bytes(&facts, &of_c, product))
             };

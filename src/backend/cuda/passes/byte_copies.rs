@@ -34,6 +34,8 @@ const MOST_FEATURES: usize = 100_000;
 const MOST_ROWS: usize = 1 << 31;
 /// The copies are made when so many seeds are taken.
 pub const FIRST_COPIES: usize = 16;
+/// Steps between copies, at least.
+const SOONEST: usize = 48;
 
 buffers! {
     /// The copies, and the list that the filter writes.
@@ -92,6 +94,8 @@ pub struct CopiedRows<T> {
     centres: usize,
     /// With so many seeds the rows are copied next.
     due: usize,
+    /// The seeds and the potential when they were copied last.
+    last: (usize, u128),
     /// How many steps go without copies if a list is too short.
     pause: usize,
     /// Whether the filter may be used.
@@ -116,10 +120,17 @@ impl<T: Float + Plain> CopiedRows<T> {
         // SAFETY: there is room for n rows of d values.
         unsafe { queue.run(&launch, &argument)? };
         let (due, pause) = (FIRST_COPIES, FIRST_COPIES);
-        Ok(Self { buffers, scale, m, places: 0, centres: 0, due, pause, ready: false })
+        Ok(Self { buffers, scale, m, places: 0, centres: 0, due, last: (0, 0), pause, ready: false })
     }
 
-    /// The steps until the rows should be copied, with so many seeds taken.
+    /// Whether the rows should be copied now, with so many seeds taken: when it is due, or when the potential has halved. Then many
+    /// rows have come much nearer to a seed.
+    pub fn are_due(&self, taken: usize, potential: u128) -> bool {
+        let (before, then) = self.last;
+        taken >= self.due || self.ready && taken >= before + SOONEST && potential <= then / 2
+    }
+
+    /// The steps until the rows should be copied at the latest, with so many seeds taken.
     pub fn steps_left(&self, taken: usize) -> usize {
         self.due.saturating_sub(taken)
     }
@@ -132,8 +143,16 @@ impl<T: Float + Plain> CopiedRows<T> {
     }
 
     /// Copies the rows. `nearest`: their distances to the nearest of the seeds. `seeds`: `taken` of them; the first ones become
-    /// centres.
-    pub fn copy(&mut self, queue: &Queue, nearest: &Buffer<f64>, seeds: &Buffer<T>, taken: usize) -> Result<()> {
+    /// centres. `potential`: that of these seeds.
+    pub fn copy(
+        &mut self,
+        queue: &Queue,
+        nearest: &Buffer<f64>,
+        seeds: &Buffer<T>,
+        taken: usize,
+        potential: u128,
+    ) -> Result<()> {
+        self.last = (taken, potential);
         let Self { buffers, m, .. } = self;
         let (n, most) = (buffers.owners.len(), buffers.counts.len());
         let centres = taken.min(most);

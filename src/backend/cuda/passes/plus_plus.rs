@@ -1,12 +1,15 @@
 //! Steps of k-means++ on the device (`kernels/passes/plus_plus.cu`). The host queues many steps and waits once.
 //!
 //! ```text
-//! per step:   plus_draw                   draws the candidates by the integers of the potential
-//!             seed_gains                  gains, and a list of the rows that come nearer      | without copies
-//!             plus_near, plus_filter, plus_settle
-//!                                         the same, from copies of the rows in bytes          | with copies
-//!             plus_take                   chooses, and takes by the list
-//!             seed_take                   takes by a pass over all rows, if the list was too short; without copies only
+//! per step, without copies:
+//!     plus_draw                   draws the candidates by the integers of the potential
+//!     seed_gains                  gains, and a list of the rows that come nearer
+//!     plus_take                   chooses, and takes by the list
+//!     seed_take                   takes by a pass over all rows, if the list was too short
+//! per step, with copies of the rows in bytes, after a first plus_draw:
+//!     plus_near                   which centres of rows a candidate is near to
+//!     plus_filter, plus_settle    gains, and the list
+//!     plus_next                   chooses, takes by the list, and draws the next candidates
 //! ```
 //! The first steps move most rows, so they go without copies. The device stops where a potential is 0, or where one is not
 //! precise: then the host does the next step, in a finer scale. If a list of the filter is too short, some steps go without
@@ -18,18 +21,19 @@ use super::byte_copies::{CopiedRows, FIRST_COPIES};
 use super::seeds::DeviceSeeds;
 use crate::backend::PlusPlus;
 use crate::backend::cuda::arguments::{
-    self, ByteCopiesArgument, MOST_TRIALS, Nearer, PlusDrawArgument, PlusFilterArgument, PlusNearArgument, PlusSettleArgument,
-    PlusTakeArgument, STOPPED_COARSE, STOPPED_FULL, STOPPED_ZERO, StepArgument, StepControl,
+    self, ByteCopiesArgument, MOST_TRIALS, Nearer, PlusDrawArgument, PlusFilterArgument, PlusNearArgument, PlusNextArgument,
+    PlusSettleArgument, PlusTakeArgument, STOPPED_COARSE, STOPPED_FULL, STOPPED_ZERO, StepArgument, StepControl,
 };
 use crate::backend::cuda::device::{Argument, Block, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::rows::DeviceRows;
+use crate::backend::cuda::rows::download::{PIECE, download};
 use crate::backend::trials;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::distances::DistanceSum;
 
-/// Threads of the blocks of `plus_draw`, of `plus_take` and `plus_filter`, of `plus_near`, and of `plus_settle`.
+/// Threads of the blocks of `plus_draw` and `plus_next`, of `plus_take` and `plus_filter`, of `plus_near`, and of `plus_settle`.
 const DRAWERS: u32 = 1_024;
 const THREADS: u32 = 256;
 const NEAR_THREADS: u32 = 128;
@@ -112,21 +116,22 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             let taken = control.step as usize;
             let mut batch = most.min(asked.k - taken);
             if let Some(copied) = &mut self.copied {
-                if copied.steps_left(taken) == 0 && asked.k - taken >= FEWEST_STEPS {
-                    copied.copy(queue, &self.nearest, &buffers.seeds, taken)?;
+                if copied.are_due(taken, control.total()) && asked.k - taken >= FEWEST_STEPS {
+                    copied.copy(queue, &self.nearest, &buffers.seeds, taken, control.total())?;
                 }
-                batch = batch.min(copied.steps_left(taken).max(1));
+                // Copies that were due and are not worth it any more never come.
+                let left = copied.steps_left(taken);
+                batch = if left == 0 { batch } else { batch.min(left) };
             }
-            let launches = self.launches(rows, asked, positive, &buffers)?;
+            let (start_of_batch, launches) = self.launches(rows, asked, positive, &buffers)?;
             let start = Instant::now();
-            for _ in 0..batch {
-                for launch in &launches {
-                    // SAFETY: the addresses are those of `buffers`, `rows` and `self`, which live until the read below,
-                    // with room for what the kernels read and write there. Targets are below the total, so the rows that are
-                    // drawn exist. Lists are written up to their room only. Each of these kernels begins with
-                    // `wait_for_kernel_before`.
-                    unsafe { launch.run_behind(queue)? };
-                }
+            let steps = (0..batch).flat_map(|_| &launches);
+            for launch in start_of_batch.iter().chain(steps) {
+                // SAFETY: the addresses are those of `buffers`, `rows` and `self`, which live until the read below,
+                // with room for what the kernels read and write there. Targets are below the total, so the rows that are
+                // drawn exist. Lists are written up to their room only. Each of these kernels begins with
+                // `wait_for_kernel_before`.
+                unsafe { launch.run_behind(queue)? };
             }
             buffers.control.read(0, std::slice::from_mut(&mut control))?;
             let each = start.elapsed().as_secs_f64() / batch as f64;
@@ -140,22 +145,24 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             }
         }
         debug_assert!([0, STOPPED_ZERO, STOPPED_COARSE].contains(&control.stopped));
-        let mut new = memory::filled((control.step as usize - first) * d, T::default(), "the starting centroids")?;
-        buffers.seeds.read(first * d, &mut new)?;
-        memory::extend(centroids, &new, "the starting centroids")?;
+        let len = control.step as usize * d;
+        memory::reserve(centroids, len - centroids.len(), "the starting centroids")?;
+        centroids.resize(len, T::default());
+        let pieces = centroids.chunks_mut(PIECE);
+        download(&buffers.seeds, len, PIECE, pieces, |values, out| out.copy_from_slice(values))?;
         potential.total = control.total();
         self.total = potential.total;
         Ok(())
     }
 
-    /// The launches of a step, in order.
+    /// What is launched before the first of some steps, and the launches of a step, in order.
     fn launches(
         &self,
         rows: &DeviceRows<T>,
         asked: &PlusPlus,
         positive: u64,
         buffers: &StepBuffers<T>,
-    ) -> Result<Vec<Box<dyn Queued>>> {
+    ) -> Result<(Option<Box<dyn Queued>>, Vec<Box<dyn Queued>>)> {
         let (gpu, m) = (&rows.queue.gpu, asked.trials as usize);
         let step = StepArgument {
             control: buffers.control.at(),
@@ -172,19 +179,14 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let copied = self.copied.as_ref().filter(|copied| copied.ready);
         let copies = copied.map_or(ByteCopiesArgument::NONE, CopiedRows::argument);
         let (rows_argument, nearest, totals, scale) = (rows.argument(), self.nearest.at(), self.totals.at(), self.scale);
-        let argument = PlusDrawArgument {
-            rows: rows_argument,
-            draws: self.draws(rows),
-            totals,
-            step,
-            copies,
-            key_low: asked.seed as u32,
-            key_high: (asked.seed >> 32) as u32,
-            stream: asked.stream.word(),
-            restart: asked.restart,
-        };
+        let (key_low, key_high) = (asked.seed as u32, (asked.seed >> 32) as u32);
+        let (stream, restart, draws) = (asked.stream.word(), asked.restart, self.draws(rows));
+        let argument = PlusDrawArgument { rows: rows_argument, draws, totals, step, copies, key_low, key_high, stream, restart };
         let entry = rows.entry(arguments::plus_draw::<T>());
-        let mut launches: Vec<Box<dyn Queued>> = vec![Box::new((entry.exactly(gpu, "", Block::of(DRAWERS), m)?, argument))];
+        let draw: Box<dyn Queued> = Box::new((entry.exactly(gpu, "", Block::of(DRAWERS), m)?, argument));
+        let range = self.ranges.rows as u64;
+        let take = PlusTakeArgument { rows: rows_argument, nearest, totals, scale, range, step, copies };
+        let mut launches: Vec<Box<dyn Queued>> = Vec::new();
         if let Some(copied) = copied {
             let blocks = copied.comparisons().div_ceil(NEAR_THREADS as usize / 32);
             let launch = arguments::plus_near::<T>().resident(gpu, "", Block::of(NEAR_THREADS), blocks)?;
@@ -195,19 +197,21 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             let argument = PlusSettleArgument { rows: rows_argument, nearest, scale, step, copies };
             let launch = arguments::plus_settle::<T>().resident(gpu, "", Block::of(SETTLERS), usize::MAX)?;
             launches.push(Box::new((launch, argument)));
+            let argument = PlusNextArgument { take, draws, key_low, key_high, stream, restart };
+            let blocks = gpu.processors.div_ceil(2) as usize;
+            let launch = arguments::plus_next::<T>().exactly(gpu, "", Block::of(DRAWERS), blocks)?;
+            launches.push(Box::new((launch, argument)));
+            Ok((Some(draw), launches))
         } else {
+            launches.push(draw);
             let gains = step.control + std::mem::offset_of!(StepControl, gains) as u64;
             for gains in self.gains_launches(rows, &buffers.candidates, m, gains, step)? {
                 launches.push(Box::new(gains));
             }
-        }
-        let range = self.ranges.rows as u64;
-        let argument = PlusTakeArgument { rows: rows_argument, nearest, totals, scale, range, step, copies };
-        let launch = arguments::plus_take::<T>().exactly(gpu, "", Block::of(THREADS), gpu.processors as usize)?;
-        launches.push(Box::new((launch, argument)));
-        if copied.is_none() {
+            let launch = arguments::plus_take::<T>().exactly(gpu, "", Block::of(THREADS), gpu.processors as usize)?;
+            launches.push(Box::new((launch, take)));
             launches.push(Box::new(self.take_launch(rows, step.candidates, 0, step)?));
+            Ok((None, launches))
         }
-        Ok(launches)
     }
 }
