@@ -6,7 +6,7 @@
 //   plus_copies   the copies
 //
 // Used when: the steps of k-means++ on the device, if the device has room for the copies. The first kernel runs once. The others run
-//            whenever there are twice as many seeds, so that rows are near their centres.
+//            again when there are many more seeds, so that rows are near their centres.
 // Tile:      plus_values: a block has 32 rows and 32 features at a time. plus_count, plus_places: a row a thread. plus_copies: a block has
 //            a tile of 32 places, and a warp makes one copy at a time.
 // Memory:    plus_values reads x and writes as much. plus_copies reads that and writes d bytes a row.
@@ -41,7 +41,7 @@ template <typename T, typename S> __device__ __forceinline__ void plus_values(co
 }
 
 struct PlusCount {
-    u32* owners; // (n): the seed of each row, afterwards its centre
+    const u32* owners; // (n): the centre of each row
     u32* counts; // (centres): must be 0 before
     u32 n;
     u32 centres;
@@ -54,10 +54,7 @@ extern "C" __global__ void __launch_bounds__(256) plus_count(const __grid_consta
     for (u32 g = threadIdx.x; g < a.centres; g += blockDim.x) counts[g] = 0;
     __syncthreads();
     for (u32 row = global_thread(); row < a.n; row += all_threads()) {
-        u32 centre = a.owners[row];
-        // A seed that is no centre.
-        if (centre >= a.centres) a.owners[row] = centre = 0;
-        atomicAdd(&counts[centre], 1u);
+        atomicAdd(&counts[a.owners[row]], 1u);
     }
     __syncthreads();
     for (u32 g = threadIdx.x; g < a.centres; g += blockDim.x)

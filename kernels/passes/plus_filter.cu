@@ -139,7 +139,7 @@ __device__ __forceinline__ u32 try_candidates(const ByteCopies<T>& a, u32 tile, 
     const uint4* rows = a.bytes + (u64)tile * pieces * (PLACES / 16) * 32 + lane;
     const uint2* candidates = a.candidate_bytes + ((u64)centre * a.beside + first / BESIDE) * pieces * 32 + lane;
     int product[N][2][4] = {};
-#pragma unroll(N == 1 ? 8 : 4)
+#pragma unroll(N == 1 ? 4 : 2)
     for (u32 piece = 0; piece < pieces; piece++) {
         const uint4 x = __ldg(rows + piece * 64), y = __ldg(rows + piece * 64 + 32);
 #pragma unroll
@@ -333,7 +333,7 @@ template <typename T> __device__ __forceinline__ void plus_settle(const PlusSett
     extern "C" __global__ void __launch_bounds__(NEAR_THREADS) plus_near_##SUFFIX(const __grid_constant__ PlusNear<T> a) {    \
         plus_near(a);                                                                                                         \
     }                                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(256, 2) plus_filter_##SUFFIX(const __grid_constant__ PlusFilter<T> a) {      \
+    extern "C" __global__ void __launch_bounds__(256, 4) plus_filter_##SUFFIX(const __grid_constant__ PlusFilter<T> a) {      \
         plus_filter(a);                                                                                                       \
     }                                                                                                                         \
     extern "C" __global__ void __launch_bounds__(SETTLERS) plus_settle_##SUFFIX(const __grid_constant__ PlusSettle<T> a) {    \

@@ -79,7 +79,7 @@ template <typename T> __device__ __forceinline__ bool plus_take(const PlusTake<T
         if (nearer.candidate != choice.candidate || nearer.distance == infinity()) continue;
         const double before = a.nearest[nearer.row], w = a.rows.w ? a.rows.w[nearer.row] : 1.0;
         a.nearest[nearer.row] = nearer.distance;
-        if (a.step.owners) a.step.owners[nearer.row] = seed;
+        if (seed < a.step.owned) a.step.owners[nearer.row] = seed;
         const u128 gain = (u128)(join(quantise_distance(a.scale, w, before)) - join(quantise_distance(a.scale, w, nearer.distance)));
         // A total is a number modulo 2^128, so a negative term is one too.
         u64* total = reinterpret_cast<u64*>(a.totals + nearer.row / a.range);
@@ -107,41 +107,65 @@ __device__ __forceinline__ u128 total_now(const u128* at) {
     return wide(v.y, v.x);
 }
 
+#define NEXT_THREADS 512
+#define OF_NEXT 8 // totals of a thread, and rows of a lane
+
+// The weights of up to OF_NEXT rows that follow each other.
+struct NextRows {
+    double nearest[OF_NEXT];
+
+    __device__ __forceinline__ void load(const Draws& a, u64 first, u64 last) {
+#pragma unroll
+        for (u32 i = 0; i < OF_NEXT; i++) nearest[i] = first + i < last ? __ldcg(a.nearest + first + i) : 0.0;
+    }
+    __device__ __forceinline__ u128 weight(const Draws& a, u64 first, u64 last, u32 i) const {
+        const double w = a.w && first + i < last ? a.w[first + i] : 1.0;
+        return (u128)join(quantise_distance(a.scale, w, nearest[i]));
+    }
+};
+
 // The first row of begin..end at which the running sum of the weights exceeds `target`, by one warp.
 __device__ __forceinline__ u64 row_by_warp(const Draws& a, u64 begin, u64 end, u128 target) {
     const u32 lane = threadIdx.x & 31;
     while (true) {
+        // A lane sums a part. Then the warp goes on with the part that holds the target.
         const u64 part = (end - begin + 31) / 32, first = begin + lane * part, last = first + part < end ? first + part : end;
+        NextRows rows;
         u128 own = 0;
-        for (u64 row = first; row < last; row += 8) {
-            double nearest[8];
+        for (u64 row = first; row < last; row += OF_NEXT) {
+            rows.load(a, row, last);
 #pragma unroll
-            for (u32 i = 0; i < 8; i++) nearest[i] = row + i < last ? __ldcg(a.nearest + row + i) : 0.0;
-#pragma unroll
-            for (u32 i = 0; i < 8; i++) {
-                const double w = a.w && row + i < last ? a.w[row + i] : 1.0;
-                own += (u128)join(quantise_distance(a.scale, w, nearest[i]));
-            }
+            for (u32 i = 0; i < OF_NEXT; i++) own += rows.weight(a, row, last, i);
         }
         const u128 before = warp_scan_wide(own) - own;
         const u32 here = __ballot_sync(FULL_WARP, before <= target && target - before < own);
         const u32 which = here ? __ffs(here) - 1 : 0;
+        if (part <= OF_NEXT) {
+            // The lane still has the rows.
+            u128 rest = target - before;
+            u32 found = 0;
+#pragma unroll
+            for (u32 i = 0; i < OF_NEXT - 1; i++) {
+                const u128 weight = rows.weight(a, first, last, i);
+                if (found == i && rest >= weight) rest -= weight, found++;
+            }
+            return __shfl_sync(FULL_WARP, first + found, which);
+        }
         target -= wide(__shfl_sync(FULL_WARP, (u64)(before >> 64), which), __shfl_sync(FULL_WARP, (u64)before, which));
         begin += which * part;
-        if (part == 1) return begin;
         end = begin + part < end ? begin + part : end;
     }
 }
 
-// Draws the candidates of the next step, by one block of SEARCHERS threads.
+// Draws the candidates of the next step, by one block of NEXT_THREADS threads.
 template <typename T> __device__ __forceinline__ void draw_next(const PlusNext<T>& a, u128 potential, u32 step) {
-    __shared__ u128 sums[32], targets[MOST_TRIALS], rests[MOST_TRIALS];
+    __shared__ u128 sums[NEXT_THREADS / 32], targets[MOST_TRIALS], rests[MOST_TRIALS];
     __shared__ u32 ranges[MOST_TRIALS];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, m = a.take.step.m, d = a.take.rows.d;
-    const u32 each = (a.draws.ranges + SEARCHERS - 1) / SEARCHERS, first = threadIdx.x * each;
-    u128 totals[OF_SEARCHER], own = 0;
+    const u32 each = (a.draws.ranges + NEXT_THREADS - 1) / NEXT_THREADS, first = threadIdx.x * each;
+    u128 totals[OF_NEXT], own = 0;
 #pragma unroll
-    for (u32 i = 0; i < OF_SEARCHER; i++) {
+    for (u32 i = 0; i < OF_NEXT; i++) {
         totals[i] = i < each && first + i < a.draws.ranges ? total_now(a.take.totals + first + i) : 0;
         own += totals[i];
     }
@@ -159,7 +183,7 @@ template <typename T> __device__ __forceinline__ void draw_next(const PlusNext<T
         if (targets[j] < before || rest >= own) continue;
         u32 i = 0;
 #pragma unroll
-        for (u32 next = 0; next < OF_SEARCHER - 1; next++)
+        for (u32 next = 0; next < OF_NEXT - 1; next++)
             if (i == next && rest >= totals[next]) rest -= totals[next], i++;
         ranges[j] = first + i, rests[j] = rest;
     }
@@ -191,7 +215,7 @@ template <typename T> __device__ __forceinline__ void plus_next(const PlusNext<T
         u128 left;                                                                                                            \
         plus_take(a, left);                                                                                                   \
     }                                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(SEARCHERS) plus_next_##SUFFIX(const __grid_constant__ PlusNext<T> a) {       \
+    extern "C" __global__ void __launch_bounds__(NEXT_THREADS) plus_next_##SUFFIX(const __grid_constant__ PlusNext<T> a) {       \
         plus_next(a);                                                                                                         \
     }
 

@@ -37,11 +37,13 @@ template <typename T> struct Step {
     T* candidates; // (m, d)
     T* seeds; // (k, d): the centroids taken so far
     Nearer* list;
-    u32* owners; // (n): the number of each row's nearest seed, or of one that was the nearest. Null if nobody asks
+    u32* owners; // (n): the number of each row's nearest seed among the first `owned`, when it last came nearer to one
     u64 room; // entries of the list
     u64 terms; // rows of positive weight
     u32 m;
+    u32 owned; // seeds that can have rows. 0 if nobody asks
     u32 filtered; // whether the filter writes the list. Then there is no other way if the list is too short
+    u32 unused;
 };
 
 template <typename T> __device__ __forceinline__ bool has_stopped(const Step<T>& a) { return a.control && a.control->stopped; }

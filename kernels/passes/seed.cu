@@ -143,7 +143,7 @@ template <typename T, typename S> __device__ __forceinline__ void seed_take(cons
             }
             double s[2][1];
             distances<T, 1>(a.rows, row, centroid, 1, points, s);
-            if (a.step.owners) {
+            if (seed < a.step.owned) {
                 if (s[0][0] < near.x && row < end) a.step.owners[row] = seed;
                 if (s[1][0] < near.y && row + 1 < end) a.step.owners[row + 1] = seed;
             }

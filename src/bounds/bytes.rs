@@ -197,7 +197,10 @@ mod tests {
                 facts.square = lead(square, near, scale);
                 let beyond = beyond_reach(of_c.norm, reach(facts.norm, near, scale));
                 // Where squares overflow, norms rule nothing out.
-                assert!(!beyond || of_c.norm > 1e18 || far_by_norms(&facts, &of_c), "round {round}: the reach says more than the norms");
+                assert!(
+                    !beyond || of_c.norm > 1e18 || far_by_norms(&facts, &of_c),
+                    "round {round}: the reach says more than the norms"
+                );
                 beyonds += usize::from(beyond && near > 0.0);
                 (beyond || far_by_norms(&facts, &of_c), far_by_bytes(&facts, &of_c, product))
             };

@@ -1,6 +1,6 @@
 //! Copies of the rows in bytes, which rule candidates of k-means++ out (`kernels/passes/plus_copies.cu`, `plus_filter.cu`,
-//! `src/bounds/bytes.rs`). They are made once some seeds are taken, where the device has room for them, and again whenever there
-//! are twice as many: then rows are nearer to their centres. Nothing depends on whether they are there.
+//! `src/bounds/bytes.rs`). They are made once some seeds are taken, where the device has room for them, and again when there
+//! are many more, or the potential has halved: then rows are nearer to their centres. Nothing depends on whether they are there.
 
 use crate::backend::cuda::arguments::{
     self, ByteCopiesArgument, ByteFacts, Nearer, PlusCopiesArgument, PlusCountArgument, PlusPlacesArgument, PlusValuesArgument,
@@ -34,8 +34,9 @@ const MOST_FEATURES: usize = 100_000;
 const MOST_ROWS: usize = 1 << 31;
 /// The copies are made when so many seeds are taken.
 pub const FIRST_COPIES: usize = 16;
-/// Steps between copies, at least.
+/// Steps between copies, at least. They are made again when there are so many times as many seeds.
 const SOONEST: usize = 48;
+const LATEST: usize = 4;
 
 buffers! {
     /// The copies, and the list that the filter writes.
@@ -161,8 +162,8 @@ impl<T: Float + Plain> CopiedRows<T> {
         let argument = PlusCountArgument { owners, counts, n: n as u32, centres: centres as u32 };
         let blocks = n.div_ceil(THREADS as usize);
         let launch = arguments::plus_count().resident(&queue.gpu, "", Block::of(THREADS), blocks)?;
-        // SAFETY: the kernel reads n owners, and changes those that are no centre. It writes one count for each centre, of which
-        // there are at most 1,024.
+        // SAFETY: the kernel reads n owners, which are seeds that were taken, below `most`. It writes one count for each centre, of
+        // which there are at most 1,024.
         unsafe { queue.run(&launch, &argument)? };
         let mut first = 0;
         let mut starts = buffers.counts.to_vec()?;
@@ -183,7 +184,7 @@ impl<T: Float + Plain> CopiedRows<T> {
         // all, for which there is room.
         unsafe { queue.run(&launch, &argument)? };
         (self.places, self.centres, self.ready) = (first, centres, true);
-        self.due = if centres < most { 2 * taken } else { usize::MAX };
+        self.due = if centres < most { (LATEST * taken).min(most.max(taken + 1)) } else { usize::MAX };
         let copies = self.argument();
         let d = self.buffers.values.len() / n;
         let argument = PlusCopiesArgument { nearest: nearest.at(), centres: seeds.at(), copies, d: d as i32, unused: 0 };
@@ -216,8 +217,8 @@ impl<T: Float + Plain> CopiedRows<T> {
 
     /// The step, which also notes the nearest seed of each row. With the filter, its list is that of the filter.
     pub fn step(&self, step: StepArgument) -> StepArgument {
-        let ByteCopies { list, owners, .. } = &self.buffers;
-        let step = StepArgument { owners: owners.at(), ..step };
+        let ByteCopies { list, owners, counts, .. } = &self.buffers;
+        let step = StepArgument { owners: owners.at(), owned: counts.len() as u32, ..step };
         if self.ready { StepArgument { list: list.at(), room: list.len() as u64, filtered: 1, ..step } } else { step }
     }
 

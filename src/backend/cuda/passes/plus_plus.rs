@@ -33,8 +33,9 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::distances::DistanceSum;
 
-/// Threads of the blocks of `plus_draw` and `plus_next`, of `plus_take` and `plus_filter`, of `plus_near`, and of `plus_settle`.
+/// Threads of the blocks of `plus_draw`, of `plus_next`, of `plus_take` and `plus_filter`, of `plus_near`, and of `plus_settle`.
 const DRAWERS: u32 = 1_024;
+const NEXT_THREADS: u32 = 512;
 const THREADS: u32 = 256;
 const NEAR_THREADS: u32 = 128;
 const SETTLERS: u32 = 128;
@@ -170,10 +171,12 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             seeds: buffers.seeds.at(),
             list: buffers.list.at(),
             owners: 0,
+            owned: 0,
             room: buffers.list.len() as u64,
             terms: positive,
             m: m as u32,
             filtered: 0,
+            unused: 0,
         };
         let step = self.copied.as_ref().map_or(step, |copied| copied.step(step));
         let copied = self.copied.as_ref().filter(|copied| copied.ready);
@@ -181,7 +184,8 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let (rows_argument, nearest, totals, scale) = (rows.argument(), self.nearest.at(), self.totals.at(), self.scale);
         let (key_low, key_high) = (asked.seed as u32, (asked.seed >> 32) as u32);
         let (stream, restart, draws) = (asked.stream.word(), asked.restart, self.draws(rows));
-        let argument = PlusDrawArgument { rows: rows_argument, draws, totals, step, copies, key_low, key_high, stream, restart };
+        let argument =
+            PlusDrawArgument { rows: rows_argument, draws, totals, step, copies, key_low, key_high, stream, restart };
         let entry = rows.entry(arguments::plus_draw::<T>());
         let draw: Box<dyn Queued> = Box::new((entry.exactly(gpu, "", Block::of(DRAWERS), m)?, argument));
         let range = self.ranges.rows as u64;
@@ -198,8 +202,8 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             let launch = arguments::plus_settle::<T>().resident(gpu, "", Block::of(SETTLERS), usize::MAX)?;
             launches.push(Box::new((launch, argument)));
             let argument = PlusNextArgument { take, draws, key_low, key_high, stream, restart };
-            let blocks = gpu.processors.div_ceil(2) as usize;
-            let launch = arguments::plus_next::<T>().exactly(gpu, "", Block::of(DRAWERS), blocks)?;
+            let blocks = gpu.processors as usize;
+            let launch = arguments::plus_next::<T>().exactly(gpu, "", Block::of(NEXT_THREADS), blocks)?;
             launches.push(Box::new((launch, argument)));
             Ok((Some(draw), launches))
         } else {
