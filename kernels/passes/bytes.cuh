@@ -1,11 +1,16 @@
 // Copies of rows and candidates in 8-bit integers, and the bound with which they rule candidates out: src/bounds/bytes.rs has the proof.
 //
 // A copy is of the difference to a centre, a seed near the row, times a power of two that makes the largest distance of the data at most 1.
+//
+// Copies lie as the instruction takes them that multiplies 16 rows with 8 candidates over a piece of 32 features. A word has 4 features.
+// Eight words of a piece are in two halves of four. Lane l gets word l % 4 of each half of rows l / 4 and l / 4 + 8, and of candidate l / 4.
 #pragma once
 #include "draws.cuh"
 
-#define MOST_CENTRES 32
-#define PLACES 32 // places that share a centre
+#define PLACES 32 // places of a tile: they share a centre
+#define PIECE 32 // features of a piece
+#define BESIDE 8 // candidates that are multiplied at once
+#define QUARTER 4 // candidates that a warp of `plus_near` compares with a centre
 #define NO_ROW 0xffffffffu
 
 // 1.0 / (1 << 30), 1.0 / (1 << 20) and 2^-17: `ROUNDED`, `NORM` and `SLACK` of src/bounds/bytes.rs.
@@ -14,6 +19,8 @@
 #define SLACK 7.62939453125e-06f
 #define LEAST 7.88860905e-31f // at least 2^-100
 #define NEVER 1e30f // a row at distance 0 comes nearer to nothing
+#define REACHED 0.99f
+#define APART 2e-15f
 
 // What is known of a copy, in scaled units. step: the value of an integer of the copy. norm: that of the exact difference, rounded up.
 // residual: the norm of the error of the copy, rounded up. square: of a candidate, the squared norm, rounded down; of a row, this minus the
@@ -24,18 +31,32 @@ struct ByteFacts {
 
 // The copies. A place holds a row. The places of a centre follow each other.
 template <typename T> struct ByteCopies {
-    uint4* bytes; // (pieces, places): 16 features each
+    uint4* bytes; // (tiles, pieces, PLACES / 16, 32): what a lane needs for 16 rows of a tile
     ByteFacts* facts; // (places)
-    T* values; // (places, d): the rows themselves
+    const T* values; // (n, d): the rows themselves, row-major
     u32* order; // (places): the row, or NO_ROW
-    u32* centre_of; // (places / PLACES)
-    uint4* candidate_bytes; // (centres, m, pieces)
+    const u32* centre_of; // (tiles)
+    u32* reaches; // (centres): no row of the centre comes nearer to what is farther from it than this. The bits of a float
+    uint2* candidate_bytes; // (centres, beside, pieces, 32): what a lane needs for BESIDE candidates
     ByteFacts* candidate_facts; // (centres, m)
+    u32* masks; // (centres): a byte for each QUARTER of the candidates, in which a bit says that a candidate is within reach
     double scale; // a power of two
     u64 places; // a multiple of PLACES
     u32 pieces;
     u32 centres; // the first ones of the seeds; 0 if there are no copies
+    u32 beside; // candidates over BESIDE, rounded up
+    u32 unused;
 };
+
+// The place of a word of a row's copy, and of a candidate's. row: in its tile.
+template <typename T> __device__ __forceinline__ u64 row_word(const ByteCopies<T>& a, u64 tile, u32 row, u32 word) {
+    const u32 piece = word / 8, half = word / 4 % 2, lane = row % 8 * 4 + word % 4;
+    return (((tile * a.pieces + piece) * (PLACES / 16) + row / 16) * 32 + lane) * 4 + half * 2 + row / 8 % 2;
+}
+template <typename T> __device__ __forceinline__ u64 candidate_word(const ByteCopies<T>& a, u64 centre, u32 j, u32 word) {
+    const u32 piece = word / 8, half = word / 4 % 2, lane = j % BESIDE * 4 + word % 4;
+    return (((centre * a.beside + j / BESIDE) * a.pieces + piece) * 32 + lane) * 2 + half;
+}
 
 // A scaled difference to a centre. It has one rounding, that of the difference.
 template <typename T> __device__ __forceinline__ double scaled(T x, T centre, double scale) {
@@ -76,6 +97,17 @@ __device__ __forceinline__ float lead_after(float lead, double before, double af
     if (after == 0.0) return NEVER;
     const double gained = __dmul_rd(__dmul_rd(__dadd_rd(before, -after), scale), scale);
     return __double2float_rd(__dadd_rd((double)lead, gained));
+}
+
+// How far a candidate must be from a row's centre so that the row does not come nearer to it: |x| and the distance to the nearest seed.
+__device__ __forceinline__ float reach_of(float norm, double nearest, double scale) {
+    if (nearest == 0.0) return 0.0f;
+    return __double2float_ru(__dadd_ru((double)norm, __dsqrt_ru(__dmul_ru(__dmul_ru(nearest, scale), scale))));
+}
+
+// Whether a candidate is so far from a centre that it is beyond the reach of its rows. norm: the distance, rounded up.
+__device__ __forceinline__ bool beyond_reach(float norm, float reach) {
+    return __fmaf_rn(norm, REACHED, -APART) > reach && norm < NEVER;
 }
 
 // What roundings in float32 can add up to.

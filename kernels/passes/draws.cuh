@@ -13,6 +13,17 @@ __device__ __forceinline__ u128 warp_sum_wide(u128 v) {
     return v;
 }
 
+// The sum over the lanes up to this one.
+__device__ __forceinline__ u128 warp_scan_wide(u128 sum) {
+    const u32 lane = threadIdx.x & 31;
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const u128 other = wide(__shfl_up_sync(FULL_WARP, (u64)(sum >> 64), o), __shfl_up_sync(FULL_WARP, (u64)sum, o));
+        if (lane >= o) sum += other;
+    }
+    return sum;
+}
+
 // ---- random numbers ---------------------------------------------------------------------------------------------------
 
 // The 64-bit number of a counter: Philox4x32-10, as in src/exact/rng.rs. The key is the seed.

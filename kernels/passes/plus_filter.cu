@@ -1,7 +1,6 @@
 // plus_filter: which rows come nearer to a candidate of k-means++, from copies of the rows in 8-bit integers.
 //
-//   plus_centres   the centre of each row: the nearest of the first seeds
-//   plus_copies    the copies of the rows, ordered by centre
+//   plus_near      the candidates within reach of each centre, and their copies
 //   plus_filter    lists each row with the candidates that its copy does not rule out
 //   plus_settle    the reference distances of the list, and the gains
 //
@@ -9,118 +8,101 @@
 //            (Jegou, Douze and Schmid, "Product quantization for nearest neighbor search", 2011). Elkan 2003 rules out by the triangle
 //            inequality, as the norms do here.
 // Used when: the steps of k-means++ on the device, once some seeds are taken, if the device has room for the copies.
-// Tile:      plus_filter: a warp has 32 places of one centre, a row a lane. The norms rule most candidates out for all of its rows. For
-//            the others it reads the copies, once for up to 16 candidates. plus_settle: a block has 32 entries of the list. All warps
-//            fetch values, and one warp computes the chains.
-// Memory:    plus_filter reads 16 bytes a row, and d bytes of the rows whose norms do not decide. The values of listed rows are read
-//            row by row.
-// Precision: integer products, which are exact. The bound is in float32 (src/bounds/bytes.rs). Then reference distances.
+// Tile:      plus_near: a warp has a centre and up to four candidates. plus_filter: a warp has 32 places of one centre. Most centres are
+//            far from all candidates. Else the norms rule candidates out for all of its rows, and for the others it reads the copies,
+//            once for 8 candidates. plus_settle: a block has 8 or 32 entries of the list. All warps fetch values, and one warp computes
+//            the chains.
+// Memory:    plus_near reads the centres. plus_filter reads 16 bytes a row of the centres near a candidate, and d bytes of the rows whose
+//            norms do not decide. The values of listed rows are read row by row.
+// Precision: integer products on tensor cores, which are exact. The bound is in float32 (src/bounds/bytes.rs). Then reference distances.
 #include "bytes.cuh"
-#include "candidates.cuh"
 #include "plus_plus.cuh"
 
-// ---- the copies ------------------------------------------------------------------------------------------------------
+// ---- the candidates --------------------------------------------------------------------------------------------------
 
-template <typename T, typename S = T> struct PlusCentres {
-    Rows<T, S> rows;
-    const T* centres; // (m, d)
-    u8* nearest; // (stride): the centre of each row
-    u32* counts; // (MOST_CENTRES): rows of each centre; must be 0 before
-    u32 m;
+template <typename T> struct PlusNear {
+    Step<T> step;
+    ByteCopies<T> copies;
+    int d;
     u32 unused;
 };
 
-template <typename T, typename S> __device__ __forceinline__ void plus_centres(const PlusCentres<T, S>& a) {
-    __shared__ __align__(16) double points[POINT_VALUES];
-    __shared__ u32 counts[MOST_CENTRES];
-    for (u32 g = threadIdx.x; g < MOST_CENTRES; g += THREADS) counts[g] = 0;
-    for (u64 tile = (u64)blockIdx.x * TILE; tile < a.rows.n; tile += (u64)gridDim.x * TILE) {
-        const u64 row = tile + 2 * threadIdx.x;
-        double least[2] = {infinity(), infinity()};
-        u32 nearest[2] = {0, 0};
-        visit_distances<T>(a.rows, row, a.centres, a.m, points, [&](u32 j, double s0, double s1) {
-            if (s0 < least[0]) least[0] = s0, nearest[0] = j;
-            if (s1 < least[1]) least[1] = s1, nearest[1] = j;
-        });
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            if (row + r < a.rows.n) {
-                a.nearest[row + r] = (u8)nearest[r];
-                atomicAdd(&counts[nearest[r]], 1u);
-            }
-    }
-    __syncthreads();
-    for (u32 g = threadIdx.x; g < a.m; g += THREADS)
-        if (counts[g]) atomicAdd(&a.counts[g], counts[g]);
-}
+#define NEAR_THREADS 128
 
-template <typename T, typename S = T> struct PlusCopies {
-    Rows<T, S> rows;
-    const double* nearest; // (stride): the distance to the nearest seed
-    const T* centres; // (centres, d)
-    const u8* centre_of; // (stride)
-    u32* next; // (centres): the next free place of each centre
-    ByteCopies<T> copies;
-};
-
-// Stores the first `count` of 16 values, in fours if `fours` says that they are aligned to four.
-__device__ __forceinline__ void store_values(float* to, const float (&value)[16], int count, bool fours) {
-#pragma unroll
-    for (int i = 0; i < 16; i += 4)
-        if (fours && i < count) *reinterpret_cast<float4*>(to + i) = make_float4(value[i], value[i + 1], value[i + 2], value[i + 3]);
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        if (!fours && i < count) to[i] = value[i];
-}
-__device__ __forceinline__ void store_values(double* to, const double (&value)[16], int count, bool fours) {
-#pragma unroll
-    for (int i = 0; i < 16; i += 2)
-        if (fours && i < count) *reinterpret_cast<double2*>(to + i) = make_double2(value[i], value[i + 1]);
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        if (!fours && i < count) to[i] = value[i];
-}
-
-// A thread makes the copy of one row. The order of the rows of a centre differs from run to run, and nothing depends on it.
-template <typename T, typename S> __device__ __forceinline__ void plus_copies(const PlusCopies<T, S>& a) {
-    const u64 row = (u64)blockIdx.x * blockDim.x + threadIdx.x;
-    if (row >= a.rows.n) return;
-    const u32 lane = threadIdx.x & 31, centre = a.centre_of[row];
-    const u32 same = __match_any_sync(__activemask(), centre), leader = __ffs(same) - 1;
-    u32 place = 0;
-    if (lane == leader) place = atomicAdd(&a.next[centre], __popc(same));
-    place = __shfl_sync(same, place, leader) + __popc(same & ((1u << lane) - 1));
-    const ByteCopies<T>& copies = a.copies;
-    const int d = a.rows.d;
-    const S* x = a.rows.x + row;
-    const T* c = a.centres + (u64)centre * d;
+// The copy of a candidate for one centre, by one warp.
+template <typename T>
+__device__ __forceinline__ void copy_candidate(const ByteCopies<T>& a, const T* c, const T* centre, int d, u32 g, u32 j, u32 m, u32 lane) {
     double largest = 0.0, square = 0.0, residual = 0.0, inverse;
 #pragma unroll 8
-    for (int f = 0; f < d; f++) {
-        const double t = scaled(a.rows.value(x[(u64)f * a.rows.stride]), c[f], copies.scale);
+    for (int f = lane; f < d; f += 32) {
+        const double t = scaled(c[f], centre[f], a.scale);
         largest = fmax(largest, fabs(t));
         square = __fma_rn(t, t, square);
     }
-    const float step = step_of(largest, inverse);
-    T* values = copies.values + (u64)place * d;
-#pragma unroll 1
-    for (u32 piece = 0; piece < copies.pieces; piece++) {
-        u32 words[4];
-        T value[16];
 #pragma unroll
-        for (int i = 0; i < 16; i++) value[i] = 16 * piece + i < d ? a.rows.value(x[(u64)(16 * piece + i) * a.rows.stride]) : (T)0;
-#pragma unroll
-        for (int i = 0; i < 16; i++) {
-            const int f = 16 * piece + i;
-            const u32 byte = f < d ? byte_of(scaled(value[i], c[f], copies.scale), step, inverse, residual) : 0;
-            words[i / 4] = i % 4 ? words[i / 4] | byte << 8 * (i % 4) : byte;
-        }
-        store_values(values + 16 * piece, value, d - 16 * (int)piece, d % 4 == 0);
-        copies.bytes[piece * copies.places + place] = make_uint4(words[0], words[1], words[2], words[3]);
+    for (int o = 16; o; o >>= 1) {
+        largest = fmax(largest, __shfl_xor_sync(FULL_WARP, largest, o));
+        square += __shfl_xor_sync(FULL_WARP, square, o);
     }
-    const float norm = norm_up(square);
-    copies.facts[place] = {lead(square, a.nearest[row], copies.scale), step, norm, residual_up(residual, norm)};
-    copies.order[place] = (u32)row;
+    const float step = step_of(largest, inverse);
+    u32* words = reinterpret_cast<u32*>(a.candidate_bytes);
+#pragma unroll 4
+    for (int word = lane; word < PIECE / 4 * (int)a.pieces; word += 32) {
+        u32 bytes = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int f = 4 * word + i;
+            if (f < d) bytes |= byte_of(scaled(c[f], centre[f], a.scale), step, inverse, residual) << 8 * i;
+        }
+        words[candidate_word(a, g, j, word)] = bytes;
+    }
+#pragma unroll
+    for (int o = 16; o; o >>= 1) residual += __shfl_xor_sync(FULL_WARP, residual, o);
+    if (lane == 0) {
+        const float norm = norm_up(square), down = __double2float_rd(__dmul_rd(square, 1.0 - ROUNDED));
+        a.candidate_facts[(u64)g * m + j] = {down, step, norm, residual_up(residual, norm)};
+    }
+}
+
+// A warp compares a centre with some of the candidates, and copies those that are within reach of the centre's rows.
+template <typename T> __device__ __forceinline__ void plus_near(const PlusNear<T>& a) {
+    wait_for_kernel_before();
+    if (has_stopped(a.step)) return;
+    const ByteCopies<T>& copies = a.copies;
+    const u32 m = a.step.m, lane = threadIdx.x & 31, quarters = (m + QUARTER - 1) / QUARTER;
+    for (u32 task = global_thread() / 32; task < copies.centres * quarters; task += all_threads() / 32) {
+        const u32 g = task / quarters, quarter = task % quarters, first = quarter * QUARTER;
+        const u32 here = m - first < QUARTER ? m - first : QUARTER;
+        const T *centre = a.step.seeds + (u64)g * a.d, *c = a.step.candidates + (u64)first * a.d;
+        double square[QUARTER] = {};
+#pragma unroll 8
+        for (int f = lane; f < a.d; f += 32) {
+            const T from = centre[f];
+#pragma unroll
+            for (u32 j = 0; j < QUARTER; j++) {
+                const double t = scaled(c[(u64)(j < here ? j : 0) * a.d + f], from, copies.scale);
+                square[j] = __fma_rn(t, t, square[j]);
+            }
+        }
+        const float reach = __uint_as_float(copies.reaches[g]);
+        u32 mask = 0;
+#pragma unroll
+        for (u32 j = 0; j < QUARTER; j++) {
+#pragma unroll
+            for (int o = 16; o; o >>= 1) square[j] += __shfl_xor_sync(FULL_WARP, square[j], o);
+            if (j < here && !beyond_reach(norm_up(square[j]), reach)) mask |= 1u << j;
+        }
+        if (lane == 0) reinterpret_cast<u8*>(copies.masks + g)[quarter] = (u8)mask;
+        for (; mask; mask &= mask - 1) {
+            const u32 j = __ffs(mask) - 1;
+            copy_candidate(copies, c + (u64)j * a.d, centre, a.d, g, first + j, m, lane);
+        }
+    }
+}
+
+// The candidates within reach of a centre, a bit each.
+__device__ __forceinline__ u32 within_reach(u32 quarters) {
+    return (quarters & 0xf) | (quarters >> 4 & 0xf0) | (quarters >> 8 & 0xf00) | (quarters >> 12 & 0xf000);
 }
 
 // ---- the filter ------------------------------------------------------------------------------------------------------
@@ -141,75 +123,104 @@ __device__ __forceinline__ ByteFacts facts_of(const ByteFacts& own, u32 lane) {
             __shfl_sync(FULL_WARP, own.residual, lane)};
 }
 
-// Tries the candidates of `mask`, at most W of them, for the rows of a warp. A lane knows the facts of one: `own`. Returns for this lane those that are not ruled out.
-template <typename T, int W>
-__device__ __forceinline__ u32 try_candidates(const ByteCopies<T>& a, u64 place, u32 centre, u32 m, u32 mask, const ByteFacts& row,
-                                              const ByteFacts& own) {
-    const uint4* bytes = a.candidate_bytes + (u64)centre * m * a.pieces;
-    u32 which[W];
-    int product[W];
-#pragma unroll
-    for (int w = 0; w < W; w++) {
-        // If there are fewer than W, the last one is tried again.
-        which[w] = mask ? __ffs(mask) - 1 : which[w ? w - 1 : 0];
-        mask &= mask - 1;
-        product[w] = 0;
-    }
-#pragma unroll 4
-    for (u32 piece = 0; piece < a.pieces; piece++) {
-        const uint4 x = __ldcs(a.bytes + piece * a.places + place);
-#pragma unroll
-        for (int w = 0; w < W; w++) {
-            const uint4 c = bytes[which[w] * a.pieces + piece];
-            product[w] = __dp4a((int)x.x, (int)c.x, product[w]);
-            product[w] = __dp4a((int)x.y, (int)c.y, product[w]);
-            product[w] = __dp4a((int)x.z, (int)c.z, product[w]);
-            product[w] = __dp4a((int)x.w, (int)c.w, product[w]);
-        }
-    }
-    u32 left = 0;
-#pragma unroll
-    for (int w = 0; w < W; w++)
-        if (!far_by_bytes(row, facts_of(own, which[w]), product[w])) left |= 1u << which[w];
-    return left;
+// Adds to d the products of 16 rows and 8 candidates over a piece. Lane l gets row l / 4 and candidates 2 (l % 4) + {0, 1} in d[0] and d[1],
+// and the same of row l / 4 + 8 in d[2] and d[3].
+__device__ __forceinline__ void multiply_bytes(int (&d)[4], const uint4& x, const uint2& c) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(c.x), "r"(c.y));
 }
 
+// Tries N times BESIDE candidates, from `first` on, for the rows of a tile. A lane knows one candidate, `own`, and one row. Returns the
+// candidates that are not ruled out for this lane's row, a bit each.
+template <int N, typename T>
+__device__ __forceinline__ u32 try_candidates(const ByteCopies<T>& a, u32 tile, u32 centre, u32 first, const ByteFacts& row, const ByteFacts& own) {
+    const u32 lane = threadIdx.x & 31, pieces = a.pieces;
+    const uint4* rows = a.bytes + (u64)tile * pieces * (PLACES / 16) * 32 + lane;
+    const uint2* candidates = a.candidate_bytes + ((u64)centre * a.beside + first / BESIDE) * pieces * 32 + lane;
+    int product[N][2][4] = {};
+#pragma unroll(N == 1 ? 4 : 2)
+    for (u32 piece = 0; piece < pieces; piece++) {
+        const uint4 x = __ldg(rows + piece * 64), y = __ldg(rows + piece * 64 + 32);
+#pragma unroll
+        for (u32 n = 0; n < N; n++) {
+            const uint2 c = candidates[(n * pieces + piece) * 32];
+            multiply_bytes(product[n][0], x, c);
+            multiply_bytes(product[n][1], y, c);
+        }
+    }
+    ByteFacts of[N][2];
+#pragma unroll
+    for (u32 n = 0; n < N; n++)
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) of[n][i] = facts_of(own, first + n * BESIDE + lane % 4 * 2 + i);
+    u32 left = 0;
+#pragma unroll
+    for (u32 r = 0; r < 4; r++) {
+        // Row l / 4 + 8 r, whose four lanes know two candidates of each eight.
+        const ByteFacts x = facts_of(row, lane / 4 + 8 * r);
+        u32 here = 0;
+#pragma unroll
+        for (u32 n = 0; n < N; n++)
+#pragma unroll
+            for (u32 i = 0; i < 2; i++)
+                if (!far_by_bytes(x, of[n][i], product[n][r / 2][r % 2 * 2 + i])) here |= 1u << (n * BESIDE + lane % 4 * 2 + i);
+        here |= __shfl_xor_sync(FULL_WARP, here, 1);
+        here |= __shfl_xor_sync(FULL_WARP, here, 2);
+        const u32 mine = __shfl_sync(FULL_WARP, here, lane % 8 * 4);
+        if (lane / 8 == r) left = mine;
+    }
+    return left << first;
+}
+
+// Lists what the copies of a tile do not rule out. mask: the candidates within reach.
+template <typename T> __device__ __forceinline__ void filter_tile(const PlusFilter<T>& a, u32 tile, u32 mask) {
+    const ByteCopies<T>& copies = a.copies;
+    const u32 lane = threadIdx.x & 31, m = a.step.m;
+    const u64 place = (u64)tile * PLACES + lane;
+    const ByteFacts row = load_facts(copies.facts + place);
+    const u32 centre = copies.centre_of[tile], number = copies.order[place];
+    // A lane knows one candidate.
+    const ByteFacts own = load_facts(copies.candidate_facts + (u64)centre * m + (lane < m ? lane : 0));
+    u32 near = 0;
+    for (; mask; mask &= mask - 1) {
+        const u32 j = __ffs(mask) - 1;
+        if (!far_by_norms(row, facts_of(own, j))) near |= 1u << j;
+    }
+    mask = __reduce_or_sync(FULL_WARP, near);
+    if (mask == 0) return;
+    const u32 low = mask & ((1u << BESIDE) - 1), high = mask >> BESIDE;
+    u32 left = low && high ? try_candidates<2>(copies, tile, centre, 0, row, own)
+                           : try_candidates<1>(copies, tile, centre, low ? 0 : BESIDE, row, own);
+    left &= near;
+    if (number == NO_ROW) left = 0;
+    if (!__any_sync(FULL_WARP, left)) return;
+    // The entries of the warp follow each other.
+    u32 end = __popc(left);
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const u32 before = __shfl_up_sync(FULL_WARP, end, o);
+        if (lane >= o) end += before;
+    }
+    u32 first = 0;
+    if (lane == 31) first = has_room(a.step) ? atomicAdd(&a.step.control->listed, end) : (u32)a.step.room;
+    u64 at = (u64)__shfl_sync(FULL_WARP, first, 31) + end - __popc(left);
+    for (; left; left &= left - 1, at++)
+        if (at < a.step.room) a.step.list[at] = Nearer{infinity(), number, (u32)place, (u32)__ffs(left) - 1, 0};
+}
+
+// A warp looks at 32 tiles at once, which are far from each other, and then at those whose centre is near a candidate.
 template <typename T> __device__ __forceinline__ void plus_filter(const PlusFilter<T>& a) {
     wait_for_kernel_before();
     if (has_stopped(a.step)) return;
-    const ByteCopies<T>& copies = a.copies;
-    const u32 lane = threadIdx.x & 31, m = a.step.m, tiles = copies.places / PLACES;
-    for (u32 tile = global_thread() / 32; tile < tiles; tile += all_threads() / 32) {
-        const u64 place = (u64)tile * PLACES + lane;
-        const ByteFacts row = load_facts(copies.facts + place);
-        const u32 centre = copies.centre_of[tile];
-        // A lane knows one candidate.
-        const ByteFacts own = load_facts(copies.candidate_facts + (u64)centre * m + (lane < m ? lane : 0));
-        u32 mask = 0;
-        for (u32 j = 0; j < m; j++)
-            if (!far_by_norms(row, facts_of(own, j))) mask |= 1u << j;
-        mask = __reduce_or_sync(FULL_WARP, mask);
-        const int count = __popc(mask);
-        if (count == 0) continue;
-        u32 left = count <= 2 ? try_candidates<T, 2>(copies, place, centre, m, mask, row, own)
-            : count <= 4      ? try_candidates<T, 4>(copies, place, centre, m, mask, row, own)
-            : count <= 8      ? try_candidates<T, 8>(copies, place, centre, m, mask, row, own)
-                              : try_candidates<T, 16>(copies, place, centre, m, mask, row, own);
-        if (!__any_sync(FULL_WARP, left)) continue;
-        const u32 number = copies.order[place];
-        if (number == NO_ROW) left = 0;
-        // The entries of the warp follow each other.
-        u32 end = __popc(left);
-#pragma unroll
-        for (int o = 1; o < 32; o <<= 1) {
-            const u32 before = __shfl_up_sync(FULL_WARP, end, o);
-            if (lane >= o) end += before;
+    const u32 lane = threadIdx.x & 31, tiles = a.copies.places / PLACES, warps = all_threads() / 32;
+    for (u32 first = global_thread() / 32; first < tiles; first += 32 * warps) {
+        const u64 own = first + (u64)lane * warps;
+        const u32 mask = own < tiles ? within_reach(a.copies.masks[a.copies.centre_of[own]]) : 0;
+        for (u32 near = __ballot_sync(FULL_WARP, mask); near; near &= near - 1) {
+            const u32 of = __ffs(near) - 1;
+            filter_tile(a, first + of * warps, __shfl_sync(FULL_WARP, mask, of));
         }
-        u32 first = 0;
-        if (lane == 31) first = has_room(a.step) ? atomicAdd(&a.step.control->listed, end) : (u32)a.step.room;
-        u64 at = (u64)__shfl_sync(FULL_WARP, first, 31) + end - __popc(left);
-        for (; left; left &= left - 1, at++)
-            if (at < a.step.room) a.step.list[at] = Nearer{infinity(), number, (u32)place, (u32)__ffs(left) - 1, 0};
     }
 }
 
@@ -224,60 +235,61 @@ template <typename T> struct PlusSettle {
 };
 
 #define SETTLERS 128
-#define ENTRIES 32 // of a block at a time
-#define SETTLED 64 // features at a time, two a lane
-#define OF_WARP (ENTRIES / (SETTLERS / 32)) // entries for which a warp computes differences
+#define SETTLED 2048 // differences of a block at a time: of 32 entries in 64 features, or of 8 in 256
+#define OF_LANE (SETTLED / SETTLERS) // differences that a lane computes
 
 // The values of a warp's entries and of their candidates, on their way to this lane.
 template <typename T> struct Arriving {
-    T x[OF_WARP][2], c[OF_WARP][2];
+    T x[OF_LANE], c[OF_LANE];
 };
 
-template <typename T>
-__device__ __forceinline__ void fetch(const PlusSettle<T>& a, const Nearer& mine, u32 first_entry, u32 begin, Arriving<T>& to) {
-    const u32 d = a.rows.d, lane = threadIdx.x & 31;
+// ENTRIES: of a block at a time. A lane of every warp knows one of them.
+template <int ENTRIES, typename T>
+__device__ __forceinline__ void fetch(const PlusSettle<T>& a, const Nearer& mine, u32 begin, Arriving<T>& to) {
+    constexpr u32 OF_WARP = ENTRIES / (SETTLERS / 32), STEPS = OF_LANE / OF_WARP;
+    const u32 d = a.rows.d, lane = threadIdx.x & 31, first = threadIdx.x / 32 * OF_WARP;
 #pragma unroll
     for (u32 i = 0; i < OF_WARP; i++) {
-        const u64 place = __shfl_sync(FULL_WARP, mine.place, first_entry + i);
-        const u32 candidate = __shfl_sync(FULL_WARP, mine.candidate, first_entry + i);
-        const T *x = a.copies.values + place * d, *c = a.step.candidates + (u64)candidate * d;
+        const u64 row = __shfl_sync(FULL_WARP, mine.row, first + i);
+        const u32 candidate = __shfl_sync(FULL_WARP, mine.candidate, first + i);
+        const T *x = a.copies.values + row * d, *c = a.step.candidates + (u64)candidate * d;
 #pragma unroll
-        for (u32 p = 0; p < 2; p++) {
+        for (u32 p = 0; p < STEPS; p++) {
             const u32 f = begin + 32 * p + lane;
-            to.x[i][p] = f < d ? x[f] : (T)0;
-            to.c[i][p] = f < d ? c[f] : (T)0;
+            to.x[i * STEPS + p] = f < d ? x[f] : (T)0;
+            to.c[i * STEPS + p] = f < d ? c[f] : (T)0;
         }
     }
 }
 
-// All warps compute differences. The first warp computes the chains, an entry a lane, while the next values are on their way.
-template <typename T> __device__ __forceinline__ void plus_settle(const PlusSettle<T>& a) {
-    __shared__ double differences[ENTRIES][SETTLED + 1];
-    wait_for_kernel_before();
-    if (has_stopped(a.step)) return;
-    const u32 listed = a.step.control->listed;
-    if (listed > a.step.room) return;
+// All warps compute differences. The first warp computes the chains, an entry a lane, while the next values are on their way. Returns the gain
+// of candidate `lane`, in the first warp.
+template <int ENTRIES, typename T>
+__device__ __forceinline__ u128 settle_entries(const PlusSettle<T>& a, u32 listed, double* differences) {
+    constexpr u32 OF_WARP = ENTRIES / (SETTLERS / 32), STEPS = OF_LANE / OF_WARP, FEATURES = SETTLED / ENTRIES, PITCH = FEATURES + 1;
     const u32 d = a.rows.d, lane = threadIdx.x & 31, warp = threadIdx.x / 32, own = warp * OF_WARP;
-    u128 gain = 0; // of candidate `lane`, in the first warp
+    u128 gain = 0;
     for (u32 first = blockIdx.x * ENTRIES; first < listed; first += gridDim.x * ENTRIES) {
         const u32 here = listed - first < ENTRIES ? listed - first : ENTRIES;
-        // A lane of every warp knows one entry. Beyond the list it is the last one.
+        // Beyond the list it is the last entry.
         const Nearer mine = a.step.list[first + (lane < here ? lane : here - 1)];
         Arriving<T> arriving;
-        fetch(a, mine, own, 0, arriving);
+        fetch<ENTRIES>(a, mine, 0, arriving);
         double s = 0.0;
-        for (u32 begin = 0; begin < d; begin += SETTLED) {
+        for (u32 begin = 0; begin < d; begin += FEATURES) {
 #pragma unroll
             for (u32 i = 0; i < OF_WARP; i++)
 #pragma unroll
-                for (u32 p = 0; p < 2; p++)
-                    differences[own + i][32 * p + lane] = __dadd_rn((double)arriving.x[i][p], -(double)arriving.c[i][p]);
+                for (u32 p = 0; p < STEPS; p++)
+                    differences[(own + i) * PITCH + 32 * p + lane] =
+                        __dadd_rn((double)arriving.x[i * STEPS + p], -(double)arriving.c[i * STEPS + p]);
             __syncthreads();
-            if (begin + SETTLED < d) fetch(a, mine, own, begin + SETTLED, arriving);
-            if (warp == 0) {
-                const u32 count = d - begin < SETTLED ? d - begin : SETTLED;
+            if (begin + FEATURES < d) fetch<ENTRIES>(a, mine, begin + FEATURES, arriving);
+            if (warp == 0 && lane < ENTRIES) {
+                const u32 count = d - begin < FEATURES ? d - begin : FEATURES;
+                const double* row = differences + lane * PITCH;
 #pragma unroll 16
-                for (u32 f = 0; f < count; f++) s = __fma_rn(differences[lane][f], differences[lane][f], s);
+                for (u32 f = 0; f < count; f++) s = __fma_rn(row[f], row[f], s);
             }
             __syncthreads();
         }
@@ -299,29 +311,34 @@ template <typename T> __device__ __forceinline__ void plus_settle(const PlusSett
             if (lane == j) gain += sum;
         }
     }
-    if (warp == 0 && lane < a.step.m && gain) add_wide(&a.step.control->gains[2 * lane], &a.step.control->gains[2 * lane + 1], gain);
+    return gain;
+}
+
+template <typename T> __device__ __forceinline__ void plus_settle(const PlusSettle<T>& a) {
+    __shared__ double differences[SETTLED + 32];
+    wait_for_kernel_before();
+    if (has_stopped(a.step)) return;
+    const u32 listed = a.step.control->listed, lane = threadIdx.x & 31;
+    if (listed > a.step.room) return;
+    // A short list is spread over more blocks, which then take fewer steps.
+    const u128 gain = listed <= 8 * gridDim.x ? settle_entries<8>(a, listed, differences) : settle_entries<32>(a, listed, differences);
+    if (threadIdx.x < 32 && lane < a.step.m && gain)
+        add_wide(&a.step.control->gains[2 * lane], &a.step.control->gains[2 * lane + 1], gain);
 }
 
 // ---- entry points ----------------------------------------------------------------------------------------------------
 
 // `plus_filter` and `plus_settle` read no values of rows, only their copies.
-#define COPIES(T, S, SUFFIX)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS) plus_centres_##SUFFIX(const __grid_constant__ PlusCentres<T, S> a) { \
-        plus_centres(a);                                                                                                      \
-    }                                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(256) plus_copies_##SUFFIX(const __grid_constant__ PlusCopies<T, S> a) {      \
-        plus_copies(a);                                                                                                       \
-    }
 #define FILTER(T, SUFFIX)                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(256) plus_filter_##SUFFIX(const __grid_constant__ PlusFilter<T> a) {         \
+    extern "C" __global__ void __launch_bounds__(NEAR_THREADS) plus_near_##SUFFIX(const __grid_constant__ PlusNear<T> a) {    \
+        plus_near(a);                                                                                                         \
+    }                                                                                                                         \
+    extern "C" __global__ void __launch_bounds__(256, 4) plus_filter_##SUFFIX(const __grid_constant__ PlusFilter<T> a) {      \
         plus_filter(a);                                                                                                       \
     }                                                                                                                         \
     extern "C" __global__ void __launch_bounds__(SETTLERS) plus_settle_##SUFFIX(const __grid_constant__ PlusSettle<T> a) {    \
         plus_settle(a);                                                                                                       \
     }
 
-COPIES(float, float, f32)
-COPIES(double, double, f64)
-COPIES(float, Half, f16)
 FILTER(float, f32)
 FILTER(double, f64)

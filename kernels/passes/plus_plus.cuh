@@ -37,10 +37,13 @@ template <typename T> struct Step {
     T* candidates; // (m, d)
     T* seeds; // (k, d): the centroids taken so far
     Nearer* list;
+    u32* owners; // (n): the number of each row's nearest seed among the first `owned`, when it last came nearer to one
     u64 room; // entries of the list
     u64 terms; // rows of positive weight
     u32 m;
+    u32 owned; // seeds that can have rows. 0 if nobody asks
     u32 filtered; // whether the filter writes the list. Then there is no other way if the list is too short
+    u32 unused;
 };
 
 template <typename T> __device__ __forceinline__ bool has_stopped(const Step<T>& a) { return a.control && a.control->stopped; }
@@ -91,22 +94,31 @@ template <typename T> __device__ __forceinline__ Choice choose(const Step<T>& a,
     return choice;
 }
 
-// Ends a step, once all threads of all blocks have taken their part of the chosen candidate. The last block does it.
-template <typename T> __device__ __forceinline__ void finish_step(const Step<T>& a, int d, const Choice& choice) {
+// The chosen candidate becomes a seed. A block does it.
+template <typename T> __device__ __forceinline__ void keep_seed(const Step<T>& a, int d, const Choice& choice) {
+    const T* from = a.candidates + (u64)choice.candidate * d;
+    T* to = a.seeds + (u64)a.control->step * d;
+    if (blockIdx.x == gridDim.x - 1)
+        for (int f = threadIdx.x; f < d; f += blockDim.x) to[f] = from[f];
+}
+
+// Ends a step, once all threads of all blocks have taken their part of the chosen candidate. The last block does it. Returns whether it is this
+// block.
+template <typename T> __device__ __forceinline__ bool finish_step(const Step<T>& a, const Choice& choice) {
     __shared__ bool last;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) last = atomicAdd(&a.control->ticket, 1u) == gridDim.x - 1;
     __syncthreads();
-    if (!last) return;
-    const u64 step = a.control->step;
-    for (int f = threadIdx.x; f < d; f += blockDim.x) a.seeds[step * d + f] = a.candidates[(u64)choice.candidate * d + f];
+    if (!last) return false;
+    const u32 step = a.control->step;
     __syncthreads();
     if (threadIdx.x < 2 * MOST_TRIALS) a.control->gains[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
         a.control->total_low = (u64)choice.left, a.control->total_high = (u64)(choice.left >> 64);
         a.control->listed = a.control->ticket = 0;
-        a.control->step = (u32)step + 1;
+        a.control->step = step + 1;
         if (choice.left == 0) a.control->stopped = STOPPED_ZERO;
     }
+    return true;
 }

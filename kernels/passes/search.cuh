@@ -31,6 +31,7 @@ __device__ __forceinline__ u128 draw_weight(const Draws& a, u64 row) {
 // ---- the search ------------------------------------------------------------------------------------------------------
 
 #define SEARCHERS 1024
+#define OF_SEARCHER 4 // the most entries of a thread in the last step of a search
 
 struct SearchSpace {
     u128 sums[32];
@@ -44,7 +45,7 @@ __device__ __forceinline__ u64 search(u64 begin, u64 end, u128& target, SearchSp
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     // Each warp sums one of 32 parts. Then all warps go on with the part that holds the target. No part is empty, because there are more
     // than 961 entries.
-    while (end - begin > SEARCHERS) {
+    while (end - begin > OF_SEARCHER * SEARCHERS) {
         const u64 part = (end - begin + 31) / 32;
         const u64 first = begin + warp * part, last = first + part < end ? first + part : end;
         u128 sum = 0;
@@ -59,14 +60,16 @@ __device__ __forceinline__ u64 search(u64 begin, u64 end, u128& target, SearchSp
         end = begin + part < end ? begin + part : end;
         __syncthreads();
     }
-    const u64 i = begin + threadIdx.x;
-    const u128 own = i < end ? weight(i) : 0;
-    u128 sum = own;
+    // Each thread has some entries that follow each other.
+    const u32 each = (u32)((end - begin + SEARCHERS - 1) / SEARCHERS);
+    const u64 first = begin + (u64)threadIdx.x * each;
+    u128 weights[OF_SEARCHER], own = 0;
 #pragma unroll
-    for (int o = 1; o < 32; o <<= 1) {
-        const u128 other = wide(__shfl_up_sync(FULL_WARP, (u64)(sum >> 64), o), __shfl_up_sync(FULL_WARP, (u64)sum, o));
-        if (lane >= o) sum += other;
+    for (u32 i = 0; i < OF_SEARCHER; i++) {
+        weights[i] = i < each && first + i < end ? weight(first + i) : 0;
+        own += weights[i];
     }
+    const u128 sum = warp_scan_wide(own);
     if (lane == 31) shared.sums[warp] = sum;
     if (threadIdx.x == 0) {
         shared.place = begin;
@@ -76,7 +79,11 @@ __device__ __forceinline__ u64 search(u64 begin, u64 end, u128& target, SearchSp
     u128 before = sum - own;
     for (u32 p = 0; p < warp; p++) before += shared.sums[p];
     if (before <= target && target - before < own) {
-        shared.place = i;
+        u32 i = 0;
+#pragma unroll
+        for (u32 next = 0; next < OF_SEARCHER - 1; next++)
+            if (i == next && target - before >= weights[next]) before += weights[next], i++;
+        shared.place = first + i;
         shared.before = before;
     }
     __syncthreads();

@@ -125,10 +125,12 @@ template <typename T, typename S> __device__ __forceinline__ void seed_take(cons
         if (has_stopped(a.step) || a.step.control->listed <= a.step.room) return;
         choice = choose(a.step, a.scale);
         if (choice.stop) return stop_steps(a.step, choice.stop);
+        keep_seed(a.step, a.rows.d, choice);
     }
     const T* centroid = a.centroids + (u64)choice.candidate * a.rows.d;
     load_all_points<T, 1>(a.rows, centroid, 1, points);
     u128 mine = 0;
+    const u32 seed = a.step.control ? a.step.control->step : 0;
     for (u32 r = blockIdx.x; r < a.ranges; r += gridDim.x) {
         const u64 begin = r * a.range, end = begin + a.range < a.rows.n ? begin + a.range : a.rows.n;
         Pair sum = {0, 0};
@@ -141,6 +143,10 @@ template <typename T, typename S> __device__ __forceinline__ void seed_take(cons
             }
             double s[2][1];
             distances<T, 1>(a.rows, row, centroid, 1, points, s);
+            if (seed < a.step.owned) {
+                if (s[0][0] < near.x && row < end) a.step.owners[row] = seed;
+                if (s[1][0] < near.y && row + 1 < end) a.step.owners[row + 1] = seed;
+            }
             near.x = s[0][0] < near.x ? s[0][0] : near.x;
             near.y = s[1][0] < near.y ? s[1][0] : near.y;
             if (row < end) {
@@ -157,7 +163,7 @@ template <typename T, typename S> __device__ __forceinline__ void seed_take(cons
         if (threadIdx.x == 0) a.totals[r] = total;
         mine += total;
     }
-    if (a.step.control) finish_step(a.step, a.rows.d, choice);
+    if (a.step.control) finish_step(a.step, choice);
     else if (threadIdx.x == 0) add_wide(&a.total[0], &a.total[1], mine);
 }
 

@@ -29,6 +29,12 @@
 //! underflows is below 2^-100, as is `s^2 h` for s up to 2^400. [`LEAST`] covers it. Whatever is infinite or NaN is not ruled
 //! out, because only a comparison that holds rules out.
 
+//!
+//! A centre rules a candidate out for all of its rows ([`REACHED`]). Its reach is `R >= |x| + s sqrt(near)` for each of them, as it was
+//! when they were copied: `near` only falls. If `0.99 |c| - 2e-15 > R`, then `|c| - |x| >= s sqrt(near) + e` with `e >= 0.0099 |c| +
+//! 1e-15`, so `D >= s^2 near + e^2`. Since `D <= 4 |c|^2` where it is least, `g D <= 2^-33 |c|^2` and `s^2 h <= 2^-100` are less than
+//! e^2. The margin also covers that the norm is rounded up by 2^-19. A row with `near = 0` has no reach.
+
 use super::own::down;
 use super::up;
 
@@ -42,6 +48,10 @@ const SLACK: f32 = 128.0 / (1u64 << 24) as f32;
 const LEAST: f32 = 7.888_609e-31;
 /// The lead of a row that cannot come nearer to anything.
 const NEVER: f32 = 1e30;
+
+/// The share of a distance, and the distance, by which a candidate must be beyond the reach of a centre.
+const REACHED: f32 = 0.99;
+const APART: f32 = 2e-15;
 
 /// `ByteFacts` of the kernels.
 #[derive(Debug, Clone, Copy)]
@@ -78,6 +88,17 @@ fn lead(square: f64, near: f64, scale: f64) -> f32 {
         return NEVER;
     }
     down(((square * (1.0 - ROUNDED)).next_down() - (near * scale * scale).next_up()).next_down())
+}
+
+fn reach(norm: f32, near: f64, scale: f64) -> f32 {
+    if near == 0.0 {
+        return 0.0;
+    }
+    up((f64::from(norm) + (near * scale * scale).next_up().sqrt().next_up()).next_up())
+}
+
+fn beyond_reach(norm: f32, reach: f32) -> bool {
+    norm.mul_add(REACHED, -APART) > reach && norm < NEVER
 }
 
 fn slack(row: &Facts, c: &Facts) -> f32 {
@@ -161,7 +182,7 @@ mod tests {
     /// Returns the largest share of the allowed error that a case used.
     fn attack<T: Float>(rounds: u64) -> f64 {
         let mut used = 0.0f64;
-        let mut ruled_out = 0;
+        let (mut ruled_out, mut beyonds) = (0, 0);
         for round in 0..rounds {
             let random = &mut Random(round * 77 + u64::from(T::IS_F32));
             let d = [1, 2, 3, 16, 17, 100, 408][random.below(7)];
@@ -174,7 +195,14 @@ mod tests {
             let product: i32 = row.iter().zip(&candidate).map(|(a, b)| a * b).sum();
             let mut far = |near: f64| {
                 facts.square = lead(square, near, scale);
-                (far_by_norms(&facts, &of_c), far_by_bytes(&facts, &of_c, product))
+                let beyond = beyond_reach(of_c.norm, reach(facts.norm, near, scale));
+                // Where squares overflow, norms rule nothing out.
+                assert!(
+                    !beyond || of_c.norm > 1e18 || far_by_norms(&facts, &of_c),
+                    "round {round}: the reach says more than the norms"
+                );
+                beyonds += usize::from(beyond && near > 0.0);
+                (beyond || far_by_norms(&facts, &of_c), far_by_bytes(&facts, &of_c, product))
             };
             // The candidate comes nearer, by as little as it can.
             let nearer = distance.next_up();
@@ -195,6 +223,7 @@ mod tests {
             }
         }
         assert!(ruled_out as u64 > rounds / 5, "{ruled_out} of {rounds} were ruled out");
+        assert!(beyonds as u64 > rounds / 50, "{beyonds} of {rounds} were beyond reach");
         used
     }
 
@@ -242,7 +271,7 @@ mod tests {
             line.split(' ').next().unwrap().trim_end_matches('f').parse().unwrap()
         };
         assert_eq!((constant("ROUNDED"), constant("NORM")), (ROUNDED, NORM));
-        let floats = ["SLACK", "LEAST", "NEVER"].map(|name| constant(name) as f32);
-        assert_eq!(floats, [SLACK, LEAST, NEVER]);
+        let floats = ["SLACK", "LEAST", "NEVER", "REACHED", "APART"].map(|name| constant(name) as f32);
+        assert_eq!(floats, [SLACK, LEAST, NEVER, REACHED, APART]);
     }
 }

@@ -1,11 +1,15 @@
 //! Steps of k-means++ on the device (`kernels/passes/plus_plus.cu`). The host queues many steps and waits once.
 //!
 //! ```text
-//! per step:   plus_draw                   draws the candidates by the integers of the potential
-//!             seed_gains                  gains, and a list of the rows that come nearer      | without copies
-//!             plus_filter, plus_settle    the same, from copies of the rows in bytes          | with copies
-//!             plus_take                   chooses, and takes by the list
-//!             seed_take                   takes by a pass over all rows, if the list was too short; without copies only
+//! per step, without copies:
+//!     plus_draw                   draws the candidates by the integers of the potential
+//!     seed_gains                  gains, and a list of the rows that come nearer
+//!     plus_take                   chooses, and takes by the list
+//!     seed_take                   takes by a pass over all rows, if the list was too short
+//! per step, with copies of the rows in bytes, after a first plus_draw:
+//!     plus_near                   which centres of rows a candidate is near to
+//!     plus_filter, plus_settle    gains, and the list
+//!     plus_next                   chooses, takes by the list, and draws the next candidates
 //! ```
 //! The first steps move most rows, so they go without copies. The device stops where a potential is 0, or where one is not
 //! precise: then the host does the next step, in a finer scale. If a list of the filter is too short, some steps go without
@@ -13,32 +17,34 @@
 
 use std::time::Instant;
 
-use super::byte_copies::CopiedRows;
+use super::byte_copies::{CopiedRows, FIRST_COPIES};
 use super::seeds::DeviceSeeds;
 use crate::backend::PlusPlus;
 use crate::backend::cuda::arguments::{
-    self, ByteCopiesArgument, MOST_TRIALS, Nearer, PlusDrawArgument, PlusFilterArgument, PlusSettleArgument, PlusTakeArgument,
-    STOPPED_COARSE, STOPPED_FULL, STOPPED_ZERO, StepArgument, StepControl,
+    self, ByteCopiesArgument, MOST_TRIALS, Nearer, PlusDrawArgument, PlusFilterArgument, PlusNearArgument, PlusNextArgument,
+    PlusSettleArgument, PlusTakeArgument, STOPPED_COARSE, STOPPED_FULL, STOPPED_ZERO, StepArgument, StepControl,
 };
 use crate::backend::cuda::device::{Argument, Block, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::rows::DeviceRows;
+use crate::backend::cuda::rows::download::{PIECE, download};
 use crate::backend::trials;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::distances::DistanceSum;
 
-/// Threads of the blocks of `plus_draw`, of `plus_take` and `plus_filter`, and of `plus_settle`.
+/// Threads of the blocks of `plus_draw`, of `plus_next`, of `plus_take` and `plus_filter`, of `plus_near`, and of `plus_settle`.
 const DRAWERS: u32 = 1_024;
+const NEXT_THREADS: u32 = 512;
 const THREADS: u32 = 256;
+const NEAR_THREADS: u32 = 128;
 const SETTLERS: u32 = 128;
 /// The most steps that are queued at a time, the first ones, and how long they should take at most: a call can be stopped between
 /// them.
 const BATCH: usize = 64;
 const FIRST_BATCH: usize = 8;
 const BATCH_SECONDS: f64 = 0.1;
-/// Copies are made when so many seeds are taken. They are worth it if at least so many steps are left.
-const FIRST_COPIES: usize = 16;
+/// Copies are worth it if at least so many steps are left.
 const FEWEST_STEPS: usize = 32;
 
 /// A part of the rows for which the list has room.
@@ -99,113 +105,117 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         buffers.seeds.write(0, centroids)?;
         let mut control = StepControl::before(first, potential.total);
         buffers.control.write(0, &[control])?;
-        let mut copies: Option<CopiedRows<T>> = None;
-        // The number of seeds from which on there are copies, and how many steps go without them if a list is too short.
-        let (mut copies_from, mut pause) = (FIRST_COPIES, FIRST_COPIES);
+        if self.copied.is_none()
+            && let Some(scale) = self.copies_scale
+            && asked.k.saturating_sub(first.max(FIRST_COPIES)) >= FEWEST_STEPS
+            && CopiedRows::are_worth_it(rows, m)?
+        {
+            self.copied = Some(CopiedRows::new(rows, m, scale)?);
+        }
         let mut most = FIRST_BATCH;
         while control.stopped == 0 && (control.step as usize) < asked.k {
             let taken = control.step as usize;
             let mut batch = most.min(asked.k - taken);
-            if copies.is_none() && taken >= copies_from {
-                if let Some(scale) = self.copies_scale
-                    && asked.k - taken >= FEWEST_STEPS
-                    && CopiedRows::are_worth_it(rows, m)?
-                {
-                    copies = Some(CopiedRows::new(rows, &self.nearest, &buffers.seeds, taken, m, scale)?);
-                } else {
-                    copies_from = usize::MAX;
+            if let Some(copied) = &mut self.copied {
+                if copied.are_due(taken, control.total()) && asked.k - taken >= FEWEST_STEPS {
+                    copied.copy(queue, &self.nearest, &buffers.seeds, taken, control.total())?;
                 }
+                // Copies that were due and are not worth it any more never come.
+                let left = copied.steps_left(taken);
+                batch = if left == 0 { batch } else { batch.min(left) };
             }
-            if copies.is_none() {
-                batch = batch.min(copies_from.saturating_sub(taken).max(1));
-            }
-            let launches = self.launches(rows, asked, positive, &buffers, copies.as_ref())?;
+            let (start_of_batch, launches) = self.launches(rows, asked, positive, &buffers)?;
             let start = Instant::now();
-            for _ in 0..batch {
-                for launch in &launches {
-                    // SAFETY: the addresses are those of `buffers`, `copies`, `rows` and `self`, which live until the read below,
-                    // with room for what the kernels read and write there. Targets are below the total, so the rows that are
-                    // drawn exist. Lists are written up to their room only. Each of these kernels begins with
-                    // `wait_for_kernel_before`.
-                    unsafe { launch.run_behind(queue)? };
-                }
+            let steps = (0..batch).flat_map(|_| &launches);
+            for launch in start_of_batch.iter().chain(steps) {
+                // SAFETY: the addresses are those of `buffers`, `rows` and `self`, which live until the read below,
+                // with room for what the kernels read and write there. Targets are below the total, so the rows that are
+                // drawn exist. Lists are written up to their room only. Each of these kernels begins with
+                // `wait_for_kernel_before`.
+                unsafe { launch.run_behind(queue)? };
             }
             buffers.control.read(0, std::slice::from_mut(&mut control))?;
             let each = start.elapsed().as_secs_f64() / batch as f64;
             most = ((BATCH_SECONDS / each) as usize).clamp(1, (2 * most).min(BATCH));
             if control.stopped == STOPPED_FULL {
-                copies = None;
-                copies_from = control.step as usize + pause;
-                pause *= 2;
+                if let Some(copied) = &mut self.copied {
+                    copied.rest(control.step as usize);
+                }
                 control = StepControl::before(control.step as usize, control.total());
                 buffers.control.write(0, &[control])?;
             }
         }
         debug_assert!([0, STOPPED_ZERO, STOPPED_COARSE].contains(&control.stopped));
-        let mut new = memory::filled((control.step as usize - first) * d, T::default(), "the starting centroids")?;
-        buffers.seeds.read(first * d, &mut new)?;
-        memory::extend(centroids, &new, "the starting centroids")?;
+        let len = control.step as usize * d;
+        memory::reserve(centroids, len - centroids.len(), "the starting centroids")?;
+        centroids.resize(len, T::default());
+        let pieces = centroids.chunks_mut(PIECE);
+        download(&buffers.seeds, len, PIECE, pieces, |values, out| out.copy_from_slice(values))?;
         potential.total = control.total();
         self.total = potential.total;
         Ok(())
     }
 
-    /// The launches of a step, in order.
+    /// What is launched before the first of some steps, and the launches of a step, in order.
     fn launches(
         &self,
         rows: &DeviceRows<T>,
         asked: &PlusPlus,
         positive: u64,
         buffers: &StepBuffers<T>,
-        copied: Option<&CopiedRows<T>>,
-    ) -> Result<Vec<Box<dyn Queued>>> {
+    ) -> Result<(Option<Box<dyn Queued>>, Vec<Box<dyn Queued>>)> {
         let (gpu, m) = (&rows.queue.gpu, asked.trials as usize);
         let step = StepArgument {
             control: buffers.control.at(),
             candidates: buffers.candidates.at(),
             seeds: buffers.seeds.at(),
             list: buffers.list.at(),
+            owners: 0,
+            owned: 0,
             room: buffers.list.len() as u64,
             terms: positive,
             m: m as u32,
             filtered: 0,
+            unused: 0,
         };
-        let step = copied.map_or(step, |copied| copied.step(step));
+        let step = self.copied.as_ref().map_or(step, |copied| copied.step(step));
+        let copied = self.copied.as_ref().filter(|copied| copied.ready);
         let copies = copied.map_or(ByteCopiesArgument::NONE, CopiedRows::argument);
         let (rows_argument, nearest, totals, scale) = (rows.argument(), self.nearest.at(), self.totals.at(), self.scale);
-        let argument = PlusDrawArgument {
-            rows: rows_argument,
-            draws: self.draws(rows),
-            totals,
-            step,
-            copies,
-            key_low: asked.seed as u32,
-            key_high: (asked.seed >> 32) as u32,
-            stream: asked.stream.word(),
-            restart: asked.restart,
-        };
+        let (key_low, key_high) = (asked.seed as u32, (asked.seed >> 32) as u32);
+        let (stream, restart, draws) = (asked.stream.word(), asked.restart, self.draws(rows));
+        let argument =
+            PlusDrawArgument { rows: rows_argument, draws, totals, step, copies, key_low, key_high, stream, restart };
         let entry = rows.entry(arguments::plus_draw::<T>());
-        let mut launches: Vec<Box<dyn Queued>> = vec![Box::new((entry.exactly(gpu, "", Block::of(DRAWERS), m)?, argument))];
+        let draw: Box<dyn Queued> = Box::new((entry.exactly(gpu, "", Block::of(DRAWERS), m)?, argument));
+        let range = self.ranges.rows as u64;
+        let take = PlusTakeArgument { rows: rows_argument, nearest, totals, scale, range, step, copies };
+        let mut launches: Vec<Box<dyn Queued>> = Vec::new();
         if let Some(copied) = copied {
+            let blocks = copied.comparisons().div_ceil(NEAR_THREADS as usize / 32);
+            let launch = arguments::plus_near::<T>().resident(gpu, "", Block::of(NEAR_THREADS), blocks)?;
+            launches.push(Box::new((launch, PlusNearArgument { step, copies, d: rows.d as i32, unused: 0 })));
             let blocks = copied.tiles().div_ceil(THREADS as usize / 32);
             let launch = arguments::plus_filter::<T>().resident(gpu, "", Block::of(THREADS), blocks)?;
             launches.push(Box::new((launch, PlusFilterArgument { step, copies })));
             let argument = PlusSettleArgument { rows: rows_argument, nearest, scale, step, copies };
             let launch = arguments::plus_settle::<T>().resident(gpu, "", Block::of(SETTLERS), usize::MAX)?;
             launches.push(Box::new((launch, argument)));
+            let argument = PlusNextArgument { take, draws, key_low, key_high, stream, restart };
+            let blocks = gpu.processors as usize;
+            let launch = arguments::plus_next::<T>().exactly(gpu, "", Block::of(NEXT_THREADS), blocks)?;
+            launches.push(Box::new((launch, argument)));
+            Ok((Some(draw), launches))
         } else {
+            launches.push(draw);
             let gains = step.control + std::mem::offset_of!(StepControl, gains) as u64;
             for gains in self.gains_launches(rows, &buffers.candidates, m, gains, step)? {
                 launches.push(Box::new(gains));
             }
-        }
-        let range = self.ranges.rows as u64;
-        let argument = PlusTakeArgument { rows: rows_argument, nearest, totals, scale, range, step, copies };
-        let launch = arguments::plus_take::<T>().exactly(gpu, "", Block::of(THREADS), gpu.processors as usize)?;
-        launches.push(Box::new((launch, argument)));
-        if copied.is_none() {
+            let launch = arguments::plus_take::<T>().exactly(gpu, "", Block::of(THREADS), gpu.processors as usize)?;
+            launches.push(Box::new((launch, take)));
             launches.push(Box::new(self.take_launch(rows, step.candidates, 0, step)?));
+            Ok((None, launches))
         }
-        Ok(launches)
     }
 }

@@ -6,7 +6,7 @@ use crate::backend::cuda::arguments::{
     TakeArgument, TotalsArgument, weight_to_integer,
 };
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
-use crate::backend::cuda::passes::byte_copies::copies_scale;
+use crate::backend::cuda::passes::byte_copies::{CopiedRows, copies_scale};
 use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::plus_plus::StepBuffers;
 use crate::backend::cuda::passes::samples::found_rows;
@@ -39,6 +39,8 @@ pub struct DeviceSeeds<T> {
     weights: Option<WeightScale>,
     /// The scale of copies in bytes, if there can be any.
     pub(super) copies_scale: Option<f64>,
+    /// The copies, once steps have used them.
+    pub(super) copied: Option<CopiedRows<T>>,
     /// The scale of the integer distances, once a centroid was taken.
     pub(super) scale: arguments::DistanceScale,
     pub(super) ranges: Ranges,
@@ -111,6 +113,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let mut seeds = Self {
             weights: statistics.weights,
             copies_scale: copies_scale(statistics),
+            copied: None,
             scale: (&DistanceScale::NONE).into(),
             ranges,
             nearest: rows.queue.alloc(rows.padded_rows(), "the distances of the rows to the nearest seed")?,
