@@ -20,7 +20,7 @@
 // How many of the centres are used. `spread[i]`: the mean squared distance of the sample from the nearest of the first 2^i centres. Half of the
 // centres are left out as long as this makes the spread little larger. So there are about as many groups as the data have clusters of clusters:
 // with fewer centres than those the spread is many times as large, with more hardly smaller.
-__device__ __forceinline__ u32 chosen_count(const float (&spread)[16], int last) {
+__device__ __forceinline__ u32 chosen_count(const float* spread, int last) {
     while (last > 0 && spread[last - 1] <= FLAT * spread[last]) last--;
     return 1u << last;
 }
@@ -112,9 +112,8 @@ template <typename T> __device__ __forceinline__ void tensor_centres(const Tenso
         __syncthreads();
     }
     if (tid == 0) {
-        float all[16];
-        for (int i = 0; i <= last; i++) all[i] = spread[max(i, min(last, 1))]; // one centre is not looked at: see DRAWS
-        *a.count = count = chosen_count(all, last);
+        if (last > 0) spread[0] = spread[1]; // one centre is not looked at: see DRAWS
+        *a.count = count = chosen_count(spread, last);
     }
     __syncthreads();
     const u64 width = centre_width(a.d);

@@ -6,7 +6,7 @@
 #include "tensor_rows.cuh"
 #include <cuda_fp16.h>
 
-#define FLIGHT (64 / (int)sizeof(T)) // values of a row that a thread has on their way at once
+#define FLIGHT 8 // values of a row that a thread has on their way at once
 
 template <typename T, typename S> __device__ __forceinline__ void tensor_rows(const TensorRows<T, S>& a) {
     // One more word than a row has, so neither the rows of one feature nor the pieces of one row share a bank.
