@@ -43,13 +43,14 @@ impl Sizes {
         let k_padded = padded(k, TILE_CENTROIDS);
         // The last tile of rows of a group is half empty. So groups have several. Half of the centroids are enough to see how far
         // apart they are.
-        let most = MOST_GROUPS.min(k * 11 / 20).min(n / (4 * TILE_ROWS)).min(MOST_PAIRS / k_padded).max(1);
+        let most = MOST_GROUPS.min(k / 20 * 11).min(n / (4 * TILE_ROWS)).min(MOST_PAIRS / k_padded).max(1);
         let groups = 1 << most.ilog2();
         let tiles = n.div_ceil(TILE_ROWS).saturating_add(groups);
         // A copy of a centroid costs about as much as one of a row.
         let of_all = k_padded / TILE_CENTROIDS;
         // A third more than what groups take when they are made (`tensor_places`).
-        let copied = ((16 * of_all).min(n / (4 * TILE_CENTROIDS)) + of_all + groups) * 4 / 3 + 4;
+        let wanted = of_all.saturating_mul(16).min(n / (4 * TILE_CENTROIDS)) + of_all + groups;
+        let copied = wanted + wanted / 3 + 4;
         Self { n, d, k, groups, k_padded, chunks: d.div_ceil(CHUNK), tiles, copied }
     }
 
@@ -107,7 +108,7 @@ buffers! {
         group_of_tile: u32 [sizes.tiles],
         group_of_row: u16 [sizes.n],
         /// Rows of each group without a label, then rows of each label.
-        buckets: u32 [sizes.with_whole() + sizes.k],
+        buckets: u32 [sizes.k.saturating_add(sizes.with_whole())],
         first_visit: u32 [sizes.tiles],
     }
 }
