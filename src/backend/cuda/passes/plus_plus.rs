@@ -87,6 +87,9 @@ impl<A: Argument> Queued for (Launch<A>, A) {
     }
 }
 
+/// A launch that there may be, and those that follow it.
+type Launches = (Option<Box<dyn Queued>>, Vec<Box<dyn Queued>>);
+
 impl<T: Float + Plain> DeviceSeeds<T> {
     /// Does steps of k-means++, as many as it can. `positive`: the number of rows of positive weight.
     pub fn plus_plus_steps(
@@ -157,13 +160,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
     }
 
     /// What is launched before the first of some steps, and the launches of a step, in order.
-    fn launches(
-        &self,
-        rows: &DeviceRows<T>,
-        asked: &PlusPlus,
-        positive: u64,
-        buffers: &StepBuffers<T>,
-    ) -> Result<(Option<Box<dyn Queued>>, Vec<Box<dyn Queued>>)> {
+    fn launches(&self, rows: &DeviceRows<T>, asked: &PlusPlus, positive: u64, buffers: &StepBuffers<T>) -> Result<Launches> {
         let (gpu, m) = (&rows.queue.gpu, asked.trials as usize);
         let step = StepArgument {
             control: buffers.control.at(),

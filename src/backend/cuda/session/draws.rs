@@ -22,6 +22,7 @@ use crate::input::tile::Part;
 use crate::statistics::Statistics;
 
 /// Draw weights of the rows.
+#[expect(clippy::large_enum_variant, reason = "there is one for each fit")]
 pub enum DeviceDraws<T> {
     Resident(DeviceSeeds<T>),
     Streamed(StreamedSeeds<T>),
