@@ -115,6 +115,8 @@ impl<T: Float + Plain> CopiedRows<T> {
         let queue = &rows.queue;
         let mut buffers = ByteCopies::allocate(queue, rows.n, rows.d, m)?;
         buffers.owners.fill(0)?;
+        // A mask has four bytes, and `plus_near` writes one for each QUARTER of the candidates that there are.
+        buffers.masks.fill(0)?;
         let argument = PlusValuesArgument { rows: rows.argument(), values: buffers.values.at() };
         let entry = rows.entry(arguments::plus_values::<T>());
         let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), usize::MAX)?;
