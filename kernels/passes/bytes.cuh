@@ -129,3 +129,42 @@ __device__ __forceinline__ bool far_by_bytes(const ByteFacts& row, const ByteFac
     const float both = __fmaf_rn(row.step * c.step, (float)product, error);
     return __fmaf_rn(-2.0f, both, row.square + c.square) > slack_of(row, c);
 }
+
+// The sums of squares of a vector and of what its copy leaves, and the step of the copy.
+struct CopiedBytes {
+    double square, residual;
+    float step;
+};
+
+// Copies x, seen from a centre, by one warp. `word(i)`: where word i of the copy lies.
+template <typename T, typename Word>
+__device__ __forceinline__ CopiedBytes copy_bytes(const ByteCopies<T>& a, const T* x, const T* centre, int d, const Word& word) {
+    const u32 lane = threadIdx.x & 31;
+    double largest = 0.0, inverse;
+    CopiedBytes copied = {};
+#pragma unroll 4
+    for (int f = lane; f < d; f += 32) {
+        const double t = scaled(x[f], centre[f], a.scale);
+        largest = fmax(largest, fabs(t));
+        copied.square = __fma_rn(t, t, copied.square);
+    }
+#pragma unroll
+    for (int o = 16; o; o >>= 1) {
+        largest = fmax(largest, __shfl_xor_sync(FULL_WARP, largest, o));
+        copied.square += __shfl_xor_sync(FULL_WARP, copied.square, o);
+    }
+    copied.step = step_of(largest, inverse);
+#pragma unroll 2
+    for (int i = lane; i < PIECE / 4 * (int)a.pieces; i += 32) {
+        u32 bytes = 0;
+#pragma unroll
+        for (int b = 0; b < 4; b++) {
+            const int f = 4 * i + b;
+            if (f < d) bytes |= byte_of(scaled(x[f], centre[f], a.scale), copied.step, inverse, copied.residual) << 8 * b;
+        }
+        word(i) = bytes;
+    }
+#pragma unroll
+    for (int o = 16; o; o >>= 1) copied.residual += __shfl_xor_sync(FULL_WARP, copied.residual, o);
+    return copied;
+}

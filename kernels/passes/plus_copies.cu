@@ -104,36 +104,12 @@ template <typename T> __device__ __forceinline__ void plus_copies(const PlusCopi
                 if (lane == 0) copies.facts[place] = {NEVER, 0.0f, 0.0f, 0.0f};
                 continue;
             }
-            const T* x = copies.values + (u64)row * d;
-            double largest = 0.0, square = 0.0, residual = 0.0, inverse;
-#pragma unroll 4
-            for (int f = lane; f < d; f += 32) {
-                const double t = scaled(x[f], c[f], copies.scale);
-                largest = fmax(largest, fabs(t));
-                square = __fma_rn(t, t, square);
-            }
-#pragma unroll
-            for (int o = 16; o; o >>= 1) {
-                largest = fmax(largest, __shfl_xor_sync(FULL_WARP, largest, o));
-                square += __shfl_xor_sync(FULL_WARP, square, o);
-            }
-            const float step = step_of(largest, inverse);
-#pragma unroll 2
-            for (int word = lane; word < PIECE / 4 * (int)copies.pieces; word += 32) {
-                u32 bytes = 0;
-#pragma unroll
-                for (int b = 0; b < 4; b++) {
-                    const int f = 4 * word + b;
-                    if (f < d) bytes |= byte_of(scaled(x[f], c[f], copies.scale), step, inverse, residual) << 8 * b;
-                }
-                words[row_word(copies, tile, i, word)] = bytes;
-            }
-#pragma unroll
-            for (int o = 16; o; o >>= 1) residual += __shfl_xor_sync(FULL_WARP, residual, o);
+            const auto word = [&](u32 at) -> u32& { return words[row_word(copies, tile, i, at)]; };
+            const CopiedBytes copied = copy_bytes(copies, copies.values + (u64)row * d, c, d, word);
             if (lane == 0) {
-                const float norm = norm_up(square);
+                const float norm = norm_up(copied.square);
                 const double nearest = a.nearest[row];
-                copies.facts[place] = {lead(square, nearest, copies.scale), step, norm, residual_up(residual, norm)};
+                copies.facts[place] = {lead(copied.square, nearest, copies.scale), copied.step, norm, residual_up(copied.residual, norm)};
                 reach = fmaxf(reach, reach_of(norm, nearest, copies.scale));
             }
         }

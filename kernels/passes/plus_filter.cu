@@ -32,35 +32,12 @@ template <typename T> struct PlusNear {
 // The copy of a candidate for one centre, by one warp.
 template <typename T>
 __device__ __forceinline__ void copy_candidate(const ByteCopies<T>& a, const T* c, const T* centre, int d, u32 g, u32 j, u32 m, u32 lane) {
-    double largest = 0.0, square = 0.0, residual = 0.0, inverse;
-#pragma unroll 8
-    for (int f = lane; f < d; f += 32) {
-        const double t = scaled(c[f], centre[f], a.scale);
-        largest = fmax(largest, fabs(t));
-        square = __fma_rn(t, t, square);
-    }
-#pragma unroll
-    for (int o = 16; o; o >>= 1) {
-        largest = fmax(largest, __shfl_xor_sync(FULL_WARP, largest, o));
-        square += __shfl_xor_sync(FULL_WARP, square, o);
-    }
-    const float step = step_of(largest, inverse);
     u32* words = reinterpret_cast<u32*>(a.candidate_bytes);
-#pragma unroll 4
-    for (int word = lane; word < PIECE / 4 * (int)a.pieces; word += 32) {
-        u32 bytes = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int f = 4 * word + i;
-            if (f < d) bytes |= byte_of(scaled(c[f], centre[f], a.scale), step, inverse, residual) << 8 * i;
-        }
-        words[candidate_word(a, g, j, word)] = bytes;
-    }
-#pragma unroll
-    for (int o = 16; o; o >>= 1) residual += __shfl_xor_sync(FULL_WARP, residual, o);
+    const auto word = [&](u32 at) -> u32& { return words[candidate_word(a, g, j, at)]; };
+    const CopiedBytes copied = copy_bytes(a, c, centre, d, word);
     if (lane == 0) {
-        const float norm = norm_up(square), down = __double2float_rd(__dmul_rd(square, 1.0 - ROUNDED));
-        a.candidate_facts[(u64)g * m + j] = {down, step, norm, residual_up(residual, norm)};
+        const float norm = norm_up(copied.square), down = __double2float_rd(__dmul_rd(copied.square, 1.0 - ROUNDED));
+        a.candidate_facts[(u64)g * m + j] = {down, copied.step, norm, residual_up(copied.residual, norm)};
     }
 }
 

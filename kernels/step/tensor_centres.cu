@@ -165,7 +165,7 @@ template <typename T> __device__ __forceinline__ void tensor_means(const TensorC
 #define NEAR_FEATURES 32 // at a time
 
 template <typename T> __device__ __forceinline__ void tensor_near(const TensorCentroids<T>& a) {
-    // One more, so the values of a column are in different banks when they are written.
+    // Four more, so that rows begin at multiples of 16 bytes and neighbours of a column are in different banks.
     __shared__ __align__(16) T centroids[NEAR_FEATURES][NEAR_CENTROIDS + 4], centres[NEAR_FEATURES][NEAR_GROUPS + 4];
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     if (a.before_groups && !again(a.few, a.most_doubt, a.most_kept)) return;

@@ -18,7 +18,7 @@
 use std::time::Instant;
 
 use super::byte_copies::{CopiedRows, FIRST_COPIES};
-use super::seeds::DeviceSeeds;
+use super::seeds::{DeviceSeeds, RANGES};
 use crate::backend::PlusPlus;
 use crate::backend::cuda::arguments::{
     self, ByteCopiesArgument, MOST_TRIALS, Nearer, PlusDrawArgument, PlusFilterArgument, PlusNearArgument, PlusNextArgument,
@@ -36,6 +36,9 @@ use crate::exact::distances::DistanceSum;
 /// Threads of the blocks of `plus_draw`, of `plus_next`, of `plus_take` and `plus_filter`, of `plus_near`, and of `plus_settle`.
 const DRAWERS: u32 = 1_024;
 const NEXT_THREADS: u32 = 512;
+/// `OF_NEXT` of the kernel: the totals of ranges that each of these threads has.
+const OF_NEXT: usize = 8;
+const _: () = assert!(RANGES <= NEXT_THREADS as usize * OF_NEXT);
 const THREADS: u32 = 256;
 const NEAR_THREADS: u32 = 128;
 const SETTLERS: u32 = 128;

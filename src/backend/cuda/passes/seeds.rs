@@ -22,7 +22,7 @@ use crate::input::tile::WeightScale;
 use crate::statistics::Statistics;
 
 /// The most ranges that a draw searches. One block searches all of them.
-const RANGES: usize = 4_096;
+pub(super) const RANGES: usize = 4_096;
 /// Rows of a tile of `seed_take` and `seed_gains`. A range is a multiple of it.
 const TILE: usize = 256;
 /// Threads of a block of `seed_take` and `seed_gains`, and threads of a block of `seed_search`.

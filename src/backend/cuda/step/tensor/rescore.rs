@@ -1,10 +1,10 @@
 //! A second product for the rows that the first one leaves in doubt, with copies of twice as many bits: `tensor_rescore.cu`.
 
 use super::labels::scale_exponent;
-use super::sizes::{CHUNK, PLACE_BYTES, STAGES, Sizes, TILE_CENTROIDS, TILE_ROWS};
+use super::sizes::{PLACE_BYTES, STAGES, Sizes, TILE_CENTROIDS, TILE_ROWS};
 use super::unit::Unit;
 use crate::backend::cuda::arguments::{self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRescoreArgument};
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, product, sum};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::shape::{THREADS, padded};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -53,7 +53,7 @@ pub struct Rescore<T> {
 
 impl<T: Float + Plain> Rescore<T> {
     pub fn bytes(sizes: &Sizes) -> u64 {
-        sum([Copies::bytes(sizes)])
+        Copies::bytes(sizes)
     }
 
     pub fn new(unit: Unit, added: Added, sizes: &Sizes, half: bool, queue: &Queue) -> Result<Self> {
@@ -142,7 +142,6 @@ impl<T: Float + Plain> Rescore<T> {
             part: sizes.chunks as u32,
             ..*first
         };
-        debug_assert!(sizes.chunks == sizes.d.div_ceil(CHUNK));
         for batch in 0..self.batches as u32 {
             // SAFETY: the caller promises the addresses. The copies have a place for each row of a batch and for each centroid.
             unsafe {
