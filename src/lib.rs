@@ -63,7 +63,7 @@ pub use base::interrupt::Cancel;
 pub use base::names::FeatureLayout;
 pub use base::names::Names;
 pub use base::params::{
-    Device, Form, Gpus, History, Init, KMeans, Like, Metric, NullPolicy, Numbers, OptionInfo, Restarts, RowOrder, Scale,
+    Device, Form, Gpus, History, Init, KMeans, Metric, NullPolicy, Numbering, Numbers, OptionInfo, Restarts, RowOrder, Scale,
     SortBy, TooFew, Value, Wanted,
 };
 pub use base::progress::{Progress, Seconds, Stage};

@@ -14,7 +14,7 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::Names;
-use crate::base::params::{Like, Params, SortBy};
+use crate::base::params::{Numbering, Params, SortBy};
 use crate::base::units::in_units;
 use crate::exact::matching::match_centroids;
 
@@ -30,7 +30,7 @@ pub enum Key<'k> {
     /// The number of a feature.
     Feature(usize),
     /// The clusters of another model, and the factors of this fit.
-    Like(&'k Like, &'k [f64]),
+    Numbering(&'k Numbering, &'k [f64]),
 }
 
 impl<'k> Key<'k> {
@@ -42,9 +42,9 @@ impl<'k> Key<'k> {
         let name = match &params.output.sort_by {
             SortBy::None => return Ok(None),
             SortBy::Size => return Ok(Some(Self::Size)),
-            SortBy::Like(like) => {
-                like.check(names, params.space.metric, params.k)?;
-                return Ok(Some(Self::Like(like, factors)));
+            SortBy::Numbering(numbering) => {
+                numbering.check(names, params.space.metric, params.k)?;
+                return Ok(Some(Self::Numbering(numbering, factors)));
             }
             SortBy::Feature(name) => name,
         };
@@ -67,13 +67,13 @@ impl<'k> Key<'k> {
                 let value = |j: u32| centroids[j as usize * d + f].to_f64() + 0.0;
                 order.sort_by(|&a, &b| value(a).total_cmp(&value(b)));
             }
-            Self::Like(like, factors) => {
+            Self::Numbering(numbering, factors) => {
                 let units = match factors {
                     [] => memory::copied(centroids, ORDER)?,
                     factors => memory::collected(in_units(centroids, factors), ORDER)?,
                 };
-                let own = like.scaled(units.iter().map(|c| c.to_f64()), T::IS_F32)?;
-                let old = like.scaled(like.centroids.iter().copied(), T::IS_F32)?;
+                let own = numbering.scaled(units.iter().map(|c| c.to_f64()), T::IS_F32)?;
+                let old = numbering.scaled(numbering.centroids.iter().copied(), T::IS_F32)?;
                 let partners = match_centroids(&old, &own, d)?;
                 let mut place = memory::filled(sizes.len(), u32::MAX, ORDER)?;
                 for (number, j) in (0..).zip(partners).filter_map(|(number, j)| Some((number, j?))) {

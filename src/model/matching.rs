@@ -3,7 +3,7 @@
 use super::KMeansModel;
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::base::params::{Like, SortBy};
+use crate::base::params::{Numbering, SortBy};
 use crate::exact::matching::match_centroids;
 use crate::exact::reference;
 
@@ -19,14 +19,14 @@ impl KMeansModel {
     ///
     /// # Errors
     /// [`KMeansError::NoMemory`](crate::KMeansError).
-    pub fn like(&self) -> Result<SortBy> {
-        Ok(SortBy::Like(self.clusters()?.into()))
+    pub fn numbering(&self) -> Result<SortBy> {
+        Ok(SortBy::Numbering(self.clusters()?.into()))
     }
 
-    fn clusters(&self) -> Result<Like> {
+    fn clusters(&self) -> Result<Numbering> {
         let d = self.n_features();
         let names = self.layout().feature_names(d)?;
-        Ok(Like {
+        Ok(Numbering {
             names: memory::collected((0..d).filter_map(|f| names.get(f)), WHAT)?,
             metric: self.metric(),
             factors: memory::copied(self.scaling().map_or(&[], |scaling| scaling.factors()), WHAT)?,

@@ -230,7 +230,7 @@ impl FitOptions {
             estimator = estimator.too_few(params::TooFew::Fewer);
         }
         if let Some(model) = &self.like {
-            estimator = estimator.sort_by(KMeansModel::from_wire(model)?.like()?);
+            estimator = estimator.sort_by(KMeansModel::from_wire(model)?.numbering()?);
         }
         let Some(bytes) = &self.given else { return Ok(estimator) };
         let values = bytes.as_chunks::<8>().0.iter().map(|value| f64::from_le_bytes(*value));

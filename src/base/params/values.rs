@@ -6,9 +6,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::declare::{Asked, Form, Numbers, OptionValue, Value, words};
+use super::numbering::Numbering;
 use crate::base::error::{KMeansError, Result};
-use crate::base::memory;
-use crate::base::names::Names;
 use crate::base::strategy::Strategy;
 
 /// What a caller wants to know about the rows of a fit.
@@ -169,52 +168,6 @@ words! {
     }
 }
 
-/// The clusters of another model: what their numbers are found again by.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Like {
-    /// One name a feature.
-    pub names: Vec<String>,
-    pub metric: Metric,
-    /// What values are multiplied by. Empty: they are not scaled.
-    pub factors: Vec<f64>,
-    /// `(k, d)`, row-major, in the units of the columns.
-    pub centroids: Vec<f64>,
-    pub float32: bool,
-}
-
-/// The most clusters that are matched with those of another model.
-pub const MOST_MATCHED: usize = 4_096;
-
-impl Like {
-    /// Refuses to match clusters of other features, of another metric, or too many.
-    pub fn check(&self, names: &Names, metric: Metric, k: usize) -> Result<()> {
-        const SHOWN: usize = 8;
-        let refused = |expected: String, got: String| Err(KMeansError::InvalidOption { option: "sort_by", expected, got });
-        if !(0..names.len().max(self.names.len())).all(|f| names.get(f).as_ref() == self.names.get(f)) {
-            let own = (0..names.len().min(SHOWN)).filter_map(|f| names.get(f)).collect::<Vec<_>>().join(", ");
-            let theirs = self.names[..self.names.len().min(SHOWN)].join(", ");
-            return refused(format!("a model of the same features ({own})"), format!("one of {theirs}"));
-        }
-        if metric != self.metric {
-            return refused(format!("a model with metric=\"{}\"", metric.word()), format!("\"{}\"", self.metric.word()));
-        }
-        let most = k.max(self.centroids.len() / names.len());
-        if most > MOST_MATCHED {
-            refused(format!("at most {MOST_MATCHED} clusters to match"), most.to_string())
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Centroids in the units of the columns, as the other model scales them. They are rounded once, to the wider type of both
-    /// models.
-    pub fn scaled(&self, centroids: impl IntoIterator<Item = f64>, float32: bool) -> Result<Vec<f64>> {
-        let (d, narrow) = (self.names.len(), self.float32 && float32);
-        let scaled = centroids.into_iter().enumerate().map(|(i, c)| c * self.factors.get(i % d).unwrap_or(&1.0));
-        memory::collected(scaled.map(|c| if narrow { f64::from(c as f32) } else { c }), "centroids to match")
-    }
-}
-
 /// What clusters are numbered by.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum SortBy {
@@ -225,8 +178,8 @@ pub enum SortBy {
     Size,
     /// The feature of this name of their centroids.
     Feature(String),
-    /// The numbers of the clusters of another model that they match: see `KMeansModel::like`.
-    Like(Arc<Like>),
+    /// The numbers of the clusters of another model that they match: see `KMeansModel::numbering`.
+    Numbering(Arc<Numbering>),
 }
 
 impl SortBy {
@@ -239,7 +192,7 @@ impl SortBy {
             Self::None => None,
             Self::Size => Some(Self::SIZE),
             Self::Feature(name) => Some(name),
-            Self::Like(_) => Some("model"),
+            Self::Numbering(_) => Some("model"),
         }
     }
 
