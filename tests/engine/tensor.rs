@@ -7,8 +7,9 @@ use polars_kmeans::{Device, Engine, Half, Metric, Strategy};
 
 use crate::conformance::gpu::{Family, Tensor, by, same_bits};
 use crate::conformance::{Case, Way};
-use crate::data::{Random, columns, from_columns, from_some, gpu, hash, on_gpu, rounds, rows, some_rows};
+use crate::data::{Random, columns, from_columns, from_some, gpu, hash, on_gpu, rounds, rows, shape, some_rows};
 use crate::sessions::Data;
+use crate::streaming::limits;
 
 fn check<T: Engine>(x: Vec<T>, d: usize, start: Vec<f64>, iterations: u32, what: &str) {
     Tensor::check(&Case { data: Data { x, weights: None, d }, start, iterations, what: what.to_owned() });
@@ -117,6 +118,9 @@ fn twenty_fits_have_one_hash() {
 /// So most are in doubt, and a second product labels them.
 #[test]
 fn natural_clusters() {
+    if gpu().is_none() {
+        return;
+    }
     let random = &mut Random(88_000);
     for (n, d, k, apart) in [(120_000, 40, 400, true), (20_000, 64, 3_000, false)] {
         let x: Vec<f32> = rows("hundred clusters", n, d, random);
@@ -136,6 +140,20 @@ fn natural_clusters() {
             } else {
                 assert!(rescored > 0.1 && last.settled.unwrap() < 0.9, "{strategy}: {last:?}");
             }
+        }
+        if apart {
+            continue;
+        }
+        // The second product of float64 rows, of directions, and of rows that stream.
+        let doubles: Vec<f64> = x.iter().map(|&v| f64::from(v)).collect();
+        let start = some_rows(&doubles, d, k, usize::MAX >> 1, random);
+        check(doubles, d, start, 3, "natural clusters");
+        check_directions(&x, d, k, random, "natural clusters");
+        let resident = by(Strategy::Default, &estimator, &from_columns(&columns), None).unwrap();
+        for chunking in limits(shape::<f32>([n, d, k], false)).iter().step_by(5) {
+            let limited = estimator.clone().device_memory_limit(Some(chunking.room));
+            let streamed = by(Strategy::Default, &limited, &from_columns(&columns), None).unwrap();
+            assert_eq!(hash(&streamed), hash(&resident), "natural clusters, {chunking:?}");
         }
     }
 }

@@ -108,6 +108,16 @@ fn predictions_of_every_size() {
     }
 }
 
+/// A batch has fewer groups than there are natural clusters. So many rows are in doubt among many centroids.
+#[test]
+fn rows_of_natural_clusters() {
+    let random = &mut Random(96_000);
+    let (n, d, k) = (20_000, 64, 3_000);
+    let x: Vec<f32> = rows("hundred clusters", n, d, random);
+    let model = model(&x[..2 * k * d], d, k, random);
+    check(&model, &Features::from_rows(&x, d).unwrap(), "natural clusters");
+}
+
 /// Rows far from all centroids, and models whose distances are out of the range of float32, or below that of float64.
 #[test]
 fn rows_that_are_not_of_the_model() {
