@@ -18,8 +18,8 @@
 #define FLAT 1.3f // see `chosen_count`
 
 // How many of the centres are used. `spread[i]`: the mean squared distance of the sample from the nearest of the first 2^i centres. Half of the
-// centres are left out as long as this makes the spread little larger. So there are about as many groups as the data have clusters of clusters:
-// with fewer centres than those the spread is many times as large, with more hardly smaller.
+// centres are left out, again and again, as long as the spread hardly grows. So there are up to twice as many groups as natural clusters: with
+// fewer centres the spread is many times as large.
 __device__ __forceinline__ u32 chosen_count(const float* spread, int last) {
     while (last > 0 && spread[last - 1] <= FLAT * spread[last]) last--;
     return 1u << last;

@@ -155,8 +155,8 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_group(c
     }
 }
 
-// Rows farther away than this many times the geometric mean. In many features even the farthest row of a normal distribution is nearer. Rows whose
-// cluster has no centroid of its own are farther: a few of them must not decide how large a group is.
+// A row is too far from its centre at more than this many times the geometric mean distance. In many features even the farthest row of a normal
+// distribution is nearer. Rows of a natural cluster without a centroid are farther. A few of them must not decide how large a group is.
 #define TOO_FAR 2.0
 
 template <typename T, typename S> __device__ __forceinline__ void tensor_count(const TensorRows<T, S>& a) {

@@ -41,8 +41,8 @@ impl Sizes {
     pub fn new(shape: &FitShape) -> Self {
         let FitShape { chunk: n, d, k, .. } = *shape;
         let k_padded = padded(k, TILE_CENTROIDS);
-        // The last tile of rows of a group is half empty. So groups have several. Half of the centroids are enough to see how far
-        // apart they are.
+        // The last tile of rows of a group is half empty, so a group should have several tiles. At most about half of the centroids
+        // become centres. The others show how far apart centres are.
         let most = MOST_GROUPS.min(k / 20 * 11).min(n / (4 * TILE_ROWS)).min(MOST_PAIRS / k_padded).max(1);
         let groups = 1 << most.ilog2();
         let tiles = n.div_ceil(TILE_ROWS).saturating_add(groups);
