@@ -19,13 +19,17 @@ pub(crate) const STARTING_CENTROIDS: &str = "starting centroids";
 /// A word of this library. (A type of its own name, because errors that travel between processes are read into it.)
 type Word = &'static str;
 
+/// The names of all options of a fit. (A list of its own: the options import this file, so this file imports no options.)
+#[cfg(feature = "parts")]
+pub(crate) const OPTIONS: &str = "init n_init seed oversampling rounds chain_length init_sample max_iter tol tol_labels metric scale null_policy \
+                                  row_order sort_by keep_sums too_few history device device_memory_limit threads strategy";
+
 /// Reads a word of this library. One that is not known here becomes a general one.
 #[cfg(feature = "parts")]
 fn known_word<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Word, D::Error> {
     let word: String = serde::Deserialize::deserialize(deserializer)?;
-    let options = crate::base::params::KMeans::options().into_iter().map(|info| info.name);
     let others = ["k", "features", "overflow", "vanish", "option", "float32", "float64", "m", STARTING_CENTROIDS];
-    Ok(options.chain(others).find(|known| *known == word).unwrap_or("the fit"))
+    Ok(OPTIONS.split(' ').chain(others).find(|known| *known == word).unwrap_or("the fit"))
 }
 
 /// The families of errors: the names of the Python exceptions.

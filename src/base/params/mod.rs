@@ -340,6 +340,13 @@ mod tests {
         assert!(unknown.ends_with("got \"tolerance\""), "{unknown}");
     }
 
+    #[cfg(feature = "parts")]
+    unit_test!(errors_know_all_options);
+    #[cfg(feature = "parts")]
+    fn errors_know_all_options() {
+        assert!(KMeans::options().iter().map(|info| info.name).eq(crate::base::error::OPTIONS.split(' ')));
+    }
+
     unit_test!(options_describe_themselves);
     fn options_describe_themselves() {
         let described: Vec<String> =
