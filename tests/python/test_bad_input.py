@@ -1,6 +1,6 @@
 """The answers to bad input. The cases make docs/bad-input.md, and check that the package does what it says.
 
-WRITE_GOLDEN=1 writes the document again.
+The golden file has every message as it is. WRITE_GOLDEN=1 writes both again.
 """
 
 import io
@@ -30,13 +30,16 @@ from polars_kmeans import (
 )
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bad-input.md"
+GOLDEN = Path(__file__).parents[1] / "golden" / "errors.txt"
 HEAD = """# Bad input and its errors
-
-`tests/python/test_bad_input.py` makes all of these calls and writes this page. `WRITE_GOLDEN=1` writes it again.
 
 The exceptions are subclasses of `pk.KMeansError`, which is a `polars.exceptions.ComputeError`. Only those of Polars
 itself are not. A query raises a plain `ComputeError` whose text starts with the name of the exception.
-`with pk.typed_errors():` turns it into that exception. `model` was fitted to two columns, `x` and `y`.
+`with pk.typed_errors():` turns it into that exception ([errors](guide/errors.md)).
+
+Calls share a row if their messages differ only in a name or in what was got. The row has the message of the first
+call. `...` stands for the words of the rows above. `model` was fitted to two columns, `x` and `y`.
+`tests/python/test_bad_input.py` makes all of these calls and writes this page.
 """
 
 Case = tuple[str, type[Exception], Callable[[], Any]]
@@ -407,6 +410,8 @@ MODELS: list[Case] = [
 ]
 SECTIONS = {"Values": VALUES, "Columns": COLUMNS, "Parameters": PARAMETERS, "Models and files": MODELS}
 CASES = [case for section in SECTIONS.values() for case in section]
+POLARS = "Polars' own words"
+Answer = tuple[str, str, str]  # what the call is, its exception, its message
 
 
 def answer(call: Callable[[], Any]) -> tuple[type[BaseException], str]:
@@ -416,22 +421,41 @@ def answer(call: Callable[[], Any]) -> tuple[type[BaseException], str]:
             call()
     except Exception as error:
         if not isinstance(error, pk.KMeansError):
-            return type(error), "(Polars' own, which its versions word differently)"
-        message = str(error).split("\n\n")[0]
+            return type(error), POLARS
+        message = str(error).split("\n\n")[0].replace("\n", " ")
         return type(error), re.sub(r"\.polars-kmeans-\w+", ".polars-kmeans-...", message.replace(str(FOLDER), "..."))
     return type(None), "nothing"
 
 
-def report() -> str:
-    lines = [HEAD]
-    for title, cases in SECTIONS.items():
-        lines += [f"## {title}", "", "| what | exception | message |", "|---|---|---|"]
-        for what, _, call in cases:
-            exception, message = answer(call)
-            cell = message.replace("|", "\\|").replace("\n", " ")
-            lines.append(f"| {what} | `{exception.__name__}` | `{cell}` |")
+def kind(exception: str, message: str) -> tuple[str, str, str]:
+    """Return what messages of one kind have in common: the exception, what was expected, and the hint."""
+    expected, _, got = message.partition(", got ")
+    if not got:
+        return exception, re.sub('".*?"', "", message), ""
+    hint = re.search(r"(: | \().*", re.sub(r"\{.*?\}", "", got))
+    return exception, re.sub(r'^(\w+|column ".*?"): ', "", expected), re.sub(r'".*?"|\d', "", hint[0] if hint else "")
+
+
+def tables(answers: dict[str, list[Answer]]) -> list[str]:
+    """Return a table for each section. Calls of one kind share a row, in the first section that has one of them."""
+    kinds: dict[tuple[str, str], dict[str, list[tuple[str, str, str]]]] = {}
+    for title, some in answers.items():
+        for what, name, message in some:
+            exception, expected, hint = kind(name, message)
+            kinds.setdefault((exception, expected), {}).setdefault(hint, []).append((title, what, message))
+    lines = []
+    for title in answers:
+        lines += [f"## {title}", "", "| what | error |", "|---|---|"]
+        for (exception, _), hints in kinds.items():
+            rows = list(hints.values())
+            if rows[0][0][0] == title:
+                for row in rows:
+                    what, message = "; ".join(what for _, what, _ in row), row[0][2]
+                    text = f"{exception}: {message}" if row is rows[0] else "... got " + message.split(", got ", 1)[1]
+                    what, text = what.replace("|", "\\|"), text.replace("|", "\\|")
+                    lines.append(f"| {what} | `{text}` |")
         lines.append("")
-    return "\n".join(lines)
+    return lines
 
 
 @pytest.mark.parametrize(("exception", "call"), [pytest.param(e, call, id=what) for what, e, call in CASES])
@@ -440,6 +464,16 @@ def test_exception(exception: type[Exception], call: Callable[[], Any]) -> None:
 
 
 def test_document() -> None:
-    if "WRITE_GOLDEN" in os.environ:
-        DOCUMENT.write_text(report())
-    assert report() == DOCUMENT.read_text()
+    def answered(what: str, call: Callable[[], Any]) -> Answer:
+        exception, message = answer(call)
+        return what, exception.__name__, message
+
+    answers = {title: [answered(what, call) for what, _, call in cases] for title, cases in SECTIONS.items()}
+    texts = {
+        DOCUMENT: "\n".join([HEAD, *tables(answers)]),
+        GOLDEN: "".join("\t".join(each) + "\n" for some in answers.values() for each in some),
+    }
+    for file, text in texts.items():
+        if "WRITE_GOLDEN" in os.environ:
+            file.write_text(text)
+        assert text == file.read_text()
