@@ -44,7 +44,7 @@ GUIDE = [
     ("First steps", ["two-ways", "queries", "parameters", "columns", "errors"]),
     ("Good clusters", ["scaling", "/choosing-k", "starting-centroids", "/clusters", "cluster-numbers"]),
     ("Keep a model", ["/models", "next-month", "without-python", "row-order"]),
-    ("Groups, vectors, places", ["groups", "lists", "embeddings-and-files", "directions", "places"]),
+    ("Groups, vectors, places", ["groups", "lists", "directions", "places"]),
     ("With other tools", ["arrays", "/scikit-learn", "/sql"]),
     ("Large and fast", ["larger-than-memory", "devices", "many-machines", "progress", "processes"]),
     ("Build and embed", ["building", "rust"]),

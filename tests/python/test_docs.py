@@ -23,8 +23,7 @@ PAGES = {
     "docs/guide/arrays.md": 1,
     "docs/guide/cluster-numbers.md": 2,
     "docs/guide/devices.md": 1,
-    "docs/guide/directions.md": 3,
-    "docs/guide/embeddings-and-files.md": 1,
+    "docs/guide/directions.md": 4,
     "docs/guide/errors.md": 1,
     "docs/guide/groups.md": 1,
     "docs/guide/larger-than-memory.md": 1,
@@ -82,7 +81,7 @@ def check_results(page: str, names: dict[str, Any]) -> None:
             assert names["profile"]["share"].sum() == pytest.approx(3)
             assert names["typical"].height == 6
             assert names["sure"].height == 600
-        case "docs/guide/embeddings-and-files.md":
+        case "docs/guide/directions.md":
             assert names["embeddings"].centroids["e"].dtype == pl.Array(pl.Float32, 2)
         case "docs/guide/devices.md":
             assert names["model"].device == "cpu"
