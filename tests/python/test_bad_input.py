@@ -37,8 +37,8 @@ The exceptions are subclasses of `pk.KMeansError`, which is a `polars.exceptions
 itself are not. A query raises a plain `ComputeError` whose text starts with the name of the exception.
 `with pk.typed_errors():` turns it into that exception ([errors](guide/errors.md)).
 
-Calls share a row if their messages differ only in a name or in what was got. The row has the message of the first
-call. `...` stands for the words of the rows above. `model` was fitted to two columns, `x` and `y`.
+Calls share a line if their messages differ only in a name or in what was got. The line has the message of the first
+call. `...` stands for the first words of the message above. `model` was fitted to two columns, `x` and `y`.
 `tests/python/test_bad_input.py` makes all of these calls and writes this page.
 """
 
@@ -436,24 +436,25 @@ def kind(exception: str, message: str) -> tuple[str, str, str]:
     return exception, re.sub(r'^(\w+|column ".*?"): ', "", expected), re.sub(r'".*?"|\d', "", hint[0] if hint else "")
 
 
-def tables(answers: dict[str, list[Answer]]) -> list[str]:
-    """Return a table for each section. Calls of one kind share a row, in the first section that has one of them."""
+def lists(answers: dict[str, list[Answer]]) -> list[str]:
+    """Return a list for each section. Calls of one kind share a line, in the first section that has one of them."""
     kinds: dict[tuple[str, str], dict[str, list[tuple[str, str, str]]]] = {}
     for title, some in answers.items():
         for what, name, message in some:
             exception, expected, hint = kind(name, message)
             kinds.setdefault((exception, expected), {}).setdefault(hint, []).append((title, what, message))
     lines = []
+
+    def called(calls: list[tuple[str, str, str]]) -> str:
+        return "; ".join(what for _, what, _ in calls)
+
     for title in answers:
-        lines += [f"## {title}", "", "| what | error |", "|---|---|"]
+        lines += [f"## {title}", ""]
         for (exception, _), hints in kinds.items():
-            rows = list(hints.values())
-            if rows[0][0][0] == title:
-                for row in rows:
-                    what, message = "; ".join(what for _, what, _ in row), row[0][2]
-                    text = f"{exception}: {message}" if row is rows[0] else "... got " + message.split(", got ", 1)[1]
-                    what, text = what.replace("|", "\\|"), text.replace("|", "\\|")
-                    lines.append(f"| {what} | `{text}` |")
+            first, *others = hints.values()
+            if first[0][0] == title:
+                lines.append(f"- {called(first)}: `{exception}: {first[0][2]}`")
+                lines += [f"  - {called(calls)}: `... got {calls[0][2].split(', got ', 1)[1]}`" for calls in others]
         lines.append("")
     return lines
 
@@ -470,7 +471,7 @@ def test_document() -> None:
 
     answers = {title: [answered(what, call) for what, _, call in cases] for title, cases in SECTIONS.items()}
     texts = {
-        DOCUMENT: "\n".join([HEAD, *tables(answers)]),
+        DOCUMENT: "\n".join([HEAD, *lists(answers)]),
         GOLDEN: "".join("\t".join(each) + "\n" for some in answers.values() for each in some),
     }
     for file, text in texts.items():
