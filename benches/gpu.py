@@ -1,9 +1,9 @@
 """Fits on one GPU beside the peers: same data, same starting centroids, same number of iterations, one run.
 
-`python benches/gpu.py [--cases ...] [--systems ...] [--reports ...] [--out FILE]`. Needs torch with CUDA; flash-kmeans,
-flashlib and cuvs take part where they are installed and named. Peers find their data on the GPU, and so count their
-iterations alone; ours come from a Polars frame in host memory, so that an iteration's time is the device's own clock
-(`model.history`) and the whole fit, upload and preparation included, stands beside it.
+`python benches/gpu.py [--cases ...] [--kind ...] [--systems ...] [--reports ...] [--out FILE]`. Needs torch with CUDA;
+flash-kmeans, flashlib and cuvs take part where they are installed and named. Peers find their data on the GPU, so only
+their iterations are timed. Our data come from a Polars frame in host memory. So an iteration's time is that of the
+device's own clock (`model.history`), and the time of the whole fit, with upload and preparation, stands beside it.
 
 `wrong` is the share of 65,536 rows whose label is not a float64 argmin for the centroids that the system itself used:
 ours must be 0. `mse` is the mean squared distance of those rows, in float64, to the nearest of the system's centroids.
@@ -12,6 +12,7 @@ ours must be 0. `mse` is the mean squared distance of those rows, in float64, to
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -19,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -70,7 +72,11 @@ CASES = {
     "fl-64-64": Case(1_000_000, 64, 64, 30, 0.10),
     "fl-4-16": Case(8_388_608, 4, 16, 30, 0.07),
     "small": Case(5_000, 20, 16, 100, 0.03),
+    "fl-128-1k": Case(1_000_000, 128, 1000, 10, 0.8),
+    "fl-32-1k": Case(2_000_000, 32, 1000, 10, 1.3),
+    "fl-64-256": Case(2_000_000, 64, 256, 10, 0.6),
 }
+KINDS = ["blobs", "clusters-100", "clusters-300", "clusters-1000", "nested", "uniform", "lognormal", "ties"]
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -123,7 +129,7 @@ def seconds_of(work: Callable[[], Any], rounds: int = 3) -> tuple[float, Any]:
     return statistics.median(times), result
 
 
-def ours(x: Any, start: Any, iterations: int) -> Result:
+def ours(x: Any, start: Any, iterations: int, device: Any = "cuda", default: bool = False) -> Result:
     import numpy as np
     import torch
 
@@ -132,17 +138,19 @@ def ours(x: Any, start: Any, iterations: int) -> Result:
     df = to_frame(x)
     # What torch caches, it has no need of now.
     torch.cuda.empty_cache()
-    options = {"k": len(start), "init": start.cpu().numpy(), "tol": 0.0, "device": "cuda"}
-    pk.KMeans(max_iter=1, **options).fit(df, df.columns)  # context, kernels, pinned memory
+    options: dict[str, Any] = {"k": len(start), "device": device, "seed": 0}
+    if not default:
+        options |= {"init": start.cpu().numpy(), "tol": 0.0, "max_iter": iterations}
+    pk.KMeans(**options | {"max_iter": 1}).fit(df, df.columns)  # context, kernels, pinned memory
     rounds = 3 if df.estimated_size() < 2**32 else 2
     fits = []
     for _ in range(rounds):
         begin = time.perf_counter()
-        model = pk.KMeans(max_iter=iterations, **options).fit(df, df.columns)
+        model = pk.KMeans(**options).fit(df, df.columns)
         fits.append((time.perf_counter() - begin, model))
     assert model.device.startswith("cuda"), model.device_reason
     loops = [model.history["seconds"].sum() for _, model in fits]
-    labels = df.select(pk.kmeans(*df.columns, max_iter=iterations, **options)).to_series()
+    labels = df.select(pk.kmeans(*df.columns, **options)).to_series()
     rows = sample_of(len(x)).cpu().numpy()
     own = labels.gather(rows)
     # The model labels rows on the CPU, and the fit's labels are those of its final centroids.
@@ -150,9 +158,10 @@ def ours(x: Any, start: Any, iterations: int) -> Result:
     assert (own == predicted).all(), "the fit's labels are not the model's"
     centroids = torch.from_numpy(np.array(model.centroids.select(df.columns).to_numpy(), np.float32)).cuda()
     facts = {
-        "fit": statistics.median(wall for wall, _ in fits),
-        "fit_without_iterations": statistics.median(wall - loop for (wall, _), loop in zip(fits, loops, strict=True)),
-        "median_iteration": statistics.median(model.history["seconds"]),
+        "fit_ms": 1e3 * statistics.median(wall for wall, _ in fits),
+        "beside_ms": 1e3 * statistics.median(wall - loop for (wall, _), loop in zip(fits, loops, strict=True)),
+        "median_ms": 1e3 * statistics.median(model.history["seconds"]),
+        "last_ms": 1e3 * model.history["seconds"][-1],
     }
     label_tensor = torch.from_numpy(own.to_numpy().astype("int64")).cuda()
     return statistics.median(loops) / model.n_iter, model.n_iter, centroids, label_tensor, facts
@@ -232,6 +241,7 @@ def cuvs(x: Any, start: Any, iterations: int) -> Result:
 
 SYSTEMS: dict[str, Callable[[Any, Any, int], Result]] = {
     "ours": ours,
+    "two-gpus": lambda x, start, n: ours(x, start, n, ["cuda:0", "cuda:1"]),
     "flash": flash,
     "flashlib": flashlib,
     "flashlib-bf16": lambda x, start, n: flashlib(x, start, n, "bfloat16"),
@@ -241,15 +251,17 @@ SYSTEMS: dict[str, Callable[[Any, Any, int], Result]] = {
 }
 
 
-def measure(name: str, systems: list[str]) -> list[dict[str, Any]]:
+def measure(name: str, kind: str, systems: list[str], default: bool) -> list[dict[str, Any]]:
     import torch
 
     case, found = CASES[name], []
-    x, start = generate(case.n, case.d, case.k)
+    x, start = generate(case.n, case.d, case.k, kind)
     for system in systems:
-        row: dict[str, Any] = {"case": name, "system": system}
+        shape = f"{case.n:,} x {case.d} x {case.k:,}"
+        row: dict[str, Any] = {"case": name, "shape": shape, "kind": kind, "system": system}
         try:
-            seconds, done, centroids, labels, facts = SYSTEMS[system](x, start, case.iterations)
+            fit = SYSTEMS[system] if not default else partial(ours, default=True)
+            seconds, done, centroids, labels, facts = fit(x, start, case.iterations)
             wrong, mse = check(x[sample_of(case.n)], centroids, labels)
             row |= {"ms": 1e3 * seconds, "iterations": done, "wrong": wrong, "mse": mse, **facts}
             assert system != "ours" or wrong == 0, f"{wrong} of our labels are wrong"
@@ -305,20 +317,20 @@ def share(wrong: float | None) -> str:
 def table(rows: list[dict[str, Any]], ceilings: dict[str, float]) -> None:
     """One line a case: floor, bar, ours, the best peer, and how often ours fits into it."""
     print(
-        f"\n{'case':<11}{'shape':<21}{'floor':>8} {'':<6}{'bar':>7}{'ours':>9}{'it':>4}  {'':<7}{'wrong':>6}"
-        f"{'fit, ms':>10}{'mse':>13}  {'best peer':<15}{'ms':>9}{'wrong':>8}{'mse':>13}{'ratio':>7}"
+        f"\n{'case':<11}{'kind':<15}{'shape':<21}{'floor':>8} {'':<6}{'bar':>7}{'ours':>9}{'it':>4}  {'':<7}"
+        f"{'wrong':>6}{'fit, ms':>10}{'mse':>13}  {'best peer':<15}{'ms':>9}{'wrong':>8}{'mse':>13}{'ratio':>7}"
     )
-    for name in dict.fromkeys(row["case"] for row in rows):
+    for name, kind in dict.fromkeys((row["case"], row["kind"]) for row in rows):
         case = CASES[name]
-        found = {row["system"]: row for row in rows if row["case"] == name and "ms" in row}
+        found = {row["system"]: row for row in rows if (row["case"], row["kind"]) == (name, kind) and "ms" in row}
         peers = [row for system, row in found.items() if system != "ours"]
         floor, why = case.floor(ceilings)
-        line = f"{name:<11}{f'{case.n} x {case.d} x {case.k}':<21}{floor:>8.3f} {why:<6}{case.bar:>7g}"
+        line = f"{name:<11}{kind:<15}{f'{case.n} x {case.d} x {case.k}':<21}{floor:>8.3f} {why:<6}{case.bar:>7g}"
         mine = found.get("ours")
         if mine:
             verdict = "met" if mine["ms"] <= case.bar else f"x {mine['ms'] / case.bar:.2f}"
             line += f"{mine['ms']:>9.3f}{mine['iterations']:>4}  {verdict:<7}{share(mine['wrong']):>6}"
-            line += f"{1e3 * mine['fit']:>10.1f}{mine['mse']:>13.6g}"
+            line += f"{mine['fit_ms']:>10.1f}{mine['mse']:>13.6g}"
         else:
             line += f"{'-':>9}{'':>42}"
         if peers:
@@ -331,6 +343,9 @@ def table(rows: list[dict[str, Any]], ceilings: dict[str, float]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=CASES, metavar="CASE")
+    parser.add_argument("--kind", nargs="*", default=["blobs"], choices=KINDS, help="kinds of data")
+    parser.add_argument("--default", action="store_true", help="our fits alone, as they start and stop by default")
+    parser.add_argument("--json", action="store_true", help="print no table after the lines of JSON")
     parser.add_argument("--systems", nargs="*", default=["ours", "flash", "torch"], choices=SYSTEMS, metavar="SYSTEM")
     parser.add_argument("--reports", nargs="*", default=list(REPORTS), choices=REPORTS, metavar="REPORT")
     parser.add_argument("--rows", type=int, help="rows of the reports' data, if not their own")
@@ -361,11 +376,12 @@ def main() -> None:
             traceback.print_exc(limit=3)
         torch.cuda.empty_cache()
         save()
-    for name in args.cases:
-        result["rows"] += measure(name, args.systems)
+    for name, kind in itertools.product(args.cases, args.kind):
+        result["rows"] += measure(name, kind, ["ours"] if args.default else args.systems, args.default)
         torch.cuda.empty_cache()
         save()
-    table(result["rows"], result["ceilings"])
+    if not args.json:
+        table(result["rows"], result["ceilings"])
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Many small fits: 10,000 groups of 200 rows x 4 columns, k = 3, beside scikit-learn in a loop and beside one fit.
 
-`python benches/groups.py`. Every fit starts from k-means++ (one restart); inertia is summed over the groups.
+`python benches/groups.py [--json]`. Every fit starts from k-means++ (one restart); inertia is summed over the groups.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -43,15 +45,20 @@ def main() -> None:
         inertia["scikit-learn"] = sum(KMeans(K, n_init=1, random_state=0).fit(rows).inertia_ for rows in x)
 
     times = {
-        "over: labels": seconds(lambda: df.select(pk.kmeans(*COLUMNS, **expr).over("g"))),
-        "group_by, agg: labels": seconds(lambda: df.group_by("g").agg(pk.kmeans(*COLUMNS, **expr))),
-        "group_by, agg: centroids": seconds(lambda: df.group_by("g").agg(pk.centroids(*COLUMNS, **expr))),
-        "one fit of all rows: labels": seconds(lambda: df.select(pk.kmeans(*COLUMNS, **expr))),
-        "scikit-learn in a loop": seconds(loop, rounds=1),
+        ("labels, .over", "ours"): seconds(lambda: df.select(pk.kmeans(*COLUMNS, **expr).over("g"))),
+        ("labels, group_by", "ours"): seconds(lambda: df.group_by("g").agg(pk.kmeans(*COLUMNS, **expr))),
+        ("centroids, group_by", "ours"): seconds(lambda: df.group_by("g").agg(pk.centroids(*COLUMNS, **expr))),
+        ("labels, one fit of all rows", "ours"): seconds(lambda: df.select(pk.kmeans(*COLUMNS, **expr))),
+        ("a loop over the groups", "sklearn"): seconds(loop, rounds=1),
     }
-    for name, time_ in times.items():
-        print(f"{name:<30}{time_:8.3f} s{1e6 * time_ / GROUPS:10.1f} us a group")
-    print(f"inertia: {inertia}")
+    for (what, system), time_ in times.items():
+        if "--json" in sys.argv:
+            row = {"shape": f"{GROUPS:,} x ({ROWS} x {D} x {K})", "kind": what, "system": system, "fit_ms": 1e3 * time_}
+            print(json.dumps(row), flush=True)
+        else:
+            print(f"{what:<30}{system:<10}{time_:8.3f} s{1e6 * time_ / GROUPS:10.1f} us a group")
+    if "--json" not in sys.argv:
+        print(f"inertia: {inertia}")
 
 
 if __name__ == "__main__":

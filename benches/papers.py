@@ -7,7 +7,7 @@ experiments on a machine with a GPU, and so does `make papers`. `--binary FILE` 
 Every strategy of a shape has the same data and starting centroids, and gives the same bits: its objective must be that
 of the others, or the run fails. `--scale 0.1` takes a tenth of the rows.
 
-`python benches/papers.py show benches/record/NAME.json` prints the tables of `docs/lab/papers.md` and
+`python benches/papers.py show benches/record/NAME.json` prints the tables behind `docs/lab/papers.md` and
 `docs/lab/choosing-a-kernel.md`, and draws the pictures into `docs/lab/papers/`. It needs matplotlib, and no GPU.
 
 Milliseconds are those of an iteration on the device, sums and update included: the mean over a fit without its first

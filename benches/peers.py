@@ -9,6 +9,7 @@ Further peers (faiss, sklearnex, superkmeans) take part where they are installed
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -18,9 +19,11 @@ from typing import Any
 
 import numpy as np
 
-# What gives the centroids, which is not timed, and the number of iterations.
-Found = tuple[Callable[[], np.ndarray], int]
+# What gives the centroids and the labels (some systems give none), which is not timed, and the number of iterations.
+Found = tuple[Callable[[], np.ndarray], Callable[[], np.ndarray] | None, int]
 Fit = Callable[[], Found]
+# Rows whose labels are checked.
+SAMPLE = 65_536
 
 SHAPES = {  # rows, features, clusters, iterations
     "tiny": (500, 2, 4, 20),
@@ -112,7 +115,8 @@ def ours(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Fi
     def fit() -> Found:
         given = {"seed": 0} if start is None else {"init": start, "max_iter": iterations, "tol": 0}
         model = pk.KMeans(k=k, **given).fit(df, names)
-        return lambda: model.centroids.select(names).to_numpy(), model.n_iter
+        labels = lambda: df.select(model.predict()).to_series().to_numpy()  # noqa: E731
+        return lambda: model.centroids.select(names).to_numpy(), labels, model.n_iter
 
     return fit
 
@@ -129,7 +133,7 @@ def sklearn(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) ->
 
     def fit() -> Found:
         model = KMeans(k, **as_scikit_learn(start, iterations)).fit(x)
-        return lambda: model.cluster_centers_, model.n_iter_
+        return lambda: model.cluster_centers_, lambda: model.labels_, model.n_iter_
 
     return fit
 
@@ -139,7 +143,7 @@ def sklearnex(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) 
 
     def fit() -> Found:
         model = KMeans(k, **as_scikit_learn(start, iterations)).fit(x)
-        return lambda: model.cluster_centers_, model.n_iter_
+        return lambda: model.cluster_centers_, lambda: model.labels_, model.n_iter_
 
     return fit
 
@@ -151,12 +155,12 @@ def faiss(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> F
         if start is None:
             model = faiss.Kmeans(x.shape[1], k)
             model.train(x)
-            return lambda: model.centroids, model.cp.niter
+            return lambda: model.centroids, lambda: model.assign(x)[1], model.cp.niter
         model = faiss.Kmeans(
             x.shape[1], k, niter=iterations, min_points_per_centroid=1, max_points_per_centroid=1 << 30
         )
         model.train(x, init_centroids=start)
-        return lambda: model.centroids, iterations
+        return lambda: model.centroids, lambda: model.assign(x)[1], iterations
 
     return fit
 
@@ -169,7 +173,7 @@ def superkmeans(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int
         if start is None:
             model = SuperKMeans(k, x.shape[1])
             centroids = model.train(x)
-            return lambda: np.asarray(centroids), 1
+            return lambda: np.asarray(centroids), None, 1
         model = SuperKMeans(
             k,
             x.shape[1],
@@ -180,7 +184,7 @@ def superkmeans(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int
             early_termination=False,
         )
         centroids = model.train(x)
-        return lambda: np.asarray(centroids), iterations
+        return lambda: np.asarray(centroids), None, iterations
 
     return fit
 
@@ -188,7 +192,24 @@ def superkmeans(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int
 SYSTEMS = {"ours": ours, "sklearn": sklearn, "sklearnex": sklearnex, "faiss": faiss, "superkmeans": superkmeans}
 
 
-def measure(shape: str, system: str, kind: str, default: bool) -> dict[str, float]:
+def check(x: np.ndarray, centroids: np.ndarray, labels: np.ndarray | None) -> dict[str, float | None]:
+    """Return the inertia of all rows, and the share of a sample whose label is not a float64 argmin."""
+    centroids, inertia = centroids.astype(np.float64), 0.0
+    for rows in np.array_split(x.astype(np.float64), max(1, x.shape[0] * len(centroids) // 20_000_000)):
+        square = (rows**2).sum(1)[:, None] - 2 * rows @ centroids.T + (centroids**2).sum(1)
+        inertia += square.min(1).sum()
+    if labels is None:
+        return {"inertia": inertia, "wrong": None}
+    rows = np.random.default_rng(7).choice(len(x), min(SAMPLE, len(x)), replace=False)
+    wrong = 0
+    for some in np.array_split(rows, max(1, len(rows) * centroids.size // 50_000_000)):
+        squares = np.stack([((x[some].astype(np.float64) - c) ** 2).sum(1) for c in centroids], 1)
+        # Within the rounding of these distances, a label is as good as the nearest.
+        wrong += (squares[np.arange(len(some)), labels[some]] > squares.min(1) * (1 + 1e-12)).sum()
+    return {"inertia": inertia, "wrong": wrong / len(rows)}
+
+
+def measure(shape: str, system: str, kind: str, default: bool) -> dict[str, Any]:
     n, d, k, iterations = SHAPES[shape]
     x, start = generate(n, d, k, kind)
     start = None if default else start
@@ -197,47 +218,46 @@ def measure(shape: str, system: str, kind: str, default: bool) -> dict[str, floa
     seconds = []
     for _ in range(21 if n < 10_000 else 3):
         begin = time.perf_counter()
-        found, ran = fit()
+        centroids, labels, ran = fit()
         seconds.append(time.perf_counter() - begin)
-    inertia, centroids = 0.0, found()
-    for rows in np.array_split(x.astype(np.float64), max(1, n * k // 20_000_000)):
-        cross = rows @ centroids.T.astype(np.float64)
-        square = (rows**2).sum(1)[:, None] - 2 * cross + (centroids.astype(np.float64) ** 2).sum(1)
-        inertia += square.min(1).sum()
-    return {"seconds": float(np.median(seconds)), "iterations": int(ran), "inertia": inertia}
+    fit_ms = 1e3 * float(np.median(seconds))
+    named = {"shape": f"{len(x):,} x {d:,} x {k:,}", "kind": kind, "system": system, "iterations": int(ran)}
+    found = check(x, centroids(), labels and labels())
+    return {**named, "ms": fit_ms / (1 if default else int(ran)), "fit_ms": fit_ms, **found}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=list(SHAPES), choices=SHAPES)
     parser.add_argument("--with", dest="more", nargs="*", default=[], choices=["sklearnex", "faiss", "superkmeans"])
-    parser.add_argument("--kind", default="blobs", choices=KINDS, help="kind of data")
+    parser.add_argument("--kind", nargs="*", default=["blobs"], choices=KINDS, help="kinds of data")
     parser.add_argument("--default", action="store_true", help="fits that start and stop by default")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each fit")
     parser.add_argument("--one", nargs=2, metavar=("SHAPE", "SYSTEM"), help="measure in this process")
     args = parser.parse_args()
     if args.one:
-        print(json.dumps(measure(*args.one, args.kind, args.default)))
+        print(json.dumps(measure(*args.one, args.kind[0], args.default)))
         return
-    print(
-        f"{'shape':<11}{'system':<11}{'fit, ms':>10}{'iterations':>12}{'ms/iter':>10}{'inertia':>16}{'ours / it':>11}"
-    )
-    for shape in args.only:
+    if not args.json:
+        print(
+            f"{'shape':<24}{'kind':<15}{'system':<13}{'fit, ms':>10}{'iterations':>12}{'ms/iter':>10}{'inertia':>16}"
+            f"{'wrong':>9}{'ours / it':>11}"
+        )
+    for shape, kind in itertools.product(args.only, args.kind):
         base = None
         for system in ["ours", "sklearn", *args.more]:
-            command = [sys.executable, __file__, "--kind", args.kind, "--one", shape, system]
+            command = [sys.executable, __file__, "--kind", kind, "--one", shape, system]
             command += ["--default"] if args.default else []
             run = subprocess.run(command, capture_output=True, text=True)
             if run.returncode != 0:
-                print(f"{shape:<11}{system:<11}{(run.stderr.strip().splitlines() or ['?'])[-1]}")
+                print(f"{shape:<11}{system:<11}{(run.stderr.strip().splitlines() or ['?'])[-1]}", file=sys.stderr)
                 continue
             r = json.loads(run.stdout.splitlines()[-1])
-            per = r["seconds"] / (1 if args.default else r["iterations"])
-            base = base or per
-            print(
-                f"{shape:<11}{system:<11}{1e3 * r['seconds']:>10.3f}{r['iterations']:>12}{1e3 * per:>10.3f}"
-                f"{r['inertia']:>16.8g}{base / per:>11.2f}",
-                flush=True,
-            )
+            base = base or r["ms"]
+            wrong = "-" if r["wrong"] is None else f"{r['wrong']:.2%}"
+            row = f"{r['shape']:<24}{kind:<15}{system:<13}{r['fit_ms']:>10.3f}{r['iterations']:>12}{r['ms']:>10.3f}"
+            row += f"{r['inertia']:>16.8g}{wrong:>9}{base / r['ms']:>11.2f}"
+            print(json.dumps(r) if args.json else row, flush=True)
 
 
 if __name__ == "__main__":

