@@ -128,7 +128,8 @@ __device__ __forceinline__ u32 drop_behind_rivals(const CellLists<T>& a, const B
 #pragma unroll 1
         for (u32 r = 0; r < RIVALS; r++)
             if (seen.is_farther(rivals[r], box, a.relative, a.underflow)) keeps = false;
-        const u32 all = __ballot_sync(FULL_WARP, keeps); // all lanes have read their centroids
+        const u32 all = __ballot_sync(FULL_WARP, keeps);
+        __syncwarp(); // all lanes have read their centroids
         if (keeps) few[kept + __popc(all & ((1u << lane) - 1))] = (u16)j;
         kept += __popc(all);
         __syncwarp();

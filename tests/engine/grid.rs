@@ -60,6 +60,15 @@ fn rows_that_are_sorted_twice() {
     check::<f32>(rows("uniform", 66_000, 2, random), 2, 65_536, 1, None, random);
 }
 
+/// Centroids that are read through caches, as vectors: they do not fit into shared memory.
+#[test]
+fn more_centroids_than_shared_memory_holds() {
+    for (seed, [d, k]) in (0u64..).zip([[1, 9_000], [2, 5_000], [3, 2_100], [4, 2_500]]).take(rounds(4)) {
+        let random = &mut Random(85_000 + seed);
+        check::<f32>(rows("blobs", 20_000, d, random), d, k, 3, None, random);
+    }
+}
+
 /// So many rows and clusters that there are 65,536 cells, more than a block has nodes of the tree in shared memory. Lists are long where blobs are
 /// dense on one side of a cell.
 #[test]
