@@ -8,7 +8,7 @@
 #pragma once
 #include "labels.cuh"
 
-#define MOST_CELLS 32768
+#define MOST_CELLS 65536
 // Rows that a part of the tree is made from.
 #define POINTS 2048
 // Places of a tile.

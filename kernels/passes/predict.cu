@@ -1,8 +1,9 @@
-// predict: answers of a fitted model other than labels alone: the two nearest centroids of a row, and its distances to all centroids.
+// predict: answers of a fitted model other than labels alone: the nearest centroids of a row, and its distances to all centroids.
 //
-//   nearest      label, distance and second distance of every row. If a model has no filter, it also gives labels alone
-//   distances    (n, k): the distance of every row to every centroid, or its square
-//   blank        afterwards: removes the answers of rows with a value that is not finite
+//   nearest             label, distance and second distance of every row. If a model has no filter, it also gives labels alone
+//   distances           (n, k): the distance of every row to every centroid, or its square
+//   blank               afterwards: removes the answers of rows with a value that is not finite
+//   nearest_clusters    (n, m): of all squared distances of a row, the m least and their centroids
 //
 // Used when: predictions on a GPU, one batch of rows at a time. Labels alone come from `assign_tiled` and `settle`.
 // Tile:      128 rows by 16 centroids. A thread has a row and 16 chains at once in registers, each in feature order. A block of
@@ -141,6 +142,49 @@ template <typename T, typename S> __device__ __forceinline__ void blank(const Bl
         if (a.labels) a.labels[row] = UNASSIGNED;
         if (a.distances)
             for (int j = 0; j < a.k; j++) a.distances[row * a.k + j] = __longlong_as_double(0x7ff8000000000000ll);
+    }
+}
+
+struct NearestClusters {
+    const double* squares; // (n, k); NaN in a row without an answer
+    u32* clusters; // (n, m)
+    double* distances; // (n, m)
+    u64 n;
+    int k, m;
+    int squared; // 1: reference distances. 0: their square roots
+    int unused;
+};
+
+// A warp has a row. Each turn finds the least distance behind the one of the turn before, by (distance, number). Distances are not negative, so their
+// bits have the same order as they have.
+extern "C" __global__ void __launch_bounds__(THREADS) nearest_clusters(const __grid_constant__ NearestClusters a) {
+    const u32 lane = threadIdx.x & 31;
+#pragma unroll 1
+    for (u64 row = global_thread() / 32; row < a.n; row += all_threads() / 32) {
+        const double* const squares = a.squares + row * a.k;
+        const bool none = squares[0] != squares[0];
+        u64 before = 0;
+        i64 label = -1; // of the turn before
+#pragma unroll 1
+        for (int turn = 0; turn < a.m; turn++) {
+            u64 least = ~0ull;
+            u32 own = UNASSIGNED;
+#pragma unroll 4
+            for (int j = (int)lane; j < a.k; j += 32) {
+                const u64 bits = (u64)__double_as_longlong(squares[j]);
+                if ((bits > before || (bits == before && j > label)) && bits < least) least = bits, own = (u32)j;
+            }
+            const u32 high = __reduce_min_sync(FULL_WARP, (u32)(least >> 32));
+            const bool in = (u32)(least >> 32) == high;
+            const u32 low = __reduce_min_sync(FULL_WARP, in ? (u32)least : 0xffffffffu);
+            own = __reduce_min_sync(FULL_WARP, in && (u32)least == low ? own : 0xffffffffu);
+            before = (u64)high << 32 | low, label = own;
+            if (lane == 0) {
+                const double square = __longlong_as_double((i64)before);
+                a.clusters[row * a.m + turn] = none ? UNASSIGNED : own;
+                a.distances[row * a.m + turn] = a.squared ? square : __dsqrt_rn(square);
+            }
+        }
     }
 }
 

@@ -117,7 +117,16 @@ __device__ __forceinline__ u32 nearest_of_list(const AssignCells<float, S>& c, c
                 centroid[0] = shared[j];
             }
         } else {
-            UNROLL for (int f = 0; f < D; f++) centroid[f] = __ldg(a.centroids + (u64)j * D + f);
+            const float* const from = a.centroids + (u64)j * D;
+            if constexpr (D == 4) {
+                const float4 v = __ldg((const float4*)from);
+                centroid[0] = v.x, centroid[1] = v.y, centroid[2] = v.z, centroid[3] = v.w;
+            } else if constexpr (D == 2) {
+                const float2 v = __ldg((const float2*)from);
+                centroid[0] = v.x, centroid[1] = v.y;
+            } else {
+                UNROLL for (int f = 0; f < D; f++) centroid[f] = __ldg(from + f);
+            }
         }
         UNROLL for (int r = 0; r < ROWS; r++) {
             float s = 0.0f;

@@ -18,13 +18,17 @@ template <typename T> struct CellLists {
     u32* parent_counts; // (parents)
     const Control* control;
     double relative, underflow; // of the test
-    u32 k, cells, parent_cells, unused; // parent_cells: cells of a parent, at most 64
+    u32 k, cells, parent_cells, unused; // parent_cells: cells of a parent, at most 128
 };
 
 #define LISTS_THREADS 256
 #define LISTS_WARPS (LISTS_THREADS / 32)
 // The most centroids in the list of a part of a parent. If there are more, the list of the parent is used.
-#define PART_LIST 512
+#define PART_LIST 1024
+// The most centroids of a cell that are compared with more than one rival. If there are more, the list of the parent is used.
+#define MOST_KEPT 256
+// The centroids nearest to a cell that its others are compared with.
+#define RIVALS 8
 #define MOST_PARENT_CELLS (MOST_CELLS / MOST_PARENTS)
 
 // The box of some rows.
@@ -36,6 +40,7 @@ template <int D> struct Box {
 template <int D> struct Seen {
     double c[D], far;
 
+    Seen() = default;
     template <typename T> __device__ __forceinline__ Seen(const T* centroid, const Box<D>& box) {
         far = 0.0;
 #pragma unroll
@@ -93,12 +98,53 @@ __device__ __forceinline__ u32 keep_near(const CellLists<T>& a, const Box<D>& bo
     return kept;
 }
 
+// Drops those of the `count` centroids in `few` that are farther from every row of the box than one of up to RIVALS near ones. The others stay in
+// the same order. Returns how many there are. Without this, lists are two to four times as long where centroids are dense on one side of the box.
+template <int D, typename T>
+__device__ __forceinline__ u32 drop_behind_rivals(const CellLists<T>& a, const Box<D>& box, u16* few, u32 count, Seen<D>* rivals, u32 lane) {
+    double far = infinity();
+    u32 nearest = few[0], own = 0;
+#pragma unroll 1
+    for (u32 i = lane; i < count; i += 32) {
+        const u32 j = few[i];
+        const Seen<D> seen(a.centroids + (u64)j * D, box);
+        if (seen.far < far) far = seen.far, nearest = j;
+    }
+    // The nearest one of each lane takes part: lane r keeps the one in place r.
+#pragma unroll 1
+    for (u32 r = 0; r < RIVALS; r++) {
+        const u32 j = least_of_warp(far, nearest);
+        if (lane == r) own = j;
+        if (nearest == j) far = infinity();
+    }
+    if (lane < RIVALS) rivals[lane] = Seen<D>(a.centroids + (u64)own * D, box);
+    __syncwarp();
+    u32 kept = 0;
+#pragma unroll 1
+    for (u32 start = 0; start < count; start += 32) {
+        const u32 j = few[min(start + lane, count - 1)];
+        const Seen<D> seen(a.centroids + (u64)j * D, box);
+        bool keeps = start + lane < count;
+#pragma unroll 1
+        for (u32 r = 0; r < RIVALS; r++)
+            if (seen.is_farther(rivals[r], box, a.relative, a.underflow)) keeps = false;
+        const u32 all = __ballot_sync(FULL_WARP, keeps);
+        __syncwarp(); // all lanes have read their centroids
+        if (keeps) few[kept + __popc(all & ((1u << lane) - 1))] = (u16)j;
+        kept += __popc(all);
+        __syncwarp();
+    }
+    return kept;
+}
+
 // The list of a cell, from the `count` centroids of a longer list.
 template <int D, typename T>
-__device__ __forceinline__ void list_of_cell(const CellLists<T>& a, const Box<D>& box, const u16* from, u32 count, u32 cell, u16* few, u32 lane) {
+__device__ __forceinline__ void list_of_cell(const CellLists<T>& a, const Box<D>& box, const u16* from, u32 count, u32 cell, u16* few,
+                                             Seen<D>* rivals, u32 lane) {
     u16* const list = a.lists + (u64)cell * CELL_LIST;
     const u32 before = *(const u32*)list;
-    u32 kept = keep_near<D>(a, box, from, count, few, CELL_LIST, lane);
+    u32 kept = keep_near<D>(a, box, from, count, few, MOST_KEPT, lane);
+    if (kept > RIVALS && kept <= MOST_KEPT) kept = drop_behind_rivals<D>(a, box, few, kept, rivals, lane);
     if (kept > 2 && kept <= 32) {
         // Each against each of the others.
         const u32 j = few[min(lane, kept - 1)];
@@ -142,7 +188,8 @@ template <int D, typename T> __device__ __forceinline__ void cells_lists(const C
     __shared__ bool has_rows[MOST_PARENT_CELLS];
     __shared__ double fars[LISTS_WARPS];
     __shared__ u32 nearest[LISTS_WARPS], counts[2][LISTS_WARPS];
-    __shared__ u16 few[LISTS_WARPS][CELL_LIST], parts[LISTS_WARPS][PART_LIST];
+    __shared__ u16 few[LISTS_WARPS][MOST_KEPT], parts[LISTS_WARPS][PART_LIST];
+    __shared__ Seen<D> rivals[LISTS_WARPS][RIVALS];
     const u32 tid = threadIdx.x, lane = tid & 31, warp = tid / 32, first = blockIdx.x * a.parent_cells;
     wait_for_kernel_before();
     if (a.control->stop) return;
@@ -206,7 +253,7 @@ template <int D, typename T> __device__ __forceinline__ void cells_lists(const C
     }
 #pragma unroll 1
     for (u32 cell = from; cell < to; cell++)
-        if (has_rows[cell]) list_of_cell<D>(a, boxes[cell], near, count, first + cell, few[warp], lane);
+        if (has_rows[cell]) list_of_cell<D>(a, boxes[cell], near, count, first + cell, few[warp], rivals[warp], lane);
 }
 
 #define KERNEL(T, D, NAME)                                                                                                                    \

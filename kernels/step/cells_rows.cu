@@ -8,7 +8,7 @@
 //   cells_boxes   the box of each cell: the least and the largest value of each feature
 //
 // Used when: once a fit.
-// Tile:      a thread has 4 rows of the columns (one 16-byte load a float32 column), or 4 places. The tree is in shared memory.
+// Tile:      a thread has 4 rows of the columns (one 16-byte load a float32 column), or 4 places. The tree is in shared memory, but for the last of 16 levels.
 // Memory:    the rows are read once to find cells, and once to find boxes.
 #include "../common/cells.cuh"
 
@@ -34,6 +34,8 @@ template <typename T, typename S = T> struct CellRows {
 };
 
 #define FIND_THREADS 1024
+// Nodes of the tree in shared memory. The last level of a larger tree is read through caches.
+#define SHARED_NODES 32768
 #define COPY_THREADS 256
 
 // The cell of a row.
@@ -86,7 +88,7 @@ __device__ __forceinline__ void load_four(const Rows<float, Half>& rows, u64 at,
 
 template <int D, typename T, typename S> __device__ __forceinline__ void cells_find(const CellRows<T, S>& a) {
     extern __shared__ u32 nodes[];
-    for (u32 i = threadIdx.x; i < a.cells; i += FIND_THREADS) nodes[i] = a.nodes[i];
+    for (u32 i = threadIdx.x; i < min(a.cells, (u32)SHARED_NODES); i += FIND_THREADS) nodes[i] = a.nodes[i];
     __syncthreads();
     const u32 fours = (a.rows.n + 3) / 4;
     // Whole warps: lanes count together.
@@ -107,7 +109,7 @@ template <int D, typename T, typename S> __device__ __forceinline__ void cells_f
         for (u32 l = 0; l < a.levels; l++) {
 #pragma unroll
             for (int r = 0; r < 4; r++) {
-                const u32 split = nodes[node[r]];
+                const u32 split = node[r] < SHARED_NODES ? nodes[node[r]] : __ldg(a.nodes + node[r]);
                 node[r] = 2 * node[r] + (feature_of<D>(x[r], split) < __uint_as_float(split) ? 0 : 1);
             }
         }

@@ -288,9 +288,10 @@ def elementwise(
     return row_by_row(function, [*exprs, _literal(model)], {**kwargs, "device": device_name(device)})
 
 
-def nearest_clusters(exprs: list[pl.Expr], model: bytes, m: int, *, squared: bool) -> pl.Expr:
+def nearest_clusters(exprs: list[pl.Expr], model: bytes, m: int, *, squared: bool, device: Device) -> pl.Expr:
     """Find the nearest centroids of rows, one morsel at a time."""
-    return row_by_row("nearest_clusters", [*exprs, _literal(model)], {"m": m, "squared": squared})
+    kwargs = {"m": m, "squared": squared, "device": device_name(device)}
+    return row_by_row("nearest_clusters", [*exprs, _literal(model)], kwargs)
 
 
 def answer_columns(model: bytes, columns: list[pl.Series], device: Device, kwargs: dict[str, Any]) -> pl.Series:

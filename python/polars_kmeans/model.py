@@ -464,10 +464,12 @@ class KMeansModel:
         return self._answer("transform", columns, device, {"k": self._k, "squared": squared}, name)
 
     @checked
-    def nearest_clusters(self, m: int, *columns: IntoFeatures, squared: bool = False) -> pl.Expr:
+    def nearest_clusters(
+        self, m: int, *columns: IntoFeatures, squared: bool = False, device: Device = "auto"
+    ) -> pl.Expr:
         """Find the `m` nearest clusters of every row, in order.
 
-        The expression is elementwise, so it can stream. It runs on the CPU.
+        The expression is elementwise, so it can stream.
 
         Parameters
         ----------
@@ -477,6 +479,8 @@ class KMeansModel:
             The features, as in :meth:`predict`.
         squared
             True: the squared distances, which decide the order.
+        device
+            As in :meth:`predict`.
 
         Returns
         -------
@@ -505,7 +509,7 @@ class KMeansModel:
             raise InvalidParameterError(msg)
         if not isinstance(squared, bool):
             raise InvalidParameterError(f"squared: expected True or False, got {squared!r:.80}")
-        expr = _plugin.nearest_clusters(self._features(columns), self._encoded, m, squared=squared)
+        expr = _plugin.nearest_clusters(self._features(columns), self._encoded, m, squared=squared, device=device)
         return expr.alias("nearest_clusters")
 
     @checked

@@ -362,7 +362,7 @@ fn seconds(shape: Shape, chunking: Option<Chunking>) -> [f64; 2] {
     let (passes, cpu_rate, gpu_rate) = match shape.job {
         Job::Fit => (ITERATIONS, CPU_RATE, GPU_RATE),
         Job::Labels | Job::Score => (1.0, CPU_RATE, GPU_RATE),
-        Job::Nearest | Job::Distances => (1.0, EXACT_CPU_RATE, EXACT_GPU_RATE),
+        Job::Nearest | Job::Distances | Job::NearestClusters => (1.0, EXACT_CPU_RATE, EXACT_GPU_RATE),
     };
     let work = values * shape.clusters as f64 * passes;
     let upload = shape.rows as f64 * row_bytes(Shape { weighted: false, ..shape }) as f64 / UPLOAD_RATE;

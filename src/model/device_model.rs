@@ -225,8 +225,7 @@ on_any_device! {
             self.run(Job::Distances, features, false, |rows| T::distances(rows, true))
         }
 
-        /// The `m` nearest centroids of every row, by (squared reference distance, number). The CPU finds them, also for a model
-        /// on a GPU.
+        /// The `m` nearest centroids of every row, by (squared reference distance, number).
         ///
         /// ```
         /// use polars_kmeans::{Features, Init, KMeans};
@@ -247,8 +246,7 @@ on_any_device! {
                 let (expected, got) = (format!("an integer from 1 to {k}, the number of clusters"), m.to_string());
                 return Err(KMeansError::InvalidOption { option: "m", expected, got });
             }
-            let host = Self { device: Device::Cpu, ..*self };
-            host.run(Job::Distances, &features.on_host()?, false, |rows| T::several(rows, m, squared))
+            self.run(Job::NearestClusters, features, false, |rows| T::several(rows, m, squared))
         }
 
         /// Minus the inertia of these rows under the model, as in scikit-learn. Rows with nulls or values that are not finite are

@@ -46,11 +46,11 @@ impl<T: Float> Rows<'_, '_, T> {
 /// Answers rows where they are: with the model's table on the host, or with those on GPUs.
 /// After a semicolon: an argument of both. After a comma: one of GPUs alone.
 macro_rules! by_place {
-    ($rows:ident, $cpu:path, $gpu:path $(, $of_gpu:expr)? $(; $of_both:expr)?) => {
+    ($rows:ident, $cpu:path, $gpu:path $(, $of_gpu:expr)? $(; $($of_both:expr),+)?) => {
         match $rows.place {
-            Place::Cpu => $cpu($rows.model.host_table()?, $rows.features $(, $of_both)?),
+            Place::Cpu => $cpu($rows.model.host_table()?, $rows.features $($(, $of_both)+)?),
             #[cfg(feature = "cuda")]
-            _ => on_gpus($rows, |tables| $gpu(tables, $rows.features $(, $of_gpu)? $(, $of_both)?)),
+            _ => on_gpus($rows, |tables| $gpu(tables, $rows.features $(, $of_gpu)? $($(, $of_both)+)?)),
             #[cfg(not(feature = "cuda"))]
             _ => no_gpu(),
         }
@@ -107,7 +107,7 @@ pub trait Predictor: Float {
     /// The distances to all centroids, or their squares.
     #[doc(hidden)]
     fn distances(rows: Rows<'_, '_, Self>, squared: bool) -> Result<Vec<f64>>;
-    /// The `m` nearest centroids of rows on the host.
+    /// The `m` nearest centroids of the rows.
     #[doc(hidden)]
     fn several(rows: Rows<'_, '_, Self>, m: usize, squared: bool) -> Result<NearestClusters>;
     /// The inertia of the finite rows of positive weight.
@@ -137,7 +137,7 @@ macro_rules! predictor {
                 by_place!(rows, cpu::predict::distances, cuda::predict::distances; squared)
             }
             fn several(rows: Rows<'_, '_, Self>, m: usize, squared: bool) -> Result<NearestClusters> {
-                cpu::predict::several(rows.model.host_table()?, rows.features, m, squared)
+                by_place!(rows, cpu::predict::several, cuda::predict::nearest_clusters; m, squared)
             }
             fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
                 inertia(rows, weights)

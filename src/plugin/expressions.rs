@@ -313,7 +313,7 @@ fn nearest_clusters_field(fields: &[Field], kwargs: &NearestClustersOptions) -> 
 /// The nearest centroids of rows, row by row.
 fn nearest_clusters(inputs: &[Series], kwargs: &NearestClustersOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
-    let near = model.nearest_clusters_columns(&columns, kwargs.m, kwargs.squared)?;
+    let near = model.on(kwargs.device.parse()?).nearest_clusters_columns(&columns, kwargs.m, kwargs.squared)?;
     Ok(near.with_name("nearest_clusters".into()).into_series())
 }
 

@@ -198,6 +198,7 @@ pub struct TransformOptions {
 pub struct NearestClustersOptions {
     pub m: usize,
     pub squared: bool,
+    pub device: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]

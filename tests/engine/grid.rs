@@ -1,7 +1,7 @@
 //! Labels by cells of rows, where `conformance.rs` does not go: sizes around those of cells, lists that overflow, and rows that are sorted
 //! twice.
 
-use polars_kmeans::{Engine, Half, KMeans, KMeansError, Strategy};
+use polars_kmeans::{Engine, Features, Half, KMeans, KMeansError, Strategy};
 
 use crate::conformance::Case;
 use crate::conformance::gpu::{Cells, same_bits};
@@ -58,6 +58,29 @@ fn rows_that_are_sorted_twice() {
     let estimator = from_some(&data.wide, d, k, 50, random).max_iter(4);
     same_bits(Cells::STRATEGIES, &estimator, &data.by_rows()[0], None, "sorted twice, Float16");
     check::<f32>(rows("uniform", 66_000, 2, random), 2, 65_536, 1, None, random);
+}
+
+/// Centroids that are read through caches, as vectors: they do not fit into shared memory.
+#[test]
+fn more_centroids_than_shared_memory_holds() {
+    for (seed, [d, k]) in (0u64..).zip([[1, 9_000], [2, 5_000], [3, 2_100], [4, 2_500]]).take(rounds(4)) {
+        let random = &mut Random(85_000 + seed);
+        check::<f32>(rows("blobs", 20_000, d, random), d, k, 3, None, random);
+    }
+}
+
+/// So many rows and clusters that there are 65,536 cells, more than a block has nodes of the tree in shared memory. Lists are long where blobs are
+/// dense on one side of a cell.
+#[test]
+fn the_most_cells() {
+    if gpu().is_none() {
+        return;
+    }
+    let random = &mut Random(84_000);
+    let (n, d, k) = (6_500_000, 3, 20_000);
+    let x: Vec<f32> = rows("blobs", n, d, random);
+    let estimator = from_some(&x, d, k, 50, random).max_iter(2);
+    same_bits(Cells::STRATEGIES, &estimator, &Features::from_rows(&x, d).unwrap(), None, "the most cells");
 }
 
 /// More features than the kernels have.

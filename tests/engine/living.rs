@@ -255,6 +255,9 @@ fn nearest<T: Engine>(kind: &str, [n, d, k, m]: [usize; 4]) {
     let features = Features::from_rows(&rows, d).unwrap();
     let near = fit.model.nearest_clusters(&features, m, true).unwrap();
     let all = fit.model.transform_squared(&features).unwrap();
+    if let Some(device) = gpu() {
+        assert_eq!(fit.model.on(device).nearest_clusters(&features, m, true).unwrap(), near, "{kind} n {n} d {d} k {k} m {m}");
+    }
     for (i, all) in all.chunks_exact(k).enumerate() {
         assert_eq!(near.answered.get(i), i != n / 2);
         if i != n / 2 {

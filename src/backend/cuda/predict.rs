@@ -26,7 +26,7 @@ use super::rows::DeviceRows;
 use super::rows::download::{PIECE, download};
 use super::rows::external::is_in_place;
 use super::rows::upload::upload;
-use crate::backend::answers::{ANSWERS, Answered, Distances, LABELS, Labels, Predictions, every_row};
+use crate::backend::answers::{ANSWERS, Answered, Distances, LABELS, Labels, NearestClusters, Predictions, every_row};
 use crate::backend::cuda::array::{GpuArray, GpuPredictions};
 use crate::backend::select::Job;
 use crate::base::error::Result;
@@ -203,6 +203,36 @@ pub fn nearest<T: Float + Plain>(tables: &[&DeviceTable<T>], features: &Features
         Ok(())
     })?;
     Ok(Predictions::new(Labels::new(out, Answered::from_bits(n, bits)), all))
+}
+
+/// The `m` nearest centroids of each row.
+pub fn nearest_clusters<T: Float + Plain>(
+    tables: &[&DeviceTable<T>],
+    features: &Features<'_, T>,
+    m: usize,
+    squared: bool,
+) -> Result<NearestClusters> {
+    let (n, len) = (features.n_rows(), features.n_rows().saturating_mul(m));
+    let (mut clusters, mut distances) = (memory::zeroed(len, ANSWERS)?, memory::zeroed(len, ANSWERS)?);
+    let mut bits = every_row(n)?;
+    let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| table.nearest_clusters(queue, rows, m, squared);
+    in_batches(tables, Job::NearestClusters, features, launch, |(near, _), features, range| {
+        let places = range.start * m..range.end * m;
+        let (clusters, distances) = (&mut clusters[places.clone()], &mut distances[places]);
+        let blanks = download_labels(&near.clusters, clusters)?;
+        download_distances(&near.distances, distances)?;
+        features.for_each_null(0..range.len(), |_, i| clusters[i * m] = UNASSIGNED);
+        if blanks | features.has_nulls() {
+            let rows = range.zip(clusters.chunks_exact_mut(m).zip(distances.chunks_exact_mut(m)));
+            for (row, (clusters, distances)) in rows.filter(|(_, (clusters, _))| clusters[0] == UNASSIGNED) {
+                clusters.fill(0);
+                distances.fill(0.0);
+                bits[row / 8] &= !(1 << (row % 8));
+            }
+        }
+        Ok(())
+    })?;
+    Ok(NearestClusters { m, clusters, distances, answered: Answered::from_bits(n, bits) })
 }
 
 /// The distances to all centroids, or their squares, `(n, k)`, row-major. They are NaN for rows with a null or a value that is

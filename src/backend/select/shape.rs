@@ -22,6 +22,8 @@ pub enum Job {
     Nearest,
     /// The distances to all centroids.
     Distances,
+    /// The m nearest centroids. A GPU finds them among all distances.
+    NearestClusters,
     Score,
 }
 
@@ -60,6 +62,8 @@ impl Shape {
             Job::Labels => 4,
             Job::Nearest => 4 + 8 + 8,
             Job::Distances => (self.clusters as u64).saturating_mul(8),
+            // There are at most as many as centroids.
+            Job::NearestClusters => (self.clusters as u64).saturating_mul(8 + 4 + 8),
         }
     }
 

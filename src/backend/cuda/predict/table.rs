@@ -8,8 +8,8 @@ use super::tensor::TensorTable;
 use crate::backend::Scales;
 use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{
-    self, AssignArgument, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, RowsArgument,
-    SumsArgument,
+    self, AssignArgument, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, NearestClustersArgument,
+    RowsArgument, SumsArgument,
 };
 use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Plain, Queue, buffers, bytes_of, product, sum};
 use crate::backend::cuda::passes::distances::{Inertia, InertiaPass};
@@ -118,6 +118,14 @@ buffers! {
     }
 }
 
+buffers! {
+    /// The m nearest centroids of a batch of rows, and all distances, among which they are found.
+    pub struct ClusterBuffers = "the answers for a batch of rows" (n: usize, m: usize) {
+        clusters: u32 [product([n, m])],
+        distances: f64 [product([n, m])],
+    }
+}
+
 impl NearestBuffers {
     /// The parameter of the kernel that fills these buffers.
     pub fn argument<T: Plain>(&self, rows: RowsArgument, centroids: &Centroids<T>, k: usize) -> NearestArgument {
@@ -143,6 +151,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             Job::Score => labels().saturating_add(Inertia::bytes(k)),
             Job::Nearest => NearestBuffers::bytes(n),
             Job::Distances => bytes_of::<f64>(product([n, k])),
+            Job::NearestClusters => sum([bytes_of::<f64>(product([n, k])), ClusterBuffers::bytes(n, k)]),
         }
     }
 
@@ -302,6 +311,32 @@ impl<T: Float + Plain> DeviceTable<T> {
         unsafe { run(queue, rows.entry(arguments::distances::<T>()), tiles, &argument)? };
         self.blank(queue, rows, None, Some((&out, self.k)))?;
         Ok(out)
+    }
+
+    /// The `m` nearest centroids, and all squared distances, which must live until the kernel is done. Rows that are not finite
+    /// get no label.
+    pub fn nearest_clusters(
+        &self,
+        queue: &Queue,
+        rows: &DeviceRows<T>,
+        m: usize,
+        squared: bool,
+    ) -> Result<(ClusterBuffers, Buffer<f64>)> {
+        let (out, squares) = (ClusterBuffers::allocate(queue, rows.n, m)?, self.distances(queue, rows, true)?);
+        let argument = NearestClustersArgument {
+            squares: squares.at(),
+            clusters: out.clusters.at(),
+            distances: out.distances.at(),
+            n: rows.n as u64,
+            k: self.k as i32,
+            m: m as i32,
+            squared: i32::from(squared),
+            unused: 0,
+        };
+        let blocks = rows.n.div_ceil(ROWS as usize / 32);
+        // SAFETY: each row has k distances and m places in the output.
+        unsafe { run(queue, arguments::nearest_clusters(), blocks, &argument)? };
+        Ok((out, squares))
     }
 
     /// Removes the answers for rows that are not finite: their labels, or their distances, of which each row has so many.

@@ -7,15 +7,23 @@ use crate::backend::cuda::shape::{FitShape, ROW_ALIGNMENT, padded};
 
 /// Constants of `kernels/common/cells.cuh`: the most cells as a power of two, points of a part of the tree, places of a tile,
 /// words of a list, and the most parents of cells.
-pub const MOST_LEVELS: u32 = 15;
+pub const MOST_LEVELS: u32 = 16;
 pub const POINTS: usize = 2_048;
 pub const TILE: usize = 128;
 pub const LIST: usize = 64;
 pub const MOST_PARENTS: usize = 512;
-/// Levels of the tree that one block makes first.
+/// Levels of the tree that one block makes first, and the most that a block makes below them (`kernels/step/cells_tree.cu`).
 pub const TOP: u32 = 6;
-/// A cell should have so many rows.
+pub const TREE_LEVELS: u32 = 9;
+/// Nodes of the tree in shared memory (`kernels/step/cells_rows.cu`).
+const SHARED_NODES: usize = 1 << 15;
+/// A cell should have so many rows, unless lists are long: then cells are halved while they have the fewest rows or more.
 pub const ROWS_OF_CELL: usize = 256;
+const FEWEST_ROWS: usize = 96;
+/// The most levels where lists are short. More cells pay only where they shorten long lists.
+const USUAL_LEVELS: u32 = 15;
+/// Lists with more centroids are long.
+const LONG_LIST: f64 = 6.0;
 /// Rows that a block of `cells_split` sorts, and the most bins.
 pub const SPLIT_ROWS: usize = 8_192;
 pub const MOST_BINS: usize = 512;
@@ -35,9 +43,21 @@ pub struct Sizes {
 
 impl Sizes {
     pub fn new(shape: &FitShape) -> Self {
-        let levels = (shape.chunk / ROWS_OF_CELL).max(1).ilog2().min(MOST_LEVELS);
+        let levels = (shape.chunk / ROWS_OF_CELL).max(1).ilog2().min(USUAL_LEVELS);
         let FitShape { chunk: n, d, k, weighted, .. } = *shape;
-        Self { n, d, k, levels, value: shape.value_bytes(), label: shape.label_bytes(), weighted }
+        let mut sizes = Self { n, d, k, levels, value: shape.value_bytes(), label: shape.label_bytes(), weighted };
+        while sizes.list() > LONG_LIST && sizes.levels < MOST_LEVELS && n >> (sizes.levels + 1) >= FEWEST_ROWS {
+            sizes.levels += 1;
+        }
+        sizes
+    }
+
+    /// The centroids in the list of a cell, on average, where cells and clusters have equal sides. In a simulation of k-d trees,
+    /// lists of uniform rows are as long, and lists of ten blobs up to 1.4 times as long.
+    pub fn list(&self) -> f64 {
+        let d = self.d as f64;
+        let side = (self.k as f64 / self.cells() as f64).powf(1.0 / d);
+        (1.0 + 1.3 * side).powf(d)
     }
 
     pub fn cells(&self) -> usize {
@@ -50,7 +70,7 @@ impl Sizes {
 
     /// Levels of the top of the tree.
     pub fn top(&self) -> u32 {
-        self.levels.min(TOP)
+        self.levels.saturating_sub(TREE_LEVELS).max(TOP).min(self.levels)
     }
 
     /// Cells of a parent: a power of two.
@@ -79,7 +99,7 @@ impl Sizes {
 
     /// Bytes of shared memory for a part of the tree, for the whole tree, and to sort rows.
     pub fn shared(&self) -> [usize; 3] {
-        [POINTS * (8 + 4 * self.d.min(MOST_FEATURES)), 4 * self.cells(), SPLIT_ROWS * (4 + self.value.max(4))]
+        [POINTS * (8 + 4 * self.d.min(MOST_FEATURES)), 4 * self.cells().min(SHARED_NODES), SPLIT_ROWS * (4 + self.value.max(4))]
     }
 }
 
