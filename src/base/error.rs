@@ -229,8 +229,8 @@ pub enum KMeansError {
     #[error("weight: expected a largest weight from about 5.4e-20 to 1.8e19, got {got:e}: divide all weights by the largest")]
     WeightOutOfRange { got: f64 },
     /// There are fewer distinct rows than clusters.
-    #[error("k: expected at most as many clusters as distinct rows of positive weight, got k = {k} and {rows} such rows{} \
-        (too_few=\"fewer\" makes fewer clusters)", if (*k as u64) <= *.rows { ", too few of them distinct" } else { "" })]
+    #[error("k: expected at most as many clusters as distinct rows, got k = {k} and {rows} rows of positive weight{} \
+        (too_few=\"fewer\" makes fewer clusters)", if (*k as u64) <= *.rows { format!(", fewer than {k} of them distinct") } else { String::new() })]
     TooFewDistinct { k: usize, rows: u64 },
 
     // ---- the machine ----------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ def test_files_keep_keys_and_models(kind: Any, tmp_path: Path, monkeypatch: pyte
 
 def test_groups_with_too_few_rows() -> None:
     few = pl.DataFrame({"shop": ["a", "a", "b"], "x": [1.0, 2.0, 3.0]})
-    with pytest.raises(pk.TooFewRowsError, match=r"group shop = 'b': .* got k = 2 and 1 such rows"):
+    with pytest.raises(pk.TooFewRowsError, match=r"group shop = 'b': .* got k = 2 and 1 rows of positive weight"):
         pk.KMeans(2).fit(few, "x", by="shop")
     models = pk.KMeans(2, too_few="null").fit(few, "x", by="shop")
     assert models["b"] is None
