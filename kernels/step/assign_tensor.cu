@@ -8,7 +8,8 @@
 //
 // Used when: many clusters of many features, on generation 9.0.
 // Tile:      a block has 3 warpgroups. One requests chunks (TMA, bulk copies). The other two multiply 64 rows each (wgmma, m64n256k16), with 128
-//            sums a thread, and up to 256 features take turns of a tile. Products of one beside minima of the other slow both down. So
+//            sums a thread, and up to 256 features take turns of a tile. If the last tile of a group has at most 128 or 64 centroids, only so
+//            many are copied and multiplied. Products of one beside minima of the other slow both down. So
 //            most tiles cost one minimum for each score, and no more.
 // Memory:    copies lie in device memory as wgmma reads them, so a chunk is one contiguous copy. The copies of a group's centroids come
 //            from the second-level cache, and so do those of the rows but for the first time.
@@ -35,6 +36,12 @@ struct TensorShared {
     __device__ __forceinline__ u32 stage(u32 slot) const { return stages + slot * (ROW_BYTES + CENTROID_BYTES); }
 };
 
+// The centroids of tile t of a group that are multiplied. Those from the group's last centroid on are places without one.
+__device__ __forceinline__ u32 width_of(u32 centroids, u32 t) {
+    const u32 left = centroids - t * TILE_CENTROIDS;
+    return left <= 64 ? 64 : left <= 128 ? 128 : TILE_CENTROIDS;
+}
+
 // The thread that requests all chunks.
 __device__ __forceinline__ void request(const Tensor& a, const TensorShared& s) {
     Turn turn, folded_turn;
@@ -53,13 +60,14 @@ __device__ __forceinline__ void request(const Tensor& a, const TensorShared& s) 
         for (u32 seen = 0; seen < tiles; seen++, t = t + 1 < tiles ? t + 1 : 0) {
             const u8* const centroids = a.centroids + (of_group + t) * a.stored * CENTROID_BYTES;
             const u64 folded = (of_group + t) * TILE_CENTROIDS;
+            const u32 bytes = width_of(a.groups[g].centroids, t) * PLACE_BYTES;
 #pragma unroll 1
             for (u32 c = 0; c < a.chunks; c++) {
                 const u32 to = s.stage(turn.slot), full = s.full + 8 * turn.slot;
                 const bool last = c + 1 == a.chunks;
                 await_barrier(s.empty + 8 * turn.slot, turn.parity ^ 1);
-                arrive_for(full, ROW_BYTES + CENTROID_BYTES + (last ? FOLDED_BYTES : 0));
-                copy_bytes(to, centroids + (u64)chunk_of_centroids(a, c) * CENTROID_BYTES, CENTROID_BYTES, full);
+                arrive_for(full, ROW_BYTES + bytes + (last ? FOLDED_BYTES : 0));
+                copy_bytes(to, centroids + (u64)chunk_of_centroids(a, c) * CENTROID_BYTES, bytes, full);
                 copy_bytes(to + CENTROID_BYTES, rows + (u64)chunk_of_rows(a, c) * ROW_BYTES, ROW_BYTES, full);
                 if (last) {
                     const u32 slot = s.folded + folded_turn.slot * FOLDED_BYTES;
@@ -88,14 +96,15 @@ __device__ __forceinline__ bool turns(const Tensor& a) { return a.chunks <= a.st
 __device__ __forceinline__ void await_turn(u32 half) { asm volatile("bar.sync %0, 256;" ::"r"(1 + half) : "memory"); }
 __device__ __forceinline__ void give_turn(u32 half) { asm volatile("bar.arrive %0, 256;" ::"r"(2 - half) : "memory"); }
 // The products of the first STEPS runs of 16 features of chunk c.
-template <u32 STEPS> __device__ __forceinline__ void run(float (&sums)[TILE_CENTROIDS / 2], u64 x, u64 y, u32 c) {
+template <u32 WIDTH, u32 STEPS> __device__ __forceinline__ void run(float (&sums)[TILE_CENTROIDS / 2], u64 x, u64 y, u32 c) {
     begin_products();
 #pragma unroll
-    for (u32 i = 0; i < STEPS; i++) multiply(sums, x + 2 * i, y + 2 * i, c + i);
+    for (u32 i = 0; i < STEPS; i++) multiply<WIDTH>(sums, x + 2 * i, y + 2 * i, c + i);
     commit_products();
 }
 
 // Adds up the products of a tile of rows and a tile of centroids.
+template <u32 WIDTH>
 __device__ __forceinline__ void products(const Tensor& a, const TensorShared& s, Progress& at, float (&sums)[TILE_CENTROIDS / 2], u32 half, bool first_thread) {
     u32 before = 0;
     if (turns(a)) await_turn(half);
@@ -105,11 +114,11 @@ __device__ __forceinline__ void products(const Tensor& a, const TensorShared& s,
         await_barrier(s.full + 8 * at.turn.slot, at.turn.parity);
         const u64 x = matrix_at(from + CENTROID_BYTES + half * (ROW_BYTES / 2)), y = matrix_at(from);
         // The tensor cores' order begins and ends in each branch. Otherwise the compiler lets every product wait for the one before.
-        if (c + 1 < a.chunks) run<4>(sums, x, y, c);
-        else if (a.last_steps == 4) run<4>(sums, x, y, c);
-        else if (a.last_steps == 3) run<3>(sums, x, y, c);
-        else if (a.last_steps == 2) run<2>(sums, x, y, c);
-        else run<1>(sums, x, y, c);
+        if (c + 1 < a.chunks) run<WIDTH, 4>(sums, x, y, c);
+        else if (a.last_steps == 4) run<WIDTH, 4>(sums, x, y, c);
+        else if (a.last_steps == 3) run<WIDTH, 3>(sums, x, y, c);
+        else if (a.last_steps == 2) run<WIDTH, 2>(sums, x, y, c);
+        else run<WIDTH, 1>(sums, x, y, c);
         if (c > 0) {
             await_products<1>();
             if (first_thread) arrive(s.empty + 8 * before);
@@ -122,10 +131,19 @@ __device__ __forceinline__ void products(const Tensor& a, const TensorShared& s,
     if (first_thread) arrive(s.empty + 8 * before);
 }
 
+// Multiplies a tile of rows and the first WIDTH places of tile t of centroids, and looks at the scores.
+template <u32 WIDTH>
+__device__ __forceinline__ u32 visit(const Tensor& a, const TensorShared& s, Progress& at, float (&sums)[TILE_CENTROIDS / 2], Best (&best)[2], u32 half,
+                                     float most, u32 t) {
+    products<WIDTH>(a, s, at, sums, half, (threadIdx.x & 127) == 0);
+    const u32 folded = s.folded + at.folded_turn.slot * FOLDED_BYTES + (threadIdx.x & 3) * 8;
+    at.folded_turn.next(a.folded_slots);
+    return look<WIDTH>(folded, folded + FOLDED_BYTES / 2, sums, best, most, t);
+}
+
 // A warpgroup that multiplies.
 __device__ __forceinline__ void label(const Tensor& a, const TensorShared& s, u32 half) {
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
-    const bool first_thread = (threadIdx.x & 127) == 0;
     Progress at;
     u32 kept = 0;
     if (half == 1 && turns(a)) give_turn(half);
@@ -140,12 +158,12 @@ __device__ __forceinline__ void label(const Tensor& a, const TensorShared& s, u3
         u32 t = a.first_visit[tile];
 #pragma unroll 1
         for (u32 seen = 0; seen < tiles; seen++, t = t + 1 < tiles ? t + 1 : 0) {
-            float sums[TILE_CENTROIDS / 2];
+            float sums[TILE_CENTROIDS / 2]; // one array for all widths: registers are not enough for three
             const float most = a.tile_margins[of_group + t];
-            products(a, s, at, sums, half, first_thread);
-            const u32 folded = s.folded + at.folded_turn.slot * FOLDED_BYTES + (lane & 3) * 8;
-            at.folded_turn.next(a.folded_slots);
-            kept += look<TILE_CENTROIDS>(folded, folded + FOLDED_BYTES / 2, sums, best, most, t);
+            const u32 width = width_of(a.groups[g].centroids, t);
+            if (width == 64) kept += visit<64>(a, s, at, sums, best, half, most, t);
+            else if (width == 128) kept += visit<128>(a, s, at, sums, best, half, most, t);
+            else kept += visit<TILE_CENTROIDS>(a, s, at, sums, best, half, most, t);
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) decide<TILE_CENTROIDS>(a, best[r], place + 8 * r, g, lane);

@@ -3,7 +3,7 @@
 //
 // Used when: once a process, before the first assign_tensor or assign_tensor_mma on a device.
 // Tile:      one block: 64 rows, 256 centroids, 64 features. One warpgroup multiplies by m64n256k16, or 4 warps by m16n8k16, in the same order of
-//            features as the kernels.
+//            features as the kernels. The instructions for 128 and for 64 centroids must give the same sums, or there is no sum.
 #include "../common/tensor.cuh"
 #include "mma.cuh"
 #include "tensor_pipeline.cuh"
@@ -25,6 +25,26 @@ __device__ __forceinline__ void load_sides(const ProbeTensor& a, u8* shared) {
         ((uint4*)shared)[i] = i < centroids ? ((const uint4*)a.centroids)[i] : ((const uint4*)a.rows)[i - centroids];
 }
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// Whether the instruction for WIDTH centroids gives these sums of 256 centroids.
+template <u32 WIDTH> __device__ __forceinline__ bool gives(const float (&sums)[TILE_CENTROIDS / 2], u64 x, u32 centroids) {
+    bool same = true;
+#pragma unroll
+    for (u32 part = 0; part < TILE_CENTROIDS / WIDTH; part++) {
+        const u64 y = matrix_at(centroids + part * WIDTH * PLACE_BYTES);
+        float own[TILE_CENTROIDS / 2];
+        begin_products();
+#pragma unroll
+        for (u32 i = 0; i < CHUNK / 16; i++) multiply<WIDTH>(own, x + 2 * i, y + 2 * i, i);
+        commit_products();
+        await_products<0>();
+#pragma unroll
+        for (u32 i = 0; i < WIDTH / 2; i++) same &= __float_as_uint(own[i]) == __float_as_uint(sums[part * WIDTH / 2 + i]);
+    }
+    return same;
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(PROBE_THREADS, 1) probe_tensor_wgmma(const __grid_constant__ ProbeTensor a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     __shared__ __align__(1024) u8 shared[(TILE_CENTROIDS + PROBE_ROWS) * PLACE_BYTES];
@@ -35,12 +55,16 @@ extern "C" __global__ void __launch_bounds__(PROBE_THREADS, 1) probe_tensor_wgmm
     float sums[TILE_CENTROIDS / 2];
     begin_products();
 #pragma unroll
-    for (u32 i = 0; i < CHUNK / 16; i++) multiply(sums, x + 2 * i, y + 2 * i, i);
+    for (u32 i = 0; i < CHUNK / 16; i++) multiply<TILE_CENTROIDS>(sums, x + 2 * i, y + 2 * i, i);
     commit_products();
     await_products<0>();
+    const bool same = gives<128>(sums, x, shared_address(shared)) & gives<64>(sums, x, shared_address(shared));
     const u32 lane = threadIdx.x & 31, row = threadIdx.x / 32 * 16 + lane / 4;
 #pragma unroll
-    for (int i = 0; i < TILE_CENTROIDS / 2; i++) a.sums[(row + 8 * (i / 2 % 2)) * TILE_CENTROIDS + i / 4 * 8 + (lane & 3) * 2 + i % 2] = sums[i];
+    for (int i = 0; i < TILE_CENTROIDS / 2; i++) {
+        const float sum = same ? sums[i] : __uint_as_float(0x7fc00000u);
+        a.sums[(row + 8 * (i / 2 % 2)) * TILE_CENTROIDS + i / 4 * 8 + (lane & 3) * 2 + i % 2] = sum;
+    }
 #else
     __trap(); // other generations have no such instructions, and never launch this
 #endif

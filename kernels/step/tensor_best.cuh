@@ -6,7 +6,7 @@
 //   limit      centroids with a score above it are out of reach. Every tile of centroids may lower it: by the least score there
 //   in reach   a bit for each column of a set. Most tiles have no such column for any row of a warp: then a tile costs one minimum for each
 //              score
-//   WIDTH      columns of a tile of centroids: 128 or 256
+//   WIDTH      columns of a tile of centroids: 64, 128 or 256
 #pragma once
 #include "../common/filter.cuh"
 #include "../common/tensor.cuh"
@@ -86,7 +86,7 @@ __device__ __forceinline__ u32 push_sign(u32 bits, float difference) { return __
 
 // Looks at a tile of centroids. `folded`, `margins`: the addresses of the p and of the F of the lane's columns, in shared memory. `most`: no F of the
 // tile is larger. Returns how many sets had a column in reach of one of the warp's rows.
-template <u32 WIDTH> __device__ __forceinline__ u32 look(u32 folded, u32 margins, float (&sums)[WIDTH / 2], Best (&rows)[2], float most, u32 tile) {
+template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ u32 look(u32 folded, u32 margins, float (&sums)[SUMS], Best (&rows)[2], float most, u32 tile) {
     float least[2][2];
 #pragma unroll
     for (int r = 0; r < 2; r++)

@@ -69,9 +69,22 @@ impl Tensor {
     /// The time of products, minima, settling and sums.
     fn rows(self, shape: &FitShape, gpu: GpuSize) -> f64 {
         let processors = gpu.processors.max(1);
-        let (n, k) = (padded(shape.chunk, TILE_ROWS * processors) as f64, padded(shape.k, TILE_CENTROIDS) as f64);
+        let (n, k) = (padded(shape.chunk, TILE_ROWS * processors) as f64, self.multiplied(shape.k));
         let score = self.0.score(padded(shape.d, 16), gpu.generation) * 1e-6 * PROCESSORS as f64 / processors as f64;
         n * (k * score + Self::ROW + shape.d as f64 * Self::VALUE)
+    }
+
+    /// The centroids of full tiles that take as long as those that are multiplied. A last tile of 128 or of 64 centroids is
+    /// assumed to be slower for each of them: it reads the rows as often as a full one.
+    fn multiplied(self, k: usize) -> f64 {
+        let (full, last) = (k / TILE_CENTROIDS * TILE_CENTROIDS, k % TILE_CENTROIDS);
+        let last = match (self.0, last) {
+            (_, 0) => 0,
+            (Unit::Wgmma, ..=64) => 96,
+            (Unit::Wgmma, ..=128) => 160,
+            _ => TILE_CENTROIDS,
+        };
+        (full + last) as f64
     }
 
     /// The copies that settling and updates read.
