@@ -14,7 +14,7 @@ import polars_kmeans as pk
 
 # Pages with code, and how many blocks each has. The blocks of a page run in order.
 PAGES = {
-    "README.md": 2,
+    "README.md": 3,
     "docs/choosing-k.md": 4,
     "docs/clusters.md": 7,
     "docs/coming-from.md": 3,
