@@ -23,7 +23,7 @@ PAGES = {
     "docs/guide/arrays.md": 1,
     "docs/guide/cluster-numbers.md": 2,
     "docs/guide/devices.md": 1,
-    "docs/guide/directions.md": 4,
+    "docs/guide/directions.md": 5,
     "docs/guide/errors.md": 1,
     "docs/guide/groups.md": 1,
     "docs/guide/larger-than-memory.md": 1,
