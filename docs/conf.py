@@ -43,7 +43,7 @@ PLACED |= {"contributors", "contributing", "architecture", "promises", "decision
 GUIDE = [
     ("First steps", ["two-ways", "queries", "parameters", "columns", "errors"]),
     ("Good clusters", ["scaling", "/choosing-k", "starting-centroids", "/clusters", "cluster-numbers"]),
-    ("Keep a model", ["/models", "next-month", "without-python", "row-order"]),
+    ("Keep a model", ["/models", "next-month", "living-models", "without-python", "row-order"]),
     ("Groups, vectors, places", ["groups", "lists", "directions", "places"]),
     ("With other tools", ["arrays", "/scikit-learn", "/sql"]),
     ("Large and fast", ["larger-than-memory", "devices", "many-machines", "progress", "processes"]),

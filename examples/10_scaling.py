@@ -2,7 +2,7 @@
 Columns of different units
 ==========================
 
-Let the model scale them, and give it raw rows ever after.
+Let the model scale them. Then it always takes raw rows.
 
 A distance adds up all columns. Here one counts minutes, another miles, another hours, so raw miles would decide alone.
 Scaling by hand has a trap: the model then takes scaled rows only. Raw rows get wrong labels, and there is no error.

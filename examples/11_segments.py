@@ -56,7 +56,8 @@ print(customers.head(3))
 # %%
 # Days, orders and euros have different units, and their distributions have long tails: logarithms, then one scale for
 # all.
-logs = customers.with_columns(pl.col(FEATURES).log1p())
+LOGARITHMS = pl.col(FEATURES).log1p()
+logs = customers.with_columns(LOGARITHMS)
 
 # %%
 # How many segments? Several measures, because each has its own idea of a good clustering.
@@ -99,9 +100,13 @@ typical = model.nearest(logs, 1).select("customer", "cluster").join(customers, o
 print(typical.join(named, left_on="cluster", right_on="segment").select("name", *FEATURES))
 
 # %%
-# The model goes on: it gives next month's customers their segment.
+# The file of the model gives next month's customers their segment. The model knows the scale, but not the logarithms:
+# new rows need the same logarithms first. Without them the labels are wrong, and there is no error.
 model.save(Path(folder.name) / "segments.parquet")
 later = pk.KMeansModel.load(Path(folder.name) / "segments.parquet")
+new = pl.DataFrame({"customer": [2_000, 2_001], "days_ago": [12, 280], "orders": [15, 2], "euros": [31.0, 55.0]})
+labelled = later.label(new.with_columns(LOGARITHMS), name="segment").select("customer", "segment")
+print(new.join(labelled, on="customer").join(named, on="segment"))
 assert logs.select(later.predict()).equals(logs.select(model.predict()))
 result.write_csv(Path(folder.name) / "customers.csv")
 

@@ -1,9 +1,10 @@
 """The exceptions of this package.
 
 Every message says what was expected and what was got. Outside of a query (estimator, model, files, parameters), these
-exceptions are raised as they are. Inside a query, Polars raises its own ``ComputeError``, whose text starts with the
-name of one of these exceptions. SQL engines raise their own errors, too. :func:`typed_errors` turns such errors into
-these exceptions. All exceptions here are subclasses of ``ComputeError``, so one ``except`` clause catches both.
+exceptions are raised as they are. Inside a query, Polars raises its own ``ComputeError``, whose text has the name of
+one of these exceptions: ``the plugin failed with message: TooFewRowsError: ...``. SQL engines raise their own errors,
+too. :func:`typed_errors` turns such errors into these exceptions. All exceptions here are subclasses of
+``ComputeError``, so one ``except`` clause catches both.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ use crate::base::params::Device;
 use crate::model::{KMeansModel, Scaling, Settings};
 use crate::simd::{DotUnit, InstructionSet};
 
-/// Inside a query, an error is Polars' `ComputeError`. Its text starts with the name of the Python exception.
+/// Inside a query, an error is Polars' `ComputeError`. Its text has the name of the Python exception.
 impl From<KMeansError> for PolarsError {
     fn from(error: KMeansError) -> Self {
         // Polars cuts a plugin's error text at a blank line.

@@ -33,9 +33,10 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "bad-input.md"
 GOLDEN = Path(__file__).parents[1] / "golden" / "errors.txt"
 HEAD = """# Bad input and its errors
 
-The exceptions are subclasses of `pk.KMeansError`, which is a `polars.exceptions.ComputeError`. Only those of Polars
-itself are not. A query raises a plain `ComputeError` whose text starts with the name of the exception.
-`with pk.typed_errors():` turns it into that exception ([errors](guide/errors.md)).
+Our exceptions are subclasses of `pk.KMeansError`, which is a `polars.exceptions.ComputeError`. Errors in Polars' own
+words are exceptions of Polars. A query raises a plain `ComputeError` whose text has the name of our exception:
+`the plugin failed with message: TooFewRowsError: ...`. `with pk.typed_errors():` raises our exception instead
+([errors](guide/errors.md)).
 
 Calls share a line if their messages differ only in a name or in what was got. The line has the message of the first
 call. `...` stands for the first words of the message above. `model` was fitted to two columns, `x` and `y`.

@@ -14,7 +14,7 @@ import polars_kmeans as pk
 
 # Pages with code, and how many blocks each has. The blocks of a page run in order.
 PAGES = {
-    "README.md": 2,
+    "README.md": 3,
     "docs/choosing-k.md": 4,
     "docs/clusters.md": 7,
     "docs/coming-from.md": 3,
@@ -23,7 +23,7 @@ PAGES = {
     "docs/guide/arrays.md": 1,
     "docs/guide/cluster-numbers.md": 2,
     "docs/guide/devices.md": 1,
-    "docs/guide/directions.md": 4,
+    "docs/guide/directions.md": 5,
     "docs/guide/errors.md": 1,
     "docs/guide/groups.md": 1,
     "docs/guide/larger-than-memory.md": 1,
