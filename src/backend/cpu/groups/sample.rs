@@ -1,18 +1,23 @@
 //! What a sample of the rows says of groups and of integer copies.
 
 use super::partition::{self, Group, Groups};
-use super::{GROUPS, GroupStep};
+use super::{BLOCK, GROUPS, GroupStep, UseGroups};
 use crate::backend::cpu::CpuSession;
 use crate::backend::cpu::filter::{Form, GROUP};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::base::parallel::for_each_task;
+use crate::input::features::rows_to_columns;
+use crate::input::fp16::Same;
 use crate::input::tile::Tile;
 
 /// Rows of the sample, but no more values than this, unless its rows are very few.
 const SAMPLE: usize = 2_048;
 const SAMPLE_VALUES: usize = 1 << 19;
 const FEWEST_SAMPLED: usize = 256;
+/// Rows of the sample where no groups are tried.
+const WITHOUT_GROUPS: usize = 128;
 /// So many rows of the sample lie side by side. Where features are columns, they come together.
 const SIDE_BY_SIDE: usize = 4;
 /// The distances from a group's point for which centroids are copied, over those of a sample of its rows.
@@ -28,8 +33,9 @@ const CLOSER_ROW: f64 = 4_096.0;
 impl<T: Float> CpuSession<'_, T> {
     /// A sample of the rows: `(rows, d)`.
     pub(super) fn sample(&self) -> Result<Vec<T>> {
-        let (stride, n) = (self.workers[0].tile.stride, self.part.features.n_rows());
-        let sample = (SAMPLE_VALUES / self.d).clamp(FEWEST_SAMPLED, SAMPLE);
+        let (stride, n) = (BLOCK, self.part.features.n_rows());
+        let groups = self.tries.groups || self.use_groups != UseGroups::Auto;
+        let sample = if groups { (SAMPLE_VALUES / self.d).clamp(FEWEST_SAMPLED, SAMPLE) } else { WITHOUT_GROUPS };
         let apart = (self.labels.len() / sample * SIDE_BY_SIDE).max(SIDE_BY_SIDE);
         // Neither at equal distances, which rows of a period would make one-sided, nor one by one.
         let first = |piece: usize| (piece.wrapping_mul(0x9E37_79B1) >> 16) % (apart - SIDE_BY_SIDE + 1);
@@ -52,13 +58,16 @@ impl<T: Float> CpuSession<'_, T> {
             values.extend(rows.iter().filter_map(|row| self.part.features.row(*row)).flatten());
             return Ok(values);
         }
-        let mut tile = Tile::new(self.d, stride)?;
-        for rows in rows.chunks(stride) {
+        values.resize(rows.len() * self.d, T::default());
+        let tiles = (0..self.workers.len().min(rows.len().div_ceil(stride))).map(|_| Tile::new(self.d, stride));
+        let mut tiles = memory::try_collected(tiles, GROUPS)?;
+        let tasks = rows.chunks(stride).zip(values.chunks_mut(stride * self.d));
+        for_each_task(&mut tiles, tasks, |tile, (rows, values)| {
             tile.load_list(&self.part, self.statistics.weights, rows);
-            for r in 0..tile.rows {
-                values.extend((0..self.d).map(|f| tile.x[f * tile.stride + r]));
-            }
-        }
+            // The columns of the tile are its rows.
+            let columns = tile.x.chunks_exact(stride).map(|column| &column[..rows.len()]);
+            rows_to_columns::<T, T, Same>(columns, 0, self.d, values);
+        })?;
         Ok(values)
     }
 
