@@ -229,7 +229,7 @@ impl<T: Float> RowByRow<T> {
                 (*lows, *highs, *leasts) = (low, high, smallest);
             }
         }
-        if bad.iter().any(|bad| *bad == infinity) {
+        if bad.contains(&infinity) {
             return false;
         }
         for (f, extent) in extents.iter_mut().enumerate() {
