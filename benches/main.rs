@@ -16,6 +16,7 @@ mod quads;
 mod rough;
 mod seeding;
 mod sets;
+mod threads;
 
 /// The rest of the command line.
 type Arguments = std::iter::Skip<std::env::Args>;
@@ -30,6 +31,7 @@ const BENCHES: &[Bench] = &[
     ("rough", rough::main),
     ("seeding", seeding::main),
     ("sets", sets::main),
+    ("threads", threads::main),
 ];
 
 fn main() {

@@ -19,9 +19,9 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// `len` values of 0. As [`memory::zeroed`], it touches no memory.
+    /// `len` values of 0. As [`memory::zeroed_to_fill`], it touches no memory.
     pub fn zeroed(len: usize, what: &'static str) -> Result<Self> {
-        Ok(Self::in_memory(memory::zeroed(len.saturating_add(LINE - 1), what)?, len))
+        Ok(Self::in_memory(memory::zeroed_to_fill(len.saturating_add(LINE - 1), what)?, len))
     }
 
     /// Makes them `len` values of 0, in the same memory if there is enough. After an error there are none.

@@ -29,6 +29,8 @@ pub trait Float: sealed::Sealed + Copy + Default + Send + Sync + PartialOrd + st
     fn largest() -> Self;
     /// Whether the value is neither infinite nor NaN.
     fn is_finite(self) -> bool;
+    /// The value without its sign.
+    fn magnitude(self) -> Self;
     /// The values as `f32` if `Self` is `f32`, else `None`.
     fn as_f32s(values: &[Self]) -> Option<&[f32]>;
     /// `(self - centre) * first * second` in this type, rounded to float32. This is a value of a filter's copy. The factors are
@@ -61,6 +63,10 @@ macro_rules! float {
             #[inline(always)]
             fn is_finite(self) -> bool {
                 self.is_finite()
+            }
+            #[inline(always)]
+            fn magnitude(self) -> Self {
+                self.abs()
             }
             #[inline(always)]
             fn as_f32s(values: &[Self]) -> Option<&[f32]> {

@@ -55,6 +55,15 @@ impl ClusterSums {
         &self.sums[j * self.d..][..self.d]
     }
 
+    /// The clusters, so many at a time.
+    pub fn ranges(&mut self, clusters: usize) -> impl Iterator<Item = SumsOfRange<'_>> {
+        let Self { d, sums, mass, rows, dirty } = self;
+        let counts = rows.chunks_mut(clusters).zip(dirty.chunks_mut(clusters));
+        let ranges = sums.chunks_mut(clusters * *d).zip(mass.chunks_mut(clusters)).zip(counts);
+        let firsts = (0..).step_by(clusters);
+        firsts.zip(ranges).map(|(first, ((sums, mass), (rows, dirty)))| SumsOfRange { first, sums, mass, rows, dirty })
+    }
+
     pub fn clear_dirty(&mut self) {
         self.dirty.fill(false);
     }
@@ -81,6 +90,17 @@ impl ClusterSums {
         }
         self.sums.iter_mut().zip(&other.sums).for_each(|(a, b)| *a += b);
     }
+}
+
+/// The sums of some clusters, as in [`ClusterSums`].
+#[derive(Debug)]
+pub struct SumsOfRange<'s> {
+    /// The first of the clusters.
+    pub first: usize,
+    pub sums: &'s mut [i128],
+    pub mass: &'s mut [i128],
+    pub rows: &'s mut [i64],
+    pub dirty: &'s mut [bool],
 }
 
 /// The quanta of all columns, in a layout for vector loops.

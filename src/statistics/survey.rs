@@ -12,6 +12,8 @@ use crate::input::tile::{Part, Selection, Tile, WeightScale};
 
 /// Number of independent accumulators. They let loops vectorise.
 const LANES: usize = 16;
+/// Rows that are seen together, where they lie side by side.
+const TOGETHER: usize = 8;
 /// The name for the extents of columns in errors.
 pub const EXTENTS: &str = "the extents of the columns";
 
@@ -28,6 +30,12 @@ pub struct Extent {
 
 impl Extent {
     pub const EMPTY: Self = Self { low: f64::INFINITY, high: f64::NEG_INFINITY, largest: 0.0, smallest: f64::INFINITY };
+
+    #[inline(always)]
+    fn new(low: f64, high: f64, smallest: f64) -> Self {
+        let largest = if low <= high { low.abs().max(high.abs()) } else { 0.0 };
+        Self { low, high, largest, smallest }
+    }
 
     /// Adds values, each times its weight if there are weights. The loops run over lanes so that they vectorise.
     #[inline(always)]
@@ -89,9 +97,7 @@ impl Lanes {
 
     #[inline(always)]
     fn extent(&self, i: usize) -> Extent {
-        let (low, high) = (self.low[i], self.high[i]);
-        let largest = if low <= high { low.abs().max(high.abs()) } else { 0.0 };
-        Extent { low, high, largest, smallest: self.smallest[i] }
+        Extent::new(self.low[i], self.high[i], self.smallest[i])
     }
 }
 
@@ -153,7 +159,7 @@ impl Merge for Survey {
 pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Result<Survey> {
     let d = parts[0].features.n_features();
     let learnt = for_each_tile(parts, threads, &SurveyPass { d })?;
-    let mut survey = Survey::of_all(learnt.into_iter().map(|(survey, _)| survey), d)?;
+    let mut survey = Survey::of_all(learnt.into_iter().map(|(survey, ..)| survey), d)?;
     survey.largest = survey.columns.iter().fold(survey.largest, |m, column| m.max(column.largest));
     Ok(survey)
 }
@@ -163,38 +169,120 @@ pub(super) struct SurveyPass {
     pub d: usize,
 }
 
-impl<T: Float> Visit<T> for SurveyPass {
-    /// Also room for the extents of some rows.
-    type Learnt = (Survey, Vec<Extent>);
+/// Room to learn from rows that lie side by side: what is known of each feature.
+pub(super) struct RowByRow<T> {
+    low: Vec<T>,
+    high: Vec<T>,
+    smallest: Vec<T>,
+}
 
-    fn nothing(&self) -> Result<Self::Learnt> {
-        Ok((Survey::empty(self.d)?, memory::filled(self.d, Extent::EMPTY, EXTENTS)?))
+impl<T: Float> RowByRow<T> {
+    fn new(d: usize) -> Result<Self> {
+        let none = || memory::filled(d, T::default(), EXTENTS);
+        Ok(Self { low: none()?, high: none()?, smallest: none()? })
     }
 
+    /// The extents of some rows, if they lie side by side, are long, and have finite values only.
     #[inline(always)]
-    fn visit_in_place(&self, (survey, extents): &mut Self::Learnt, part: &Part<'_, T>, range: Range<usize>) -> bool {
-        if part.weights.is_some() || part.features.may_have_nulls() {
+    fn see(&mut self, part: &Part<'_, T>, range: Range<usize>, extents: &mut [Extent]) -> bool {
+        let (features, d, last) = (&part.features, extents.len(), range.end - 1);
+        if d < LANES || features.row(range.start).is_none() {
+            return false;
+        }
+        let infinity = T::from_f64(f64::INFINITY);
+        self.low.fill(infinity);
+        self.high.fill(T::from_f64(f64::NEG_INFINITY));
+        self.smallest.fill(infinity);
+        let (largest, mut bad) = (T::largest(), [T::default(); LANES]);
+        for first in range.step_by(TOGETHER) {
+            let mut rows: [&[T]; TOGETHER] = [&[]; TOGETHER];
+            for i in 0..TOGETHER {
+                // The last row is seen again.
+                let Some(row) = features.row((first + i).min(last)) else { return false };
+                rows[i] = row;
+            }
+            for f in (0..d).step_by(LANES) {
+                // So are the last features.
+                let f = f.min(d - LANES);
+                let (Some(lows), Some(highs), Some(leasts)) = (
+                    self.low[f..].first_chunk_mut::<LANES>(),
+                    self.high[f..].first_chunk_mut::<LANES>(),
+                    self.smallest[f..].first_chunk_mut::<LANES>(),
+                ) else {
+                    unreachable!("the features are within the row")
+                };
+                // Copies stay in registers: the compiler does not know that the lists lie apart.
+                let (mut low, mut high, mut smallest) = (*lows, *highs, *leasts);
+                for row in rows {
+                    let Some(values) = row[f..].first_chunk::<LANES>() else { unreachable!("the features are within the row") };
+                    let values = *values;
+                    for i in 0..LANES {
+                        let (v, magnitude) = (values[i], values[i].magnitude());
+                        low[i] = if v < low[i] { v } else { low[i] };
+                        high[i] = if v > high[i] { v } else { high[i] };
+                        let nonzero = if magnitude > T::default() { magnitude } else { infinity };
+                        smallest[i] = if nonzero < smallest[i] { nonzero } else { smallest[i] };
+                        // A NaN is not at most the largest value either.
+                        bad[i] = if magnitude <= largest { bad[i] } else { infinity };
+                    }
+                }
+                (*lows, *highs, *leasts) = (low, high, smallest);
+            }
+        }
+        if bad.contains(&infinity) {
             return false;
         }
         for (f, extent) in extents.iter_mut().enumerate() {
-            let Some(column) = part.features.column_in_place(f, range.clone()) else { return false };
-            let mut all_finite = true;
-            for v in column {
-                all_finite &= v.is_finite();
-            }
-            if !all_finite {
-                return false;
-            }
-            *extent = Extent::EMPTY;
-            extent.add(column, None);
+            *extent = Extent::new(self.low[f].to_f64(), self.high[f].to_f64(), self.smallest[f].to_f64());
         }
-        survey.positive += range.len() as u64;
-        survey.columns.iter_mut().zip(extents).for_each(|(all, here)| all.merge(here));
         true
+    }
+}
+
+/// The extents of some rows whose columns lie side by side, if they have finite values only.
+#[inline(always)]
+fn see_columns<T: Float>(part: &Part<'_, T>, range: Range<usize>, extents: &mut [Extent]) -> bool {
+    for (f, extent) in extents.iter_mut().enumerate() {
+        let Some(column) = part.features.column_in_place(f, range.clone()) else { return false };
+        let mut all_finite = true;
+        for v in column {
+            all_finite &= v.is_finite();
+        }
+        if !all_finite {
+            return false;
+        }
+        *extent = Extent::EMPTY;
+        extent.add(column, None);
+    }
+    true
+}
+
+impl<T: Float> Visit<T> for SurveyPass {
+    /// Also room for the extents of some rows.
+    type Learnt = (Survey, Vec<Extent>, RowByRow<T>);
+
+    fn nothing(&self) -> Result<Self::Learnt> {
+        Ok((Survey::empty(self.d)?, memory::filled(self.d, Extent::EMPTY, EXTENTS)?, RowByRow::new(self.d)?))
     }
 
     #[inline(always)]
-    fn visit(&self, (survey, _): &mut Self::Learnt, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+    fn visit_in_place(&self, (survey, extents, by_row): &mut Self::Learnt, part: &Part<'_, T>, range: Range<usize>) -> bool {
+        if part.weights.is_some() || part.features.may_have_nulls() {
+            return false;
+        }
+        let is_seen = match part.features.is_row_by_row() {
+            true => by_row.see(part, range.clone(), extents),
+            false => see_columns(part, range.clone(), extents),
+        };
+        if is_seen {
+            survey.positive += range.len() as u64;
+            survey.columns.iter_mut().zip(extents).for_each(|(all, here)| all.merge(here));
+        }
+        is_seen
+    }
+
+    #[inline(always)]
+    fn visit(&self, (survey, ..): &mut Self::Learnt, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
         survey.bad += tile.load_checked(part, range) as u64;
         if part.weights.is_some() {
             let weights_here = &tile.weights[..tile.rows];
@@ -277,6 +365,29 @@ impl<T: Float> Visit<T> for WeightedExtents {
         load_positive(tile, part, self.weights, range);
         for (f, extent) in extents.iter_mut().enumerate() {
             extent.add(tile.column(f), Some(&tile.weights[..tile.rows]));
+        }
+    }
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use super::*;
+    use crate::input::features::Features;
+
+    unit_test!(values_that_are_not_finite_are_seen_in_any_place);
+    fn values_that_are_not_finite_are_seen_in_any_place() {
+        for d in [3, 16, 21] {
+            let n = 19;
+            let mut x: Vec<f64> = (0..n * d).map(|i| (i % 7) as f64 - 3.0).collect();
+            for place in 0..n * d {
+                let bad = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY][place % 3];
+                let good = std::mem::replace(&mut x[place], bad);
+                let survey = survey(&[Part::new(Features::from_rows(&x, d).unwrap(), None)], 1).unwrap();
+                assert_eq!((survey.bad, survey.positive), (1, n as u64 - 1), "{bad} at {place} of {n} x {d}");
+                x[place] = good;
+            }
+            let survey = survey(&[Part::new(Features::from_rows(&x, d).unwrap(), None)], 1).unwrap();
+            assert_eq!((survey.bad, survey.largest), (0, 3.0));
         }
     }
 }

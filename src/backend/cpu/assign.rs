@@ -385,7 +385,7 @@ mod tests {
         let part = Part::new(Features::from_rows(&x, d).unwrap(), None);
         let mut tile = Tile::new(d, n.next_multiple_of(64)).unwrap();
         tile.load(&part, None, 0..n);
-        let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64, &[]).unwrap();
+        let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64, &[], 1).unwrap();
         for set in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512] {
             // Some rows have their label already.
             let expected: Vec<Nearest> = x.chunks_exact(d).map(|x| reference::nearest(x, &centroids)).collect();

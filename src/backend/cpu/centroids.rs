@@ -1,9 +1,10 @@
 //! The centroids of one assign, in the layouts that the kernels read.
 
-use super::filter::{Filter, TABLE};
+use super::filter::{Filter, TABLE, TASK};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::base::parallel::for_each_task;
 
 /// Number of centroids whose reference distances are computed together.
 pub const TOGETHER: usize = 4;
@@ -22,11 +23,14 @@ pub struct CentroidTable<T> {
 
 impl<T: Float> CentroidTable<T> {
     /// See [`Filter::new`].
-    pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32]) -> Result<Self> {
+    pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<Self> {
         let k = rows.len() / d;
         let mut packed = memory::filled(k.div_ceil(TOGETHER) * d, [f64::INFINITY; TOGETHER], TABLE)?;
-        pack(rows, d, &mut packed);
-        let filter = Filter::new(rows, d, centre, extent, order)?;
+        let together = (TASK / d).next_multiple_of(TOGETHER).max(TOGETHER);
+        let mut workers = memory::filled(threads.min(k.div_ceil(together)), (), TABLE)?;
+        let tasks = rows.chunks(together * d).zip(packed.chunks_mut(together / TOGETHER * d));
+        for_each_task(&mut workers, tasks, |(), (rows, packed)| pack(rows, d, packed))?;
+        let filter = Filter::new(rows, d, centre, extent, order, threads)?;
         Ok(Self { k, d, rows: memory::copied(rows, TABLE)?, packed, filter })
     }
 

@@ -15,7 +15,8 @@ use std::sync::{Mutex, PoisonError};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::exact::cluster_sums::{ClusterSums, Quantiser, UNASSIGNED};
+use crate::base::parallel::for_each_task;
+use crate::exact::cluster_sums::{ClusterSums, Quantiser, SumsOfRange, UNASSIGNED};
 use crate::exact::fixed::{round_to_integer, split};
 use crate::input::tile::{Columns, WeightScale};
 use crate::simd::{SQUARE, Task, Vector};
@@ -24,6 +25,8 @@ use crate::simd::{SQUARE, Task, Vector};
 const TOGETHER: usize = SQUARE;
 /// From so many features on, registers transpose them.
 const FEWEST_TRANSPOSED: usize = 8;
+/// Sums that a task adds up.
+const FLUSHED: usize = 1 << 14;
 
 /// A row that moves from one cluster to another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -152,6 +155,61 @@ impl Deltas {
             if self.counts[j].pending > 0 {
                 self.flush_cluster(quantiser, j, cluster_sums);
             }
+        }
+    }
+
+    /// The same for several workers. If there are many sums, threads share the clusters: else the time would grow with the number
+    /// of workers.
+    pub fn flush_all(all: &mut [&mut Self], quantiser: &Quantiser, cluster_sums: &mut ClusterSums) -> Result<()> {
+        let clusters = (FLUSHED / quantiser.scales.len()).max(1);
+        if all.len() < 2 || cluster_sums.rows.len() <= clusters {
+            all.iter_mut().for_each(|deltas| deltas.flush(quantiser, cluster_sums));
+            return Ok(());
+        }
+        let mut threads = memory::filled(all.len(), (), "the threads")?;
+        let shared = &*all;
+        for_each_task(&mut threads, cluster_sums.ranges(clusters), |(), mut sums| {
+            shared.iter().for_each(|deltas| deltas.add_to(quantiser, &mut sums));
+        })?;
+        for_each_task(&mut threads, all.iter_mut(), |(), deltas| deltas.clear())
+    }
+
+    /// Adds the pending values of some clusters.
+    fn add_to(&self, quantiser: &Quantiser, to: &mut SumsOfRange<'_>) {
+        let d = self.d;
+        for (i, sums) in to.sums.chunks_exact_mut(d).enumerate() {
+            let j = to.first + i;
+            let Count { rows, pending } = self.counts[j];
+            if pending == 0 {
+                continue;
+            }
+            let hi = &self.hi[j * d..][..d];
+            match self.lo.get(j * d..(j + 1) * d) {
+                Some(lo) => {
+                    for (((sum, hi), lo), scale) in sums.iter_mut().zip(hi).zip(lo).zip(&quantiser.scales) {
+                        *sum += scale.join(*hi, *lo);
+                    }
+                }
+                None => {
+                    for ((sum, hi), scale) in sums.iter_mut().zip(hi).zip(&quantiser.scales) {
+                        *sum += scale.join(*hi, 0);
+                    }
+                }
+            }
+            to.mass[i] += self.mass.get(j).copied().unwrap_or(i128::from(rows));
+            to.rows[i] += i64::from(rows);
+            to.dirty[i] = true;
+        }
+    }
+
+    /// Forgets all pending values.
+    fn clear(&mut self) {
+        let d = self.d;
+        for (j, count) in self.counts.iter_mut().enumerate().filter(|(_, count)| count.pending > 0) {
+            *count = Count::default();
+            self.hi[j * d..][..d].fill(0);
+            self.lo.get_mut(j * d..(j + 1) * d).unwrap_or_default().fill(0);
+            self.mass.get_mut(j).into_iter().for_each(|mass| *mass = 0);
         }
     }
 }
@@ -311,6 +369,42 @@ mod tests {
                 }
                 check::<f32>(set, d, Limbs::Two, Some(WeightScale::new(6.1)));
                 check::<f64>(set, d, Limbs::Two, Some(WeightScale::new(6.1)));
+            }
+        }
+    }
+
+    unit_test!(several_workers_are_flushed_at_once);
+    /// Each worker has rows of some clusters. With many clusters, threads share them.
+    fn several_workers_are_flushed_at_once() {
+        for (limbs, weight) in [(Limbs::One, None), (Limbs::Two, None), (Limbs::Two, Some(WeightScale::new(2.5)))] {
+            for (k, d) in [(3, 2), (FLUSHED / 20, 50)] {
+                let (n, workers) = (90, 3);
+                let x: Vec<f32> = (0..d * n).map(|i| ((i * 7919) % 1_009) as f32 / 63.0 - 8.0).collect();
+                let weights: Vec<f64> =
+                    (0..n).map(|r| weight.map_or(1.0, |scale| scale.round(0.3 + (r % 7) as f64 / 4.0))).collect();
+                let quantiser = Quantiser::new(&vec![ColumnScale::new(7, limbs); d]).unwrap();
+                let new = || Deltas::new(k, &quantiser, weight.is_some()).unwrap();
+                let mut all: Vec<Deltas> = (0..workers).map(|_| new()).collect();
+                let mut one = new();
+                let [mut sums, mut expected] = [0; 2].map(|_| ClusterSums::new(k, d).unwrap());
+                let move_rows = |deltas: &mut Deltas, moved: &[Moved], target: &mut ClusterSums| {
+                    let (values, weights) = (Values::new(&x, n), weight.map(|scale| (&weights[..], scale)));
+                    let (quantiser, target, of) = (&quantiser, &Mutex::new(target), PhantomData::<f32>);
+                    InstructionSet::detect().run(MoveRows { deltas, quantiser, values, weights, moved, target, of });
+                };
+                for round in 0..2u32 {
+                    for (worker, deltas) in (0..).zip(&mut all) {
+                        let label = |row: u32, round: u32| (row * 31 + round * 7) % k as u32;
+                        let from = |row| if round == 0 { UNASSIGNED } else { label(row, round - 1) };
+                        let rows = (worker * 30..(worker + 1) * 30).filter(|row| round == 0 || row % 3 == 0);
+                        let moved: Vec<Moved> = rows.map(|row| Moved { row, from: from(row), to: label(row, round) }).collect();
+                        move_rows(deltas, &moved, &mut sums);
+                        move_rows(&mut one, &moved, &mut expected);
+                    }
+                    Deltas::flush_all(&mut all.iter_mut().collect::<Vec<_>>(), &quantiser, &mut sums).unwrap();
+                    one.flush(&quantiser, &mut expected);
+                    assert_eq!(sums, expected, "{k} x {d} {limbs:?} {weight:?} {round}");
+                }
             }
         }
     }

@@ -2,10 +2,13 @@
 //! predictions and scores of a model all use this one.
 
 use super::difference::FEW;
+use super::groups::largest;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::base::parallel::for_each_task;
 use crate::bounds;
+use crate::simd::{InstructionSet, Task, Vector};
 use crate::statistics::unit_exponent;
 
 /// No centroid: what fills up an order.
@@ -17,6 +20,8 @@ pub const GROUP: usize = 6;
 /// Magnitudes, as powers of two, for which squared differences do not overflow and lose little to underflow.
 const SAFE_EXPONENTS: std::ops::RangeInclusive<i32> = -40..=50;
 
+/// Values of centroids that are copied in one task.
+pub const TASK: usize = 1 << 14;
 /// The name for the copies in errors.
 pub const TABLE: &str = "copies of the centroids";
 
@@ -48,15 +53,15 @@ pub enum Filter {
 impl Filter {
     /// The filter for these centroids (`(k, d)`, row-major). `centre` is near most of them. `extent` is the largest known
     /// magnitude of the rows. Both only cost time where they are wrong. `order`: that in which products are computed, some places
-    /// of it [`NOBODY`]'s. Empty: the centroids' own.
-    pub fn new<T: Float>(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32]) -> Result<Self> {
+    /// of it [`NOBODY`]'s. Empty: the centroids' own. `threads`: how many may share the work.
+    pub fn new<T: Float>(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<Self> {
         match Form::of::<T>(d) {
             Form::Difference => {
                 let (centroids, bound) = (memory::zeroed(rows.len(), TABLE)?, bounds::Difference::new(d));
                 let mut filter = Self::Difference(DifferenceTable { centroids, scale: 1.0, bound });
                 Ok(if filter.replace(rows, extent) { filter } else { Self::None })
             }
-            Form::Product => Self::product(rows, d, centre, order),
+            Form::Product => Self::product(rows, d, centre, order, threads),
         }
     }
 
@@ -70,62 +75,136 @@ impl Filter {
     }
 
     /// The product filter, whatever the features are. `centre`: a point near the data.
-    pub fn product<T: Float>(rows: &[T], d: usize, centre: &[f64], order: &[u32]) -> Result<Self> {
+    pub fn product<T: Float>(rows: &[T], d: usize, centre: &[f64], order: &[u32], threads: usize) -> Result<Self> {
+        let set = InstructionSet::detect;
         let k = rows.len() / d;
         // Rows and centroids are compared with the same bits of the centre.
         let centre: Vec<f64> = memory::collected(centre.iter().map(|m| T::from_f64(*m).to_f64()), TABLE)?;
-        let largest = (0..k * d).fold(0.0f64, |m, i| m.max((rows[i].to_f64() - centre[i % d]).abs()));
+        let values = (TASK / d).max(1);
+        let mut threads = memory::filled(threads.min(k.div_ceil(values)), 0.0f64, TABLE)?;
+        for_each_task(&mut threads, rows.chunks(values * d), |most, rows| {
+            *most = set().run(Largest { rows, centre: &centre, most: *most });
+        })?;
+        let largest = largest(threads.iter().copied());
         if largest == 0.0 || !largest.is_finite() {
             return Ok(Self::None);
         }
         let exponent = unit_exponent(largest);
-        let scale = crate::exact::fixed::Scale::new(exponent);
-        // Values are scaled before they are squared, so norms are at most sqrt(d) for all data.
-        let half = exponent / 2;
-        let [first, second] = [half, exponent - half].map(|e| T::from_f64(crate::exact::fixed::power_of_two(e)));
-        let half_square = |j: usize| {
-            let s = (0..d).fold(0.0, |s: f64, f| {
-                let t = scale.apply(rows[j * d + f].to_f64() - centre[f]);
-                t.mul_add(t, s)
-            });
-            0.5 * s
-        };
         let names = memory::copied(order, TABLE)?;
         let groups = if names.is_empty() { k } else { names.len() }.div_ceil(GROUP);
-        // The place of each centroid in the order.
-        let mut places: Vec<usize> = memory::collected(0..k, TABLE)?;
-        names.iter().enumerate().filter(|(_, j)| **j != NOBODY).for_each(|(place, j)| places[*j as usize] = place);
+        // A place has a centroid, or nobody.
+        let name = |place: usize| match names.get(place) {
+            Some(name) => *name,
+            None if names.is_empty() && place < k => place as u32,
+            None => NOBODY,
+        };
         let mut packed = memory::zeroed::<f32>(groups * d * GROUP, TABLE)?;
-        for j in 0..k {
-            let (group, lane) = (places[j] / GROUP, places[j] % GROUP);
-            for f in 0..d {
-                packed[(group * d + f) * GROUP + lane] = -rows[j * d + f].centred_copy(T::from_f64(centre[f]), first, second);
+        let mut half_squares = memory::filled(groups * GROUP, f64::INFINITY, TABLE)?;
+        let of_task = (values / GROUP).max(1);
+        let tasks = packed.chunks_mut(of_task * d * GROUP).zip(half_squares.chunks_mut(of_task * GROUP)).enumerate();
+        for_each_task(&mut threads, tasks, |_, (task, (packed, half_squares))| {
+            let of_groups = packed.chunks_exact_mut(d * GROUP).zip(half_squares.as_chunks_mut().0).enumerate();
+            for (group, (packed, half_squares)) in of_groups {
+                let names = std::array::from_fn(|c| name((task * of_task + group) * GROUP + c));
+                set().run(Pack { rows, centre: &centre, names, exponent, packed, half_squares });
             }
-        }
+        })?;
         // A float32 difference of two finite values may overflow. With such a copy, a score could become plus infinity, which
         // would wrongly rule its centroid out.
-        if packed.iter().any(|c| !c.is_finite()) {
+        if half_squares.iter().enumerate().any(|(place, half)| name(place) != NOBODY && !half.is_finite()) {
             return Ok(Self::None);
         }
-        let half_squares: Vec<f64> = memory::collected((0..k).map(half_square), TABLE)?;
         let weighted = |weight| {
             let bound = bounds::Expanded::new(d, exponent, weight);
             let mut own = memory::filled(groups * 2 * GROUP, f32::INFINITY, TABLE)?;
-            for (j, half_square) in half_squares.iter().enumerate() {
+            for (place, half_square) in half_squares.iter().enumerate().filter(|(place, _)| name(*place) != NOBODY) {
                 let bounds::own::Own { folded, margin } = bound.own(*half_square, d);
-                let at = places[j] / GROUP * 2 * GROUP + places[j] % GROUP;
+                let at = place / GROUP * 2 * GROUP + place % GROUP;
                 (own[at], own[at + GROUP]) = (folded, margin);
             }
             Ok(Weighted { bound, own })
         };
-        Ok(Self::Product(ProductTable {
-            packed,
-            names,
-            weights: memory::try_collected(bounds::Expanded::WEIGHTS.map(weighted), TABLE)?,
-            sizes: memory::collected(half_squares.iter().map(|half| binade(2.0 * *half as f32)), TABLE)?,
-            centre,
-            scale_exponent: exponent,
-        }))
+        let mut sizes = memory::zeroed(k, TABLE)?;
+        for (place, half) in half_squares.iter().enumerate().filter(|(place, _)| name(*place) != NOBODY) {
+            sizes[name(place) as usize] = binade(2.0 * *half as f32);
+        }
+        let weights = memory::try_collected(bounds::Expanded::WEIGHTS.map(weighted), TABLE)?;
+        Ok(Self::Product(ProductTable { packed, names, weights, sizes, centre, scale_exponent: exponent }))
+    }
+}
+
+/// The largest distance of a value from its centre. A NaN counts as none. Compiled for each instruction set.
+struct Largest<'p, T> {
+    rows: &'p [T],
+    centre: &'p [f64],
+    most: f64,
+}
+
+impl<T: Float> Task for Largest<'_, T> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run<V: Vector>(self) -> f64 {
+        const LANES: usize = 8;
+        let Self { rows, centre, most } = self;
+        let mut lanes = [most; LANES];
+        for row in rows.chunks_exact(centre.len()) {
+            let ((row, row_rest), (centre, centre_rest)) = (row.as_chunks::<LANES>(), centre.as_chunks::<LANES>());
+            for (row, centre) in row.iter().zip(centre) {
+                for i in 0..LANES {
+                    lanes[i] = lanes[i].max((row[i].to_f64() - centre[i]).abs());
+                }
+            }
+            for (c, centre) in row_rest.iter().zip(centre_rest) {
+                lanes[0] = lanes[0].max((c.to_f64() - centre).abs());
+            }
+        }
+        lanes.into_iter().fold(0.0, f64::max)
+    }
+}
+
+/// Makes the copies of a group of centroids. Compiled for each instruction set.
+struct Pack<'p, T> {
+    rows: &'p [T],
+    centre: &'p [f64],
+    /// The centroids of the group, or [`NOBODY`].
+    names: [u32; GROUP],
+    /// Copies are multiplied by two to this.
+    exponent: i32,
+    /// `(d, GROUP)`.
+    packed: &'p mut [f32],
+    /// Infinite where a copy is not finite, and where nobody is.
+    half_squares: &'p mut [f64; GROUP],
+}
+
+impl<T: Float> Task for Pack<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { rows, centre, names, exponent, packed, half_squares } = self;
+        let d = centre.len();
+        // Values are scaled before they are squared, so norms are at most sqrt(d) for all data.
+        let scale = crate::exact::fixed::Scale::new(exponent);
+        let half = exponent / 2;
+        let [first, second] = [half, exponent - half].map(|e| T::from_f64(crate::exact::fixed::power_of_two(e)));
+        // Nobody has the copy of somebody, but for what is forgotten below.
+        let Some(someone) = names.iter().find(|name| **name != NOBODY) else { return };
+        let members = names.map(|name| &rows[if name == NOBODY { *someone } else { name } as usize * d..][..d]);
+        let (mut squares, mut finite) = ([0.0f64; GROUP], [true; GROUP]);
+        for (f, (copies, m)) in packed.as_chunks_mut::<GROUP>().0.iter_mut().zip(centre).enumerate() {
+            for c in 0..GROUP {
+                let t = scale.apply(members[c][f].to_f64() - m);
+                squares[c] = t.mul_add(t, squares[c]);
+                let copy = -members[c][f].centred_copy(T::from_f64(*m), first, second);
+                finite[c] &= copy.is_finite();
+                copies[c] = if names[c] == NOBODY { 0.0 } else { copy };
+            }
+        }
+        for c in 0..GROUP {
+            let is_known = names[c] != NOBODY && finite[c];
+            half_squares[c] = if is_known { 0.5 * squares[c] } else { f64::INFINITY };
+        }
     }
 }
 

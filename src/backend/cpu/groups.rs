@@ -34,6 +34,7 @@ mod int_dot;
 mod method;
 mod partition;
 mod plan;
+mod sample;
 mod scores;
 mod sorted;
 mod step;

@@ -60,7 +60,7 @@ use self::tasks::{TaskRows, for_each_weight, pieces, split_off};
 use super::centre::middle;
 use super::{Assigned, Far, Move, Scales, Session, WorkCounts};
 use crate::backend::answers::{Distances, LABELS};
-use crate::backend::cpu::deltas::{MoveRows, Moved};
+use crate::backend::cpu::deltas::{Deltas, MoveRows, Moved};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -169,7 +169,8 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let again = self.table.as_mut().and_then(Arc::get_mut);
         if !again.is_some_and(|table| table.replace(centroids, extent)) {
             let order = self.pruning.as_ref().map_or(&[][..], |pruning| &pruning.groups.order);
-            self.table = Some(Arc::new(CentroidTable::new(centroids, self.d, &self.centre, extent, order)?));
+            self.table =
+                Some(Arc::new(CentroidTable::new(centroids, self.d, &self.centre, extent, order, self.workers.len())?));
         }
         Ok(())
     }
@@ -224,10 +225,12 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
         let groups = self.pruning.as_ref().filter(|_| scores.is_some()).map(|pruning| pruning.groups.count() as u32);
         let work_counts = WorkCounts { settled: Some(few + all), scores, rescored: None, groups };
         let mut changed = 0;
+        let mut deltas = memory::with_room(self.workers.len(), "the threads' sums")?;
         for worker in &mut self.workers {
-            worker.deltas.flush(&self.quantiser, &mut self.cluster_sums);
             changed += std::mem::take(&mut worker.changed);
+            deltas.push(&mut worker.deltas);
         }
+        Deltas::flush_all(&mut deltas, &self.quantiser, &mut self.cluster_sums)?;
         let inertia = match (want_inertia, scores) {
             (false, _) => None,
             (true, None) => Some(self.take_inertia()?),
@@ -292,7 +295,7 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
 
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
         self.centre = middle(centroids, self.d)?;
-        let table = CentroidTable::new(centroids, self.d, &self.centre, self.statistics.extent(), &[])?;
+        let table = CentroidTable::new(centroids, self.d, &self.centre, self.statistics.extent(), &[], self.workers.len())?;
         let n = self.labels.len();
         let (mut labels, mut distances) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.k)?);
         let (Self { part, set, tasks, .. }, weights, table) = (&*self, self.statistics.weights, &table);

@@ -16,6 +16,7 @@ use super::sorted::Sorted;
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::{GROUP, NOBODY, binade};
 use crate::backend::cpu::product::{DotRows, DotTable, MOST_STEPS, PanelFacts};
+use crate::backend::cpu::tasks::split_off;
 use crate::base::aligned::Lines;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -273,67 +274,97 @@ impl ByCopies {
             memory::reserve(&mut table.own, panels, GROUPS)?;
             table.own.resize(panels, PanelFacts::NOBODY);
         }
-        let most = (0..step.groups()).map(|group| listed(group).len()).max().unwrap_or(0);
-        let norms = || memory::filled(most * GROUP, CentroidCopy::default(), GROUPS);
-        let mut workers = memory::try_collected((0..workers.min(step.groups())).map(|_| norms()), GROUPS)?;
-        for_each_task(&mut workers, tables.iter_mut().enumerate().take(step.groups()), |norms, (group, table)| {
-            set.run(CopyGroup { step, centroids, panels: listed(group), group, rows: rows[group], shared, norms, table });
+        // Threads share the centroids of a group: there may be one group.
+        let mut facts = memory::filled(panels * GROUP, CentroidCopy::default(), GROUPS)?;
+        let mut threads = memory::filled(workers.min(panels.div_ceil(PANELS)).max(1), (), GROUPS)?;
+        let mut rest = &mut facts[..];
+        let pieces = tables.iter_mut().enumerate().take(step.groups()).flat_map(|(group, table)| {
+            let panels = listed(group);
+            let facts = split_off(&mut rest, panels.len() * GROUP).chunks_mut(PANELS * GROUP);
+            let packed = table.packed.chunks_mut(PANELS * GROUP * lanes);
+            panels.chunks(PANELS).zip(packed.zip(facts)).map(move |(panels, (packed, facts))| (group, panels, packed, facts))
+        });
+        for_each_task(&mut threads, pieces, |(), (group, panels, packed, facts)| {
+            set.run(CopyPanels { step, centroids, panels, point: step.groups.point(group), shared, packed, facts });
         })?;
+        let mut rest = &facts[..];
+        for (group, table) in tables.iter_mut().enumerate().take(step.groups()) {
+            let (facts, others) = rest.split_at(listed(group).len() * GROUP);
+            rest = others;
+            bound_centroids(step, (group, listed(group)), rows[group], shared, facts, table);
+        }
         Ok(true)
     }
 }
 
-/// Copies the centroids near one group. Compiled for each instruction set.
-struct CopyGroup<'p, 'n, T> {
+/// Panels of centroids that are copied together: those of whole tiles.
+const PANELS: usize = 8;
+const _: () = assert!((PANELS * GROUP).is_multiple_of(SIDE));
+
+/// Copies some of the centroids near a group. Compiled for each instruction set.
+struct CopyPanels<'p, 'n, T> {
     step: &'p GroupStep<'n, T>,
     centroids: &'p [T],
     panels: &'p [u32],
-    group: usize,
-    rows: Sizes,
+    /// The group's point.
+    point: &'p [T],
     shared: &'p Copies,
-    norms: &'p mut [CentroidCopy],
-    table: &'p mut DotTable,
+    packed: &'p mut [f32],
+    facts: &'p mut [CentroidCopy],
 }
 
-impl<T: Float> Task for CopyGroup<'_, '_, T> {
+impl<T: Float> Task for CopyPanels<'_, '_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { step, centroids, panels, group, rows, shared, norms, table } = self;
-        let (groups, Copies { exponent, unit }) = (step.groups, shared);
-        let (d, point) = (groups.d, groups.point(group));
-        let mut members = Sizes::default();
+        let Self { step, centroids, panels, point, shared, packed, facts } = self;
+        let d = step.groups.d;
         for (place, panel) in panels.iter().enumerate() {
             for (c, j) in step.members(*panel).enumerate().filter(|(_, j)| *j != NOBODY) {
                 let centroid = &centroids[j as usize * d..][..d];
-                let copy = copy_centroid(shared, place * GROUP + c, centroid, point, &mut table.packed);
-                norms[place * GROUP + c] = copy;
-                if usize::from(groups.of[j as usize]) == group {
-                    members.see(copy.square as f32, copy.rest as f32);
-                }
+                facts[place * GROUP + c] = copy_centroid(shared, place * GROUP + c, centroid, point, packed);
             }
         }
-        // Rows and centroids of a group are as long as each other, and as coarse, until it is known better.
-        let (longer, share) = match (members.means(), rows.means()) {
-            (Some([centroid, lost]), Some([row, lost_of_row])) => {
-                (centroid - row, (lost.exp2() + lost_of_row.exp2()).log2() - 1.0)
+    }
+}
+
+/// The bounds of the copies of the centroids near one group. `rows`: the sizes of its rows, as far as they are known. `facts`:
+/// those of the copies.
+fn bound_centroids<T: Float>(
+    step: &GroupStep<'_, T>,
+    (group, panels): (usize, &[u32]),
+    rows: Sizes,
+    shared: &Copies,
+    facts: &[CentroidCopy],
+    table: &mut DotTable,
+) {
+    let (groups, Copies { exponent, unit }) = (step.groups, shared);
+    let panels = || panels.iter().zip(facts.as_chunks::<GROUP>().0);
+    let mut members = Sizes::default();
+    for (panel, facts) in panels() {
+        for (j, copy) in step.members(*panel).zip(facts).filter(|(j, _)| *j != NOBODY) {
+            if usize::from(groups.of[j as usize]) == group {
+                members.see(copy.square as f32, copy.rest as f32);
             }
-            (Some([_, lost]), None) => (0.0, lost),
-            (None, _) => (0.0, USUAL_SHARE),
-        };
-        let bound = DotBound::new(d, *exponent, (0.5 * share).exp2(), (0.5 * longer).exp2());
-        table.slopes = bound.slopes();
-        for (place, panel) in panels.iter().enumerate() {
-            let own = &mut table.own[place];
-            for (c, _) in step.members(*panel).enumerate().filter(|(_, j)| *j != NOBODY) {
-                let CentroidCopy { square, copy, rest, step, sum } = norms[place * GROUP + c];
-                let found = bound.own([square, copy, rest]);
-                (own.folded[c], own.margins[c]) = (found.folded, found.margin);
-                assert!(step <= MOST_STEPS[1], "scores must be finite");
-                own.steps[c] = step;
-                own.starts[c] = f32::from_bits((-i32::from(unit.offset())).wrapping_mul(sum) as u32);
-            }
+        }
+    }
+    // Rows and centroids of a group are as long as each other, and as coarse, until it is known better.
+    let (longer, share) = match (members.means(), rows.means()) {
+        (Some([centroid, lost]), Some([row, lost_of_row])) => (centroid - row, (lost.exp2() + lost_of_row.exp2()).log2() - 1.0),
+        (Some([_, lost]), None) => (0.0, lost),
+        (None, _) => (0.0, USUAL_SHARE),
+    };
+    let bound = DotBound::new(groups.d, *exponent, (0.5 * share).exp2(), (0.5 * longer).exp2());
+    table.slopes = bound.slopes();
+    for ((panel, facts), own) in panels().zip(&mut table.own) {
+        for (c, _) in step.members(*panel).enumerate().filter(|(_, j)| *j != NOBODY) {
+            let CentroidCopy { square, copy, rest, step, sum } = facts[c];
+            let found = bound.own([square, copy, rest]);
+            (own.folded[c], own.margins[c]) = (found.folded, found.margin);
+            assert!(step <= MOST_STEPS[1], "scores must be finite");
+            own.steps[c] = step;
+            own.starts[c] = f32::from_bits((-i32::from(unit.offset())).wrapping_mul(sum) as u32);
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::backend::cpu::filter::{GROUP, NOBODY};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::base::parallel::for_each_task;
 use crate::simd::{InstructionSet, Task, Vector};
 
 /// A number that names a group.
@@ -18,6 +19,8 @@ const FEW_MEMBERS: usize = 3;
 const FEW_GROUPS: usize = 32;
 /// By how much the squared distance to the farthest centroid falls at least where each natural cluster has its first pick.
 const DROP: f32 = 3.0;
+/// Rows whose nearest points are found in one task.
+const TASK: usize = 64;
 
 /// Points among the rows, and the centroids near each of them.
 pub struct Groups<T> {
@@ -141,12 +144,21 @@ impl<T: Float> Task for Pick<'_, T> {
     }
 }
 
-/// The nearest of some points to each row, and the squared distance in float32. Compiled for each instruction set.
-pub struct Nearest<'p, T> {
-    pub rows: &'p [T],
-    pub d: usize,
-    pub points: &'p [T],
-    pub of: &'p mut [(Group, f32)],
+/// The nearest of some points to each row, and the squared distance in float32.
+pub fn nearest<T: Float>(rows: &[T], d: usize, points: &[T], set: InstructionSet, workers: usize) -> Result<Vec<(Group, f32)>> {
+    let mut nearest = memory::filled(rows.len() / d, (0, 0.0), GROUPS)?;
+    let mut workers = memory::filled(workers.min(nearest.len().div_ceil(TASK)), (), GROUPS)?;
+    let tasks = rows.chunks(TASK * d).zip(nearest.chunks_mut(TASK));
+    for_each_task(&mut workers, tasks, |(), (rows, of)| set.run(Nearest { rows, d, points, of }))?;
+    Ok(nearest)
+}
+
+/// Compiled for each instruction set.
+struct Nearest<'p, T> {
+    rows: &'p [T],
+    d: usize,
+    points: &'p [T],
+    of: &'p mut [(Group, f32)],
 }
 
 impl<T: Float> Task for Nearest<'_, T> {
@@ -180,9 +192,8 @@ impl<T: Float> Groups<T> {
     }
 
     /// Groups around means of rows. Centroids belong to the nearest of these points.
-    pub fn of_rows(points: Vec<T>, centroids: &[T], d: usize, set: InstructionSet) -> Result<Self> {
-        let mut nearest = memory::filled(centroids.len() / d, (0, 0.0), GROUPS)?;
-        set.run(Nearest { rows: centroids, d, points: &points, of: &mut nearest });
+    pub fn of_rows(points: Vec<T>, centroids: &[T], d: usize, set: InstructionSet, workers: usize) -> Result<Self> {
+        let nearest = nearest(centroids, d, &points, set, workers)?;
         let of = memory::collected(nearest.iter().map(|(group, _)| *group), GROUPS)?;
         Self::around(points, of, centroids, d, false)
     }

@@ -3,7 +3,7 @@
 
 use super::int_dot::{ByCopies, Copies};
 use super::method::{Copied, LabelPlan, Tries};
-use super::partition::{self, FarApart, Group, Groups, Nearest};
+use super::partition::{self, FarApart, Groups};
 use super::sorted::{self, Sorted};
 use super::{BLOCK, GROUPS, GroupPruning, GroupStep, MOST_GROUPS, UseGroups, UseIntDot};
 use crate::backend::cpu::CpuSession;
@@ -14,19 +14,12 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::bounds::int_dot::MOST_FEATURES;
-use crate::input::tile::Tile;
 use crate::simd::{DotUnit, InstructionSet};
 
 /// The most groups where differences are computed.
 const MOST_SMALL_GROUPS: usize = 256;
 /// The fewest rows of a group in a part of the rows, on average.
 const FEWEST_IN_GROUP: usize = 32;
-/// Rows of the sample, but no more values than this, unless its rows are very few.
-const SAMPLE: usize = 2_048;
-const SAMPLE_VALUES: usize = 1 << 19;
-const FEWEST_SAMPLED: usize = 256;
-/// So many rows of the sample lie side by side. Where features are columns, they come together.
-const SIDE_BY_SIDE: usize = 4;
 /// The scores that are computed for each one that counts, and the places of the last block of a group that are empty.
 const MORE_SCORES: f64 = 1.05;
 const EMPTY_PLACES: f64 = 20.0;
@@ -45,11 +38,11 @@ const MOST_SPLIT: usize = 16;
 const FEWEST_SPLIT: usize = 64;
 /// Many groups are not tried where more or less of the scores remain by others.
 const PROMISING: std::ops::Range<f64> = 0.15..0.5;
-/// The distances from a group's point for which centroids are copied, over those of a sample of its rows.
-const MORE_RADIUS: f64 = 1.1;
 /// Fewer clusters or rows are not worth it.
 const FEWEST_CLUSTERS: usize = 16;
-const FEWEST_ROWS: usize = 4 * SAMPLE;
+const FEWEST_ROWS: usize = 8_192;
+/// Fewer rows are, if they have as many values as this.
+const FEWEST_VALUES: usize = 1 << 22;
 /// Most rows that are sorted together, and the fewest parts of the rows for each worker.
 const MOST_ROWS: usize = 16_384;
 /// The same where differences are computed.
@@ -66,14 +59,6 @@ const TIMES_WORK: usize = 4;
 const MOST_BYTES: usize = 1 << 30;
 /// Copies in bytes or words are not worth it for fewer features.
 const FEWEST_DOT_FEATURES: usize = 32;
-/// Copies in bytes are not worth it for fewer features.
-const FEWEST_BYTES: usize = 64;
-
-/// The share of rows in doubt by copies in bytes, for each unit of their coarseness.
-const DOUBT: f64 = 5.0;
-/// The time of a closer look at a row with a few candidates, in products of bytes, and that to load a row of one feature.
-const CLOSER: f64 = 200.0;
-const CLOSER_ROW: f64 = 4_096.0;
 
 /// The fewest centroids that a row is compared with where copies are worth it. Measured on two cores of a Zen 4.
 fn fewest_dot_centroids(d: usize) -> f64 {
@@ -171,7 +156,7 @@ impl Layout {
     /// What a session tries for so many kept rows.
     pub fn tries<T: Float>(&self, kept: usize, set: InstructionSet) -> Tries {
         let (d, k, form) = (self.d, self.k, Form::of::<T>(self.d));
-        if kept < FEWEST_ROWS {
+        if kept < FEWEST_ROWS && kept.saturating_mul(d) < FEWEST_VALUES {
             return Tries { form, groups: false, copies: false };
         }
         let fits = |unit| self.sorted_bytes::<T>(unit, 1) <= MOST_BYTES;
@@ -226,7 +211,7 @@ impl<T: Float> CpuSession<'_, T> {
     fn plan_again(&mut self, centroids: &[T]) -> Result<()> {
         let Some(pruning) = &self.pruning else { return Ok(()) };
         let planned = match self.use_groups {
-            UseGroups::Auto => self.plan_groups(centroids, !pruning.kept.is_empty())?.0,
+            UseGroups::Auto => self.plan_groups(centroids, !pruning.kept.is_empty(), &self.sample()?)?.0,
             _ => {
                 let groups = Groups::new(centroids, self.d, pruning.groups.count(), self.set)?;
                 Some(self.planned(groups, centroids, &self.sample()?)?)
@@ -249,9 +234,11 @@ impl<T: Float> CpuSession<'_, T> {
     fn plan_pruning(&self, centroids: &[T]) -> Result<(Option<GroupPruning<T>>, LabelPlan)> {
         let d = self.d;
         let is_asked = self.use_groups != UseGroups::Auto || self.use_int_dot != UseIntDot::Auto;
-        if self.labels.is_empty() || (self.labels.len() < FEWEST_ROWS && !is_asked) {
+        let is_tried = is_asked || self.tries.groups || self.tries.copies;
+        if self.labels.is_empty() || !is_tried {
             return Ok((None, LabelPlan::ALL));
         }
+        let sample = self.sample()?;
         let by_columns = self.part.features.is_by_columns();
         let fits = |layout, lanes, groups| -> Result<bool> {
             let parts = self.parts(TIMES_WORK, groups)?;
@@ -270,7 +257,7 @@ impl<T: Float> CpuSession<'_, T> {
             copies = None;
         }
         let may_be_kept = plain_fits(1)? || copies.is_some();
-        let (mut found, mut share) = self.plan_groups(centroids, may_be_kept)?;
+        let (mut found, mut share) = self.plan_groups(centroids, may_be_kept, &sample)?;
         let count = found.as_ref().map_or(1, |found| found.groups.count());
         let remains = found.as_ref().map_or(1.0, |found| found.share);
         // At least one panel, whose places may not all have a centroid.
@@ -285,7 +272,7 @@ impl<T: Float> CpuSession<'_, T> {
         }
         let is_kept = plain_fits(count)? || copies.is_some();
         if may_be_kept && !is_kept {
-            (found, share) = self.plan_groups(centroids, false)?;
+            (found, share) = self.plan_groups(centroids, false, &sample)?;
         }
         let mut plan = match (&found, share) {
             (Some(found), Some(remains)) => LabelPlan::Groups { groups: found.groups.count(), remains, copies: None },
@@ -303,7 +290,7 @@ impl<T: Float> CpuSession<'_, T> {
         if let (Some(copies), UseIntDot::Auto) = (&mut copies, self.use_int_dot)
             && let [_, Some(words)] = DotUnit::detect()
             && has_room(words)?
-            && self.suits_words(&groups, compared)?
+            && self.suits_words(&groups, compared, &sample)?
         {
             copies.unit = words;
         }
@@ -346,7 +333,7 @@ impl<T: Float> CpuSession<'_, T> {
 
     /// The groups, if rows should be compared with near centroids only. The share of the scores of a sample that remains by
     /// groups, if a sample was looked at. `is_kept`: whether sorted rows are kept.
-    fn plan_groups(&self, centroids: &[T], is_kept: bool) -> Result<(Option<Planned<T>>, Option<f64>)> {
+    fn plan_groups(&self, centroids: &[T], is_kept: bool, sample: &[T]) -> Result<(Option<Planned<T>>, Option<f64>)> {
         let (n, k, d, by_columns) = (self.labels.len(), self.k, self.d, self.part.features.is_by_columns());
         let of_worker = self.part.features.n_rows().div_ceil(self.workers.len());
         let together = if is_kept { of_worker } else { self.sorted_together(of_worker) };
@@ -356,24 +343,22 @@ impl<T: Float> CpuSession<'_, T> {
             UseGroups::Never => return Ok((None, None)),
             UseGroups::Always => {
                 let groups = Groups::new(centroids, d, MOST_GROUPS.min(k / 3), self.set)?;
-                return Ok((Some(self.planned(groups, centroids, &self.sample()?)?), Some(1.0)));
+                return Ok((Some(self.planned(groups, centroids, sample)?), Some(1.0)));
             }
             UseGroups::AlwaysSort => {
-                let sample = self.sample()?;
-                let picked = FarApart::new(&sample, d, (sample.len() / d).clamp(1, FEWEST_SPLIT), self.set)?;
-                let groups = Groups::of_rows(picked.means(&sample, d)?, centroids, d, self.set)?;
-                return Ok((Some(self.planned(groups, centroids, &sample)?), Some(1.0)));
+                let picked = FarApart::new(sample, d, (sample.len() / d).clamp(1, FEWEST_SPLIT), self.set)?;
+                let groups = Groups::of_rows(picked.means(sample, d)?, centroids, d, self.set, self.workers.len())?;
+                return Ok((Some(self.planned(groups, centroids, sample)?), Some(1.0)));
             }
             UseGroups::Auto => {}
         }
         if !self.tries.groups || most < 2 || !pays(1.0, [k, d], rows, by_columns) {
             return Ok((None, None));
         }
-        let sample = self.sample()?;
         let mut best: Option<(f64, Planned<T>)> = None;
         let mut look_at = |groups: Groups<T>| -> Result<f64> {
             let of_rows = !groups.are_of_centroids;
-            let mut planned = self.planned(groups, centroids, &sample)?;
+            let mut planned = self.planned(groups, centroids, sample)?;
             let (groups, panels) = (planned.groups.count(), (planned.groups.order.len() / GROUP) as f64);
             let in_part = if is_kept { self.layout.rows_of_part::<T>(groups) } else { together } as f64 / groups as f64;
             let (groups, times) = (groups as f64, if is_kept || !of_rows { ITERATIONS } else { 1.0 });
@@ -390,15 +375,15 @@ impl<T: Float> CpuSession<'_, T> {
         let mut share = look_at(Groups::new(centroids, d, few, self.set)?)?;
         // A group of rows has some rows of the sample.
         let most_seen = most.min(sample.len() / d / IN_SAMPLE).max(1);
-        let picked = FarApart::new(&sample, d, most_seen, self.set)?;
+        let picked = FarApart::new(sample, d, most_seen, self.set)?;
         let of_rows = match picked.natural() {
             // Without natural clusters, smaller groups of many features leave out no more.
             None if d >= MOST_SPLIT => None,
-            None => Some(FarApart::new(&sample, d, most_seen.min(k.max(FEWEST_SPLIT)), self.set)?),
-            Some(natural) => Some(FarApart::new(&sample, d, natural, self.set)?),
+            None => Some(FarApart::new(sample, d, most_seen.min(k.max(FEWEST_SPLIT)), self.set)?),
+            Some(natural) => Some(FarApart::new(sample, d, natural, self.set)?),
         };
         if let Some(picked) = of_rows {
-            share = share.min(look_at(Groups::of_rows(picked.means(&sample, d)?, centroids, d, self.set)?)?);
+            share = share.min(look_at(Groups::of_rows(picked.means(sample, d)?, centroids, d, self.set, self.workers.len())?)?);
         }
         // Many groups leave out more than few, but only where few leave out something, and they take longer.
         if many > few && (PROMISING.contains(&share) || d < MOST_SPLIT && share < PROMISING.end) {
@@ -429,27 +414,6 @@ impl<T: Float> CpuSession<'_, T> {
         Copies::new(unit?, &self.statistics, self.d)
     }
 
-    /// Whether copies in bytes leave so much doubt that copies in words, with half of the products in an instruction, take less
-    /// time. `compared`: the centroids that a row is compared with.
-    fn suits_words(&self, groups: &Groups<T>, compared: f64) -> Result<bool> {
-        let d = self.d as f64;
-        let (mut coarseness, mut count) = (0.0, 0.0);
-        let sample = self.sample()?;
-        for ((group, square), row) in self.nearest_points(groups, &sample)?.iter().zip(sample.chunks_exact(self.d)) {
-            let (point, square) = (groups.point(usize::from(*group)), f64::from(*square));
-            let largest = row.iter().zip(point).fold(0.0f64, |most, (x, m)| most.max((x.to_f64() - m.to_f64()).abs()));
-            // What rounding leaves, over what remains of the row: scores of centroids differ by the square root of d less than
-            // norms do.
-            if square > 0.0 && square.is_finite() {
-                coarseness += largest / 127.0 * (d / 12.0).sqrt() * d.sqrt() / square.sqrt();
-                count += 1.0;
-            }
-        }
-        let doubt = (DOUBT * coarseness / f64::max(count, 1.0)).min(1.0);
-        // A closer look, and loading the row for it, in products of bytes.
-        Ok(self.d < FEWEST_BYTES || compared < doubt * (CLOSER + CLOSER_ROW / d))
-    }
-
     /// How many of these rows a worker sorts together.
     pub(super) fn sorted_together(&self, longest: usize) -> usize {
         let stride = self.workers[0].tile.stride;
@@ -458,67 +422,5 @@ impl<T: Float> CpuSession<'_, T> {
             _ => (SORTED / self.d).max(LEAST_SORTED).next_multiple_of(stride),
         }
         .min(longest)
-    }
-
-    /// About the largest distance of each group's rows from its point, and the share of the scores that rows of a sample need.
-    fn look_at_sample(&self, step: &GroupStep<'_, T>, sample: &[T]) -> Result<(Vec<f64>, f64)> {
-        let nearest = self.nearest_points(step.groups, sample)?;
-        // The largest distance of each group's rows so far, and their number.
-        let mut seen = memory::filled(step.groups(), (0.0f64, 0usize), GROUPS)?;
-        for (group, square) in &nearest {
-            let (most, count) = &mut seen[usize::from(*group)];
-            *most = most.max(step.most(&[f64::from(*square)]));
-            *count += 1;
-        }
-        let largest = seen.iter().fold(0.0f64, |most, (radius, _)| most.max(*radius));
-        // A group of which no row was seen may have any rows.
-        let radius = |(most, count): &(f64, usize)| MORE_RADIUS * if *count == 0 { largest } else { *most };
-        let radii = memory::collected(seen.iter().map(radius), GROUPS)?;
-        if nearest.is_empty() {
-            return Ok((radii, 1.0));
-        }
-        let listed = seen.iter().enumerate().map(|(group, (most, count))| {
-            // With few features, rows are much nearer to their labels than to the ends of their group.
-            let own = (Form::of::<T>(self.d) == Form::Difference).then_some(most / 2.0);
-            (step.listed(group, *most, own).len() * count * GROUP) as f64
-        });
-        Ok((radii, listed.sum::<f64>() / (self.k * nearest.len()) as f64))
-    }
-
-    /// For each row of a sample, the nearest point of some groups, and about the squared distance.
-    fn nearest_points(&self, groups: &Groups<T>, sample: &[T]) -> Result<Vec<(Group, f32)>> {
-        let mut nearest = memory::filled(sample.len() / self.d, (0, 0.0), GROUPS)?;
-        self.set.run(Nearest { rows: sample, d: self.d, points: &groups.points, of: &mut nearest });
-        Ok(nearest)
-    }
-
-    /// A sample of the rows: `(rows, d)`.
-    fn sample(&self) -> Result<Vec<T>> {
-        let (stride, n) = (self.workers[0].tile.stride, self.part.features.n_rows());
-        let sample = (SAMPLE_VALUES / self.d).clamp(FEWEST_SAMPLED, SAMPLE);
-        let apart = (self.labels.len() / sample * SIDE_BY_SIDE).max(SIDE_BY_SIDE);
-        // Neither at equal distances, which rows of a period would make one-sided, nor one by one.
-        let first = |piece: usize| (piece.wrapping_mul(0x9E37_79B1) >> 16) % (apart - SIDE_BY_SIDE + 1);
-        let start = |piece: usize| piece * apart + first(piece);
-        let rows = match self.part.selection.is_all() {
-            true => {
-                let pieces = (0..n.div_ceil(apart)).map(start);
-                memory::collected(pieces.flat_map(|row| row..n.min(row + SIDE_BY_SIDE)), GROUPS)?
-            }
-            false => {
-                let kept = (0..n).filter(|row| self.part.selection.contains(*row)).enumerate();
-                let chosen = kept.filter(|(i, _)| (start(i / apart)..start(i / apart) + SIDE_BY_SIDE).contains(i));
-                memory::collected(chosen.map(|(_, row)| row), GROUPS)?
-            }
-        };
-        let mut tile = Tile::new(self.d, stride)?;
-        let mut values = memory::with_room(rows.len() * self.d, GROUPS)?;
-        for rows in rows.chunks(stride) {
-            tile.load_list(&self.part, self.statistics.weights, rows);
-            for r in 0..tile.rows {
-                values.extend((0..self.d).map(|f| tile.x[f * tile.stride + r]));
-            }
-        }
-        Ok(values)
     }
 }
