@@ -1,6 +1,7 @@
 //! The centroids of one assign, in the layouts that the kernels read.
 
 use super::filter::{Filter, TABLE};
+use super::tree::{self, CentroidTree};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -17,21 +18,34 @@ pub struct CentroidTable<T> {
     pub rows: Vec<T>,
     /// `(ceil(k / TOGETHER), d, TOGETHER)`: the same values in float64. The padding is infinite, so it is never nearest.
     packed: Vec<[f64; TOGETHER]>,
-    pub filter: Filter,
+    pub filter: Filter<T>,
 }
 
 impl<T: Float> CentroidTable<T> {
-    /// See [`Filter::new`].
-    pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32]) -> Result<Self> {
+    /// The table for rows of which nothing is known. See [`Filter::new`].
+    pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64) -> Result<Self> {
+        if tree::pays(rows.len() / d, d) { Self::by_tree(rows, d) } else { Self::in_order(rows, d, centre, extent, &[]) }
+    }
+
+    /// With a filter. See [`Filter::new`].
+    pub fn in_order(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32]) -> Result<Self> {
+        Self::with(rows, d, Filter::new(rows, d, centre, extent, order)?)
+    }
+
+    /// With a tree of the centroids.
+    pub fn by_tree(rows: &[T], d: usize) -> Result<Self> {
+        Self::with(rows, d, Filter::Tree(CentroidTree::new(rows, d)?))
+    }
+
+    fn with(rows: &[T], d: usize, filter: Filter<T>) -> Result<Self> {
         let k = rows.len() / d;
         let mut packed = memory::filled(k.div_ceil(TOGETHER) * d, [f64::INFINITY; TOGETHER], TABLE)?;
         pack(rows, d, &mut packed);
-        let filter = Filter::new(rows, d, centre, extent, order)?;
         Ok(Self { k, d, rows: memory::copied(rows, TABLE)?, packed, filter })
     }
 
-    /// Replaces the table's centroids, without new memory. Returns whether it did: only with the difference filter, and for as
-    /// many centroids as before.
+    /// Replaces the table's centroids, without new memory. Returns whether it did: only with the difference filter or a tree, and
+    /// for as many centroids as before.
     pub fn replace(&mut self, rows: &[T], extent: f64) -> bool {
         if rows.len() != self.rows.len() || !self.filter.replace(rows, extent) {
             return false;

@@ -57,6 +57,7 @@ use super::CpuSession;
 use super::filter::Form;
 use super::pass::Shared;
 use super::product::DotTable;
+use super::tree;
 use crate::backend::cpu::tasks::{TaskRows, split_off};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -78,6 +79,8 @@ pub enum UseGroups {
     /// Wherever it is possible. Rows are sorted for each assign, a few at a time, and belong to the nearest points among the
     /// rows.
     AlwaysSort,
+    /// Never. Where rows have few features, a tree finds the centroids near each row. For tests.
+    Tree,
     Never,
 }
 
@@ -228,7 +231,9 @@ impl<T: Float> CpuSession<'_, T> {
             let groups = pruning.groups.count();
             // Whether the last assign was the first one by these groups.
             if pruning.assigns <= 1 || groups == 1 {
-                if groups > 1 {
+                if tree::pays(self.k, self.d) {
+                    self.plan = LabelPlan::Tree;
+                } else if groups > 1 {
                     self.plan = LabelPlan::GivenUp { groups, remained: share };
                 }
                 self.pruning = None;
