@@ -234,7 +234,7 @@ impl Assigner {
         let labels = &mut found.labels[..count];
         let search = Search::<T, C, TWO> { tree, table, values, before, waiting, labels, distances };
         // SAFETY: the caller runs with this instruction set.
-        scores.needed += unsafe { V::call(search) } as u64;
+        scores.needed += (tree::WIDE * unsafe { V::call(search) }) as u64;
         &found.labels[..count]
     }
 

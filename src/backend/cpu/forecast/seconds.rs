@@ -66,7 +66,8 @@ impl Of<'_, '_> {
         let alone = if self.layout.workers > 1 { SHARED } else { STEP };
         let scores = n * k * score * share * slower();
         // Few boxes are near a row with few features. The tree itself is made by one worker.
-        let searches = n * (k.log(16.0) + 1.5f64.powf(d)) * (20.0 + 2.0 * d) * slower() + k * self.layout.workers as f64 * 100.0;
+        let searches =
+            n * (k.log(16.0) + 1.5f64.powf(d)) * (20.0 + 2.0 * d) * slower() + k * self.layout.workers as f64 * 100.0;
         let found = match tree {
             None => scores,
             Some(false) => scores.min(searches),
