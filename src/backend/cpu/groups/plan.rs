@@ -227,9 +227,15 @@ impl<T: Float> CpuSession<'_, T> {
         Ok(())
     }
 
-    /// Makes other groups, as many as suit these centroids.
+    /// Makes other groups, as many as suit these centroids, unless a tree does better than the last groups did.
     fn plan_again(&mut self, centroids: &[T]) -> Result<()> {
         let Some(pruning) = &self.pruning else { return Ok(()) };
+        if let Some((_, last)) = pruning.shares
+            && self.suits_tree(centroids, last)?
+        {
+            (self.pruning, self.plan) = (None, LabelPlan::Tree);
+            return Ok(());
+        }
         let planned = match self.use_groups {
             UseGroups::Auto => self.plan_groups(centroids, !pruning.kept.is_empty())?.0,
             _ => {
