@@ -67,6 +67,8 @@ use crate::simd::DotUnit;
 
 /// Groups are made again when so many times the scores are computed.
 const WORSE: f64 = 1.15;
+/// So many times the scores that a sample promised are a surprise.
+const SURPRISE: f64 = 3.0;
 
 /// Whether a session compares groups of rows with the centroids near them only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -225,6 +227,7 @@ impl<T: Float> CpuSession<'_, T> {
         let is_kept = pruning.kept.first().is_some_and(|kept| kept.layout != RowLayout::Unmoved);
         let rows = if is_kept { Rows::Kept } else { Rows::Sorted };
         let by_columns = self.part.features.is_by_columns();
+        let is_surprise = matches!(self.plan, LabelPlan::Groups { remains, .. } if share > SURPRISE * remains);
         // Integer copies pay without anything left out.
         let pays = pruning.by_copies.is_some() || pays(1.0 - share, [self.k, self.d], rows, by_columns);
         if is_usual && self.use_groups == UseGroups::Auto && !pays {
@@ -241,6 +244,9 @@ impl<T: Float> CpuSession<'_, T> {
                 // New groups may do.
                 pruning.shares = Some((0.0, share));
             }
+        } else if is_usual && self.use_groups == UseGroups::Auto && is_surprise && tree::pays(self.k, self.d) {
+            // New groups or a tree may do better.
+            pruning.shares = Some((0.0, share));
         }
     }
 }
