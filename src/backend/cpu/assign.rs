@@ -2,7 +2,7 @@
 //!
 //! All rows come through one door, [`Assigner::label`]: those of a tile, those of columns that are read where they lie, those of
 //! a group with the centroids near it, and those whose two nearest centroids are wanted. Rows with integer copies come in two
-//! steps, because few of them are loaded (`assign/int_dot.rs`).
+//! steps, because few of them are loaded (`assign/int_dot.rs`). A tree of the centroids (`tree.rs`) needs no filter.
 
 mod int_dot;
 

@@ -24,7 +24,8 @@
 //! differences are computed (few features), U comes from the distances to the labels so far, for up to eight blocks together;
 //! else from R. (7) Where nothing can be left out, copies alone may pay. Then there is one group of all centroids. (8) There are
 //! as many groups as a sample says: few, one for each natural cluster of the rows, or many (`groups/plan.rs`). Where some natural
-//! clusters have no centroid yet, only points among the rows find them.
+//! clusters have no centroid yet, only points among the rows find them. (9) Rows of few features are not grouped where a tree finds
+//! the centroids near each row faster (`tree.rs`): where there are very many centroids, or where the sample or a bad assign says so.
 //!
 //! The idea is that of the rings of Drake & Hamerly (2012) and of blocks of rows as in the tree of Kanungo et al. (2002), for
 //! kernels that work on blocks.

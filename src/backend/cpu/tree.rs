@@ -330,7 +330,7 @@ impl<T: Float, B: Best> Row<'_, T, B> {
             }
             let later = match nearest {
                 Some(other) if !self.tree.is_before(place, other) => Some(place),
-                other => std::mem::replace(&mut nearest, Some(place)).and(other),
+                _ => nearest.replace(place),
             };
             if let Some(later) = later {
                 waiting[*count] = later;

@@ -37,7 +37,7 @@ const OF_LIST: f64 = 4.0;
 const OF_COPY: f64 = 10.0;
 const OF_GUESS: f64 = 2.0;
 const OF_BLOCK: f64 = 250.0;
-/// The same of a leaf or node of a tree, and of a row in a block.
+/// The time to look at a leaf or node of a tree, and what a row in a group takes besides its scores. Both in scores.
 const OF_VISIT: f64 = 110.0;
 const OF_GROUPED: f64 = 100.0;
 /// So many iterations share what is done before the first assign.

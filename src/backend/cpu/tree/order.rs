@@ -30,8 +30,9 @@ impl<T: Float> CentroidTree<T> {
 
     /// Takes as many other centroids, without new memory. Centroids that moved a little stay in their leaves.
     pub fn replace(&mut self, rows: &[T]) {
-        let sides = self.take(rows);
-        if !(sides <= WORSE * self.sides) {
+        // False where the sides are so long that their sum is no number.
+        let is_in_order = self.take(rows) <= WORSE * self.sides;
+        if !is_in_order {
             self.put_in_order(rows);
         }
     }
