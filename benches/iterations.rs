@@ -1,25 +1,26 @@
 //! Times fits on the CPU, whose bounds leave out scores: iterations and whole fits, on several kinds of data.
 //!
-//! `cargo bench --no-default-features --features bench --bench kmeans -- iterations [NxDxK ... --iterations 100 --threads 0 --columns --kinds blobs,uniform --repeats 3]`.
-//! `--columns`: one array for each feature. `--repeats`: each fit so many times, which must give the same result. Seconds are those of the history.
+//! `cargo bench --no-default-features --features bench --bench kmeans -- iterations [NxDxK ... --iterations 100 --threads 0 --columns --random --kinds blobs,uniform --repeats 3]`.
+//! `--columns`: one array for each feature. `--random`: starts at random rows, instead of rows at equal distances. `--repeats`: each fit so many times, which must give the same result. Seconds are those of the history.
 
 use std::time::Instant;
 
 use crate::Arguments;
 use crate::kinds::{Kind, generate, row_by_row};
-use polars_kmeans::{Device, Features, Init, KMeans};
+use polars_kmeans::{Device, Features, Init, KMeans, Restarts};
 
 const SHAPES: [[usize; 3]; 4] = [[2_000_000, 3, 2_000], [1_000_000, 8, 16], [200_000, 32, 256], [50_000, 256, 1_000]];
 
 pub fn main(arguments: Arguments) {
     let (mut shapes, mut iterations, mut threads, mut by_columns) = (Vec::new(), 60, 0, false);
-    let mut repeats = 1;
+    let (mut repeats, mut random) = (1, false);
     let mut kinds = vec![Kind::Blobs, Kind::Uniform];
     let mut arguments = arguments.filter(|argument| argument != "--bench");
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--iterations" => iterations = arguments.next().and_then(|n| n.parse().ok()).expect("a number"),
             "--columns" => by_columns = true,
+            "--random" => random = true,
             "--repeats" => repeats = arguments.next().and_then(|n| n.parse().ok()).expect("a number"),
             "--kinds" => {
                 let names = arguments.next().expect("kinds of data");
@@ -44,7 +45,8 @@ pub fn main(arguments: Arguments) {
             };
             let features = features.expect("rows");
             let start = (0..k).flat_map(|j| x[j * (n / k) * d..][..d].iter().map(|v| f64::from(*v))).collect();
-            let estimator = KMeans::new(k).init(Init::Given(start)).tol(0.0).max_iter(iterations).threads(threads);
+            let init = if random { Init::Random } else { Init::Given(start) };
+            let estimator = KMeans::new(k).init(init).n_init(Restarts::Count(1)).tol(0.0).max_iter(iterations).threads(threads);
             let mut first = None;
             println!("{n} x {d} x {k}, {kind}");
             for _ in 0..repeats {

@@ -38,7 +38,7 @@ impl<T: Float> Model<T> {
     pub(crate) fn host_table(&self) -> Result<&Arc<CentroidTable<T>>> {
         self.table.get(|| Ok(Tables::default()))?.host.get(|| {
             let extent = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
-            Ok(Arc::new(CentroidTable::new(&self.centroids, self.d, &middle(&self.centroids, self.d)?, extent, &[], 1)?))
+            Ok(Arc::new(CentroidTable::new(&self.centroids, self.d, &middle(&self.centroids, self.d)?, extent, 1)?))
         })
     }
 

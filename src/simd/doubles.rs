@@ -24,10 +24,14 @@ pub trait Doubles: Copy {
     unsafe fn sqrt(self) -> Self;
     /// The smaller value, or `best` where `self` is NaN.
     unsafe fn min_or(self, best: Self) -> Self;
+    /// The larger value. No lane of either is NaN.
+    unsafe fn larger(self, other: Self) -> Self;
     /// Lanes where `self` is below `other`. NaN is not below.
     unsafe fn below(self, other: Self) -> Self::Mask;
     /// `a` where the mask is set, else `b`. Moves bits and computes nothing.
     unsafe fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
+    /// One bit per lane.
+    unsafe fn bits(mask: Self::Mask) -> u32;
 }
 
 /// Four lanes of plain Rust.
@@ -50,9 +54,12 @@ impl Doubles for PortableDoubles {
         fn sqrt(self) -> Self = Self(lanes!(i in [0.0; 4], self.0[i].sqrt()));
         fn min_or(self, best: Self) -> Self =
             Self(lanes!(i in [0.0; 4], if self.0[i] < best.0[i] { self.0[i] } else { best.0[i] }));
+        fn larger(self, other: Self) -> Self =
+            Self(lanes!(i in [0.0; 4], if self.0[i] > other.0[i] { self.0[i] } else { other.0[i] }));
         fn below(self, other: Self) -> [bool; 4] = lanes!(i in [false; 4], self.0[i] < other.0[i]);
         fn select(mask: [bool; 4], a: Self, b: Self) -> Self =
             Self(lanes!(i in [0.0; 4], if mask[i] { a.0[i] } else { b.0[i] }));
+        fn bits(mask: [bool; 4]) -> u32 = (0..4).fold(0, |bits, i| bits | u32::from(mask[i]) << i);
     }
 }
 
@@ -81,8 +88,10 @@ pub mod x86 {
             fn square_add(self, c: Self) -> Self = Self(_mm512_fmadd_pd(self.0, self.0, c.0));
             fn sqrt(self) -> Self = Self(_mm512_sqrt_pd(self.0));
             fn min_or(self, best: Self) -> Self = Self(_mm512_min_pd(self.0, best.0));
+            fn larger(self, other: Self) -> Self = Self(_mm512_max_pd(self.0, other.0));
             fn below(self, other: Self) -> __mmask8 = _mm512_cmp_pd_mask::<_CMP_LT_OQ>(self.0, other.0);
             fn select(mask: __mmask8, a: Self, b: Self) -> Self = Self(_mm512_mask_blend_pd(mask, b.0, a.0));
+            fn bits(mask: __mmask8) -> u32 = u32::from(mask);
         }
     }
 
@@ -99,8 +108,10 @@ pub mod x86 {
             fn square_add(self, c: Self) -> Self = Self(_mm256_fmadd_pd(self.0, self.0, c.0));
             fn sqrt(self) -> Self = Self(_mm256_sqrt_pd(self.0));
             fn min_or(self, best: Self) -> Self = Self(_mm256_min_pd(self.0, best.0));
+            fn larger(self, other: Self) -> Self = Self(_mm256_max_pd(self.0, other.0));
             fn below(self, other: Self) -> __m256d = _mm256_cmp_pd::<_CMP_LT_OQ>(self.0, other.0);
             fn select(mask: __m256d, a: Self, b: Self) -> Self = Self(_mm256_blendv_pd(b.0, a.0, mask));
+            fn bits(mask: __m256d) -> u32 = _mm256_movemask_pd(mask) as u32;
         }
     }
 }

@@ -36,6 +36,14 @@ fn check_panels<T: Engine>(kind: &str, case: u64) -> bool {
     check_labels_of::<T>(kind, case, [k + random.below(700), d, k], random)
 }
 
+/// Checks labels where a tree finds the centroids near each row: for some clusters, and for one a row.
+fn check_trees<T: Engine>(kind: &str, case: u64) -> bool {
+    let random = &mut Random(case);
+    let [d, k] =
+        [[1, 520], [2, 513], [3, 1_025], [4, 2_000], [5, 2_100], [8, 4_096], [1, 17_000], [2, 16_400]][case as usize % 8];
+    check_labels_of::<T>(kind, case, [k + if case.is_multiple_of(3) { 0 } else { random.below(700) }, d, k], random)
+}
+
 fn check_labels_of<T: Engine>(kind: &str, case: u64, [n, d, k]: [usize; 3], random: &mut Random) -> bool {
     let x: Vec<T> = rows(kind, n, d, random);
     let start = some_rows(&x, d, k, usize::MAX, random);
@@ -59,6 +67,15 @@ fn check_labels_of<T: Engine>(kind: &str, case: u64, [n, d, k]: [usize; 3], rand
             }
             assert_eq!(fitted.model.predict(&features).unwrap().values(), fitted.labels, "{what}: predict");
             assert_eq!(fitted.model.predict_distances(&features).unwrap(), predictions, "{what}: predict with distances");
+            let m = k.min(1 + case as usize % 5);
+            let several = fitted.model.nearest_clusters(&features, m, true).unwrap();
+            for (i, x) in x.chunks_exact(d).enumerate().step_by(37) {
+                let distances = fitted.model.centroids().chunks_exact(d).map(|c| reference::distance(x, c));
+                let mut all: Vec<(f64, u32)> = distances.zip(0..).collect();
+                all.sort_unstable_by(|a, b| a.partial_cmp(b).unwrap());
+                let found = several.distances[i * m..].iter().copied().zip(several.clusters[i * m..].iter().copied());
+                assert!(found.take(m).eq(all[..m].iter().copied()), "{what}, row {i}: the {m} nearest");
+            }
             if let Some(estimator) = on_gpu(&estimator) {
                 let gpu = estimator.fit_with(&features, None, Wanted::Distances).unwrap();
                 assert_eq!(gpu.distances, fitted.distances, "{what}: distances on the GPU");
@@ -91,6 +108,17 @@ fn labels_are_the_oracles_over_panels_of_centroids() {
             assert!(answered[1] || kind == "lattice" || kind == "mixed scales", "{kind}");
         }
     }
+}
+
+#[test]
+fn labels_are_the_oracles_by_trees() {
+    for (round, kind) in (0..).zip(["blobs", "uniform", "offset 1e6", "mixed scales", "tight blobs far apart", "lattice"]) {
+        for case in 8 * round..8 * round + 6 {
+            check_trees::<f32>(kind, case);
+            check_trees::<f64>(kind, case + 1);
+        }
+    }
+    assert!(check_trees::<f64>("blobs", 6) && check_trees::<f32>("uniform", 7));
 }
 
 /// Returns whether there was an answer to compare.

@@ -113,6 +113,7 @@ fn every_look<T: Engine>(case: &Case<T>) -> f64 {
     let mut share = 0.0;
     for set in [Portable, Avx2, Avx512] {
         let (threads, row_by_row) = if set == Avx2 { (1, true) } else { (3, false) };
+        check(Look { groups: UseGroups::Tree, set, threads, row_by_row, ..all });
         for groups in [UseGroups::AlwaysSort, UseGroups::Always] {
             share = check(Look { groups, set, threads, row_by_row, ..all });
         }

@@ -1,4 +1,4 @@
-"""A plan says what a fit will take. Twelve shapes on the CPU: device, method, memory and time."""
+"""A plan says what a fit will take. Thirteen shapes on the CPU: device, method, memory and time."""
 
 import json
 import math
@@ -24,6 +24,7 @@ SHAPES: dict[str, tuple[int, int, str, str, dict[str, Any]]] = {
     "float64": (50_000, 16, "Float64", "columns", {"k": 50}),
     "copies": (30_000, 64, "Float32", "array", {"k": 150}),
     "wide": (10_000, 400, "Float32", "columns", {"k": 30}),
+    "a tree": (8_000, 2, "Float32", "columns", {"k": 2_000}),
     "wider than long": (500, 3_000, "Float64", "array", {"k": 20}),
     "optimal": (20_000, 1, "Float64", "columns", {"k": 10, "init": "optimal"}),
     "cast and weighted": (100_000, 4, "Int32", "columns", {"k": 12, "weight": "w", "init": "kmeans-parallel"}),
@@ -108,7 +109,7 @@ def test_a_plan_comes_true(name: str) -> None:
 
 def test_the_shapes_try_every_method() -> None:
     methods = {fit["method"] for fit in measured().values()}
-    assert {"differences", "differences, groups", "products", "products, groups"} <= {
+    assert {"differences", "differences, groups", "products", "products, groups", "a tree"} <= {
         method.removesuffix(", copies") for method in methods
     }
 

@@ -2,7 +2,7 @@
 //!
 //! All rows come through one door, [`Assigner::label`]: those of a tile, those of columns that are read where they lie, those of
 //! a group with the centroids near it, and those whose two nearest centroids are wanted. Rows with integer copies come in two
-//! steps, because few of them are loaded (`assign/int_dot.rs`).
+//! steps, because few of them are loaded (`assign/int_dot.rs`). A tree of the centroids (`tree.rs`) needs no filter.
 
 mod int_dot;
 
@@ -16,6 +16,7 @@ use super::groups::{BLOCK, Scores};
 use super::nearest_clusters::Candidates;
 use super::product::{self, FindNear, PrefetchNext, ProductScratch};
 use super::settle::Open;
+use super::tree::{self, CentroidTree, Search, Waiting};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -45,6 +46,8 @@ pub struct Assigner {
     names: Vec<u32>,
     /// A bit for each centroid.
     marks: Vec<u64>,
+    /// The places in a tree of centroids that a search has not seen.
+    pub waiting: Waiting,
     /// Scores of rows with near centroids, since somebody took them.
     pub scores: Scores,
 }
@@ -55,6 +58,9 @@ pub struct ToLabel<'r, T, C> {
     /// There are values up to the next multiple of 64 rows.
     pub values: C,
     pub count: usize,
+    /// The labels of the rows so far. May be none, or [`UNASSIGNED`](crate::exact::cluster_sums::UNASSIGNED). They only make a
+    /// search faster.
+    pub before: &'r [u32],
     /// The centroids that the rows are compared with, if not with all.
     pub near: Option<Near<'r>>,
     /// What is read next.
@@ -73,7 +79,7 @@ impl<'t, T: Float> ToLabel<'t, T, Values<'t, T>> {
     /// The rows of a tile, which are compared with all centroids.
     #[inline(always)]
     pub fn tile(tile: &'t Tile<T>) -> Self {
-        Self { values: tile.values(), count: tile.rows, near: None, next: PrefetchNext::Nothing }
+        Self { values: tile.values(), count: tile.rows, before: &[], near: None, next: PrefetchNext::Nothing }
     }
 }
 
@@ -140,6 +146,8 @@ impl Assigner {
         let open = Open::new(d, tile_rows)?;
         let (mut scaled, mut product) = (Vec::new(), Vec::new());
         let k = match Form::of::<T>(d) {
+            // Nothing else is used.
+            _ if tree::is_certain(k, d) => 0,
             Form::Difference => {
                 memory::reserve(&mut scaled, d * tile_rows, WHAT)?;
                 k
@@ -150,7 +158,8 @@ impl Assigner {
             }
         };
         let (listed, names, marks, scores) = (Vec::new(), Vec::new(), Vec::new(), Scores::default());
-        Ok(Self { found: Found::new(tile_rows, k)?, open, scaled, product, unweighed: 0, listed, names, marks, scores })
+        let (found, waiting) = (Found::new(tile_rows, k)?, Waiting::default());
+        Ok(Self { found, open, scaled, product, unweighed: 0, listed, names, marks, waiting, scores })
     }
 
     /// Room for rows with near centroids.
@@ -177,6 +186,9 @@ impl Assigner {
         self.open.clear();
         others.fill(0);
         match &table.filter {
+            Filter::Tree(tree) if !TWO => {
+                return self.search::<V, T, C, false>(rows, tree, table, [&mut [], &mut []]);
+            }
             Filter::Difference(copies) if !TWO || table.k > 1 => {
                 self.compare_differences::<V, T, C, TWO>(rows, copies, table, others);
             }
@@ -206,6 +218,24 @@ impl Assigner {
     #[inline(always)]
     pub fn label_tile<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>) -> &[u32] {
         self.label::<V, T, _, false>(&ToLabel::tile(tile), table, &mut [])
+    }
+
+    /// The exact labels of some rows by a tree. With `TWO`, `distances` gets those to the two nearest centroids.
+    #[inline(always)]
+    fn search<V: Vector, T: Float, C: Columns<T>, const TWO: bool>(
+        &mut self,
+        rows: &ToLabel<'_, T, C>,
+        tree: &CentroidTree<T>,
+        table: &CentroidTable<T>,
+        distances: [&mut [f64]; 2],
+    ) -> &[u32] {
+        let ToLabel { values, count, before, .. } = *rows;
+        let Self { found, waiting, scores, .. } = self;
+        let labels = &mut found.labels[..count];
+        let search = Search::<T, C, TWO> { tree, table, values, before, waiting, labels, distances };
+        // SAFETY: the caller runs with this instruction set.
+        scores.needed += (tree::WIDE * unsafe { V::call(search) }) as u64;
+        &found.labels[..count]
     }
 
     /// The labels that the difference filter is sure of. Lists the rows that it leaves open.
@@ -262,7 +292,7 @@ impl Assigner {
         table: &CentroidTable<T>,
         others: &mut [u32],
     ) {
-        let ToLabel { values, count, near, next } = *rows;
+        let ToLabel { values, count, near, next, .. } = *rows;
         let Self { found, open, product, scores, .. } = self;
         let Some(product) = product.first_mut() else { unreachable!("there is room for products") };
         let panels = near.map(|near| near.panels);
@@ -312,7 +342,14 @@ impl Assigner {
     /// The two nearest centroids of every row of the tile.
     #[inline(always)]
     pub fn nearest<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>, out: &mut TwoNearest) {
-        let labels = self.label::<V, T, _, true>(&ToLabel::tile(tile), table, &mut out.others);
+        let rows = ToLabel::tile(tile);
+        if let Filter::Tree(tree) = &table.filter {
+            let TwoNearest { labels, nearest, second, .. } = out;
+            let distances = [&mut nearest[..tile.rows], &mut second[..tile.rows]];
+            labels[..tile.rows].copy_from_slice(self.search::<V, T, _, true>(&rows, tree, table, distances));
+            return;
+        }
+        let labels = self.label::<V, T, _, true>(&rows, table, &mut out.others);
         out.labels[..tile.rows].copy_from_slice(labels);
         out.compare(tile, table, &self.open);
     }
@@ -385,7 +422,7 @@ mod tests {
         let part = Part::new(Features::from_rows(&x, d).unwrap(), None);
         let mut tile = Tile::new(d, n.next_multiple_of(64)).unwrap();
         tile.load(&part, None, 0..n);
-        let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64, &[], 1).unwrap();
+        let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64, 1).unwrap();
         for set in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512] {
             // Some rows have their label already.
             let expected: Vec<Nearest> = x.chunks_exact(d).map(|x| reference::nearest(x, &centroids)).collect();

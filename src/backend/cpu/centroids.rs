@@ -1,6 +1,7 @@
 //! The centroids of one assign, in the layouts that the kernels read.
 
 use super::filter::{Filter, TABLE, TASK};
+use super::tree::{self, CentroidTree};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -18,24 +19,40 @@ pub struct CentroidTable<T> {
     pub rows: Vec<T>,
     /// `(ceil(k / TOGETHER), d, TOGETHER)`: the same values in float64. The padding is infinite, so it is never nearest.
     packed: Vec<[f64; TOGETHER]>,
-    pub filter: Filter,
+    pub filter: Filter<T>,
 }
 
 impl<T: Float> CentroidTable<T> {
-    /// See [`Filter::new`].
-    pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<Self> {
+    /// The table for rows of which nothing is known. See [`Filter::new`].
+    pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64, threads: usize) -> Result<Self> {
+        match tree::pays(rows.len() / d, d) {
+            true => Self::by_tree(rows, d, threads),
+            false => Self::in_order(rows, d, centre, extent, &[], threads),
+        }
+    }
+
+    /// With a filter. See [`Filter::new`].
+    pub fn in_order(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<Self> {
+        Self::with(rows, d, threads, Filter::new(rows, d, centre, extent, order, threads)?)
+    }
+
+    /// With a tree of the centroids.
+    pub fn by_tree(rows: &[T], d: usize, threads: usize) -> Result<Self> {
+        Self::with(rows, d, threads, Filter::Tree(CentroidTree::new(rows, d)?))
+    }
+
+    fn with(rows: &[T], d: usize, threads: usize, filter: Filter<T>) -> Result<Self> {
         let k = rows.len() / d;
         let mut packed = memory::filled(k.div_ceil(TOGETHER) * d, [f64::INFINITY; TOGETHER], TABLE)?;
         let together = (TASK / d).next_multiple_of(TOGETHER).max(TOGETHER);
         let mut workers = memory::filled(threads.min(k.div_ceil(together)), (), TABLE)?;
         let tasks = rows.chunks(together * d).zip(packed.chunks_mut(together / TOGETHER * d));
         for_each_task(&mut workers, tasks, |(), (rows, packed)| pack(rows, d, packed))?;
-        let filter = Filter::new(rows, d, centre, extent, order, threads)?;
         Ok(Self { k, d, rows: memory::copied(rows, TABLE)?, packed, filter })
     }
 
-    /// Replaces the table's centroids, without new memory. Returns whether it did: only with the difference filter, and for as
-    /// many centroids as before.
+    /// Replaces the table's centroids, without new memory. Returns whether it did: only with the difference filter or a tree, and
+    /// for as many centroids as before.
     pub fn replace(&mut self, rows: &[T], extent: f64) -> bool {
         if rows.len() != self.rows.len() || !self.filter.replace(rows, extent) {
             return false;

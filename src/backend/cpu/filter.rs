@@ -3,6 +3,7 @@
 
 use super::difference::FEW;
 use super::groups::largest;
+use super::tree::CentroidTree;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -43,18 +44,20 @@ impl Form {
 
 /// What an assign knows of the centroids before it looks at their reference distances.
 #[derive(Debug)]
-pub enum Filter {
+pub enum Filter<T> {
     Difference(DifferenceTable),
     Product(ProductTable),
+    /// Reference distances to the centroids near a row decide its label.
+    Tree(CentroidTree<T>),
     /// No filter: reference distances decide every label. Used if there is no finite scale or if all centroids are equal.
     None,
 }
 
-impl Filter {
+impl<T: Float> Filter<T> {
     /// The filter for these centroids (`(k, d)`, row-major). `centre` is near most of them. `extent` is the largest known
     /// magnitude of the rows. Both only cost time where they are wrong. `order`: that in which products are computed, some places
     /// of it [`NOBODY`]'s. Empty: the centroids' own. `threads`: how many may share the work.
-    pub fn new<T: Float>(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<Self> {
+    pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<Self> {
         match Form::of::<T>(d) {
             Form::Difference => {
                 let (centroids, bound) = (memory::zeroed(rows.len(), TABLE)?, bounds::Difference::new(d));
@@ -65,9 +68,22 @@ impl Filter {
         }
     }
 
-    /// Takes as many other centroids in place of those of the difference filter, without new memory. Returns whether it did.
-    pub fn replace<T: Float>(&mut self, rows: &[T], extent: f64) -> bool {
-        let (Self::Difference(table), Some(exponent)) = (self, difference_exponent(rows, extent)) else { return false };
+    pub fn is_tree(&self) -> bool {
+        matches!(self, Self::Tree(_))
+    }
+
+    /// Takes as many other centroids in place of those of the difference filter or the tree, without new memory. Returns whether
+    /// it did.
+    pub fn replace(&mut self, rows: &[T], extent: f64) -> bool {
+        let table = match self {
+            Self::Difference(table) => table,
+            Self::Tree(tree) => {
+                tree.replace(rows);
+                return true;
+            }
+            Self::Product(_) | Self::None => return false,
+        };
+        let Some(exponent) = difference_exponent(rows, extent) else { return false };
         let scale = crate::exact::fixed::power_of_two(exponent);
         table.scale = scale as f32;
         table.centroids.iter_mut().zip(rows).for_each(|(copy, c)| *copy = (c.to_f64() * scale) as f32);
@@ -75,7 +91,7 @@ impl Filter {
     }
 
     /// The product filter, whatever the features are. `centre`: a point near the data.
-    pub fn product<T: Float>(rows: &[T], d: usize, centre: &[f64], order: &[u32], threads: usize) -> Result<Self> {
+    pub fn product(rows: &[T], d: usize, centre: &[f64], order: &[u32], threads: usize) -> Result<Self> {
         let set = InstructionSet::detect;
         let k = rows.len() / d;
         // Rows and centroids are compared with the same bits of the centre.

@@ -86,7 +86,8 @@ impl Of<'_, '_> {
         // Two limbs of each sum, and rows of a tile.
         let worker = 16.0 * k * d + 64.0 * k + tile as f64 * (2.0 * d * self.size + 128.0) + WORKER;
         // Two tables of centroids: a new one is made before the last one goes.
-        let tables = 16.0 * k * d + 2.0 * k * d * (self.size + 16.0);
+        let tree = if self.tries.tree.is_some() { 2.0 * k * (1.2 * d * self.size + 8.0) } else { 0.0 };
+        let tables = 16.0 * k * d + 2.0 * k * d * (self.size + 16.0) + tree;
         let (seeding, groups) = (self.bytes_of_seeding::<T>(), self.layout.bytes_of_groups::<T>(self.tries));
         let rest = if self.params.restarts > 1 { seeding + groups } else { seeding.max(groups) };
         workers as f64 * worker + tables + rest

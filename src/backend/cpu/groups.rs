@@ -24,7 +24,8 @@
 //! differences are computed (few features), U comes from the distances to the labels so far, for up to eight blocks together;
 //! else from R. (7) Where nothing can be left out, copies alone may pay. Then there is one group of all centroids. (8) There are
 //! as many groups as a sample says: few, one for each natural cluster of the rows, or many (`groups/plan.rs`). Where some natural
-//! clusters have no centroid yet, only points among the rows find them.
+//! clusters have no centroid yet, only points among the rows find them. (9) Rows of few features are not grouped where a tree finds
+//! the centroids near each row faster (`tree.rs`): where there are very many centroids, or where the sample or a bad assign says so.
 //!
 //! The idea is that of the rings of Drake & Hamerly (2012) and of blocks of rows as in the tree of Kanungo et al. (2002), for
 //! kernels that work on blocks.
@@ -58,6 +59,7 @@ use super::CpuSession;
 use super::filter::Form;
 use super::pass::Shared;
 use super::product::DotTable;
+use super::tree;
 use crate::backend::cpu::tasks::{TaskRows, split_off};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -67,6 +69,8 @@ use crate::simd::DotUnit;
 
 /// Groups are made again when so many times the scores are computed.
 const WORSE: f64 = 1.15;
+/// So many times the scores that a sample promised are a surprise.
+const SURPRISE: f64 = 3.0;
 
 /// Whether a session compares groups of rows with the centroids near them only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -79,6 +83,8 @@ pub enum UseGroups {
     /// Wherever it is possible. Rows are sorted for each assign, a few at a time, and belong to the nearest points among the
     /// rows.
     AlwaysSort,
+    /// Never. Where rows have few features, a tree finds the centroids near each row. For tests.
+    Tree,
     Never,
 }
 
@@ -223,13 +229,16 @@ impl<T: Float> CpuSession<'_, T> {
         let is_kept = pruning.kept.first().is_some_and(|kept| kept.layout != RowLayout::Unmoved);
         let rows = if is_kept { Rows::Kept } else { Rows::Sorted };
         let by_columns = self.part.features.is_by_columns();
+        let is_surprise = matches!(self.plan, LabelPlan::Groups { remains, .. } if share > SURPRISE * remains);
         // Integer copies pay without anything left out.
         let pays = pruning.by_copies.is_some() || pays(1.0 - share, [self.k, self.d], rows, by_columns);
         if is_usual && self.use_groups == UseGroups::Auto && !pays {
             let groups = pruning.groups.count();
             // Whether the last assign was the first one by these groups.
             if pruning.assigns <= 1 || groups == 1 {
-                if groups > 1 {
+                if tree::pays(self.k, self.d) {
+                    self.plan = LabelPlan::Tree;
+                } else if groups > 1 {
                     self.plan = LabelPlan::GivenUp { groups, remained: share };
                 }
                 self.pruning = None;
@@ -237,6 +246,9 @@ impl<T: Float> CpuSession<'_, T> {
                 // New groups may do.
                 pruning.shares = Some((0.0, share));
             }
+        } else if is_usual && self.use_groups == UseGroups::Auto && is_surprise && tree::pays(self.k, self.d) {
+            // New groups or a tree may do better.
+            pruning.shares = Some((0.0, share));
         }
     }
 }

@@ -35,6 +35,7 @@ mod settle;
 mod sinks;
 pub mod sums;
 mod tasks;
+mod tree;
 
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
@@ -166,11 +167,16 @@ impl<'a, T: Float> CpuSession<'a, T> {
     /// Makes the table of these centroids, in the memory of the one before where it can.
     fn take_centroids(&mut self, centroids: &[T]) -> Result<()> {
         let extent = self.statistics.extent();
-        let again = self.table.as_mut().and_then(Arc::get_mut);
+        let by_tree = self.plan == LabelPlan::Tree;
+        let again = self.table.as_mut().and_then(Arc::get_mut).filter(|table| by_tree == table.filter.is_tree());
         if !again.is_some_and(|table| table.replace(centroids, extent)) {
             let order = self.pruning.as_ref().map_or(&[][..], |pruning| &pruning.groups.order);
-            self.table =
-                Some(Arc::new(CentroidTable::new(centroids, self.d, &self.centre, extent, order, self.workers.len())?));
+            let threads = self.workers.len();
+            let table = match by_tree {
+                true => CentroidTable::by_tree(centroids, self.d, threads)?,
+                false => CentroidTable::in_order(centroids, self.d, &self.centre, extent, order, threads)?,
+            };
+            self.table = Some(Arc::new(table));
         }
         Ok(())
     }
@@ -214,15 +220,18 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
         self.start_labels()?;
         self.take_centroids(centroids)?;
         self.take_in_doubt();
-        let scores = self.assign_by_groups()?;
-        if scores.is_none() {
+        let by_groups = self.assign_by_groups()?;
+        if by_groups.is_none() {
             if want_inertia {
                 self.make_room_for_inertia()?;
             }
             self.pass(Pass::Assign { sums: true, inertia: want_inertia })?;
         }
         let InDoubt { few, all } = self.take_in_doubt();
-        let groups = self.pruning.as_ref().filter(|_| scores.is_some()).map(|pruning| pruning.groups.count() as u32);
+        let is_tree = self.table.as_ref().is_some_and(|table| table.filter.is_tree());
+        let searched = self.workers.iter_mut().map(|worker| std::mem::take(&mut worker.assigner.scores).needed).sum();
+        let scores = by_groups.or(is_tree.then_some(searched));
+        let groups = self.pruning.as_ref().filter(|_| by_groups.is_some()).map(|pruning| pruning.groups.count() as u32);
         let work_counts = WorkCounts { settled: Some(few + all), scores, rescored: None, groups };
         let mut changed = 0;
         let mut deltas = memory::with_room(self.workers.len(), "the threads' sums")?;
@@ -231,7 +240,7 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
             deltas.push(&mut worker.deltas);
         }
         Deltas::flush_all(&mut deltas, &self.quantiser, &mut self.cluster_sums)?;
-        let inertia = match (want_inertia, scores) {
+        let inertia = match (want_inertia, by_groups) {
             (false, _) => None,
             (true, None) => Some(self.take_inertia()?),
             // An assign by groups adds up no distances.
@@ -295,7 +304,7 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
 
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
         self.centre = middle(centroids, self.d)?;
-        let table = CentroidTable::new(centroids, self.d, &self.centre, self.statistics.extent(), &[], self.workers.len())?;
+        let table = CentroidTable::new(centroids, self.d, &self.centre, self.statistics.extent(), self.workers.len())?;
         let n = self.labels.len();
         let (mut labels, mut distances) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.k)?);
         let (Self { part, set, tasks, .. }, weights, table) = (&*self, self.statistics.weights, &table);

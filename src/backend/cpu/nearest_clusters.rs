@@ -8,13 +8,15 @@
 //! for each row: reference distances of its candidates, or of all centroids; the m smallest
 //! ```
 //! A centroid above the limit is farther by reference distances than each of the m centroids below it (`bounds.rs`). So the m
-//! nearest are among the candidates, ties included. A row whose limit is not finite is compared with all centroids.
+//! nearest are among the candidates, ties included. A row whose limit is not finite is compared with all centroids. Where there is
+//! a tree of the centroids (`tree.rs`), it finds the m nearest.
 
 use super::CentroidTable;
-use super::filter::GROUP;
+use super::filter::{Filter, GROUP, NOBODY};
 use super::product::ROWS;
 use super::sinks::{Labeller, Sink};
 use super::tasks::split_off;
+use super::tree::Best;
 use crate::backend::answers::ANSWERS;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -146,7 +148,10 @@ impl<T: Float> Task for Tile<'_, '_, T> {
                 }
                 let some = widths.is_some_and(|widths| several.candidates.of_row(r, widths[r], &mut several.listed));
                 several.near.clear();
-                if some {
+                if let Filter::Tree(tree) = &table.filter {
+                    let mut best = Closest { m, near: &mut several.near };
+                    tree.search::<V, _>(&several.row, &mut best, &mut assigner.waiting);
+                } else if some {
                     let (mut names, x) = (&several.listed[..], &several.row[..]);
                     while !names.is_empty() {
                         // Few names leave half of the chains out.
@@ -190,6 +195,35 @@ fn keep(near: &mut Vec<(f64, u32)>, m: usize, s: f64, j: u32) {
     }
     near.truncate(m - 1);
     near.insert(near.partition_point(|kept| kept.0 <= s), (s, j));
+}
+
+/// The m nearest centroids that a search has seen, by (distance, number).
+struct Closest<'n> {
+    m: usize,
+    near: &'n mut Vec<(f64, u32)>,
+}
+
+impl Best for Closest<'_> {
+    #[inline(always)]
+    fn limit(&self) -> f64 {
+        self.near.get(self.m - 1).map_or(f64::INFINITY, |(distance, _)| *distance)
+    }
+
+    #[inline(always)]
+    fn wants(&self, distance: f64, number: impl FnOnce() -> u32) -> bool {
+        match self.near.get(self.m - 1) {
+            None => number() != NOBODY,
+            Some((last, j)) => distance < *last || distance == *last && number() < *j,
+        }
+    }
+
+    #[inline(always)]
+    fn take(&mut self, j: u32, distance: f64) {
+        if self.wants(distance, || j) {
+            self.near.truncate(self.m - 1);
+            self.near.insert(self.near.partition_point(|kept| *kept < (distance, j)), (distance, j));
+        }
+    }
 }
 
 /// The reference distances of a row to the first N of some centroids. Where there are fewer, the last one stands for the others.

@@ -204,7 +204,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
                 let behind = here.end..physical.len().min(here.end + here.len());
                 let next = NextRows { columns: columns.slice(behind), d: table.d, blocks: here.len() / BLOCK };
                 let (values, count, next) = (columns.slice(here.clone()), here.len(), PrefetchNext::Rows(&next));
-                let rows = ToLabel { values, count, near: None, next };
+                let rows = ToLabel { values, count, before: &[], near: None, next };
                 self.label::<V, _>(&rows, &tile.weights, split_off(&mut rest, count), sums, want_inertia);
             } else {
                 tile.load(part, statistics.weights, physical.start + here.start..physical.start + here.end);
@@ -227,7 +227,8 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
     ) {
         let (Shared { statistics, table, .. }, worker) = (self.shared, &mut *self.worker);
         let Worker { assigner, deltas, moved, distances, inertia, changed, .. } = worker;
-        replace(labels, assigner.label::<V, T, C, false>(rows, table, &mut []), moved);
+        let new = assigner.label::<V, T, C, false>(&ToLabel { before: labels, ..*rows }, table, &mut []);
+        replace(labels, new, moved);
         if sums {
             *changed += self.shared.take_moved::<V>(rows.values, weights, moved, deltas);
         }

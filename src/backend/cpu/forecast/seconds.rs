@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! an iteration   rows x (a row + d values + the scores that remain) over the workers
+//!                or, with a tree of the centroids, rows x the boxes near a row
 //! k-means++      k steps over rows that are copied, of which each visits fewer, or over all rows
 //! ```
 //! The constants are nanoseconds of one worker. They were measured on a Zen 4 with AVX-512 (`tests/python/test_plan.py`, with
@@ -48,7 +49,7 @@ impl Of<'_, '_> {
 
     /// An iteration, on the average of those of a fit.
     pub fn seconds_of_iteration(&self) -> f64 {
-        let ([n, d, k], Tries { form, groups, copies }) = (self.shape(), self.tries);
+        let ([n, d, k], Tries { form, groups, copies, tree }) = (self.shape(), self.tries);
         // For each row, each of its values, and each score.
         let (row, value, score) = match form {
             Form::Difference => (2.0, 0.5, 0.09 + 0.042 * d),
@@ -63,7 +64,16 @@ impl Of<'_, '_> {
             (true, false) => (10.0, 0.5),
         };
         let alone = if self.layout.workers > 1 { SHARED } else { STEP };
-        alone + self.seconds(n * (row + order + value * d) + n * k * score * share * slower())
+        let scores = n * k * score * share * slower();
+        // Few boxes are near a row with few features. The tree itself is made by one worker.
+        let searches =
+            n * (k.log(16.0) + 1.5f64.powf(d)) * (20.0 + 2.0 * d) * slower() + k * self.layout.workers as f64 * 100.0;
+        let found = match tree {
+            None => scores,
+            Some(false) => scores.min(searches),
+            Some(true) => searches,
+        };
+        alone + self.seconds(n * (row + order + value * d) + found)
     }
 
     /// Seconds of work that takes one worker so many nanoseconds.

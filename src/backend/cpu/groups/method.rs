@@ -30,17 +30,22 @@ pub struct Tries {
     pub(in crate::backend::cpu) groups: bool,
     /// Whether integer copies of the rows may be compared first.
     pub(in crate::backend::cpu) copies: bool,
+    /// Whether a tree finds the centroids near a row, and whether that is certain. Else the sample decides.
+    pub(in crate::backend::cpu) tree: Option<bool>,
 }
 
 impl Tries {
     /// Before a session knows its rows.
-    pub(in crate::backend::cpu) const NOTHING: Self = Self { form: Form::Product, groups: false, copies: false };
+    pub(in crate::backend::cpu) const NOTHING: Self = Self { form: Form::Product, groups: false, copies: false, tree: None };
 }
 
 impl fmt::Display for Tries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.tree == Some(true) {
+            return f.write_str("a tree");
+        }
         f.write_str(if self.form == Form::Difference { "differences" } else { "products" })?;
-        let more = [(self.groups, ", groups"), (self.copies, ", copies")];
+        let more = [(self.groups, ", groups"), (self.copies, ", copies"), (self.tree.is_some(), ", a tree")];
         more.into_iter().filter(|(tried, _)| *tried).try_for_each(|(_, name)| f.write_str(name))
     }
 }
@@ -53,6 +58,8 @@ pub enum LabelPlan {
     /// All centroids, because this share of a sample would remain, or because there are too few rows or clusters to look at a
     /// sample. Maybe by integer copies first.
     All { remains: Option<f64>, copies: Option<Copied> },
+    /// The centroids near each row, which a tree finds.
+    Tree,
     /// The centroids near each group of rows.
     Groups { groups: usize, remains: f64, copies: Option<Copied> },
     /// All centroids, because this share remained in some assign.
@@ -88,6 +95,7 @@ impl fmt::Display for Method {
         let percent = |share: &f64| (share.clamp(0.0, 1.0) * 1_000.0).round() / 10.0;
         let Self { set, plan, .. } = self;
         match plan {
+            LabelPlan::Tree => f.write_str("a tree finds the centroids near each row")?,
             LabelPlan::NoMemory => write!(f, "{ALL}, because there is no memory for groups of rows")?,
             LabelPlan::All { remains, copies } => {
                 match remains {
@@ -140,6 +148,9 @@ mod tests {
         assert!(said(near.without_copies()).contains("(AVX-VNNI), until these left too many rows in doubt; "));
         let few = said(LabelPlan::All { remains: None, copies });
         assert!(few.contains("few clusters; first by copies in bytes (AVX-VNNI); "), "{few}");
+        assert_eq!(said(LabelPlan::Tree), "a tree finds the centroids near each row; instructions: AVX2");
+        assert_eq!(Tries { tree: Some(false), ..tries }.to_string(), "products, copies, a tree");
+        assert_eq!(Tries { tree: Some(true), ..tries }.to_string(), "a tree");
         let given_up = said(LabelPlan::GivenUp { groups: 8, remained: 2.0 });
         assert!(given_up.starts_with("rows are compared with all centroids, because 8 groups of rows left 100.0 % of"));
     }

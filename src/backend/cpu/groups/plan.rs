@@ -10,6 +10,7 @@ use crate::backend::cpu::CpuSession;
 use crate::backend::cpu::filter::{Form, GROUP};
 use crate::backend::cpu::layout::{Layout, Lie, MAX_WORK};
 use crate::backend::cpu::tasks::TaskRows;
+use crate::backend::cpu::tree::{self, CentroidTree, Visits};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -29,6 +30,9 @@ const OF_LIST: f64 = 4.0;
 const OF_COPY: f64 = 10.0;
 const OF_GUESS: f64 = 2.0;
 const OF_BLOCK: f64 = 250.0;
+/// The time to look at a leaf or node of a tree, and what a row in a group takes besides its scores. Both in scores.
+const OF_VISIT: f64 = 110.0;
+const OF_GROUPED: f64 = 100.0;
 /// So many iterations share what is done before the first assign.
 const ITERATIONS: f64 = 12.0;
 /// The fewest rows of a group in the sample, on average.
@@ -156,8 +160,10 @@ impl Layout {
     /// What a session tries for so many kept rows.
     pub fn tries<T: Float>(&self, kept: usize, set: InstructionSet) -> Tries {
         let (d, k, form) = (self.d, self.k, Form::of::<T>(self.d));
-        if kept < FEWEST_ROWS && kept.saturating_mul(d) < FEWEST_VALUES {
-            return Tries { form, groups: false, copies: false };
+        let tree = tree::pays(k, d).then(|| tree::is_certain(k, d) || kept < FEWEST_ROWS);
+        let is_small = kept < FEWEST_ROWS && kept.saturating_mul(d) < FEWEST_VALUES;
+        if is_small || tree == Some(true) {
+            return Tries { form, groups: false, copies: false, tree };
         }
         let fits = |unit| self.sorted_bytes::<T>(unit, 1) <= MOST_BYTES;
         let suits = form == Form::Product && (FEWEST_DOT_FEATURES..=MOST_FEATURES).contains(&d);
@@ -165,7 +171,7 @@ impl Layout {
         let copies = suits && enough && DotUnit::detect()[0].is_some_and(|unit| fits(Some(unit)));
         let rows = if copies || fits(None) { Rows::ToKeep } else { Rows::Sorted };
         let groups = k >= FEWEST_CLUSTERS && self.n.div_ceil(self.workers) >= 2 * FEWEST_IN_GROUP;
-        Tries { form, groups: groups && pays(1.0, [k, d], rows, self.lie == Lie::Columns), copies }
+        Tries { form, groups: groups && pays(1.0, [k, d], rows, self.lie == Lie::Columns), copies, tree }
     }
 }
 
@@ -207,9 +213,15 @@ impl<T: Float> CpuSession<'_, T> {
         Ok(())
     }
 
-    /// Makes other groups, as many as suit these centroids.
+    /// Makes other groups, as many as suit these centroids, unless a tree does better than the last groups did.
     fn plan_again(&mut self, centroids: &[T]) -> Result<()> {
         let Some(pruning) = &self.pruning else { return Ok(()) };
+        if let Some((_, last)) = pruning.shares
+            && self.suits_tree(centroids, last)?
+        {
+            (self.pruning, self.plan) = (None, LabelPlan::Tree);
+            return Ok(());
+        }
         let planned = match self.use_groups {
             UseGroups::Auto => self.plan_groups(centroids, !pruning.kept.is_empty(), &self.sample()?)?.0,
             _ => {
@@ -235,7 +247,12 @@ impl<T: Float> CpuSession<'_, T> {
         let d = self.d;
         let is_asked = self.use_groups != UseGroups::Auto || self.use_int_dot != UseIntDot::Auto;
         let is_tried = is_asked || self.tries.groups || self.tries.copies;
-        if self.labels.is_empty() || !is_tried {
+        let is_small = self.labels.is_empty() || !is_tried;
+        let is_forced = self.use_groups == UseGroups::Tree && tree::is_possible(d);
+        if tree::is_certain(self.k, d) || is_small && tree::pays(self.k, d) || is_forced {
+            return Ok((None, LabelPlan::Tree));
+        }
+        if is_small {
             return Ok((None, LabelPlan::ALL));
         }
         let sample = self.sample()?;
@@ -258,6 +275,9 @@ impl<T: Float> CpuSession<'_, T> {
         }
         let may_be_kept = plain_fits(1)? || copies.is_some();
         let (mut found, mut share) = self.plan_groups(centroids, may_be_kept, &sample)?;
+        if self.suits_tree(centroids, found.as_ref().map_or(1.0, |found| found.share))? {
+            return Ok((None, LabelPlan::Tree));
+        }
         let count = found.as_ref().map_or(1, |found| found.groups.count());
         let remains = found.as_ref().map_or(1.0, |found| found.share);
         // At least one panel, whose places may not all have a centroid.
@@ -340,7 +360,7 @@ impl<T: Float> CpuSession<'_, T> {
         let most = most_groups::<T>(d).min(together / FEWEST_IN_GROUP);
         let rows = if is_kept { Rows::ToKeep } else { Rows::Sorted };
         match self.use_groups {
-            UseGroups::Never => return Ok((None, None)),
+            UseGroups::Never | UseGroups::Tree => return Ok((None, None)),
             UseGroups::Always => {
                 let groups = Groups::new(centroids, d, MOST_GROUPS.min(k / 3), self.set)?;
                 return Ok((Some(self.planned(groups, centroids, sample)?), Some(1.0)));
@@ -392,6 +412,17 @@ impl<T: Float> CpuSession<'_, T> {
         let share = best.as_ref().map(|(_, planned)| planned.share);
         let found = best.map(|(_, planned)| planned).filter(|planned| pays(1.0 - planned.share, [k, d], rows, by_columns));
         Ok((found, share))
+    }
+
+    /// Whether a sample says that a tree of the centroids takes less time than groups that leave this share of the scores.
+    fn suits_tree(&self, centroids: &[T], remains: f64) -> Result<bool> {
+        if self.use_groups != UseGroups::Auto || !tree::pays(self.k, self.d) {
+            return Ok(false);
+        }
+        let (tree, sample) = (CentroidTree::new(centroids, self.d)?, self.sample()?);
+        let visits = self.set.run(Visits { tree: &tree, centroids, rows: &sample }) as f64;
+        let rows = (sample.len() / self.d).max(1) as f64;
+        Ok(visits * OF_VISIT < rows * (remains * self.k as f64 + OF_GROUPED))
     }
 
     /// These groups, and what a sample of the rows says of them.

@@ -166,7 +166,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
             most = Some(step.most(&distances[..count]));
         }
         let near = Some(Near { panels: step.listed(group, sorted.radius(rows), most), order: &step.groups.order });
-        let new = assigner.label::<V, T, _, false>(&ToLabel { values, count, near, next }, table, &mut []);
+        let new = assigner.label::<V, T, _, false>(&ToLabel { values, count, before: &[], near, next }, table, &mut []);
         list_moved(labels, places, new, moved);
         *changed += shared.take_moved::<V>(values, weights, moved, deltas);
     }

@@ -42,7 +42,7 @@ fn attack<T: Float>(case: &Case<T>, off: i32, what: &str) -> [usize; 3] {
     let exponent = unit_exponent(largest) + off;
     let x: Vec<T> = (0..d * ROWS).map(|i| values[i % ROWS * d + i / ROWS]).collect();
     let distances = case.distances();
-    let centroid_table = CentroidTable::new(centroids, *d, centre, largest, &[], 1).unwrap();
+    let centroid_table = CentroidTable::new(centroids, *d, centre, largest, 1).unwrap();
     let mut certain = [0; 3];
     let emulated =
         [DotUnit::Emulated, DotUnit::EmulatedTiles, DotUnit::EmulatedWords].map(|unit| (InstructionSet::Portable, unit));
