@@ -1,7 +1,9 @@
 """The Python code of the README and of the pages of the documentation runs unchanged."""
 
+import importlib.util
 import pkgutil
 import re
+import sys
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -147,6 +149,17 @@ def test_the_api_pages_list_every_public_module() -> None:
 
 
 @pytest.mark.skipif(not (ROOT / "CONTRIBUTING.md").exists(), reason="not a clone: other files are missing too")
+def test_tables_of_figures_are_those_of_the_record() -> None:
+    """Fails if a page was edited by hand, or if the record changed: `python benches/record.py pages` writes the pages."""
+    spec = importlib.util.spec_from_file_location("record", ROOT / "benches" / "record.py")
+    assert spec and spec.loader
+    record = importlib.util.module_from_spec(spec)
+    sys.modules["record"] = record
+    spec.loader.exec_module(record)
+    record.pages(check=True)
+    assert sum("<!-- record: " in page.read_text() for page in record.PAGES) >= 1
+
+
 def test_relative_links_lead_to_files() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")]
     links = [
