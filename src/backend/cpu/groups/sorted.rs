@@ -122,7 +122,7 @@ impl<T: Float> Sorted<T> {
             layout,
             most,
             d,
-            values: memory::zeroed_to_fill(Self::values(shape, layout), GROUPS)?,
+            values: memory::zeroed(Self::values(shape, layout), GROUPS)?,
             stride: Self::stride(layout, places),
             weights: memory::zeroed(if has_weights { places } else { 0 }, GROUPS)?,
             has_rows: false,
