@@ -118,7 +118,10 @@ def ours(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Fi
     def fit() -> Found:
         given = {"seed": 0} if start is None else {"init": start, "max_iter": iterations, "tol": 0}
         model = pk.KMeans(k=k, **given).fit(df, names)
-        labels = lambda: df.select(model.predict()).to_series().to_numpy()  # noqa: E731
+
+        def labels() -> np.ndarray:
+            return df.select(model.predict()).to_series().to_numpy()
+
         return lambda: model.centroids.select(names).to_numpy(), labels, model.n_iter
 
     return fit

@@ -18,6 +18,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -102,11 +103,11 @@ def digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
-def cell(row: dict[str, object], shown: str) -> str:
+def cell(row: dict[str, Any], shown: str) -> str:
     """A time, and in brackets the share of wrong labels where there are any."""
     wrong = row.get("wrong")
     share = f" ({100 * wrong:.2g} %)" if isinstance(wrong, float) and wrong > 0 else ""
-    return f"{digits(float(row[shown]))}{share}"  # type: ignore[arg-type]
+    return f"{digits(row[shown])}{share}"
 
 
 def markdown(name: str) -> str:

@@ -127,7 +127,7 @@ fn the_work_must_pay_for_the_start_and_the_upload() {
 unit_test!(one_morsel_must_have_much_work);
 fn one_morsel_must_have_much_work() {
     let morsel = |job, rows, features, clusters| Shape { job, rows, features, clusters, ..SMALL };
-    for job in [Job::Labels, Job::Nearest, Job::Distances] {
+    for job in [Job::Labels, Job::Nearest, Job::Distances, Job::NearestClusters] {
         assert!(!pays(morsel(job, 100_000, 4, 16), None), "{job:?}");
         assert!(pays(morsel(job, 100_000, 256, 1_000), None), "{job:?}");
     }
@@ -165,7 +165,7 @@ fn predictions_take_bounded_memory() {
             17 * quarter..10_000_000
         ]
     );
-    for job in [Job::Labels, Job::Nearest, Job::Distances] {
+    for job in [Job::Labels, Job::Nearest, Job::Distances, Job::NearestClusters] {
         assert!(needed(shape(job, 1 << 40, 32, 256)) < 300 << 20, "{job:?}");
         assert!(needed(shape(job, u64::MAX, usize::MAX, usize::MAX)) > u64::MAX / 2);
     }
