@@ -5,7 +5,8 @@
 //   then        assign_tensor labels the rows, or leaves them in doubt once more
 //
 // Used when: after assign_tensor, if it leaves more rows than settle_listed takes. The rows are taken from the list in batches, and each batch is
-//            multiplied before the next one is copied.
+//            multiplied before the next one is copied. The first batch takes the numbers of all rows: the pairs that a product finds may
+//            be written over the rest of the list.
 // Tile:      a warp for each row and, in the first batch, for each centroid of the whole's list.
 // Precision: src/bounds/fp16/rescore.rs.
 #include "../common/filter.cuh"
@@ -25,7 +26,7 @@ template <typename T, typename S = T> struct TensorRescore {
     FewControl* few;
     u8* row_copies; // (capacity / 128, 2 chunks, 128, 64) of 2 bytes: high, then low
     float* terms; // (capacity)
-    u32* row_of_place; // (capacity)
+    u32* row_of_place; // (batches, capacity)
     u32* group_of_tile; // (capacity / 128): NO_ROW from the last tile on
     u8* copies; // (k padded / 256, 2 chunks, 256, 64) of 2 bytes: high, then low
     float* folded; // (k padded)
@@ -68,6 +69,10 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rescore
     if (a.batch == 0 && global_thread() == 0) a.control->contested = left, a.control->rescored += doubtful - left;
     for (u32 tile = global_thread(); tile < a.capacity / TILE_ROWS; tile += all_threads()) a.group_of_tile[tile] = tile < tiles ? a.whole : NO_ROW;
     if (count == 0) return;
+    if (a.batch == 0)
+        for (u64 i = global_thread() + a.capacity; i < doubtful - left; i += all_threads())
+            a.row_of_place[i] = a.contested[a.rows.n - 1 - (left + (u32)i)].row;
+    u32* const row_of_place = a.row_of_place + (u64)a.batch * a.capacity;
     const TensorGroup& whole = a.groups[a.whole];
     const u32 centroids = a.batch == 0 ? (whole.centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS * TILE_CENTROIDS : 0;
     const bool writes = (threadIdx.x & 31) == 0;
@@ -86,12 +91,12 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rescore
         }
         const u32 place = i - centroids;
         if (place >= count) {
-            if (writes) a.row_of_place[place] = NO_ROW, a.terms[place] = 0.0f;
+            if (writes) row_of_place[place] = NO_ROW, a.terms[place] = 0.0f;
             continue;
         }
-        const u32 row = a.contested[a.rows.n - 1 - (begin + place)].row;
+        const u32 row = a.batch == 0 ? a.contested[a.rows.n - 1 - (begin + place)].row : row_of_place[place];
         rescore_row(a, place, row);
-        if (writes) a.row_of_place[place] = row;
+        if (writes && a.batch == 0) row_of_place[place] = row;
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use polars_kmeans::{Device, Engine, Half, Metric, Strategy};
+use polars_kmeans::{Device, Engine, Half, Init, KMeans, Metric, Restarts, Strategy};
 
 use crate::conformance::gpu::{Family, Tensor, by, same_bits};
 use crate::conformance::{Case, Way};
@@ -155,6 +155,38 @@ fn natural_clusters() {
             let streamed = by(Strategy::Default, &limited, &from_columns(&columns), None).unwrap();
             assert_eq!(hash(&streamed), hash(&resident), "natural clusters, {chunking:?}");
         }
+    }
+}
+
+/// Every row lies in the middle between two of eight near centroids. The first product leaves most rows in doubt among the eight, and the second
+/// product leaves pairs: as many as there are rows on the list that they are written to.
+#[test]
+fn pairs_of_the_second_product() {
+    if gpu().is_none() {
+        return;
+    }
+    let random = &mut Random(89_000);
+    let (n, d, clusters, near) = (80_000, 64, 500, 8);
+    let mut start = Vec::new();
+    for _ in 0..clusters {
+        let centre: Vec<f64> = (0..d).map(|_| 2.0 * random.unit() - 1.0).collect();
+        for _ in 0..near {
+            start.extend(centre.iter().map(|c| f64::from((c + 0.02 * [-1.0, 1.0][random.below(2)]) as f32)));
+        }
+    }
+    let mut x: Vec<f32> = Vec::new();
+    for _ in 0..n {
+        let (cluster, one) = (random.below(clusters), random.below(near));
+        let other = (one + 1 + random.below(near - 1)) % near;
+        let [one, other] = [one, other].map(|j| &start[(cluster * near + j) * d..][..d]);
+        x.extend(one.iter().zip(other).map(|(a, b)| ((a + b) / 2.0) as f32));
+    }
+    let columns = columns(&x, d);
+    let estimator = KMeans::new(clusters * near).init(Init::Given(start)).n_init(Restarts::Count(1)).max_iter(2).tol(0.0);
+    for &strategy in Tensor::STRATEGIES {
+        let Some(fit) = same_bits(&[strategy], &estimator, &from_columns(&columns), None, "pairs") else { continue };
+        let first = fit.model.history().first().unwrap();
+        assert!(first.rescored.unwrap() > 0.5 && first.settled.unwrap() > 0.9, "{strategy}: {first:?}");
     }
 }
 

@@ -25,7 +25,8 @@ buffers! {
         /// `(capacity / 128, 2 chunks, 128, 64)` values of 16 bits.
         rows: u32 [product([capacity(sizes), 2 * sizes.chunks, PLACE_BYTES / 4])],
         terms: f32 [capacity(sizes)],
-        row_of_place: u32 [capacity(sizes)],
+        /// `(batches, capacity)`.
+        row_of_place: u32 [product([batches(sizes), capacity(sizes)])],
         group_of_tile: u32 [capacity(sizes) / TILE_ROWS],
         first_visit: u32 [capacity(sizes) / TILE_ROWS],
         /// `(k padded / 256, 2 chunks, 256, 64)` values of 16 bits.
@@ -39,6 +40,12 @@ buffers! {
 /// Rows of a batch.
 fn capacity(sizes: &Sizes) -> usize {
     padded((sizes.n / SHARE).max(LEAST_ROOM).min(sizes.n.max(1)), TILE_ROWS)
+}
+
+/// Batches of an iteration.
+fn batches(sizes: &Sizes) -> usize {
+    let large = product([sizes.n, sizes.k, sizes.d]) >= ALL_BATCHES;
+    if large { sizes.n.div_ceil(capacity(sizes)) } else { 1 }
 }
 
 /// The launches, and what they write.
@@ -63,13 +70,12 @@ impl<T: Float + Plain> Rescore<T> {
         // Places without a centroid must hold finite values.
         copies.centroids.fill(0)?;
         let capacity = capacity(sizes);
-        let large = product([sizes.n, sizes.k, sizes.d]) >= ALL_BATCHES;
         let blocks = (capacity + sizes.k_padded).div_ceil(THREADS as usize / 32);
         let copy = arguments::tensor_rescore::<T>().half_if(half);
         Ok(Self {
             sizes: *sizes,
             added,
-            batches: if large { sizes.n.div_ceil(capacity) } else { 1 },
+            batches: batches(sizes),
             copy: copy.resident(gpu, "", Block::of(THREADS), blocks)?,
             assign: unit.entry().resident(gpu, "", unit.block(3 * sizes.chunks), capacity / TILE_ROWS)?,
             copies,
@@ -146,7 +152,8 @@ impl<T: Float + Plain> Rescore<T> {
             // SAFETY: the caller promises the addresses. The copies have a place for each row of a batch and for each centroid.
             unsafe {
                 queue.run(&self.copy, &TensorRescoreArgument { batch, ..copy })?;
-                queue.run(&self.assign, &products)?;
+                let row_of_place = copy.row_of_place + u64::from(batch) * u64::from(copy.capacity) * size_of::<u32>() as u64;
+                queue.run(&self.assign, &TensorArgument { row_of_place, ..products })?;
             }
         }
         Ok(())
