@@ -1,7 +1,7 @@
 //! Labels by cells of rows, where `conformance.rs` does not go: sizes around those of cells, lists that overflow, and rows that are sorted
 //! twice.
 
-use polars_kmeans::{Engine, Features, Half, KMeans, KMeansError, Strategy};
+use polars_kmeans::{Column, Engine, Features, Half, Init, KMeans, KMeansError, Strategy};
 
 use crate::conformance::Case;
 use crate::conformance::gpu::{Cells, same_bits};
@@ -81,6 +81,35 @@ fn the_most_cells() {
     let x: Vec<f32> = rows("blobs", n, d, random);
     let estimator = from_some(&x, d, k, 50, random).max_iter(2);
     same_bits(Cells::STRATEGIES, &estimator, &Features::from_rows(&x, d).unwrap(), None, "the most cells");
+}
+
+/// One feature and more clusters than lists have numbers for: these are sorted. Both types, weights, values of 16 bits (many of them equal), ties,
+/// and rows far out, from which many centroids are equally far.
+#[test]
+fn more_clusters_of_one_feature_than_lists_have() {
+    if gpu().is_none() {
+        return;
+    }
+    let random = &mut Random(86_000);
+    let weights = some_weights(200_000, random);
+    for (kind, n, k) in [("uniform", 200_000, 65_537), ("blobs", 200_000, 131_072), ("a row far out", 140_000, 70_001)] {
+        let x: Vec<f32> = rows(kind, n, 1, random);
+        let wide: Vec<f64> = x.iter().map(|&v| f64::from(v) + 1e-9 * random.normal()).collect();
+        let what = format!("{n} x 1, k = {k}, {kind}");
+        let estimator = from_some(&x, 1, k, 5_000, random).max_iter(3);
+        same_bits(Cells::STRATEGIES, &estimator, &Features::from_rows(&x, 1).unwrap(), None, &what);
+        let weights = (n == 200_000).then(|| Column::from_slice(&weights));
+        let estimator = from_some(&wide, 1, k, 5_000, random).max_iter(3);
+        same_bits(Cells::STRATEGIES, &estimator, &Features::from_rows(&wide, 1).unwrap(), weights.as_ref(), &what);
+    }
+    // Every second centroid is a copy of another one, or lies in the middle of two rows: ties.
+    let x: Vec<f32> = (0..150_000u32).map(|i| (i % 75_000) as f32).collect();
+    let start = (0..70_000u32).map(|j| f64::from(j.wrapping_mul(48_271) % 70_000) + 0.5 * f64::from(j % 2));
+    let estimator = KMeans::new(70_000).init(Init::Given(start.collect())).tol(0.0).max_iter(2);
+    same_bits(Cells::STRATEGIES, &estimator, &Features::from_rows(&x, 1).unwrap(), None, "ties on a line");
+    let data = Halves::new(Half::Float16, "blobs", 70_000, 1, random);
+    let estimator = from_some(&data.wide, 1, 65_600, 5_000, random).max_iter(1);
+    same_bits(Cells::STRATEGIES, &estimator, &data.by_rows()[0], None, "sorted centroids, Float16");
 }
 
 /// More features than the kernels have.
