@@ -18,7 +18,7 @@ template <typename T, typename S = T> struct AssignCells {
     const CellTile* tiles;
     const u32* count; // of tiles
     const u16* lists; // (cells, CELL_LIST)
-    const u16* parents; // (parents, k)
+    const u16* parents; // (parents, k): the list of each parent, then long lists of its cells
     const u32* parent_counts;
     u32 parent_cells;
     float slope, offset; // of the limit: `Difference` of src/bounds.rs
@@ -29,7 +29,7 @@ template <typename T, typename S = T> struct AssignCells {
 struct ListSeen {
     u32 word; // of this lane: two entries
     u32 count;
-    const u16* others; // the list of the parent, or null
+    const u16* others; // a long list or that of the parent, or null
 
     __device__ __forceinline__ u32 at(u32 i) const {
         if (others) return others[i];
@@ -141,9 +141,10 @@ template <int D, typename T, typename S>
 __device__ __forceinline__ u32 find_labels(const AssignCells<T, S>& c, const T* shared, u32 head, u32 word, u32 cell, const T (&x)[D][ROWS],
                                            u32 valid, u32 count, u32 (&label)[ROWS], u64& scores) {
     ListSeen list = {word, head & 0xffff, nullptr};
-    if (list.count == LIST_OF_PARENT) {
+    if (list.count >= CELL_LIST) {
         list.others = c.parents + (u64)(cell / c.parent_cells) * (u32)c.assign.k;
-        list.count = c.parent_counts[cell / c.parent_cells];
+        if (list.count == LIST_OF_PARENT) list.count = c.parent_counts[cell / c.parent_cells];
+        else list.others += head >> 16, list.count -= LIST_LONG;
     }
     scores += (u64)list.count * count;
     return nearest_of_list<D>(c, shared, list, x, valid, label);

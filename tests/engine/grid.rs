@@ -30,10 +30,12 @@ fn borders_of_cells() {
     }
 }
 
-/// So many clusters that some lists are those of parents.
+/// So many clusters that some lists are long, or those of parents, and many rivals are looked for.
 #[test]
 fn lists_that_overflow() {
-    for (seed, [n, d, k]) in (0u64..).zip([[3_000, 4, 900], [2_000, 2, 1_500], [4_000, 3, 3_900]]).take(rounds(3)) {
+    for (seed, [n, d, k]) in
+        (0u64..).zip([[3_000, 4, 900], [60_000, 4, 3_000], [2_000, 2, 1_500], [4_000, 3, 3_900]]).take(rounds(4))
+    {
         let random = &mut Random(83_000 + seed);
         check::<f32>(rows("uniform", n, d, random), d, k, 4, None, random);
         check::<f64>(rows("blobs", n, d, random), d, k, 4, None, random);

@@ -7,6 +7,9 @@
 //! an iteration:   for each cell, the centroids that can be nearest to a row of its box; then the rows,
 //!                 each compared with these centroids alone
 //! ```
+//! One feature and more clusters than lists have numbers for: the centroids are sorted, and a row is compared with those on both
+//! sides of it (`sorted.rs`).
+//!
 //! The step keeps labels in the order of its copy. They are written in the order of the rows when somebody wants to read them.
 
 mod order;
