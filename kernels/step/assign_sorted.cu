@@ -5,13 +5,14 @@
 // Used when: one feature and more clusters than lists have numbers for (src/backend/cuda/step/grid/sorted.rs).
 // Tile:      up to 128 rows of one cell, as in assign_cells.cu. The range of the cell leaves few steps of the search.
 // Memory:    the rows at their places, once, and centroids through caches: neighbouring rows read neighbouring centroids.
+// Types:     rows of 16 bits have no kernel: no more than 65,536 of them differ.
 // Precision: reference distances. They do not grow towards the row on its left, nor shrink beyond it on its right, because each rounding is monotone.
 //            So those that equal the least one form one run around the row. Its ends are found by binary search, and its least number by minima.
 #include "cells_pass.cuh"
 #include "sorted.cuh"
 
-template <typename T, typename S = T> struct AssignSorted {
-    Assign<T, S> assign; // rows and labels are those of the places
+template <typename T> struct AssignSorted {
+    Assign<T> assign; // rows and labels are those of the places
     const CellTile* tiles;
     const u32* count; // of tiles
     const SortedRange* ranges; // (cells)
@@ -62,14 +63,14 @@ template <typename T> __device__ __noinline__ u32 label_of_run(const T* values, 
 }
 
 // What label_cells asks.
-template <typename T, typename S> __device__ __forceinline__ u32 settled_head(const AssignSorted<T, S>&) { return SORTED_SETTLED; }
-template <typename T, typename S> __device__ __forceinline__ u32 head_of(const AssignSorted<T, S>& c, u32 cell) { return c.ranges[cell].head; }
-template <typename T, typename S> __device__ __forceinline__ bool is_settled(const AssignSorted<T, S>&, u32 head) { return head & SORTED_SETTLED; }
-template <typename T, typename S> __device__ __forceinline__ bool has_one(const AssignSorted<T, S>&, u32 head) { return head != 0; }
-template <typename T, typename S> __device__ __forceinline__ u32 only_label(const AssignSorted<T, S>&, u32 head) { return head & ~SORTED_ONE; }
-template <typename T, typename S> __device__ __forceinline__ u32 ask_ahead(const AssignSorted<T, S>&, u32, u32, int, u32 word) { return word; }
-template <int D, typename T, typename S>
-__device__ __forceinline__ u32 find_labels(const AssignSorted<T, S>& c, const T*, u32, u32, u32 cell, const T (&x)[D][ROWS], u32 valid, u32 count,
+template <typename T> __device__ __forceinline__ u32 settled_head(const AssignSorted<T>&) { return SORTED_SETTLED; }
+template <typename T> __device__ __forceinline__ u32 head_of(const AssignSorted<T>& c, u32 cell) { return c.ranges[cell].head; }
+template <typename T> __device__ __forceinline__ bool is_settled(const AssignSorted<T>&, u32 head) { return head & SORTED_SETTLED; }
+template <typename T> __device__ __forceinline__ bool has_one(const AssignSorted<T>&, u32 head) { return head != 0; }
+template <typename T> __device__ __forceinline__ u32 only_label(const AssignSorted<T>&, u32 head) { return head & ~SORTED_ONE; }
+template <typename T> __device__ __forceinline__ u32 ask_ahead(const AssignSorted<T>&, u32, u32, int, u32 word) { return word; }
+template <int D, typename T>
+__device__ __forceinline__ u32 find_labels(const AssignSorted<T>& c, const T*, u32, u32, u32 cell, const T (&x)[D][ROWS], u32 valid, u32 count,
                                            u32 (&label)[ROWS], u64& scores) {
     const u32 from = c.ranges[cell].from, to = c.ranges[cell].to, k = c.assign.k;
     u32 place[ROWS];
@@ -105,8 +106,7 @@ __device__ __forceinline__ u32 find_labels(const AssignSorted<T, S>& c, const T*
     return contested;
 }
 
-#define KERNEL(T, S, NAME)                                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ AssignSorted<T, S> a) { label_cells<1, T, S>(a); }
-KERNEL(float, float, assign_sorted_f32)
-KERNEL(double, double, assign_sorted_f64)
-KERNEL(float, Half, assign_sorted_f16)
+#define KERNEL(T, NAME)                                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ AssignSorted<T> a) { label_cells<1, T, T>(a); }
+KERNEL(float, assign_sorted_f32)
+KERNEL(double, assign_sorted_f64)

@@ -19,7 +19,6 @@ template <typename T> struct CellLists {
 #define LISTS_WARPS (LISTS_THREADS / 32)
 // The centroids nearest to a cell that its others are compared with.
 #define RIVALS 8
-#define MOST_FEATURES 4
 
 // The number of the centroid with the least `far` of the lanes' best ones. Distances are not negative, so their bits have their order.
 __device__ __forceinline__ u32 least_of_warp(double far, u32 j) {
@@ -55,23 +54,26 @@ __device__ __forceinline__ u32 keep_near(const CellLists<T>& a, const Box<D>& bo
     return kept;
 }
 
-// A place in the box, chosen at random, often on a side of it. Rivals need no proof: any centroid may be one.
-template <int D> __device__ __forceinline__ void choose_place(const Box<D>& box, u32 number, double (&place)[D]) {
-#pragma unroll
-    for (int f = 0; f < D; f++) {
-        u32 bits = (number * MOST_FEATURES + f + 1) * 0x9e3779b1u;
-        bits = (bits ^ bits >> 15) * 0x85ebca77u;
-        bits = (bits ^ bits >> 13) * 0xc2b2ae3du;
-        const double share = fmin(fmax((double)(bits >> 8) * (1.5 / 16777216.0) - 0.25, 0.0), 1.0);
-        place[f] = box.low[f] + (box.high[f] - box.low[f]) * share;
-    }
+// One of `count` entries, at random.
+__device__ __forceinline__ u32 random_entry(u32 number, u32 count) {
+    u32 bits = (number + 1) * 0x9e3779b1u;
+    bits = (bits ^ bits >> 15) * 0x85ebca77u;
+    bits = (bits ^ bits >> 13) * 0xc2b2ae3du;
+    return __umulhi(bits ^ bits >> 16, count);
 }
 
-// The centroid nearest to a place, among some.
+// The centroid nearest to a place of a box, among some. The place is that nearest to one of them, chosen at random: many that lie behind a side of the
+// box are farther from its rows than one right behind the side.
 template <int D> struct NearPlace {
     double place[D], least;
     u32 label;
 
+    template <typename T>
+    __device__ __forceinline__ NearPlace(const T* centroids, const Box<D>& box, const u16* list, u32 count, u32 number)
+        : least(infinity()), label(list[random_entry(number, count)]) {
+#pragma unroll
+        for (int f = 0; f < D; f++) place[f] = fmin(fmax((double)centroids[(u64)label * D + f], box.low[f]), box.high[f]);
+    }
     template <typename T> __device__ __forceinline__ void compare(const T* centroids, u32 j) {
         double s = 0.0;
 #pragma unroll
@@ -141,14 +143,12 @@ __device__ __forceinline__ u32 drop_behind_near(const CellLists<T>& a, const Box
     return drop_behind<D>(a, box, few, count, few, count, rivals, RIVALS, lane);
 }
 
-// The same for rivals that are nearest to RIVALS places in the box: a large box beside dense centroids has few that are nearest to a row of it, but no
-// single rival shows this. A turn leaves a half or less, and finds others in the next round.
+// The same for rivals that are nearest to RIVALS places of the box. A large box beside dense centroids has few that are nearest to a row of it, but no
+// single rival shows this. Each round has other places.
 template <int D, typename T>
 __device__ __forceinline__ u32 drop_behind_places(const CellLists<T>& a, const Box<D>& box, const u16* from, u32 count, u16* to, u32 room,
                                                   Seen<D>* rivals, u32 round, u32 lane) {
-    NearPlace<D> near;
-    choose_place(box, round * RIVALS + lane % RIVALS, near.place);
-    near.least = infinity(), near.label = from[0];
+    NearPlace<D> near(a.centroids, box, from, count, round * RIVALS + lane % RIVALS);
 #pragma unroll 2
     for (u32 i = lane / RIVALS; i < count; i += 32 / RIVALS) near.compare(a.centroids, from[i]);
     near.of_lanes();
@@ -223,9 +223,7 @@ __device__ __forceinline__ u32 near_by_block(const CellLists<T>& a, const Box<D>
 template <int D, typename T>
 __device__ __forceinline__ u32 places_by_block(const CellLists<T>& a, const Box<D>& box, u16* list, u32 count, u32 round, OfBlock<D>& all_warps) {
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    NearPlace<D> near;
-    choose_place(box, round * RIVALS + lane % RIVALS, near.place);
-    near.least = infinity(), near.label = list[0];
+    NearPlace<D> near(a.centroids, box, list, count, round * RIVALS + lane % RIVALS);
 #pragma unroll 2
     for (u32 i = threadIdx.x / RIVALS; i < count; i += LISTS_THREADS / RIVALS) near.compare(a.centroids, list[i]);
     near.of_lanes();

@@ -69,7 +69,8 @@ impl<T: Float + Plain> Candidate<T> for Grid {
 
     fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
         at_most(MOST_FEATURES, "features", shape.d)?;
-        at_most(if shape.d == 1 { MOST_SORTED } else { MOST_LISTED }, "clusters", shape.k)?;
+        // Rows of 16 bits and one feature cannot fill more clusters.
+        at_most(if shape.d == 1 && !shape.half { MOST_SORTED } else { MOST_LISTED }, "clusters", shape.k)?;
         at_most(MOST_ROWS, "rows", shape.chunk)?;
         let shared = Sizes::new(shape).shared().into_iter().max().unwrap_or(0).max(ASSIGN_BYTES);
         needs_shared(shared + (10 << 10), gpu)
@@ -156,7 +157,7 @@ impl<T: Float + Plain> GridStep<T> {
             order: Order::new::<T>(&sizes, shape.half, queue)?,
             lists: arguments::cells_lists::<T>().exactly(gpu, &variant, Block::of(THREADS), sizes.parents())?,
             assign: assign.resident(gpu, &variant, block, sizes.tiles().div_ceil(8))?,
-            sorted: (sizes.sorted() > 0).then(|| SortedCentroids::new(&sizes, shape.half, queue)).transpose()?,
+            sorted: (sizes.sorted() > 0).then(|| SortedCentroids::new(&sizes, queue)).transpose()?,
             table_copies,
             centroids_in_shared,
             ordered: false,

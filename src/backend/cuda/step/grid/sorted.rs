@@ -51,18 +51,18 @@ pub struct SortedCentroids<T> {
 }
 
 impl<T: Float + Plain> SortedCentroids<T> {
-    pub fn new(sizes: &Sizes, half: bool, queue: &Queue) -> Result<Self> {
+    pub fn new(sizes: &Sizes, queue: &Queue) -> Result<Self> {
         let (gpu, sort) = (&*queue.gpu, Block::of(SORT_THREADS));
         let blocks = |threads: usize| threads.div_ceil(SORT_THREADS as usize);
         let arriving = THREADS as usize * (sizes.value * 4 + 4 * sizes.label);
-        let assign = arguments::assign_sorted::<T>().half_if(half);
+        let assign = Block { threads: THREADS, shared: arriving };
         Ok(Self {
             buffers: SortedBuffers::allocate(queue, sizes)?,
             runs: arguments::sorted_runs::<T>().exactly(gpu, "", sort, sizes.k.div_ceil(RUN))?,
             merge: arguments::sorted_merge::<T>().resident(gpu, "", sort, blocks(sizes.k))?,
             minima: arguments::sorted_minima().resident(gpu, "", sort, blocks(sizes.k))?,
             ranges: arguments::sorted_ranges::<T>().resident(gpu, "", sort, blocks(sizes.cells()))?,
-            assign: assign.resident(gpu, "", Block { threads: THREADS, shared: arriving }, sizes.tiles().div_ceil(8))?,
+            assign: arguments::assign_sorted::<T>().resident(gpu, "", assign, sizes.tiles().div_ceil(8))?,
         })
     }
 
