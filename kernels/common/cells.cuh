@@ -17,7 +17,9 @@
 #define CELL_LIST 64
 // Instead of a count: the rows of the cell have the only centroid of the list as their label already.
 #define LIST_SETTLED 0x8000u
-// Instead of a count: there are more centroids. The list of the cell's parent is to be used.
+// With a count: there are more centroids. They are behind the list of the cell's parent, from the place on that takes the place of the first centroid.
+#define LIST_LONG 0x2000u
+// Instead of a count: there are even more. The list of the cell's parent is to be used.
 #define LIST_OF_PARENT 0x4000u
 // The most parents. A parent has neighbouring cells, and its list is made before theirs.
 #define MOST_PARENTS 512

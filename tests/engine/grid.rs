@@ -1,7 +1,7 @@
 //! Labels by cells of rows, where `conformance.rs` does not go: sizes around those of cells, lists that overflow, and rows that are sorted
 //! twice.
 
-use polars_kmeans::{Engine, Features, Half, KMeans, KMeansError, Strategy};
+use polars_kmeans::{Column, Engine, Features, Half, Init, KMeans, KMeansError, Strategy};
 
 use crate::conformance::Case;
 use crate::conformance::gpu::{Cells, same_bits};
@@ -30,10 +30,12 @@ fn borders_of_cells() {
     }
 }
 
-/// So many clusters that some lists are those of parents.
+/// So many clusters that some lists are long, or those of parents, and many rivals are looked for.
 #[test]
 fn lists_that_overflow() {
-    for (seed, [n, d, k]) in (0u64..).zip([[3_000, 4, 900], [2_000, 2, 1_500], [4_000, 3, 3_900]]).take(rounds(3)) {
+    for (seed, [n, d, k]) in
+        (0u64..).zip([[3_000, 4, 900], [60_000, 4, 3_000], [2_000, 2, 1_500], [4_000, 3, 3_900]]).take(rounds(4))
+    {
         let random = &mut Random(83_000 + seed);
         check::<f32>(rows("uniform", n, d, random), d, k, 4, None, random);
         check::<f64>(rows("blobs", n, d, random), d, k, 4, None, random);
@@ -81,6 +83,33 @@ fn the_most_cells() {
     let x: Vec<f32> = rows("blobs", n, d, random);
     let estimator = from_some(&x, d, k, 50, random).max_iter(2);
     same_bits(Cells::STRATEGIES, &estimator, &Features::from_rows(&x, d).unwrap(), None, "the most cells");
+}
+
+/// One feature and more clusters than lists have numbers for: these are sorted. Both types, weights, a row far out, and ties.
+#[test]
+fn more_clusters_of_one_feature_than_lists_have() {
+    if gpu().is_none() {
+        return;
+    }
+    let random = &mut Random(86_000);
+    let weights = some_weights(200_000, random);
+    let started = |start: Vec<f64>| KMeans::new(start.len()).init(Init::Given(start)).tol(0.0).max_iter(3);
+    for (kind, n, k) in [("uniform", 200_000, 65_537), ("blobs", 200_000, 131_072), ("a row far out", 140_000, 70_001)] {
+        let x: Vec<f32> = rows(kind, n, 1, random);
+        let wide: Vec<f64> = x.iter().map(|&v| f64::from(v) + 1e-9 * random.normal()).collect();
+        let what = format!("{n} x 1, k = {k}, {kind}");
+        // Rows in another order, each at most once.
+        let places = (0..k).map(|j| j * 7_919 % n);
+        let estimator = started(places.clone().map(|i| f64::from(x[i])).collect());
+        same_bits(Cells::STRATEGIES, &estimator, &Features::from_rows(&x, 1).unwrap(), None, &what);
+        let weights = (n == 200_000).then(|| Column::from_slice(&weights));
+        let estimator = started(places.map(|i| wide[i]).collect());
+        same_bits(Cells::STRATEGIES, &estimator, &Features::from_rows(&wide, 1).unwrap(), weights.as_ref(), &what);
+    }
+    // Every second row lies in the middle of two centroids.
+    let x: Vec<f32> = (0..150_000u32).map(|i| i as f32).collect();
+    let start = (0..70_000u32).map(|j| f64::from(2 * (j.wrapping_mul(48_271) % 70_000))).collect();
+    same_bits(Cells::STRATEGIES, &started(start), &Features::from_rows(&x, 1).unwrap(), None, "ties on a line");
 }
 
 /// More features than the kernels have.

@@ -7,15 +7,20 @@
 //! an iteration:   for each cell, the centroids that can be nearest to a row of its box; then the rows,
 //!                 each compared with these centroids alone
 //! ```
+//! One feature and more clusters than lists have numbers for: the centroids are sorted, and a row is compared with those on both
+//! sides of it (`sorted.rs`).
+//!
 //! The step keeps labels in the order of its copy. They are written in the order of the rows when somebody wants to read them.
 
 mod order;
 mod sizes;
+mod sorted;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::order::Order;
-use self::sizes::{Between, GridBuffers, PlaceBuffers, Sizes};
+use self::sizes::{Between, GridBuffers, MOST_LISTED, PlaceBuffers, Sizes};
+use self::sorted::{SortedBuffers, SortedCentroids};
 use super::choice::PROCESSORS;
 use super::filter::FilterSpec;
 use super::registers::Registers;
@@ -33,9 +38,9 @@ use crate::base::strategy::Strategy;
 use crate::bounds::Difference;
 use crate::bounds::grid::Farther;
 
-/// The most features and clusters that kernels are compiled for.
+/// The most features that kernels are compiled for, and the most clusters of one feature.
 const MOST_FEATURES: usize = 4;
-const MOST_CLUSTERS: usize = 1 << 16;
+const MOST_SORTED: usize = 1 << 26;
 /// The most bytes of centroids in shared memory.
 const CENTROID_BYTES: usize = 32 << 10;
 /// The generation of GPUs that was measured, and the longest lists, by prediction, of fits that take this strategy by default.
@@ -64,7 +69,8 @@ impl<T: Float + Plain> Candidate<T> for Grid {
 
     fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
         at_most(MOST_FEATURES, "features", shape.d)?;
-        at_most(MOST_CLUSTERS, "clusters", shape.k)?;
+        // Rows of 16 bits and one feature cannot fill more clusters.
+        at_most(if shape.d == 1 && !shape.half { MOST_SORTED } else { MOST_LISTED }, "clusters", shape.k)?;
         at_most(MOST_ROWS, "rows", shape.chunk)?;
         let shared = Sizes::new(shape).shared().into_iter().max().unwrap_or(0).max(ASSIGN_BYTES);
         needs_shared(shared + (10 << 10), gpu)
@@ -80,7 +86,8 @@ impl<T: Float + Plain> Candidate<T> for Grid {
 
     fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
         let sizes = Sizes::new(shape);
-        let bytes = sum([PlaceBuffers::bytes(&sizes), Between::bytes(&sizes), GridBuffers::<T>::bytes(&sizes)]);
+        let rows = sum([PlaceBuffers::bytes(&sizes), Between::bytes(&sizes)]);
+        let bytes = sum([rows, GridBuffers::<T>::bytes(&sizes), SortedBuffers::<T>::bytes(&sizes)]);
         Needs { filter: Self::filter(shape), label_arrays: LabelArrays::InPlace, bytes }
     }
 
@@ -90,6 +97,10 @@ impl<T: Float + Plain> Candidate<T> for Grid {
         Candidate::<T>::supports(self, shape, gpu).ok()?;
         let sizes = Sizes::new(shape);
         let (d, k, list) = (shape.d as f64, shape.k as f64, sizes.list());
+        if sizes.sorted() > 0 {
+            // Not measured closely: every other strategy computes all scores.
+            return Some(150.0 + shape.chunk as f64 * 30e-6 + k * 500e-6);
+        }
         if gpu.generation != GENERATION || shape.float64 || list > LONGEST_LIST {
             return None;
         }
@@ -113,6 +124,8 @@ struct GridStep<T> {
     order: Order,
     lists: Launch<CellListsArgument>,
     assign: Launch<AssignCellsArgument<T>>,
+    /// In place of lists.
+    sorted: Option<SortedCentroids<T>>,
     table_copies: usize,
     centroids_in_shared: bool,
     /// Whether the rows are in order.
@@ -144,6 +157,7 @@ impl<T: Float + Plain> GridStep<T> {
             order: Order::new::<T>(&sizes, shape.half, queue)?,
             lists: arguments::cells_lists::<T>().exactly(gpu, &variant, Block::of(THREADS), sizes.parents())?,
             assign: assign.resident(gpu, &variant, block, sizes.tiles().div_ceil(8))?,
+            sorted: (sizes.sorted() > 0).then(|| SortedCentroids::new(&sizes, queue)).transpose()?,
             table_copies,
             centroids_in_shared,
             ordered: false,
@@ -223,13 +237,19 @@ impl<T: Float + Plain> Step<T> for GridStep<T> {
         let cleared = !self.ordered || !self.current;
         if cleared {
             // No cell is settled.
-            self.grid.lists.fill(0)?;
+            match &mut self.sorted {
+                Some(sorted) => sorted.buffers.ranges.fill(0)?,
+                None => self.grid.lists.fill(0)?,
+            }
         }
         (self.ordered, self.current) = (true, true);
         self.ahead.store(true, Ordering::Relaxed);
         // SAFETY: the rows are in order. The lists have room for each cell and each parent, and the state has k x d centroids.
-        // Both kernels begin with the wait.
+        // The kernels begin with the wait.
         unsafe {
+            if let Some(sorted) = &self.sorted {
+                return sorted.launch(self, self.assign_argument(chunk, state), state, cleared);
+            }
             // Not behind the memset, which is no kernel.
             let lists = self.lists_argument(state);
             state.queue.run_behind_if(!cleared, &self.lists, &lists)?;
@@ -281,6 +301,7 @@ mod tests {
         assert!(time(134_217_728, 4, 64).unwrap() < 3_000.0);
         assert!(time(8_000_000, 4, 10_000).unwrap() < 1_000.0);
         assert_eq!(time(100_000, 4, 60_000), None);
+        assert!(time(3_000_000, 1, 100_000).unwrap() < 1_000.0 && time(100_000, 1, 90_000).unwrap() < 1_000.0);
         assert_eq!(Candidate::<f64>::predicted(&Grid, &FitShape { float64: true, ..shape(10_000_000, 2, 1_000) }, H200), None);
     }
 
@@ -292,5 +313,7 @@ mod tests {
         assert!(error(largest, GpuSize { shared: 99 << 10, ..H200 }).unwrap().contains("shared memory"));
         assert!(error(shape(10, 5, 2), H200).unwrap().contains("at most 4 features"));
         assert!(error(shape(100_000, 2, 65_537), H200).unwrap().contains("at most 65536 clusters"));
+        assert_eq!(error(shape(30_000_000, 1, 16_777_217), H200), None);
+        assert!(error(shape(100_000_000, 1, MOST_SORTED + 1), H200).unwrap().contains("at most 67108864 clusters"));
     }
 }

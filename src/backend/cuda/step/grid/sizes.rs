@@ -12,6 +12,8 @@ pub const POINTS: usize = 2_048;
 pub const TILE: usize = 128;
 pub const LIST: usize = 64;
 pub const MOST_PARENTS: usize = 512;
+/// The most clusters of lists, whose numbers have 16 bits. Centroids of one feature are sorted beyond.
+pub const MOST_LISTED: usize = 1 << 16;
 /// Levels of the tree that one block makes first, and the most that a block makes below them (`kernels/step/cells_tree.cu`).
 pub const TOP: u32 = 6;
 pub const TREE_LEVELS: u32 = 9;
@@ -58,6 +60,11 @@ impl Sizes {
         let d = self.d as f64;
         let side = (self.k as f64 / self.cells() as f64).powf(1.0 / d);
         (1.0 + 1.3 * side).powf(d)
+    }
+
+    /// The centroids that are sorted: all, or none if there are lists.
+    pub fn sorted(&self) -> usize {
+        if self.d == 1 && self.k > MOST_LISTED { self.k } else { 0 }
     }
 
     pub fn cells(&self) -> usize {
@@ -142,9 +149,9 @@ buffers! {
         /// `(cells, 2, d)`, as integers of the same order.
         boxes: T [product([sizes.cells(), 2, sizes.d])],
         /// `(cells, LIST)`.
-        lists: u16 [product([sizes.cells(), LIST])],
+        lists: u16 [if sizes.sorted() > 0 { 0 } else { product([sizes.cells(), LIST]) }],
         /// `(parents, k)`.
-        parents: u16 [product([sizes.parents(), sizes.k])],
+        parents: u16 [if sizes.sorted() > 0 { 0 } else { product([sizes.parents(), sizes.k]) }],
         parent_counts: u32 [sizes.parents()],
     }
 }
