@@ -49,6 +49,7 @@ def allowed(expression: str, licences: set[str]) -> bool:
 
 
 def main() -> None:
+    """Write the file."""
     file = Path(sys.argv[1])
     licences = set(re.findall(r'^  "(.+)",$', (ROOT / "deny.toml").read_text(), flags=re.MULTILINE))
     packages = linked()
