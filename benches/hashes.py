@@ -74,10 +74,10 @@ def ways() -> Iterator[tuple[str, str]]:
         environment = os.environ | {"POLARS_MAX_THREADS": str(threads)}
         found = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
         yield f"{threads} thread{'s' if threads > 1 else ''}", found
-    names = {"portable": "plain instructions", "avx2": "AVX2", "avx512": "AVX-512"}
+    names = {"portable": "portable", "avx2": "AVX2", "avx512": "AVX-512"}
     for instructions, name in names.items():
         try:
-            yield f"parts by {name}", hash_of(in_parts(instructions))
+            yield name, hash_of(in_parts(instructions))
         except pk.errors.KMeansError as error:
             print(f"{name}: {error}", file=sys.stderr)
     gpus = [gpu["device"] for gpu in facts["gpus"] if gpu["usable"]]

@@ -71,7 +71,7 @@ TABLES = {
     "hashes": Table(("hashes.py",), "hash"),
     "gpu": Table(
         (
-            f"{GPU} torch --cases small li-2-100 blog-1000 lutz-k4 lutz-k64 li-kdd fl-64-64 fl-64-32 fl-20-200"
+            f"{GPU} flash torch --cases small li-2-100 blog-1000 lutz-k4 lutz-k64 li-kdd fl-64-64 fl-64-32 fl-20-200"
             " zechner lutz-d256 fl-128-1k fl-768-1k kmcuda fl-256-4k flash",
         )
     ),
