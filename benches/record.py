@@ -140,12 +140,12 @@ def digits(value: float) -> str:
 def cell(row: dict[str, Any], shown: str) -> str:
     """A time, and in brackets the share of wrong labels where there are any."""
     wrong = row.get("wrong")
-    share = f" ({100 * wrong:.2g} %)" if isinstance(wrong, float) and wrong > 0 else ""
+    share = f" ({100 * wrong:.2g}%)" if isinstance(wrong, float) and wrong > 0 else ""
     return f"{digits(row[shown])}{share}"
 
 
-def markdown(name: str) -> str:
-    """Return the record of a table: what was measured on each machine."""
+def markdown(name: str, before: list[str]) -> str:
+    """Return the record of a table. Machine and version are said where they are not those of the table before."""
     record, shown = pl.read_csv(RECORD / f"{name}.csv"), TABLES[name].shown
     if shown == "hash":
         return hashes(record)
@@ -154,14 +154,16 @@ def markdown(name: str) -> str:
         measured = rows.select(pl.format("version {}, {}", "version", "date").unique().sort()).to_series()
         one_kind = rows.group_by("shape", "system").len()["len"].max() == 1 and rows["kind"].n_unique() == 1
         layout = by_system if one_kind else by_kind
-        lines += ["", f"On {machine}; {', '.join(measured)}.", "", *layout(rows, shown)]
+        said = f"On {machine}; {', '.join(measured)}."
+        lines += [*([] if before == [said] else ["", said]), "", *layout(rows, shown)]
+        before[:] = [said]
     return "\n".join([*lines, ""])
 
 
 def grid(head: list[str], body: list[list[str]]) -> list[str]:
     """Lines of a table in Markdown."""
-    head_line, *lines = (f"| {' | '.join(row)} |" for row in (head, *body))
-    return [head_line, f"|{'---|' * len(head)}", *lines]
+    first, *lines = (f"|{'|'.join(row)}|" for row in (head, *body))
+    return [first, f"|{'---|' * len(head)}", *lines]
 
 
 def by_system(rows: pl.DataFrame, shown: str) -> list[str]:
@@ -176,7 +178,8 @@ def by_system(rows: pl.DataFrame, shown: str) -> list[str]:
         if peers:
             line.append(f"{found['ours'][shown] / best:.2f}" if best and "ours" in found else "-")
         body.append(line)
-    head = ["rows x features x k", *(NAMES.get(system, system) for system in systems)]
+    names = NAMES | {"ours": "one GPU"} if "two-gpus" in systems else NAMES
+    head = ["rows x features x k", *(names.get(system, system) for system in systems)]
     return grid([*head, "ours / best"] if peers else head, body)
 
 
@@ -236,19 +239,21 @@ def draw() -> None:
 TITLE = "times as fast as the fastest peer (its name, and its share of wrong labels)"
 
 
-def recorded(name: str) -> bool:
-    """Whether there is a record of this table."""
-    return (RECORD / f"{name}.csv").exists()
+def filled(place: re.Match[str], before: list[str]) -> str:
+    """Return a place on a page with its table, or as it is if there is no record."""
+    if not (RECORD / f"{place[2]}.csv").exists():
+        return place[0]
+    return f"{place[1]}{markdown(place[2], before)}\n{place[3]}"
 
 
 def pages(check: bool) -> None:
     """Write each table of the record between its marks on the pages."""
     stale = []
     for page in PAGES:
-        text = page.read_text()
+        text, before = page.read_text(), list[str]()
         new = re.sub(
             r"(<!-- record: ([a-z0-9-]+) -->\n).*?(<!-- end of the record -->)",
-            lambda found: found[1] + markdown(found[2]) + "\n" + found[3] if recorded(found[2]) else found[0],
+            lambda found, before=before: filled(found, before),
             text,
             flags=re.DOTALL,
         )
