@@ -85,6 +85,9 @@ TABLES = {
 }
 
 
+FAILED: list[str] = []
+
+
 def run(name: str, machine: str, folder: Path, more: list[str]) -> None:
     """Measure a table, and put its rows in the place of those of the same machine."""
     file, rows = folder / f"{name}.csv", []
@@ -104,7 +107,8 @@ def run(name: str, machine: str, folder: Path, more: list[str]) -> None:
                     found = pl.DataFrame(rows, infer_schema_length=None)
                     write(pl.concat([others, found], how="diagonal_relaxed"), file)
         if process.returncode:
-            sys.exit(f"{command}: exit {process.returncode}")
+            # The other tables have their turn.
+            FAILED.append(f"{command}: exit {process.returncode}")
 
 
 def write(table: pl.DataFrame, file: Path) -> None:
@@ -285,6 +289,8 @@ def main() -> None:
         return add(args.folder)
     for name in args.tables:
         run(name, args.machine, args.out, more)
+    if FAILED:
+        sys.exit("\n".join(FAILED))
     return None
 
 
