@@ -170,6 +170,20 @@ def test_tables_of_figures_are_those_of_the_record() -> None:
     assert all(places)
 
 
+SPEED = r"\d[\d.,]* ?(?:ms|us|µs|ns|[GT]B/s|TFLOP/s)\b|\d[\d.,]* times (?:as (?:fast|long)|faster|slower)"
+
+
+def test_figures_of_speed_stand_in_the_record() -> None:
+    """The laboratory notebook has figures too. Others grow old where no command writes them."""
+    pages = {*ROOT.glob("README.md"), *(ROOT / "docs").glob("*.*"), *(ROOT / "docs" / "guide").glob("*.md")}
+    pages |= {*Path(pk.__file__).parent.glob("**/*.py"), *(ROOT / "examples").glob("*.*")}
+    found = []
+    for page in sorted(page for page in pages if page.suffix in (".md", ".rst", ".py", ".rs")):
+        text = re.sub(r"<!-- record: .*?<!-- end of the record -->", "", page.read_text(), flags=re.DOTALL)
+        found += [(page.name, figure[0]) for figure in re.finditer(SPEED, text)]
+    assert found == []
+
+
 def test_the_hash_of_the_record_is_that_of_this_machine() -> None:
     hashes = program("benches/hashes.py")
     with warnings.catch_warnings():
