@@ -163,10 +163,32 @@ test-oldest-all: test-oldest
 .PHONY: test-wheel
 test-wheel: $(VENV)/ready ## Build the release wheel, and test it in an environment of its own
 	rm -rf $(CARGO_TARGET_DIR)/wheel $(CARGO_TARGET_DIR)/wheel-venv
+	$(PYTHON) build/notices.py LICENSE-THIRD-PARTY
 	$(BIN)/maturin build --release --quiet --target-dir $(CARGO_TARGET_DIR)/python --out $(CARGO_TARGET_DIR)/wheel
 	$(PYTHON) -m venv $(CARGO_TARGET_DIR)/wheel-venv
 	$(CARGO_TARGET_DIR)/wheel-venv/bin/pip install --quiet "pytest>=8" "numpy>=2" $(CARGO_TARGET_DIR)/wheel/*.whl
 	cd tests/python && $(CARGO_TARGET_DIR)/wheel-venv/bin/python -m pytest -c /dev/null --rootdir . -q test_expressions.py test_groups.py test_same_bits.py
+
+# Builds all that would be published, each from the one before: the crate, the source package, a wheel from that. It publishes
+# nothing. The wheel holds kernels for POLARS_KMEANS_CUDA_ARCHS. PUBLISH_ARGS=--offline uses no network.
+PUBLISH := $(CARGO_TARGET_DIR)/publish
+.PHONY: publish-check
+publish-check: $(VENV)/ready ## Dry run of publishing: crate, source package, wheel, their licences, metadata and file lists
+	rm -rf $(PUBLISH) && mkdir -p $(PUBLISH)
+	$(BIN)/pip install --quiet twine
+	$(PYTHON) build/notices.py LICENSE-THIRD-PARTY
+	cargo package --locked --target-dir $(CARGO_TARGET_DIR) $(PUBLISH_ARGS)
+	cp $(CARGO_TARGET_DIR)/package/polars-kmeans-*.crate $(PUBLISH)
+	$(BIN)/maturin sdist --quiet --out $(PUBLISH)
+	mkdir $(PUBLISH)/source && tar -xf $(PUBLISH)/*.tar.gz -C $(PUBLISH)/source --strip-components 1
+	cd $(PUBLISH)/source && $(BIN)/maturin build --release --locked $(PUBLISH_ARGS) --quiet --target-dir $(CARGO_TARGET_DIR)/python --out $(PUBLISH)
+	rm -rf $(PUBLISH)/source
+	$(BIN)/twine check --strict $(PUBLISH)/*.tar.gz $(PUBLISH)/*.whl
+	$(PYTHON) build/published.py $(PUBLISH)
+
+.PHONY: words
+words: ## Count the words of each page, and check the limits
+	$(PYTHON) build/words.py
 
 # The fuzzer is built with the address sanitizer, in its own directory.
 FUZZ_SECONDS ?= 600
@@ -211,4 +233,4 @@ docs-rust: ## Build the Rust documentation
 
 .PHONY: clean
 clean: ## Remove everything that was built
-	rm -rf target $(VENV) $(OLDEST) $(PACKAGE) quickstart.png docs/gallery docs/api/generated
+	rm -rf target $(VENV) $(OLDEST) $(PACKAGE) LICENSE-THIRD-PARTY quickstart.png docs/gallery docs/api/generated

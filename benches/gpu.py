@@ -75,6 +75,9 @@ CASES = {
     "fl-128-1k": Case(1_000_000, 128, 1000, 10, 0.8),
     "fl-32-1k": Case(2_000_000, 32, 1000, 10, 1.3),
     "fl-64-256": Case(2_000_000, 64, 256, 10, 0.6),
+    "fl-64-32": Case(5_000_000, 64, 32, 20, 0.7),
+    "fl-20-200": Case(3_000_000, 20, 200, 20, 0.7),
+    "fl-768-1k": Case(1_000_000, 768, 1000, 10, 2.3),
 }
 KINDS = ["blobs", "clusters-100", "clusters-300", "clusters-1000", "nested", "uniform", "lognormal", "ties"]
 
@@ -345,7 +348,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=CASES, metavar="CASE")
     parser.add_argument("--kind", nargs="*", default=["blobs"], choices=KINDS, help="kinds of data")
     parser.add_argument("--default", action="store_true", help="our fits alone, as they start and stop by default")
-    parser.add_argument("--json", action="store_true", help="print no table after the lines of JSON")
+    parser.add_argument("--json", action="store_true", help="lines of JSON alone: no ceilings, no table")
     parser.add_argument("--systems", nargs="*", default=["ours", "flash", "torch"], choices=SYSTEMS, metavar="SYSTEM")
     parser.add_argument("--reports", nargs="*", default=list(REPORTS), choices=REPORTS, metavar="REPORT")
     parser.add_argument("--rows", type=int, help="rows of the reports' data, if not their own")
@@ -359,7 +362,8 @@ def main() -> None:
             print(error, file=sys.stderr)
     import torch
 
-    result: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "ceilings": measure_ceilings(), "reports": {}}
+    ceilings = {} if args.json else measure_ceilings()
+    result: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "ceilings": ceilings, "reports": {}}
     result["rows"] = []
     print(result["gpu"], json.dumps(result["ceilings"]), flush=True)
 

@@ -39,7 +39,7 @@ default_role = "code"
 # The order of the pages. A new page in docs/ or docs/guide/ joins the guide. It needs no line here, unless it should
 # stand elsewhere.
 PLACED = {"index", "guide", "exact", "coming-from", "compared", "faq", "performance", "bad-input", "changelog"}
-PLACED |= {"contributors", "contributing", "architecture", "promises", "decisions", "scale", "security"}
+PLACED |= {"stable", "contributors", "contributing", "architecture", "promises", "decisions", "security"}
 GUIDE = [
     ("First steps", ["two-ways", "queries", "parameters", "columns", "errors"]),
     ("Good clusters", ["scaling", "/choosing-k", "starting-centroids", "/clusters", "cluster-numbers"]),
@@ -60,7 +60,7 @@ TREES = {
         *([("More tasks", NEW)] if NEW else []),
     ],
     "contributors": [
-        ("", ["contributing", "architecture", "promises", "decisions", "lab/README", "scale", "security"]),
+        ("", ["contributing", "architecture", "promises", "decisions", "lab/README", "security"]),
     ],
     "lab/README": [("", ["lab/*"])],
 }
@@ -116,7 +116,10 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
 }
 html_sidebars = {
-    page: [] for page in ("index", "exact", "coming-from", "compared", "faq", "performance", "bad-input", "changelog")
+    page: []
+    for page in (
+        *("index", "exact", "coming-from", "compared", "faq", "performance", "bad-input", "changelog", "stable"),
+    )
 }
 html_show_sourcelink = False
 html_copy_source = False

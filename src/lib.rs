@@ -23,6 +23,8 @@
 //! | `python` | the expression plugin that the Python package loads |
 //!
 //! Without features, only the engine is built. It works on plain slices.
+//!
+//! The names at the root of the crate are stable in version 0.1. Names inside modules may change.
 
 #[cfg(feature = "tests")]
 #[doc(hidden)]

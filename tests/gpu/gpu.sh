@@ -5,7 +5,8 @@
 #
 # Steps that check:    devices, unit, engine (Rust), python. A GPU test fails where there is no GPU: it is not skipped.
 # Steps that measure:  bench-NAME for each Rust bench, gpu, peers, groups. What they print is printed.
-# Asked for by name:   sanitize (the engine's tests of the GPU under compute-sanitizer; $SANITIZE chooses others).
+# Asked for by name:   sanitize (the engine's tests of the GPU under compute-sanitizer; $SANITIZE chooses others); record (tables of
+#                      benches/record.py, into $OUT: gpu.sh --measure record -- hashes gpu --machine "one NVIDIA H100").
 # Steps named are the only ones run, and ARGUMENTS go to each of them. After a check that failed nothing is measured, unless
 # --measure is given. STEP_SECONDS limits a step (default 300). Logs: $OUT (default: ./gpu-logs) holds check.log, measure.log and
 # table.txt. The unpacked bundle stays in $WORK (default: polars-kmeans-gpu in the directory for temporary files).
@@ -45,7 +46,7 @@ PYTHON
 fi
 cd "$WORK" || exit
 
-export PYTHONPATH=$WORK/site PYTHONDONTWRITEBYTECODE=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
+export PYTHONPATH=$WORK/site${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
 export POLARS_KMEANS_TESTS=$WORK/tests POLARS_KMEANS_DEMAND_GPU=1
 has() { python3 -c "import $1" 2>/dev/null; }
 # A numpy of the machine's own is what its other packages were built for.
@@ -59,7 +60,7 @@ failed=0
 step() {
     local name=$1 begin seconds code line
     shift
-    [ ${#names[@]} -eq 0 ] && [ "$name" = sanitize ] && return
+    [ ${#names[@]} -eq 0 ] && [[ $name = sanitize || $name = record ]] && return
     [ ${#names[@]} -gt 0 ] && [[ " ${names[*]} " != *" $name "* ]] && return
     begin=$EPOCHREALTIME
     printf '\n===== %s: %s\n' "$name" "${*/"$DEVICES"/...}" >>"$log"
@@ -122,6 +123,7 @@ measure() {
     if has torch; then step gpu python3 benches/gpu.py --out "$OUT/gpu.json"; else skip gpu "needs torch"; fi
     step peers python3 benches/peers.py
     if has sklearn; then step groups python3 benches/groups.py; else skip groups "needs scikit-learn"; fi
+    step record python3 benches/record.py run --out "$OUT"
 }
 
 for phase in $phases; do

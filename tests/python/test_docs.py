@@ -4,8 +4,10 @@ import importlib.util
 import pkgutil
 import re
 import sys
+import warnings
 from pathlib import Path
 from textwrap import dedent
+from types import ModuleType
 from typing import Any
 
 import polars as pl
@@ -148,18 +150,64 @@ def test_the_api_pages_list_every_public_module() -> None:
     assert {f"polars_kmeans.{module}" for module in public} == names_of_api_pages().keys() - {"polars_kmeans"}
 
 
+def program(path: str) -> ModuleType:
+    """A program of this repository that is in no package."""
+    name = Path(path).stem
+    spec = importlib.util.spec_from_file_location(name, ROOT / path)
+    assert spec and spec.loader
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[name] = found
+    spec.loader.exec_module(found)
+    return found
+
+
 def test_tables_of_figures_are_those_of_the_record() -> None:
     """If it fails, a page was edited by hand, or the record changed: `python benches/record.py pages` writes them."""
-    spec = importlib.util.spec_from_file_location("record", ROOT / "benches" / "record.py")
-    assert spec and spec.loader
-    record = importlib.util.module_from_spec(spec)
-    sys.modules["record"] = record
-    spec.loader.exec_module(record)
+    record = program("benches/record.py")
     record.pages(check=True)
-    assert sum("<!-- record: " in page.read_text() for page in record.PAGES) >= 1
+    places = [re.findall(r"<!-- record: ([a-z0-9-]+) -->", page.read_text()) for page in record.PAGES]
+    assert set().union(*places) <= set(record.TABLES)
+    assert all(places)
 
 
-@pytest.mark.skipif(not (ROOT / "CONTRIBUTING.md").exists(), reason="not a clone: other files are missing too")
+SPEED = r"\d[\d.,]* ?(?:ms|us|µs|ns|[GT]B/s|TFLOP/s)\b|\d[\d.,]* times (?:as (?:fast|long)|faster|slower)"
+
+
+def test_figures_of_speed_stand_in_the_record() -> None:
+    """The laboratory notebook has figures too. Others grow old where no command writes them."""
+    pages = {*ROOT.glob("README.md"), *(ROOT / "docs").glob("*.*"), *(ROOT / "docs" / "guide").glob("*.md")}
+    pages |= {*Path(pk.__file__).parent.glob("**/*.py"), *(ROOT / "examples").glob("*.*")}
+    found = []
+    for page in sorted(page for page in pages if page.suffix in (".md", ".rst", ".py", ".rs")):
+        text = re.sub(r"<!-- record: .*?<!-- end of the record -->", "", page.read_text(), flags=re.DOTALL)
+        found += [(page.name, figure[0]) for figure in re.finditer(SPEED, text)]
+    assert found == []
+
+
+def test_the_hash_of_the_record_is_that_of_this_machine() -> None:
+    hashes = program("benches/hashes.py")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pk.ConvergenceWarning)
+        found = hashes.hash_of(hashes.whole)
+    assert set(pl.read_csv(ROOT / "benches" / "record" / "hashes.csv")["hash"]) == {found}
+
+
+IN_A_CLONE = pytest.mark.skipif(
+    not (ROOT / "CONTRIBUTING.md").exists(), reason="not a clone: other files are missing too"
+)
+
+
+@IN_A_CLONE
+def test_pages_have_few_words() -> None:
+    program("build/words.py").main()
+
+
+@IN_A_CLONE
+def test_what_is_published_has_one_version() -> None:
+    assert program("build/published.py").versions(ROOT) == []
+
+
+@IN_A_CLONE
 def test_relative_links_lead_to_files() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")]
     links = [

@@ -1,0 +1,83 @@
+"""Writes the licences of the Rust packages that a wheel links, for `LICENSE-THIRD-PARTY` in the wheel.
+
+    python build/notices.py FILE
+
+It needs cargo and no other program, and no network where the packages were fetched before. It fails if a package has
+a licence that `deny.toml` does not allow.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+# What the wheel is built with: `[tool.maturin]` in pyproject.toml.
+FEATURES = ["--no-default-features", "--features", "python,cuda"]
+TEXTS = re.compile(r"(?i)(licen[cs]e|copying|copyright|notice|unlicense)[^/]*")
+
+
+def linked() -> list[dict[str, Any]]:
+    """Return the packages that any platform's wheel links: no build scripts, macros or tests, and not our own."""
+    command = ["cargo", "metadata", "--format-version", "1", "--locked", *FEATURES]
+    found = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
+    packages = {package["id"]: package for package in found["packages"]}
+    nodes = {node["id"]: node for node in found["resolve"]["nodes"]}
+    root = found["resolve"]["root"]
+    seen, waiting = {root}, [root]
+    while waiting:
+        for dependency in nodes[waiting.pop()]["deps"]:
+            normal = any(kind["kind"] is None for kind in dependency["dep_kinds"])
+            macro = any("proc-macro" in target["kind"] for target in packages[dependency["pkg"]]["targets"])
+            if normal and not macro and dependency["pkg"] not in seen:
+                seen.add(dependency["pkg"])
+                waiting.append(dependency["pkg"])
+    return sorted((packages[name] for name in seen - {root}), key=lambda package: (package["name"], package["version"]))
+
+
+def allowed(expression: str, licences: set[str]) -> bool:
+    """Whether a choice of licences that an expression such as `MIT OR (Zlib AND ISC)` offers is among these."""
+    words = re.findall(r"\(|\)|[^\s()/]+(?: WITH \S+)?|/", expression)
+    python = " ".join(
+        {"AND": "and", "OR": "or", "/": "or", "(": "(", ")": ")"}.get(word, str(word in licences)) for word in words
+    )
+    return bool(eval(python))  # of the words above alone
+
+
+def main() -> None:
+    """Write the file."""
+    file = Path(sys.argv[1])
+    licences = set(re.findall(r'^  "(.+)",$', (ROOT / "deny.toml").read_text(), flags=re.MULTILINE))
+    packages = linked()
+    # Most packages have the same texts: each is written once, below the packages that have it.
+    texts: dict[str, tuple[str, list[str]]] = {}
+    bare, refused = [], []
+    for package in packages:
+        name = f"{package['name']} {package['version']}"
+        expression = package["license"] or ""
+        if not allowed(expression or "none", licences):
+            refused.append(f"{name} ({expression or 'no licence named'})")
+        folder = Path(package["manifest_path"]).parent
+        found = sorted(path for path in folder.iterdir() if path.is_file() and TEXTS.fullmatch(path.name))
+        for path in found:
+            text = "\n".join(line.rstrip() for line in path.read_text(errors="replace").strip().splitlines())
+            texts.setdefault("".join(text.split()).lower(), (text, []))[1].append(f"{name} ({expression})")
+        if not found:
+            authors = ", ".join(package["authors"]) or "its authors"
+            bare.append(f"{name} ({expression}), by {authors}: {package['repository'] or 'no address'}")
+    if refused:
+        sys.exit(f"deny.toml does not allow the licences of {', '.join(refused)}")
+    parts = [f"The library in this package links {len(packages)} Rust packages. These are their licences."]
+    parts += ["\n".join([*dict.fromkeys(names), "", text]) for text, names in texts.values()]
+    if bare:
+        parts.append("\n".join(["These name their licence and bring no text:", "", *bare]))
+    file.write_text(f"\n\n{'-' * 80}\n\n".join(parts) + "\n")
+    print(f"{file}: {len(packages)} packages, {len(texts)} texts, {len(bare)} without a text")
+
+
+if __name__ == "__main__":
+    main()
