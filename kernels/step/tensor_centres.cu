@@ -193,9 +193,9 @@ template <typename T> __device__ __forceinline__ void tensor_near(const TensorCe
     // Four more, so that rows begin at multiples of 16 bytes and fours of a column are in different banks.
     __shared__ __align__(16) T centroids[NEAR_FEATURES][NEAR_CENTROIDS + 4], centres[NEAR_FEATURES][NEAR_GROUPS + 4];
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-    if (a.before_groups && !again(a.few, a.most_doubt, a.most_kept)) return;
+    if (a.near_when != NEAR_ALWAYS && (a.near_when == NEAR_BEFORE_GROUPS) != again(a.few, a.most_doubt, a.most_kept)) return;
     // The groups, and then the whole.
-    const u32 count = a.before_groups || a.whole->groups != 0 ? *a.count : 0;
+    const u32 count = a.near_when == NEAR_BEFORE_GROUPS || a.whole->groups != 0 ? *a.count : 0;
     const auto group = [&](u32 i) { return i < count ? i : a.most; };
     const u32 across = (a.k + NEAR_CENTROIDS - 1) / NEAR_CENTROIDS, items = across * ((count + 1 + NEAR_GROUPS - 1) / NEAR_GROUPS);
     const u64 width = centre_width(a.d);

@@ -1,5 +1,5 @@
 //! Labels by tensor cores, then the labels of the rows in doubt, then the sums of the rows that changed: `tensor_centres.cu`,
-//! `tensor_groups.cu`, `tensor_rows.cu`, `tensor_centroids.cu`, `assign_tensor.cu` or `assign_tensor_mma.cu`,
+//! `tensor_groups.cu`, `tensor_places.cu`, `tensor_rows.cu`, `tensor_centroids.cu`, `assign_tensor.cu` or `assign_tensor_mma.cu`,
 //! `tensor_rescore.cu`, `settle_few.cu`, `settle.cu` and `deltas.cu` of `kernels/step/`. `tensor/labels.rs` has the launches that
 //! label, `tensor/rescore.rs` those of the second product, `tensor/doubt.rs` those that settle rows in doubt. `tensor/unit.rs`
 //! says which GPUs have which kernel, `tensor/sizes.rs` what memory the copies take.
@@ -178,7 +178,8 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
             if first || resident && power {
                 labels.choose_centres(queue, &assign)?;
             }
-            if first || !resident || power {
+            let again = first || !resident || power;
+            if again {
                 labels.measure_again(queue, &assign)?;
                 labels.copy_rows(queue, &assign)?;
             }
@@ -186,7 +187,7 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
             if let Some(copy) = &mut self.by_row {
                 copy.make(chunk.rows)?;
             }
-            labels.measure(queue, &assign)?;
+            labels.measure(queue, &assign, again)?;
             labels.launch(queue, &assign, self.by_row.as_ref())?;
         }
         self.deltas.launch(chunk, state, self.by_row.as_ref())

@@ -17,6 +17,9 @@ const NEAR_CENTROIDS: usize = 64;
 const NEAR_GROUPS: usize = 32;
 /// How often the centres of groups become means.
 const ROUNDS: usize = 2;
+/// When `tensor_near` has work: if groups are made now, or if they were not made just now.
+const NEAR_BEFORE_GROUPS: u32 = 1;
+pub(super) const NEAR_WITHOUT_GROUPS: u32 = 2;
 /// The name of the memory in errors.
 const CENTRES: &str = "the centres of groups of rows";
 
@@ -135,7 +138,7 @@ impl<T: Float + Plain> Centring<T> {
     pub unsafe fn measure_again(&self, queue: &Queue, argument: &TensorCentroidsArgument<T>) -> Result<()> {
         // SAFETY: the caller promises it.
         unsafe {
-            queue.run(&self.near, &TensorCentroidsArgument { before_groups: 1, ..*argument })?;
+            queue.run(&self.near, &TensorCentroidsArgument { near_when: NEAR_BEFORE_GROUPS, ..*argument })?;
             queue.run(&self.nearest, argument)
         }
     }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::centres::{Centres, Centring};
+use super::centres::{Centres, Centring, NEAR_WITHOUT_GROUPS};
 use super::doubt::InDoubt;
 use super::rescore::Rescore;
 use super::sizes::{CHUNK, CentroidCopies, RowCopies, STAGES, Sizes, TILE_ROWS};
@@ -148,12 +148,14 @@ impl<T: Float + Plain> TensorLabels<T> {
     }
 
     /// Measures how far the centroids are from the centres. Those of a model have not moved since its centres were made.
+    /// `measured`: whether [`TensorLabels::measure_again`] came just before.
     ///
     /// # Safety
     /// The same as for [`TensorLabels::launch`].
-    pub unsafe fn measure(&self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
+    pub unsafe fn measure(&self, queue: &Queue, assign: &AssignArgument<T>, measured: bool) -> Result<()> {
+        let near_when = if measured { NEAR_WITHOUT_GROUPS } else { 0 };
         // SAFETY: as in `launch`.
-        unsafe { queue.run(&self.centring.near, &self.of_centroids(assign)) }
+        unsafe { queue.run(&self.centring.near, &TensorCentroidsArgument { near_when, ..self.of_centroids(assign) }) }
     }
 
     /// Copies the rows of a chunk in the order of their groups, if there is much doubt. The centroids were measured.
