@@ -116,7 +116,7 @@ impl<T: Float + Plain> TensorLabels<T> {
             centring: Centring::new(&sizes, queue)?,
             clear: rows(arguments::tensor_clear::<T>(), THREADS, blocks.min(1 << 10))?,
             group: few(arguments::tensor_group::<T>(), group, group_blocks)?,
-            count: few(arguments::tensor_count::<T>(), Block::of(COUNT_THREADS), 2)?,
+            count: few(arguments::tensor_count::<T>(), Block::of(COUNT_THREADS), 4)?,
             reach: rows(arguments::tensor_reach::<T>(), REACH_THREADS, sizes.groups)?,
             places: rows(arguments::tensor_places::<T>(), PLACES_THREADS, 1)?,
             copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks)?,
