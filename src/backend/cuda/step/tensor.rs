@@ -132,7 +132,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
     fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
         let sizes = Sizes::new(shape);
         let centres = Arc::new(Centres::allocate(queue, &sizes)?);
-        let by_row = match has_by_row(shape).then(|| ByRow::new::<T>(shape, queue)) {
+        let by_row = match has_by_row(shape).then(|| ByRow::new(shape, queue)) {
             // Another program was faster. This copy is not needed.
             Some(Err(KMeansError::NoMemory { .. })) | None => None,
             Some(made) => Some(made?),
@@ -142,6 +142,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
             launches: 0,
             resident: shape.chunk == shape.rows,
             by_row,
+            copied: false,
             deltas: Deltas::new::<T>(shape, queue)?,
         }))
     }
@@ -160,6 +161,8 @@ struct TensorStep<T> {
     /// Whether the rows stay where they are.
     resident: bool,
     by_row: Option<ByRow>,
+    /// Whether this copy was made: the first launch does it.
+    copied: bool,
     deltas: Deltas,
 }
 
@@ -181,12 +184,10 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
             let again = first || !resident || power;
             if again {
                 labels.measure_again(queue, &assign)?;
-                labels.copy_rows(queue, &assign)?;
+                labels.copy_rows(queue, &assign, self.by_row.as_ref().filter(|_| !self.copied))?;
+                self.copied = true;
             }
             self.launches = self.launches.saturating_add(1);
-            if let Some(copy) = &mut self.by_row {
-                copy.make(chunk.rows)?;
-            }
             labels.measure(queue, &assign, again)?;
             labels.launch(queue, &assign, self.by_row.as_ref())?;
         }

@@ -158,11 +158,12 @@ impl<T: Float + Plain> TensorLabels<T> {
         unsafe { queue.run(&self.centring.near, &TensorCentroidsArgument { near_when, ..self.of_centroids(assign) }) }
     }
 
-    /// Copies the rows of a chunk in the order of their groups, if there is much doubt. The centroids were measured.
+    /// Copies the rows of a chunk in the order of their groups, if there is much doubt. The centroids were measured. `by_row`: a
+    /// copy to make too.
     ///
     /// # Safety
     /// The same as for [`TensorLabels::launch`], but the copies need not be made.
-    pub unsafe fn copy_rows(&mut self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
+    pub unsafe fn copy_rows(&mut self, queue: &Queue, assign: &AssignArgument<T>, by_row: Option<&ByRow>) -> Result<()> {
         let Self { sizes, rows, centres, centroids, .. } = self;
         let argument = TensorRowsArgument {
             rows: assign.rows,
@@ -181,17 +182,19 @@ impl<T: Float + Plain> TensorLabels<T> {
             row_of_place: rows.row_of_place.at(),
             terms: rows.terms.at(),
             copies: rows.copies.at(),
+            by_row: by_row.map_or(0, ByRow::at),
             control: assign.control,
             few: self.doubt.few().control,
             bound: terms(sizes.d, self.added, assign),
             tiles: sizes.tiles as u32,
             chunks: sizes.chunks as u32,
             k: sizes.k as u32,
+            width: by_row.map_or(0, |copy| copy.width as u32),
             copies_of_centroids: sizes.copied as u32,
             most_doubt: sizes.most_doubt(),
             most_kept: sizes.most_kept(),
         };
-        // SAFETY: the buffers have a place for each row, each tile, each group and each label. The launches have a thread for
+        // SAFETY: the buffers have a place for each row, each tile, each group and each label. So does `by_row` for each row. The launches have a thread for
         // each row, or threads that go on to the next rows, and a block for each group.
         unsafe {
             queue.run(&self.clear, &argument)?;
