@@ -7,7 +7,7 @@
 //
 // Used when: tensor_near before every assign_tensor. All of them before groups are made (tensor_groups.cu).
 // Tile:      tensor_centres: one block, a thread for two centroids of a sample. tensor_means: a block for 32 features of each group. tensor_near: 64 centroids and
-//            32 centres a block, of which a thread has 4 x 4. tensor_nearest: a thread for each centroid.
+//            32 centres a block, of which a thread has 4 x 4. tensor_nearest: 32 centroids a block.
 #include "tensor_centroids.cuh"
 
 #define CENTRES_THREADS 1024
@@ -144,12 +144,14 @@ template <typename T> __device__ __forceinline__ void tensor_centres(const Tenso
 
 #define MEANS_THREADS 512
 #define MEANS_WARPS (MEANS_THREADS / 32)
+#define AHEAD 4
 
-// A block for 32 features of each group, whose centre becomes the mean of the centroids nearest to it. The last ones have the whole.
+// A block for 32 features of each group, whose centre becomes the mean of the centroids nearest to it. The first ones, which take longest,
+// have the whole.
 template <typename T> __device__ __forceinline__ void tensor_means(const TensorCentroids<T>& a) {
     __shared__ float sums[MEANS_WARPS][32];
     __shared__ int counts[MEANS_WARPS];
-    const u32 pieces = (a.d + 31) / 32, g = blockIdx.x / pieces, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const u32 pieces = (a.d + 31) / 32, g = a.most - blockIdx.x / pieces, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int f = blockIdx.x % pieces * 32 + lane;
     const bool is_whole = g == a.most;
     if (g >= *a.count && !is_whole) return;
@@ -163,11 +165,19 @@ template <typename T> __device__ __forceinline__ void tensor_means(const TensorC
         for (u32 j = warp; j < a.k; j += MEANS_WARPS) sum += away(j), count++;
     }
 #pragma unroll 1
-    for (u32 base = warp * 32; base < a.k && !is_whole; base += MEANS_THREADS) {
-        const u32 j = base + lane;
-        u32 members = __ballot_sync(FULL_WARP, j < a.k && a.group_of_centroid[j] == g);
-        count += __popc(members);
-        for (; members; members &= members - 1) sum += away(base + __ffs(members) - 1);
+    for (u32 base = warp * 32; base < a.k && !is_whole; base += AHEAD * MEANS_THREADS) {
+        u32 groups[AHEAD]; // on their way at once
+#pragma unroll
+        for (u32 i = 0; i < AHEAD; i++) {
+            const u32 j = base + i * MEANS_THREADS + lane;
+            groups[i] = j < a.k ? a.group_of_centroid[j] : a.most;
+        }
+#pragma unroll
+        for (u32 i = 0; i < AHEAD; i++) {
+            u32 members = __ballot_sync(FULL_WARP, groups[i] == g);
+            count += __popc(members);
+            for (; members; members &= members - 1) sum += away(base + i * MEANS_THREADS + __ffs(members) - 1);
+        }
     }
     sums[warp][lane] = sum;
     if (lane == 0) counts[warp] = count;
@@ -251,18 +261,33 @@ template <typename T> __device__ __forceinline__ void tensor_near(const TensorCe
     }
 }
 
+#define NEAREST_THREADS 256
+#define NEAREST_WARPS (NEAREST_THREADS / 32)
+
+// A lane has a centroid, and a warp every eighth group.
 template <typename T> __device__ __forceinline__ void tensor_nearest(const TensorCentroids<T>& a) {
-    const u32 count = *a.count;
-    for (u32 j = global_thread(); j < a.k; j += all_threads()) {
-        float least = infinity_f();
-        u32 nearest = 0;
+    __shared__ float scores[NEAREST_WARPS][32];
+    __shared__ u32 groups[NEAREST_WARPS][32];
+    const u32 count = *a.count, lane = threadIdx.x & 31, warp = threadIdx.x >> 5, j = blockIdx.x * 32 + lane;
+    float least = infinity_f();
+    u32 nearest = 0;
+    if (j < a.k) {
 #pragma unroll 16
-        for (u32 g = 0; g < count; g++) {
+        for (u32 g = warp; g < count; g += NEAREST_WARPS) {
             const float s = a.near[(u64)g * a.k + j];
             if (s < least) least = s, nearest = g;
         }
-        a.group_of_centroid[j] = (u16)nearest;
     }
+    scores[warp][lane] = least, groups[warp][lane] = nearest;
+    __syncthreads();
+    if (warp != 0 || j >= a.k) return;
+#pragma unroll
+    for (u32 w = 1; w < NEAREST_WARPS; w++) {
+        const float s = scores[w][lane];
+        const u32 g = groups[w][lane];
+        if (s < least || (s == least && g < nearest)) least = s, nearest = g;
+    }
+    a.group_of_centroid[j] = (u16)nearest;
 }
 
 #define FIRST_KERNEL(T, FUNCTION, THREADS, NAME)                                                                                             \
@@ -272,7 +297,7 @@ template <typename T> __device__ __forceinline__ void tensor_nearest(const Tenso
 #define KERNELS(T, TYPE)                                                                                                                     \
     FIRST_KERNEL(T, tensor_centres, CENTRES_THREADS, tensor_centres_##TYPE)                                                                           \
     FIRST_KERNEL(T, tensor_means, MEANS_THREADS, tensor_means_##TYPE)                                                                        \
-    FIRST_KERNEL(T, tensor_nearest, 128, tensor_nearest_##TYPE)                                                                              \
+    FIRST_KERNEL(T, tensor_nearest, NEAREST_THREADS, tensor_nearest_##TYPE)                                                                              \
     extern "C" __global__ void __launch_bounds__(NEAR_THREADS, sizeof(T) == 4 ? 6 : 2) tensor_near_##TYPE(const __grid_constant__ TensorCentroids<T> a) {            \
         if (a.control->stop == 0) tensor_near(a);                                                                                            \
     }
