@@ -19,8 +19,54 @@ template <typename T, typename S = T> struct Inertia {
     int table_copies; // 0: add directly to device memory
 };
 
+#define FLIGHT 8 // values that are on their way at once
+
+// Values from a multiple of 16 bytes on.
+__device__ __forceinline__ void load_flight(const float* from, float (&to)[FLIGHT]) {
+#pragma unroll
+    for (int i = 0; i < FLIGHT; i += 4) {
+        const float4 v = *(const float4*)(from + i);
+        to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
+    }
+}
+__device__ __forceinline__ void load_flight(const double* from, double (&to)[FLIGHT]) {
+#pragma unroll
+    for (int i = 0; i < FLIGHT; i += 2) {
+        const double2 v = *(const double2*)(from + i);
+        to[i] = v.x, to[i + 1] = v.y;
+    }
+}
+
+// The reference distance of a row to the centroid of its label. The rows of a warp have different centroids, and each load of a warp takes as long as
+// it has different lines, so a load brings 16 bytes where centroids begin at such multiples.
 template <typename T, typename S> __device__ __forceinline__ double own_distance(const Rows<T, S>& rows, u64 row, const T* centroids, u32 label) {
-    return reference_distance(rows, row, centroids + (u64)label * rows.d, 1);
+    const T* const c = centroids + (u64)label * rows.d;
+    const S* const x = rows.x + row;
+    const bool aligned = ((u64)centroids % 16 | (u64)rows.d * sizeof(T) % 16) == 0;
+    const auto add = [&](double s, T value, T of_centroid) {
+        const double t = __dadd_rn((double)value, -(double)of_centroid);
+        return __fma_rn(t, t, s);
+    };
+    double s = 0.0;
+    int f = 0;
+#pragma unroll 1
+    for (; f + FLIGHT <= rows.d; f += FLIGHT) {
+        S values[FLIGHT];
+        T of_centroid[FLIGHT];
+#pragma unroll
+        for (int i = 0; i < FLIGHT; i++) values[i] = x[(u64)(f + i) * rows.stride];
+        if (aligned) {
+            load_flight(c + f, of_centroid);
+        } else {
+#pragma unroll
+            for (int i = 0; i < FLIGHT; i++) of_centroid[i] = c[f + i];
+        }
+#pragma unroll
+        for (int i = 0; i < FLIGHT; i++) s = add(s, rows.value(values[i]), of_centroid[i]);
+    }
+#pragma unroll 1
+    for (; f < rows.d; f++) s = add(s, rows.value(x[(u64)f * rows.stride]), c[f]);
+    return s;
 }
 
 template <typename T, typename S> __device__ __forceinline__ void inertia(const Inertia<T, S>& a) {
@@ -108,8 +154,10 @@ template <typename T, typename S> __device__ __forceinline__ void farthest(const
     if ((threadIdx.x & 31) == 0) a.farthest[global_thread() / 32] = best;
 }
 
-// Lists the rows that may move and do not come after `last`. Counts them all, but lists no more than there is room for.
+// Lists the rows that may move and do not come after `last`. Counts them all, but lists no more than there is room for. The rows of a warp are those
+// that it had in `farthest`, so most warps have none to list.
 template <typename T, typename S> __device__ __forceinline__ void far_rows(const Far<T, S>& a) {
+    if (farther(a.last, a.farthest[global_thread() / 32])) return;
     for (u64 row = global_thread(); row < a.rows.n; row += all_threads()) {
         const u32 label = load_label(a.labels, row);
         const Candidate c = candidate(a, row, label);

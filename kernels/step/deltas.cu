@@ -33,7 +33,7 @@ template <typename T, typename S = T> struct Deltas {
     int chunk; // columns of a table. The column after the last one of the sums counts rows
     int chunks;
     u32 width; // of a row of `by_row`
-    const S* by_row; // the rows with their features side by side (by_row.cu), or null. Then chunks begin at multiples of FLIGHT
+    const S* by_row; // the rows with their features side by side (tensor_groups.cu), or null. Then chunks begin at multiples of FLIGHT
 };
 
 // A chunk of columns and its table: the low words of all cells, then the high words, `copies` of each. The cells of one limb of one column are

@@ -7,17 +7,18 @@
 //
 // Used when: tensor_near before every assign_tensor. All of them before groups are made (tensor_groups.cu).
 // Tile:      tensor_centres: one block, a thread for two centroids of a sample. tensor_means: a block for 32 features of each group. tensor_near: 64 centroids and
-//            32 centres a block, of which a thread has 4 x 4. tensor_nearest: a thread for each centroid.
+//            32 centres a block, of which a thread has 4 x 4. tensor_nearest: 32 centroids a block.
 #include "tensor_centroids.cuh"
 
 #define CENTRES_THREADS 1024
 #define POINTS 2 // of a thread
-#define DRAWS 2 // at once. The first ones are all the first centroid
+#define DRAWS 8 // at most at once. The first ones are all the first centroid
+#define FEW_CENTRES 16 // so many are drawn two at a time
 #define SAMPLE (POINTS * CENTRES_THREADS) // centroids that tensor_centres looks at
 #define LOOKED_AT 16 // the most features in which it does
 #define FLAT 1.3f // see `chosen_count`
 
-// How many of the centres are used. `spread[i]`: the mean squared distance of the sample from the nearest of the first 2^i centres. Half of the
+// How many of the centres are used. `spread[i]`: half the mean squared distance of the sample from the nearest of the first 2^i centres. Half of the
 // centres are left out, again and again, as long as the spread hardly grows. So there are up to twice as many groups as natural clusters: with
 // fewer centres the spread is many times as large.
 __device__ __forceinline__ u32 chosen_count(const float* spread, int last) {
@@ -26,51 +27,68 @@ __device__ __forceinline__ u32 chosen_count(const float* spread, int last) {
 }
 
 // One block. Each centre is drawn in proportion to its squared distance from those before it (Arthur & Vassilvitskii 2007), in some of the
-// features. Any centres would do: bad ones cost only time.
+// features. The first ones are drawn two at a time, the later ones DRAWS. Any centres would do: bad ones cost only time.
 template <typename T> __device__ __forceinline__ void tensor_centres(const TensorCentroids<T>& a) {
-    __shared__ float centre[DRAWS][LOOKED_AT], warps[CENTRES_THREADS / 32], spread[16];
+    __shared__ __align__(16) float centre[DRAWS][LOOKED_AT];
+    __shared__ float half[DRAWS], until_thread[CENTRES_THREADS], first_point[CENTRES_THREADS], warps[CENTRES_THREADS / 32], spread[16];
     __shared__ u32 chosen[MOST_GROUPS], drawn[DRAWS], count;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, sampled = min(SAMPLE, a.k);
     const auto centroid = [&](int i) { return a.centroids + (u64)((u64)i * a.k / sampled) * a.d; };
     const int every = (a.d + LOOKED_AT - 1) / LOOKED_AT, some = (a.d + every - 1) / every;
+    const int points = sampled > CENTRES_THREADS ? POINTS : 1;
     // Values are taken from those of the first centroid, so float32 is precise enough.
-    float values[POINTS][LOOKED_AT], near[POINTS];
+    float values[POINTS][LOOKED_AT], halves[POINTS], near[POINTS]; // half squares, and half squared distances
 #pragma unroll
     for (int p = 0; p < POINTS; p++) {
         const int own = p * CENTRES_THREADS + tid;
+        halves[p] = 0.0f;
 #pragma unroll
-        for (int f = 0; f < LOOKED_AT; f++)
+        for (int f = 0; f < LOOKED_AT; f++) {
             values[p][f] = own < sampled && f < some ? (float)((centroid(own)[f * every] - centroid(0)[f * every]) * a.scale) : 0.0f;
+            halves[p] = __fmaf_rn(0.5f * values[p][f], values[p][f], halves[p]);
+        }
         near[p] = own < sampled ? infinity_f() : 0.0f;
     }
     if (tid < DRAWS) drawn[tid] = 0;
     __syncthreads();
-    u32 state = 1;
+    u32 state = 1, g = 0;
     int last = 0;
 #pragma unroll 1
-    for (u32 g = 0; g < a.most; g += DRAWS) {
+    while (g < a.most) {
+        const u32 now = min(g < FEW_CENTRES ? 2 : DRAWS, a.most - g);
 #pragma unroll
-        for (int i = 0; i < DRAWS; i++)
+        for (int p = 0; p < POINTS; p++) {
+            const u32 own = p * CENTRES_THREADS + tid;
+            u32 mine = 0; // the draws that drew this point
 #pragma unroll
-            for (int p = 0; p < POINTS; p++) {
-                if ((int)drawn[i] != p * CENTRES_THREADS + tid) continue;
-                if (g + i < a.most) chosen[g + i] = drawn[i];
+            for (u32 i = 0; i < DRAWS; i++) mine |= i < now && drawn[i] == own ? 1u << i : 0u;
+            if (mine == 0) continue;
+            near[p] = 0.0f;
+#pragma unroll 1
+            for (; mine; mine &= mine - 1) {
+                const int i = __ffs(mine) - 1;
+                chosen[g + i] = own, half[i] = halves[p];
 #pragma unroll
                 for (int f = 0; f < LOOKED_AT; f++) centre[i][f] = values[p][f];
             }
+        }
         __syncthreads();
         float own = 0.0f;
 #pragma unroll
         for (int p = 0; p < POINTS; p++) {
+            if (p >= points) break;
+            // Half squares less products: their roundings are far below the distances of centroids that are worth a group.
+#pragma unroll 1
+            for (u32 i = 0; i < now; i++) {
+                float s = halves[p] + half[i];
 #pragma unroll
-            for (int i = 0; i < DRAWS; i++) {
-                float s = 0.0f;
+                for (int f = 0; f < LOOKED_AT; f += 4) {
+                    float c[4];
+                    load_four(&centre[i][f], c);
 #pragma unroll
-                for (int f = 0; f < LOOKED_AT; f++) {
-                    const float t = values[p][f] - centre[i][f];
-                    s = __fmaf_rn(t, t, s);
+                    for (int v = 0; v < 4; v++) s = __fmaf_rn(-values[p][f + v], c[v], s);
                 }
-                if (s < near[p]) near[p] = s; // not if s is NaN
+                if (s < near[p]) near[p] = fmaxf(s, 0.0f); // not if s is NaN
             }
             own += near[p];
         }
@@ -80,6 +98,7 @@ template <typename T> __device__ __forceinline__ void tensor_centres(const Tenso
             const float before = __shfl_up_sync(FULL_WARP, until, o);
             if (lane >= o) until += before;
         }
+        until_thread[tid] = until, first_point[tid] = near[0];
         if (lane == 31) warps[warp] = until;
         __syncthreads();
         // Every warp adds up the warps before it.
@@ -89,25 +108,25 @@ template <typename T> __device__ __forceinline__ void tensor_centres(const Tenso
             const float before = __shfl_up_sync(FULL_WARP, of_warps, o);
             if (lane >= o) of_warps += before;
         }
-        const float total = __shfl_sync(FULL_WARP, of_warps, 31), end = __shfl_sync(FULL_WARP, of_warps, warp);
-        const float begin = end - warps[warp] + (until - own);
-        const u32 there = min(g + DRAWS, a.most);
-        if ((there & (there - 1)) == 0) {
-            last = 31 - __clz(there);
-            if (tid == 0) spread[last] = total / (float)max(sampled - (int)there, 1);
+        const float total = __shfl_sync(FULL_WARP, of_warps, 31);
+        g += now;
+        if ((g & (g - 1)) == 0) {
+            last = 31 - __clz(g);
+            if (tid == 0) spread[last] = total / (float)max(sampled - (int)g, 1);
         }
-        if (tid < DRAWS) drawn[tid] = 0;
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < DRAWS; i++) {
-            state = state * 1664525u + 1013904223u;
-            float at = total * ((float)(state >> 8) * 0x1p-24f) - begin;
-            // Roundings may let two threads draw. Then one of them does.
-#pragma unroll
-            for (int p = 0; p < POINTS; p++) {
-                if (at >= 0.0f && at < near[p]) drawn[i] = p * CENTRES_THREADS + tid;
-                at -= near[p];
-            }
+        // A warp makes each draw: it finds the warp of the point, its thread, and which of the thread's points it is. Draws of one round are the golden
+        // section apart, so few find the same natural cluster.
+        state = state * 1664525u + 1013904223u;
+        if (warp < DRAWS) {
+            const u32 random = state + (u32)warp * 2654435769u;
+            const float at = total * ((float)(random >> 8) * 0x1p-24f);
+            const int w = min(__ffs(__ballot_sync(FULL_WARP, at < of_warps) | 1u << 31) - 1, CENTRES_THREADS / 32 - 1);
+            const float before = w > 0 ? __shfl_sync(FULL_WARP, of_warps, max(w - 1, 0)) : 0.0f;
+            // Roundings may find no thread. Then it is the last one.
+            const int thread = w * 32 + __ffs(__ballot_sync(FULL_WARP, at - before < until_thread[w * 32 + lane]) | 1u << 31) - 1;
+            const float before_thread = before + (thread % 32 > 0 ? until_thread[thread - 1] : 0.0f);
+            const int point = at - before_thread < first_point[thread] ? thread : thread + CENTRES_THREADS;
+            if (lane == 0) drawn[warp] = point < sampled ? point : thread < sampled ? thread : 0;
         }
         __syncthreads();
     }
@@ -125,12 +144,14 @@ template <typename T> __device__ __forceinline__ void tensor_centres(const Tenso
 
 #define MEANS_THREADS 512
 #define MEANS_WARPS (MEANS_THREADS / 32)
+#define AHEAD 4
 
-// A block for 32 features of each group, whose centre becomes the mean of the centroids nearest to it. The last ones have the whole.
+// A block for 32 features of each group, whose centre becomes the mean of the centroids nearest to it. The first ones, which take longest,
+// have the whole.
 template <typename T> __device__ __forceinline__ void tensor_means(const TensorCentroids<T>& a) {
     __shared__ float sums[MEANS_WARPS][32];
     __shared__ int counts[MEANS_WARPS];
-    const u32 pieces = (a.d + 31) / 32, g = blockIdx.x / pieces, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const u32 pieces = (a.d + 31) / 32, g = a.most - blockIdx.x / pieces, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int f = blockIdx.x % pieces * 32 + lane;
     const bool is_whole = g == a.most;
     if (g >= *a.count && !is_whole) return;
@@ -144,11 +165,19 @@ template <typename T> __device__ __forceinline__ void tensor_means(const TensorC
         for (u32 j = warp; j < a.k; j += MEANS_WARPS) sum += away(j), count++;
     }
 #pragma unroll 1
-    for (u32 base = warp * 32; base < a.k && !is_whole; base += MEANS_THREADS) {
-        const u32 j = base + lane;
-        u32 members = __ballot_sync(FULL_WARP, j < a.k && a.group_of_centroid[j] == g);
-        count += __popc(members);
-        for (; members; members &= members - 1) sum += away(base + __ffs(members) - 1);
+    for (u32 base = warp * 32; base < a.k && !is_whole; base += AHEAD * MEANS_THREADS) {
+        u32 groups[AHEAD]; // on their way at once
+#pragma unroll
+        for (u32 i = 0; i < AHEAD; i++) {
+            const u32 j = base + i * MEANS_THREADS + lane;
+            groups[i] = j < a.k ? a.group_of_centroid[j] : a.most;
+        }
+#pragma unroll
+        for (u32 i = 0; i < AHEAD; i++) {
+            u32 members = __ballot_sync(FULL_WARP, groups[i] == g);
+            count += __popc(members);
+            for (; members; members &= members - 1) sum += away(base + i * MEANS_THREADS + __ffs(members) - 1);
+        }
     }
     sums[warp][lane] = sum;
     if (lane == 0) counts[warp] = count;
@@ -164,17 +193,25 @@ template <typename T> __device__ __forceinline__ void tensor_means(const TensorC
 #define NEAR_GROUPS 32
 #define NEAR_FEATURES 32 // at a time
 
+// Four values to a multiple of 16 bytes.
+__device__ __forceinline__ void store_four(const float* from, float* to) { *(float4*)to = make_float4(from[0], from[1], from[2], from[3]); }
+__device__ __forceinline__ void store_four(const double* from, double* to) {
+    ((double2*)to)[0] = make_double2(from[0], from[1]), ((double2*)to)[1] = make_double2(from[2], from[3]);
+}
+
 template <typename T> __device__ __forceinline__ void tensor_near(const TensorCentroids<T>& a) {
-    // Four more, so that rows begin at multiples of 16 bytes and neighbours of a column are in different banks.
+    // Four more, so that rows begin at multiples of 16 bytes and fours of a column are in different banks.
     __shared__ __align__(16) T centroids[NEAR_FEATURES][NEAR_CENTROIDS + 4], centres[NEAR_FEATURES][NEAR_GROUPS + 4];
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-    if (a.before_groups && !again(a.few, a.most_doubt, a.most_kept)) return;
+    if (a.near_when != NEAR_ALWAYS && (a.near_when == NEAR_BEFORE_GROUPS) != again(a.few, a.most_doubt, a.most_kept)) return;
     // The groups, and then the whole.
-    const u32 count = a.before_groups || a.whole->groups != 0 ? *a.count : 0;
+    const u32 count = a.near_when == NEAR_BEFORE_GROUPS || a.whole->groups != 0 ? *a.count : 0;
     const auto group = [&](u32 i) { return i < count ? i : a.most; };
     const u32 across = (a.k + NEAR_CENTROIDS - 1) / NEAR_CENTROIDS, items = across * ((count + 1 + NEAR_GROUPS - 1) / NEAR_GROUPS);
     const u64 width = centre_width(a.d);
     const int own_j = tid % 16 * 4, own_g = tid / 16 * 4;
+    // A thread brings fours of neighbours.
+    const auto column = [&](int i) { return i / 4 * 16 + warp * 4 + i % 4; };
 #pragma unroll 1
     for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
         const u32 first_j = item % across * NEAR_CENTROIDS, first_g = item / across * NEAR_GROUPS;
@@ -185,21 +222,21 @@ template <typename T> __device__ __forceinline__ void tensor_near(const TensorCe
             T from_j[NEAR_CENTROIDS / 4], from_g[NEAR_GROUPS / 4];
 #pragma unroll
             for (int i = 0; i < NEAR_CENTROIDS / 4; i++) {
-                const u32 j = min(first_j + warp + 4 * i, (u32)a.k - 1);
+                const u32 j = min(first_j + column(i), (u32)a.k - 1);
                 from_j[i] = f < a.d ? a.centroids[(u64)j * a.d + f] * a.scale : (T)0;
             }
 #pragma unroll
             for (int i = 0; i < NEAR_GROUPS / 4; i++) {
-                const u32 g = group(min(first_g + warp + 4 * i, count));
+                const u32 g = group(min(first_g + column(i), count));
                 from_g[i] = f < a.d ? a.centres[g * width + f] * a.scale : (T)0;
             }
             __syncthreads(); // all threads are done with the features before
 #pragma unroll
-            for (int i = 0; i < NEAR_CENTROIDS / 4; i++) centroids[lane][warp + 4 * i] = from_j[i];
+            for (int i = 0; i < NEAR_CENTROIDS / 4; i += 4) store_four(from_j + i, &centroids[lane][column(i)]);
 #pragma unroll
-            for (int i = 0; i < NEAR_GROUPS / 4; i++) centres[lane][warp + 4 * i] = from_g[i];
+            for (int i = 0; i < NEAR_GROUPS / 4; i += 4) store_four(from_g + i, &centres[lane][column(i)]);
             __syncthreads();
-#pragma unroll 8
+#pragma unroll 4
             for (int i = 0; i < NEAR_FEATURES; i++) {
                 T c[4], m[4];
                 load_four(&centroids[i][own_j], c);
@@ -224,18 +261,33 @@ template <typename T> __device__ __forceinline__ void tensor_near(const TensorCe
     }
 }
 
+#define NEAREST_THREADS 256
+#define NEAREST_WARPS (NEAREST_THREADS / 32)
+
+// A lane has a centroid, and a warp every eighth group.
 template <typename T> __device__ __forceinline__ void tensor_nearest(const TensorCentroids<T>& a) {
-    const u32 count = *a.count;
-    for (u32 j = global_thread(); j < a.k; j += all_threads()) {
-        float least = infinity_f();
-        u32 nearest = 0;
+    __shared__ float scores[NEAREST_WARPS][32];
+    __shared__ u32 groups[NEAREST_WARPS][32];
+    const u32 count = *a.count, lane = threadIdx.x & 31, warp = threadIdx.x >> 5, j = blockIdx.x * 32 + lane;
+    float least = infinity_f();
+    u32 nearest = 0;
+    if (j < a.k) {
 #pragma unroll 16
-        for (u32 g = 0; g < count; g++) {
+        for (u32 g = warp; g < count; g += NEAREST_WARPS) {
             const float s = a.near[(u64)g * a.k + j];
             if (s < least) least = s, nearest = g;
         }
-        a.group_of_centroid[j] = (u16)nearest;
     }
+    scores[warp][lane] = least, groups[warp][lane] = nearest;
+    __syncthreads();
+    if (warp != 0 || j >= a.k) return;
+#pragma unroll
+    for (u32 w = 1; w < NEAREST_WARPS; w++) {
+        const float s = scores[w][lane];
+        const u32 g = groups[w][lane];
+        if (s < least || (s == least && g < nearest)) least = s, nearest = g;
+    }
+    a.group_of_centroid[j] = (u16)nearest;
 }
 
 #define FIRST_KERNEL(T, FUNCTION, THREADS, NAME)                                                                                             \
@@ -245,8 +297,8 @@ template <typename T> __device__ __forceinline__ void tensor_nearest(const Tenso
 #define KERNELS(T, TYPE)                                                                                                                     \
     FIRST_KERNEL(T, tensor_centres, CENTRES_THREADS, tensor_centres_##TYPE)                                                                           \
     FIRST_KERNEL(T, tensor_means, MEANS_THREADS, tensor_means_##TYPE)                                                                        \
-    FIRST_KERNEL(T, tensor_nearest, 128, tensor_nearest_##TYPE)                                                                              \
-    extern "C" __global__ void __launch_bounds__(NEAR_THREADS) tensor_near_##TYPE(const __grid_constant__ TensorCentroids<T> a) {            \
+    FIRST_KERNEL(T, tensor_nearest, NEAREST_THREADS, tensor_nearest_##TYPE)                                                                              \
+    extern "C" __global__ void __launch_bounds__(NEAR_THREADS, sizeof(T) == 4 ? 6 : 2) tensor_near_##TYPE(const __grid_constant__ TensorCentroids<T> a) {            \
         if (a.control->stop == 0) tensor_near(a);                                                                                            \
     }
 KERNELS(float, f32)

@@ -3,6 +3,11 @@
 #include "../common/sums.cuh"
 #include "../common/tensor.cuh"
 
+// When tensor_near has work: always, or if groups are made now, or if they were not made just now. If they were, its results are there.
+#define NEAR_ALWAYS 0
+#define NEAR_BEFORE_GROUPS 1
+#define NEAR_WITHOUT_GROUPS 2
+
 template <typename T> struct TensorCentroids {
     const T* centroids; // (k, d)
     T* centres; // (most + 1, centre width). The last one is the mean of all centroids, that of the whole
@@ -29,6 +34,6 @@ template <typename T> struct TensorCentroids {
     int d, k;
     u32 k_padded, chunks, tiles;
     u32 copied; // tiles of copies that there is room for
-    u32 before_groups; // tensor_near is for groups that are made now, if they are
+    u32 near_when; // for tensor_near
     u64 most_doubt, most_kept;
 };

@@ -1,4 +1,4 @@
-// The argument of the kernels that group and copy the rows for tensor cores: tensor_groups.cu and tensor_rows.cu.
+// The argument of the kernels that group and copy the rows for tensor cores: tensor_groups.cu, tensor_places.cu and tensor_rows.cu.
 //
 //   a bucket   rows that lie side by side in the order of the copies: those of one group that have no label yet, or those of one label
 #pragma once
@@ -22,10 +22,12 @@ template <typename T, typename S = T> struct TensorRows {
     u32* row_of_place; // (tiles, 128): NO_ROW for no row
     float* terms; // (tiles, 128): 2 E_x / t, and more
     u8* copies; // (tiles, chunks, 128, 64) of 2 bytes
+    S* by_row; // (n, width): the rows with their features side by side, or null. Features from d on are 0
     const Control* control;
     const FewControl* few;
     TensorTerms bound;
     u32 tiles, chunks, k;
+    u32 width; // of a row of `by_row`: a multiple of 32 bytes
     u32 copies_of_centroids; // tiles of them that there is room for
     u64 most_doubt, most_kept;
 };

@@ -65,6 +65,8 @@ pub struct CudaSession<'a, T> {
     state: State<T>,
     step: Box<dyn Step<T>>,
     update: Update<T>,
+    /// Looks whether the loop has stopped, if its iterations are long.
+    ahead: Option<advance::Ahead>,
     inertia: InertiaPass,
     draws: Option<DeviceDraws<T>>,
     /// The copy of the sums on the host, if it is up to date.
@@ -105,6 +107,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             state,
             step,
             update,
+            ahead: None,
             inertia,
             draws: None,
             cluster_sums: None,

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use cudarc::driver::{result, sys};
+use cudarc::driver::{CudaEvent, result, sys};
 
 use super::queue::Queue;
 use super::{Plain, failed, traffic};
@@ -122,6 +122,19 @@ impl<T: Plain> Buffer<T> {
                 .map_err(failed("a download"))?;
         }
         self.queue.wait()?;
+        interrupt::check()
+    }
+
+    /// Copies the first values by another queue of the same GPU, after the event. The buffer's own queue goes on meanwhile, so each
+    /// word may be of another time.
+    pub fn look(&self, by: &Queue, after: &CudaEvent, out: &mut [T]) -> Result<()> {
+        assert!(out.len() <= self.len, "{} values of {}", out.len(), self.len);
+        by.bind()?;
+        by.stream.wait(after).map_err(failed("a download"))?;
+        traffic::count_down(size_of_val(out));
+        // SAFETY: the range is within the buffer (asserted). `out` lives until the wait below, and takes any bits (`Plain`).
+        unsafe { result::memcpy_dtoh_async(out, self.address, by.stream.cu_stream()) }.map_err(failed("a download"))?;
+        by.wait()?;
         interrupt::check()
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys;
-use cudarc::driver::{CudaStream, DriverError, result};
+use cudarc::driver::{CudaEvent, CudaStream, DriverError, result};
 
 use super::gpu::Gpu;
 use super::{Argument, Buffer, Launch, Plain, allocated, failed, refusal};
@@ -124,6 +124,11 @@ impl Queue {
             return Ok(false);
         }
         asked.result().map(|()| true).map_err(failed("a kernel"))
+    }
+
+    /// An event behind all work in the queue.
+    pub fn mark(&self) -> Result<CudaEvent> {
+        self.stream.record_event(None).map_err(failed("a kernel"))
     }
 
     /// Waits until all work in the queue is done.

@@ -72,7 +72,7 @@ impl<T: Float + Plain> TensorTable<T> {
         // SAFETY: the caller promises the addresses. The list of rows in doubt is the right one now. The centres' queue was
         // waited for.
         unsafe {
-            labels.copy_rows(queue, &assign)?;
+            labels.copy_rows(queue, &assign, None)?;
             labels.launch(queue, &assign, None)?;
         }
         Ok(Some(labels))

@@ -1,11 +1,14 @@
 //! The loop of the device: batches of iterations that one GPU, or several in step, do without the host.
 
+use std::collections::VecDeque;
 use std::mem::replace;
 use std::thread;
 
+use cudarc::driver::CudaEvent;
+
 use super::{CudaSession, LONGEST_BATCH};
 use crate::backend::cuda::arguments::{Control, Record, STOP_EMPTY};
-use crate::backend::cuda::device::Plain;
+use crate::backend::cuda::device::{Buffer, Plain, Queue};
 use crate::backend::cuda::exchange::{self, Of, Port};
 use crate::backend::cuda::passes::distances::Inertia;
 use crate::backend::{Advanced, Assigned, Iteration, Move, Scales, Session, Stop};
@@ -22,6 +25,11 @@ const FIRST_BATCH: u32 = 8;
 const BATCH_SECONDS: f64 = 0.1;
 /// Multiply-adds per second of a GPU, for the first batch.
 const RATE: f64 = 1e13;
+/// How long an iteration takes by [`RATE`] from which the host looks whether the loop has stopped before it queues more. The
+/// launches of an iteration that does nothing take a tenth of a millisecond.
+const LONG_SECONDS: f64 = 2e-3;
+/// Iterations that are queued at a time then.
+const QUEUED: usize = 2;
 /// The name of the sessions in errors.
 const GPUS: &str = "the GPUs of a fit";
 
@@ -39,13 +47,26 @@ pub fn advance<T: Float + Plain>(
         let shape = &session.state.shape;
         shape.rows as f64 * shape.d as f64 * shape.k as f64
     };
-    let mut most = (BATCH_SECONDS * RATE / sessions.iter().map(work).fold(1.0, f64::max)) as u32;
+    let work = sessions.iter().map(work).fold(1.0, f64::max);
+    let mut most = (BATCH_SECONDS * RATE / work) as u32;
     let mut batch = FIRST_BATCH;
+    let looks = resident && sessions.len() == 1 && work > LONG_SECONDS * RATE;
+    let mut ahead = sessions[0].ahead.take();
+    if looks && ahead.is_none() {
+        ahead = Some(Ahead::new(&sessions[0].state.queue)?);
+    }
     loop {
         let first = advanced.done.len() as u32;
         let size = if resident { batch.min(most.max(1)).min(limit - first) } else { 1 };
         let starting = &*centroids;
+        let mut queued = 0;
         for iteration in first..first + size {
+            if let Some(ahead) = &mut ahead
+                && ahead.is_stopped(sessions[0].update.control())?
+            {
+                break;
+            }
+            queued += 1;
             each(sessions, |_, session| {
                 if iteration == 0 {
                     session.start(starting)?;
@@ -57,8 +78,14 @@ pub fn advance<T: Float + Plain>(
                 exchange::total(&mut session.state, Of::Step)?;
                 session.update.launch(&session.state, stop, limit, first)?;
             }
+            if let Some(ahead) = &mut ahead {
+                ahead.mark(&sessions[0].state.queue)?;
+            }
         }
         let control = control(sessions)?;
+        if let Some(ahead) = &mut ahead {
+            ahead.ends.clear();
+        }
         let done = control.iteration - first;
         let mut records = memory::filled(done as usize, Record::ZERO, "the history")?;
         sessions[0].update.read_records(&mut records)?;
@@ -78,7 +105,7 @@ pub fn advance<T: Float + Plain>(
             watch.show(record.changed, record.shift, None, centroids)?;
         }
         // Steps that were queued after the stop did nothing. Go back to the state after the last one that ran.
-        let idle = size - done - u32::from(control.stop == STOP_EMPTY);
+        let idle = queued - done - u32::from(control.stop == STOP_EMPTY);
         sessions.iter_mut().for_each(|session| session.go_back(idle));
         if control.stop != 0 || advanced.done.len() as u32 == limit || watch.stopped() {
             if control.stop == STOP_EMPTY {
@@ -89,10 +116,40 @@ pub fn advance<T: Float + Plain>(
                 advanced.assigned = Some(Assigned { changed: control.changed, inertia: None, work_counts });
             }
             sessions[0].state.centroids.now.read(0, centroids)?;
+            sessions[0].ahead = ahead;
             return Ok(advanced);
         }
         most = (BATCH_SECONDS / records.iter().map(|record| record.nanoseconds as f64 * 1e-9).fold(1e-6, f64::max)) as u32;
         batch = (batch * 2).min(LONGEST_BATCH);
+    }
+}
+
+/// Looks whether the loop has stopped, while later iterations are queued.
+pub struct Ahead {
+    /// The queue of the looks: that of the session is busy.
+    looks: Queue,
+    /// The ends of the queued iterations, the oldest first.
+    ends: VecDeque<CudaEvent>,
+}
+
+impl Ahead {
+    fn new(queue: &Queue) -> Result<Self> {
+        Ok(Self { looks: queue.gpu.queue()?, ends: memory::with_room(QUEUED + 1, GPUS)?.into() })
+    }
+
+    /// Marks the end of the iteration that was queued last.
+    fn mark(&mut self, queue: &Queue) -> Result<()> {
+        self.ends.push_back(queue.mark()?);
+        Ok(())
+    }
+
+    /// Waits until fewer than [`QUEUED`] iterations are queued. Returns whether the loop has stopped.
+    fn is_stopped(&mut self, control: &Buffer<Control>) -> Result<bool> {
+        let oldest = if self.ends.len() < QUEUED { None } else { self.ends.pop_front() };
+        let Some(oldest) = oldest else { return Ok(false) };
+        let mut seen = [Control::ZERO];
+        control.look(&self.looks, &oldest, &mut seen)?;
+        Ok(seen[0].stop != 0)
     }
 }
 

@@ -1,5 +1,5 @@
 //! Labels by tensor cores, then the labels of the rows in doubt, then the sums of the rows that changed: `tensor_centres.cu`,
-//! `tensor_groups.cu`, `tensor_rows.cu`, `tensor_centroids.cu`, `assign_tensor.cu` or `assign_tensor_mma.cu`,
+//! `tensor_groups.cu`, `tensor_places.cu`, `tensor_rows.cu`, `tensor_centroids.cu`, `assign_tensor.cu` or `assign_tensor_mma.cu`,
 //! `tensor_rescore.cu`, `settle_few.cu`, `settle.cu` and `deltas.cu` of `kernels/step/`. `tensor/labels.rs` has the launches that
 //! label, `tensor/rescore.rs` those of the second product, `tensor/doubt.rs` those that settle rows in doubt. `tensor/unit.rs`
 //! says which GPUs have which kernel, `tensor/sizes.rs` what memory the copies take.
@@ -132,7 +132,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
     fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
         let sizes = Sizes::new(shape);
         let centres = Arc::new(Centres::allocate(queue, &sizes)?);
-        let by_row = match has_by_row(shape).then(|| ByRow::new::<T>(shape, queue)) {
+        let by_row = match has_by_row(shape).then(|| ByRow::new(shape, queue)) {
             // Another program was faster. This copy is not needed.
             Some(Err(KMeansError::NoMemory { .. })) | None => None,
             Some(made) => Some(made?),
@@ -142,6 +142,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
             launches: 0,
             resident: shape.chunk == shape.rows,
             by_row,
+            copied: false,
             deltas: Deltas::new::<T>(shape, queue)?,
         }))
     }
@@ -160,6 +161,8 @@ struct TensorStep<T> {
     /// Whether the rows stay where they are.
     resident: bool,
     by_row: Option<ByRow>,
+    /// Whether this copy was made: the first launch does it.
+    copied: bool,
     deltas: Deltas,
 }
 
@@ -178,15 +181,14 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
             if first || resident && power {
                 labels.choose_centres(queue, &assign)?;
             }
-            if first || !resident || power {
+            let again = first || !resident || power;
+            if again {
                 labels.measure_again(queue, &assign)?;
-                labels.copy_rows(queue, &assign)?;
+                labels.copy_rows(queue, &assign, self.by_row.as_ref().filter(|_| !self.copied))?;
+                self.copied = true;
             }
             self.launches = self.launches.saturating_add(1);
-            if let Some(copy) = &mut self.by_row {
-                copy.make(chunk.rows)?;
-            }
-            labels.measure(queue, &assign)?;
+            labels.measure(queue, &assign, again)?;
             labels.launch(queue, &assign, self.by_row.as_ref())?;
         }
         self.deltas.launch(chunk, state, self.by_row.as_ref())

@@ -10,13 +10,17 @@ use crate::base::float::Float;
 const CENTRES_THREADS: u32 = 1_024;
 const MEANS_THREADS: u32 = 512;
 const NEAR_THREADS: u32 = 128;
-const NEAREST_THREADS: u32 = 128;
-/// Features of a block of `tensor_means`, and centroids and groups of one of `tensor_near`.
+const NEAREST_THREADS: u32 = 256;
+/// Features of a block of `tensor_means`, centroids of one of `tensor_nearest`, and centroids and groups of one of `tensor_near`.
 const MEANS_FEATURES: usize = CHUNK / 2;
+const NEAREST_CENTROIDS: usize = 32;
 const NEAR_CENTROIDS: usize = 64;
 const NEAR_GROUPS: usize = 32;
 /// How often the centres of groups become means.
 const ROUNDS: usize = 2;
+/// When `tensor_near` has work: if groups are made now, or if they were not made just now.
+const NEAR_BEFORE_GROUPS: u32 = 1;
+pub(super) const NEAR_WITHOUT_GROUPS: u32 = 2;
 /// The name of the memory in errors.
 const CENTRES: &str = "the centres of groups of rows";
 
@@ -102,12 +106,12 @@ impl<T: Float + Plain> Centring<T> {
         let gpu = &*queue.gpu;
         let tiles = product([sizes.k.div_ceil(NEAR_CENTROIDS), sizes.with_whole().div_ceil(NEAR_GROUPS)]);
         let pieces = product([sizes.with_whole(), sizes.d.div_ceil(MEANS_FEATURES)]);
-        let by_threads = sizes.k.div_ceil(NEAREST_THREADS as usize);
+        let nearest = sizes.k.div_ceil(NEAREST_CENTROIDS);
         Ok(Self {
             centres: arguments::tensor_centres::<T>().exactly(gpu, "", Block::of(CENTRES_THREADS), 1)?,
             means: arguments::tensor_means::<T>().exactly(gpu, "", Block::of(MEANS_THREADS), pieces)?,
             near: arguments::tensor_near::<T>().resident(gpu, "", Block::of(NEAR_THREADS), tiles)?,
-            nearest: arguments::tensor_nearest::<T>().exactly(gpu, "", Block::of(NEAREST_THREADS), by_threads)?,
+            nearest: arguments::tensor_nearest::<T>().exactly(gpu, "", Block::of(NEAREST_THREADS), nearest)?,
         })
     }
 
@@ -135,7 +139,7 @@ impl<T: Float + Plain> Centring<T> {
     pub unsafe fn measure_again(&self, queue: &Queue, argument: &TensorCentroidsArgument<T>) -> Result<()> {
         // SAFETY: the caller promises it.
         unsafe {
-            queue.run(&self.near, &TensorCentroidsArgument { before_groups: 1, ..*argument })?;
+            queue.run(&self.near, &TensorCentroidsArgument { near_when: NEAR_BEFORE_GROUPS, ..*argument })?;
             queue.run(&self.nearest, argument)
         }
     }

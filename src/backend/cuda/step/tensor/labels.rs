@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::centres::{Centres, Centring};
+use super::centres::{Centres, Centring, NEAR_WITHOUT_GROUPS};
 use super::doubt::InDoubt;
 use super::rescore::Rescore;
 use super::sizes::{CHUNK, CentroidCopies, RowCopies, STAGES, Sizes, TILE_ROWS};
@@ -20,12 +20,16 @@ use crate::base::float::Float;
 use crate::bounds::fp16::{Added, Fp16Bound};
 use crate::exact::fixed::frexp;
 
-/// Threads of a block of `tensor_group` and `tensor_count`, `tensor_reach`, `tensor_rows`, `tensor_places` and `tensor_list`.
-const GROUP_THREADS: u32 = 128;
+/// Threads of a block of `tensor_group`, `tensor_count`, `tensor_reach`, `tensor_rows`, `tensor_places` and `tensor_list`.
+const GROUP_THREADS: u32 = 256;
+const COUNT_THREADS: u32 = 512;
 const REACH_THREADS: u32 = 256;
 const ROWS_THREADS: u32 = 256;
 const PLACES_THREADS: u32 = 1_024;
 const LIST_THREADS: u32 = 512;
+/// Bytes of shared memory that a group takes in a block of `tensor_group`, which has room for a multiple of so many groups.
+const GROUP_BYTES: usize = 88;
+const GROUPS_AT_ONCE: usize = 8;
 
 /// The exponent of the power of two that rows and centroids are scaled by.
 pub(super) fn scale_exponent<T: Float>(assign: &AssignArgument<T>) -> i32 {
@@ -92,6 +96,13 @@ impl<T: Float + Plain> TensorLabels<T> {
         let rows = |entry: Entry<TensorRowsArgument<T>>, threads: u32, blocks: usize| {
             entry.half_if(half).exactly(gpu, "", Block::of(threads), blocks)
         };
+        // Few blocks, each with many rows: a block ends by adding to all groups.
+        let few = |entry: Entry<TensorRowsArgument<T>>, block: Block, of_processor: usize| {
+            let blocks = sizes.n.div_ceil(block.threads as usize).min(of_processor * gpu.processors as usize);
+            entry.half_if(half).exactly(gpu, "", block, blocks)
+        };
+        let group = Block { threads: GROUP_THREADS, shared: sizes.groups.next_multiple_of(GROUPS_AT_ONCE) * GROUP_BYTES };
+        let group_blocks = (gpu.shared_per_block as usize / (group.shared + 1_024)).clamp(1, if T::IS_F32 { 3 } else { 2 });
         let mut centroids = CentroidCopies::allocate(queue, &sizes)?;
         // Places without a centroid must hold finite values.
         centroids.copies.fill(0)?;
@@ -104,8 +115,8 @@ impl<T: Float + Plain> TensorLabels<T> {
             centroids,
             centring: Centring::new(&sizes, queue)?,
             clear: rows(arguments::tensor_clear::<T>(), THREADS, blocks.min(1 << 10))?,
-            group: rows(arguments::tensor_group::<T>(), GROUP_THREADS, blocks)?,
-            count: rows(arguments::tensor_count::<T>(), GROUP_THREADS, blocks)?,
+            group: few(arguments::tensor_group::<T>(), group, group_blocks)?,
+            count: few(arguments::tensor_count::<T>(), Block::of(COUNT_THREADS), 4)?,
             reach: rows(arguments::tensor_reach::<T>(), REACH_THREADS, sizes.groups)?,
             places: rows(arguments::tensor_places::<T>(), PLACES_THREADS, 1)?,
             copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks)?,
@@ -137,19 +148,22 @@ impl<T: Float + Plain> TensorLabels<T> {
     }
 
     /// Measures how far the centroids are from the centres. Those of a model have not moved since its centres were made.
+    /// `measured`: whether [`TensorLabels::measure_again`] came just before.
     ///
     /// # Safety
     /// The same as for [`TensorLabels::launch`].
-    pub unsafe fn measure(&self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
+    pub unsafe fn measure(&self, queue: &Queue, assign: &AssignArgument<T>, measured: bool) -> Result<()> {
+        let near_when = if measured { NEAR_WITHOUT_GROUPS } else { 0 };
         // SAFETY: as in `launch`.
-        unsafe { queue.run(&self.centring.near, &self.of_centroids(assign)) }
+        unsafe { queue.run(&self.centring.near, &TensorCentroidsArgument { near_when, ..self.of_centroids(assign) }) }
     }
 
-    /// Copies the rows of a chunk in the order of their groups, if there is much doubt. The centroids were measured.
+    /// Copies the rows of a chunk in the order of their groups, if there is much doubt. The centroids were measured. `by_row`: a
+    /// copy to make too.
     ///
     /// # Safety
     /// The same as for [`TensorLabels::launch`], but the copies need not be made.
-    pub unsafe fn copy_rows(&mut self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
+    pub unsafe fn copy_rows(&mut self, queue: &Queue, assign: &AssignArgument<T>, by_row: Option<&ByRow>) -> Result<()> {
         let Self { sizes, rows, centres, centroids, .. } = self;
         let argument = TensorRowsArgument {
             rows: assign.rows,
@@ -168,18 +182,20 @@ impl<T: Float + Plain> TensorLabels<T> {
             row_of_place: rows.row_of_place.at(),
             terms: rows.terms.at(),
             copies: rows.copies.at(),
+            by_row: by_row.map_or(0, ByRow::at),
             control: assign.control,
             few: self.doubt.few().control,
             bound: terms(sizes.d, self.added, assign),
             tiles: sizes.tiles as u32,
             chunks: sizes.chunks as u32,
             k: sizes.k as u32,
+            width: by_row.map_or(0, |copy| copy.width as u32),
             copies_of_centroids: sizes.copied as u32,
             most_doubt: sizes.most_doubt(),
             most_kept: sizes.most_kept(),
         };
-        // SAFETY: the buffers have a place for each row, each tile, each group and each label. The launches have a thread for
-        // each row, and a block for each group.
+        // SAFETY: the buffers have a place for each row, each tile, each group and each label. So does `by_row` for each row. The launches have a thread for
+        // each row, or threads that go on to the next rows, and a block for each group.
         unsafe {
             queue.run(&self.clear, &argument)?;
             queue.run(&self.group, &argument)?;
