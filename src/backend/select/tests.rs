@@ -335,9 +335,9 @@ fn memory_counts_features_rows_weights_and_tables() {
     assert_eq!(of_rows(Shape { float64: true, weighted: true, ..whole }), 32 * 8 + 8 + 1 + 1 + 8 + 8 + 3);
     assert_eq!(of_rows(Shape { clusters: 300, ..whole }), 32 * 4 + 2 + 2 + 8 + 8 + 3);
     // Tensor cores: 128 bytes of copies, 10 of its place, its group and its bound, and about 9 for lists of a few candidates. A quarter of
-    // the rows has copies of twice as many bytes, and 8 of their place and their bound.
+    // the rows has copies of twice as many bytes and 4 of their bound. Each row has 4 of its place there.
     let large = Shape { rows: 10_240_000, ..whole };
-    assert_eq!(more(large, whole.rows, &device(0, GB)), 32 * 4 + 1 + 1 + 8 + 8 + 3 + 128 + 10 + 9 + (256 + 8) / 4);
+    assert_eq!(more(large, whole.rows, &device(0, GB)), 32 * 4 + 1 + 1 + 8 + 8 + 3 + 128 + 10 + 9 + (256 + 4) / 4 + 4);
     // In registers a label is overwritten, and there is no list.
     assert_eq!(of_rows(Shape { features: 4, clusters: 8, rows: 10_240_000, ..LARGE }), 4 * 4 + 1 + 8 + 3);
     // Absurd shapes do not make the arithmetic wrap.
