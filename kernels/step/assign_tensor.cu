@@ -8,9 +8,8 @@
 //
 // Used when: many clusters of many features, on generation 9.0.
 // Tile:      a block has 3 warpgroups. One requests chunks (TMA, bulk copies). The other two multiply 64 rows each (wgmma, m64n256k16), with 128
-//            sums a thread, and up to 256 features take turns of a tile. If the last tile of a group has at most 128 or 64 centroids, only so
-//            many are copied and multiplied. Products of one beside minima of the other slow both down. So
-//            most tiles cost one minimum for each score, and no more.
+//            sums a thread. If the last tile of a group has at most 128 or 64 centroids, only so many are copied and multiplied. Most tiles
+//            cost one minimum for each score, and no more.
 // Memory:    copies lie in device memory as wgmma reads them, so a chunk is one contiguous copy. The copies of a group's centroids come
 //            from the second-level cache, and so do those of the rows but for the first time.
 // Precision: half-precision operands, sums in float32 as tensor cores add them.
@@ -90,11 +89,6 @@ struct Progress {
     Turn turn, folded_turn;
 };
 
-// The two warpgroups take turns: one multiplies while the other one looks at its scores. The first one begins. A turn is a whole tile, so all of its
-// chunks must have a place at once: a place is free when both have used it. Otherwise the two go on without turns.
-__device__ __forceinline__ bool turns(const Tensor& a) { return a.chunks <= a.stages; }
-__device__ __forceinline__ void await_turn(u32 half) { asm volatile("bar.sync %0, 256;" ::"r"(1 + half) : "memory"); }
-__device__ __forceinline__ void give_turn(u32 half) { asm volatile("bar.arrive %0, 256;" ::"r"(2 - half) : "memory"); }
 // The products of the first STEPS runs of 16 features of chunk c.
 template <u32 WIDTH, u32 STEPS> __device__ __forceinline__ void run(float (&sums)[TILE_CENTROIDS / 2], u64 x, u64 y, u32 c) {
     begin_products();
@@ -107,7 +101,6 @@ template <u32 WIDTH, u32 STEPS> __device__ __forceinline__ void run(float (&sums
 template <u32 WIDTH>
 __device__ __forceinline__ void products(const Tensor& a, const TensorShared& s, Progress& at, float (&sums)[TILE_CENTROIDS / 2], u32 half, bool first_thread) {
     u32 before = 0;
-    if (turns(a)) await_turn(half);
 #pragma unroll 1
     for (u32 c = 0; c < a.chunks; c++) {
         const u32 from = s.stage(at.turn.slot);
@@ -127,7 +120,6 @@ __device__ __forceinline__ void products(const Tensor& a, const TensorShared& s,
         at.turn.next(a.stages);
     }
     await_products<0>();
-    if (turns(a)) give_turn(half);
     if (first_thread) arrive(s.empty + 8 * before);
 }
 
@@ -146,7 +138,6 @@ __device__ __forceinline__ void label(const Tensor& a, const TensorShared& s, u3
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
     Progress at;
     u32 kept = 0;
-    if (half == 1 && turns(a)) give_turn(half);
 #pragma unroll 1
     for (u32 tile = blockIdx.x; tile < a.tiles; tile += gridDim.x) {
         const u32 g = a.group_of_tile[tile];
@@ -170,7 +161,6 @@ __device__ __forceinline__ void label(const Tensor& a, const TensorShared& s, u3
         __syncwarp(); // lanes leave `decide` in different places
     }
     if (lane == 0 && a.part == 0) atomicAdd(&a.few.control->kept, (u64)kept);
-    if (half == 0 && turns(a)) await_turn(half); // nobody leaves with a turn that was given
 }
 
 extern "C" __global__ void __launch_bounds__(TENSOR_THREADS, 1) assign_tensor(const __grid_constant__ Tensor a) {
