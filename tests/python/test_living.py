@@ -5,7 +5,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import polars as pl
 import pytest
@@ -251,6 +250,7 @@ def test_other_engines_give_the_labels(dtype: type[pl.DataType], options: dict[s
     df = pl.concat([df, edges])
     label = df.select(model.predict()).to_series()
     plain = df.select(model.to_expr()).to_series()
+    duckdb = pytest.importorskip("duckdb")
     sql = duckdb.sql(f"SELECT {model.to_sql()} AS cluster FROM df").pl().to_series()
     for other in (plain, sql):
         assert other.dtype == pl.UInt32
