@@ -32,8 +32,10 @@ fn keep(error: &PolarsError) {
     LAST_ERROR.with(|last| *last.borrow_mut() = text);
 }
 
-/// Runs the work of one call. A panic becomes an error.
+/// Runs the work of one call. A panic becomes an error. The GPU that is current on this thread stays so.
 pub fn without_panic<R, E: From<KMeansError>>(work: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
+    #[cfg(feature = "cuda")]
+    let _context = crate::backend::cuda::CallersContext::kept();
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let text = format!("a fault of polars-kmeans, please report it: {}", said.unwrap_or("it panicked"));

@@ -9,6 +9,8 @@ use pyo3::prelude::*;
 use self::array::{Array, import, interface};
 #[cfg(feature = "cuda")]
 use super::device_frame;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::CallersContext;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::names::{FeatureLayout, Names};
@@ -77,6 +79,8 @@ impl ExternalArray {
 
     fn read(object: &Bound<'_, PyAny>, what: &'static str, wide: bool, neighbours: bool) -> PyResult<Self> {
         let py = object.py();
+        #[cfg(feature = "cuda")]
+        let _context = CallersContext::kept();
         #[cfg(feature = "cuda")]
         if object.hasattr("__arrow_c_device_array__")? {
             return Self::of_frame(object, what, wide);

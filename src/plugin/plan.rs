@@ -7,6 +7,8 @@ use pyo3_polars::PyDataFrame;
 use super::expressions::fit_fields;
 use super::external::ExternalArray;
 use super::options::FitOptions;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::CallersContext;
 use crate::base::error::{KMeansError, Result};
 use crate::base::names::FeatureLayout;
 use crate::base::params::KMeans;
@@ -99,6 +101,8 @@ pub fn plan_array(array: &Bound<'_, PyAny>, options: FitOptions) -> PyResult<Pla
 }
 
 fn planned_by(estimator: &KMeans, rows: PlannedRows) -> Result<Planned> {
+    #[cfg(feature = "cuda")]
+    let _context = CallersContext::kept();
     let FitPlan { choice, method, host_bytes, device_bytes, seconds_seeding, seconds_iteration } = estimator.plan(rows)?;
     Ok((choice.place.to_string(), choice.reason, method, host_bytes, device_bytes, seconds_seeding, seconds_iteration))
 }

@@ -5,6 +5,7 @@ They need torch and a GPU. If POLARS_KMEANS_DEMAND_GPU is set in the environment
 
 import ctypes
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,28 @@ def test_weights_are_a_tensor_or_an_array() -> None:
     for rows, beside in ((tensor, weights), (tensor, w), (x, weights), (tensor.T.contiguous().T, weights)):
         assert pk.KMeans(K, seed=1).fit(rows, weight=beside) == expected
     assert expected.score(tensor, weight=weights) == expected.score(df, weight="w")
+
+
+def test_what_is_current_on_a_thread_stays() -> None:
+    driver = ctypes.CDLL("libcuda.so.1")
+    df = frame(values())
+
+    def fitted() -> list[int | None]:
+        context, seen = ctypes.c_void_p(), []
+        for work in (lambda: None, lambda: pk.KMeans(K, device="cuda").fit(df, df.columns).predict(df)):
+            work()
+            assert driver.cuCtxGetCurrent(ctypes.byref(context)) == 0
+            seen.append(context.value)
+        return seen
+
+    # None is current on a new thread.
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(fitted).result() == [None, None]
+    torch.cuda.set_device(0)
+    torch.ones(1, device="cuda")
+    for device in [f"cuda:{ordinal}" for ordinal in range(torch.cuda.device_count())]:
+        pk.KMeans(K, device=device).fit(df, df.columns)
+        assert torch.cuda.current_device() == 0
 
 
 def test_a_tensor_on_a_side_stream_is_awaited() -> None:

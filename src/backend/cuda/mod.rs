@@ -21,7 +21,7 @@ mod update;
 
 pub(in crate::backend) use device::peers::reach_each_other;
 pub use device::probe::{ARCHITECTURES, devices};
-pub use device::{Gpu, Plain};
+pub use device::{CallersContext, Gpu, Plain};
 #[doc(hidden)]
 pub use device::{refusal, traffic};
 pub use exchange::Group;

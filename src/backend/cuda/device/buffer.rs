@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use cudarc::driver::{CudaEvent, result, sys};
 
+use super::callers::CallersContext;
 use super::queue::Queue;
 use super::{Plain, failed, traffic};
 use crate::base::error::Result;
@@ -169,6 +170,7 @@ impl<T> Drop for Buffer<T> {
             return;
         }
         self.queue.give_room_back(self.len.max(1) * size_of::<T>());
+        let _context = CallersContext::kept(); // models are dropped anywhere
         // An error here means that the context no longer exists, and neither does its memory.
         if self.queue.gpu.context.bind_to_thread().is_ok() {
             // SAFETY: `alloc` allocated it on this stream. It is freed once, after all earlier work of the queue.

@@ -118,6 +118,7 @@ impl Gpu {
     fn open(ordinal: u32) -> Result<Self> {
         const WHAT: &str = "opening the GPU";
         super::probe::start().map_err(|reason| KMeansError::Device { what: WHAT.into(), reason })?;
+        super::callers::keep_if_wanted();
         let failed = failed(WHAT);
         let context = CudaContext::new(ordinal as usize).map_err(&failed)?;
         let attribute = |a| context.attribute(a).map(|v| v as u32).map_err(&failed);

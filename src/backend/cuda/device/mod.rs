@@ -4,6 +4,7 @@
 //! Copies check lengths. A kernel takes one plain struct (`arguments.rs`), and its handle knows which one (`entry.rs`).
 
 mod buffer;
+mod callers;
 mod entry;
 mod gpu;
 mod kernels;
@@ -17,6 +18,7 @@ pub mod traffic;
 use cudarc::driver::{DriverError, sys};
 
 pub use self::buffer::Buffer;
+pub use self::callers::CallersContext;
 pub use self::entry::{Argument, Block, Entry, Launch};
 pub use self::gpu::Gpu;
 pub(in crate::backend::cuda) use self::list::buffers;

@@ -7,6 +7,7 @@
 use std::env;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
@@ -23,7 +24,16 @@ pub fn start() -> Result<(), String> {
         let library = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
         return Err(format!("no NVIDIA driver: {library} was not found"));
     }
-    result::init().map_err(|error| without_devices(&error))
+    result::init().map_err(|error| without_devices(&error))?;
+    STARTED.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the driver was started by this crate.
+pub fn started() -> bool {
+    STARTED.load(Ordering::Relaxed)
 }
 
 /// The devices that the driver shows to this process, usable or not. If there are none, it says why.
