@@ -63,7 +63,10 @@ TABLES = {
     "cpu-kinds": Table((f"peers.py {PEERS} --only 256-1000 kmcuda 768-100 32-256 8-100 --kind {KINDS}",), "fit_ms"),
     "cpu-tokens": Table((f"peers.py {ALL_PEERS} --only 256-1000 256-64 --kind tokens",), "fit_ms"),
     "cpu-default": Table(
-        (f"peers.py --with sklearnex --default --only small li-kdd 256-1000 kmcuda 32-256 8-16 --kind blobs clusters-100",),
+        (
+            "peers.py --with sklearnex --default --only small li-kdd 256-1000 kmcuda 32-256 8-16"
+            " --kind blobs clusters-100",
+        ),
         "fit_ms",
     ),
     "groups": Table(("groups.py",), "fit_ms"),
