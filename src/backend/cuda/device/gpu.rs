@@ -108,6 +108,7 @@ impl Gpu {
         static GPUS: OnceLock<Mutex<HashMap<u32, Arc<Gpu>>>> = OnceLock::new();
         let mut gpus = GPUS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(gpu) = gpus.get(&ordinal) {
+            super::callers::keep_if_wanted(); // another thread has started the driver since
             return Ok(gpu.clone());
         }
         let gpu = Arc::new(Self::open(ordinal)?);
