@@ -6,8 +6,9 @@
 // Tile:      up to 128 rows of one cell, as in assign_cells.cu. The range of the cell leaves few steps of the search.
 // Memory:    the rows at their places, once, and centroids through caches: neighbouring rows read neighbouring centroids.
 // Types:     rows of 16 bits have no kernel: no more than 65,536 of them differ.
-// Precision: reference distances. They do not grow towards the row on its left, nor shrink beyond it on its right, because each rounding is monotone.
-//            So those that equal the least one form one run around the row. Its ends are found by binary search, and its least number by minima.
+// Precision: reference distances. Each rounding is monotone. So on each side of the row, a centroid that is farther away never has a smaller
+//            distance. The centroids of the least distance are therefore one run around the row. Binary search finds its ends, and the minima
+//            give its least number.
 #include "cells_pass.cuh"
 #include "sorted.cuh"
 

@@ -4,11 +4,10 @@ use polars::prelude::*;
 use pyo3::prelude::*;
 use pyo3_polars::PyDataFrame;
 
+use super::entry::without_panic;
 use super::expressions::fit_fields;
 use super::external::ExternalArray;
 use super::options::FitOptions;
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::CallersContext;
 use crate::base::error::{KMeansError, Result};
 use crate::base::names::FeatureLayout;
 use crate::base::params::KMeans;
@@ -73,7 +72,7 @@ pub fn plan(
         copied: features.iter().map(bytes).fold(weights, u64::saturating_add),
     };
     let estimator = Rows::new(columns.to_vec(), options.weighted).estimator(&options)?;
-    py.detach(|| planned_by(&estimator, planned))
+    py.detach(|| without_panic(|| planned_by(&estimator, planned)))
 }
 
 /// Plans a fit of an array on the host.
@@ -97,12 +96,10 @@ pub fn plan_array(array: &Bound<'_, PyAny>, options: FitOptions) -> PyResult<Pla
         by_columns,
         copied: rows.copied_bytes() as u64,
     };
-    Ok(array.py().detach(|| planned_by(&estimator, planned))?)
+    Ok(array.py().detach(|| without_panic(|| planned_by(&estimator, planned)))?)
 }
 
 fn planned_by(estimator: &KMeans, rows: PlannedRows) -> Result<Planned> {
-    #[cfg(feature = "cuda")]
-    let _context = CallersContext::kept();
     let FitPlan { choice, method, host_bytes, device_bytes, seconds_seeding, seconds_iteration } = estimator.plan(rows)?;
     Ok((choice.place.to_string(), choice.reason, method, host_bytes, device_bytes, seconds_seeding, seconds_iteration))
 }

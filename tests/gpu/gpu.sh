@@ -105,6 +105,7 @@ check() {
     # On the machine or not tested: scikit-learn and its like are too large to bring.
     has sklearn || select+=(--ignore=tests/python/test_agreement.py)
     has duckdb && has datafusion || select+=("--ignore-glob=*sql*")
+    has duckdb || select+=(--deselect=tests/python/test_living.py::test_other_engines_give_the_labels)
     has altair || select+=(--ignore=site/polars_kmeans/plot.py --ignore=tests/python/test_plot.py)
     # They read the sources, or every page.
     select+=(--ignore=tests/python/test_layers.py)

@@ -244,13 +244,14 @@ def test_drift_counts_half_a_row_for_none() -> None:
     "options", [{}, {"scale": "standard"}, {"metric": "cosine"}, {"scale": "robust", "metric": "cosine"}]
 )
 def test_other_engines_give_the_labels(dtype: type[pl.DataType], options: dict[str, Any]) -> None:
+    import duckdb
+
     df = rows(1_000_000, 4, dtype).select("x", "y")
     edges = pl.DataFrame({"x": [None, np.nan, np.inf, 0.0, -0.0], "y": [1.0, 1.0, 1.0, 0.0, 0.0]}, schema=df.schema)
     model = pk.KMeans(8, seed=1, max_iter=4, **options).fit(df[:20_000], "x", "y")
     df = pl.concat([df, edges])
     label = df.select(model.predict()).to_series()
     plain = df.select(model.to_expr()).to_series()
-    duckdb = pytest.importorskip("duckdb")
     sql = duckdb.sql(f"SELECT {model.to_sql()} AS cluster FROM df").pl().to_series()
     for other in (plain, sql):
         assert other.dtype == pl.UInt32

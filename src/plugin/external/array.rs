@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 use super::{AnyValues, Slice, Values, unreadable};
 #[cfg(feature = "cuda")]
-use crate::backend::cuda::{CallersContext, Gpu};
+use crate::backend::cuda::Gpu;
 #[cfg(not(feature = "cuda"))]
 use crate::base::error::KMeansError;
 use crate::base::error::Result;
@@ -196,7 +196,6 @@ pub fn import(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Importe
     }
     #[cfg(feature = "cuda")]
     {
-        let _context = CallersContext::kept();
         let queue = py.detach(|| Gpu::get(device_id as u32).and_then(|gpu| gpu.queue()))?;
         let imported = Imported::of(object, Some(queue.stream.cu_stream() as usize)).map_err(refused)?;
         py.detach(|| queue.wait())?;

@@ -126,8 +126,8 @@ impl<T: Plain> Buffer<T> {
         interrupt::check()
     }
 
-    /// Copies the first values by another queue of the same GPU, after the event. The buffer's own queue goes on meanwhile, so each
-    /// word may be of another time.
+    /// Copies the first values by another queue of the same GPU, after the event. The buffer's own queue goes on meanwhile, so
+    /// each word may be of another time.
     pub fn look(&self, by: &Queue, after: &CudaEvent, out: &mut [T]) -> Result<()> {
         assert!(out.len() <= self.len, "{} values of {}", out.len(), self.len);
         by.bind()?;

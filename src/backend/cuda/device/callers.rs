@@ -35,8 +35,8 @@ impl CallersContext {
 impl Drop for CallersContext {
     fn drop(&mut self) {
         if let Before::Kept(context) = BEFORE.replace(self.0) {
-            // SAFETY: the context was current on this thread, or it is null: then none is current again. If it has been destroyed since, this
-            // is an error, and nothing changes.
+            // SAFETY: the context was current on this thread, or it is null: then none is current again. If it was destroyed
+            // since, this is an error, and nothing changes.
             let _ = unsafe { result::ctx::set_current(context) };
         }
     }

@@ -143,6 +143,9 @@ pub mod tests {
         let lean = choose_from::<f32>(Strategy::Default, &shape(10_000_000, 2, 1_000), H200, false).unwrap();
         assert_eq!(lean.candidate.strategy(), Strategy::RegistersGroups);
         assert_eq!(chosen(Strategy::Default, 300_000, 408, 5_000), Strategy::TensorWgmma);
+        assert_eq!(chosen(Strategy::Default, 1_000_000, 128, 64), Strategy::TensorWgmma);
+        assert_eq!(chosen(Strategy::Default, 1_000_000, 128, 32), Strategy::Tiled32);
+        assert_eq!(chosen(Strategy::Default, 160_000, 768, 32), Strategy::TensorWgmma);
         assert_eq!(chosen(Strategy::Tensor, 300_000, 408, 5_000), Strategy::TensorWgmma);
         let of = |gpu| choose::<f32>(Strategy::Default, &shape(300_000, 408, 5_000), gpu).unwrap().candidate.strategy();
         for (generation, shared) in [(80, 163 << 10), (86, 99 << 10), (89, 99 << 10), (100, 227 << 10), (120, 99 << 10)] {

@@ -59,8 +59,8 @@ impl Tensor {
     const ROW: f64 = 1.7e-4;
     const VALUE: f64 = 1.6e-6;
     const COPY_ONCE: f64 = 8e-6;
-    /// Where several of few centroids share a natural cluster, most rows of it are in doubt. This is rare with more clusters than this.
-    /// With so many features tensor cores win even then.
+    /// Where several centroids share a natural cluster, most rows of it are in doubt. With few clusters this costs more than tensor
+    /// cores gain, unless there are many features.
     const FEW_CLUSTERS: usize = 32;
     const MANY_FEATURES: usize = 512;
     /// How much more time iterations take then: measured on an H100 with ten blobs in 32 clusters, 128 and 256 features.

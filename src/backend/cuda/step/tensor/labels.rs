@@ -194,8 +194,8 @@ impl<T: Float + Plain> TensorLabels<T> {
             most_doubt: sizes.most_doubt(),
             most_kept: sizes.most_kept(),
         };
-        // SAFETY: the buffers have a place for each row, each tile, each group and each label. So does `by_row` for each row. The launches have a thread for
-        // each row, or threads that go on to the next rows, and a block for each group.
+        // SAFETY: the buffers have a place for each row, each tile, each group and each label. `by_row` has one for each row. The
+        // launches have a thread for each row, or threads that go on to the next rows, and a block for each group.
         unsafe {
             queue.run(&self.clear, &argument)?;
             queue.run(&self.group, &argument)?;
