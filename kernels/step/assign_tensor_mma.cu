@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) assign_tensor_mma(c
         visited += (a.groups[g].centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
         scores += (u64)min(a.groups[g].here - (tile - a.groups[g].first_tile) * TILE_ROWS, (u32)TILE_ROWS) * a.groups[g].centroids;
         const u32 place = tile * TILE_ROWS + warp * 32 + lane / 4;
-        Best best[2][2] = {{{a, place, g}, {a, place + 8, g}}, {{a, place + 16, g}, {a, place + 24, g}}};
+        Best<2> best[2][2] = {{{a, place, g}, {a, place + 8, g}}, {{a, place + 16, g}, {a, place + 24, g}}};
         u32 t = a.first_visit[tile] * (TILE_CENTROIDS / COLUMNS);
 #pragma unroll 1
         for (u32 seen = 0; seen < tiles; seen++, t = t + 1 < tiles ? t + 1 : 0) {
@@ -154,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) assign_tensor_mma(c
             for (int m = 0; m < 2; m++) kept += look<COLUMNS>(own, own + FOLDED_BYTES, sums[m], best[m], most, t);
         }
 #pragma unroll
-        for (int r = 0; r < 4; r++) decide<COLUMNS>(a, best[r / 2][r % 2], place + 8 * r, g, lane);
+        for (int m = 0; m < 2; m++) decide<COLUMNS>(a, best[m], place + 16 * m, g, lane);
         __syncwarp(); // lanes leave `decide` in different places
     }
     // Two of its tiles are one of 256 centroids.

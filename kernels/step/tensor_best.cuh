@@ -2,7 +2,7 @@
 // decision about a row.
 //
 //   sums       a lane has two neighbouring columns of every eight, at 2 (lane % 4), of two rows. So four lanes share a row, and each has two
-//              sets of columns: even ones and odd ones
+//              sets of columns, even ones and odd ones, or one set of all of them, if these have a bit each in a word
 //   limit      centroids with a score above it are out of reach. Every tile of centroids may lower it: by the least score there
 //   in reach   a bit for each column of a set. Most tiles have no such column for any row of a warp: then a tile costs one minimum for each
 //              score
@@ -47,19 +47,19 @@ __device__ __forceinline__ u32 chunk_of_centroids(const Tensor& a, u32 c) { retu
 // out of reach.
 struct Kept {
     float best, second, third;
-    u32 best_tile, second_tile;
+    u32 tiles; // their numbers, that of the best in the low half
     u32 best_in, second_in; // which of their columns are in reach
 
-    __device__ __forceinline__ Kept() : best(3e38f), second(3e38f), third(3e38f), best_tile(0), second_tile(0), best_in(0), second_in(0) {}
+    __device__ __forceinline__ Kept() : best(3e38f), second(3e38f), third(3e38f), tiles(0), best_in(0), second_in(0) {}
     // Adds a tile with its least score. Never is `best` above `second`, nor `second` above `third`.
     __device__ __forceinline__ void add(float least, u32 in, u32 tile) {
         if (least < best) {
             third = second;
-            second = best, second_tile = best_tile, second_in = best_in;
-            best = least, best_tile = tile, best_in = in;
+            second = best, second_in = best_in;
+            best = least, best_in = in, tiles = tiles << 16 | tile;
         } else if (least < second) {
             third = second;
-            second = least, second_tile = tile, second_in = in;
+            second = least, second_in = in, tiles = tile << 16 | (tiles & 0xffff);
         } else {
             third = fminf(third, least);
         }
@@ -67,10 +67,10 @@ struct Kept {
 };
 
 // A row, as one of its four lanes sees it.
-struct Best {
+template <u32 LANE_SETS> struct Best {
     float limit;
     float rise; // the row's part of what lies between a score and the limit
-    Kept sets[2];
+    Kept sets[LANE_SETS];
 
     __device__ __forceinline__ Best(const Tensor& a, u64 place, u32 g) : limit(NO_LIMIT) { rise = __fmul_ru(a.terms[place], a.groups[g].balance); }
 };
@@ -84,14 +84,23 @@ __device__ __forceinline__ float of_quad(float v) {
 // Moves the bits up by one, and puts the sign of a difference into the lowest bit.
 __device__ __forceinline__ u32 push_sign(u32 bits, float difference) { return __funnelshift_l(__float_as_uint(difference), bits, 1); }
 
+// The sum of row r of a lane, for column `bit` of set e.
+template <u32 LANE_SETS> __device__ __forceinline__ constexpr u32 sum_of(u32 r, u32 e, u32 bit) {
+    return LANE_SETS == 2 ? 4 * bit + 2 * r + e : 4 * (bit / 2) + 2 * r + bit % 2;
+}
+// Where this column is among those of all lanes, from the lane's first one on.
+template <u32 LANE_SETS> __device__ __forceinline__ u32 column_of(u32 e, u32 bit) { return LANE_SETS == 2 ? bit * 8 + e : bit / 2 * 8 + bit % 2; }
+
 // Looks at a tile of centroids. `folded`, `margins`: the addresses of the p and of the F of the lane's columns, in shared memory. `most`: no F of the
 // tile is larger. Returns how many sets had a column in reach of one of the warp's rows.
-template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ u32 look(u32 folded, u32 margins, float (&sums)[SUMS], Best (&rows)[2], float most, u32 tile) {
-    float least[2][2];
+template <u32 WIDTH, u32 SUMS, u32 LANE_SETS>
+__device__ __forceinline__ u32 look(u32 folded, u32 margins, float (&sums)[SUMS], Best<LANE_SETS> (&rows)[2], float most, u32 tile) {
+    constexpr int BITS = WIDTH / 4 / LANE_SETS; // columns of a set
+    float least[2][LANE_SETS];
 #pragma unroll
     for (int r = 0; r < 2; r++)
 #pragma unroll
-        for (int e = 0; e < 2; e++) least[r][e] = 3e38f;
+        for (int e = 0; e < LANE_SETS; e++) least[r][e] = 3e38f;
 #pragma unroll
     for (int i = 0; i < WIDTH / 8; i++) {
         float p[2];
@@ -102,13 +111,13 @@ template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ u32 look(u32 folded, u
             for (int e = 0; e < 2; e++) {
                 float& score = sums[4 * i + 2 * r + e];
                 score = __fsub_rn(p[e], score);
-                least[r][e] = fminf(least[r][e], score);
+                least[r][e % LANE_SETS] = fminf(least[r][e % LANE_SETS], score);
             }
     }
     bool any = false;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const float own = fminf(least[r][0], least[r][1]);
+        const float own = fminf(least[r][0], least[r][LANE_SETS - 1]);
         const float of_row = of_quad(own);
         rows[r].limit = fminf(rows[r].limit, __fadd_ru(of_row, __fadd_ru(most, rows[r].rise)));
         any |= own <= rows[r].limit;
@@ -117,79 +126,83 @@ template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ u32 look(u32 folded, u
     u32 kept = 0;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        u32 in[2];
+        u32 in[LANE_SETS], found = 0;
         const auto look_up = [&](int e) {
             u32 out = 0;
 #pragma unroll
-            for (int i = WIDTH / 8 - 1; i >= 0; i--) out = push_sign(out, __fsub_rn(rows[r].limit, sums[4 * i + 2 * r + e]));
-            in[e] = ~out & (u32)((1ull << (WIDTH / 8)) - 1);
+            for (int i = BITS - 1; i >= 0; i--) out = push_sign(out, __fsub_rn(rows[r].limit, sums[sum_of<LANE_SETS>(r, e, i)]));
+            in[e] = ~out & (u32)((1ull << BITS) - 1);
         };
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
+        for (int e = 0; e < LANE_SETS; e++) {
             in[e] = 0;
             if (__any_sync(FULL_WARP, least[r][e] <= rows[r].limit)) look_up(e), kept++;
+            found += __popc(in[e]);
         }
-        u32 found = __popc(in[0]) + __popc(in[1]);
         found += __shfl_xor_sync(FULL_WARP, found, 1);
         found += __shfl_xor_sync(FULL_WARP, found, 2);
         // If a row has several: the limit again, with the own F of the best column of each set.
         if (__any_sync(FULL_WARP, found > 1)) {
             float limit = rows[r].limit;
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
+            for (int e = 0; e < LANE_SETS; e++) {
                 u32 above = 0;
 #pragma unroll
-                for (int i = WIDTH / 8 - 1; i >= 0; i--) above = push_sign(above, __fsub_rn(least[r][e], sums[4 * i + 2 * r + e]));
+                for (int i = BITS - 1; i >= 0; i--) above = push_sign(above, __fsub_rn(least[r][e], sums[sum_of<LANE_SETS>(r, e, i)]));
                 // Places without a row may hold anything, and have no least score then.
-                const u32 column = (__ffs(~above) - 1) & (WIDTH / 8 - 1);
+                const u32 bit = (__ffs(~above) - 1) & (BITS - 1);
                 float margin;
-                asm volatile("ld.shared.f32 %0, [%1];" : "=f"(margin) : "r"(margins + column * 32 + e * 4));
+                asm volatile("ld.shared.f32 %0, [%1];" : "=f"(margin) : "r"(margins + 4 * column_of<LANE_SETS>(e, bit)));
                 limit = fminf(limit, __fadd_ru(least[r][e], __fadd_ru(margin, rows[r].rise)));
             }
             rows[r].limit = of_quad(limit);
-            look_up(0), look_up(1);
+#pragma unroll
+            for (int e = 0; e < LANE_SETS; e++) look_up(e);
         }
 #pragma unroll
-        for (int e = 0; e < 2; e++)
+        for (int e = 0; e < LANE_SETS; e++)
             if (in[e] != 0) rows[r].sets[e].add(least[r][e], in[e], tile);
     }
     return kept;
 }
 
+// More centroids than a lane counts: a row is not decided at once.
+#define ANY_NUMBER 1024u
+
 // The place in the group's list of a column of a set.
-template <u32 WIDTH> __device__ __forceinline__ u32 place_of(u32 column, u32 tile, u32 lane, u32 e) {
-    return tile * WIDTH + column * 8 + (lane & 3) * 2 + e;
+template <u32 WIDTH, u32 LANE_SETS> __device__ __forceinline__ u32 place_of(u32 bit, u32 tile, u32 lane, u32 e) {
+    return tile * WIDTH + (lane & 3) * 2 + column_of<LANE_SETS>(e, bit);
 }
 
-// Decides a row. Its four lanes must call this together.
-template <u32 WIDTH> __device__ __forceinline__ void decide(const Tensor& a, const Best& best, u64 place, u32 g, u32 lane) {
-    const u32 row = a.row_of_place[place];
+// Decides a row with any number of centroids in reach. The lanes of a warp must call this together.
+template <u32 WIDTH, u32 LANE_SETS> __device__ __forceinline__ void decide_one(const Tensor& a, const Best<LANE_SETS>& best, u32 row, u32 g, u32 lane) {
     const u64 of_group = (u64)g * a.k_padded, first_copy = (u64)a.groups[g].first_copy * TILE_CENTROIDS;
     // The limit again, with the own F of the best centroid, if it is known.
-    const bool odd = best.sets[1].best < best.sets[0].best;
-    const float own = odd ? best.sets[1].best : best.sets[0].best;
-    const u32 own_in = odd ? best.sets[1].best_in : best.sets[0].best_in, own_tile = odd ? best.sets[1].best_tile : best.sets[0].best_tile;
+    const Kept &one = best.sets[0], &other = best.sets[LANE_SETS - 1];
+    const bool odd = other.best < one.best;
+    const float own = odd ? other.best : one.best;
+    const u32 own_in = odd ? other.best_in : one.best_in, own_tile = odd ? other.tiles & 0xffff : one.tiles & 0xffff;
     float limit = best.limit;
     if (__popc(own_in) == 1) {
-        const float margin = a.margins[first_copy + place_of<WIDTH>(__ffs(own_in) - 1, own_tile, lane, odd)];
+        const float margin = a.margins[first_copy + place_of<WIDTH, LANE_SETS>(__ffs(own_in) - 1, own_tile, lane, odd)];
         limit = fminf(limit, __fadd_ru(own, __fadd_ru(margin, best.rise)));
     }
     limit = of_quad(limit);
     // The columns of this lane that are in reach.
-    u32 in[2][2], total = 0, first = NO_ROW, last = 0;
+    u32 in[LANE_SETS][2], total = 0, first = NO_ROW, last = 0;
     bool all = !(best.rise < infinity_f());
 #pragma unroll
-    for (u32 e = 0; e < 2; e++) {
+    for (u32 e = 0; e < LANE_SETS; e++) {
         const Kept& set = best.sets[e];
         in[e][0] = set.best <= limit ? set.best_in : 0, in[e][1] = set.second <= limit ? set.second_in : 0;
         all |= set.third <= limit;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const u32 columns = in[e][i], tile = i ? set.second_tile : set.best_tile;
+            const u32 columns = in[e][i], tile = i ? set.tiles >> 16 : set.tiles & 0xffff;
             total += __popc(columns);
             if (columns == 0) continue;
-            first = min(first, place_of<WIDTH>(__ffs(columns) - 1, tile, lane, e));
-            last = max(last, place_of<WIDTH>(31 - __clz(columns), tile, lane, e));
+            first = min(first, place_of<WIDTH, LANE_SETS>(__ffs(columns) - 1, tile, lane, e));
+            last = max(last, place_of<WIDTH, LANE_SETS>(31 - __clz(columns), tile, lane, e));
         }
     }
     total |= (u32)all << 16;
@@ -223,10 +236,42 @@ template <u32 WIDTH> __device__ __forceinline__ void decide(const Tensor& a, con
     if (!few || from == NO_ROW) return;
     u32* to = a.few.candidates + from + before;
 #pragma unroll
-    for (u32 e = 0; e < 2; e++)
+    for (u32 e = 0; e < LANE_SETS; e++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const u32 tile = i ? best.sets[e].second_tile : best.sets[e].best_tile;
-            for (u32 left = in[e][i]; left; left &= left - 1) *to++ = a.list[of_group + place_of<WIDTH>(__ffs(left) - 1, tile, lane, e)];
+            const u32 tile = i ? best.sets[e].tiles >> 16 : best.sets[e].tiles & 0xffff;
+            for (u32 left = in[e][i]; left; left &= left - 1) *to++ = a.list[of_group + place_of<WIDTH, LANE_SETS>(__ffs(left) - 1, tile, lane, e)];
+        }
+}
+
+// Decides a lane's two rows. The lanes of a warp must call this together. Mostly all of their rows have one centroid in reach, which one lane knows.
+template <u32 WIDTH, u32 LANE_SETS> __device__ __forceinline__ void decide(const Tensor& a, const Best<LANE_SETS> (&best)[2], u32 place, u32 g, u32 lane) {
+    const u32 row[2] = {a.row_of_place[place], a.row_of_place[place + 8]};
+    u32 found = 0; // in reach of the first row, and in the upper half of the second one
+#pragma unroll
+    for (u32 r = 0; r < 2; r++) {
+        u32 own = best[r].rise < infinity_f() ? 0 : ANY_NUMBER;
+#pragma unroll
+        for (u32 e = 0; e < LANE_SETS; e++) {
+            const Kept& set = best[r].sets[e];
+            if (set.best <= best[r].limit) own += __popc(set.best_in);
+            if (set.second <= best[r].limit) own = ANY_NUMBER;
+        }
+        found += own << 16 * r;
+    }
+    found += __shfl_xor_sync(FULL_WARP, found, 1);
+    found += __shfl_xor_sync(FULL_WARP, found, 2);
+    if (__any_sync(FULL_WARP, found != 0x10001)) {
+#pragma unroll
+        for (u32 r = 0; r < 2; r++) decide_one<WIDTH>(a, best[r], row[r], g, lane);
+        return;
+    }
+#pragma unroll
+    for (u32 r = 0; r < 2; r++)
+#pragma unroll
+        for (u32 e = 0; e < LANE_SETS; e++) {
+            const Kept& set = best[r].sets[e];
+            if (!(set.best <= best[r].limit) || row[r] == NO_ROW) continue;
+            store_label(a.next, row[r], a.list[(u64)g * a.k_padded + place_of<WIDTH, LANE_SETS>(__ffs(set.best_in) - 1, set.tiles & 0xffff, lane, e)]);
         }
 }

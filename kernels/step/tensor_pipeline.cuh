@@ -29,12 +29,11 @@ __device__ __forceinline__ void copy_bytes(u32 to, const void* from, u32 bytes, 
                  "r"(barrier)
                  : "memory");
 }
-// A place in a ring of `size`, and the parity of its round.
+// A place in a ring of `size`, and the parity of its round: in one register.
 struct Turn {
-    u32 slot = 0, parity = 0;
+    u32 at = 0;
 
-
-    __device__ __forceinline__ void next(u32 size) {
-        if (++slot == size) slot = 0, parity ^= 1;
-    }
+    __device__ __forceinline__ u32 slot() const { return at & 0xffff; }
+    __device__ __forceinline__ u32 parity() const { return at >> 16; }
+    __device__ __forceinline__ void next(u32 size) { at = slot() + 1 == size ? (at & 0x10000) ^ 0x10000 : at + 1; }
 };

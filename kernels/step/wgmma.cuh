@@ -14,9 +14,8 @@ template <int LEFT> __device__ __forceinline__ void await_products() { asm volat
 // Adds to d the products of 64 rows and WIDTH centroids over 16 features. If `add` is 0, d becomes these products. Lane l of warp w has the rows
 // 16 w + l / 4 and 16 w + l / 4 + 8. d[4 i + e] belongs to the first of them and to centroid 8 i + 2 (l % 4) + e. d[4 i + 2 + e] belongs to the
 // second one and to the same centroid.
-template <u32 WIDTH> __device__ __forceinline__ void multiply(float (&d)[128], u64 x, u64 c, int add);
-template <> __device__ __forceinline__ void multiply<256>(float (&d)[128], u64 x, u64 c, int add) {
-    asm volatile(
+template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ void multiply(float (&d)[SUMS], u64 x, u64 c, int add) {
+    if constexpr (WIDTH == 256) asm volatile(
         "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %130, 0;\n\t"
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -45,9 +44,7 @@ template <> __device__ __forceinline__ void multiply<256>(float (&d)[128], u64 x
           "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]),
           "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
         : "l"(x), "l"(c), "r"(add));
-}
-template <> __device__ __forceinline__ void multiply<128>(float (&d)[128], u64 x, u64 c, int add) {
-    asm volatile(
+    else if constexpr (WIDTH == 128) asm volatile(
         "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -64,9 +61,7 @@ template <> __device__ __forceinline__ void multiply<128>(float (&d)[128], u64 x
           "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
         : "l"(x), "l"(c), "r"(add));
-}
-template <> __device__ __forceinline__ void multiply<64>(float (&d)[128], u64 x, u64 c, int add) {
-    asm volatile(
+    else asm volatile(
         "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "

@@ -45,9 +45,6 @@ use crate::base::strategy::Strategy;
 use crate::bounds::Chains;
 use crate::bounds::fp16::MOST_FEATURES;
 
-/// Threads of a block of `assign_tensor`.
-const TENSOR_THREADS: u32 = 384;
-
 /// The candidate with this instruction.
 #[derive(Debug, Clone, Copy)]
 pub struct Tensor(pub Unit);
@@ -116,8 +113,9 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
         if gpu.untrusted[self.0 as usize] {
             return Err(unit::untrusted_unit());
         }
-        needs_shared(self.0.block(Sizes::new(shape).chunks).shared, gpu)?;
-        at_most(MOST_FEATURES, "features", shape.d)
+        needs_shared(self.0.kernel(Sizes::new(shape).chunks, shape.k).block.shared, gpu)?;
+        at_most(MOST_FEATURES, "features", shape.d)?;
+        at_most(unit::MOST_CLUSTERS, "clusters", shape.k)
     }
 
     fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
@@ -226,9 +224,10 @@ mod tests {
         for (n, k) in [(300_000, 5_000), (20_000, 16_384), (10_000_000, 70_000)] {
             assert!(sizes(n, 8, k).copied >= k.div_ceil(TILE_CENTROIDS), "{n} {k}");
         }
-        assert_eq!([1, 2, 4, 5, 11].map(Sizes::folded_slots), [5, 3, 2, 1, 1]);
+        let kernel = |chunks| Unit::Wgmma.kernel(chunks, 1_000);
+        assert_eq!([1, 2, 4, 5, 11].map(|chunks| kernel(chunks).folded_slots), [4, 2, 2, 1, 1]);
         for chunks in [1, 2, 3, 5, 80] {
-            assert!(Sizes::shared(chunks) <= H200.shared, "{chunks}");
+            assert!(kernel(chunks).block.shared <= H200.shared, "{chunks}");
         }
     }
 
@@ -243,7 +242,7 @@ mod tests {
             let gpu = GpuSize { generation, shared: shared << 10, ..H200 };
             assert_eq!(error(Unit::Mma, shape(10, 3, 2), gpu), None);
             // Two blocks, and what the driver takes of each, fit on a multiprocessor.
-            let block = Unit::Mma.block(1).shared;
+            let block = Unit::Mma.kernel(1, 2).block.shared;
             assert!(2 * (block + 1_024) <= (shared + 1) << 10, "{generation}");
         }
         for unit in Unit::ALL {

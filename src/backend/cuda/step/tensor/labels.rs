@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::centres::{Centres, Centring, NEAR_WITHOUT_GROUPS};
 use super::doubt::InDoubt;
 use super::rescore::Rescore;
-use super::sizes::{CHUNK, CentroidCopies, RowCopies, STAGES, Sizes, TILE_ROWS};
-use super::unit::Unit;
+use super::sizes::{CHUNK, CentroidCopies, RowCopies, Sizes, TILE_ROWS};
+use super::unit::{Kernel, Unit};
 use crate::backend::cuda::arguments::{
     self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRowsArgument, TensorTermsArgument,
 };
@@ -77,6 +77,7 @@ pub struct TensorLabels<T> {
     copy_rows: Launch<TensorRowsArgument<T>>,
     list: Launch<TensorCentroidsArgument<T>>,
     copy_centroids: Launch<TensorCentroidsArgument<T>>,
+    kernel: Kernel,
     assign: Launch<TensorArgument>,
     rescore: Rescore<T>,
     doubt: InDoubt<T>,
@@ -91,7 +92,7 @@ impl<T: Float + Plain> TensorLabels<T> {
     /// `half`: whether the rows' values have 16 bits. `centres`: one for each group.
     pub fn new(unit: Unit, sizes: Sizes, half: bool, centres: Arc<Centres<T>>, queue: &Queue) -> Result<Self> {
         let added = unit.added(&queue.gpu)?;
-        let gpu = &*queue.gpu;
+        let (gpu, kernel) = (&*queue.gpu, unit.kernel(sizes.chunks, sizes.k));
         let blocks = sizes.n.div_ceil(TILE_ROWS);
         let rows = |entry: Entry<TensorRowsArgument<T>>, threads: u32, blocks: usize| {
             entry.half_if(half).exactly(gpu, "", Block::of(threads), blocks)
@@ -122,7 +123,8 @@ impl<T: Float + Plain> TensorLabels<T> {
             copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks)?,
             list: arguments::tensor_list::<T>().exactly(gpu, "", Block::of(LIST_THREADS), sizes.with_whole())?,
             copy_centroids: arguments::tensor_centroids::<T>().resident(gpu, "", Block::of(THREADS), by_warps)?,
-            assign: unit.entry().resident(gpu, "", unit.block(sizes.chunks), sizes.tiles)?,
+            assign: kernel.launch(gpu, sizes.tiles)?,
+            kernel,
             rescore: Rescore::new(unit, added, &sizes, half, queue)?,
             doubt: InDoubt::new(sizes, half, queue)?,
         })
@@ -262,8 +264,8 @@ impl<T: Float + Plain> TensorLabels<T> {
             chunks: sizes.chunks as u32,
             last_steps: (sizes.d - (sizes.chunks - 1) * CHUNK).div_ceil(16) as u32,
             k_padded: sizes.k_padded as u32,
-            stages: STAGES as u32,
-            folded_slots: Sizes::folded_slots(sizes.chunks) as u32,
+            stages: self.kernel.stages as u32,
+            folded_slots: self.kernel.folded_slots as u32,
             stored: sizes.chunks as u32,
             part: 0,
             unused: 0,

@@ -1,8 +1,8 @@
 //! A second product for the rows that the first one leaves in doubt, with copies of twice as many bits: `tensor_rescore.cu`.
 
 use super::labels::scale_exponent;
-use super::sizes::{PLACE_BYTES, STAGES, Sizes, TILE_CENTROIDS, TILE_ROWS};
-use super::unit::Unit;
+use super::sizes::{PLACE_BYTES, Sizes, TILE_CENTROIDS, TILE_ROWS};
+use super::unit::{Kernel, Unit};
 use crate::backend::cuda::arguments::{self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRescoreArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::shape::{THREADS, padded};
@@ -55,6 +55,7 @@ pub struct Rescore<T> {
     copies: Copies,
     batches: usize,
     copy: Launch<TensorRescoreArgument<T>>,
+    kernel: Kernel,
     assign: Launch<TensorArgument>,
 }
 
@@ -64,7 +65,7 @@ impl<T: Float + Plain> Rescore<T> {
     }
 
     pub fn new(unit: Unit, added: Added, sizes: &Sizes, half: bool, queue: &Queue) -> Result<Self> {
-        let gpu = &*queue.gpu;
+        let (gpu, kernel) = (&*queue.gpu, unit.kernel(3 * sizes.chunks, sizes.k));
         let mut copies = Copies::allocate(queue, sizes)?;
         copies.first_visit.fill(0)?;
         // Places without a centroid must hold finite values.
@@ -77,7 +78,8 @@ impl<T: Float + Plain> Rescore<T> {
             added,
             batches: batches(sizes),
             copy: copy.resident(gpu, "", Block::of(THREADS), blocks)?,
-            assign: unit.entry().resident(gpu, "", unit.block(3 * sizes.chunks), capacity / TILE_ROWS)?,
+            assign: kernel.launch(gpu, capacity / TILE_ROWS)?,
+            kernel,
             copies,
         })
     }
@@ -142,8 +144,8 @@ impl<T: Float + Plain> Rescore<T> {
             left: first.control + std::mem::offset_of!(arguments::Control, contested) as u64,
             tiles: (copies.terms.len() / TILE_ROWS) as u32,
             chunks: 3 * sizes.chunks as u32,
-            stages: STAGES as u32,
-            folded_slots: Sizes::folded_slots(3 * sizes.chunks) as u32,
+            stages: self.kernel.stages as u32,
+            folded_slots: self.kernel.folded_slots as u32,
             stored: 2 * sizes.chunks as u32,
             part: sizes.chunks as u32,
             ..*first

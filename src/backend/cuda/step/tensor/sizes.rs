@@ -11,9 +11,6 @@ pub const TILE_CENTROIDS: usize = 256;
 pub const CHUNK: usize = 64;
 pub const PLACE_BYTES: usize = 2 * CHUNK;
 pub const MOST_GROUPS: usize = 1_024;
-/// Chunks of a block in shared memory: one in use by each of two warpgroups, the others on their way.
-pub const STAGES: usize = 4;
-const STAGE_BYTES: usize = (TILE_ROWS + TILE_CENTROIDS) * PLACE_BYTES;
 
 /// The most pairs of a group and a centroid, each of which has a distance and a place in a list.
 const MOST_PAIRS: usize = 1 << 24;
@@ -73,12 +70,6 @@ impl Sizes {
         product([self.copied, TILE_CENTROIDS])
     }
 
-    /// Tiles of centroids whose folded half squares are in shared memory at a time. One that is in use is not overwritten: the
-    /// chunk that would do so is requested when this many chunks before it are done. `chunks`: of the products.
-    pub fn folded_slots(chunks: usize) -> usize {
-        if chunks > STAGES { 1 } else { 1 + (STAGES + 1 - chunks).div_ceil(chunks) }
-    }
-
     /// The doubt of an iteration from which groups are made again.
     pub fn most_doubt(&self) -> u64 {
         self.n as u64 / 2
@@ -89,12 +80,6 @@ impl Sizes {
     /// in order still keep some sets: about a third of one each.
     pub fn most_kept(&self) -> u64 {
         self.n as u64 * (230 + self.d as u64) / 256
-    }
-
-    /// Bytes of shared memory of a block of `assign_tensor` for products of so many chunks.
-    pub fn shared(chunks: usize) -> usize {
-        // Tiles are aligned to 1,024 bytes. Two barriers belong to each stage.
-        1_024 + STAGES * (STAGE_BYTES + 16) + Self::folded_slots(chunks) * TILE_CENTROIDS * 8 + 16
     }
 }
 

@@ -2,16 +2,16 @@
 //!
 //! | strategy | kernel | instruction | generations |
 //! |---|---|---|---|
-//! | `tensor-wgmma` | `assign_tensor` | `wgmma`, a warpgroup | 9.0 |
+//! | `tensor-wgmma` | `assign_tensor`, `assign_tensor_narrow` | `wgmma`, a warpgroup | 9.0 |
 //! | `tensor-mma` | `assign_tensor_mma` | `mma.sync`, a warp | from 8.0 on |
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::Refusal;
-use super::sizes::{CHUNK, PLACE_BYTES, Sizes, TILE_CENTROIDS, TILE_ROWS};
+use super::sizes::{CHUNK, PLACE_BYTES, TILE_CENTROIDS, TILE_ROWS};
 use crate::backend::cuda::arguments::{self, ProbeTensorArgument, TensorArgument};
-use crate::backend::cuda::device::{Block, Entry, Gpu};
+use crate::backend::cuda::device::{Block, Entry, Gpu, Launch};
 use crate::backend::select::{Choice, Place};
 use crate::base::error::Result;
 use crate::base::strategy::Strategy;
@@ -29,6 +29,45 @@ const MMA_THREADS: u32 = 128;
 /// Shared memory of a block of `assign_tensor_mma`: three parts, each with 32 features of 128 rows and of 128 centroids, and half
 /// squares of two tiles. Two blocks run on a multiprocessor.
 const MMA_SHARED: usize = 3 * (2 * TILE_ROWS * PLACE_BYTES / 2) + 2 * TILE_ROWS * 4;
+
+/// Up to so many chunks of features `assign_tensor_narrow` is faster, and up to so many with few clusters.
+const FEW_CHUNKS: usize = 2;
+const SOME_CHUNKS: usize = 4;
+const FEW_CLUSTERS: usize = 256;
+/// Threads of a warpgroup.
+const WARPGROUP: u32 = 128;
+/// A row keeps the number of a tile of 128 centroids in 16 bits.
+pub(super) const MOST_CLUSTERS: usize = (TILE_CENTROIDS / 2) << 16;
+
+/// A kernel that multiplies tiles of rows and of centroids.
+pub(super) struct Kernel {
+    entry: Entry<TensorArgument>,
+    pub block: Block,
+    /// Tiles of rows that a block works on at a time.
+    teams: usize,
+    /// Chunks in shared memory: one in use by each of two warpgroups, the others on their way.
+    pub stages: usize,
+    /// Tiles of centroids whose folded half squares are in shared memory at a time. One that is in use is not overwritten: the
+    /// chunk that would do so is requested when this many chunks before it are done.
+    pub folded_slots: usize,
+}
+
+impl Kernel {
+    /// `assign_tensor`, or `assign_tensor_narrow` with half a tile of centroids at a time. Two warpgroups are a team, for which a
+    /// thread of one more warpgroup requests chunks.
+    fn of_teams(entry: Entry<TensorArgument>, teams: usize, stages: usize, centroids: usize, chunks: usize) -> Self {
+        let folded_slots = if chunks > stages { 1 } else { 1 + (stages + 1 - chunks).div_ceil(chunks) };
+        // Tiles are aligned to 1,024 bytes. Two barriers belong to each stage.
+        let bytes = stages * ((TILE_ROWS + centroids) * PLACE_BYTES + 16) + folded_slots * centroids * 8;
+        let block =
+            Block { threads: WARPGROUP * (1 + 2 * teams as u32), shared: 1_024 + teams * bytes.next_multiple_of(1_024) };
+        Self { entry, block, teams, stages, folded_slots }
+    }
+
+    pub fn launch(&self, gpu: &Gpu, tiles: usize) -> Result<Launch<TensorArgument>> {
+        self.entry.resident(gpu, "", self.block, tiles.div_ceil(self.teams))
+    }
+}
 
 impl Unit {
     pub const ALL: [Self; 2] = [Self::Wgmma, Self::Mma];
@@ -63,25 +102,25 @@ impl Unit {
     pub(super) fn score(self, d: usize, generation: u32) -> f64 {
         let of_mma = (0.4 + 0.0055 * d as f64).max(0.75);
         match (self, generation) {
-            (Self::Wgmma, _) => (0.14 + 0.00305 * d as f64).max(0.36),
+            // Up to 128 features, half tiles.
+            (Self::Wgmma, _) if d <= FEW_CHUNKS * CHUNK => (0.11 + 0.00295 * d as f64).max(0.3),
+            (Self::Wgmma, _) => 0.14 + 0.00305 * d as f64,
             (Self::Mma, 90) => of_mma,
             (Self::Mma, 80 | 100..=109) => 2.0 * of_mma,
             (Self::Mma, _) => 4.0 * of_mma,
         }
     }
 
-    pub(super) fn entry(self) -> Entry<TensorArgument> {
+    /// The kernel for products of so many chunks of features with k centroids.
+    pub(super) fn kernel(self, chunks: usize, k: usize) -> Kernel {
+        let narrow = chunks <= if k <= FEW_CLUSTERS { SOME_CHUNKS } else { FEW_CHUNKS };
         match self {
-            Self::Wgmma => arguments::assign_tensor(),
-            Self::Mma => arguments::assign_tensor_mma(),
-        }
-    }
-
-    /// Threads and shared memory of a block, for products of so many chunks.
-    pub(super) fn block(self, chunks: usize) -> Block {
-        match self {
-            Self::Wgmma => Block { threads: super::TENSOR_THREADS, shared: Sizes::shared(chunks) },
-            Self::Mma => Block { threads: MMA_THREADS, shared: MMA_SHARED },
+            Self::Wgmma if narrow => Kernel::of_teams(arguments::assign_tensor_narrow(), 2, 3, TILE_CENTROIDS / 2, chunks),
+            Self::Wgmma => Kernel::of_teams(arguments::assign_tensor(), 1, 4, TILE_CENTROIDS, chunks),
+            Self::Mma => {
+                let block = Block { threads: MMA_THREADS, shared: MMA_SHARED };
+                Kernel { entry: arguments::assign_tensor_mma(), block, teams: 1, stages: 0, folded_slots: 0 }
+            }
         }
     }
 
