@@ -1,5 +1,6 @@
 // tensor_centres: the centres of groups of rows, for assign_tensor.
 //
+//   tensor_apart     how far centroids are from the nearest other one: more centres than show that are not needed
 //   tensor_centres   the first centres: some of the centroids, far from each other. How many, the centroids say: see `tensor_centres`
 //   tensor_means     better centres: the means of the centroids near them. That of the whole: the mean of all
 //   tensor_near      the distance of each centroid from the centre of each group, in float32
@@ -17,6 +18,59 @@
 #define SAMPLE (POINTS * CENTRES_THREADS) // centroids that tensor_centres looks at
 #define LOOKED_AT 16 // the most features in which it does
 #define FLAT 1.3f // see `chosen_count`
+#define ENOUGH 2.5f // centres are enough if the sample is so many times as far from them, squared, as centroids are from each other
+
+#define APART_THREADS 256
+#define APART_WARPS (APART_THREADS / 32)
+#define WITNESSES 1024 // centroids whose distance from the nearest other one is measured
+#define SLICES 4 // of the others: blocks share them
+#define MOST_OTHERS 8192
+#define OTHERS 64 // at a time
+
+// A block for 32 witnesses and one slice of the others, in some of the features. The squared distances, (SLICES, WITNESSES), are where `tensor_near`
+// writes later: there is room if there are more centroids than in a sample.
+template <typename T> __device__ __forceinline__ void tensor_apart(const TensorCentroids<T>& a) {
+    __shared__ __align__(16) float others[OTHERS][LOOKED_AT];
+    __shared__ float of_warps[APART_WARPS][32];
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const int every = (a.d + LOOKED_AT - 1) / LOOKED_AT, some = (a.d + every - 1) / every;
+    const u32 witness = blockIdx.x / SLICES * 32 + lane, slice = blockIdx.x % SLICES, own = (u32)((u64)witness * a.k / WITNESSES);
+    const u32 one_of = ((u32)a.k + MOST_OTHERS - 1) / MOST_OTHERS, count = ((u32)a.k + one_of - 1) / one_of;
+    const u32 begin = (u32)((u64)count * slice / SLICES), end = (u32)((u64)count * (slice + 1) / SLICES);
+    const auto value = [&](u32 j, int f) { return f < some ? (float)((a.centroids[(u64)j * a.d + f * every] - a.centroids[f * every]) * a.scale) : 0.0f; };
+    float x[LOOKED_AT], least = infinity_f();
+#pragma unroll
+    for (int f = 0; f < LOOKED_AT; f++) x[f] = value(own, f);
+    const int mine = tid / LOOKED_AT, f_mine = tid % LOOKED_AT;
+#pragma unroll 1
+    for (u32 first = begin; first < end; first += OTHERS) {
+        float next[OTHERS * LOOKED_AT / APART_THREADS];
+#pragma unroll
+        for (int i = 0; i < OTHERS * LOOKED_AT / APART_THREADS; i++)
+            next[i] = value(min(first + mine + i * (APART_THREADS / LOOKED_AT), end - 1) * one_of, f_mine);
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < OTHERS * LOOKED_AT / APART_THREADS; i++) others[mine + i * (APART_THREADS / LOOKED_AT)][f_mine] = next[i];
+        __syncthreads();
+#pragma unroll 2
+        for (int i = warp; i < OTHERS; i += APART_WARPS) {
+            float s = 0.0f;
+#pragma unroll
+            for (int f = 0; f < LOOKED_AT; f += 4) {
+                float c[4];
+                load_four(&others[i][f], c);
+#pragma unroll
+                for (int v = 0; v < 4; v++) s = __fmaf_rn(x[f + v] - c[v], x[f + v] - c[v], s);
+            }
+            if (first + i < end && (first + i) * one_of != own) least = fminf(least, s);
+        }
+    }
+    of_warps[warp][lane] = least;
+    __syncthreads();
+    if (warp != 0) return;
+    for (int w = 1; w < APART_WARPS; w++) least = fminf(least, of_warps[w][lane]);
+    a.near[slice * WITNESSES + witness] = least;
+}
 
 // How many of the centres are used. `spread[i]`: half the mean squared distance of the sample from the nearest of the first 2^i centres. Half of the
 // centres are left out, again and again, as long as the spread hardly grows. So there are up to twice as many groups as natural clusters: with
@@ -25,6 +79,8 @@ __device__ __forceinline__ u32 chosen_count(const float* spread, int last) {
     while (last > 0 && spread[last - 1] <= FLAT * spread[last]) last--;
     return 1u << last;
 }
+
+static_assert(WITNESSES == CENTRES_THREADS, "a thread has a witness");
 
 // One block. Each centre is drawn in proportion to its squared distance from those before it (Arthur & Vassilvitskii 2007), in some of the
 // features. The first ones are drawn two at a time, the later ones DRAWS. Any centres would do: bad ones cost only time.
@@ -51,6 +107,18 @@ template <typename T> __device__ __forceinline__ void tensor_centres(const Tenso
     }
     if (tid < DRAWS) drawn[tid] = 0;
     __syncthreads();
+    // Centres are enough at this spread. With few centroids, the nearest other one can be of another natural cluster.
+    float enough = 0.0f;
+    if (a.k > SAMPLE) {
+        float least = infinity_f();
+        for (int s = 0; s < SLICES; s++) least = fminf(least, a.near[s * WITNESSES + tid]);
+        for (int o = 16; o; o >>= 1) least += __shfl_xor_sync(FULL_WARP, least, o);
+        if (lane == 0) warps[warp] = least;
+        __syncthreads();
+        for (int w = 0; w < CENTRES_THREADS / 32; w++) enough += warps[w];
+        enough *= ENOUGH / (2 * WITNESSES); // the spread is of half squares
+        __syncthreads();
+    }
     u32 state = 1, g = 0;
     int last = 0;
 #pragma unroll 1
@@ -112,7 +180,9 @@ template <typename T> __device__ __forceinline__ void tensor_centres(const Tenso
         g += now;
         if ((g & (g - 1)) == 0) {
             last = 31 - __clz(g);
-            if (tid == 0) spread[last] = total / (float)max(sampled - (int)g, 1);
+            const float now_spread = total / (float)max(sampled - (int)g, 1);
+            if (tid == 0) spread[last] = now_spread;
+            if (now_spread <= enough) break;
         }
         // A warp makes each draw: it finds the warp of the point, its thread, and which of the thread's points it is. Draws of one round are the golden
         // section apart, so few find the same natural cluster.
@@ -295,6 +365,7 @@ template <typename T> __device__ __forceinline__ void tensor_nearest(const Tenso
         if (a.control->stop == 0 && again(a.few, a.most_doubt, a.most_kept)) FUNCTION(a);                                                                 \
     }
 #define KERNELS(T, TYPE)                                                                                                                     \
+    FIRST_KERNEL(T, tensor_apart, APART_THREADS, tensor_apart_##TYPE)                                                                        \
     FIRST_KERNEL(T, tensor_centres, CENTRES_THREADS, tensor_centres_##TYPE)                                                                           \
     FIRST_KERNEL(T, tensor_means, MEANS_THREADS, tensor_means_##TYPE)                                                                        \
     FIRST_KERNEL(T, tensor_nearest, NEAREST_THREADS, tensor_nearest_##TYPE)                                                                              \

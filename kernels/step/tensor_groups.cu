@@ -55,10 +55,10 @@ template <typename T, typename S> struct Search {
     const TensorRows<T, S>& a;
     uint4* centres; // (8 centres, 4 lanes): for each lane of a product its part of minus the centres, the high halves and then the low ones
     float* halves;
-    int every, some; // one feature of so many; how many these are
 
-    // The feature number i of those that lane t of four has.
-    __device__ __forceinline__ T centre(u32 g, int i) const { return a.centres[g * centre_width(a.rows.d) + i * every]; }
+    // Feature i of those that are looked at, if it is below d.
+    __device__ __forceinline__ int feature(int i) const { return i * ((a.rows.d + SEARCHED - 1) / SEARCHED); }
+    __device__ __forceinline__ T centre(u32 g, int f) const { return a.centres[g * centre_width(a.rows.d) + f]; }
 
     // All threads of the block must call this, and a barrier comes after it. `padded`: the centres, a multiple of 8.
     __device__ __forceinline__ void begin(u32 count, u32 padded) const {
@@ -68,8 +68,8 @@ template <typename T, typename S> struct Search {
             float v[4], half = 0.0f;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const int f = t * 4 + j;
-                v[j] = g < count && f < some ? (float)((centre(g, f) - centre(0, f)) * a.scale) : 0.0f;
+                const int f = feature(t * 4 + j);
+                v[j] = g < count && f < a.rows.d ? (float)((centre(g, f) - centre(0, f)) * a.scale) : 0.0f;
                 half = __fmaf_rn(0.5f * v[j], v[j], half);
             }
             half += __shfl_xor_sync(FULL_WARP, half, 1);
@@ -92,9 +92,9 @@ template <typename T, typename S> struct Search {
                 float v[4];
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
-                    const int f = t * 4 + j;
-                    const bool there = row < a.rows.n && f < some;
-                    v[j] = there ? (float)((a.rows.at((u64)(f * every) * a.rows.stride + row) - centre(0, f)) * a.scale) : 0.0f;
+                    const int f = feature(t * 4 + j);
+                    const bool there = row < a.rows.n && f < a.rows.d;
+                    v[j] = there ? (float)((a.rows.at((u64)f * a.rows.stride + row) - centre(0, f)) * a.scale) : 0.0f;
                 }
                 const TwoValues one(v[0], v[1]), other(v[2], v[3]);
                 high[m][r] = one.high, high[m][2 + r] = other.high, low[m][r] = one.low, low[m][2 + r] = other.low;
@@ -163,8 +163,10 @@ template <typename T, typename S> __device__ __forceinline__ float length_above(
     return __double2float_ru(sqrt((double)square) * (1.0 + a.bound.radius));
 }
 
-// 16 bytes of values.
+// 16 bytes of values, and 16 values with what keeps neighbouring rows in different banks.
 #define PIECE (16 / (int)sizeof(S))
+#define STAGED_BYTES(S) (16 * (u32)sizeof(S) + 16)
+#define GROUP_BYTES 88 // of shared memory
 __device__ __forceinline__ void store_piece(const float* from, float* to) { *(float4*)to = make_float4(from[0], from[1], from[2], from[3]); }
 __device__ __forceinline__ void store_piece(const double* from, double* to) { *(double2*)to = make_double2(from[0], from[1]); }
 __device__ __forceinline__ void store_piece(const Half* from, Half* to) {
@@ -176,16 +178,16 @@ __device__ __forceinline__ void store_piece(const Half* from, Half* to) {
 template <typename T, typename S> __device__ __forceinline__ void tensor_group(const TensorRows<T, S>& a) {
     extern __shared__ __align__(16) uint4 shared[];
     const u32 room = (a.most + 7) / 8 * 8, count = *a.count, padded = (count + 7) / 8 * 8, lane = threadIdx.x & 31;
-    const int d = a.rows.d, every = (d + SEARCHED - 1) / SEARCHED;
-    const Search<T, S> search = {a, shared, (float*)(shared + room * 4), every, (d + every - 1) / every};
+    const int d = a.rows.d;
+    const Search<T, S> search = {a, shared, (float*)(shared + room * 4)};
     u32 *const radius = (u32*)search.halves + room, *const rows = radius + room, *const positive = rows + room;
     float *const lengths = (float*)positive + room, *const logarithms = lengths + room;
     search.begin(count, padded);
     for (u32 g = threadIdx.x; g < count; g += GROUP_THREADS) radius[g] = rows[g] = positive[g] = 0, lengths[g] = logarithms[g] = 0.0f;
     __syncthreads();
-    const u64 step = (u64)gridDim.x * GROUP_THREADS;
 #pragma unroll 1
-    for (u64 first = (u64)blockIdx.x * GROUP_THREADS + threadIdx.x - lane; first < a.rows.n; first += step) {
+    for (u32 tile = blockIdx.x * (GROUP_THREADS / 32) + threadIdx.x / 32; (u64)tile * 32 < a.rows.n; tile += gridDim.x * (GROUP_THREADS / 32)) {
+        const u64 first = (u64)tile * 32;
         const u64 row = first + lane;
         const bool inside = row < a.rows.n;
         const u32 label = inside ? label_of_row(a, row) : 0;
@@ -212,11 +214,19 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_group(c
                 const float difference = (float)(a.rows.value(x[i]) * a.scale - c[i] * a.scale);
                 least = __fmaf_rn(difference, difference, least);
             }
-            // A lane writes at least one sector.
-            if (inside && a.by_row) {
+            if (a.by_row == nullptr) continue;
+            // The values of the warp's rows. Neighbours write what lies side by side.
+            u8* const staged = (u8*)shared + room * GROUP_BYTES + threadIdx.x / 32 * (32 * STAGED_BYTES(S));
+            __syncwarp();
 #pragma unroll
-                for (int i = 0; i < 16; i += PIECE)
-                    if (done + i < (int)a.width) store_piece(x + i, a.by_row + row * a.width + done + i);
+            for (int i = 0; i < 16; i += PIECE) store_piece(x + i, (S*)(staged + lane * STAGED_BYTES(S)) + i);
+            __syncwarp();
+            const u32 at = done + lane % sizeof(S) * PIECE;
+            if (at >= a.width) continue;
+#pragma unroll 1
+            for (u32 r = lane / sizeof(S); r < 32; r += 32 / sizeof(S)) {
+                if (first + r >= a.rows.n) break;
+                *(uint4*)(a.by_row + (first + r) * a.width + at) = *(const uint4*)(staged + r * STAGED_BYTES(S) + lane % sizeof(S) * 16);
             }
         }
         bool kept = inside;

@@ -22,6 +22,8 @@ __device__ __forceinline__ double block_total(double v, double (&of_warps)[REACH
     return v;
 }
 
+__device__ __forceinline__ u32 tiles_of(u32 centroids) { return (centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS; }
+
 template <typename T, typename S> __device__ __forceinline__ void tensor_reach(const TensorRows<T, S>& a) {
     __shared__ double of_warps[REACH_THREADS / 32];
     const int tid = threadIdx.x, d = a.rows.d;
@@ -56,8 +58,8 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_reach(c
     atomicAdd(&whole->lengths, group.lengths_of_all + group.all * away);
     if (group.rows == 0) return;
     const bool pays = all <= MOST_REACHED * a.k;
-    a.groups[g].home = pays ? g : a.most;
-    if (pays) atomicAdd(&a.whole->tiles, ((u32)all + TILE_CENTROIDS - 1) / TILE_CENTROIDS);
+    a.groups[g].home = pays ? g : a.most, a.groups[g].centroids = (u32)all;
+    if (pays) atomicAdd(&a.whole->tiles, tiles_of((u32)all));
 }
 
 #define PLACES_THREADS 1024
@@ -97,16 +99,28 @@ __device__ __forceinline__ void scale_rows(TensorGroup& group) {
 // One block, with a thread for each group. The whole comes first.
 template <typename T, typename S> __device__ __forceinline__ void tensor_places(const TensorRows<T, S>& a) {
     __shared__ u32 next[MOST_GROUPS + 1]; // the next place of each group, for labels
+    __shared__ float gains[MOST_GROUPS];
+    __shared__ u32 copies[MOST_GROUPS]; // tiles of copies of centroids
     __shared__ u32 rows_of_whole, unlabelled_of_whole, groups;
     const u32 tid = threadIdx.x, count = *a.count;
     TensorGroup& whole = a.groups[a.most];
     // The whole has the rows that are too far away from their group's centre already.
     if (tid == 0) rows_of_whole = unlabelled_of_whole = a.buckets[a.most], groups = 0;
     __syncthreads();
-    // The pool of copies must also have room when the centroids have moved.
-    const u32 of_all = (a.k + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
-    const bool has_room = a.whole->tiles + of_all <= a.copies_of_centroids / 4 * 3;
-    const bool is_group = tid < count && a.groups[tid].rows != 0, stays = is_group && has_room && a.groups[tid].home == tid;
+    // If there is not enough room for copies, the groups come first that save the most products for a tile of copies.
+    const u32 of_all = tiles_of(a.k), room = a.copies_of_centroids > of_all ? a.copies_of_centroids - of_all : 0;
+    const bool is_group = tid < count && a.groups[tid].rows != 0, pays = is_group && a.groups[tid].home == tid;
+    bool stays = pays;
+    if (a.whole->tiles > room) {
+        const u32 reached = pays ? a.groups[tid].centroids : 0, own = tiles_of(reached);
+        const float gain = own != 0 ? (float)a.groups[tid].rows * (float)(a.k - reached) / (float)own : -1.0f;
+        gains[tid] = gain, copies[tid] = own;
+        __syncthreads();
+        u32 until = own;
+        for (u32 g = 0; g < count; g++)
+            if (gains[g] > gain || (gains[g] == gain && g < tid)) until += copies[g];
+        stays = own != 0 && until <= room;
+    }
     const u32 rows = is_group ? a.groups[tid].rows : 0, unlabelled = is_group ? a.buckets[tid] : 0;
     if (stays) {
         atomicAdd(&groups, 1);

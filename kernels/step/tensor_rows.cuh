@@ -28,7 +28,7 @@ template <typename T, typename S = T> struct TensorRows {
     TensorTerms bound;
     u32 tiles, chunks, k;
     u32 width; // of a row of `by_row`: a multiple of 32 bytes
-    u32 copies_of_centroids; // tiles of them that there is room for
+    u32 copies_of_centroids; // tiles of them that there may be: the others are for centroids that will have moved
     u64 most_doubt, most_kept;
 };
 

@@ -232,7 +232,7 @@ fn bytes_of_model<T: Float + Plain>(shape: Shape, gpu: GpuSize) -> u64 {
         bytes(shape.rows, statistics_bytes(usize::try_from(shape.rows).unwrap_or(usize::MAX), d))
     } else {
         // All batches between the first and the last are of one size.
-        let batches: Vec<u64> = shape.batches().take(4).map(|range| bytes(range.end - range.start, 0)).collect();
+        let batches: Vec<u64> = shape.batches(true).take(4).map(|range| bytes(range.end - range.start, 0)).collect();
         let two = batches.windows(2).map(|two| sum([two[0], two[1]])).max();
         two.or(batches.first().copied()).unwrap_or(0)
     };

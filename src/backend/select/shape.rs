@@ -74,13 +74,13 @@ impl Shape {
         (self.features as u64).saturating_mul(size).saturating_add(self.answer()).saturating_add(12)
     }
 
-    /// The rows of the batches of a prediction on a GPU, in order. The first batch is a quarter of a later one, because the GPU
-    /// has nothing to do while it is sent. Batches begin at multiples of [`BATCH_START`] unless they are short: then kernels can
-    /// read columns that are on the GPU where they are.
-    pub fn batches(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+    /// The rows of the batches of a prediction on a GPU, in order. If they are `sent`, the first batch is a quarter of a later
+    /// one, because the GPU has nothing to do meanwhile. Batches begin at multiples of [`BATCH_START`] unless they are short: then
+    /// kernels can read columns that are on the GPU where they are.
+    pub fn batches(&self, sent: bool) -> impl Iterator<Item = Range<u64>> + use<> {
         let whole = |rows: u64| if rows < BATCH_START { rows.max(1) } else { rows / BATCH_START * BATCH_START };
         let (rows, most) = (self.rows, whole(BATCH_BYTES / self.row()));
-        let first = whole(most / 4).max(most.min(BATCH_START)).min(rows);
+        let first = if sent { whole(most / 4).max(most.min(BATCH_START)) } else { most }.min(rows);
         let others = (first..rows).step_by(most as usize).map(move |start| start..(start + most).min(rows));
         (first > 0).then_some(0..first).into_iter().chain(others)
     }

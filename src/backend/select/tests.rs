@@ -143,7 +143,7 @@ fn one_morsel_must_have_much_work() {
 unit_test!(predictions_take_bounded_memory);
 fn predictions_take_bounded_memory() {
     let shape = |job, rows, features, clusters| Shape { job, rows, features, clusters, ..LARGE };
-    let batch = |shape: Shape| shape.batches().take(4).map(|rows| rows.end - rows.start).max().unwrap_or(0);
+    let batch = |shape: Shape| shape.batches(true).take(4).map(|rows| rows.end - rows.start).max().unwrap_or(0);
     assert_eq!(batch(shape(Job::Labels, 1_000, 32, 256)), 1_000);
     assert_eq!(batch(shape(Job::Labels, 1 << 30, 12, 256)), (128 << 20) / 64);
     assert_eq!(batch(shape(Job::Nearest, 1 << 30, 8, 256)), (128 << 20) / 64);
@@ -152,7 +152,7 @@ fn predictions_take_bounded_memory() {
     assert_eq!(batch(shape(Job::Distances, 1 << 30, 2, 1 << 31)), 1);
     assert_eq!(batch(shape(Job::Labels, 0, 2, 2)), 0);
     // The first batch is smaller. Every row is in one batch.
-    let batches: Vec<Range<u64>> = shape(Job::Labels, 10_000_000, 12, 256).batches().collect();
+    let batches: Vec<Range<u64>> = shape(Job::Labels, 10_000_000, 12, 256).batches(true).collect();
     let quarter = (128 << 20) / 64 / 4;
     assert_eq!(
         batches,
@@ -165,6 +165,8 @@ fn predictions_take_bounded_memory() {
             17 * quarter..10_000_000
         ]
     );
+    let there: Vec<Range<u64>> = shape(Job::Labels, 3_000_000, 12, 256).batches(false).collect();
+    assert_eq!(there, [0..4 * quarter, 4 * quarter..3_000_000]);
     for job in [Job::Labels, Job::Nearest, Job::Distances, Job::NearestClusters] {
         assert!(needed(shape(job, 1 << 40, 32, 256)) < 300 << 20, "{job:?}");
         assert!(needed(shape(job, u64::MAX, usize::MAX, usize::MAX)) > u64::MAX / 2);

@@ -210,7 +210,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             weighted: false,
             candidates: Candidates::NONE,
         };
-        shape.batches().map(|range| range.start as usize..range.end as usize)
+        shape.batches(!in_place).map(|range| range.start as usize..range.end as usize)
     }
 
     /// The exact labels of all finite rows, by the kernel that is predicted to be the fastest. Rows that are not finite get no

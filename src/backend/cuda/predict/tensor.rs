@@ -27,9 +27,12 @@ use crate::base::strategy::Strategy;
 /// What a model keeps for tensor cores.
 #[derive(Default)]
 pub struct TensorTable<T> {
-    /// For each number of groups, made for the first batch that has so many.
-    centres: Mutex<Vec<(usize, Arc<Centres<T>>)>>,
+    /// Made for the first batch that may have so many groups.
+    centres: Mutex<Vec<Fixed<T>>>,
 }
+
+/// Centres of groups: how many there may be for a batch, how many there are, and the centres.
+type Fixed<T> = (usize, usize, Arc<Centres<T>>);
 
 /// The instruction that labels a batch faster than `tiled` does, or that the strategy names. None: `tiled` labels it.
 fn unit<T: Float + Plain>(strategy: Strategy, tiled: Tiled, shape: &FitShape, gpu: GpuSize) -> Option<Unit> {
@@ -61,7 +64,7 @@ impl<T: Float + Plain> TensorTable<T> {
         }
         // SAFETY: the caller promises the centroids and the counters.
         let made = unsafe { self.centres(unit, &sizes, queue, assign) }
-            .and_then(|centres| TensorLabels::new(unit, sizes, shape.half, centres, queue));
+            .and_then(|(_, groups, centres)| TensorLabels::new(unit, sizes.of_model(groups), shape.half, centres, queue));
         let mut labels = match made {
             // Another program was faster.
             Err(KMeansError::NoMemory { .. }) => return Ok(None),
@@ -82,14 +85,15 @@ impl<T: Float + Plain> TensorTable<T> {
     ///
     /// # Safety
     /// The addresses of the centroids and of the counters are live.
-    unsafe fn centres(&self, unit: Unit, sizes: &Sizes, queue: &Queue, assign: &AssignArgument<T>) -> Result<Arc<Centres<T>>> {
+    unsafe fn centres(&self, unit: Unit, sizes: &Sizes, queue: &Queue, assign: &AssignArgument<T>) -> Result<Fixed<T>> {
         let mut all = self.centres.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, centres)) = all.iter().find(|(groups, _)| *groups == sizes.groups) {
-            return Ok(centres.clone());
+        if let Some(known) = all.iter().find(|(most, ..)| *most == sizes.groups) {
+            return Ok(known.clone());
         }
         // SAFETY: the caller promises it.
-        let made = Arc::new(unsafe { centres_of_model(unit, sizes, queue, assign)? });
-        all.push((sizes.groups, made.clone()));
+        let (centres, groups) = unsafe { centres_of_model(unit, sizes, queue, assign)? };
+        let made = (sizes.groups, groups, Arc::new(centres));
+        all.push(made.clone());
         Ok(made)
     }
 }

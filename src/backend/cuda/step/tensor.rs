@@ -218,7 +218,7 @@ mod tests {
     fn sizes_follow_the_shape() {
         let sizes = |n, d, k| Sizes::new(&shape(n, d, k));
         let groups = |n, k| sizes(n, 408, k).groups;
-        assert_eq!([groups(300_000, 5_000), groups(300_000, 100), groups(10_000, 5_000)], [512, 32, 16]);
+        assert_eq!([groups(300_000, 5_000), groups(300_000, 100), groups(10_000, 5_000)], [1_024, 32, 32]);
         assert_eq!((sizes(100, 3, 2).groups, sizes(100, 3, 2).tiles, sizes(100, 3, 2).copied), (1, 2, 6));
         // All lists have room if all rows belong to the whole.
         for (n, k) in [(300_000, 5_000), (20_000, 16_384), (10_000_000, 70_000)] {

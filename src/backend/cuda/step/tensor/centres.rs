@@ -6,7 +6,8 @@ use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, bytes_o
 use crate::base::error::Result;
 use crate::base::float::Float;
 
-/// Threads of a block of `tensor_centres`, `tensor_means`, `tensor_near` and `tensor_nearest`.
+/// Threads of a block of `tensor_apart`, `tensor_centres`, `tensor_means`, `tensor_near` and `tensor_nearest`.
+const APART_THREADS: u32 = 256;
 const CENTRES_THREADS: u32 = 1_024;
 const MEANS_THREADS: u32 = 512;
 const NEAR_THREADS: u32 = 128;
@@ -16,6 +17,9 @@ const MEANS_FEATURES: usize = CHUNK / 2;
 const NEAREST_CENTROIDS: usize = 32;
 const NEAR_CENTROIDS: usize = 64;
 const NEAR_GROUPS: usize = 32;
+/// Blocks of `tensor_apart`, and the centroids beyond which it has work.
+const APART_BLOCKS: usize = 128;
+const SAMPLE: usize = 2_048;
 /// How often the centres of groups become means.
 const ROUNDS: usize = 2;
 /// When `tensor_near` has work: if groups are made now, or if they were not made just now.
@@ -43,25 +47,38 @@ impl<T: Float + Plain> Centres<T> {
         sum([Self::bytes(sizes), bytes_of::<FewControl>(1)])
     }
 
-    /// The centres for centroids that do not change. They are there when this returns, so every queue may read them. Of the
-    /// sizes, only the groups, d and k matter.
+    /// The centres for centroids that do not change, and how many groups there are. They are there when this returns, so every
+    /// queue may read them. Of the sizes, only the groups, d and k matter.
     ///
     /// # Safety
     /// The addresses of the centroids and of the counters in the argument are live.
-    pub unsafe fn fixed(sizes: &Sizes, queue: &Queue, assign: &AssignArgument<T>, bound: TensorTermsArgument) -> Result<Self> {
-        let centres = Self::allocate(queue, sizes)?;
+    pub unsafe fn fixed(
+        mut sizes: Sizes,
+        queue: &Queue,
+        assign: &AssignArgument<T>,
+        bound: TensorTermsArgument,
+    ) -> Result<(Self, usize)> {
         // Counters above every limit: the kernels make centres in any case.
         let mut few = queue.alloc::<FewControl>(1, CENTRES)?;
         few.fill(0xff)?;
-        let argument = TensorCentroidsArgument { few: few.at(), ..centres.argument(sizes, assign, bound) };
-        let launches = Centring::new(sizes, queue)?;
-        // SAFETY: the caller promises the centroids and the counters.
-        unsafe {
-            launches.choose(queue, &argument)?;
-            launches.measure_again(queue, &argument)?;
+        loop {
+            let centres = Self::allocate(queue, &sizes)?;
+            let argument = TensorCentroidsArgument { few: few.at(), ..centres.argument(&sizes, assign, bound) };
+            let launches = Centring::new(&sizes, queue)?;
+            // SAFETY: the caller promises the centroids and the counters.
+            unsafe {
+                launches.choose(queue, &argument)?;
+                launches.measure_again(queue, &argument)?;
+            }
+            let mut count = [0];
+            centres.count.read(0, &mut count)?;
+            let groups = count[0] as usize;
+            if groups == sizes.groups {
+                return Ok((centres, groups));
+            }
+            // The same groups again, in less memory. So batches take less, too.
+            sizes = sizes.of_model(groups);
         }
-        queue.wait()?;
-        Ok(centres)
     }
 
     /// The part of the argument that does not depend on rows and copies. The other addresses are 0.
@@ -94,6 +111,8 @@ impl<T: Float + Plain> Centres<T> {
 
 /// The launches that make centres.
 pub struct Centring<T> {
+    /// With few centroids it says nothing.
+    apart: Option<Launch<TensorCentroidsArgument<T>>>,
     centres: Launch<TensorCentroidsArgument<T>>,
     means: Launch<TensorCentroidsArgument<T>>,
     /// Measures how far all centroids are from the centres. If all rows belong to the whole, only from its own.
@@ -107,7 +126,9 @@ impl<T: Float + Plain> Centring<T> {
         let tiles = product([sizes.k.div_ceil(NEAR_CENTROIDS), sizes.with_whole().div_ceil(NEAR_GROUPS)]);
         let pieces = product([sizes.with_whole(), sizes.d.div_ceil(MEANS_FEATURES)]);
         let nearest = sizes.k.div_ceil(NEAREST_CENTROIDS);
+        let apart = || arguments::tensor_apart::<T>().exactly(gpu, "", Block::of(APART_THREADS), APART_BLOCKS);
         Ok(Self {
+            apart: (sizes.k > SAMPLE).then(apart).transpose()?,
             centres: arguments::tensor_centres::<T>().exactly(gpu, "", Block::of(CENTRES_THREADS), 1)?,
             means: arguments::tensor_means::<T>().exactly(gpu, "", Block::of(MEANS_THREADS), pieces)?,
             near: arguments::tensor_near::<T>().resident(gpu, "", Block::of(NEAR_THREADS), tiles)?,
@@ -122,6 +143,7 @@ impl<T: Float + Plain> Centring<T> {
     pub unsafe fn choose(&self, queue: &Queue, argument: &TensorCentroidsArgument<T>) -> Result<()> {
         // SAFETY: the caller promises it.
         unsafe {
+            self.apart.iter().try_for_each(|apart| queue.run(apart, argument))?;
             queue.run(&self.centres, argument)?;
             for _ in 0..ROUNDS {
                 self.measure_again(queue, argument)?;

@@ -23,7 +23,7 @@ const FEW_THREADS: u32 = 128;
 const FEWEST: usize = 3;
 /// Threads of a block of `settle_listed`, and the most rows that it takes.
 const LISTED_THREADS: usize = 128;
-const MOST_LISTED: usize = 512;
+pub(super) const MOST_LISTED: usize = 512;
 /// It reads all centroids for each of its rows. Beyond so many values `settle`, which reads them for several rows at once, is
 /// faster.
 const LISTED_VALUES: usize = 500_000_000;
@@ -46,7 +46,7 @@ fn slices(sizes: &Sizes) -> usize {
 }
 
 /// The most rows that `settle_listed` takes.
-fn most_listed(sizes: &Sizes) -> usize {
+pub(super) fn most_listed(sizes: &Sizes) -> usize {
     (LISTED_VALUES / product([sizes.k, sizes.d]).max(1)).clamp(16, MOST_LISTED)
 }
 

@@ -30,6 +30,9 @@ const LIST_THREADS: u32 = 512;
 /// Bytes of shared memory that a group takes in a block of `tensor_group`, which has room for a multiple of so many groups.
 const GROUP_BYTES: usize = 88;
 const GROUPS_AT_ONCE: usize = 8;
+/// Values of a row that a thread of it copies at a time, and the bytes of shared memory that it takes besides.
+const STAGED_VALUES: usize = 16;
+const STAGED_MORE: usize = 16;
 
 /// The exponent of the power of two that rows and centroids are scaled by.
 pub(super) fn scale_exponent<T: Float>(assign: &AssignArgument<T>) -> i32 {
@@ -46,7 +49,7 @@ pub fn bytes_of_batch<T: Float + Plain>(sizes: &Sizes) -> u64 {
     TensorLabels::<T>::bytes(sizes).saturating_add(Centres::<T>::fixed_bytes(sizes))
 }
 
-/// The centres for a model: [`Centres::fixed`].
+/// The centres for a model, and how many groups there are: [`Centres::fixed`].
 ///
 /// # Safety
 /// The same as for [`TensorLabels::launch`].
@@ -55,10 +58,10 @@ pub unsafe fn centres_of_model<T: Float + Plain>(
     sizes: &Sizes,
     queue: &Queue,
     assign: &AssignArgument<T>,
-) -> Result<Centres<T>> {
+) -> Result<(Centres<T>, usize)> {
     let bound = terms(sizes.d, unit.added(&queue.gpu)?, assign);
     // SAFETY: the caller promises it.
-    unsafe { Centres::fixed(sizes, queue, assign, bound) }
+    unsafe { Centres::fixed(*sizes, queue, assign, bound) }
 }
 
 /// The labels of the rows of a chunk, and what their kernels keep.
@@ -71,6 +74,8 @@ pub struct TensorLabels<T> {
     centring: Centring<T>,
     clear: Launch<TensorRowsArgument<T>>,
     group: Launch<TensorRowsArgument<T>>,
+    /// The same if it copies the rows too.
+    group_and_copy: Launch<TensorRowsArgument<T>>,
     count: Launch<TensorRowsArgument<T>>,
     reach: Launch<TensorRowsArgument<T>>,
     places: Launch<TensorRowsArgument<T>>,
@@ -102,8 +107,13 @@ impl<T: Float + Plain> TensorLabels<T> {
             let blocks = sizes.n.div_ceil(block.threads as usize).min(of_processor * gpu.processors as usize);
             entry.half_if(half).exactly(gpu, "", block, blocks)
         };
-        let group = Block { threads: GROUP_THREADS, shared: sizes.groups.next_multiple_of(GROUPS_AT_ONCE) * GROUP_BYTES };
-        let group_blocks = (gpu.shared_per_block as usize / (group.shared + 1_024)).clamp(1, if T::IS_F32 { 3 } else { 2 });
+        let value_bytes = if half { 2 } else { size_of::<T>() };
+        let staged = GROUP_THREADS as usize * (STAGED_VALUES * value_bytes + STAGED_MORE);
+        let group = |staged: usize| {
+            let shared = sizes.groups.next_multiple_of(GROUPS_AT_ONCE) * GROUP_BYTES + staged;
+            let blocks = (gpu.shared_per_block as usize / (shared + 1_024)).clamp(1, if T::IS_F32 { 3 } else { 2 });
+            few(arguments::tensor_group::<T>(), Block { threads: GROUP_THREADS, shared }, blocks)
+        };
         let mut centroids = CentroidCopies::allocate(queue, &sizes)?;
         // Places without a centroid must hold finite values.
         centroids.copies.fill(0)?;
@@ -116,7 +126,8 @@ impl<T: Float + Plain> TensorLabels<T> {
             centroids,
             centring: Centring::new(&sizes, queue)?,
             clear: rows(arguments::tensor_clear::<T>(), THREADS, blocks.min(1 << 10))?,
-            group: few(arguments::tensor_group::<T>(), group, group_blocks)?,
+            group: group(0)?,
+            group_and_copy: group(staged)?,
             count: few(arguments::tensor_count::<T>(), Block::of(COUNT_THREADS), 4)?,
             reach: rows(arguments::tensor_reach::<T>(), REACH_THREADS, sizes.groups)?,
             places: rows(arguments::tensor_places::<T>(), PLACES_THREADS, 1)?,
@@ -192,7 +203,7 @@ impl<T: Float + Plain> TensorLabels<T> {
             chunks: sizes.chunks as u32,
             k: sizes.k as u32,
             width: by_row.map_or(0, |copy| copy.width as u32),
-            copies_of_centroids: sizes.copied as u32,
+            copies_of_centroids: sizes.at_first as u32,
             most_doubt: sizes.most_doubt(),
             most_kept: sizes.most_kept(),
         };
@@ -200,7 +211,7 @@ impl<T: Float + Plain> TensorLabels<T> {
         // launches have a thread for each row, or threads that go on to the next rows, and a block for each group.
         unsafe {
             queue.run(&self.clear, &argument)?;
-            queue.run(&self.group, &argument)?;
+            queue.run(if by_row.is_some() { &self.group_and_copy } else { &self.group }, &argument)?;
             queue.run(&self.count, &argument)?;
             queue.run(&self.reach, &argument)?;
             queue.run(&self.places, &argument)?;

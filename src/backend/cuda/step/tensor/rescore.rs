@@ -1,5 +1,6 @@
 //! A second product for the rows that the first one leaves in doubt, with copies of twice as many bits: `tensor_rescore.cu`.
 
+use super::doubt::{MOST_LISTED, most_listed};
 use super::labels::scale_exponent;
 use super::sizes::{PLACE_BYTES, Sizes, TILE_CENTROIDS, TILE_ROWS};
 use super::unit::{Kernel, Unit};
@@ -10,9 +11,9 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::bounds::fp16::{Added, Fp16Bound};
 
-/// The fewest rows. One tile of rows takes as long as as many tiles as the device has multiprocessors. Fewer rows are settled
-/// sooner.
-const FEWEST: u32 = 1_024;
+/// The fewest rows, where rows have few values to compare with. One tile of rows takes as long as as many tiles as the device has
+/// multiprocessors. Fewer rows are settled sooner.
+const FEWEST: usize = 1_024;
 /// The part of the rows that a batch takes, and the fewest rows that it has room for.
 const SHARE: usize = 4;
 const LEAST_ROOM: usize = 8_192;
@@ -46,6 +47,12 @@ fn capacity(sizes: &Sizes) -> usize {
 fn batches(sizes: &Sizes) -> usize {
     let large = product([sizes.n, sizes.k, sizes.d]) >= ALL_BATCHES;
     if large { sizes.n.div_ceil(capacity(sizes)) } else { 1 }
+}
+
+/// The fewest rows: where centroids have many values, those that `settle_listed` does not take.
+fn fewest(sizes: &Sizes) -> u32 {
+    let listed = most_listed(sizes);
+    (if listed < MOST_LISTED { listed + 1 } else { FEWEST }) as u32
 }
 
 /// The launches, and what they write.
@@ -128,7 +135,7 @@ impl<T: Float + Plain> Rescore<T> {
             capacity: copies.terms.len() as u32,
             batch: 0,
             batches: self.batches as u32,
-            fewest: FEWEST,
+            fewest: fewest(sizes),
             unused: 0,
         };
         let products = TensorArgument {

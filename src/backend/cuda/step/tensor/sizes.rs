@@ -31,6 +31,8 @@ pub struct Sizes {
     pub tiles: usize,
     /// Tiles of copies of centroids.
     pub copied: usize,
+    /// How many of them there may be when groups are made.
+    pub at_first: usize,
 }
 
 impl Sizes {
@@ -38,17 +40,25 @@ impl Sizes {
     pub fn new(shape: &FitShape) -> Self {
         let FitShape { chunk: n, d, k, .. } = *shape;
         let k_padded = padded(k, TILE_CENTROIDS);
-        // The last tile of rows of a group is half empty, so a group should have several tiles. At most about half of the centroids
-        // become centres. The others show how far apart centres are.
-        let most = MOST_GROUPS.min(k / 20 * 11).min(n / (4 * TILE_ROWS)).min(MOST_PAIRS / k_padded).max(1);
-        let groups = 1 << most.ilog2();
-        let tiles = n.div_ceil(TILE_ROWS).saturating_add(groups);
+        // The last tile of rows of a group is half empty, so a group should have two tiles or more. At most about half of the
+        // centroids become centres. The others show how far apart centres are.
+        let most = MOST_GROUPS.min(k / 20 * 11).min(n / (2 * TILE_ROWS)).min(MOST_PAIRS / k_padded).max(1);
+        let chunks = d.div_ceil(CHUNK);
+        let none = Self { n, d, k, groups: 0, k_padded, chunks, tiles: 0, copied: 0, at_first: 0 };
+        let sizes = none.of_model(1 << most.ilog2());
+        // The centroids move.
+        let copied = sizes.at_first + sizes.at_first / 3 + 4;
+        Self { copied, at_first: copied / 4 * 3, ..sizes }
+    }
+
+    /// The sizes for so many groups, a power of two, of a batch of rows of a model: its centroids do not move.
+    pub fn of_model(self, groups: usize) -> Self {
+        let Self { n, k_padded, .. } = self;
         // A copy of a centroid costs about as much as one of a row.
         let of_all = k_padded / TILE_CENTROIDS;
-        // A third more than what groups take when they are made (`tensor_places`).
-        let wanted = of_all.saturating_mul(16).min(n / (4 * TILE_CENTROIDS)) + of_all + groups;
-        let copied = wanted + wanted / 3 + 4;
-        Self { n, d, k, groups, k_padded, chunks: d.div_ceil(CHUNK), tiles, copied }
+        let at_first = of_all.saturating_mul(16).min(n / (4 * TILE_CENTROIDS)) + of_all + groups;
+        // Lists are a little longer than they are when groups are made: the roundings.
+        Self { groups, tiles: n.div_ceil(TILE_ROWS).saturating_add(groups), copied: at_first + 4, at_first, ..self }
     }
 
     pub fn places(&self) -> usize {
