@@ -175,7 +175,7 @@ pub trait Session<T: Float>: Seeder<T> {
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned>;
     /// Continues the loop for at most `limit` iterations, and stops where `stop` or `watch` says so. The session does as many
     /// whole iterations as it can by itself, and shows each of them to `watch`; `centroids` are then those after the last one.
-    /// If it cannot continue, it does one more assign.
+    /// If it cannot continue, it does one more assign. If it can compute [`Session::means`] then, `centroids` may be any.
     fn advance(&mut self, centroids: &mut [T], _stop: Stop, _limit: u32, _watch: &mut Watch<'_>) -> Result<Advanced> {
         Ok(Advanced { assigned: Some(self.assign(centroids, false)?), ..Advanced::default() })
     }

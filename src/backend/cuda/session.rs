@@ -35,6 +35,7 @@ use super::exchange::{self, Group, Of};
 use super::papers::HostUpdate;
 use super::passes::distances::{Inertia, InertiaPass, MOST_PENDING};
 use super::rows::chunks::Chunks;
+use super::rows::download::{PIECE, download as download_values};
 use super::shape::FitShape;
 use super::state::State;
 use super::step::Step;
@@ -44,6 +45,7 @@ use crate::backend::answers::Distances;
 use crate::backend::{Advanced, Assigned, Far, Move, Scales, Session, Stop, Updated, WorkCounts};
 use crate::base::error::Result;
 use crate::base::float::Float;
+use crate::base::interrupt;
 use crate::base::memory;
 use crate::base::params::{Init, Params};
 use crate::base::progress::Watch;
@@ -52,6 +54,9 @@ use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::fixed::Limbs;
 use crate::input::tile::Part;
 use crate::statistics::Statistics;
+
+/// The bytes of centroids from which threads download them piece by piece.
+const THROUGH_LANES: usize = 1 << 20;
 
 /// Most iterations of a batch.
 pub const LONGEST_BATCH: u32 = 32;
@@ -122,6 +127,25 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         self.state.filter.centre(centroids)?;
         self.step.restart();
         self.update.start(&self.state)
+    }
+
+    /// Downloads the centroids.
+    fn read_centroids(&self, centroids: &mut [T]) -> Result<()> {
+        let now = &self.state.centroids.now;
+        if size_of_val(centroids) < THROUGH_LANES {
+            return now.read(0, centroids);
+        }
+        download_values(now, centroids.len(), PIECE, centroids.chunks_mut(PIECE), |from, to| to.copy_from_slice(from))?;
+        interrupt::check()
+    }
+
+    /// Whether [`Session::means`] can compute the means.
+    fn has_means(&self) -> bool {
+        #[cfg(feature = "papers")]
+        if self.host.is_some() {
+            return false;
+        }
+        self.state.port.is_none()
     }
 
     /// Queues one step over all rows. Its sums stay pending. If `inertia` is given, it also adds the inertia under the new
@@ -290,11 +314,7 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
 
     /// The centroids are those that the rows were assigned to.
     fn means(&mut self, centroids: &mut [T]) -> Result<Option<Updated>> {
-        #[cfg(feature = "papers")]
-        if self.host.is_some() {
-            return Ok(None);
-        }
-        if self.state.port.is_some() {
+        if !self.has_means() {
             return Ok(None);
         }
         self.forget();
@@ -302,7 +322,7 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
         self.update.launch(&self.state, Stop::NEVER, u32::MAX, 0)?;
         let mut record = [Record::ZERO];
         self.update.read_records(&mut record)?;
-        self.state.centroids.now.read(0, centroids)?;
+        self.read_centroids(centroids)?;
         Ok(Some(Updated { shift: record[0].shift, moved: record[0].moved != 0 }))
     }
 

@@ -74,10 +74,14 @@ impl<T: Float + Plain> TensorTable<T> {
         labels.pretend()?;
         // SAFETY: the caller promises the addresses. The list of rows in doubt is the right one now. The centres' queue was
         // waited for.
-        unsafe {
-            labels.copy_rows(queue, &assign, None)?;
-            labels.launch(queue, &assign, None)?;
+        unsafe { labels.copy_rows(queue, &assign, None)? };
+        // The device is busy meanwhile.
+        match labels.take_memory(unit, shape.half, queue) {
+            Err(KMeansError::NoMemory { .. }) => return Ok(None),
+            taken => taken?,
         }
+        // SAFETY: as above.
+        unsafe { labels.launch(queue, &assign, None)? };
         Ok(Some(labels))
     }
 

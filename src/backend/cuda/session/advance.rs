@@ -115,7 +115,10 @@ pub fn advance<T: Float + Plain>(
                     sessions[0].work_counts(control.all_settled(), control.scores, control.rescored, control.groups);
                 advanced.assigned = Some(Assigned { changed: control.changed, inertia: None, work_counts });
             }
-            sessions[0].state.centroids.now.read(0, centroids)?;
+            // The caller replaces them by means.
+            if control.stop != STOP_EMPTY || sessions.len() > 1 || !sessions[0].has_means() {
+                sessions[0].read_centroids(centroids)?;
+            }
             sessions[0].ahead = ahead;
             return Ok(advanced);
         }

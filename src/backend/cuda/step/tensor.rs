@@ -142,8 +142,10 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
             Some(Err(KMeansError::NoMemory { .. })) | None => None,
             Some(made) => Some(made?),
         };
+        let mut labels = TensorLabels::new(self.0, sizes, shape.half, centres, queue)?;
+        labels.take_memory(self.0, shape.half, queue)?;
         Ok(Box::new(TensorStep::<T> {
-            labels: TensorLabels::new(self.0, sizes, shape.half, centres, queue)?,
+            labels,
             launches: 0,
             resident: shape.chunk == shape.rows,
             by_row,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::centres::{Centres, Centring, NEAR_WITHOUT_GROUPS};
 use super::doubt::InDoubt;
 use super::rescore::Rescore;
-use super::sizes::{CHUNK, CentroidCopies, RowCopies, Sizes, TILE_ROWS};
+use super::sizes::{CHUNK, CentroidCopies, Groups, RowCopies, Sizes, TILE_ROWS};
 use super::unit::{Kernel, Unit};
 use crate::backend::cuda::arguments::{
     self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRowsArgument, TensorTermsArgument,
@@ -70,7 +70,9 @@ pub struct TensorLabels<T> {
     added: Added,
     rows: RowCopies,
     centres: Arc<Centres<T>>,
-    centroids: CentroidCopies,
+    groups: Groups,
+    /// Products need these. Groups and copies of rows do not.
+    for_products: Option<(CentroidCopies, Rescore<T>)>,
     centring: Centring<T>,
     clear: Launch<TensorRowsArgument<T>>,
     group: Launch<TensorRowsArgument<T>>,
@@ -84,17 +86,18 @@ pub struct TensorLabels<T> {
     copy_centroids: Launch<TensorCentroidsArgument<T>>,
     kernel: Kernel,
     assign: Launch<TensorArgument>,
-    rescore: Rescore<T>,
     doubt: InDoubt<T>,
 }
 
 impl<T: Float + Plain> TensorLabels<T> {
     /// The bytes that this takes on the device, without the centres.
     pub fn bytes(sizes: &Sizes) -> u64 {
-        sum([InDoubt::<T>::bytes(sizes), RowCopies::bytes(sizes), CentroidCopies::bytes(sizes), Rescore::<T>::bytes(sizes)])
+        let of_rows = sum([InDoubt::<T>::bytes(sizes), RowCopies::bytes(sizes), Groups::bytes(sizes)]);
+        sum([of_rows, CentroidCopies::bytes(sizes), Rescore::<T>::bytes(sizes)])
     }
 
-    /// `half`: whether the rows' values have 16 bits. `centres`: one for each group.
+    /// `half`: whether the rows' values have 16 bits. `centres`: one for each group. Groups and copies of rows can be made before
+    /// [`TensorLabels::take_memory`].
     pub fn new(unit: Unit, sizes: Sizes, half: bool, centres: Arc<Centres<T>>, queue: &Queue) -> Result<Self> {
         let added = unit.added(&queue.gpu)?;
         let (gpu, kernel) = (&*queue.gpu, unit.kernel(sizes.chunks, sizes.k));
@@ -114,16 +117,14 @@ impl<T: Float + Plain> TensorLabels<T> {
             let blocks = (gpu.shared_per_block as usize / (shared + 1_024)).clamp(1, if T::IS_F32 { 3 } else { 2 });
             few(arguments::tensor_group::<T>(), Block { threads: GROUP_THREADS, shared }, blocks)
         };
-        let mut centroids = CentroidCopies::allocate(queue, &sizes)?;
-        // Places without a centroid must hold finite values.
-        centroids.copies.fill(0)?;
         let by_warps = sizes.copies().div_ceil(THREADS as usize / 32);
         Ok(Self {
             sizes,
             added,
             rows: RowCopies::allocate(queue, &sizes)?,
             centres,
-            centroids,
+            groups: Groups::allocate(queue, &sizes)?,
+            for_products: None,
             centring: Centring::new(&sizes, queue)?,
             clear: rows(arguments::tensor_clear::<T>(), THREADS, blocks.min(1 << 10))?,
             group: group(0)?,
@@ -136,9 +137,17 @@ impl<T: Float + Plain> TensorLabels<T> {
             copy_centroids: arguments::tensor_centroids::<T>().resident(gpu, "", Block::of(THREADS), by_warps)?,
             assign: kernel.launch(gpu, sizes.tiles)?,
             kernel,
-            rescore: Rescore::new(unit, added, &sizes, half, queue)?,
             doubt: InDoubt::new(sizes, half, queue)?,
         })
+    }
+
+    /// Takes the memory that products need besides. The arguments are those of [`TensorLabels::new`].
+    pub fn take_memory(&mut self, unit: Unit, half: bool, queue: &Queue) -> Result<()> {
+        let mut centroids = CentroidCopies::allocate(queue, &self.sizes)?;
+        // Places without a centroid must hold finite values.
+        centroids.copies.fill(0)?;
+        self.for_products = Some((centroids, Rescore::new(unit, self.added, &self.sizes, half, queue)?));
+        Ok(())
     }
 
     /// The address of the list of rows in doubt, for the argument.
@@ -177,15 +186,15 @@ impl<T: Float + Plain> TensorLabels<T> {
     /// # Safety
     /// The same as for [`TensorLabels::launch`], but the copies need not be made.
     pub unsafe fn copy_rows(&mut self, queue: &Queue, assign: &AssignArgument<T>, by_row: Option<&ByRow>) -> Result<()> {
-        let Self { sizes, rows, centres, centroids, .. } = self;
+        let Self { sizes, rows, centres, groups, .. } = self;
         let argument = TensorRowsArgument {
             rows: assign.rows,
             centres: centres.centres.at(),
             scale: assign.scale,
             most: sizes.groups as u32,
             count: centres.count.at(),
-            groups: centroids.groups.at(),
-            whole: centroids.whole.at(),
+            groups: groups.groups.at(),
+            whole: groups.whole.at(),
             near: centres.near.at(),
             labels: assign.labels,
             group_of_centroid: centres.group_of_centroid.at(),
@@ -217,7 +226,7 @@ impl<T: Float + Plain> TensorLabels<T> {
             queue.run(&self.places, &argument)?;
             queue.run(&self.copy_rows, &argument)?;
         }
-        self.rescore.forget_margins()
+        self.for_products.as_mut().map_or(Ok(()), |(_, rescore)| rescore.forget_margins())
     }
 
     /// Measures how far the centroids are from the centres before groups are made, if there is much doubt.
@@ -230,16 +239,16 @@ impl<T: Float + Plain> TensorLabels<T> {
     }
 
     fn of_centroids(&self, assign: &AssignArgument<T>) -> TensorCentroidsArgument<T> {
-        let Self { sizes, rows, centroids, .. } = self;
+        let Self { sizes, rows, groups, .. } = self;
         TensorCentroidsArgument {
-            groups: centroids.groups.at(),
-            whole: centroids.whole.at(),
-            list: centroids.list.at(),
-            group_of_copy: centroids.group_of_copy.at(),
-            folded: centroids.folded.at(),
-            margins: centroids.margins.at(),
-            tile_margins: centroids.tile_margins.at(),
-            copies: centroids.copies.at(),
+            groups: groups.groups.at(),
+            whole: groups.whole.at(),
+            list: groups.list.at(),
+            group_of_copy: groups.group_of_copy.at(),
+            folded: groups.folded.at(),
+            margins: groups.margins.at(),
+            tile_margins: groups.tile_margins.at(),
+            copies: self.copies_of_centroids(),
             labels: assign.labels,
             group_of_tile: rows.group_of_tile.at(),
             row_of_place: rows.row_of_place.at(),
@@ -251,19 +260,24 @@ impl<T: Float + Plain> TensorLabels<T> {
         }
     }
 
+    /// The address of the copies, or 0 if there is no memory for them yet.
+    fn copies_of_centroids(&self) -> u64 {
+        self.for_products.as_ref().map_or(0, |(centroids, _)| centroids.copies.at())
+    }
+
     fn argument(&self, assign: &AssignArgument<T>) -> TensorArgument {
-        let Self { sizes, rows, centroids, .. } = self;
+        let Self { sizes, rows, groups, .. } = self;
         TensorArgument {
             rows: rows.copies.at(),
             terms: rows.terms.at(),
             row_of_place: rows.row_of_place.at(),
             group_of_tile: rows.group_of_tile.at(),
-            groups: centroids.groups.at(),
-            centroids: centroids.copies.at(),
-            folded: centroids.folded.at(),
-            margins: centroids.margins.at(),
-            tile_margins: centroids.tile_margins.at(),
-            list: centroids.list.at(),
+            groups: groups.groups.at(),
+            centroids: self.copies_of_centroids(),
+            folded: groups.folded.at(),
+            margins: groups.margins.at(),
+            tile_margins: groups.tile_margins.at(),
+            list: groups.list.at(),
             first_visit: rows.first_visit.at(),
             next: assign.next,
             contested: self.doubt.rows(),
@@ -283,7 +297,7 @@ impl<T: Float + Plain> TensorLabels<T> {
         }
     }
 
-    /// Labels the rows. Their copies were made before, and the centroids measured. Copies of the centroids are made here.
+    /// Labels the rows. Their copies were made before, the centroids measured, and memory taken. Copies of the centroids are made here.
     /// `by_row`: a copy of the rows for settling, if there is one.
     ///
     /// # Safety
@@ -293,6 +307,7 @@ impl<T: Float + Plain> TensorLabels<T> {
     pub unsafe fn launch(&mut self, queue: &Queue, assign: &AssignArgument<T>, by_row: Option<&ByRow>) -> Result<()> {
         let of_centroids = self.of_centroids(assign);
         let products = self.argument(assign);
+        let Some((_, rescore)) = &self.for_products else { unreachable!("memory for products was taken") };
         let rows = by_row.map_or(assign.rows, |copy| copy.of(assign.rows));
         let settled = AssignArgument { rows, ..*assign };
         // SAFETY: the caller promises the addresses. The buffers have a place for each pair of a group and a centroid. The
@@ -302,8 +317,8 @@ impl<T: Float + Plain> TensorLabels<T> {
             queue.run(&self.list, &of_centroids)?;
             queue.run(&self.copy_centroids, &of_centroids)?;
             queue.run(&self.assign, &products)?;
-            self.rescore.launch(queue, &settled, &of_centroids, &products)?;
-            let lists = [self.centroids.list.at(), self.centroids.groups.at()];
+            rescore.launch(queue, &settled, &of_centroids, &products)?;
+            let lists = [self.groups.list.at(), self.groups.groups.at()];
             self.doubt.launch(queue, &settled, lists, assign.centroids)
         }
     }

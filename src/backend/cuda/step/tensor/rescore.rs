@@ -75,6 +75,7 @@ impl<T: Float + Plain> Rescore<T> {
         let (gpu, kernel) = (&*queue.gpu, unit.kernel(3 * sizes.chunks, sizes.k));
         let mut copies = Copies::allocate(queue, sizes)?;
         copies.first_visit.fill(0)?;
+        copies.tile_margins.fill(0)?;
         // Places without a centroid must hold finite values.
         copies.centroids.fill(0)?;
         let capacity = capacity(sizes);

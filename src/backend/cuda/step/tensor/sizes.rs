@@ -109,8 +109,8 @@ buffers! {
 }
 
 buffers! {
-    /// The groups, and the copies of the centroids for each of them.
-    pub struct CentroidCopies = "half-precision copies of the centroids" (sizes: &Sizes) {
+    /// The groups, and what the copies of the centroids for each of them are.
+    pub struct Groups = "the groups of rows" (sizes: &Sizes) {
         groups: TensorGroup [sizes.with_whole()],
         whole: TensorWhole [1],
         /// `(groups and the whole, k padded)`.
@@ -119,6 +119,12 @@ buffers! {
         folded: f32 [sizes.copies()],
         margins: f32 [sizes.copies()],
         tile_margins: f32 [sizes.copied],
+    }
+}
+
+buffers! {
+    /// The copies of the centroids for each group.
+    pub struct CentroidCopies = "half-precision copies of the centroids" (sizes: &Sizes) {
         /// `(copied, chunks, 256, 64)` values of 16 bits.
         copies: u32 [product([sizes.copies(), sizes.chunks, PLACE_BYTES / 4])],
     }
