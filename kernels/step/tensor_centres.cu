@@ -1,14 +1,15 @@
 // tensor_centres: the centres of groups of rows, for assign_tensor.
 //
-//   tensor_apart     how far centroids are from the nearest other one: more centres than show that are not needed
+//   tensor_apart     how far some centroids are from the nearest other one. Centres that are hardly farther are enough
 //   tensor_centres   the first centres: some of the centroids, far from each other. How many, the centroids say: see `tensor_centres`
 //   tensor_means     better centres: the means of the centroids near them. That of the whole: the mean of all
 //   tensor_near      the distance of each centroid from the centre of each group, in float32
 //   tensor_nearest   the group of each centroid: that of the nearest centre
 //
 // Used when: tensor_near before every assign_tensor. All of them before groups are made (tensor_groups.cu).
-// Tile:      tensor_centres: one block, a thread for two centroids of a sample. tensor_means: a block for 32 features of each group. tensor_near: 64 centroids and
-//            32 centres a block, of which a thread has 4 x 4. tensor_nearest: 32 centroids a block.
+// Tile:      tensor_apart: 32 centroids and a quarter of the others a block. tensor_centres: one block, a thread for two centroids of a sample.
+//            tensor_means: a block for 32 features of each group. tensor_near: 64 centroids and 32 centres a block, of which a thread has 4 x 4.
+//            tensor_nearest: 32 centroids a block.
 #include "tensor_centroids.cuh"
 
 #define CENTRES_THREADS 1024
@@ -37,7 +38,9 @@ template <typename T> __device__ __forceinline__ void tensor_apart(const TensorC
     const u32 witness = blockIdx.x / SLICES * 32 + lane, slice = blockIdx.x % SLICES, own = (u32)((u64)witness * a.k / WITNESSES);
     const u32 one_of = ((u32)a.k + MOST_OTHERS - 1) / MOST_OTHERS, count = ((u32)a.k + one_of - 1) / one_of;
     const u32 begin = (u32)((u64)count * slice / SLICES), end = (u32)((u64)count * (slice + 1) / SLICES);
-    const auto value = [&](u32 j, int f) { return f < some ? (float)((a.centroids[(u64)j * a.d + f * every] - a.centroids[f * every]) * a.scale) : 0.0f; };
+    const auto value = [&](u32 j, int f) {
+        return f < some ? (float)((a.centroids[(u64)j * a.d + f * every] - a.centroids[f * every]) * a.scale) : 0.0f;
+    };
     float x[LOOKED_AT], least = infinity_f();
 #pragma unroll
     for (int f = 0; f < LOOKED_AT; f++) x[f] = value(own, f);

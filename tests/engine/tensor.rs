@@ -158,6 +158,31 @@ fn natural_clusters() {
     }
 }
 
+/// Clusters of clusters, more than there are groups. So each group reaches all centroids of an outer cluster, and the copies of all groups have no
+/// room. Those that save the most have it.
+#[test]
+fn groups_without_room_for_their_copies() {
+    if gpu().is_none() {
+        return;
+    }
+    let random = &mut Random(90_000);
+    let (n, d, k, outer, inner) = (20_000, 64, 8_192, 10, 30);
+    let outers: Vec<f64> = (0..outer * d).map(|_| 400.0 * random.unit() - 200.0).collect();
+    let inners: Vec<f64> = (0..outer * inner * d).map(|i| outers[i / d / inner * d + i % d] + 20.0 * random.normal()).collect();
+    let mut x: Vec<f32> = Vec::new();
+    for _ in 0..n {
+        let of = random.below(outer * inner);
+        x.extend(inners[of * d..][..d].iter().map(|v| (v + 3.0 * random.normal()) as f32));
+    }
+    let columns = columns(&x, d);
+    let estimator = from_some(&x, d, k, usize::MAX >> 1, random).max_iter(2);
+    for &strategy in Tensor::STRATEGIES {
+        let Some(fit) = same_bits(&[strategy], &estimator, &from_columns(&columns), None, "no room") else { continue };
+        let first = fit.model.history().first().unwrap();
+        assert!((2..=50).contains(&first.groups.unwrap()) && first.skipped.unwrap() > 0.1, "{strategy}: {first:?}");
+    }
+}
+
 /// Every row lies in the middle between two of eight near centroids. The first product leaves most rows in doubt among the eight, and the second
 /// product leaves pairs: as many as there are rows on the list that they are written to.
 #[test]
