@@ -50,11 +50,10 @@ use crate::bounds::fp16::MOST_FEATURES;
 pub struct Tensor(pub Unit);
 
 impl Tensor {
-    /// The constants of the predicted time, in microseconds, on an H200: of an iteration, of a row, of a value, and of a value
-    /// that is copied for one pass. See `predicted`.
+    /// The constants of the predicted time, in microseconds, on an H100: of an iteration, of a value, and of a value that is
+    /// copied for one pass. See `predicted`.
     const FIXED: f64 = 90.0;
-    const ROW: f64 = 1.7e-4;
-    const VALUE: f64 = 1.6e-6;
+    const VALUE: f64 = 1.8e-6;
     const COPY_ONCE: f64 = 8e-6;
     /// Where several centroids share a natural cluster, most rows of it are in doubt. With few clusters this costs more than tensor
     /// cores gain, unless there are many features.
@@ -74,7 +73,7 @@ impl Tensor {
         let processors = gpu.processors.max(1);
         let (n, k) = (padded(shape.chunk, TILE_ROWS * processors) as f64, self.multiplied(shape.k));
         let score = self.0.score(padded(shape.d, 16), gpu.generation) * 1e-6 * PROCESSORS as f64 / processors as f64;
-        n * (k * score + Self::ROW + shape.d as f64 * Self::VALUE)
+        n * (k * score + self.0.row() + shape.d as f64 * Self::VALUE)
     }
 
     /// The centroids of full tiles that take as long as those that are multiplied. A last tile of 128 or of 64 centroids is

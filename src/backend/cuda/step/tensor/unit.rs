@@ -103,11 +103,19 @@ impl Unit {
         let of_mma = (0.4 + 0.0055 * d as f64).max(0.75);
         match (self, generation) {
             // Up to 128 features, half tiles.
-            (Self::Wgmma, _) if d <= FEW_CHUNKS * CHUNK => (0.11 + 0.00295 * d as f64).max(0.3),
+            (Self::Wgmma, _) if d <= FEW_CHUNKS * CHUNK => 0.25 + 0.0026 * d as f64,
             (Self::Wgmma, _) => 0.14 + 0.00305 * d as f64,
             (Self::Mma, 90) => of_mma,
             (Self::Mma, 80 | 100..=109) => 2.0 * of_mma,
             (Self::Mma, _) => 4.0 * of_mma,
+        }
+    }
+
+    /// Microseconds for a row, beside its values and scores.
+    pub(super) fn row(self) -> f64 {
+        match self {
+            Self::Wgmma => 6e-5,
+            Self::Mma => 1.7e-4,
         }
     }
 
