@@ -179,7 +179,7 @@ publish-check: $(VENV)/ready ## Dry run of publishing: crate, source package, wh
 	$(PYTHON) build/notices.py LICENSE-THIRD-PARTY
 	cargo package --locked --target-dir $(CARGO_TARGET_DIR) $(PUBLISH_ARGS)
 	cp $(CARGO_TARGET_DIR)/package/polars-kmeans-*.crate $(PUBLISH)
-	$(BIN)/maturin sdist --quiet --out $(PUBLISH)
+	$(BIN)/maturin sdist --out $(PUBLISH)
 	mkdir $(PUBLISH)/source && tar -xf $(PUBLISH)/*.tar.gz -C $(PUBLISH)/source --strip-components 1
 	cd $(PUBLISH)/source && $(BIN)/maturin build --release --locked $(PUBLISH_ARGS) --quiet --target-dir $(CARGO_TARGET_DIR)/python --out $(PUBLISH)
 	rm -rf $(PUBLISH)/source
