@@ -26,7 +26,7 @@ const TOGETHER: usize = SQUARE;
 /// From so many features on, registers transpose them.
 const FEWEST_TRANSPOSED: usize = 8;
 /// Sums that a task adds up.
-const FLUSHED: usize = 1 << 14;
+const FLUSHED: usize = 1 << 12;
 
 /// A row that moves from one cluster to another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

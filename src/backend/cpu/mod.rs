@@ -168,16 +168,19 @@ impl<'a, T: Float> CpuSession<'a, T> {
     fn take_centroids(&mut self, centroids: &[T]) -> Result<()> {
         let extent = self.statistics.extent();
         let by_tree = self.plan == LabelPlan::Tree;
-        let again = self.table.as_mut().and_then(Arc::get_mut).filter(|table| by_tree == table.filter.is_tree());
-        if !again.is_some_and(|table| table.replace(centroids, extent)) {
-            let order = self.pruning.as_ref().map_or(&[][..], |pruning| &pruning.groups.order);
-            let threads = self.workers.len();
-            let table = match by_tree {
-                true => CentroidTable::by_tree(centroids, self.d, threads)?,
-                false => CentroidTable::in_order(centroids, self.d, &self.centre, extent, order, threads)?,
-            };
-            self.table = Some(Arc::new(table));
-        }
+        let order = self.pruning.as_ref().map_or(&[][..], |pruning| &pruning.groups.order);
+        let (centre, threads) = (&self.centre[..], self.workers.len());
+        let mut table = self.table.take();
+        let again = table.as_mut().and_then(Arc::get_mut).filter(|table| by_tree == table.filter.is_tree());
+        let is_replaced = match again {
+            Some(table) => table.replace(centroids, centre, extent, order, threads)?,
+            None => false,
+        };
+        self.table = match (is_replaced, by_tree) {
+            (true, _) => table,
+            (false, true) => Some(Arc::new(CentroidTable::by_tree(centroids, self.d, threads)?)),
+            (false, false) => Some(Arc::new(CentroidTable::in_order(centroids, self.d, centre, extent, order, threads)?)),
+        };
         Ok(())
     }
 

@@ -83,7 +83,19 @@ impl FarApart {
         let mut of = memory::zeroed::<Group>(count, GROUPS)?;
         let mut nearest = memory::filled(count, f32::INFINITY, GROUPS)?;
         let mut farthest = memory::with_room(picks, GROUPS)?;
-        set.run(Pick { rows, d, picks, of: &mut of, nearest: &mut nearest, farthest: &mut farthest });
+        let mut picked = memory::with_room(picks, GROUPS)?;
+        let mut apart = memory::zeroed(picks, GROUPS)?;
+        let (of_rows, farthest_so_far) = (&mut of, &mut farthest);
+        set.run(Pick {
+            rows,
+            d,
+            picks,
+            of: of_rows,
+            nearest: &mut nearest,
+            farthest: farthest_so_far,
+            picked: &mut picked,
+            apart: &mut apart,
+        });
         Ok(Self { of, farthest })
     }
 
@@ -117,22 +129,36 @@ struct Pick<'p, T> {
     /// For each row, its squared distance to the nearest pick.
     nearest: &'p mut [f32],
     farthest: &'p mut Vec<f32>,
+    /// The picks so far, and their squared distances to the last one.
+    picked: &'p mut Vec<usize>,
+    apart: &'p mut [f32],
 }
 
 impl<T: Float> Task for Pick<'_, T> {
     type Output = ();
 
+    #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN is not above a limit
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { rows, d, picks, of, nearest, farthest } = self;
+        /// A pick so many times as far from another one is no nearer to the other one's rows, by the triangle inequality: four times
+        /// their squared distance, and room for rounding.
+        const FAR: f32 = 4.1;
+        let Self { rows, d, picks, of, nearest, farthest, picked, apart } = self;
         let mut pick = 0;
         for group in 0..picks {
             let point = &rows[pick * d..][..d];
+            for (apart, other) in apart.iter_mut().zip(&*picked) {
+                *apart = rough_square(&rows[other * d..][..d], point);
+            }
+            picked.push(pick);
             let mut most = (0.0, 0);
             for (j, row) in rows.chunks_exact(d).enumerate() {
-                let s = rough_square(row, point);
-                if s < nearest[j] {
-                    (nearest[j], of[j]) = (s, group as Group);
+                // Before the first pick, the distances are infinite.
+                if !(apart[usize::from(of[j])] > FAR * nearest[j]) {
+                    let s = rough_square(row, point);
+                    if s < nearest[j] {
+                        (nearest[j], of[j]) = (s, group as Group);
+                    }
                 }
                 if nearest[j] > most.0 {
                     most = (nearest[j], j);
@@ -204,11 +230,12 @@ impl<T: Float> Groups<T> {
         members.sort_unstable_by_key(|j| (of[*j as usize], *j));
         let mut order = memory::with_room(k + groups * GROUP, GROUPS)?;
         let mut rest = &mut members[..];
+        let mut ranges = memory::filled(d, [T::default(); 2], GROUPS)?;
         for group in 0..groups {
             let count = rest.partition_point(|j| usize::from(of[*j as usize]) <= group);
             let (members, others) = rest.split_at_mut(count);
             rest = others;
-            split(members, centroids, d, GROUP);
+            split(members, centroids, &mut ranges, GROUP);
             order.extend_from_slice(members);
             order.resize(order.len().next_multiple_of(GROUP), NOBODY);
         }
@@ -226,17 +253,25 @@ impl<T: Float> Groups<T> {
 }
 
 /// Puts centroids near each other next to each other: halves them along the feature of the widest range, at multiples of the
-/// width.
-fn split<T: Float>(members: &mut [u32], centroids: &[T], d: usize, width: usize) {
+/// width. `ranges`: room for the range of each feature.
+fn split<T: Float>(members: &mut [u32], centroids: &[T], ranges: &mut [[T; 2]], width: usize) {
+    let d = ranges.len();
     if members.len() <= width {
         return;
     }
+    let row = |j: u32| &centroids[j as usize * d..][..d];
+    ranges.iter_mut().zip(row(members[0])).for_each(|(range, v)| *range = [*v; 2]);
+    for j in &members[1..] {
+        for ([low, high], v) in ranges.iter_mut().zip(row(*j)) {
+            *low = if *v < *low { *v } else { *low };
+            *high = if *v > *high { *v } else { *high };
+        }
+    }
     let (mut widest, mut range) = (0, -1.0);
-    for f in 0..d {
-        let values = members.iter().map(|j| centroids[*j as usize * d + f].to_f64());
-        let [low, high] = values.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], v| [low.min(v), high.max(v)]);
-        if high - low > range {
-            (widest, range) = (f, high - low);
+    for (f, [low, high]) in ranges.iter().enumerate() {
+        let here = high.to_f64() - low.to_f64();
+        if here > range {
+            (widest, range) = (f, here);
         }
     }
     let half = (members.len().div_ceil(width) / 2) * width;
@@ -245,8 +280,8 @@ fn split<T: Float>(members: &mut [u32], centroids: &[T], d: usize, width: usize)
         a.total_cmp(&b)
     });
     let (one, other) = members.split_at_mut(half);
-    split(one, centroids, d, width);
-    split(other, centroids, d, width);
+    split(one, centroids, ranges, width);
+    split(other, centroids, ranges, width);
 }
 
 #[cfg(feature = "tests")]

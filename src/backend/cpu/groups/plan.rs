@@ -14,6 +14,7 @@ use crate::backend::cpu::tree::{self, CentroidTree, Visits};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::base::parallel::for_each_task;
 use crate::bounds::int_dot::MOST_FEATURES;
 use crate::simd::{DotUnit, InstructionSet};
 
@@ -336,8 +337,14 @@ impl<T: Float> CpuSession<'_, T> {
             let lanes = copies.as_ref().map(|copies| copies.unit.lanes(d));
             let weighted = self.part.weights.is_some();
             let shapes = pruning.parts.iter().map(|part| [d, part.physical.len(), count]);
-            let sorted = shapes.map(|shape| Sorted::new(shape, layout, lanes, weighted));
-            match memory::try_collected(sorted, GROUPS) {
+            // Threads share the work: memory that was in use before is set to zeros.
+            let mut sorted = memory::with_room(pruning.parts.len(), GROUPS)?;
+            sorted.resize_with(pruning.parts.len(), || None);
+            let mut threads = memory::filled(self.workers.len(), (), GROUPS)?;
+            for_each_task(&mut threads, shapes.zip(&mut sorted), |(), (shape, sorted)| {
+                *sorted = Some(Sorted::new(shape, layout, lanes, weighted));
+            })?;
+            match memory::try_collected(sorted.into_iter().flatten(), GROUPS) {
                 Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(pruning), plan)),
                 kept => pruning.kept = kept?,
             }
