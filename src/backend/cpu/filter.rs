@@ -194,7 +194,7 @@ pub struct ProductTable {
     /// `(groups, GROUP)`: the half squares of the copies. Infinite where nobody is.
     half_squares: Vec<f64>,
     /// For each weight of a tile, in the order of [`bounds::Expanded::WEIGHTS`].
-    weights: [Weighted; WEIGHTS],
+    weights: Box<[Weighted; WEIGHTS]>,
     /// `(k)`: the binary logarithms of the squared norms.
     sizes: Vec<f32>,
     /// `(d)`: subtracted from rows in the feature type. The rows are then multiplied by 2^scale_exponent in two steps.
@@ -233,7 +233,7 @@ impl ProductTable {
             packed: memory::zeroed(groups * d * GROUP, TABLE)?,
             names,
             half_squares: memory::zeroed(groups * GROUP, TABLE)?,
-            weights,
+            weights: Box::new(weights),
             sizes: memory::zeroed(k, TABLE)?,
             centre,
             scale_exponent: 0,

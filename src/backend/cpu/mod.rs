@@ -65,7 +65,7 @@ use crate::backend::cpu::deltas::{Deltas, MoveRows, Moved};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::base::parallel::for_each_task;
+use crate::base::parallel::{for_each_task, made};
 use crate::exact::cluster_sums::{ClusterSums, Quantiser, UNASSIGNED};
 use crate::exact::distances::DistanceScale;
 use crate::input::tile::{Part, Tile};
@@ -109,9 +109,10 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let layout = Layout::new::<T>([n, d, k], Lie::of(&part.features), statistics.scales.len(), threads);
         let task = layout.task;
         let quantiser = Quantiser::new(&statistics.scales)?;
-        let workers = (0..layout.workers).map(|_| Worker::new(d, k, layout.tile, &quantiser, statistics.weights.is_some()));
+        let worker = |_| Worker::new(d, k, layout.tile, &quantiser, statistics.weights.is_some());
+        let workers = made(layout.workers, 0..layout.workers, "the threads' buffers", worker)?;
         let mut session = Self {
-            workers: memory::try_collected(workers, "the threads' buffers")?,
+            workers,
             part,
             statistics: statistics.clone(),
             quantiser,

@@ -100,19 +100,6 @@ fn list(first: u32, labels: &mut [u32], new: &[u32], moved: &mut Vec<Moved>) {
     moved.extend_from_slice(&found[..count]);
 }
 
-/// Replaces the labels of some rows, and lists those that change. `places`: where in `labels` each row's is. `moved` has room for
-/// all rows.
-#[inline(always)]
-pub fn list_moved(labels: &mut [u32], places: &[u32], new: &[u32], moved: &mut Vec<Moved>) {
-    moved.clear();
-    for (row, (place, to)) in (0..).zip(places.iter().zip(new)) {
-        let from = std::mem::replace(&mut labels[*place as usize], *to);
-        if from != *to {
-            moved.push(Moved { row, from, to: *to });
-        }
-    }
-}
-
 /// What the tasks of a pass share.
 pub struct Shared<'p, 'a, 'm, T> {
     pub part: &'p Part<'a, T>,
