@@ -9,6 +9,7 @@ use std::{hint, thread};
 
 pub use crate::base::environment::FloatEnvironment;
 use crate::base::error::Result;
+use crate::base::team::with_help;
 use crate::base::{interrupt, memory};
 
 /// Number of fits and predictions that are running in this process.
@@ -158,18 +159,21 @@ pub fn for_each_task<W: Send, I: Send>(
     interrupt::check()
 }
 
-/// Makes a value of each item, by so many workers. Returns them in order, or the first error.
+/// Makes a value of each item, by so many workers if they take so many bytes that it pays. Returns them in order, or the first
+/// error. One thread gets memory that an earlier fit gave back, and sets it to zeros; several threads get other memory.
 ///
 /// # Errors
 /// As [`for_each_task`], and those of `make`.
 pub fn made<I: Send, R: Send>(
-    workers: usize,
+    [workers, bytes]: [usize; 2],
     items: impl ExactSizeIterator<Item = I> + Send,
     what: &'static str,
     make: impl Fn(I) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
+    /// Fewer bytes are made by one thread.
+    const FEWEST: usize = 16 << 20;
     let count = items.len();
-    if workers < 2 || count < 2 {
+    if workers < 2 || count < 2 || bytes < FEWEST {
         return memory::try_collected(items.map(make), what);
     }
     let mut values = memory::with_room(count, what)?;
@@ -275,20 +279,6 @@ pub fn in_rounds(
     })
 }
 
-/// Calls `help` on so many threads of the pool, while this thread works too. So a short pass does not wait for other threads to
-/// wake up. Not generic: what the pool needs for a job is compiled once, and not once for each pass.
-fn with_help(helpers: usize, help: &(dyn Fn() + Sync), work_here: &mut dyn FnMut()) {
-    rayon::in_place_scope(|scope| {
-        for _ in 0..helpers {
-            scope.spawn(|_| {
-                let _environment = FloatEnvironment::default_rounding();
-                help();
-            });
-        }
-        work_here();
-    });
-}
-
 /// Does work on each of these items at the same time, with a thread for each. For work that mostly waits for something else than
 /// this CPU. Returns the results in order, or the first error. Where the system has no thread left, the threads that there are do
 /// more.
@@ -355,6 +345,7 @@ mod tests {
     fn values_are_made_in_order() {
         let make = |i: usize| if i == 70 { Err(crate::base::error::KMeansError::NoFeatures) } else { Ok(2 * i) };
         for workers in [1, 3] {
+            let workers = [workers, 1 << 30];
             assert_eq!(made(workers, 0..70, "numbers", make).unwrap(), (0..140).step_by(2).collect::<Vec<_>>());
             assert!(made(workers, 0..100, "numbers", make).is_err());
         }

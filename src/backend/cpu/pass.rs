@@ -171,7 +171,7 @@ impl<T: Float> Task for TaskPass<'_, '_, '_, T> {
     fn run<V: Vector>(self) {
         match self.pass {
             Pass::Assign { sums, inertia } => self.assign::<V>(sums, inertia),
-            Pass::Inertia { .. } | Pass::Farthest { .. } => self.measure(),
+            Pass::Inertia { .. } | Pass::Farthest { .. } => self.measure::<V>(),
         }
     }
 }
@@ -220,14 +220,14 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
             *changed += self.shared.take_moved::<V>(rows.values, weights, moved, deltas);
         }
         if want_inertia {
-            own_distances(rows.values, table, labels, distances);
+            own_distances::<V, T>(rows.values, table, labels, distances);
             inertia.add(weights, labels, distances, Scales::Same(statistics.distances));
         }
     }
 
     /// Measures the distances of rows to the centroids of their labels. Rows that the pass does not need are not loaded.
     #[inline(always)]
-    fn measure(self) {
+    fn measure<V: Vector>(self) {
         let Self { shared: Shared { part, statistics, table, .. }, worker, task, labels, pass } = self;
         let Worker { tile, distances, inertia, far, chosen, .. } = worker;
         let Chosen { rows, places, labels: chosen } = chosen;
@@ -253,7 +253,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
                 tile.load_list(part, statistics.weights, rows);
             }
             let labels = if all { labels } else { &chosen[..] };
-            own_distances(tile.values(), table, labels, distances);
+            own_distances::<V, T>(tile.values(), table, labels, distances);
             match pass {
                 Pass::Inertia { scales } => inertia.add(&tile.weights, labels, distances, scales),
                 Pass::Farthest { .. } => {

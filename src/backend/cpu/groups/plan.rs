@@ -348,8 +348,10 @@ impl<T: Float> CpuSession<'_, T> {
             let lanes = copies.as_ref().map(|copies| copies.unit.lanes(d));
             let weighted = self.part.weights.is_some();
             let shapes = pruning.parts.iter().map(|part| [d, part.physical.len(), count]);
+            let bytes = shapes.clone().map(|shape| Sorted::<T>::bytes(shape, layout, lanes));
+            let bytes = bytes.fold(0, usize::saturating_add);
             // Threads share the work: memory that was in use before is set to zeros.
-            match made(self.workers.len(), shapes, GROUPS, |shape| Sorted::new(shape, layout, lanes, weighted)) {
+            match made([self.workers.len(), bytes], shapes, GROUPS, |shape| Sorted::new(shape, layout, lanes, weighted)) {
                 Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(pruning), plan)),
                 kept => pruning.kept = kept?,
             }

@@ -207,7 +207,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         if let (Filter::Difference(_), true) = (&table.filter, step.known) {
             let own = &mut own[..count];
             own.iter_mut().zip(places).for_each(|(own, place)| *own = labels[*place as usize].load(Ordering::Relaxed));
-            own_distances(values, table, own, distances);
+            own_distances::<V, T>(values, table, own, distances);
             most = Some(step.most(&distances[..count]));
         }
         let near = Some(Near { panels: step.listed(group, sorted.radius(rows), most), order: &step.groups.order });
