@@ -170,10 +170,11 @@ pub fn made<I: Send, R: Send>(
     what: &'static str,
     make: impl Fn(I) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
-    /// Fewer bytes are made by one thread.
+    /// With fewer bytes or workers, one thread makes all: page faults would take longer than zeros.
     const FEWEST: usize = 16 << 20;
+    const FEWEST_WORKERS: usize = 6;
     let count = items.len();
-    if workers < 2 || count < 2 || bytes < FEWEST {
+    if workers < FEWEST_WORKERS || count < 2 || bytes < FEWEST {
         return memory::try_collected(items.map(make), what);
     }
     let mut values = memory::with_room(count, what)?;
@@ -344,7 +345,7 @@ mod tests {
     unit_test!(values_are_made_in_order);
     fn values_are_made_in_order() {
         let make = |i: usize| if i == 70 { Err(crate::base::error::KMeansError::NoFeatures) } else { Ok(2 * i) };
-        for workers in [1, 3] {
+        for workers in [1, 8] {
             let workers = [workers, 1 << 30];
             assert_eq!(made(workers, 0..70, "numbers", make).unwrap(), (0..140).step_by(2).collect::<Vec<_>>());
             assert!(made(workers, 0..100, "numbers", make).is_err());
