@@ -1,8 +1,8 @@
 //! Times the same fits with 1, 2, 4, ... threads, beside bare loops of these threads: products of integer copies, which lie in a cache, and copies of
 //! memory.
 //!
-//! `cargo bench --no-default-features --features bench --bench kmeans -- threads [NxDxK ... --kinds blobs,uniform --threads 1,2,4,8,16 --iterations 12 --repeats 3]`.
-//! The time is that of the whole fit, from given rows to labels, of its loop, and of the first and the last iteration. "Times as fast" is the loop's time
+//! `cargo bench --no-default-features --features bench --bench kmeans -- threads [NxDxK ... --kinds blobs,uniform --threads 1,2,4,8,16 --iterations 12 --repeats 3 --columns]`.
+//! The time is that of the whole fit, from given rows to labels, of its loop, and of the first and the last iteration. `--columns`: one array for each feature. "Times as fast" is the loop's time
 //! with the least number of threads over its time; "of products" and "of copies" are its shares of what the bare loops gain. A fit cannot use more of
 //! the machine than these loops do.
 
@@ -58,7 +58,7 @@ fn bare(threads: usize) -> [f64; 2] {
 
 pub fn main(mut arguments: Arguments) {
     let (mut shapes, mut kinds, mut iterations, mut repeats) = (Vec::new(), None, 12, 3);
-    let mut threads = vec![1, 2, 4, 8, 16];
+    let (mut threads, mut by_columns) = (vec![1, 2, 4, 8, 16], false);
     while let Some(argument) = arguments.next() {
         let numbers =
             |text: &str, between| -> Vec<usize> { text.split(between).map(|n| n.parse().expect("a number")).collect() };
@@ -68,6 +68,7 @@ pub fn main(mut arguments: Arguments) {
                 let names = arguments.next().expect("kinds of data");
                 kinds = Some(names.split(',').map(|name| name.parse().expect("a kind of data")).collect::<Vec<Kind>>());
             }
+            "--columns" => by_columns = true,
             "--threads" => threads = numbers(&arguments.next().expect("numbers of threads"), ','),
             "--iterations" => iterations = arguments.next().and_then(|n| n.parse().ok()).expect("a number"),
             "--repeats" => repeats = arguments.next().and_then(|n| n.parse().ok()).expect("a number"),
@@ -86,9 +87,13 @@ pub fn main(mut arguments: Arguments) {
         for kind in kinds.as_deref().unwrap_or(own) {
             let columns = generate(*kind, n, d);
             let start = starting_rows(&columns, *kind, k).expect("enough rows");
-            let x = row_by_row(&columns);
-            drop(columns);
-            let features = Features::from_rows(&x, d).expect("rows");
+            let x = if by_columns { Vec::new() } else { row_by_row(&columns) };
+            let columns = if by_columns { columns } else { Vec::new() };
+            let features = match by_columns {
+                true => Features::from_columns(columns.iter().map(|column| &column[..])),
+                false => Features::from_rows(&x, d),
+            };
+            let features = features.expect("rows");
             let estimator = KMeans::new(k).init(Init::Given(start)).tol(0.0).max_iter(iterations).device(Device::Cpu);
             println!("{n} x {d} x {k}, {kind}");
             let mut first_loop = None;

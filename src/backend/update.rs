@@ -16,8 +16,8 @@ use crate::statistics::Statistics;
 
 /// What errors call the numbers of clusters.
 const EMPTY: &str = "the empty clusters";
-/// The sums that a task divides: some hundred microseconds.
-const TASK: usize = 1 << 15;
+/// The sums that a task divides: some ten microseconds.
+const TASK: usize = 1 << 12;
 
 /// Memory of an update, for the next one.
 #[derive(Default)]

@@ -14,4 +14,5 @@ pub mod progress;
 #[cfg(feature = "tests")]
 pub(crate) mod random;
 pub(crate) mod strategy;
+mod team;
 pub(crate) mod units;

@@ -5,10 +5,11 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
-use std::thread;
+use std::{hint, thread};
 
 pub use crate::base::environment::FloatEnvironment;
 use crate::base::error::Result;
+use crate::base::team::with_help;
 use crate::base::{interrupt, memory};
 
 /// Number of fits and predictions that are running in this process.
@@ -158,18 +159,125 @@ pub fn for_each_task<W: Send, I: Send>(
     interrupt::check()
 }
 
-/// Calls `help` on so many threads of the pool, while this thread works too. So a short pass does not wait for other threads to
-/// wake up. Not generic: what the pool needs for a job is compiled once, and not once for each pass.
-fn with_help(helpers: usize, help: &(dyn Fn() + Sync), work_here: &mut dyn FnMut()) {
-    rayon::in_place_scope(|scope| {
-        for _ in 0..helpers {
-            scope.spawn(|_| {
-                let _environment = FloatEnvironment::default_rounding();
-                help();
-            });
+/// Makes a value of each item, by so many workers if they take so many bytes that it pays. Returns them in order, or the first
+/// error. One thread gets memory that an earlier fit gave back, and sets it to zeros; several threads get other memory.
+///
+/// # Errors
+/// As [`for_each_task`], and those of `make`.
+pub fn made<I: Send, R: Send>(
+    [workers, bytes]: [usize; 2],
+    items: impl ExactSizeIterator<Item = I> + Send,
+    what: &'static str,
+    make: impl Fn(I) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    /// With fewer bytes or workers, one thread makes all: page faults would take longer than zeros.
+    const FEWEST: usize = 16 << 20;
+    const FEWEST_WORKERS: usize = 6;
+    let count = items.len();
+    if workers < FEWEST_WORKERS || count < 2 || bytes < FEWEST {
+        return memory::try_collected(items.map(make), what);
+    }
+    let mut values = memory::with_room(count, what)?;
+    values.resize_with(count, || None);
+    let mut threads = memory::filled(workers.min(count), (), what)?;
+    for_each_task(&mut threads, items.zip(&mut values), |(), (item, value)| *value = Some(make(item)))?;
+    memory::try_collected(values.into_iter().flatten(), what)
+}
+
+/// Rounds of work, one after the other. Threads share the pieces of a round, and look for the next round without sleep: a round
+/// may be some microseconds. One thread alone does all pieces.
+///
+/// A *ticket* stands for a piece of a round. Tickets are in order, so a thread that is late cannot take a piece of another round.
+struct Rounds {
+    pieces: usize,
+    /// The next ticket, the tickets of the rounds that have begun, and the number of pieces that are done.
+    next: AtomicUsize,
+    begun: AtomicUsize,
+    done: AtomicUsize,
+}
+
+impl Rounds {
+    /// A helper goes when it has looked so often without finding a round: the thread that leads may have been stopped.
+    const PATIENCE: usize = 20_000;
+    /// What stands for no more rounds.
+    const END: usize = usize::MAX;
+
+    /// Takes a piece, if there is one.
+    fn take(&self) -> Option<usize> {
+        let begun = self.begun.load(Ordering::Acquire);
+        let next = self.next.load(Ordering::Relaxed);
+        let is_mine = begun != Self::END
+            && next < begun
+            && self.next.compare_exchange(next, next + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        is_mine.then_some(next % self.pieces)
+    }
+
+    /// Does a piece. It counts as done after a panic, too: nobody waits for it then.
+    fn run(&self, piece: usize, work: &(impl Fn(usize) + Sync)) {
+        struct Done<'d>(&'d AtomicUsize);
+        impl Drop for Done<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::Release);
+            }
         }
-        work_here();
-    });
+        let _done = Done(&self.done);
+        work(piece);
+    }
+
+    fn help(&self, work: &(impl Fn(usize) + Sync)) {
+        let mut patience = Self::PATIENCE;
+        while patience > 0 && self.begun.load(Ordering::Relaxed) != Self::END {
+            match self.take() {
+                Some(piece) => {
+                    self.run(piece, work);
+                    patience = Self::PATIENCE;
+                }
+                None => {
+                    patience -= 1;
+                    hint::spin_loop();
+                }
+            }
+        }
+    }
+
+    /// Begins a round, and waits until it is done.
+    fn lead(&self, work: &(impl Fn(usize) + Sync)) {
+        let end = self.begun.load(Ordering::Relaxed) + self.pieces;
+        self.begun.store(end, Ordering::Release);
+        while self.done.load(Ordering::Acquire) < end {
+            match self.take() {
+                Some(piece) => self.run(piece, work),
+                None => hint::spin_loop(),
+            }
+        }
+    }
+}
+
+/// Calls `work(piece)` for each of these pieces, round after round. `before` is called before each round, while no piece is
+/// worked at, and says whether there is one more. `workers`: at most so many threads work.
+///
+/// # Errors
+/// As [`for_each_task`].
+pub fn in_rounds(
+    workers: usize,
+    pieces: usize,
+    work: impl Fn(usize) + Sync,
+    before: impl FnMut() -> bool + Send,
+) -> Result<()> {
+    let zero = || AtomicUsize::new(0);
+    let rounds = Rounds { pieces, next: zero(), begun: zero(), done: zero() };
+    let mut threads = memory::filled(workers.min(pieces).max(1), (), "the threads")?;
+    // Whoever gets the first task leads.
+    let tasks = std::iter::once(Some(before)).chain((1..threads.len()).map(|_| None));
+    for_each_task(&mut threads, tasks, |(), before| match before {
+        None => rounds.help(&work),
+        Some(mut before) => {
+            while before() {
+                rounds.lead(&work);
+            }
+            rounds.begun.store(Rounds::END, Ordering::Relaxed);
+        }
+    })
 }
 
 /// Does work on each of these items at the same time, with a thread for each. For work that mostly waits for something else than
@@ -207,4 +315,40 @@ fn with_threads(helpers: usize, help: &(dyn Fn() + Sync), work_here: &dyn Fn()) 
         helpers.for_each(drop);
         work_here();
     });
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use super::*;
+
+    unit_test!(rounds_follow_one_another);
+    /// Each piece of a round sees what the pieces of the round before left.
+    fn rounds_follow_one_another() {
+        for (workers, pieces) in [(1, 1), (1, 5), (2, 2), (4, 3), (7, 40)] {
+            let counts: Vec<AtomicUsize> = (0..pieces).map(|_| AtomicUsize::new(0)).collect();
+            let (round, missed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let work = |piece: usize| {
+                let before = counts[piece].fetch_add(1, Ordering::Relaxed) + 1;
+                let same = before == round.load(Ordering::Relaxed);
+                missed.fetch_add(usize::from(!same), Ordering::Relaxed);
+            };
+            in_rounds(workers, pieces, work, || {
+                let all = counts.iter().all(|count| count.load(Ordering::Relaxed) == round.load(Ordering::Relaxed));
+                missed.fetch_add(usize::from(!all), Ordering::Relaxed);
+                round.fetch_add(1, Ordering::Relaxed) < 300
+            })
+            .unwrap();
+            assert_eq!((round.into_inner(), missed.into_inner()), (301, 0), "{workers} workers, {pieces} pieces");
+        }
+    }
+
+    unit_test!(values_are_made_in_order);
+    fn values_are_made_in_order() {
+        let make = |i: usize| if i == 70 { Err(crate::base::error::KMeansError::NoFeatures) } else { Ok(2 * i) };
+        for workers in [1, 8] {
+            let workers = [workers, 1 << 30];
+            assert_eq!(made(workers, 0..70, "numbers", make).unwrap(), (0..140).step_by(2).collect::<Vec<_>>());
+            assert!(made(workers, 0..100, "numbers", make).is_err());
+        }
+    }
 }

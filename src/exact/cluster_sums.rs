@@ -60,8 +60,7 @@ impl ClusterSums {
         let Self { d, sums, mass, rows, dirty } = self;
         let counts = rows.chunks_mut(clusters).zip(dirty.chunks_mut(clusters));
         let ranges = sums.chunks_mut(clusters * *d).zip(mass.chunks_mut(clusters)).zip(counts);
-        let firsts = (0..).step_by(clusters);
-        firsts.zip(ranges).map(|(first, ((sums, mass), (rows, dirty)))| SumsOfRange { first, sums, mass, rows, dirty })
+        ranges.map(|((sums, mass), (rows, dirty))| SumsOfRange { sums, mass, rows, dirty })
     }
 
     pub fn clear_dirty(&mut self) {
@@ -95,8 +94,6 @@ impl ClusterSums {
 /// The sums of some clusters, as in [`ClusterSums`].
 #[derive(Debug)]
 pub struct SumsOfRange<'s> {
-    /// The first of the clusters.
-    pub first: usize,
     pub sums: &'s mut [i128],
     pub mass: &'s mut [i128],
     pub rows: &'s mut [i64],

@@ -109,10 +109,10 @@ impl TwoNearest {
     /// Compares the distances to the two candidates of each row, then takes over the answers of settled rows. Candidates are in
     /// ascending order, so equal distances keep the smaller label.
     #[inline(always)]
-    fn compare<T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>, open: &Open) {
+    fn compare<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>, open: &Open) {
         let Self { labels, nearest, second, others } = self;
-        own_distances(tile.values(), table, &labels[..tile.rows], nearest);
-        own_distances(tile.values(), table, &others[..tile.rows], second);
+        own_distances::<V, T>(tile.values(), table, &labels[..tile.rows], nearest);
+        own_distances::<V, T>(tile.values(), table, &others[..tile.rows], second);
         for r in 0..tile.rows {
             if second[r] < nearest[r] {
                 (labels[r], nearest[r], second[r]) = (others[r], second[r], nearest[r]);
@@ -351,7 +351,7 @@ impl Assigner {
         }
         let labels = self.label::<V, T, _, true>(&rows, table, &mut out.others);
         out.labels[..tile.rows].copy_from_slice(labels);
-        out.compare(tile, table, &self.open);
+        out.compare::<V, T>(tile, table, &self.open);
     }
 }
 

@@ -43,23 +43,33 @@ impl<T: Float> CentroidTable<T> {
 
     fn with(rows: &[T], d: usize, threads: usize, filter: Filter<T>) -> Result<Self> {
         let k = rows.len() / d;
-        let mut packed = memory::filled(k.div_ceil(TOGETHER) * d, [f64::INFINITY; TOGETHER], TABLE)?;
-        let together = (TASK / d).next_multiple_of(TOGETHER).max(TOGETHER);
-        let mut workers = memory::filled(threads.min(k.div_ceil(together)), (), TABLE)?;
-        let tasks = rows.chunks(together * d).zip(packed.chunks_mut(together / TOGETHER * d));
-        for_each_task(&mut workers, tasks, |(), (rows, packed)| pack(rows, d, packed))?;
-        Ok(Self { k, d, rows: memory::copied(rows, TABLE)?, packed, filter })
+        let packed = memory::zeroed(k.div_ceil(TOGETHER) * d, TABLE)?;
+        let mut table = Self { k, d, rows: memory::zeroed(rows.len(), TABLE)?, packed, filter };
+        table.take(rows, threads)?;
+        Ok(table)
     }
 
-    /// Replaces the table's centroids, without new memory. Returns whether it did: only with the difference filter or a tree, and
-    /// for as many centroids as before.
-    pub fn replace(&mut self, rows: &[T], extent: f64) -> bool {
-        if rows.len() != self.rows.len() || !self.filter.replace(rows, extent) {
-            return false;
+    /// Takes these centroids, but for the filter's copies.
+    fn take(&mut self, rows: &[T], threads: usize) -> Result<()> {
+        let Self { k, d, rows: own, packed, .. } = self;
+        let d = *d;
+        let together = (TASK / d).next_multiple_of(TOGETHER).max(TOGETHER);
+        let mut workers = memory::filled(threads.min(k.div_ceil(together)), (), TABLE)?;
+        let tasks = rows.chunks(together * d).zip(own.chunks_mut(together * d)).zip(packed.chunks_mut(together / TOGETHER * d));
+        for_each_task(&mut workers, tasks, |(), ((rows, own), packed)| {
+            own.copy_from_slice(rows);
+            pack(rows, d, packed);
+        })
+    }
+
+    /// Replaces the table's centroids, in the same memory. Returns whether it did: only for as many centroids as before, and as
+    /// [`Filter::replace`] says.
+    pub fn replace(&mut self, rows: &[T], centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<bool> {
+        if rows.len() != self.rows.len() || !self.filter.replace(rows, centre, extent, order, threads)? {
+            return Ok(false);
         }
-        self.rows.copy_from_slice(rows);
-        pack(rows, self.d, &mut self.packed);
-        true
+        self.take(rows, threads)?;
+        Ok(true)
     }
 
     /// Centroid `j`.
@@ -75,8 +85,10 @@ impl<T: Float> CentroidTable<T> {
     }
 }
 
-/// Writes centroids in groups, feature by feature.
+/// Writes centroids in groups, feature by feature. What fills up the last group is infinite.
 fn pack<T: Float>(rows: &[T], d: usize, packed: &mut [[f64; TOGETHER]]) {
+    let last = packed.len() - d;
+    packed[last..].fill([f64::INFINITY; TOGETHER]);
     for (j, row) in rows.chunks_exact(d).enumerate() {
         let group = &mut packed[j / TOGETHER * d..][..d];
         group.iter_mut().zip(row).for_each(|(group, c)| group[j % TOGETHER] = c.to_f64());

@@ -25,8 +25,10 @@ use crate::simd::{SQUARE, Task, Vector};
 const TOGETHER: usize = SQUARE;
 /// From so many features on, registers transpose them.
 const FEWEST_TRANSPOSED: usize = 8;
-/// Sums that a task adds up.
-const FLUSHED: usize = 1 << 14;
+/// Sums that a task adds up, at least and at most.
+const FLUSHED: [usize; 2] = [1 << 8, 1 << 12];
+/// Threads share the sums of all workers if there are so many.
+const FEWEST_SHARED: usize = 1 << 15;
 
 /// A row that moves from one cluster to another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -161,55 +163,72 @@ impl Deltas {
     /// The same for several workers. If there are many sums, threads share the clusters: else the time would grow with the number
     /// of workers.
     pub fn flush_all(all: &mut [&mut Self], quantiser: &Quantiser, cluster_sums: &mut ClusterSums) -> Result<()> {
-        let clusters = (FLUSHED / quantiser.scales.len()).max(1);
-        if all.len() < 2 || cluster_sums.rows.len() <= clusters {
+        const WHAT: &str = "the threads' sums";
+        let (workers, d, k) = (all.len(), quantiser.scales.len(), cluster_sums.rows.len());
+        if workers < 2 || workers * k * (d + 1) < FEWEST_SHARED {
             all.iter_mut().for_each(|deltas| deltas.flush(quantiser, cluster_sums));
             return Ok(());
         }
-        let mut threads = memory::filled(all.len(), (), "the threads")?;
-        let shared = &*all;
-        for_each_task(&mut threads, cluster_sums.ranges(clusters), |(), mut sums| {
-            shared.iter().for_each(|deltas| deltas.add_to(quantiser, &mut sums));
-        })?;
-        for_each_task(&mut threads, all.iter_mut(), |(), deltas| deltas.clear())
+        let clusters = k.div_ceil(2 * workers).clamp(FLUSHED[0].div_ceil(d), (FLUSHED[1] / d).max(FLUSHED[0].div_ceil(d)));
+        let ranges = k.div_ceil(clusters);
+        let mut of_ranges = memory::with_room(ranges * workers, WHAT)?;
+        let mut of_workers = memory::collected(all.iter_mut().map(|deltas| deltas.ranges(clusters)), WHAT)?;
+        for _ in 0..ranges {
+            of_ranges.extend(of_workers.iter_mut().filter_map(Iterator::next));
+        }
+        let mut threads = memory::filled(workers, (), WHAT)?;
+        let tasks = cluster_sums.ranges(clusters).zip(of_ranges.chunks_mut(workers));
+        for_each_task(&mut threads, tasks, |(), (mut sums, deltas)| {
+            deltas.iter_mut().for_each(|deltas| deltas.move_to(quantiser, &mut sums));
+        })
     }
 
-    /// Adds the pending values of some clusters.
-    fn add_to(&self, quantiser: &Quantiser, to: &mut SumsOfRange<'_>) {
-        let d = self.d;
+    /// The clusters, so many at a time.
+    fn ranges(&mut self, clusters: usize) -> impl Iterator<Item = DeltasOfRange<'_>> {
+        let Self { d, hi, lo, mass, counts } = self;
+        let (mut lo, mut mass) = (lo.chunks_mut(clusters * *d), mass.chunks_mut(clusters));
+        hi.chunks_mut(clusters * *d).zip(counts.chunks_mut(clusters)).map(move |(hi, counts)| {
+            let (lo, mass) = (lo.next().unwrap_or_default(), mass.next().unwrap_or_default());
+            DeltasOfRange { hi, lo, mass, counts }
+        })
+    }
+}
+
+/// A worker's changes to some clusters, as in [`Deltas`].
+struct DeltasOfRange<'d> {
+    hi: &'d mut [i64],
+    lo: &'d mut [i64],
+    mass: &'d mut [i128],
+    counts: &'d mut [Count],
+}
+
+impl DeltasOfRange<'_> {
+    /// Adds the pending values to the sums of these clusters, and forgets them.
+    fn move_to(&mut self, quantiser: &Quantiser, to: &mut SumsOfRange<'_>) {
+        let d = quantiser.scales.len();
         for (i, sums) in to.sums.chunks_exact_mut(d).enumerate() {
-            let j = to.first + i;
-            let Count { rows, pending } = self.counts[j];
+            let Count { rows, pending } = std::mem::take(&mut self.counts[i]);
             if pending == 0 {
                 continue;
             }
-            let hi = &self.hi[j * d..][..d];
-            match self.lo.get(j * d..(j + 1) * d) {
+            let hi = &mut self.hi[i * d..][..d];
+            match self.lo.get_mut(i * d..(i + 1) * d) {
                 Some(lo) => {
-                    for (((sum, hi), lo), scale) in sums.iter_mut().zip(hi).zip(lo).zip(&quantiser.scales) {
+                    for (((sum, hi), lo), scale) in sums.iter_mut().zip(&*hi).zip(&*lo).zip(&quantiser.scales) {
                         *sum += scale.join(*hi, *lo);
                     }
+                    lo.fill(0);
                 }
                 None => {
-                    for ((sum, hi), scale) in sums.iter_mut().zip(hi).zip(&quantiser.scales) {
+                    for ((sum, hi), scale) in sums.iter_mut().zip(&*hi).zip(&quantiser.scales) {
                         *sum += scale.join(*hi, 0);
                     }
                 }
             }
-            to.mass[i] += self.mass.get(j).copied().unwrap_or(i128::from(rows));
+            hi.fill(0);
+            to.mass[i] += self.mass.get_mut(i).map_or(i128::from(rows), std::mem::take);
             to.rows[i] += i64::from(rows);
             to.dirty[i] = true;
-        }
-    }
-
-    /// Forgets all pending values.
-    fn clear(&mut self) {
-        let d = self.d;
-        for (j, count) in self.counts.iter_mut().enumerate().filter(|(_, count)| count.pending > 0) {
-            *count = Count::default();
-            self.hi[j * d..][..d].fill(0);
-            self.lo.get_mut(j * d..(j + 1) * d).unwrap_or_default().fill(0);
-            self.mass.get_mut(j).into_iter().for_each(|mass| *mass = 0);
         }
     }
 }
@@ -377,7 +396,7 @@ mod tests {
     /// Each worker has rows of some clusters. With many clusters, threads share them.
     fn several_workers_are_flushed_at_once() {
         for (limbs, weight) in [(Limbs::One, None), (Limbs::Two, None), (Limbs::Two, Some(WeightScale::new(2.5)))] {
-            for (k, d) in [(3, 2), (FLUSHED / 20, 50)] {
+            for (k, d) in [(3, 2), (FEWEST_SHARED / 50, 50)] {
                 let (n, workers) = (90, 3);
                 let x: Vec<f32> = (0..d * n).map(|i| ((i * 7919) % 1_009) as f32 / 63.0 - 8.0).collect();
                 let weights: Vec<f64> =

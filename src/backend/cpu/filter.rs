@@ -9,6 +9,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::bounds;
+use crate::bounds::own::Own;
 use crate::simd::{InstructionSet, Task, Vector};
 use crate::statistics::unit_exponent;
 
@@ -62,7 +63,7 @@ impl<T: Float> Filter<T> {
             Form::Difference => {
                 let (centroids, bound) = (memory::zeroed(rows.len(), TABLE)?, bounds::Difference::new(d));
                 let mut filter = Self::Difference(DifferenceTable { centroids, scale: 1.0, bound });
-                Ok(if filter.replace(rows, extent) { filter } else { Self::None })
+                Ok(if filter.replace(rows, centre, extent, order, threads)? { filter } else { Self::None })
             }
             Form::Product => Self::product(rows, d, centre, order, threads),
         }
@@ -72,80 +73,29 @@ impl<T: Float> Filter<T> {
         matches!(self, Self::Tree(_))
     }
 
-    /// Takes as many other centroids in place of those of the difference filter or the tree, without new memory. Returns whether
-    /// it did.
-    pub fn replace(&mut self, rows: &[T], extent: f64) -> bool {
+    /// Takes as many other centroids in place of those before, in the same memory. Returns whether it did: not where products need
+    /// another centre or order. See [`Filter::new`].
+    pub fn replace(&mut self, rows: &[T], centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<bool> {
         let table = match self {
             Self::Difference(table) => table,
             Self::Tree(tree) => {
                 tree.replace(rows);
-                return true;
+                return Ok(true);
             }
-            Self::Product(_) | Self::None => return false,
+            Self::Product(table) => return Ok(table.suits::<T>(centre, order) && table.fill(rows, threads)?),
+            Self::None => return Ok(false),
         };
-        let Some(exponent) = difference_exponent(rows, extent) else { return false };
+        let Some(exponent) = difference_exponent(rows, extent) else { return Ok(false) };
         let scale = crate::exact::fixed::power_of_two(exponent);
         table.scale = scale as f32;
         table.centroids.iter_mut().zip(rows).for_each(|(copy, c)| *copy = (c.to_f64() * scale) as f32);
-        true
+        Ok(true)
     }
 
     /// The product filter, whatever the features are. `centre`: a point near the data.
     pub fn product(rows: &[T], d: usize, centre: &[f64], order: &[u32], threads: usize) -> Result<Self> {
-        let set = InstructionSet::detect;
-        let k = rows.len() / d;
-        // Rows and centroids are compared with the same bits of the centre.
-        let centre: Vec<f64> = memory::collected(centre.iter().map(|m| T::from_f64(*m).to_f64()), TABLE)?;
-        let values = (TASK / d).max(1);
-        let mut threads = memory::filled(threads.min(k.div_ceil(values)), 0.0f64, TABLE)?;
-        for_each_task(&mut threads, rows.chunks(values * d), |most, rows| {
-            *most = set().run(Largest { rows, centre: &centre, most: *most });
-        })?;
-        let largest = largest(threads.iter().copied());
-        if largest == 0.0 || !largest.is_finite() {
-            return Ok(Self::None);
-        }
-        let exponent = unit_exponent(largest);
-        let names = memory::copied(order, TABLE)?;
-        let groups = if names.is_empty() { k } else { names.len() }.div_ceil(GROUP);
-        // A place has a centroid, or nobody.
-        let name = |place: usize| match names.get(place) {
-            Some(name) => *name,
-            None if names.is_empty() && place < k => place as u32,
-            None => NOBODY,
-        };
-        let mut packed = memory::zeroed::<f32>(groups * d * GROUP, TABLE)?;
-        let mut half_squares = memory::filled(groups * GROUP, f64::INFINITY, TABLE)?;
-        let of_task = (values / GROUP).max(1);
-        let tasks = packed.chunks_mut(of_task * d * GROUP).zip(half_squares.chunks_mut(of_task * GROUP)).enumerate();
-        for_each_task(&mut threads, tasks, |_, (task, (packed, half_squares))| {
-            let of_groups = packed.chunks_exact_mut(d * GROUP).zip(half_squares.as_chunks_mut().0).enumerate();
-            for (group, (packed, half_squares)) in of_groups {
-                let names = std::array::from_fn(|c| name((task * of_task + group) * GROUP + c));
-                set().run(Pack { rows, centre: &centre, names, exponent, packed, half_squares });
-            }
-        })?;
-        // A float32 difference of two finite values may overflow. With such a copy, a score could become plus infinity, which
-        // would wrongly rule its centroid out.
-        if half_squares.iter().enumerate().any(|(place, half)| name(place) != NOBODY && !half.is_finite()) {
-            return Ok(Self::None);
-        }
-        let weighted = |weight| {
-            let bound = bounds::Expanded::new(d, exponent, weight);
-            let mut own = memory::filled(groups * 2 * GROUP, f32::INFINITY, TABLE)?;
-            for (place, half_square) in half_squares.iter().enumerate().filter(|(place, _)| name(*place) != NOBODY) {
-                let bounds::own::Own { folded, margin } = bound.own(*half_square, d);
-                let at = place / GROUP * 2 * GROUP + place % GROUP;
-                (own[at], own[at + GROUP]) = (folded, margin);
-            }
-            Ok(Weighted { bound, own })
-        };
-        let mut sizes = memory::zeroed(k, TABLE)?;
-        for (place, half) in half_squares.iter().enumerate().filter(|(place, _)| name(*place) != NOBODY) {
-            sizes[name(place) as usize] = binade(2.0 * *half as f32);
-        }
-        let weights = memory::try_collected(bounds::Expanded::WEIGHTS.map(weighted), TABLE)?;
-        Ok(Self::Product(ProductTable { packed, names, weights, sizes, centre, scale_exponent: exponent }))
+        let mut table = ProductTable::new::<T>(rows.len() / d, centre, order)?;
+        Ok(if table.fill(rows, threads)? { Self::Product(table) } else { Self::None })
     }
 }
 
@@ -241,14 +191,19 @@ pub struct ProductTable {
     pub packed: Vec<f32>,
     /// The centroids in their order, or [`NOBODY`]. Empty if places are numbers of centroids.
     pub names: Vec<u32>,
+    /// `(groups, GROUP)`: the half squares of the copies. Infinite where nobody is.
+    half_squares: Vec<f64>,
     /// For each weight of a tile, in the order of [`bounds::Expanded::WEIGHTS`].
-    weights: Vec<Weighted>,
+    weights: Box<[Weighted; WEIGHTS]>,
     /// `(k)`: the binary logarithms of the squared norms.
     sizes: Vec<f32>,
     /// `(d)`: subtracted from rows in the feature type. The rows are then multiplied by 2^scale_exponent in two steps.
     pub centre: Vec<f64>,
     pub scale_exponent: i32,
 }
+
+/// Number of weights.
+const WEIGHTS: usize = bounds::Expanded::WEIGHTS.len();
 
 /// The bound for tiles of one weight, and what it makes of the centroids.
 #[derive(Debug)]
@@ -264,6 +219,87 @@ pub struct Weighted {
 pub struct Weight(pub i32);
 
 impl ProductTable {
+    /// Room for the copies of k centroids, in this order. See [`Filter::new`].
+    fn new<T: Float>(k: usize, centre: &[f64], order: &[u32]) -> Result<Self> {
+        let centre: Vec<f64> = memory::collected(centre.iter().map(|m| of_type::<T>(*m)), TABLE)?;
+        let names = memory::copied(order, TABLE)?;
+        let (d, groups) = (centre.len(), if names.is_empty() { k } else { names.len() }.div_ceil(GROUP));
+        let weighted = |weight| Weighted { bound: bounds::Expanded::new(d, 0, weight), own: Vec::new() };
+        let mut weights = bounds::Expanded::WEIGHTS.map(weighted);
+        for weighted in &mut weights {
+            weighted.own = memory::zeroed(groups * 2 * GROUP, TABLE)?;
+        }
+        Ok(Self {
+            packed: memory::zeroed(groups * d * GROUP, TABLE)?,
+            names,
+            half_squares: memory::zeroed(groups * GROUP, TABLE)?,
+            weights: Box::new(weights),
+            sizes: memory::zeroed(k, TABLE)?,
+            centre,
+            scale_exponent: 0,
+        })
+    }
+
+    /// Whether the copies are those about this centre, in this order.
+    fn suits<T: Float>(&self, centre: &[f64], order: &[u32]) -> bool {
+        self.names == order && centre.iter().map(|m| of_type::<T>(*m)).eq(self.centre.iter().copied())
+    }
+
+    /// Makes the copies. Returns false if there is no finite scale, or all centroids are equal.
+    fn fill<T: Float>(&mut self, rows: &[T], threads: usize) -> Result<bool> {
+        let set = InstructionSet::detect;
+        let Self { packed, names, half_squares, weights, sizes, centre, scale_exponent } = self;
+        let (d, k) = (centre.len(), sizes.len());
+        let values = (TASK / d).max(1);
+        let mut threads = memory::filled(threads.min(k.div_ceil(values)), 0.0f64, TABLE)?;
+        for_each_task(&mut threads, rows.chunks(values * d), |most, rows| {
+            *most = set().run(Largest { rows, centre, most: *most });
+        })?;
+        let largest = largest(threads.iter().copied());
+        if largest == 0.0 || !largest.is_finite() {
+            return Ok(false);
+        }
+        *scale_exponent = unit_exponent(largest);
+        let (exponent, names) = (*scale_exponent, &names[..]);
+        // A place has a centroid, or nobody.
+        let name = |place: usize| match names.get(place) {
+            Some(name) => *name,
+            None if names.is_empty() && place < k => place as u32,
+            None => NOBODY,
+        };
+        let bounds = bounds::Expanded::WEIGHTS.map(|weight| bounds::Expanded::new(d, exponent, weight));
+        let of_task = (values / GROUP).max(1);
+        let mut own = weights.each_mut().map(|weighted| weighted.own.chunks_mut(of_task * 2 * GROUP));
+        let tasks = packed.chunks_mut(of_task * d * GROUP).zip(half_squares.chunks_mut(of_task * GROUP)).enumerate();
+        let tasks = tasks.map(|task| (task, own.each_mut().map(|own| own.next().unwrap_or_default())));
+        for_each_task(&mut threads, tasks, |_, ((task, (packed, half_squares)), mut own)| {
+            let of_groups = packed.chunks_exact_mut(d * GROUP).zip(half_squares.as_chunks_mut().0).enumerate();
+            for (group, (packed, half_squares)) in of_groups {
+                let names = std::array::from_fn(|c| name((task * of_task + group) * GROUP + c));
+                set().run(Pack { rows, centre, names, exponent, packed, half_squares });
+                for (bound, own) in bounds.iter().zip(&mut own) {
+                    let (folded, margins) = own[group * 2 * GROUP..][..2 * GROUP].split_at_mut(GROUP);
+                    for c in 0..GROUP {
+                        let infinite = Own { folded: f32::INFINITY, margin: f32::INFINITY };
+                        let own = if names[c] == NOBODY { infinite } else { bound.own(half_squares[c], d) };
+                        (folded[c], margins[c]) = (own.folded, own.margin);
+                    }
+                }
+            }
+        })?;
+        for (weighted, bound) in weights.iter_mut().zip(bounds) {
+            weighted.bound = bound;
+        }
+        // A float32 difference of two finite values may overflow. With such a copy, a score could become plus infinity, which
+        // would wrongly rule its centroid out.
+        let mut all_finite = true;
+        for (place, half) in half_squares.iter().enumerate().filter(|(place, _)| name(*place) != NOBODY) {
+            all_finite &= half.is_finite();
+            sizes[name(place) as usize] = binade(2.0 * *half as f32);
+        }
+        Ok(all_finite)
+    }
+
     /// The bound for tiles of this weight.
     #[inline(always)]
     pub fn weighted(&self, weight: Weight) -> &Weighted {
@@ -285,6 +321,11 @@ impl ProductTable {
         let [least, .., most] = bounds::Expanded::WEIGHTS;
         Weight((2 * (0.25 * sum / count.max(1.0)).round() as i32).clamp(least, most))
     }
+}
+
+/// A value as it is in the feature type. Rows and centroids are compared with the same bits of the centre.
+fn of_type<T: Float>(value: f64) -> f64 {
+    T::from_f64(value).to_f64()
 }
 
 /// The binary logarithm of x >= 0, rounded down.

@@ -54,13 +54,13 @@ pub use self::scores::{BLOCK, MOST_GROUPS, Scores, largest};
 use self::sorted::{RowLayout, Sorted};
 pub use self::step::GroupStep;
 pub use self::task::GroupScratch;
-use self::task::GroupTask;
+use self::task::{GroupTask, TaskRowsOrder, shared_labels};
 use super::CpuSession;
 use super::filter::Form;
 use super::pass::Shared;
 use super::product::DotTable;
 use super::tree;
-use crate::backend::cpu::tasks::{TaskRows, split_off};
+use crate::backend::cpu::tasks::TaskRows;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -71,6 +71,9 @@ use crate::simd::DotUnit;
 const WORSE: f64 = 1.15;
 /// So many times the scores that a sample promised are a surprise.
 const SURPRISE: f64 = 3.0;
+/// The fewest values of sorted rows in a task, and the most rows, but for those of a group.
+const UNIT: usize = 1 << 16;
+const MOST_OF_UNIT: usize = 4_096;
 
 /// Whether a session compares groups of rows with the centroids near them only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -121,6 +124,8 @@ pub struct GroupPruning<T> {
     kept: Vec<Sorted<T>>,
     /// Whether `kept` is in the order of the groups.
     is_sorted: bool,
+    /// For each group, at least the largest distance of its rows from its point, once the kept rows are sorted. Empty before.
+    sorted_radii: Vec<f64>,
     /// What integer copies need, where they are used.
     by_copies: Option<ByCopies>,
     /// For each thread: its buffers, and the rows that it sorts for one assign, where sorted rows are not kept.
@@ -138,6 +143,7 @@ impl<T: Float> GroupPruning<T> {
     fn take_groups(&mut self, Planned { groups, radii, .. }: Planned<T>) {
         (self.groups, self.radii) = (groups, radii);
         (self.is_sorted, self.shares, self.assigns, self.patience) = (false, None, 0, 2 * self.patience);
+        self.sorted_radii.clear();
     }
 }
 
@@ -153,7 +159,8 @@ impl<T: Float> CpuSession<'_, T> {
         let is_kept = !found.kept.is_empty();
         // An assign that ends early leaves some parts unsorted.
         let is_sorted = std::mem::take(&mut found.is_sorted);
-        let GroupPruning { groups, radii, most: most_groups, parts, kept, known, by_copies, scratches, .. } = found;
+        let GroupPruning { groups, radii, most: most_groups, parts, kept, sorted_radii, known, by_copies, scratches, .. } =
+            found;
         let mut make_room = || {
             if scratches.is_empty() {
                 let layout = kept.first().map_or(Sorted::<T>::layout([false, false, by_columns], *d), |kept| kept.layout);
@@ -169,9 +176,12 @@ impl<T: Float> CpuSession<'_, T> {
             // Sorted rows stay in their groups, so their distances from the points are known.
             let sorted = if is_sorted { &kept[..] } else { &[] };
             let of_group = |group| largest(sorted.iter().map(|sorted| sorted.radius(sorted.rows(group))));
-            let known_radii = is_sorted.then(|| memory::collected((0..groups.count()).map(of_group), GROUPS)).transpose()?;
-            let step = GroupStep::new(groups, &table.rows, *known, known_radii.as_deref(), *set, threads)?;
-            let radii = known_radii.as_deref().unwrap_or(radii);
+            if is_sorted && sorted_radii.is_empty() {
+                *sorted_radii = memory::collected((0..groups.count()).map(of_group), GROUPS)?;
+            }
+            let known_radii = is_sorted.then_some(&sorted_radii[..]);
+            let step = GroupStep::new(groups, &table.rows, *known, known_radii, *set, threads)?;
+            let radii = known_radii.unwrap_or(radii);
             let copied = match by_copies {
                 Some(by_copies) => by_copies.copy_centroids(&step, &table.rows, sorted, radii, *set, threads)?,
                 None => false,
@@ -187,16 +197,32 @@ impl<T: Float> CpuSession<'_, T> {
             step => step?,
         };
         let rows = labels.len() as f64;
-        let (mut rest, mut kept, step) = (labels.as_mut_slice(), kept.iter_mut(), &step);
+        let (mut rest, step) = (shared_labels(labels), &step);
         let copies = by_copies.as_ref().map(|by_copies| &by_copies.copies);
         let tables: &[DotTable] = by_copies.as_ref().filter(|_| copied).map_or(&[], |by_copies| &by_copies.tables);
-        let tasks = parts.iter().map(move |task| (task, split_off(&mut rest, task.kept), kept.next()));
+        let tasks = parts.iter().map(move |task| {
+            let (labels, others) = rest.split_at(task.kept.min(rest.len()));
+            rest = others;
+            (task, labels)
+        });
         let shared = &Shared { part, statistics, quantiser, table, cluster_sums: Mutex::new(cluster_sums) };
         let mut pairs = memory::collected(workers.iter_mut().zip(scratches), GROUPS)?;
-        for_each_task(&mut pairs, tasks, |(worker, (scratch, its_own)), (task, labels, kept)| {
-            let Some(sorted) = kept.or(its_own.as_mut()) else { unreachable!("sorted rows are a thread's or a task's") };
-            set.run(GroupTask { shared, worker, scratch, sorted, is_sorted, task, labels, step, copies, tables });
-        })?;
+        if is_sorted {
+            // Threads end together if tasks are small.
+            let rows = (UNIT / *d).clamp(BLOCK, MOST_OF_UNIT);
+            let tasks = tasks.zip(&*kept).flat_map(|(task, kept)| kept.units(rows).map(move |groups| (task, kept, groups)));
+            for_each_task(&mut pairs, tasks, |(worker, (scratch, _)), ((task, labels), sorted, groups)| {
+                let sorted = TaskRowsOrder::Sorted(sorted, groups);
+                set.run(GroupTask { shared, worker, scratch, sorted, task, labels, step, copies, tables });
+            })?;
+        } else {
+            let mut kept = kept.iter_mut();
+            for_each_task(&mut pairs, tasks.map(move |task| (task, kept.next())), |(worker, (scratch, own)), (task, kept)| {
+                let Some(sorted) = kept.or(own.as_mut()) else { unreachable!("sorted rows are a thread's or a task's") };
+                let ((task, labels), sorted) = (task, TaskRowsOrder::ToSort(sorted));
+                set.run(GroupTask { shared, worker, scratch, sorted, task, labels, step, copies, tables });
+            })?;
+        }
         let scores = workers.iter_mut().map(|worker| std::mem::take(&mut worker.assigner.scores));
         let scores = scores.fold(Scores::default(), Scores::add);
         // Without labels, differences have long lists.

@@ -88,7 +88,12 @@ impl<T: Float> Sink<T> for LeastSink<'_> {
     #[inline(always)]
     fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>) {
         let Labeller { tile, assigner, .. } = labeller;
-        own_distances(tile.values(), table, assigner.label_tile::<V, T>(tile, table), split_off(&mut self.0, tile.rows));
+        own_distances::<V, T>(
+            tile.values(),
+            table,
+            assigner.label_tile::<V, T>(tile, table),
+            split_off(&mut self.0, tile.rows),
+        );
     }
 }
 

@@ -65,7 +65,7 @@ use crate::backend::cpu::deltas::{Deltas, MoveRows, Moved};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::base::parallel::for_each_task;
+use crate::base::parallel::{for_each_task, made};
 use crate::exact::cluster_sums::{ClusterSums, Quantiser, UNASSIGNED};
 use crate::exact::distances::DistanceScale;
 use crate::input::tile::{Part, Tile};
@@ -109,9 +109,11 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let layout = Layout::new::<T>([n, d, k], Lie::of(&part.features), statistics.scales.len(), threads);
         let task = layout.task;
         let quantiser = Quantiser::new(&statistics.scales)?;
-        let workers = (0..layout.workers).map(|_| Worker::new(d, k, layout.tile, &quantiser, statistics.weights.is_some()));
+        let bytes = layout.workers.saturating_mul(k.saturating_mul(8 * d));
+        let worker = |_| Worker::new(d, k, layout.tile, &quantiser, statistics.weights.is_some());
+        let workers = made([layout.workers, bytes], 0..layout.workers, "the threads' buffers", worker)?;
         let mut session = Self {
-            workers: memory::try_collected(workers, "the threads' buffers")?,
+            workers,
             part,
             statistics: statistics.clone(),
             quantiser,
@@ -168,16 +170,19 @@ impl<'a, T: Float> CpuSession<'a, T> {
     fn take_centroids(&mut self, centroids: &[T]) -> Result<()> {
         let extent = self.statistics.extent();
         let by_tree = self.plan == LabelPlan::Tree;
-        let again = self.table.as_mut().and_then(Arc::get_mut).filter(|table| by_tree == table.filter.is_tree());
-        if !again.is_some_and(|table| table.replace(centroids, extent)) {
-            let order = self.pruning.as_ref().map_or(&[][..], |pruning| &pruning.groups.order);
-            let threads = self.workers.len();
-            let table = match by_tree {
-                true => CentroidTable::by_tree(centroids, self.d, threads)?,
-                false => CentroidTable::in_order(centroids, self.d, &self.centre, extent, order, threads)?,
-            };
-            self.table = Some(Arc::new(table));
-        }
+        let order = self.pruning.as_ref().map_or(&[][..], |pruning| &pruning.groups.order);
+        let (centre, threads) = (&self.centre[..], self.workers.len());
+        let mut table = self.table.take();
+        let again = table.as_mut().and_then(Arc::get_mut).filter(|table| by_tree == table.filter.is_tree());
+        let is_replaced = match again {
+            Some(table) => table.replace(centroids, centre, extent, order, threads)?,
+            None => false,
+        };
+        self.table = match (is_replaced, by_tree) {
+            (true, _) => table,
+            (false, true) => Some(Arc::new(CentroidTable::by_tree(centroids, self.d, threads)?)),
+            (false, false) => Some(Arc::new(CentroidTable::in_order(centroids, self.d, centre, extent, order, threads)?)),
+        };
         Ok(())
     }
 

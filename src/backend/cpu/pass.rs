@@ -100,19 +100,6 @@ fn list(first: u32, labels: &mut [u32], new: &[u32], moved: &mut Vec<Moved>) {
     moved.extend_from_slice(&found[..count]);
 }
 
-/// Replaces the labels of some rows, and lists those that change. `places`: where in `labels` each row's is. `moved` has room for
-/// all rows.
-#[inline(always)]
-pub fn list_moved(labels: &mut [u32], places: &[u32], new: &[u32], moved: &mut Vec<Moved>) {
-    moved.clear();
-    for (row, (place, to)) in (0..).zip(places.iter().zip(new)) {
-        let from = std::mem::replace(&mut labels[*place as usize], *to);
-        if from != *to {
-            moved.push(Moved { row, from, to: *to });
-        }
-    }
-}
-
 /// What the tasks of a pass share.
 pub struct Shared<'p, 'a, 'm, T> {
     pub part: &'p Part<'a, T>,
@@ -184,7 +171,7 @@ impl<T: Float> Task for TaskPass<'_, '_, '_, T> {
     fn run<V: Vector>(self) {
         match self.pass {
             Pass::Assign { sums, inertia } => self.assign::<V>(sums, inertia),
-            Pass::Inertia { .. } | Pass::Farthest { .. } => self.measure(),
+            Pass::Inertia { .. } | Pass::Farthest { .. } => self.measure::<V>(),
         }
     }
 }
@@ -233,14 +220,14 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
             *changed += self.shared.take_moved::<V>(rows.values, weights, moved, deltas);
         }
         if want_inertia {
-            own_distances(rows.values, table, labels, distances);
+            own_distances::<V, T>(rows.values, table, labels, distances);
             inertia.add(weights, labels, distances, Scales::Same(statistics.distances));
         }
     }
 
     /// Measures the distances of rows to the centroids of their labels. Rows that the pass does not need are not loaded.
     #[inline(always)]
-    fn measure(self) {
+    fn measure<V: Vector>(self) {
         let Self { shared: Shared { part, statistics, table, .. }, worker, task, labels, pass } = self;
         let Worker { tile, distances, inertia, far, chosen, .. } = worker;
         let Chosen { rows, places, labels: chosen } = chosen;
@@ -266,7 +253,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
                 tile.load_list(part, statistics.weights, rows);
             }
             let labels = if all { labels } else { &chosen[..] };
-            own_distances(tile.values(), table, labels, distances);
+            own_distances::<V, T>(tile.values(), table, labels, distances);
             match pass {
                 Pass::Inertia { scales } => inertia.add(&tile.weights, labels, distances, scales),
                 Pass::Farthest { .. } => {

@@ -1,11 +1,13 @@
 //! Groups of centroids that lie together.
 
+use std::sync::{Mutex, PoisonError, RwLock};
+
 use super::GROUPS;
 use crate::backend::cpu::filter::{GROUP, NOBODY};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::base::parallel::for_each_task;
+use crate::base::parallel::{for_each_task, in_rounds};
 use crate::simd::{InstructionSet, Task, Vector};
 
 /// A number that names a group.
@@ -19,6 +21,8 @@ const FEW_MEMBERS: usize = 3;
 const FEW_GROUPS: usize = 32;
 /// By how much the squared distance to the farthest centroid falls at least where each natural cluster has its first pick.
 const DROP: f32 = 3.0;
+/// Values of rows that are compared with a pick at a time, at least.
+const PICKED: usize = 1 << 13;
 /// Rows whose nearest points are found in one task.
 const TASK: usize = 64;
 
@@ -77,13 +81,48 @@ pub struct FarApart {
 }
 
 impl FarApart {
-    /// Picks so many of these rows.
-    pub fn new<T: Float>(rows: &[T], d: usize, picks: usize, set: InstructionSet) -> Result<Self> {
+    /// Picks so many of these rows. `workers`: so many threads may share the work.
+    pub fn new<T: Float>(rows: &[T], d: usize, picks: usize, set: InstructionSet, workers: usize) -> Result<Self> {
         let count = rows.len() / d;
         let mut of = memory::zeroed::<Group>(count, GROUPS)?;
         let mut nearest = memory::filled(count, f32::INFINITY, GROUPS)?;
         let mut farthest = memory::with_room(picks, GROUPS)?;
-        set.run(Pick { rows, d, picks, of: &mut of, nearest: &mut nearest, farthest: &mut farthest });
+        let mut picked = memory::with_room(picks, GROUPS)?;
+        let round = RwLock::new(Round { picks: 0, pick: 0, apart: memory::zeroed(picks, GROUPS)? });
+        let together = count.div_ceil(workers).max(PICKED / d).max(1);
+        let pieces = rows.chunks(together * d).zip(of.chunks_mut(together).zip(nearest.chunks_mut(together)));
+        let pieces = pieces.map(|(rows, (of, nearest))| Mutex::new(Piece { rows, of, nearest, most: (0.0, 0) }));
+        let pieces = memory::collected(pieces, GROUPS)?;
+        let row = |row: usize| &rows[row * d..][..d];
+        let work = |piece: usize| {
+            let round = round.read().unwrap_or_else(PoisonError::into_inner);
+            let mut piece = pieces[piece].lock().unwrap_or_else(PoisonError::into_inner);
+            set.run(Pick { round: &round, point: row(round.pick), piece: &mut piece });
+        };
+        let before = || {
+            let mut round = round.write().unwrap_or_else(PoisonError::into_inner);
+            let Round { picks: picked_so_far, pick, apart } = &mut *round;
+            if !picked.is_empty() {
+                let mut most = (0.0, 0);
+                for (first, piece) in (0..).step_by(together).zip(&pieces) {
+                    let here = piece.lock().unwrap_or_else(PoisonError::into_inner).most;
+                    most = if here.0 > most.0 { (here.0, first + here.1) } else { most };
+                }
+                farthest.push(most.0);
+                *pick = most.1;
+            }
+            if picked.len() == picks {
+                return false;
+            }
+            for (apart, other) in apart.iter_mut().zip(&picked) {
+                *apart = rough_square(row(*other), row(*pick));
+            }
+            picked.push(*pick);
+            *picked_so_far = picked.len();
+            true
+        };
+        in_rounds(workers, pieces.len(), work, before)?;
+        drop(pieces);
         Ok(Self { of, farthest })
     }
 
@@ -108,38 +147,55 @@ impl FarApart {
     }
 }
 
-/// Compiled for each instruction set.
-struct Pick<'p, T> {
-    rows: &'p [T],
-    d: usize,
+/// What all threads know of a pick.
+struct Round {
+    /// The number of picks, with this one.
     picks: usize,
+    /// The row.
+    pick: usize,
+    /// For each pick before, the squared distance to this one.
+    apart: Vec<f32>,
+}
+
+/// Some of the rows.
+struct Piece<'p, T> {
+    rows: &'p [T],
     of: &'p mut [Group],
     /// For each row, its squared distance to the nearest pick.
     nearest: &'p mut [f32],
-    farthest: &'p mut Vec<f32>,
+    /// The largest of these distances, and its row.
+    most: (f32, usize),
 }
 
-impl<T: Float> Task for Pick<'_, T> {
+/// Compares some rows with a pick. Compiled for each instruction set.
+struct Pick<'p, 'r, T> {
+    round: &'p Round,
+    point: &'p [T],
+    piece: &'p mut Piece<'r, T>,
+}
+
+impl<T: Float> Task for Pick<'_, '_, T> {
     type Output = ();
 
+    #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN is not above a limit
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { rows, d, picks, of, nearest, farthest } = self;
-        let mut pick = 0;
-        for group in 0..picks {
-            let point = &rows[pick * d..][..d];
-            let mut most = (0.0, 0);
-            for (j, row) in rows.chunks_exact(d).enumerate() {
+        /// A pick so many times as far from another one is no nearer to the other one's rows, by the triangle inequality: four times
+        /// their squared distance, and room for rounding.
+        const FAR: f32 = 4.1;
+        let Self { round: Round { picks, apart, .. }, point, piece: Piece { rows, of, nearest, most } } = self;
+        *most = (0.0, 0);
+        for (j, row) in rows.chunks_exact(point.len()).enumerate() {
+            // Before the first pick, the distances are infinite.
+            if !(apart[usize::from(of[j])] > FAR * nearest[j]) {
                 let s = rough_square(row, point);
                 if s < nearest[j] {
-                    (nearest[j], of[j]) = (s, group as Group);
-                }
-                if nearest[j] > most.0 {
-                    most = (nearest[j], j);
+                    (nearest[j], of[j]) = (s, (picks - 1) as Group);
                 }
             }
-            pick = most.1;
-            farthest.push(most.0);
+            if nearest[j] > most.0 {
+                *most = (nearest[j], j);
+            }
         }
     }
 }
@@ -185,8 +241,8 @@ pub fn few_and_many(k: usize, most: usize) -> [usize; 2] {
 
 impl<T: Float> Groups<T> {
     /// At most so many groups of centroids that lie together.
-    pub fn new(centroids: &[T], d: usize, count: usize, set: InstructionSet) -> Result<Self> {
-        let picked = FarApart::new(centroids, d, count.clamp(1, centroids.len() / d), set)?;
+    pub fn new(centroids: &[T], d: usize, count: usize, set: InstructionSet, workers: usize) -> Result<Self> {
+        let picked = FarApart::new(centroids, d, count.clamp(1, centroids.len() / d), set, workers)?;
         let points = picked.means(centroids, d)?;
         Self::around(points, picked.of, centroids, d, true)
     }
@@ -204,11 +260,12 @@ impl<T: Float> Groups<T> {
         members.sort_unstable_by_key(|j| (of[*j as usize], *j));
         let mut order = memory::with_room(k + groups * GROUP, GROUPS)?;
         let mut rest = &mut members[..];
+        let mut ranges = memory::filled(d, [T::default(); 2], GROUPS)?;
         for group in 0..groups {
             let count = rest.partition_point(|j| usize::from(of[*j as usize]) <= group);
             let (members, others) = rest.split_at_mut(count);
             rest = others;
-            split(members, centroids, d, GROUP);
+            split(members, centroids, &mut ranges, GROUP);
             order.extend_from_slice(members);
             order.resize(order.len().next_multiple_of(GROUP), NOBODY);
         }
@@ -226,17 +283,25 @@ impl<T: Float> Groups<T> {
 }
 
 /// Puts centroids near each other next to each other: halves them along the feature of the widest range, at multiples of the
-/// width.
-fn split<T: Float>(members: &mut [u32], centroids: &[T], d: usize, width: usize) {
+/// width. `ranges`: room for the range of each feature.
+fn split<T: Float>(members: &mut [u32], centroids: &[T], ranges: &mut [[T; 2]], width: usize) {
+    let d = ranges.len();
     if members.len() <= width {
         return;
     }
+    let row = |j: u32| &centroids[j as usize * d..][..d];
+    ranges.iter_mut().zip(row(members[0])).for_each(|(range, v)| *range = [*v; 2]);
+    for j in &members[1..] {
+        for ([low, high], v) in ranges.iter_mut().zip(row(*j)) {
+            *low = if *v < *low { *v } else { *low };
+            *high = if *v > *high { *v } else { *high };
+        }
+    }
     let (mut widest, mut range) = (0, -1.0);
-    for f in 0..d {
-        let values = members.iter().map(|j| centroids[*j as usize * d + f].to_f64());
-        let [low, high] = values.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], v| [low.min(v), high.max(v)]);
-        if high - low > range {
-            (widest, range) = (f, high - low);
+    for (f, [low, high]) in ranges.iter().enumerate() {
+        let here = high.to_f64() - low.to_f64();
+        if here > range {
+            (widest, range) = (f, here);
         }
     }
     let half = (members.len().div_ceil(width) / 2) * width;
@@ -245,8 +310,8 @@ fn split<T: Float>(members: &mut [u32], centroids: &[T], d: usize, width: usize)
         a.total_cmp(&b)
     });
     let (one, other) = members.split_at_mut(half);
-    split(one, centroids, d, width);
-    split(other, centroids, d, width);
+    split(one, centroids, ranges, width);
+    split(other, centroids, ranges, width);
 }
 
 #[cfg(feature = "tests")]
@@ -262,7 +327,7 @@ mod tests {
             let centres: Vec<f64> = (0..100 * d).map(|_| 200.0 * random.unit()).collect();
             let clusters: Vec<f32> = (0..2_000 * d).map(|i| (centres[i % (100 * d)] + random.unit()) as f32).collect();
             let uniform: Vec<f32> = (0..2_000 * d).map(|_| random.unit() as f32).collect();
-            let counted = |rows: &[f32]| FarApart::new(rows, d, 250, InstructionSet::detect()).unwrap().natural();
+            let counted = |rows: &[f32]| FarApart::new(rows, d, 250, InstructionSet::detect(), 3).unwrap().natural();
             assert_eq!([counted(&clusters), counted(&uniform), counted(&vec![1.0; 2_000 * d])], [Some(100), None, None]);
         }
     }

@@ -14,6 +14,7 @@ use crate::backend::cpu::tree::{self, CentroidTree, Visits};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::base::parallel::made;
 use crate::bounds::int_dot::MOST_FEATURES;
 use crate::simd::{DotUnit, InstructionSet};
 
@@ -122,21 +123,33 @@ impl Layout {
         most.min((of_worker / PARTS).max(of_worker.min(LEAST_ROWS))).max((2 * BLOCK * groups).min(of_worker))
     }
 
-    /// The most rows that are sorted together, but for half of a task. `times_work`: as [`TIMES_WORK`].
-    fn most_of_part<T: Float>(&self, times_work: usize, groups: usize) -> usize {
+    /// The most rows that are sorted together, but for half of a task.
+    fn most_of_part<T: Float>(&self, groups: usize) -> usize {
         let (of_worker, most) = (self.n / self.workers, self.rows_of_part::<T>(groups));
         // About as many, and the same number for each worker, so that they end together.
         let most = of_worker.div_ceil((of_worker + most / 2).checked_div(most).unwrap_or(1).max(1));
-        most.min(times_work * MAX_WORK / self.d.saturating_mul(self.k).max(1))
+        most.min(TIMES_WORK * MAX_WORK / self.d.saturating_mul(self.k).max(1))
+    }
+
+    /// The number of parts, each of some tasks. Each worker gets as many, if there are enough for all. With one group nothing is
+    /// gained by large parts.
+    fn count_of_parts<T: Float>(&self, groups: usize) -> usize {
+        let tasks = self.n.div_ceil(self.task).max(1);
+        if groups == 1 {
+            return tasks;
+        }
+        let most = self.most_of_part::<T>(groups).saturating_sub(self.task / 2) / self.task + 1;
+        let least = tasks.div_ceil(most);
+        if least < self.workers { least } else { least.next_multiple_of(self.workers).min(tasks) }
     }
 
     /// Bytes of all sorted rows in so many groups. `unit`: that of their integer copies, if they have some.
     fn sorted_bytes<T: Float>(&self, unit: Option<DotUnit>, groups: usize) -> usize {
-        let tasks = self.most_of_part::<T>(TIMES_WORK, groups).saturating_sub(self.task / 2) / self.task + 1;
-        let (longest, d) = ((tasks * self.task).min(self.n).max(1), self.d);
+        let (count, d) = (self.count_of_parts::<T>(groups), self.d);
+        let longest = self.n.min(self.n.div_ceil(self.task).div_ceil(count) * self.task).max(1);
         let layout = Sorted::<T>::layout([true, unit.is_some(), self.lie == Lie::Columns], d);
         let of_part = Sorted::<T>::bytes([d, longest, groups], layout, unit.map(|unit| unit.lanes(d)));
-        self.n.div_ceil(longest).saturating_mul(of_part)
+        count.saturating_mul(of_part)
     }
 
     /// The most bytes of sorted rows and of the centroids near their groups.
@@ -176,21 +189,20 @@ impl Layout {
 }
 
 impl<T: Float> CpuSession<'_, T> {
-    /// The tasks, a few at a time. `times_work`: as [`TIMES_WORK`].
-    fn parts(&self, times_work: usize, groups: usize) -> Result<Vec<TaskRows>> {
-        let most = self.layout.most_of_part::<T>(times_work, groups);
-        let mut parts: Vec<TaskRows> = memory::with_room(self.tasks.len(), GROUPS)?;
-        for task in &self.tasks {
-            match parts.last_mut() {
-                Some(part) if part.physical.len() + task.physical.len() / 2 <= most => {
-                    part.physical.end = task.physical.end;
-                    part.kept += task.kept;
-                    part.positive += task.positive;
-                }
-                _ => parts.push(task.clone()),
+    /// The tasks, a few at a time.
+    fn parts(&self, groups: usize) -> Result<Vec<TaskRows>> {
+        let (count, tasks) = (self.layout.count_of_parts::<T>(groups), self.tasks.len());
+        let parts = (0..count.min(tasks)).map(|part| {
+            let tasks = &self.tasks[part * tasks / count..(part + 1) * tasks / count];
+            let (first, last) = (&tasks[0], &tasks[tasks.len() - 1]);
+            TaskRows {
+                physical: first.physical.start..last.physical.end,
+                first: first.first,
+                kept: tasks.iter().map(|task| task.kept).sum(),
+                positive: tasks.iter().map(|task| task.positive).sum(),
             }
-        }
-        Ok(parts)
+        });
+        memory::collected(parts, GROUPS)
     }
 
     /// Prepares an assign by these centroids. Without memory for it, all centroids are compared.
@@ -215,7 +227,7 @@ impl<T: Float> CpuSession<'_, T> {
 
     /// Makes other groups, as many as suit these centroids, unless a tree does better than the last groups did.
     fn plan_again(&mut self, centroids: &[T]) -> Result<()> {
-        let Some(pruning) = &self.pruning else { return Ok(()) };
+        let (Some(pruning), threads) = (&self.pruning, self.workers.len()) else { return Ok(()) };
         if let Some((_, last)) = pruning.shares
             && self.suits_tree(centroids, last)?
         {
@@ -225,7 +237,7 @@ impl<T: Float> CpuSession<'_, T> {
         let planned = match self.use_groups {
             UseGroups::Auto => self.plan_groups(centroids, !pruning.kept.is_empty(), &self.sample()?)?.0,
             _ => {
-                let groups = Groups::new(centroids, self.d, pruning.groups.count(), self.set)?;
+                let groups = Groups::new(centroids, self.d, pruning.groups.count(), self.set, threads)?;
                 Some(self.planned(groups, centroids, &self.sample()?)?)
             }
         };
@@ -258,7 +270,7 @@ impl<T: Float> CpuSession<'_, T> {
         let sample = self.sample()?;
         let by_columns = self.part.features.is_by_columns();
         let fits = |layout, lanes, groups| -> Result<bool> {
-            let parts = self.parts(TIMES_WORK, groups)?;
+            let parts = self.parts(groups)?;
             let bytes = parts.iter().map(|part| Sorted::<T>::bytes([d, part.physical.len(), groups], layout, lanes));
             Ok(bytes.fold(0, usize::saturating_add) <= MOST_BYTES)
         };
@@ -301,7 +313,7 @@ impl<T: Float> CpuSession<'_, T> {
         let Planned { groups, radii, .. } = match found {
             Some(found) => found,
             None if copies.is_some() => Planned {
-                groups: Groups::new(centroids, d, 1, self.set)?,
+                groups: Groups::new(centroids, d, 1, self.set, 1)?,
                 radii: memory::filled(1, f64::INFINITY, GROUPS)?,
                 share: 1.0,
             },
@@ -316,8 +328,7 @@ impl<T: Float> CpuSession<'_, T> {
         }
         let layout = Sorted::<T>::layout([true, copies.is_some(), by_columns], d);
         let count = groups.count();
-        // With one group, nothing is left out.
-        let parts = self.parts(if count == 1 { 1 } else { TIMES_WORK }, count)?;
+        let parts = self.parts(count)?;
         let mut pruning = GroupPruning {
             groups,
             radii,
@@ -329,6 +340,7 @@ impl<T: Float> CpuSession<'_, T> {
             parts,
             kept: Vec::new(),
             is_sorted: false,
+            sorted_radii: Vec::new(),
             by_copies: None,
             scratches: Vec::new(),
         };
@@ -336,8 +348,10 @@ impl<T: Float> CpuSession<'_, T> {
             let lanes = copies.as_ref().map(|copies| copies.unit.lanes(d));
             let weighted = self.part.weights.is_some();
             let shapes = pruning.parts.iter().map(|part| [d, part.physical.len(), count]);
-            let sorted = shapes.map(|shape| Sorted::new(shape, layout, lanes, weighted));
-            match memory::try_collected(sorted, GROUPS) {
+            let bytes = shapes.clone().map(|shape| Sorted::<T>::bytes(shape, layout, lanes));
+            let bytes = bytes.fold(0, usize::saturating_add);
+            // Threads share the work: memory that was in use before is set to zeros.
+            match made([self.workers.len(), bytes], shapes, GROUPS, |shape| Sorted::new(shape, layout, lanes, weighted)) {
                 Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(pruning), plan)),
                 kept => pruning.kept = kept?,
             }
@@ -355,6 +369,7 @@ impl<T: Float> CpuSession<'_, T> {
     /// groups, if a sample was looked at. `is_kept`: whether sorted rows are kept.
     fn plan_groups(&self, centroids: &[T], is_kept: bool, sample: &[T]) -> Result<(Option<Planned<T>>, Option<f64>)> {
         let (n, k, d, by_columns) = (self.labels.len(), self.k, self.d, self.part.features.is_by_columns());
+        let threads = self.workers.len();
         let of_worker = self.part.features.n_rows().div_ceil(self.workers.len());
         let together = if is_kept { of_worker } else { self.sorted_together(of_worker) };
         let most = most_groups::<T>(d).min(together / FEWEST_IN_GROUP);
@@ -362,12 +377,12 @@ impl<T: Float> CpuSession<'_, T> {
         match self.use_groups {
             UseGroups::Never | UseGroups::Tree => return Ok((None, None)),
             UseGroups::Always => {
-                let groups = Groups::new(centroids, d, MOST_GROUPS.min(k / 3), self.set)?;
+                let groups = Groups::new(centroids, d, MOST_GROUPS.min(k / 3), self.set, threads)?;
                 return Ok((Some(self.planned(groups, centroids, sample)?), Some(1.0)));
             }
             UseGroups::AlwaysSort => {
-                let picked = FarApart::new(sample, d, (sample.len() / d).clamp(1, FEWEST_SPLIT), self.set)?;
-                let groups = Groups::of_rows(picked.means(sample, d)?, centroids, d, self.set, self.workers.len())?;
+                let picked = FarApart::new(sample, d, (sample.len() / d).clamp(1, FEWEST_SPLIT), self.set, threads)?;
+                let groups = Groups::of_rows(picked.means(sample, d)?, centroids, d, self.set, threads)?;
                 return Ok((Some(self.planned(groups, centroids, sample)?), Some(1.0)));
             }
             UseGroups::Auto => {}
@@ -392,22 +407,22 @@ impl<T: Float> CpuSession<'_, T> {
             Ok(share)
         };
         let [few, many] = partition::few_and_many(k, most);
-        let mut share = look_at(Groups::new(centroids, d, few, self.set)?)?;
+        let mut share = look_at(Groups::new(centroids, d, few, self.set, threads)?)?;
         // A group of rows has some rows of the sample.
         let most_seen = most.min(sample.len() / d / IN_SAMPLE).max(1);
-        let picked = FarApart::new(sample, d, most_seen, self.set)?;
+        let picked = FarApart::new(sample, d, most_seen, self.set, threads)?;
         let of_rows = match picked.natural() {
             // Without natural clusters, smaller groups of many features leave out no more.
             None if d >= MOST_SPLIT => None,
-            None => Some(FarApart::new(sample, d, most_seen.min(k.max(FEWEST_SPLIT)), self.set)?),
-            Some(natural) => Some(FarApart::new(sample, d, natural, self.set)?),
+            None => Some(FarApart::new(sample, d, most_seen.min(k.max(FEWEST_SPLIT)), self.set, threads)?),
+            Some(natural) => Some(FarApart::new(sample, d, natural, self.set, threads)?),
         };
         if let Some(picked) = of_rows {
-            share = share.min(look_at(Groups::of_rows(picked.means(sample, d)?, centroids, d, self.set, self.workers.len())?)?);
+            share = share.min(look_at(Groups::of_rows(picked.means(sample, d)?, centroids, d, self.set, threads)?)?);
         }
         // Many groups leave out more than few, but only where few leave out something, and they take longer.
         if many > few && (PROMISING.contains(&share) || d < MOST_SPLIT && share < PROMISING.end) {
-            look_at(Groups::new(centroids, d, many, self.set)?)?;
+            look_at(Groups::new(centroids, d, many, self.set, threads)?)?;
         }
         let share = best.as_ref().map(|(_, planned)| planned.share);
         let found = best.map(|(_, planned)| planned).filter(|planned| pays(1.0 - planned.share, [k, d], rows, by_columns));

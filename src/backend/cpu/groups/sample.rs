@@ -51,14 +51,19 @@ impl<T: Float> CpuSession<'_, T> {
                 memory::collected(chosen.map(|(_, row)| row), GROUPS)?
             }
         };
-        let mut values = memory::with_room(rows.len() * self.d, GROUPS)?;
+        let mut values = memory::zeroed(rows.len() * self.d, GROUPS)?;
         if let Some(first) = rows.first()
             && self.part.features.row(*first).is_some()
         {
-            values.extend(rows.iter().filter_map(|row| self.part.features.row(*row)).flatten());
+            let mut threads = memory::filled(self.workers.len().min(rows.len().div_ceil(stride)), (), GROUPS)?;
+            let tasks = rows.chunks(stride).zip(values.chunks_mut(stride * self.d));
+            for_each_task(&mut threads, tasks, |(), (rows, values)| {
+                for (row, values) in rows.iter().zip(values.chunks_exact_mut(self.d)) {
+                    values.copy_from_slice(self.part.features.row(*row).unwrap_or_default());
+                }
+            })?;
             return Ok(values);
         }
-        values.resize(rows.len() * self.d, T::default());
         let tiles = (0..self.workers.len().min(rows.len().div_ceil(stride))).map(|_| Tile::new(self.d, stride));
         let mut tiles = memory::try_collected(tiles, GROUPS)?;
         let tasks = rows.chunks(stride).zip(values.chunks_mut(stride * self.d));

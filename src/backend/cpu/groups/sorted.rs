@@ -141,6 +141,19 @@ impl<T: Float> Sorted<T> {
         super::largest(self.radii[rows.start / BLOCK..rows.end.div_ceil(BLOCK)].iter().copied())
     }
 
+    /// The groups, some at a time that have at least so many rows together.
+    pub fn units(&self, rows: usize) -> impl Iterator<Item = Range<usize>> {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let (first, mut count) = (next, 0);
+            while next < self.ends.len() && count < rows {
+                count += self.rows(next).len();
+                next += 1;
+            }
+            (first < next).then_some(first..next)
+        })
+    }
+
     /// The places of a group.
     #[inline(always)]
     pub fn rows(&self, group: usize) -> Range<usize> {

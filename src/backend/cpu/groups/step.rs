@@ -27,6 +27,32 @@ pub struct GroupStep<'n, T> {
     needed: Vec<usize>,
 }
 
+/// Features of centroids, for each place of a panel, whose distances are measured in one task.
+const AROUND: usize = 1 << 12;
+
+/// Measures panels of centroids. Compiled for each instruction set.
+struct Around<'p, T> {
+    order: &'p [u32],
+    centroids: &'p [T],
+    d: usize,
+    bound: GroupBound,
+    /// For each panel, gets at least the distances of its centroids from the first one.
+    around: &'p mut [f64],
+}
+
+impl<T: Float> Task for Around<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let row = |j: u32| &self.centroids[j as usize * self.d..][..self.d];
+        for (panel, around) in self.order.chunks_exact(GROUP).zip(self.around) {
+            let others = panel.iter().filter(|j| **j != NOBODY).map(|j| square(row(*j), row(panel[0])));
+            *around = self.bound.upper(largest(others));
+        }
+    }
+}
+
 /// Makes the list of one group. Compiled for each instruction set.
 struct List<'p, T> {
     groups: &'p Groups<T>,
@@ -106,15 +132,15 @@ impl<'n, T: Float> GroupStep<'n, T> {
     ) -> Result<Self> {
         let d = groups.d;
         let bound = GroupBound::new(d);
-        let row = |j: u32| &centroids[j as usize * d..][..d];
-        let panels = groups.order.chunks_exact(GROUP);
-        let count = panels.len();
+        let count = groups.order.len() / GROUP;
         // At least the distances of the other centroids of a panel from its first one.
-        let around = |panel: &[u32]| {
-            let others = panel.iter().filter(|j| **j != NOBODY).map(|j| square(row(*j), row(panel[0])));
-            bound.upper(largest(others))
-        };
-        let around = memory::collected(panels.clone().map(around), GROUPS)?;
+        let mut around = memory::zeroed::<f64>(count, GROUPS)?;
+        let together = (AROUND / d).max(1);
+        let mut threads = memory::filled(workers.min(count.div_ceil(together)), (), GROUPS)?;
+        let tasks = groups.order.chunks(together * GROUP).zip(around.chunks_mut(together));
+        for_each_task(&mut threads, tasks, |(), (order, around)| {
+            set.run(Around { order, centroids, d, bound, around });
+        })?;
         let mut own = memory::filled(groups.count(), f64::INFINITY, GROUPS)?;
         let mut needed = memory::zeroed::<usize>(groups.count(), GROUPS)?;
         let mut keys = memory::zeroed::<f64>(groups.count() * count, GROUPS)?;

@@ -1,6 +1,7 @@
 //! One task of an assign by near centroids.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::int_dot::Copies;
 use super::partition::Group;
@@ -10,7 +11,7 @@ use crate::backend::cpu::assign::{Near, ToLabel};
 use crate::backend::cpu::deltas::Moved;
 use crate::backend::cpu::distances::own_distances;
 use crate::backend::cpu::filter::{Filter, Form};
-use crate::backend::cpu::pass::{Shared, Worker, list_moved};
+use crate::backend::cpu::pass::{Shared, Worker};
 use crate::backend::cpu::product::{DotBlock, DotTable, PrefetchNext};
 use crate::backend::cpu::tasks::{TaskRows, pieces};
 use crate::base::error::Result;
@@ -48,16 +49,42 @@ impl<T: Float> GroupScratch<T> {
     }
 }
 
+/// Labels that several tasks look at and change, each those of its own rows.
+pub fn shared_labels(labels: &mut [u32]) -> &[AtomicU32] {
+    // SAFETY: both types have the same size, and u32 is aligned as AtomicU32 wherever the latter exists (the assertion). The
+    // labels are borrowed mutably for as long as the result lives, so nobody looks at them otherwise.
+    unsafe { &*(std::ptr::from_mut(labels) as *const [AtomicU32]) }
+}
+
+const _: () = assert!(align_of::<u32>() == align_of::<AtomicU32>());
+
+/// The sorted rows of a task.
+pub enum TaskRowsOrder<'p, T> {
+    /// All rows of the task are to be sorted.
+    ToSort(&'p mut Sorted<T>),
+    /// These groups of sorted rows.
+    Sorted(&'p Sorted<T>, Range<usize>),
+}
+
+impl<T> TaskRowsOrder<'_, T> {
+    #[inline(always)]
+    fn sorted(&self) -> &Sorted<T> {
+        match self {
+            Self::ToSort(sorted) => sorted,
+            Self::Sorted(sorted, _) => sorted,
+        }
+    }
+}
+
 /// One task. It is compiled for each instruction set.
 pub struct GroupTask<'p, 'a, 'm, 'n, T> {
     pub shared: &'p Shared<'p, 'a, 'm, T>,
     pub worker: &'p mut Worker<T>,
     pub scratch: &'p mut GroupScratch<T>,
-    pub sorted: &'p mut Sorted<T>,
-    /// Whether `sorted` has the rows of this task already.
-    pub is_sorted: bool,
+    pub sorted: TaskRowsOrder<'p, T>,
     pub task: &'p TaskRows,
-    pub labels: &'p mut [u32],
+    /// Of all rows of the task.
+    pub labels: &'p [AtomicU32],
     pub step: &'p GroupStep<'n, T>,
     /// What integer copies share, and those of the centroids near each group. Empty if an assign does without.
     pub copies: Option<&'p Copies>,
@@ -73,21 +100,28 @@ impl<T: Float> Task for GroupTask<'_, '_, '_, '_, T> {
         let stride = if Form::of::<T>(self.shared.table.d) == Form::Difference { self.worker.tile.stride } else { BLOCK };
         // The labels of a tile have room for this many rows.
         debug_assert!(stride <= self.worker.tile.stride);
-        let mut at = 0;
-        for physical in pieces(self.task.physical.clone(), self.sorted.most) {
-            if !self.is_sorted {
-                at += self.sort::<V>(physical, at);
+        if let TaskRowsOrder::Sorted(sorted, groups) = &self.sorted {
+            let (sorted, groups) = (*sorted, groups.clone());
+            for group in groups {
+                for rows in pieces(sorted.rows(group), stride) {
+                    self.label_rows::<V>(group, rows, false);
+                }
             }
+            return;
+        }
+        let mut at = 0;
+        for physical in pieces(self.task.physical.clone(), self.sorted.sorted().most) {
+            at += self.sort::<V>(physical, at);
             for group in 0..self.step.groups() {
-                for rows in pieces(self.sorted.rows(group), stride) {
-                    let is_here = !self.is_sorted && self.keep(group, rows.clone());
-                    if !self.label_by_copies::<V>(group, rows.clone(), is_here) {
-                        self.label::<V>(group, rows, is_here);
-                    }
+                for rows in pieces(self.sorted.sorted().rows(group), stride) {
+                    let is_here = self.keep(group, rows.clone());
+                    self.label_rows::<V>(group, rows, is_here);
                 }
             }
         }
-        self.sorted.has_rows = true;
+        if let TaskRowsOrder::ToSort(sorted) = &mut self.sorted {
+            sorted.has_rows = true;
+        }
     }
 }
 
@@ -96,6 +130,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     #[inline(always)]
     fn sort<V: Vector>(&mut self, physical: Range<usize>, at: usize) -> usize {
         let Self { shared: Shared { part, statistics, .. }, worker, scratch, sorted, labels, step, .. } = self;
+        let TaskRowsOrder::ToSort(sorted) = sorted else { return 0 };
         let GroupScratch { groups, to, .. } = &mut **scratch;
         let kept = part.selection.count(physical.clone());
         let by_label = step.known && step.groups.are_of_centroids;
@@ -105,7 +140,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
             groups[..kept].fill(0);
         } else if by_label {
             for (group, label) in groups.iter_mut().zip(&labels[at..at + kept]) {
-                *group = step.groups.of[*label as usize];
+                *group = step.groups.of[label.load(Ordering::Relaxed) as usize];
             }
         }
         if guesses || lacks_rows {
@@ -130,6 +165,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     #[inline(always)]
     fn keep(&mut self, group: usize, rows: Range<usize>) -> bool {
         let Self { shared: Shared { part, statistics, .. }, scratch, sorted, step, copies, .. } = self;
+        let TaskRowsOrder::ToSort(sorted) = sorted else { return false };
         if sorted.layout.has_columns() {
             return false;
         }
@@ -143,8 +179,17 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
 
     /// Labels some rows of a group. `is_here`: as [`GroupTask::keep`] says.
     #[inline(always)]
+    fn label_rows<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) {
+        if !self.label_by_copies::<V>(group, rows.clone(), is_here) {
+            self.label::<V>(group, rows, is_here);
+        }
+    }
+
+    /// Labels some rows of a group, without integer copies. `is_here`: as [`GroupTask::keep`] says.
+    #[inline(always)]
     fn label<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) {
         let Self { shared, worker, scratch, sorted, labels, step, .. } = self;
+        let sorted = sorted.sorted();
         let Shared { part, statistics, table, .. } = shared;
         let GroupScratch { tile, labels: own, .. } = &mut **scratch;
         let Worker { assigner, distances, deltas, moved, changed, .. } = &mut **worker;
@@ -161,13 +206,21 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let mut most = None;
         if let (Filter::Difference(_), true) = (&table.filter, step.known) {
             let own = &mut own[..count];
-            own.iter_mut().zip(places).for_each(|(own, place)| *own = labels[*place as usize]);
-            own_distances(values, table, own, distances);
+            own.iter_mut().zip(places).for_each(|(own, place)| *own = labels[*place as usize].load(Ordering::Relaxed));
+            own_distances::<V, T>(values, table, own, distances);
             most = Some(step.most(&distances[..count]));
         }
         let near = Some(Near { panels: step.listed(group, sorted.radius(rows), most), order: &step.groups.order });
         let new = assigner.label::<V, T, _, false>(&ToLabel { values, count, before: &[], near, next }, table, &mut []);
-        list_moved(labels, places, new, moved);
+        moved.clear();
+        for (row, (place, to)) in (0..).zip(places.iter().zip(new)) {
+            let label = &labels[*place as usize];
+            let from = label.load(Ordering::Relaxed);
+            if from != *to {
+                label.store(*to, Ordering::Relaxed);
+                moved.push(Moved { row, from, to: *to });
+            }
+        }
         *changed += shared.take_moved::<V>(values, weights, moved, deltas);
     }
 
@@ -176,6 +229,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     #[inline(always)]
     fn label_by_copies<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) -> bool {
         let Self { shared: fit, worker, scratch, sorted, labels, step, copies, tables, .. } = self;
+        let sorted = sorted.sorted();
         let Shared { part, statistics, table, .. } = fit;
         let (Some(shared), Some(copies), Some(dot_table)) = (copies, &sorted.copies, tables.get(group)) else { return false };
         let GroupScratch { tile, needed, order, .. } = &mut **scratch;
@@ -191,7 +245,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
             return false;
         }
         let (features, places) = (&part.features, &sorted.places[rows.clone()]);
-        let own = places.iter().map(|place| labels[*place as usize]);
+        let own = places.iter().map(|place| labels[*place as usize].load(Ordering::Relaxed));
         match sorted.layout {
             RowLayout::Rows => {
                 assigner.look_closer::<V, T>(rows.len(), table, |r| Some(sorted.row(rows.start + r)), own, needed);
@@ -217,10 +271,12 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let new = assigner.settle_needed::<V, T>(values, needed, !is_here, table);
         moved.clear();
         for (i, r) in needed.iter().enumerate() {
-            let (label, to) = (&mut labels[places[*r as usize] as usize], new[*r as usize]);
-            if *label != to {
+            let (label, to) = (&labels[places[*r as usize] as usize], new[*r as usize]);
+            let from = label.load(Ordering::Relaxed);
+            if from != to {
+                label.store(to, Ordering::Relaxed);
                 let row = if is_here { *r } else { i as u32 };
-                moved.push(Moved { row, from: std::mem::replace(label, to), to });
+                moved.push(Moved { row, from, to });
             }
         }
         *changed += fit.take_moved::<V>(values, &tile.weights, moved, deltas);

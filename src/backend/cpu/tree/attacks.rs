@@ -70,7 +70,7 @@ fn attack<T: Float>(d: usize, k: usize, seed: u64) {
                     centroids[to * d + f] = if far { centroids[from * d + f] } else { T::from_f64(c * (1.0 + T::UNIT)) };
                 }
             }
-            assert!(table.replace(&centroids, f64::NAN));
+            assert!(table.replace(&centroids, &[], f64::NAN, &[], 1).unwrap());
         }
     }
 }

@@ -32,7 +32,7 @@ impl<T: Float> Task for CandidatesOfRows<'_, T> {
 /// Returns how many rows had one centroid in reach by their copies, how many after a closer look, and how many rows there were.
 fn attack<T: Float>(case: &Case<T>, off: i32, what: &str) -> [usize; 3] {
     let Case { d, k, centroids, rows: values, centre } = case;
-    let mut groups = Groups::new(centroids, *d, 1, InstructionSet::detect()).unwrap();
+    let mut groups = Groups::new(centroids, *d, 1, InstructionSet::detect(), 1).unwrap();
     groups.points = centre.iter().map(|m| T::from_f64(*m)).collect();
     let Filter::Product(names) = Filter::product(centroids, *d, centre, &groups.order, 1).unwrap() else { return [0; 3] };
     let step = GroupStep::new(&groups, centroids, false, None, InstructionSet::detect(), 1).unwrap();

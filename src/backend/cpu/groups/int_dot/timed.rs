@@ -51,7 +51,7 @@ pub fn seconds_a_score(unit: DotUnit, [d, k, blocks]: [usize; 3], times: usize) 
     };
     let centroids: Vec<f32> = memory::collected((0..k * d).map(|_| 0.4 + 0.2 * uniform()), GROUPS)?;
     let set = InstructionSet::detect();
-    let groups = Groups::new(&centroids, d, 1, set)?;
+    let groups = Groups::new(&centroids, d, 1, set, 1)?;
     let centre: Vec<f64> = memory::collected(groups.point(0).iter().map(|m| f64::from(*m)), GROUPS)?;
     let Filter::Product(names) = Filter::product(&centroids, d, &centre, &groups.order, 1)? else { return Ok(0.0) };
     let step = GroupStep::new(&groups, &centroids, false, None, set, 1)?;

@@ -1,0 +1,230 @@
+//! Threads of the pool that help with the passes of a caller, one pass after the other.
+//!
+//! A pass may take some microseconds, and a thread that sleeps is awake fifty microseconds after it was called, or a millisecond
+//! where a virtual processor sleeps with it. So helpers stay for a moment after a pass, and look for the next one.
+//!
+//! ```text
+//! caller   writes what is to be done, opens seats, works too, closes the seats that are left, waits until nobody is busy
+//! helper   takes a seat, works, is no longer busy; without seats for a moment, or if fewer helpers are wanted: leaves
+//! ```
+//! All numbers of a team are in one word, so that a helper cannot leave when it was just counted on.
+
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+use std::{hint, thread};
+
+use crate::base::environment::FloatEnvironment;
+
+/// How long a helper stays without work. It does not yield its processor meanwhile: it would get it back much later where other
+/// programs run.
+const STAY: Duration = Duration::from_micros(200);
+/// How long the caller waits for busy helpers before it sleeps.
+const HASTE: Duration = Duration::from_micros(100);
+
+/// Places in the word: seats that are free, helpers that are busy, helpers that are here or called, helpers that the last pass
+/// wanted. Each has 16 bits.
+const SEAT: u64 = 1;
+const BUSY: u64 = 1 << 16;
+const HERE: u64 = 1 << 32;
+const WANTED: u64 = 1 << 48;
+const MOST: u64 = 0xffff;
+
+fn count(word: u64, of: u64) -> u64 {
+    (word / of) & MOST
+}
+
+type Work<'w> = dyn Fn() + Sync + 'w;
+
+#[derive(Default)]
+struct Team {
+    word: AtomicU64,
+    /// What helpers do, and for whom. Written while nobody is busy and no seat is free.
+    work: UnsafeCell<Option<(&'static Work<'static>, Thread)>>,
+    /// The first panic of a helper in this pass.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: `work` is written by the one thread that has taken the team out of its `TEAM`, before it opens seats (release). It is read
+// by helpers that have taken a seat (acquire), before they are no longer busy (release). It is written again after the seats are
+// closed and nobody is busy (acquire). The closure is `Sync`.
+unsafe impl Sync for Team {}
+
+thread_local! {
+    /// The team of this thread. None while it is in use.
+    static TEAM: Cell<Option<Arc<Team>>> = const { Cell::new(None) };
+}
+
+/// Closes the seats, and waits for the helpers.
+struct Open<'t>(&'t Team);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.word.fetch_and(!(MOST * SEAT), Ordering::Relaxed);
+        let mut idle = Idle::new();
+        while count(self.0.word.load(Ordering::Acquire), BUSY) > 0 {
+            match idle.passed < HASTE {
+                true => idle.wait(),
+                // The last busy helper wakes this thread.
+                false => thread::park_timeout(Duration::from_millis(1)),
+            }
+        }
+    }
+}
+
+impl Team {
+    /// Lets so many helpers do this work, until the result is dropped. The caller must not forget the result.
+    ///
+    /// # Safety
+    /// The team must have been taken out of `TEAM`, and the result must be dropped before `work` ends.
+    unsafe fn open<'t>(self: &'t Arc<Self>, helpers: usize, work: &Work<'_>) -> Open<'t> {
+        // SAFETY: the caller keeps the work alive while seats are open or a helper is busy.
+        let work = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
+        // SAFETY: nobody else writes, and nobody reads: see `Sync`.
+        unsafe { *self.work.get() = Some((work, thread::current())) };
+        let helpers = (helpers as u64).min(MOST);
+        let open = |word| Some(helpers * (SEAT + WANTED) + count(word, HERE).max(helpers) * HERE);
+        let (Ok(before) | Err(before)) = self.word.fetch_update(Ordering::Release, Ordering::Relaxed, open);
+        for _ in count(before, HERE)..helpers {
+            let team = self.clone();
+            rayon::spawn(move || team.help());
+        }
+        Open(self)
+    }
+
+    /// What a helper does until it leaves.
+    fn help(&self) {
+        let mut idle = Idle::new();
+        loop {
+            let word = self.word.load(Ordering::Relaxed);
+            let replace = |new| self.word.compare_exchange_weak(word, new, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            if count(word, SEAT) > 0 {
+                if replace(word - SEAT + BUSY) {
+                    let caller = self.work();
+                    if count(self.word.fetch_sub(BUSY, Ordering::Release), BUSY) == 1 {
+                        caller.into_iter().for_each(|caller| caller.unpark());
+                    }
+                    idle = Idle::new();
+                }
+            } else if count(word, HERE) > count(word, WANTED) || idle.is_over() {
+                if replace(word - HERE) {
+                    return;
+                }
+            } else {
+                idle.wait();
+            }
+        }
+    }
+
+    /// Returns the caller.
+    fn work(&self) -> Option<Thread> {
+        // SAFETY: this helper has a seat: see `Sync`.
+        let (work, caller) = unsafe { (*self.work.get()).clone() }?;
+        let _environment = FloatEnvironment::default_rounding();
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+        }
+        Some(caller)
+    }
+}
+
+/// Waits without sleep.
+struct Idle {
+    since: Instant,
+    passed: Duration,
+}
+
+impl Idle {
+    fn new() -> Self {
+        Self { since: Instant::now(), passed: Duration::ZERO }
+    }
+
+    fn is_over(&self) -> bool {
+        self.passed > STAY
+    }
+
+    fn wait(&mut self) {
+        (0..32).for_each(|_| hint::spin_loop());
+        self.passed = self.since.elapsed();
+    }
+}
+
+/// Calls `help` on so many threads of the pool, while this thread works too. So a short pass does not wait for other threads to
+/// wake up. Helpers that come too late do nothing. Not generic: what the pool needs for a job is compiled once, and not once for
+/// each pass.
+pub fn with_help(helpers: usize, help: &Work<'_>, work_here: &mut dyn FnMut()) {
+    let team = TEAM.take().unwrap_or_default();
+    {
+        // SAFETY: the team was just taken, or is new. `_open` is dropped in this block, also after a panic, and `help` lives on.
+        let _open = unsafe { team.open(helpers, help) };
+        work_here();
+    }
+    let panic = team.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+    TEAM.set(Some(team));
+    if let Some(panic) = panic {
+        resume_unwind(panic);
+    }
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    unit_test!(a_team_does_every_task_once);
+    /// Passes of all lengths, with more and fewer helpers, and passes within passes.
+    fn a_team_does_every_task_once() {
+        let pass = |helpers: usize, tasks: usize, inner: bool| {
+            let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let work = || {
+                while next.fetch_add(1, Ordering::Relaxed) < tasks {
+                    if inner {
+                        let count = AtomicUsize::new(0);
+                        let add = || {
+                            count.fetch_add(1, Ordering::Relaxed);
+                        };
+                        with_help(2, &add, &mut || add());
+                        assert!((1..=3).contains(&count.into_inner()));
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            };
+            with_help(helpers, &work, &mut || work());
+            assert_eq!(done.into_inner(), tasks);
+        };
+        for round in 0..400 {
+            pass(1 + round % 5, round % 70, round % 9 == 0);
+            if round % 100 == 0 {
+                thread::sleep(2 * STAY);
+            }
+        }
+    }
+
+    unit_test!(a_panic_of_a_helper_reaches_the_caller);
+    fn a_panic_of_a_helper_reaches_the_caller() {
+        let here = thread::current().id();
+        let is_helper = || thread::current().id() != here;
+        let came = AtomicUsize::new(0);
+        let work = || {
+            if is_helper() {
+                came.fetch_add(1, Ordering::Relaxed);
+                resume_unwind(Box::new("a helper's"));
+            }
+        };
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            with_help(1, &work, &mut || {
+                let start = Instant::now();
+                while came.load(Ordering::Relaxed) == 0 && start.elapsed() < Duration::from_secs(20) {
+                    thread::yield_now();
+                }
+            });
+        }));
+        assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"a helper's"));
+        with_help(1, &|| {}, &mut || {});
+    }
+}
