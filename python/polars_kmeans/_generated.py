@@ -44,8 +44,8 @@ class Options(TypedDict, total=False):
     """The most iterations of one restart. Default: `300`."""
 
     tol: float
-    """Stop when the squared shift of the centroids is at most `tol` times the mean variance of the features (over rows
-    of positive weight, unweighted). This is scikit-learn's rule. Outliers raise the variance: with values a million
+    """Stop when the squared shift of the centroids is at most `tol` times the mean variance of the features, each row
+    of positive weight counted once. This is scikit-learn's rule. Outliers raise the variance: with values a million
     times farther out than the rest, a fit stops after one iteration. Remove such values, or use `tol=0`, which stops
     when no centroid moves. Default: `0.0001`."""
 
@@ -76,17 +76,16 @@ class Options(TypedDict, total=False):
     them. Default: `"given"`."""
 
     sort_by: SortBy
-    """`"size"` or the name of a feature: clusters are numbered in ascending order of their rows of positive weight, or
-    of this feature of their centroids. Clusters with equal values keep their order. A model: each cluster gets the
-    number of the cluster of that model which it matches. None: in the order in which seeding found them. The numbers
-    are given at the end of the fit, and change nothing else. They are given by the sizes before: where a row is equally
-    near to two centroids, the smaller number gets it, so sizes may be out of order by such rows. An entry of an Array
-    column `e` is named `e[0]`, `e[1]`, ... A feature named size cannot be used here. The match with a model has the
-    least sum of squared distances between the centroids, in the model's scaled units. Clusters without a match come
-    last. Default: `None`."""
+    """`"size"`: clusters ascend by their rows of positive weight, so cluster 0 has the fewest. The name of a feature:
+    they ascend by this feature of their centroids. Clusters with equal values keep their order. A model: each cluster
+    takes the number of its match there. None: the order of the seeding. The numbers are given at the end of the fit,
+    and change nothing else. They are given by the sizes before: where a row is equally near to two centroids, the
+    smaller number gets it, so sizes may be out of order by such rows. An entry of an Array column `e` is named `e[0]`,
+    `e[1]`, ... A feature named size cannot be used here. The match with a model has the least sum of squared distances
+    between the centroids, in the model's scaled units. Clusters without a match come last. Default: `None`."""
 
     device: Device
-    """The device to run on. The result has the same bits on every device. `"auto"`: a GPU if one can be used and is
+    """The device to run on. The result has the same bits on every device. `"auto"`: a GPU, or all, if possible and
     predicted to be faster, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or `"cuda:1"`: this
     device, or an error. `"cuda:all"` or a list as `["cuda:0", "cuda:1"]`: the rows are shared between these GPUs. See
     `polars_kmeans.devices`. Rows that do not fit on the GPU stream through it in chunks. Default: `"auto"`."""
@@ -118,5 +117,4 @@ class LabelOptions(ModelOptions, total=False):
     Default: `"raise"`."""
 
     output: Literal["label", "struct"]
-    """`"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid. Default:
-    `"label"`."""
+    """`"label"`, or `"struct"` with the distances to the two nearest centroids. Default: `"label"`."""

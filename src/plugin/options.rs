@@ -45,7 +45,7 @@ options! {
         /// the order in which they are drawn.
         too_few: TooFew = TooFew::Raise;
 
-        /// `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
+        /// `"label"`, or `"struct"` with the distances to the two nearest centroids.
         output: Answer = Answer::Label;
     }
 }

@@ -70,8 +70,8 @@ options! {
         /// The most iterations of one restart.
         max_iter: u32 = 300, "an integer from 1 to 2^32 - 1" if |most| *most > 0;
 
-        /// Stop when the squared shift of the centroids is at most `tol` times the mean variance of the features (over rows of
-        /// positive weight, unweighted).
+        /// Stop when the squared shift of the centroids is at most `tol` times the mean variance of the features, each row of
+        /// positive weight counted once.
         ///
         /// This is scikit-learn's rule. Outliers raise the variance: with values a million times farther out than the rest, a
         /// fit stops after one iteration. Remove such values, or use `tol=0`, which stops when no centroid moves.
@@ -125,9 +125,9 @@ options! {
     /// What a fit leaves.
     #[derive(Debug, Clone, PartialEq)]
     pub struct Output for KMeans.output {
-        /// `"size"` or the name of a feature: clusters are numbered in ascending order of their rows of positive weight, or of
-        /// this feature of their centroids. Clusters with equal values keep their order. A model: each cluster gets the number of
-        /// the cluster of that model which it matches. None: in the order in which seeding found them.
+        /// `"size"`: clusters ascend by their rows of positive weight, so cluster 0 has the fewest. The name of a feature: they
+        /// ascend by this feature of their centroids. Clusters with equal values keep their order. A model: each cluster takes
+        /// the number of its match there. None: the order of the seeding.
         ///
         /// The numbers are given at the end of the fit, and change nothing else. They are given by the sizes before: where a row
         /// is equally near to two centroids, the smaller number gets it, so sizes may be out of order by such rows. An entry of
@@ -155,7 +155,7 @@ options! {
     /// Where a fit runs, and with what. Nothing here changes a bit of the result.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct Execution for KMeans.execution {
-        /// The device to run on. The result has the same bits on every device. `"auto"`: a GPU if one can be used and is
+        /// The device to run on. The result has the same bits on every device. `"auto"`: a GPU, or all, if possible and
         /// predicted to be faster, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or `"cuda:1"`: this
         /// device, or an error. `"cuda:all"` or a list as `["cuda:0", "cuda:1"]`: the rows are shared between these GPUs.
         ///
