@@ -44,7 +44,7 @@ impl Tiles {
     /// `sums[c][r] = sum over lanes of centroids[c] . rows[r]` for one tile of centroids or two, and for 32 of the 64 rows: those
     /// from `first` on, which is 0 or 32. A lane is a quad of bytes with signs, and a sum the bits of an integer.
     ///
-    /// - `rows`: `(2, lanes / 16, 2, 16, 16)`: 32 rows, and in them for each block of lanes two tiles. See [`place`]
+    /// - `rows`: `(lanes, 64)`, where lanes is a multiple of 16
     /// - `centroids`: `(tiles, lanes / 16, 16, 16)`: a block of lanes of a tile, and in it one centroid after the other
     /// - `sums`: `(tiles * 16, 64)`
     #[inline]
@@ -57,7 +57,7 @@ impl Tiles {
             // SAFETY: `new` prepared the registers of this thread. The assertions bound what is read and written: 32 columns from
             // `first` on.
             unsafe {
-                let (rows, sums) = (rows.as_ptr().add(first * lanes), sums.as_mut_ptr().add(first));
+                let (rows, sums) = (rows.as_ptr().add(first), sums.as_mut_ptr().add(first));
                 match tiles {
                     1 => amx::one_by_two(rows, lanes / SIDE, centroids.as_ptr(), sums),
                     _ => amx::two_by_two(rows, lanes / SIDE, centroids.as_ptr(), sums),
@@ -81,26 +81,15 @@ impl Drop for Tiles {
     }
 }
 
-/// Where some rows' values of a lane are: those of 16 rows from `row` on, which is a multiple of 16. Tiles lie one behind the other,
-/// so that they are loaded from as few places as possible.
-#[inline(always)]
-pub fn place(lanes: usize, lane: usize, row: usize) -> usize {
-    let (together, tile) = (row / TOGETHER, row / SIDE % 2);
-    (together * lanes + lane / SIDE * SIDE) * TOGETHER + tile * SIDE * SIDE + lane % SIDE * SIDE
-}
-
 /// The sums of one tile of centroids.
 fn emulate(rows: &[f32], first: usize, centroids: &[f32], sums: &mut [f32]) {
-    let (lanes, columns) = (rows.len() / STRIDE, first..first + TOGETHER);
+    let columns = first..first + TOGETHER;
     sums.chunks_exact_mut(STRIDE).for_each(|sums| sums[columns.clone()].fill(0.0));
-    for (block, centroids) in centroids.chunks_exact(SIDE * SIDE).enumerate() {
+    for (rows, centroids) in rows.chunks_exact(SIDE * STRIDE).zip(centroids.chunks_exact(SIDE * SIDE)) {
         for (c, sums) in centroids.chunks_exact(SIDE).zip(sums.chunks_exact_mut(STRIDE)) {
-            for (lane, c) in (block * SIDE..).zip(c) {
-                for row in columns.clone().step_by(SIDE) {
-                    let x = &rows[place(lanes, lane, row)..][..SIDE];
-                    for (sum, x) in sums[row..row + SIDE].iter_mut().zip(x) {
-                        *sum = added_signed(*sum, *x, *c);
-                    }
+            for (c, x) in c.iter().zip(rows.chunks_exact(STRIDE)) {
+                for (sum, x) in sums[columns.clone()].iter_mut().zip(&x[columns.clone()]) {
+                    *sum = added_signed(*sum, *x, *c);
                 }
             }
         }
@@ -143,10 +132,11 @@ mod amx {
         Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
     };
 
-    /// Bytes from one centroid's sums to the next.
+    /// Bytes from one lane of the rows, or from one centroid's sums, to the next.
     const ROW_BYTES: usize = STRIDE * size_of::<f32>();
-    /// Bytes of a tile.
-    const TILE_BYTES: usize = SIDE * SIDE * size_of::<f32>();
+    /// Bytes of the rows and of the centroids for 16 lanes.
+    const ROWS_STEP: usize = SIDE * ROW_BYTES;
+    const CENTROIDS_STEP: usize = SIDE * SIDE * size_of::<f32>();
 
     pub fn is_available() -> bool {
         static AVAILABLE: OnceLock<bool> = OnceLock::new();
@@ -205,17 +195,17 @@ mod amx {
                 "tilezero tmm2",
                 "tilezero tmm3",
                 "2:",
-                "tileloadd tmm4, [{x} + {line}]",
+                "tileloadd tmm4, [{x} + {stride}]",
                 "tileloadd tmm6, [{c} + {line}]",
                 "tdpbssd tmm0, tmm6, tmm4",
-                "tileloadd tmm5, [{x} + {line} + {tile}]",
+                "tileloadd tmm5, [{x} + {stride} + 64]",
                 "tdpbssd tmm1, tmm6, tmm5",
                 "tileloadd tmm7, [{d} + {line}]",
                 "tdpbssd tmm2, tmm7, tmm4",
                 "tdpbssd tmm3, tmm7, tmm5",
-                "add {x}, 2 * {tile}",
-                "add {c}, {tile}",
-                "add {d}, {tile}",
+                "add {x}, {x_step}",
+                "add {c}, {c_step}",
+                "add {d}, {c_step}",
                 "dec {blocks}",
                 "jnz 2b",
                 "tilestored [{s} + {stride}], tmm0",
@@ -230,7 +220,8 @@ mod amx {
                 t = in(reg) sums.add(SIDE * STRIDE),
                 stride = in(reg) ROW_BYTES,
                 line = in(reg) SIDE * size_of::<f32>(),
-                tile = const TILE_BYTES,
+                x_step = const ROWS_STEP,
+                c_step = const CENTROIDS_STEP,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
@@ -250,12 +241,12 @@ mod amx {
                 "tilezero tmm1",
                 "2:",
                 "tileloadd tmm6, [{c} + {line}]",
-                "tileloadd tmm4, [{x} + {line}]",
+                "tileloadd tmm4, [{x} + {stride}]",
                 "tdpbssd tmm0, tmm6, tmm4",
-                "tileloadd tmm5, [{x} + {line} + {tile}]",
+                "tileloadd tmm5, [{x} + {stride} + 64]",
                 "tdpbssd tmm1, tmm6, tmm5",
-                "add {x}, 2 * {tile}",
-                "add {c}, {tile}",
+                "add {x}, {x_step}",
+                "add {c}, {c_step}",
                 "dec {blocks}",
                 "jnz 2b",
                 "tilestored [{s} + {stride}], tmm0",
@@ -266,7 +257,8 @@ mod amx {
                 s = in(reg) sums,
                 stride = in(reg) ROW_BYTES,
                 line = in(reg) SIDE * size_of::<f32>(),
-                tile = const TILE_BYTES,
+                x_step = const ROWS_STEP,
+                c_step = const CENTROIDS_STEP,
                 out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _, out("tmm6") _,
                 options(nostack),
             );

@@ -71,7 +71,7 @@ use crate::simd::DotUnit;
 const WORSE: f64 = 1.15;
 /// So many times the scores that a sample promised are a surprise.
 const SURPRISE: f64 = 3.0;
-/// The fewest values of sorted rows in a task, and the most rows, but for those of a group.
+/// About the values of sorted rows in a task, and the most rows.
 const UNIT: usize = 1 << 16;
 const MOST_OF_UNIT: usize = 4_096;
 
@@ -210,9 +210,9 @@ impl<T: Float> CpuSession<'_, T> {
         if is_sorted {
             // Threads end together if tasks are small.
             let rows = (UNIT / *d).clamp(BLOCK, MOST_OF_UNIT);
-            let tasks = tasks.zip(&*kept).flat_map(|(task, kept)| kept.units(rows).map(move |groups| (task, kept, groups)));
-            for_each_task(&mut pairs, tasks, |(worker, (scratch, _)), ((task, labels), sorted, groups)| {
-                let sorted = TaskRowsOrder::Sorted(sorted, groups);
+            let tasks = tasks.zip(&*kept).flat_map(|(task, kept)| kept.units(rows).map(move |unit| (task, kept, unit)));
+            for_each_task(&mut pairs, tasks, |(worker, (scratch, _)), ((task, labels), sorted, unit)| {
+                let sorted = TaskRowsOrder::Sorted(sorted, unit);
                 set.run(GroupTask { shared, worker, scratch, sorted, task, labels, step, copies, tables });
             })?;
         } else {

@@ -24,7 +24,7 @@ use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::bounds::int_dot::{DotBound, LEAST_NUMBER, MOST_FEATURES};
 use crate::exact::fixed::power_of_two;
-use crate::simd::{DotUnit, InstructionSet, SIDE, Task, Vector, packed, place_in_tiles};
+use crate::simd::{DotUnit, InstructionSet, SIDE, Task, Vector, packed};
 use crate::statistics::{Statistics, unit_exponent};
 
 /// Most bytes of the copies of the centroids of one assign.
@@ -101,7 +101,7 @@ impl Sizes {
 
 /// The copies of sorted rows.
 pub struct RowCopies {
-    /// `(blocks, lanes, BLOCK)`, or for tiles as [`place_in_tiles`] says.
+    /// `(blocks, lanes, BLOCK)`.
     copies: Lines,
     /// For each block: see [`DotRows::facts`].
     facts: Vec<[[f32; BLOCK]; 3]>,
@@ -175,7 +175,7 @@ impl RowCopies {
         // To add 128 to a byte is to flip its highest bit.
         let offset = u32::from(shared.unit.offset());
         let quads = columns.chunks(together).zip(point.chunks(together));
-        for (number, (columns, points)) in quads.enumerate() {
+        for (to, (columns, points)) in copies.as_chunks_mut::<BLOCK>().0.iter_mut().zip(quads) {
             let mut lane = [0u32; BLOCK];
             for (i, (x, centre)) in columns.iter().zip(points).enumerate() {
                 for r in 0..BLOCK {
@@ -191,12 +191,8 @@ impl RowCopies {
                     lane[r] |= integer << (bits * i);
                 }
             }
-            for (r, lane) in lane.as_chunks::<SIDE>().0.iter().enumerate() {
-                let at = match shared.unit.is_tiled() {
-                    true => place_in_tiles(lanes, number, r * SIDE),
-                    false => number * BLOCK + r * SIDE,
-                };
-                copies[at..at + SIDE].copy_from_slice(&lane.map(f32::from_bits));
+            for r in 0..BLOCK {
+                to[r] = f32::from_bits(lane[r]);
             }
         }
         for r in 0..BLOCK {

@@ -128,16 +128,14 @@ impl Layout {
         let (of_worker, most) = (self.n / self.workers, self.rows_of_part::<T>(groups));
         // About as many, and the same number for each worker, so that they end together.
         let most = of_worker.div_ceil((of_worker + most / 2).checked_div(most).unwrap_or(1).max(1));
-        most.min(TIMES_WORK * MAX_WORK / self.d.saturating_mul(self.k).max(1))
+        // With one group, nothing is left out.
+        let times_work = if groups == 1 { 1 } else { TIMES_WORK };
+        most.min(times_work * MAX_WORK / self.d.saturating_mul(self.k).max(1))
     }
 
-    /// The number of parts, each of some tasks. Each worker gets as many, if there are enough for all. With one group nothing is
-    /// gained by large parts.
+    /// The number of parts, each of some tasks. Each worker gets as many, if there are enough for all.
     fn count_of_parts<T: Float>(&self, groups: usize) -> usize {
         let tasks = self.n.div_ceil(self.task).max(1);
-        if groups == 1 {
-            return tasks;
-        }
         let most = self.most_of_part::<T>(groups).saturating_sub(self.task / 2) / self.task + 1;
         let least = tasks.div_ceil(most);
         if least < self.workers { least } else { least.next_multiple_of(self.workers).min(tasks) }

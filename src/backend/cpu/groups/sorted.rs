@@ -141,16 +141,22 @@ impl<T: Float> Sorted<T> {
         super::largest(self.radii[rows.start / BLOCK..rows.end.div_ceil(BLOCK)].iter().copied())
     }
 
-    /// The groups, some at a time that have at least so many rows together.
-    pub fn units(&self, rows: usize) -> impl Iterator<Item = Range<usize>> {
-        let mut next = 0;
+    /// About so many rows at a time, whole blocks: groups, and the places that the rows are between.
+    pub fn units(&self, rows: usize) -> impl Iterator<Item = [Range<usize>; 2]> {
+        let (rows, mut next, mut done) = (rows.next_multiple_of(BLOCK), 0, 0);
         std::iter::from_fn(move || {
             let (first, mut count) = (next, 0);
-            while next < self.ends.len() && count < rows {
+            let start = self.firsts.get(first)? + done;
+            if self.ends[first].saturating_sub(start) > rows {
+                done += rows;
+                return Some([first..first + 1, start..start + rows]);
+            }
+            while next < self.ends.len() && count < rows && (next == first || self.rows(next).len() <= rows) {
                 count += self.rows(next).len();
                 next += 1;
             }
-            (first < next).then_some(first..next)
+            done = 0;
+            Some([first..next, start..usize::MAX])
         })
     }
 

@@ -62,8 +62,8 @@ const _: () = assert!(align_of::<u32>() == align_of::<AtomicU32>());
 pub enum TaskRowsOrder<'p, T> {
     /// All rows of the task are to be sorted.
     ToSort(&'p mut Sorted<T>),
-    /// These groups of sorted rows.
-    Sorted(&'p Sorted<T>, Range<usize>),
+    /// The rows of some groups between some places.
+    Sorted(&'p Sorted<T>, [Range<usize>; 2]),
 }
 
 impl<T> TaskRowsOrder<'_, T> {
@@ -100,10 +100,11 @@ impl<T: Float> Task for GroupTask<'_, '_, '_, '_, T> {
         let stride = if Form::of::<T>(self.shared.table.d) == Form::Difference { self.worker.tile.stride } else { BLOCK };
         // The labels of a tile have room for this many rows.
         debug_assert!(stride <= self.worker.tile.stride);
-        if let TaskRowsOrder::Sorted(sorted, groups) = &self.sorted {
-            let (sorted, groups) = (*sorted, groups.clone());
+        if let TaskRowsOrder::Sorted(sorted, unit) = &self.sorted {
+            let (sorted, [groups, places]) = (*sorted, unit.clone());
             for group in groups {
-                for rows in pieces(sorted.rows(group), stride) {
+                let rows = sorted.rows(group);
+                for rows in pieces(rows.start.max(places.start)..rows.end.min(places.end), stride) {
                     self.label_rows::<V>(group, rows, false);
                 }
             }

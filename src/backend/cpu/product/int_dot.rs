@@ -34,7 +34,7 @@ const HELD: usize = CENTROID_PANEL / (2 * SIDE * GROUP) * (2 * SIDE);
 /// The copies of 64 rows.
 #[derive(Clone, Copy)]
 pub struct DotRows<'r> {
-    /// `(lanes, ROWS)`, or for tiles as [`crate::simd::place_in_tiles`] says.
+    /// `(lanes, ROWS)`.
     pub copies: &'r [f32],
     /// For each row: its step, and what its bound is made of: see `bounds::int_dot::DotBound::of_row`. A row without a bound has
     /// infinities.
