@@ -1,21 +1,44 @@
 //! A queue of work on one GPU, and the memory that it may take.
 
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys;
 use cudarc::driver::{CudaEvent, CudaStream, DriverError, result};
 
+use super::callers::CallersContext;
 use super::gpu::Gpu;
 use super::{Argument, Buffer, Launch, Plain, allocated, failed, refusal};
 use crate::base::error::Result;
 use crate::base::memory;
 
+/// A stream. Its last owner may be dropped anywhere, as models are, and the driver makes its GPU current to destroy it.
+#[derive(Clone)]
+pub struct Stream(ManuallyDrop<Arc<CudaStream>>);
+
+impl Deref for Stream {
+    type Target = CudaStream;
+
+    fn deref(&self) -> &CudaStream {
+        &self.0
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let _context = CallersContext::kept();
+        // SAFETY: it is dropped once, here.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+    }
+}
+
 /// A queue of work on one GPU. The work runs in order.
 #[derive(Clone)]
 pub struct Queue {
-    pub stream: Arc<CudaStream>,
+    pub stream: Stream,
     pub gpu: Arc<Gpu>,
     /// The number of bytes of device memory that this queue may still take, if there is a limit.
     room: Option<Arc<AtomicU64>>,
@@ -23,7 +46,7 @@ pub struct Queue {
 
 impl Queue {
     pub(super) fn new(stream: Arc<CudaStream>, gpu: Arc<Gpu>) -> Self {
-        Self { stream, gpu, room: None }
+        Self { stream: Stream(ManuallyDrop::new(stream)), gpu, room: None }
     }
 
     /// The same queue with a limit: all its buffers together may take at most `bytes` at a time.
