@@ -2,9 +2,9 @@
 //! memory.
 //!
 //! `cargo bench --no-default-features --features bench --bench kmeans -- threads [NxDxK ... --kinds blobs,uniform --threads 1,2,4,8,16 --iterations 12 --repeats 3 --columns]`.
-//! The time is that of the whole fit, from given rows to labels, of its loop, and of the first and the last iteration. `--columns`: one array for each feature. "Times as fast" is the loop's time
+//! The time is that of the whole fit, from given rows to labels, of its loop, and of the first and the last iteration. "Times as fast" is the loop's time
 //! with the least number of threads over its time; "of products" and "of copies" are its shares of what the bare loops gain. A fit cannot use more of
-//! the machine than these loops do.
+//! the machine than these loops do. `--columns`: the rows are one array for each feature.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -88,7 +88,6 @@ pub fn main(mut arguments: Arguments) {
             let columns = generate(*kind, n, d);
             let start = starting_rows(&columns, *kind, k).expect("enough rows");
             let x = if by_columns { Vec::new() } else { row_by_row(&columns) };
-            let columns = if by_columns { columns } else { Vec::new() };
             let features = match by_columns {
                 true => Features::from_columns(columns.iter().map(|column| &column[..])),
                 false => Features::from_rows(&x, d),

@@ -115,5 +115,8 @@ __device__ __forceinline__ void load_four(const double* from, double* to) {
     to[0] = v.x, to[1] = v.y, to[2] = w.x, to[3] = w.y;
 }
 
+// The tiles of so many centroids.
+__device__ __forceinline__ u32 tiles_of(u32 centroids) { return (centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS; }
+
 // Where 16 bytes of a place are in its chunk.
 __device__ __forceinline__ u32 swizzled(u32 place, u32 piece) { return place * PLACE_BYTES + ((piece ^ (place & 7)) << 4); }

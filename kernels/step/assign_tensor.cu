@@ -29,11 +29,12 @@ template <u32 TILE> struct TensorShared {
     u32 stages; // what else there is follows from this address: registers are few
 
     __device__ __forceinline__ TensorShared(const Tensor& a, const u8* shared, u32 team) : a(a) {
-        stages = ((shared_address(shared) + 1023) & ~1023u) + team * ((a.stages * (STAGE + 16) + a.folded_slots * FOLDED_BYTES + 1023) & ~1023u);
+        stages = (shared_address(shared) + 1023) & ~1023u;
+        stages += team * ((full(2 * a.stages) - stages + 1023) & ~1023u);
     }
     __device__ __forceinline__ u32 stage(u32 slot) const { return stages + slot * STAGE; }
-    __device__ __forceinline__ u32 folded(u32 slot) const { return stages + a.stages * STAGE + slot * FOLDED_BYTES; }
-    __device__ __forceinline__ u32 full(u32 slot) const { return stages + a.stages * STAGE + a.folded_slots * FOLDED_BYTES + 8 * slot; }
+    __device__ __forceinline__ u32 folded(u32 slot) const { return stage(a.stages) + slot * FOLDED_BYTES; }
+    __device__ __forceinline__ u32 full(u32 slot) const { return folded(a.folded_slots) + 8 * slot; }
     __device__ __forceinline__ u32 empty(u32 slot) const { return full(a.stages + slot); }
 };
 
@@ -87,7 +88,7 @@ template <u32 TEAMS> __device__ __forceinline__ void count(const Tensor& a, u32 
         const u32 g = a.group_of_tile[tile];
         if (g == NO_ROW) break;
         const TensorGroup& group = a.groups[g];
-        visited += (group.centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
+        visited += tiles_of(group.centroids);
         scores += (u64)min(group.here - (tile - group.first_tile) * TILE_ROWS, (u32)TILE_ROWS) * group.centroids;
     }
     if (visited == 0) return;

@@ -129,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) assign_tensor_mma(c
         const u32 g = a.group_of_tile[tile];
         if (g == NO_ROW) break;
         const u32 tiles = (a.groups[g].centroids + COLUMNS - 1) / COLUMNS;
-        visited += (a.groups[g].centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
+        visited += tiles_of(a.groups[g].centroids);
         scores += (u64)min(a.groups[g].here - (tile - a.groups[g].first_tile) * TILE_ROWS, (u32)TILE_ROWS) * a.groups[g].centroids;
         const u32 place = tile * TILE_ROWS + warp * 32 + lane / 4;
         Best<2> best[2][2] = {{{a, place, g}, {a, place + 8, g}}, {{a, place + 16, g}, {a, place + 24, g}}};

@@ -77,7 +77,7 @@ template <typename T> __device__ __forceinline__ void tensor_list(const TensorCe
         group->centroid_scale = scale;
         group->balance = ldexpf(1.0f, balance);
         // The whole has copies here only if it has rows. Its list is for the second product, too.
-        const u32 tiles = (found + TILE_CENTROIDS - 1) / TILE_CENTROIDS, of_whole = a.k_padded / TILE_CENTROIDS;
+        const u32 tiles = tiles_of(found), of_whole = a.k_padded / TILE_CENTROIDS;
         const bool copied = group->here != 0;
         if (g == a.most) a.control->groups = a.whole->groups + (copied ? 1 : 0);
         const u32 first = g == a.most ? 0 : of_whole + atomicAdd(&a.few->copied, tiles);

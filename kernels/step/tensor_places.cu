@@ -22,8 +22,6 @@ __device__ __forceinline__ double block_total(double v, double (&of_warps)[REACH
     return v;
 }
 
-__device__ __forceinline__ u32 tiles_of(u32 centroids) { return (centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS; }
-
 template <typename T, typename S> __device__ __forceinline__ void tensor_reach(const TensorRows<T, S>& a) {
     __shared__ double of_warps[REACH_THREADS / 32];
     const int tid = threadIdx.x, d = a.rows.d;

@@ -74,7 +74,7 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rescore
             a.row_of_place[i] = a.contested[a.rows.n - 1 - (left + (u32)i)].row;
     u32* const row_of_place = a.row_of_place + (u64)a.batch * a.capacity;
     const TensorGroup& whole = a.groups[a.whole];
-    const u32 centroids = a.batch == 0 ? (whole.centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS * TILE_CENTROIDS : 0;
+    const u32 centroids = a.batch == 0 ? tiles_of(whole.centroids) * TILE_CENTROIDS : 0;
     const bool writes = (threadIdx.x & 31) == 0;
 #pragma unroll 1
     for (u32 i = global_thread() / 32; i < tiles * TILE_ROWS + centroids; i += all_threads() / 32) {

@@ -49,9 +49,9 @@ struct Team {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `work` is written by the one thread that has taken the team out of its `TEAM`, before it opens seats (release). It is read
-// by helpers that have taken a seat (acquire), before they are no longer busy (release). It is written again after the seats are
-// closed and nobody is busy (acquire). The closure is `Sync`.
+// SAFETY: `work` is written by the one thread that has taken the team out of its `TEAM`, before it opens seats (release). It is
+// read by helpers that have taken a seat (acquire), before they are no longer busy (release). It is written again after the seats
+// are closed and nobody is busy (acquire). The closure is `Sync`.
 unsafe impl Sync for Team {}
 
 thread_local! {

@@ -17,8 +17,8 @@ pub fn own_distances<V: Vector, T: Float>(values: impl Columns<T>, table: &Centr
     }
 }
 
-/// As [`own_distances`], for sixteen rows of float32 at a time. Registers transpose the values of their centroids, sixteen features
-/// at a time.
+/// As [`own_distances`], for sixteen rows of float32 at a time. Registers transpose the values of their centroids, sixteen
+/// features at a time.
 #[inline(always)]
 fn by_squares<V: Vector, T: Float>(values: impl Columns<T>, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
     let whole = table.d / SQUARE * SQUARE;

@@ -73,8 +73,8 @@ impl<T: Float> Filter<T> {
         matches!(self, Self::Tree(_))
     }
 
-    /// Takes as many other centroids in place of those before, in the same memory. Returns whether it did: not where products need
-    /// another centre or order. See [`Filter::new`].
+    /// Takes as many other centroids in place of those before, in the same memory. Returns whether it did: not where products
+    /// need another centre or order. See [`Filter::new`].
     pub fn replace(&mut self, rows: &[T], centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<bool> {
         let table = match self {
             Self::Difference(table) => table,

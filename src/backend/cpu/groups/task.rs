@@ -58,6 +58,16 @@ pub fn shared_labels(labels: &mut [u32]) -> &[AtomicU32] {
 
 const _: () = assert!(align_of::<u32>() == align_of::<AtomicU32>());
 
+/// Gives a row its label. Returns the move, if it is another label.
+#[inline(always)]
+fn moved_to(label: &AtomicU32, to: u32, row: u32) -> Option<Moved> {
+    let from = label.load(Ordering::Relaxed);
+    (from != to).then(|| {
+        label.store(to, Ordering::Relaxed);
+        Moved { row, from, to }
+    })
+}
+
 /// The sorted rows of a task.
 pub enum TaskRowsOrder<'p, T> {
     /// All rows of the task are to be sorted.
@@ -215,12 +225,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let new = assigner.label::<V, T, _, false>(&ToLabel { values, count, before: &[], near, next }, table, &mut []);
         moved.clear();
         for (row, (place, to)) in (0..).zip(places.iter().zip(new)) {
-            let label = &labels[*place as usize];
-            let from = label.load(Ordering::Relaxed);
-            if from != *to {
-                label.store(*to, Ordering::Relaxed);
-                moved.push(Moved { row, from, to: *to });
-            }
+            moved.extend(moved_to(&labels[*place as usize], *to, row));
         }
         *changed += shared.take_moved::<V>(values, weights, moved, deltas);
     }
@@ -273,12 +278,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         moved.clear();
         for (i, r) in needed.iter().enumerate() {
             let (label, to) = (&labels[places[*r as usize] as usize], new[*r as usize]);
-            let from = label.load(Ordering::Relaxed);
-            if from != to {
-                label.store(to, Ordering::Relaxed);
-                let row = if is_here { *r } else { i as u32 };
-                moved.push(Moved { row, from, to });
-            }
+            moved.extend(moved_to(label, to, if is_here { *r } else { i as u32 }));
         }
         *changed += fit.take_moved::<V>(values, &tile.weights, moved, deltas);
         true

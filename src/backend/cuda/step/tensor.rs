@@ -125,8 +125,8 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
     }
 
     /// The mean of ten iterations of data whose centroids are all multiplied, copies included. Where groups of rows are far
-    /// apart, the products take a tenth of that. Fifteen shapes of one blob and of ten, of 20,000 to 16,777,216 rows, were
-    /// measured: most are within a quarter of it.
+    /// apart, the products take a tenth of that. Of 56 times of uniform rows on an H100 (16 to 408 features, 32 to 5,000
+    /// clusters), 55 are within a quarter of it.
     fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
         Candidate::<T>::supports(self, shape, gpu).ok()?;
         let in_doubt = shape.k <= Self::FEW_CLUSTERS && shape.d < Self::MANY_FEATURES;

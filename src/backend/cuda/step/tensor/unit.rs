@@ -96,9 +96,9 @@ impl Unit {
 
     /// Picoseconds for a score of `d` features with as many multiprocessors as an H200 has, where all centroids are multiplied.
     ///
-    /// Both instructions were measured on an H200. Other generations were not measured. Per multiprocessor and clock, data-centre
-    /// GPUs (8.0, 10.x) should make about as many products by `mma.sync` as an H200, and the others two fifths of that. The
-    /// factors here are larger, so tensor cores are chosen only where they win clearly.
+    /// Both instructions were measured on an H200, half tiles on an H100. Other generations were not measured. Per multiprocessor
+    /// and clock, data-centre GPUs (8.0, 10.x) should make about as many products by `mma.sync` as an H200, and the others two
+    /// fifths of that. The factors here are larger, so tensor cores are chosen only where they win clearly.
     pub(super) fn score(self, d: usize, generation: u32) -> f64 {
         let of_mma = (0.4 + 0.0055 * d as f64).max(0.75);
         match (self, generation) {
