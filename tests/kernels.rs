@@ -9,8 +9,7 @@ const ARCHITECTURE: &str = "sm_90a";
 
 /// Kernels that may spill or have a stack frame, each with the reason. `name*` means every kernel whose name starts with
 /// `name`.
-const ALLOWED: &[(&str, &str)] =
-    &[("assign_tensor_narrow", "the thread that requests chunks has 32 registers and spills two; the others spill none")];
+const ALLOWED: &[(&str, &str)] = &[];
 
 #[derive(Default)]
 struct Kernel {

@@ -7,13 +7,13 @@
 //   then the label, or a place in the list of rows in doubt
 //
 // Used when: many clusters of many features, on generation 9.0.
-// Tile:      a team is two warpgroups, which multiply 64 rows each (wgmma), and a thread that requests chunks for them (TMA, bulk copies).
-//            assign_tensor: a team a block, 256 centroids at a time (m64n256k16), 128 sums a thread. assign_tensor_narrow, for few features or
-//            few clusters: two teams a block, 128 centroids at a time, 64 sums a thread. So twice as many warps share the work of looking at
-//            scores. If the last tile of a group has at most 128 or 64 centroids, only so many are copied and multiplied. Most tiles cost one
-//            minimum for each score, and no more.
+// Tile:      assign_tensor: 128 rows and 256 centroids at a time (m64n256k16), two warpgroups with 128 sums a thread. assign_tensor_narrow, for
+//            up to 256 features: 256 rows, which stay in shared memory until all centroids were there, and 128 centroids at a time, four
+//            warpgroups with 64 sums a thread. So a third as many bytes come from the second-level cache, and while some warpgroups look at
+//            scores, others multiply. A warpgroup multiplies 64 rows. One more thread requests chunks (bulk copies), and one those of rows that stay. If the last tile of a group
+//            has at most 128 or 64 centroids, only so many are copied and multiplied. Most tiles cost one minimum for each score, and no more.
 // Memory:    copies lie in device memory as wgmma reads them, so a chunk is one contiguous copy. The copies of a group's centroids come
-//            from the second-level cache, and so do those of the rows but for the first time.
+//            from the second-level cache, and so do those of the rows in assign_tensor but for the first time.
 // Precision: half-precision operands, sums in float32 as tensor cores add them.
 #include "tensor_best.cuh"
 #include "tensor_pipeline.cuh"
@@ -22,20 +22,31 @@
 #define ROW_BYTES (TILE_ROWS * PLACE_BYTES)
 #define WHOLE_BYTES (TILE_CENTROIDS * PLACE_BYTES) // a chunk of a tile of copies
 
-// Where things are in shared memory. TILE: the centroids that a warpgroup multiplies at a time, a whole tile of copies or half of one.
-template <u32 TILE> struct TensorShared {
-    static constexpr u32 CENTROID_BYTES = TILE * PLACE_BYTES, STAGE = ROW_BYTES + CENTROID_BYTES, FOLDED_BYTES = TILE * 8; // p and F
+// Where things are in shared memory. TILE: the centroids that a warpgroup multiplies at a time, a whole tile of copies or half of one. TEAMS: the
+// tiles of rows of a block. If there are several, their copies stay until all centroids were there.
+//
+//   stages           chunks of centroids, and of rows if these do not stay
+//   rows             that stay: (buffers, chunks, TEAMS, 128, 64) halves
+//   p and F          of some tiles of centroids
+//   barriers         of each stage, whether it is full and whether it is empty; of each buffer of rows, whether rows are there and whether all
+//                    centroids were there
+template <u32 TILE, u32 TEAMS> struct TensorShared {
+    static constexpr bool ROWS_STAY = TEAMS > 1;
+    static constexpr u32 CENTROID_BYTES = TILE * PLACE_BYTES, CHUNK_OF_ROWS = TEAMS * ROW_BYTES, FOLDED_BYTES = TILE * 8;
+    static constexpr u32 STAGE = CENTROID_BYTES + (ROWS_STAY ? 0 : ROW_BYTES);
     const Tensor& a;
-    u32 stages; // what else there is follows from this address: registers are few
+    u32 stages;
+    u32 barriers;
 
-    __device__ __forceinline__ TensorShared(const Tensor& a, const u8* shared, u32 team) : a(a) {
-        stages = (shared_address(shared) + 1023) & ~1023u;
-        stages += team * ((full(2 * a.stages) - stages + 1023) & ~1023u);
+    __device__ __forceinline__ TensorShared(const Tensor& a, const u8* shared) : a(a), stages(shared_address(shared)) {
+        barriers = rows(a.row_buffers) + a.folded_slots * FOLDED_BYTES;
     }
-    __device__ __forceinline__ u32 stage(u32 slot) const { return stages + slot * STAGE; }
-    __device__ __forceinline__ u32 folded(u32 slot) const { return stage(a.stages) + slot * FOLDED_BYTES; }
-    __device__ __forceinline__ u32 full(u32 slot) const { return folded(a.folded_slots) + 8 * slot; }
-    __device__ __forceinline__ u32 empty(u32 slot) const { return full(a.stages + slot); }
+    __device__ __forceinline__ u32 rows(u32 buffer) const { return stages + a.stages * STAGE + buffer * a.chunks * CHUNK_OF_ROWS; }
+    __device__ __forceinline__ u32 folded(const Turn& turn) const { return barriers - (turn.slot() + 1) * FOLDED_BYTES; }
+    __device__ __forceinline__ u32 full(const Turn& turn) const { return barriers + turn.barrier(); }
+    __device__ __forceinline__ u32 empty_of(u32 full) const { return full + 8 * a.stages; }
+    __device__ __forceinline__ u32 there(const Turn& turn) const { return barriers + 16 * a.stages + turn.barrier(); }
+    __device__ __forceinline__ u32 done(const Turn& turn) const { return there(turn) + 8 * a.row_buffers; }
 };
 
 // The centroids of tile t of a group that are multiplied. Those from the group's last centroid on are places without one.
@@ -44,12 +55,12 @@ template <u32 TILE> __device__ __forceinline__ u32 width_of(u32 centroids, u32 t
     return left <= 64 ? 64 : left <= 128 ? 128 : TILE;
 }
 
-// The thread that requests all chunks.
-template <u32 TILE, u32 TEAMS> __device__ __forceinline__ void request(const Tensor& a, const TensorShared<TILE>& s, u32 team) {
+// The thread that requests the chunks of centroids, and those of rows if they do not stay.
+template <u32 TILE, u32 TEAMS> __device__ __forceinline__ void request(const Tensor& a, const TensorShared<TILE, TEAMS>& s) {
     constexpr u32 CENTROID_BYTES = s.CENTROID_BYTES, FOLDED_BYTES = s.FOLDED_BYTES, PARTS = TILE_CENTROIDS / TILE;
     Turn turn, folded_turn;
 #pragma unroll 1
-    for (u32 tile = blockIdx.x * TEAMS + team; tile < a.tiles; tile += gridDim.x * TEAMS) {
+    for (u32 tile = blockIdx.x * TEAMS; tile < a.tiles; tile += gridDim.x * TEAMS) {
         const u32 g = a.group_of_tile[tile];
         if (g == NO_ROW) break;
         const u32 centroids = a.groups[g].centroids, tiles = (centroids + TILE - 1) / TILE;
@@ -59,15 +70,16 @@ template <u32 TILE, u32 TEAMS> __device__ __forceinline__ void request(const Ten
         for (u32 seen = 0; seen < tiles; seen++, t = t + 1 < tiles ? t + 1 : 0) {
 #pragma unroll 1
             for (u32 c = 0; c < a.chunks; c++) {
-                await_barrier(s.empty(turn.slot()), turn.parity() ^ 1);
-                const u32 to = s.stage(turn.slot()), full = s.full(turn.slot()), bytes = width_of<TILE>(centroids, t) * PLACE_BYTES;
+                const u32 to = s.stages + turn.slot() * s.STAGE, full = s.full(turn), bytes = width_of<TILE>(centroids, t) * PLACE_BYTES;
+                await_barrier(s.empty_of(full), turn.parity() ^ 1);
                 const bool last = c + 1 == a.chunks;
-                arrive_for(full, ROW_BYTES + bytes + (last ? FOLDED_BYTES : 0));
-                const u64 of_centroids = (of_group + t / PARTS) * a.stored + chunk_of_centroids(a, c), of_rows = tile * a.stored + chunk_of_rows(a, c);
+                arrive_for(full, (s.ROWS_STAY ? 0 : ROW_BYTES) + bytes + (last ? FOLDED_BYTES : 0));
+                const u64 of_centroids = (of_group + t / PARTS) * a.stored + (s.ROWS_STAY ? c : chunk_of_centroids(a, c));
                 copy_bytes(to, a.centroids + of_centroids * WHOLE_BYTES + t % PARTS * CENTROID_BYTES, bytes, full);
-                copy_bytes(to + CENTROID_BYTES, a.rows + of_rows * ROW_BYTES, ROW_BYTES, full);
+                const u64 of_rows = tile * a.stored + chunk_of_rows(a, c);
+                if (!s.ROWS_STAY) copy_bytes(to + CENTROID_BYTES, a.rows + of_rows * ROW_BYTES, ROW_BYTES, full);
                 if (last) {
-                    const u32 slot = s.folded(folded_turn.slot());
+                    const u32 slot = s.folded(folded_turn);
                     const u64 first = (u64)of_group * TILE_CENTROIDS + t * TILE;
                     copy_bytes(slot, a.folded + first, FOLDED_BYTES / 2, full);
                     copy_bytes(slot + FOLDED_BYTES / 2, a.margins + first, FOLDED_BYTES / 2, full);
@@ -79,7 +91,30 @@ template <u32 TILE, u32 TEAMS> __device__ __forceinline__ void request(const Ten
     }
 }
 
-// The thread that counts a team's work.
+// The thread that requests rows that stay.
+template <u32 TILE, u32 TEAMS> __device__ __forceinline__ void request_rows(const Tensor& a, const TensorShared<TILE, TEAMS>& s) {
+    Turn turn;
+#pragma unroll 1
+    for (u32 tile = blockIdx.x * TEAMS; tile < a.tiles; tile += gridDim.x * TEAMS) {
+        const u32 g = a.group_of_tile[tile];
+        if (g == NO_ROW) break;
+        if (a.groups[g].centroids == 0) continue;
+        await_barrier(s.done(turn), turn.parity() ^ 1);
+        arrive_for(s.there(turn), a.chunks * s.CHUNK_OF_ROWS);
+        u32 to = s.rows(turn.slot());
+#pragma unroll 1
+        for (u32 c = 0; c < a.chunks; c++)
+#pragma unroll
+            for (u32 team = 0; team < TEAMS; team++) {
+                const u64 of_rows = (u64)(tile + team) * a.stored + c;
+                copy_bytes(to, a.rows + of_rows * ROW_BYTES, ROW_BYTES, s.there(turn));
+                to += ROW_BYTES;
+            }
+        turn.next(a.row_buffers);
+    }
+}
+
+// A thread that counts the work with one of the tiles of rows of a block.
 template <u32 TEAMS> __device__ __forceinline__ void count(const Tensor& a, u32 team) {
     u64 scores = 0;
     u32 visited = 0;
@@ -88,86 +123,108 @@ template <u32 TEAMS> __device__ __forceinline__ void count(const Tensor& a, u32 
         const u32 g = a.group_of_tile[tile];
         if (g == NO_ROW) break;
         const TensorGroup& group = a.groups[g];
+        const u32 before = (tile - group.first_tile) * TILE_ROWS;
+        if (before >= group.here) continue;
         visited += tiles_of(group.centroids);
-        scores += (u64)min(group.here - (tile - group.first_tile) * TILE_ROWS, (u32)TILE_ROWS) * group.centroids;
+        scores += (u64)min(group.here - before, (u32)TILE_ROWS) * group.centroids;
     }
     if (visited == 0) return;
     atomicAdd(&a.few.control->visited, (u64)visited);
     atomicAdd(&a.control->scores, scores);
 }
 
-// What a warpgroup has done, over all of its tiles.
+// What a warpgroup has done, over all of its tiles. `rows`: the buffer of its rows, if they stay.
 struct Progress {
-    Turn turn, folded_turn;
+    Turn turn, folded_turn, rows;
+};
+
+// A warpgroup's part of a block's rows, and a tile of centroids.
+struct Part {
+    u32 quarter; // which 64 rows
+    u32 rows; // where they are, as `matrix_at`: in shared memory if they stay, or in a stage
+    bool first_thread; // of the warpgroup
+    bool empty; // no row is there: nothing is multiplied
 };
 
 // The products of the first STEPS runs of 16 features of chunk c.
-template <u32 WIDTH, u32 STEPS, u32 SUMS> __device__ __forceinline__ void run(float (&sums)[SUMS], u64 x, u64 y, u32 c) {
+template <u32 WIDTH, u32 STEPS, u32 SUMS> __device__ __forceinline__ void run(float (&sums)[SUMS], u32 x, u32 y, u32 c) {
     begin_products();
 #pragma unroll
-    for (u32 i = 0; i < STEPS; i++) multiply<WIDTH>(sums, x + 2 * i, y + 2 * i, c + i);
+    for (u32 i = 0; i < STEPS; i++) multiply<WIDTH>(sums, x + 2 * i, y + 2 * i, i > 0 || c > 0);
     commit_products();
 }
 
 // Adds up the products of a tile of rows and a tile of centroids.
-template <u32 WIDTH, u32 TILE>
-__device__ __forceinline__ void products(const Tensor& a, const TensorShared<TILE>& s, Progress& at, float (&sums)[TILE / 2], u32 half, bool first_thread) {
-    u32 before = 0;
+template <u32 WIDTH, u32 TILE, u32 TEAMS>
+__device__ __forceinline__ void products(const Tensor& a, const TensorShared<TILE, TEAMS>& s, Progress& at, float (&sums)[TILE / 2], const Part& part) {
+    u32 before = 0, rows = part.rows;
 #pragma unroll 1
     for (u32 c = 0; c < a.chunks; c++) {
-        const u32 from = s.stage(at.turn.slot());
-        await_barrier(s.full(at.turn.slot()), at.turn.parity());
-        const u64 x = matrix_at(from + s.CENTROID_BYTES + half * (ROW_BYTES / 2)), y = matrix_at(from);
+        // In uniform registers, which products read.
+        const u32 full = s.full(at.turn), y = __reduce_or_sync(FULL_WARP, matrix_at(s.stages) + at.turn.slot() * (s.STAGE / 16));
+        const u32 x = s.ROWS_STAY ? __reduce_or_sync(FULL_WARP, rows) : y + part.rows;
+        await_barrier(full, at.turn.parity());
         // The tensor cores' order begins and ends in each branch. Otherwise the compiler lets every product wait for the one before.
-        if (c + 1 < a.chunks) run<WIDTH, 4>(sums, x, y, c);
+        if (part.empty) await_warpgroup(part.quarter); // as products do: no warp may be a round behind
+        else if (c + 1 < a.chunks) run<WIDTH, 4>(sums, x, y, c);
         else if (a.last_steps == 4) run<WIDTH, 4>(sums, x, y, c);
         else if (a.last_steps == 3) run<WIDTH, 3>(sums, x, y, c);
         else if (a.last_steps == 2) run<WIDTH, 2>(sums, x, y, c);
         else run<WIDTH, 1>(sums, x, y, c);
         if (c > 0) {
             await_products<1>();
-            if (first_thread) arrive(s.empty(before));
+            if (part.first_thread) arrive(s.empty_of(before));
         }
-        before = at.turn.slot();
+        before = full, rows += s.CHUNK_OF_ROWS / 16;
         at.turn.next(a.stages);
     }
     await_products<0>();
-    if (first_thread) arrive(s.empty(before));
+    if (part.first_thread) arrive(s.empty_of(before));
 }
 
 // Multiplies a tile of rows and the first WIDTH places of tile t of centroids, and looks at the scores.
-template <u32 WIDTH, u32 TILE, u32 LANE_SETS>
-__device__ __forceinline__ u32 visit(const Tensor& a, const TensorShared<TILE>& s, Progress& at, float (&sums)[TILE / 2], Best<LANE_SETS> (&best)[2], u32 half,
-                                     float most, u32 t) {
-    products<WIDTH>(a, s, at, sums, half, (threadIdx.x & 127) == 0);
-    const u32 folded = s.folded(at.folded_turn.slot()) + (threadIdx.x & 3) * 8;
+template <u32 WIDTH, u32 TILE, u32 TEAMS, u32 LANE_SETS>
+__device__ __forceinline__ u32 visit(const Tensor& a, const TensorShared<TILE, TEAMS>& s, Progress& at, float (&sums)[TILE / 2],
+                                     Best<LANE_SETS> (&best)[2], const Part& part, float most, u32 t) {
+    products<WIDTH>(a, s, at, sums, part);
+    const u32 folded = s.folded(at.folded_turn) + (threadIdx.x & 3) * 8;
     at.folded_turn.next(a.folded_slots);
-    return look<WIDTH>(folded, folded + s.FOLDED_BYTES / 2, sums, best, most, t);
+    return part.empty ? 0 : look<WIDTH>(folded, folded + s.FOLDED_BYTES / 2, sums, best, most, t);
 }
 
 // A warpgroup that multiplies. The columns of a lane make one set if they have a bit each in a word.
-template <u32 TILE, u32 TEAMS> __device__ __forceinline__ void label(const Tensor& a, const TensorShared<TILE>& s, u32 team, u32 half) {
+template <u32 TILE, u32 TEAMS> __device__ __forceinline__ void label(const Tensor& a, const TensorShared<TILE, TEAMS>& s, u32 quarter) {
     constexpr u32 PARTS = TILE_CENTROIDS / TILE, LANE_SETS = TILE > 128 ? 2 : 1;
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
     Progress at;
+    Part part = {quarter, (s.CENTROID_BYTES + quarter * (ROW_BYTES / 2)) / 16, (threadIdx.x & 127) == 0, false};
     u32 kept = 0;
 #pragma unroll 1
-    for (u32 tile = blockIdx.x * TEAMS + team; tile < a.tiles; tile += gridDim.x * TEAMS) {
+    for (u32 tile = blockIdx.x * TEAMS; tile < a.tiles; tile += gridDim.x * TEAMS) {
         const u32 g = a.group_of_tile[tile];
         if (g == NO_ROW) break;
-        const u32 tiles = (a.groups[g].centroids + TILE - 1) / TILE;
-        const u32 place = tile * TILE_ROWS + half * 64 + warp * 16 + lane / 4;
+        const u32 centroids = a.groups[g].centroids, tiles = (centroids + TILE - 1) / TILE;
+        const u32 place = tile * TILE_ROWS + quarter * 64 + warp * 16 + lane / 4;
         const u32 of_group = a.groups[g].first_copy;
+        part.empty = TEAMS > 1 && (tile - a.groups[g].first_tile) * TILE_ROWS + quarter * 64 >= a.groups[g].here;
         Best<LANE_SETS> best[2] = {{a, place, g}, {a, place + 8, g}};
+        if (s.ROWS_STAY && tiles != 0) {
+            part.rows = matrix_at(s.rows(at.rows.slot()) + quarter * (ROW_BYTES / 2));
+            await_barrier(s.there(at.rows), at.rows.parity());
+        }
         u32 t = a.first_visit[tile] * PARTS;
 #pragma unroll 1
         for (u32 seen = 0; seen < tiles; seen++, t = t + 1 < tiles ? t + 1 : 0) {
             float sums[TILE / 2]; // one array for all widths: registers are not enough for three
             const float most = a.tile_margins[of_group + t / PARTS];
-            const u32 width = width_of<TILE>(a.groups[g].centroids, t);
-            if (width == 64) kept += visit<64>(a, s, at, sums, best, half, most, t);
-            else if (TILE == 128 || width == 128) kept += visit<128>(a, s, at, sums, best, half, most, t);
-            else if constexpr (TILE > 128) kept += visit<TILE>(a, s, at, sums, best, half, most, t);
+            const u32 width = width_of<TILE>(centroids, t);
+            if (width == 64) kept += visit<64>(a, s, at, sums, best, part, most, t);
+            else if (TILE == 128 || width == 128) kept += visit<128>(a, s, at, sums, best, part, most, t);
+            else if constexpr (TILE > 128) kept += visit<TILE>(a, s, at, sums, best, part, most, t);
+        }
+        if (s.ROWS_STAY && tiles != 0) {
+            if (part.first_thread) arrive(s.done(at.rows));
+            at.rows.next(a.row_buffers);
         }
         decide<TILE>(a, best, place, g, lane);
         __syncwarp(); // lanes leave `decide` in different places
@@ -178,24 +235,26 @@ template <u32 TILE, u32 TEAMS> __device__ __forceinline__ void label(const Tenso
 // A block of some teams, with FEWER registers for a thread that requests, and MORE for one that multiplies.
 template <u32 TILE, u32 TEAMS, int FEWER, int MORE> __device__ __forceinline__ void assign_tensor_block(const Tensor& a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    extern __shared__ u8 shared[];
+    extern __shared__ __align__(1024) u8 shared[];
     if (a.control->stop) return;
     const u32 warpgroup = threadIdx.x / 128;
-    const u32 team = TEAMS == 1 ? 0 : warpgroup == 0 ? min(threadIdx.x / 32, TEAMS - 1) : (warpgroup - 1) / 2;
-    const TensorShared<TILE> s(a, shared, team);
-    const bool requests = threadIdx.x < 32 * TEAMS && threadIdx.x % 32 == 0;
-    if (requests) {
-        for (u32 i = 0; i < a.stages; i++) make_barrier(s.full(i), 1), make_barrier(s.empty(i), 2);
+    const TensorShared<TILE, TEAMS> s(a, shared);
+    if (threadIdx.x == 0) {
+        for (u32 i = 0; i < 2 * (a.stages + a.row_buffers); i++) {
+            const bool of_copies = i < a.stages || (i >= 2 * a.stages && i < 2 * a.stages + a.row_buffers); // or of warpgroups
+            make_barrier(s.barriers + 8 * i, of_copies ? 1 : 2 * TEAMS);
+        }
         show_barriers();
     }
     __syncthreads();
     if (warpgroup == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FEWER));
-        if (requests) request<TILE, TEAMS>(a, s, team);
+        if (threadIdx.x == 0) request<TILE, TEAMS>(a, s);
+        else if (threadIdx.x == 32 && s.ROWS_STAY) request_rows<TILE, TEAMS>(a, s);
         else if (threadIdx.x >= 96 && threadIdx.x < 96 + TEAMS && a.part == 0) count<TEAMS>(a, threadIdx.x - 96);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MORE));
-        label<TILE, TEAMS>(a, s, team, (warpgroup - 1) % 2);
+        label<TILE, TEAMS>(a, s, warpgroup - 1);
     }
 #else
     __trap(); // other generations have no such instructions, and never launch this

@@ -27,15 +27,15 @@ __device__ __forceinline__ void load_sides(const ProbeTensor& a, u8* shared) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // Whether the instruction for WIDTH centroids gives these sums of 256 centroids.
-template <u32 WIDTH> __device__ __forceinline__ bool gives(const float (&sums)[TILE_CENTROIDS / 2], u64 x, u32 centroids) {
+template <u32 WIDTH> __device__ __forceinline__ bool gives(const float (&sums)[TILE_CENTROIDS / 2], u32 x, u32 centroids) {
     bool same = true;
 #pragma unroll
     for (u32 part = 0; part < TILE_CENTROIDS / WIDTH; part++) {
-        const u64 y = matrix_at(centroids + part * WIDTH * PLACE_BYTES);
-        float own[TILE_CENTROIDS / 2];
+        const u32 y = matrix_at(centroids + part * WIDTH * PLACE_BYTES);
+        float own[WIDTH / 2];
         begin_products();
 #pragma unroll
-        for (u32 i = 0; i < CHUNK / 16; i++) multiply<WIDTH>(own, x + 2 * i, y + 2 * i, i);
+        for (u32 i = 0; i < CHUNK / 16; i++) multiply<WIDTH>(own, x + 2 * i, y + 2 * i, i > 0);
         commit_products();
         await_products<0>();
 #pragma unroll
@@ -51,11 +51,11 @@ extern "C" __global__ void __launch_bounds__(PROBE_THREADS, 1) probe_tensor_wgmm
     load_sides(a, shared);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); // tensor cores read what threads have written
     __syncthreads();
-    const u64 y = matrix_at(shared_address(shared)), x = matrix_at(shared_address(shared) + TILE_CENTROIDS * PLACE_BYTES);
+    const u32 y = matrix_at(shared_address(shared)), x = matrix_at(shared_address(shared) + TILE_CENTROIDS * PLACE_BYTES);
     float sums[TILE_CENTROIDS / 2];
     begin_products();
 #pragma unroll
-    for (u32 i = 0; i < CHUNK / 16; i++) multiply<TILE_CENTROIDS>(sums, x + 2 * i, y + 2 * i, i);
+    for (u32 i = 0; i < CHUNK / 16; i++) multiply<TILE_CENTROIDS>(sums, x + 2 * i, y + 2 * i, i > 0);
     commit_products();
     await_products<0>();
     const bool same = gives<128>(sums, x, shared_address(shared)) & gives<64>(sums, x, shared_address(shared));

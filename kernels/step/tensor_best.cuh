@@ -32,7 +32,7 @@ struct Tensor {
     u32 k_padded, stages, folded_slots;
     u32 stored; // chunks of a copy
     u32 part; // chunks of each of the two parts of a copy; 0 if copies have one part (tensor_rescore.cu)
-    u32 unused;
+    u32 row_buffers; // tiles of rows that stay in shared memory at a time, for each team of a block (assign_tensor_narrow), or 0
 };
 
 // Which chunk of a copy takes part in chunk c of the products. With two parts, high and low: low and high, then high and low, then high and high.

@@ -23,17 +23,24 @@ __device__ __forceinline__ void await_barrier(u32 barrier, u32 parity) {
                  "@!done bra AGAIN;\n\t}" ::"r"(barrier), "r"(parity) : "memory");
 }
 
+// Waits for the other warps of a warpgroup, which have the same number.
+__device__ __forceinline__ void await_warpgroup(u32 number) { asm volatile("bar.sync %0, 128;" ::"r"(number + 1) : "memory"); }
+
 // Copies bytes to shared memory. The barrier counts them.
 __device__ __forceinline__ void copy_bytes(u32 to, const void* from, u32 bytes, u32 barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
                  "r"(barrier)
                  : "memory");
 }
-// A place in a ring of `size`, and the parity of its round: in one register.
+// A place in a ring, and the parity of its round, in one register: 8 times the place, the distance of its barrier from the first one, and the parity.
 struct Turn {
     u32 at = 0;
 
-    __device__ __forceinline__ u32 slot() const { return at & 0xffff; }
-    __device__ __forceinline__ u32 parity() const { return at >> 16; }
-    __device__ __forceinline__ void next(u32 size) { at = slot() + 1 == size ? (at & 0x10000) ^ 0x10000 : at + 1; }
+    __device__ __forceinline__ u32 barrier() const { return at & ~1u; }
+    __device__ __forceinline__ u32 slot() const { return at / 8; }
+    __device__ __forceinline__ u32 parity() const { return at & 1; }
+    __device__ __forceinline__ void next(u32 size) {
+        at += 8;
+        if (slot() == size) at = parity() ^ 1;
+    }
 };

@@ -112,7 +112,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
         if gpu.untrusted[self.0 as usize] {
             return Err(unit::untrusted_unit());
         }
-        needs_shared(self.0.kernel(Sizes::new(shape).chunks, shape.k).block.shared, gpu)?;
+        needs_shared(self.0.kernel(Sizes::new(shape).chunks).block.shared, gpu)?;
         at_most(MOST_FEATURES, "features", shape.d)?;
         at_most(unit::MOST_CLUSTERS, "clusters", shape.k)
     }
@@ -181,6 +181,7 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
             // Groups and copies are made in any case.
             labels.pretend()?;
         }
+        labels.expect(self.launches);
         // SAFETY: the addresses are those of the state's buffers and of the list, which has a place for each row of a chunk. The
         // rows are copied before the first launch.
         unsafe {
@@ -220,13 +221,13 @@ mod tests {
         let sizes = |n, d, k| Sizes::new(&shape(n, d, k));
         let groups = |n, k| sizes(n, 408, k).groups;
         assert_eq!([groups(300_000, 5_000), groups(300_000, 100), groups(10_000, 5_000)], [1_024, 32, 32]);
-        assert_eq!((sizes(100, 3, 2).groups, sizes(100, 3, 2).tiles, sizes(100, 3, 2).copied), (1, 2, 6));
+        assert_eq!((sizes(100, 3, 2).groups, sizes(100, 3, 2).tiles, sizes(100, 3, 2).copied), (1, 4, 6));
         // All lists have room if all rows belong to the whole.
         for (n, k) in [(300_000, 5_000), (20_000, 16_384), (10_000_000, 70_000)] {
             assert!(sizes(n, 8, k).copied >= k.div_ceil(TILE_CENTROIDS), "{n} {k}");
         }
-        let kernel = |chunks| Unit::Wgmma.kernel(chunks, 1_000);
-        assert_eq!([1, 2, 4, 5, 11].map(|chunks| kernel(chunks).folded_slots), [4, 2, 2, 1, 1]);
+        let kernel = |chunks| Unit::Wgmma.kernel(chunks);
+        assert_eq!([1, 2, 4, 5, 11].map(|chunks| kernel(chunks).folded_slots), [8, 3, 2, 1, 1]);
         for chunks in [1, 2, 3, 5, 80] {
             assert!(kernel(chunks).block.shared <= H200.shared, "{chunks}");
         }
@@ -243,7 +244,7 @@ mod tests {
             let gpu = GpuSize { generation, shared: shared << 10, ..H200 };
             assert_eq!(error(Unit::Mma, shape(10, 3, 2), gpu), None);
             // Two blocks, and what the driver takes of each, fit on a multiprocessor.
-            let block = Unit::Mma.kernel(1, 2).block.shared;
+            let block = Unit::Mma.kernel(1).block.shared;
             assert!(2 * (block + 1_024) <= (shared + 1) << 10, "{generation}");
         }
         for unit in Unit::ALL {

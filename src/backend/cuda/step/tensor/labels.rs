@@ -34,6 +34,9 @@ const GROUPS_AT_ONCE: usize = 8;
 const STAGED_VALUES: usize = 16;
 const STAGED_MORE: usize = 16;
 
+/// The iterations that are expected at the least.
+const FEWEST_ITERATIONS: u32 = 8;
+
 /// The exponent of the power of two that rows and centroids are scaled by.
 pub(super) fn scale_exponent<T: Float>(assign: &AssignArgument<T>) -> i32 {
     frexp(assign.scale.to_f64()).1 - 1
@@ -67,6 +70,8 @@ pub unsafe fn centres_of_model<T: Float + Plain>(
 /// The labels of the rows of a chunk, and what their kernels keep.
 pub struct TensorLabels<T> {
     sizes: Sizes,
+    /// From so many sets of columns on, rows are put in order.
+    most_kept: u64,
     added: Added,
     rows: RowCopies,
     centres: Arc<Centres<T>>,
@@ -100,7 +105,7 @@ impl<T: Float + Plain> TensorLabels<T> {
     /// [`TensorLabels::take_memory`].
     pub fn new(unit: Unit, sizes: Sizes, half: bool, centres: Arc<Centres<T>>, queue: &Queue) -> Result<Self> {
         let added = unit.added(&queue.gpu)?;
-        let (gpu, kernel) = (&*queue.gpu, unit.kernel(sizes.chunks, sizes.k));
+        let (gpu, kernel) = (&*queue.gpu, unit.kernel(sizes.chunks));
         let blocks = sizes.n.div_ceil(TILE_ROWS);
         let rows = |entry: Entry<TensorRowsArgument<T>>, threads: u32, blocks: usize| {
             entry.half_if(half).exactly(gpu, "", Block::of(threads), blocks)
@@ -120,6 +125,7 @@ impl<T: Float + Plain> TensorLabels<T> {
         let by_warps = sizes.copies().div_ceil(THREADS as usize / 32);
         Ok(Self {
             sizes,
+            most_kept: sizes.most_kept(FEWEST_ITERATIONS),
             added,
             rows: RowCopies::allocate(queue, &sizes)?,
             centres,
@@ -155,6 +161,11 @@ impl<T: Float + Plain> TensorLabels<T> {
         self.doubt.rows()
     }
 
+    /// Expects as many iterations as there were. A few are expected in any case.
+    pub fn expect(&mut self, iterations: u32) {
+        self.most_kept = self.sizes.most_kept(iterations.max(FEWEST_ITERATIONS));
+    }
+
     /// Groups and copies that come next are made in any case, whatever the doubt was.
     pub fn pretend(&mut self) -> Result<()> {
         self.doubt.pretend()
@@ -186,7 +197,7 @@ impl<T: Float + Plain> TensorLabels<T> {
     /// # Safety
     /// The same as for [`TensorLabels::launch`], but the copies need not be made.
     pub unsafe fn copy_rows(&mut self, queue: &Queue, assign: &AssignArgument<T>, by_row: Option<&ByRow>) -> Result<()> {
-        let Self { sizes, rows, centres, groups, .. } = self;
+        let Self { sizes, rows, centres, groups, most_kept, .. } = &*self;
         let argument = TensorRowsArgument {
             rows: assign.rows,
             centres: centres.centres.at(),
@@ -214,7 +225,9 @@ impl<T: Float + Plain> TensorLabels<T> {
             width: by_row.map_or(0, |copy| copy.width as u32),
             copies_of_centroids: sizes.at_first as u32,
             most_doubt: sizes.most_doubt(),
-            most_kept: sizes.most_kept(),
+            most_kept: *most_kept,
+            teams: self.kernel.teams as u32,
+            unused: 0,
         };
         // SAFETY: the buffers have a place for each row, each tile, each group and each label. `by_row` has one for each row. The
         // launches have a thread for each row, or threads that go on to the next rows, and a block for each group.
@@ -255,7 +268,7 @@ impl<T: Float + Plain> TensorLabels<T> {
             first_visit: rows.first_visit.at(),
             few: self.doubt.few().control,
             most_doubt: sizes.most_doubt(),
-            most_kept: sizes.most_kept(),
+            most_kept: self.most_kept,
             ..self.centres.argument(sizes, assign, terms(sizes.d, self.added, assign))
         }
     }
@@ -293,7 +306,7 @@ impl<T: Float + Plain> TensorLabels<T> {
             folded_slots: self.kernel.folded_slots as u32,
             stored: sizes.chunks as u32,
             part: 0,
-            unused: 0,
+            row_buffers: self.kernel.row_buffers as u32,
         }
     }
 

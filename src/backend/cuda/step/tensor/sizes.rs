@@ -12,6 +12,9 @@ pub const CHUNK: usize = 64;
 pub const PLACE_BYTES: usize = 2 * CHUNK;
 pub const MOST_GROUPS: usize = 1_024;
 
+/// Rows of up to so many chunks stay in shared memory while they are multiplied. Then a block takes two tiles of rows at a time.
+pub const CHUNKS_THAT_STAY: usize = 4;
+
 /// The most pairs of a group and a centroid, each of which has a distance and a place in a list.
 const MOST_PAIRS: usize = 1 << 24;
 
@@ -58,7 +61,11 @@ impl Sizes {
         let of_all = k_padded / TILE_CENTROIDS;
         let at_first = of_all.saturating_mul(16).min(n / (4 * TILE_CENTROIDS)) + of_all + groups;
         // Lists are a little longer than they are when groups are made: the roundings.
-        Self { groups, tiles: n.div_ceil(TILE_ROWS).saturating_add(groups), copied: at_first + 4, at_first, ..self }
+        // The last tiles of each group, and of the whole, may have few rows.
+        let teams = if self.chunks <= CHUNKS_THAT_STAY { 2 } else { 1 };
+        let rows = teams * TILE_ROWS;
+        let tiles = n.saturating_add((groups + 1) * (rows - 1)) / rows * teams;
+        Self { groups, tiles, copied: at_first + 4, at_first, ..self }
     }
 
     pub fn places(&self) -> usize {
@@ -85,11 +92,12 @@ impl Sizes {
         self.n as u64 / 2
     }
 
-    /// The sets of columns kept in an iteration from which rows are put in order: in about eight iterations it saves the time
-    /// that it takes. An H200 looks at a set in 16 clocks of an SM. A row takes 75 clocks and half a clock for each value. Rows
-    /// in order still keep some sets: about a third of one each.
-    pub fn most_kept(&self) -> u64 {
-        self.n as u64 * (230 + self.d as u64) / 256
+    /// The sets of columns kept in an iteration from which rows are put in order: in so many iterations it saves the time that it
+    /// takes. An H100 looks at a set in about 30 clocks of an SM. A row takes 75 clocks and half a clock for each value. Rows in
+    /// order still keep some sets: about a third of one each.
+    pub fn most_kept(&self, iterations: u32) -> u64 {
+        let row = 75.0 + 0.5 * self.d as f64;
+        (self.n as f64 * (0.33 + row / (30.0 * f64::from(iterations)))) as u64
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::Refusal;
-use super::sizes::{CHUNK, PLACE_BYTES, TILE_CENTROIDS, TILE_ROWS};
+use super::sizes::{CHUNK, CHUNKS_THAT_STAY, PLACE_BYTES, TILE_CENTROIDS, TILE_ROWS};
 use crate::backend::cuda::arguments::{self, ProbeTensorArgument, TensorArgument};
 use crate::backend::cuda::device::{Block, Entry, Gpu, Launch};
 use crate::backend::select::{Choice, Place};
@@ -30,10 +30,6 @@ const MMA_THREADS: u32 = 128;
 /// squares of two tiles. Two blocks run on a multiprocessor.
 const MMA_SHARED: usize = 3 * (2 * TILE_ROWS * PLACE_BYTES / 2) + 2 * TILE_ROWS * 4;
 
-/// Up to so many chunks of features `assign_tensor_narrow` is faster, and up to so many with few clusters.
-const FEW_CHUNKS: usize = 2;
-const SOME_CHUNKS: usize = 4;
-const FEW_CLUSTERS: usize = 256;
 /// Threads of a warpgroup.
 const WARPGROUP: u32 = 128;
 /// A row keeps the number of a tile of 128 centroids in 16 bits.
@@ -43,25 +39,43 @@ pub(super) const MOST_CLUSTERS: usize = (TILE_CENTROIDS / 2) << 16;
 pub(super) struct Kernel {
     entry: Entry<TensorArgument>,
     pub block: Block,
-    /// Tiles of rows that a block works on at a time.
-    teams: usize,
-    /// Chunks in shared memory: one in use by each of two warpgroups, the others on their way.
+    /// Tiles of rows that a block works on at a time. All of them are of one group.
+    pub teams: usize,
+    /// Chunks of centroids in shared memory, and those of rows with them: some in use, the others on their way.
     pub stages: usize,
+    /// How often there is room in shared memory for rows that stay: a block's rows, and its next ones.
+    pub row_buffers: usize,
     /// Tiles of centroids whose folded half squares are in shared memory at a time. One that is in use is not overwritten: the
     /// chunk that would do so is requested when this many chunks before it are done.
     pub folded_slots: usize,
 }
 
 impl Kernel {
-    /// `assign_tensor`, or `assign_tensor_narrow` with half a tile of centroids at a time. Two warpgroups are a team, for which a
-    /// thread of one more warpgroup requests chunks.
-    fn of_teams(entry: Entry<TensorArgument>, teams: usize, stages: usize, centroids: usize, chunks: usize) -> Self {
+    /// The most shared memory of a block, on generation 9.0.
+    const SHARED: usize = 227 << 10;
+
+    /// `assign_tensor`: a tile of rows and one of centroids at a time.
+    fn wide(chunks: usize) -> Self {
+        Self::with(arguments::assign_tensor(), 1, 4, 0, chunks)
+    }
+
+    /// `assign_tensor_narrow`: two tiles of rows, which stay, and half a tile of centroids at a time. There are as many stages as
+    /// there is room for.
+    fn narrow(chunks: usize) -> Self {
+        let row_buffers = (CHUNKS_THAT_STAY / chunks).min(3);
+        let kernel = |stages| Self::with(arguments::assign_tensor_narrow(), 2, stages, row_buffers, chunks);
+        (2..8).map(kernel).take_while(|kernel| kernel.block.shared <= Self::SHARED).last().unwrap_or_else(|| kernel(2))
+    }
+
+    /// Two warpgroups for each tile of rows multiply. Threads of one more warpgroup request chunks.
+    fn with(entry: Entry<TensorArgument>, teams: usize, stages: usize, row_buffers: usize, chunks: usize) -> Self {
         let folded_slots = if chunks > stages { 1 } else { 1 + (stages + 1 - chunks).div_ceil(chunks) };
-        // Tiles are aligned to 1,024 bytes. Two barriers belong to each stage.
-        let bytes = stages * ((TILE_ROWS + centroids) * PLACE_BYTES + 16) + folded_slots * centroids * 8;
-        let block =
-            Block { threads: WARPGROUP * (1 + 2 * teams as u32), shared: 1_024 + teams * bytes.next_multiple_of(1_024) };
-        Self { entry, block, teams, stages, folded_slots }
+        let (rows, centroids) = (TILE_ROWS * PLACE_BYTES, TILE_CENTROIDS / teams);
+        let stage = centroids * PLACE_BYTES + if row_buffers == 0 { rows } else { 0 };
+        // Two barriers belong to each stage, and to each buffer of rows.
+        let shared = stages * (stage + 16) + row_buffers * (chunks * teams * rows + 16) + folded_slots * centroids * 8;
+        let block = Block { threads: WARPGROUP * (1 + 2 * teams as u32), shared };
+        Self { entry, block, teams, stages, row_buffers, folded_slots }
     }
 
     pub fn launch(&self, gpu: &Gpu, tiles: usize) -> Result<Launch<TensorArgument>> {
@@ -102,8 +116,8 @@ impl Unit {
     pub(super) fn score(self, d: usize, generation: u32) -> f64 {
         let of_mma = (0.4 + 0.0055 * d as f64).max(0.75);
         match (self, generation) {
-            // Up to 128 features, half tiles.
-            (Self::Wgmma, _) if d <= FEW_CHUNKS * CHUNK => 0.25 + 0.0026 * d as f64,
+            // Half tiles.
+            (Self::Wgmma, _) if d <= CHUNKS_THAT_STAY * CHUNK => 0.25 + 0.0026 * d as f64,
             (Self::Wgmma, _) => 0.14 + 0.00305 * d as f64,
             (Self::Mma, 90) => of_mma,
             (Self::Mma, 80 | 100..=109) => 2.0 * of_mma,
@@ -119,15 +133,21 @@ impl Unit {
         }
     }
 
-    /// The kernel for products of so many chunks of features with k centroids.
-    pub(super) fn kernel(self, chunks: usize, k: usize) -> Kernel {
-        let narrow = chunks <= if k <= FEW_CLUSTERS { SOME_CHUNKS } else { FEW_CHUNKS };
+    /// The kernel for products of so many chunks of features.
+    pub(super) fn kernel(self, chunks: usize) -> Kernel {
         match self {
-            Self::Wgmma if narrow => Kernel::of_teams(arguments::assign_tensor_narrow(), 2, 3, TILE_CENTROIDS / 2, chunks),
-            Self::Wgmma => Kernel::of_teams(arguments::assign_tensor(), 1, 4, TILE_CENTROIDS, chunks),
+            Self::Wgmma if chunks <= CHUNKS_THAT_STAY => Kernel::narrow(chunks),
+            _ => self.kernel_of_parts(chunks),
+        }
+    }
+
+    /// The kernel for products of copies in two parts: a chunk takes part more than once.
+    pub(super) fn kernel_of_parts(self, chunks: usize) -> Kernel {
+        match self {
+            Self::Wgmma => Kernel::wide(chunks),
             Self::Mma => {
                 let block = Block { threads: MMA_THREADS, shared: MMA_SHARED };
-                Kernel { entry: arguments::assign_tensor_mma(), block, teams: 1, stages: 0, folded_slots: 0 }
+                Kernel { entry: arguments::assign_tensor_mma(), block, teams: 1, stages: 0, row_buffers: 0, folded_slots: 0 }
             }
         }
     }
