@@ -34,8 +34,9 @@ use std::ops::Range;
 pub use self::int_dot::{DotBlock, DotRows, DotTable};
 use self::kernel::Products;
 use self::lists::{ALL, Lists, MOST_CANDIDATES};
+use self::scores::OF_TILES;
 pub use self::prefetch::{NextRows, PrefetchNext};
-pub use self::scores::{MOST_STEPS, PanelFacts};
+pub use self::scores::{CentroidFacts, Facts, MOST_STEPS};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::groups::MOST_GROUPS;
 use super::nearest_clusters::Candidates;
@@ -113,8 +114,8 @@ impl ProductScratch {
         let panel = CENTROID_PANEL.min((k + MOST_GROUPS * GROUP).next_multiple_of(GROUP));
         Ok(Self {
             copy: [0.0; PANEL * ROWS],
-            scores: Lines::zeroed(panel.next_multiple_of(SIDE) * ROWS, WHAT)?,
-            least: Lines::zeroed(panel / GROUP * ROWS, WHAT)?,
+            scores: Lines::zeroed(panel.next_multiple_of(2 * SIDE) * ROWS, WHAT)?,
+            least: Lines::zeroed(panel.div_ceil(GROUP).max(panel.next_multiple_of(2 * SIDE) / OF_TILES) * ROWS, WHAT)?,
             squares: [0.0; ROWS],
             widths: [0.0; ROWS],
             best: [0.0; ROWS],

@@ -1,36 +1,49 @@
 //! The centroids in reach of rows, from sums of products of integer copies.
 
-use super::lists::Lists;
-use super::scores::PanelFacts;
+use std::ops::Range;
+
+use super::lists::{Lists, MOST_CANDIDATES};
+use super::scores::Facts;
 use super::{MOST_LANES, ROWS};
-use crate::backend::cpu::filter::GROUP;
+use crate::bounds::Expanded;
 use crate::simd::Vector;
 
 /// The sums of some panels of centroids, and what their scores are compared with.
 pub struct FindCandidates<'p> {
     /// The least scores: `(panels, ROWS)`.
     pub least: &'p [[f32; ROWS]],
-    /// `(panels * GROUP, ROWS)`.
+    /// `(panels * G, ROWS)`.
     pub sums: &'p [f32],
     /// The steps of the rows.
     pub steps: &'p [f32; ROWS],
-    /// For each panel, what belongs to its centroids.
-    pub own: &'p [PanelFacts],
-    /// The first panel's place among all.
-    pub first: usize,
+    pub own: &'p Facts,
+    /// The places of the centroids. The first one is that of a panel.
+    pub places: Range<usize>,
     /// Number of rows that count.
     pub count: usize,
-    pub limits: &'p [f32; ROWS],
+    pub limits: &'p mut [f32; ROWS],
+    pub widths: &'p [f32; ROWS],
     pub lists: &'p mut Lists,
 }
 
+/// The limit of a row that stands on the centroids of its list.
+#[inline(always)]
+pub fn own_limit(lists: &Lists, r: usize, own: &Facts, width: f32) -> f32 {
+    let listed = lists.candidates[r].iter().zip(&lists.scores[r]).take(usize::from(lists.counts[r]));
+    // A sum that is NaN lowers nothing.
+    Expanded::threshold(listed.fold(f32::INFINITY, |best, (j, score)| best.min(score + own.margin(*j as usize))), width)
+}
+
 impl FindCandidates<'_> {
-    /// Lists the centroids in reach. No processor can predict which they are. So there is no branch for each centroid: one loop
-    /// runs over the panels that have candidates, and a loop in it over the candidates of the panel.
+    /// Lists the centroids in reach, G to a panel. No processor can predict which they are. So there is no branch for each
+    /// centroid: one loop runs over the panels that have candidates, and a loop in it over the candidates of the panel.
     #[inline(always)]
-    pub fn collect<V: Vector>(&mut self) {
-        let Self { least, sums, steps, own, first, count, limits, ref mut lists } = *self;
-        assert!(sums.len() >= least.len() * GROUP * ROWS && own.len() == least.len() && count <= ROWS);
+    pub fn collect<V: Vector, const G: usize>(self) {
+        const { assert!(G * MOST_LANES <= u128::BITS as usize) };
+        let Self { least, sums, steps, own, places, count, limits, widths, lists } = self;
+        let (first, panels) = (places.start / G, places.len().div_ceil(G));
+        let least = &least[..panels];
+        assert!(sums.len() >= panels * G * ROWS && count <= ROWS);
         for at in (0..count).step_by(V::LANES) {
             let counted = u32::MAX >> (32 - V::LANES.min(count - at));
             for (start, least) in (0..).step_by(64).zip(least.chunks(64)) {
@@ -47,23 +60,32 @@ impl FindCandidates<'_> {
                 while panels != 0 {
                     let panel = start + panels.trailing_zeros() as usize;
                     panels &= panels - 1;
-                    let mut scores = [0.0f32; GROUP * MOST_LANES];
+                    let facts = own.panel::<G>(first + panel);
+                    let mut scores = [0.0f32; 8 * MOST_LANES];
                     let mut near = 0u128;
-                    // SAFETY: as above, and `scores` has room for GROUP vectors.
+                    // SAFETY: as above, and `scores` has room for G vectors.
                     unsafe {
                         let limit = V::load(limits.as_ptr().add(at));
-                        for c in 0..GROUP {
-                            let sum = V::load(sums.as_ptr().add((panel * GROUP + c) * ROWS + at));
-                            let score = own[panel].scores(c, sum, V::load(steps.as_ptr().add(at)));
+                        let step = V::load(steps.as_ptr().add(at));
+                        for c in 0..G {
+                            let score = facts.scores(c, V::load(sums.as_ptr().add((panel * G + c) * ROWS + at)), step);
                             score.store(scores.as_mut_ptr().add(c * V::LANES));
                             near |= u128::from(V::bits(score.not_above(limit)) & counted) << (c * V::LANES);
                         }
+                    }
+                    // The last panel may have more centroids than are listed.
+                    let listed = (places.len() - panel * G).min(G);
+                    if listed < G {
+                        near &= (1 << (listed * V::LANES)) - 1;
                     }
                     while near != 0 {
                         let i = near.trailing_zeros() as usize;
                         near &= near - 1;
                         let (c, r) = (i / V::LANES, at + i % V::LANES);
-                        lists.push(r, ((first + panel) * GROUP + c) as u32, scores[i], limits[r]);
+                        if usize::from(lists.counts[r]) == MOST_CANDIDATES {
+                            limits[r] = limits[r].min(own_limit(lists, r, own, widths[r]));
+                        }
+                        lists.push(r, ((first + panel) * G + c) as u32, scores[i], limits[r]);
                     }
                 }
             }

@@ -1,8 +1,13 @@
 //! Scores made of integer sums of products.
+//!
+//! The first look takes one margin for a *panel* of centroids, the largest of them: the least score of a panel belongs to some b,
+//! and what `src/bounds/own.rs` says of `y_b + F_b` holds for everything above. Centroids in reach have their own margins.
 
 use super::ROWS;
-use crate::backend::cpu::filter::GROUP;
-use crate::simd::Vector;
+use crate::backend::cpu::product::GROUP;
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::simd::{DotUnit, Vector};
 
 /// The largest steps of rows and of centroids. Whoever makes copies holds to them.
 ///
@@ -10,22 +15,111 @@ use crate::simd::Vector;
 /// like the half square that is added, and never NaN: a NaN would lower no least score, and its centroid would be lost.
 pub const MOST_STEPS: [f32; 2] = [(1u64 << 43) as f32, (1u64 << 53) as f32];
 
-/// What belongs to the centroids of a panel.
-#[derive(Debug, Clone, Copy)]
-pub struct PanelFacts {
-    /// The folded half squares. The padding is infinite.
-    pub folded: [f32; GROUP],
-    pub steps: [f32; GROUP],
-    /// What their sums start at: the bits of integers.
-    pub starts: [f32; GROUP],
-    pub margins: [f32; GROUP],
+/// Centroids of a panel whose sums come from tiles. Those of other panels are in registers: as many as a [`GROUP`].
+pub const OF_TILES: usize = 8;
+
+/// Number of centroids of a panel.
+fn of_panel(unit: DotUnit) -> usize {
+    if unit.is_tiled() { OF_TILES } else { GROUP }
 }
 
-impl PanelFacts {
-    /// The facts about a panel without centroids.
-    pub const NOBODY: Self =
-        Self { folded: [f32::INFINITY; GROUP], steps: [0.0; GROUP], starts: [0.0; GROUP], margins: [f32::INFINITY; GROUP] };
+/// What belongs to a centroid.
+#[derive(Debug, Clone, Copy)]
+pub struct CentroidFacts {
+    /// The folded half square. That of nobody is infinite.
+    pub folded: f32,
+    pub step: f32,
+    /// What its sums start at: the bits of an integer.
+    pub start: f32,
+    pub margin: f32,
+}
 
+/// What belongs to the centroids of a table, in its order.
+#[derive(Debug, Default)]
+pub struct Facts {
+    /// Number of places. A last panel or tile may have more, without centroids.
+    count: usize,
+    folded: Vec<f32>,
+    steps: Vec<f32>,
+    starts: Vec<f32>,
+    margins: Vec<f32>,
+    /// For each panel, its largest margin.
+    largest: Vec<f32>,
+}
+
+impl Facts {
+    /// Makes them those of `count` places without centroids: whole groups.
+    pub fn reset(&mut self, count: usize, unit: DotUnit, what: &'static str) -> Result<()> {
+        let Self { folded, steps, starts, margins, largest, .. } = self;
+        let (places, infinite) = (unit.centroids(count), f32::INFINITY);
+        let panels = places / of_panel(unit);
+        for (facts, count, of_nobody) in [
+            (folded, places, infinite),
+            (steps, places, 0.0),
+            (starts, places, 0.0),
+            (margins, places, infinite),
+            (largest, panels, infinite),
+        ] {
+            facts.clear();
+            memory::reserve(facts, count, what)?;
+            facts.resize(count, of_nobody);
+        }
+        self.count = count;
+        Ok(())
+    }
+
+    pub fn set(&mut self, place: usize, facts: CentroidFacts) {
+        let CentroidFacts { folded, step, start, margin } = facts;
+        (self.folded[place], self.steps[place], self.starts[place], self.margins[place]) = (folded, step, start, margin);
+    }
+
+    /// Takes the largest margins. Nobody has none: a score of nobody is infinite, and the least of no other panel.
+    pub fn finish(&mut self, unit: DotUnit) {
+        let of_panel = of_panel(unit);
+        let panels = self.folded.chunks(of_panel).zip(self.margins.chunks(of_panel));
+        for (largest, (folded, margins)) in self.largest.iter_mut().zip(panels) {
+            let somebody = folded.iter().zip(margins).filter(|(folded, _)| **folded < f32::INFINITY);
+            *largest = somebody.map(|(_, margin)| *margin).reduce(f32::max).unwrap_or(f32::INFINITY);
+        }
+    }
+
+    /// Number of places.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The margin of a centroid.
+    #[inline(always)]
+    pub fn margin(&self, place: usize) -> f32 {
+        self.margins[place]
+    }
+
+    /// The facts about the G centroids of a panel.
+    #[inline(always)]
+    pub fn panel<const G: usize>(&self, panel: usize) -> PanelFacts<'_, G> {
+        fn of<const G: usize>(facts: &[f32], panel: usize) -> &[f32; G] {
+            &facts.as_chunks().0[panel]
+        }
+        PanelFacts {
+            folded: of(&self.folded, panel),
+            steps: of(&self.steps, panel),
+            starts: of(&self.starts, panel),
+            margin: self.largest[panel],
+        }
+    }
+}
+
+/// What belongs to the centroids of a panel.
+#[derive(Clone, Copy)]
+pub struct PanelFacts<'p, const G: usize> {
+    pub folded: &'p [f32; G],
+    pub steps: &'p [f32; G],
+    pub starts: &'p [f32; G],
+    /// The largest margin.
+    pub margin: f32,
+}
+
+impl<const G: usize> PanelFacts<'_, G> {
     /// The scores of centroid `c`: of the sums of some rows, and the rows' steps.
     ///
     /// # Safety
@@ -38,50 +132,38 @@ impl PanelFacts {
             scaled.mul_add(V::splat(self.steps[c]), V::splat(self.folded[c]))
         }
     }
-}
 
-/// The least scores of a panel of centroids, and the rows' least sums of a score and a margin so far.
-pub struct Least<'p> {
-    pub of_panel: &'p mut [f32; ROWS],
-    pub best: &'p mut [f32; ROWS],
-}
-
-impl Least<'_> {
-    /// Finds the least scores, and lowers the other sums. `sums`: of R vectors of rows from `start` on and each centroid of the
-    /// panel. `steps`: of all rows.
+    /// The least scores: of the sums of R vectors of rows and each centroid, and the rows' steps.
     ///
     /// # Safety
-    /// The machine must have the instruction set of `V`. `start + R * LANES` must be at most [`ROWS`].
+    /// The machine must have the instruction set of `V`.
     #[inline(always)]
-    pub unsafe fn find<V: Vector, const R: usize>(
-        &mut self,
-        sums: &[[V; R]; GROUP],
-        own: &PanelFacts,
-        steps: &[f32; ROWS],
-        start: usize,
-    ) {
+    pub unsafe fn least<V: Vector, const R: usize>(&self, sums: &[[V; R]; G], steps: &[V; R]) -> [V; R] {
         // SAFETY: the caller keeps the conditions of this function.
         unsafe {
-            let (to, best) = (self.of_panel.as_mut_ptr().add(start), self.best.as_mut_ptr().add(start));
-            let mut step = [V::splat(0.0); R];
-            let (mut least, mut with_margin) = ([V::splat(f32::INFINITY); R], step);
-            for v in 0..R {
-                step[v] = V::load(steps.as_ptr().add(start + v * V::LANES));
-                with_margin[v] = V::load(best.add(v * V::LANES));
-            }
-            for c in 0..GROUP {
-                let margin = V::splat(own.margins[c]);
+            let mut least = [V::splat(f32::INFINITY); R];
+            for c in 0..G {
                 for v in 0..R {
-                    let score = own.scores(c, sums[c][v], step[v]);
-                    least[v] = score.min_or(least[v]);
-                    // A sum that is NaN lowers nothing.
-                    with_margin[v] = score.add(margin).min_or(with_margin[v]);
+                    least[v] = self.scores(c, sums[c][v], steps[v]).min_or(least[v]);
                 }
             }
-            for v in 0..R {
-                least[v].store(to.add(v * V::LANES));
-                with_margin[v].store(best.add(v * V::LANES));
-            }
+            least
+        }
+    }
+}
+
+/// Lowers the rows' least sums of a score and a margin by the least scores of a panel and its margin, from row `start` on.
+///
+/// # Safety
+/// The machine must have the instruction set of `V`. `start + R * LANES` must be at most [`ROWS`].
+#[inline(always)]
+pub unsafe fn lower<V: Vector, const R: usize>(best: &mut [f32; ROWS], least: &[V; R], margin: f32, start: usize) {
+    // SAFETY: the caller keeps the conditions of this function.
+    unsafe {
+        for v in 0..R {
+            let best = best.as_mut_ptr().add(start + v * V::LANES);
+            // A sum that is NaN lowers nothing.
+            least[v].add(V::splat(margin)).min_or(V::load(best)).store(best);
         }
     }
 }
