@@ -50,14 +50,7 @@ impl Tiles {
     ///
     /// `meanwhile` is called after every step of 16 lanes.
     #[inline(always)]
-    pub fn multiply(
-        &self,
-        rows: &[f32],
-        first: usize,
-        centroids: &[f32],
-        sums: &mut [f32],
-        meanwhile: &mut impl Meanwhile,
-    ) {
+    pub fn multiply(&self, rows: &[f32], first: usize, centroids: &[f32], sums: &mut [f32], meanwhile: &mut impl Meanwhile) {
         let (lanes, tiles) = (rows.len() / STRIDE, sums.len() / (SIDE * STRIDE));
         assert!(lanes > 0 && lanes.is_multiple_of(SIDE) && rows.len() == lanes * STRIDE && first <= STRIDE - TOGETHER);
         assert!((1..=2).contains(&tiles) && sums.len() == tiles * SIDE * STRIDE && centroids.len() == tiles * SIDE * lanes);
@@ -221,13 +214,7 @@ mod amx {
     pub unsafe fn clear() {
         // SAFETY: the caller keeps the conditions of this function.
         unsafe {
-            asm!(
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                options(nostack, nomem, preserves_flags)
-            )
+            asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem, preserves_flags))
         };
     }
 

@@ -34,8 +34,8 @@ use std::ops::Range;
 pub use self::int_dot::{DotBlock, DotRows, DotTable};
 use self::kernel::Products;
 use self::lists::{ALL, Lists, MOST_CANDIDATES};
-use self::scores::OF_TILES;
 pub use self::prefetch::{NextRows, PrefetchNext};
+use self::scores::OF_TILES;
 pub use self::scores::{CentroidFacts, Facts, MOST_STEPS};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::groups::MOST_GROUPS;
@@ -99,7 +99,7 @@ pub struct ProductScratch {
     /// The second least, where two centroids are wanted.
     second: [f32; ROWS],
     lists: Lists,
-    /// `(panel, ROWS)`: the scores. With integer copies, the sums that they are made of.
+    /// `(panel, ROWS)`: the scores.
     scores: Lines,
     /// `(panels of centroids, ROWS)`: the least scores by integer copies.
     least: Lines,

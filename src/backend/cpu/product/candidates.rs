@@ -1,4 +1,4 @@
-//! The centroids in reach of rows, from sums of products of integer copies.
+//! The centroids in reach of rows, from scores of integer copies.
 
 use std::ops::Range;
 
@@ -8,14 +8,12 @@ use super::{MOST_LANES, ROWS};
 use crate::bounds::Expanded;
 use crate::simd::Vector;
 
-/// The sums of some panels of centroids, and what their scores are compared with.
+/// The scores of some panels of centroids, and what they are compared with.
 pub struct FindCandidates<'p> {
     /// The least scores: `(panels, ROWS)`.
     pub least: &'p [[f32; ROWS]],
     /// `(panels * G, ROWS)`.
-    pub sums: &'p [f32],
-    /// The steps of the rows.
-    pub steps: &'p [f32; ROWS],
+    pub scores: &'p [f32],
     pub own: &'p Facts,
     /// The places of the centroids. The first one is that of a panel.
     pub places: Range<usize>,
@@ -40,15 +38,15 @@ impl FindCandidates<'_> {
     #[inline(always)]
     pub fn collect<V: Vector, const G: usize>(self) {
         const { assert!(G * MOST_LANES <= u128::BITS as usize) };
-        let Self { least, sums, steps, own, places, count, limits, widths, lists } = self;
+        let Self { least, scores, own, places, count, limits, widths, lists } = self;
         let (first, panels) = (places.start / G, places.len().div_ceil(G));
         let least = &least[..panels];
-        assert!(sums.len() >= panels * G * ROWS && count <= ROWS);
+        assert!(scores.len() >= panels * G * ROWS && count <= ROWS);
         for at in (0..count).step_by(V::LANES) {
             let counted = u32::MAX >> (32 - V::LANES.min(count - at));
             for (start, least) in (0..).step_by(64).zip(least.chunks(64)) {
                 let mut panels = 0u64;
-                // SAFETY: LANES divides ROWS. The assertion bounds the panels and their sums. For the features of the instruction
+                // SAFETY: LANES divides ROWS. The assertion bounds the panels and their scores. For the features of the instruction
                 // set see `Vector`.
                 unsafe {
                     let limit = V::load(limits.as_ptr().add(at));
@@ -60,16 +58,13 @@ impl FindCandidates<'_> {
                 while panels != 0 {
                     let panel = start + panels.trailing_zeros() as usize;
                     panels &= panels - 1;
-                    let facts = own.panel::<G>(first + panel);
-                    let mut scores = [0.0f32; 8 * MOST_LANES];
+                    let scores = &scores[panel * G * ROWS..][..G * ROWS];
                     let mut near = 0u128;
-                    // SAFETY: as above, and `scores` has room for G vectors.
+                    // SAFETY: as above.
                     unsafe {
                         let limit = V::load(limits.as_ptr().add(at));
-                        let step = V::load(steps.as_ptr().add(at));
                         for c in 0..G {
-                            let score = facts.scores(c, V::load(sums.as_ptr().add((panel * G + c) * ROWS + at)), step);
-                            score.store(scores.as_mut_ptr().add(c * V::LANES));
+                            let score = V::load(scores.as_ptr().add(c * ROWS + at));
                             near |= u128::from(V::bits(score.not_above(limit)) & counted) << (c * V::LANES);
                         }
                     }
@@ -85,7 +80,7 @@ impl FindCandidates<'_> {
                         if usize::from(lists.counts[r]) == MOST_CANDIDATES {
                             limits[r] = limits[r].min(own_limit(lists, r, own, widths[r]));
                         }
-                        lists.push(r, ((first + panel) * G + c) as u32, scores[i], limits[r]);
+                        lists.push(r, ((first + panel) * G + c) as u32, scores[c * ROWS + r], limits[r]);
                     }
                 }
             }

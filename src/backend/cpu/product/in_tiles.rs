@@ -14,10 +14,10 @@ const PANELS: usize = 2 * SIDE / OF_TILES;
 /// Vectors of rows whose scores are made together.
 const VECTORS: usize = 2;
 
-/// The sums of half of the rows and some panels of centroids, and their least scores.
+/// The sums of half of the rows and some panels of centroids, which become scores.
 struct Panels<'p, V> {
     /// `(panels * OF_TILES, ROWS)`.
-    sums: &'p [f32],
+    scores: &'p mut [f32],
     /// The first row.
     first: usize,
     /// The steps of all rows.
@@ -36,8 +36,8 @@ impl<V: Vector> Panels<'_, V> {
     /// Finds the least scores of the next panel.
     #[inline(always)]
     fn score_next(&mut self) {
-        let Self { sums, first, steps, facts, place, ref mut least, done, .. } = *self;
-        let (panel, own) = (&sums[done * OF_TILES * ROWS..][..OF_TILES * ROWS], facts.panel::<OF_TILES>(place + done));
+        let Self { ref mut scores, first, steps, facts, place, ref mut least, done, .. } = *self;
+        let (panel, own) = (&mut scores[done * OF_TILES * ROWS..][..OF_TILES * ROWS], facts.panel::<OF_TILES>(place + done));
         let least = &mut least[done];
         assert!(first <= ROWS - TOGETHER);
         for start in (first..first + TOGETHER).step_by(VECTORS * V::LANES) {
@@ -54,7 +54,12 @@ impl<V: Vector> Panels<'_, V> {
                         of_panel[c][v] = V::load(panel.as_ptr().add(c * ROWS + start + v * V::LANES));
                     }
                 }
-                let found = own.least::<V, VECTORS>(&of_panel, &step);
+                let found = own.score::<V, VECTORS>(&mut of_panel, &step);
+                for c in 0..OF_TILES {
+                    for v in 0..VECTORS {
+                        of_panel[c][v].store(panel.as_mut_ptr().add(c * ROWS + start + v * V::LANES));
+                    }
+                }
                 for v in 0..VECTORS {
                     found[v].store(least.as_mut_ptr().add(start + v * V::LANES));
                 }
@@ -75,8 +80,7 @@ impl<V: Vector> Meanwhile for Panels<'_, V> {
 }
 
 impl ProductScratch {
-    /// Finds the least scores of some panels of centroids from panel `first` on, and lowers the rows' least sums. `scores` holds
-    /// the panels' sums then. `places`: those of centroids.
+    /// Finds the least scores of some panels of centroids from panel `first` on, and lowers the rows' least sums. `places`: those of centroids.
     #[inline(always)]
     pub fn score_in_tiles<V: Vector>(&mut self, tiles: &Tiles, block: &DotBlock<'_>, first: usize, places: usize) {
         const { assert!((2 * SIDE).is_multiple_of(OF_TILES) && SIDE.is_multiple_of(OF_TILES)) };
@@ -98,10 +102,10 @@ impl ProductScratch {
             before = at / OF_TILES..(at + computed) / OF_TILES;
         }
         for half in halves() {
-            panels::<V>(&scores[..], before.clone(), half, steps, (facts, first), least).after(0, 1);
+            panels::<V>(scores, before.clone(), half, steps, (facts, first), least).after(0, 1);
         }
         for panel in 0..places.div_ceil(OF_TILES) {
-            let margin = facts.panel::<OF_TILES>(first + panel).margin;
+            let margin = facts.panel::<OF_TILES>(first + panel).largest_margin;
             for start in (0..count).step_by(VECTORS * V::LANES) {
                 // SAFETY: VECTORS * LANES divides ROWS, and `count` is at most ROWS. For the features of the instruction set see
                 // `Vector`.
@@ -110,7 +114,7 @@ impl ProductScratch {
                     for v in 0..VECTORS {
                         of_panel[v] = V::load(least[panel].as_ptr().add(start + v * V::LANES));
                     }
-                    lower(best, &of_panel, margin, start);
+                    lower(best.as_mut_ptr().add(start), &[of_panel], &[margin]);
                 }
             }
         }
@@ -120,7 +124,7 @@ impl ProductScratch {
 /// Those of the pair of tiles before, if there was one. `before`: the panels among those whose sums are held.
 #[inline(always)]
 fn panels<'p, V>(
-    known: &'p [f32],
+    known: &'p mut [f32],
     before: std::ops::Range<usize>,
     first: usize,
     steps: &'p [f32; ROWS],
@@ -128,7 +132,7 @@ fn panels<'p, V>(
     least: &'p mut [[f32; ROWS]],
 ) -> Panels<'p, V> {
     debug_assert!(before.len() <= PANELS);
-    let sums = &known[before.start * OF_TILES * ROWS..before.end * OF_TILES * ROWS];
+    let scores = &mut known[before.start * OF_TILES * ROWS..before.end * OF_TILES * ROWS];
     let (place, least) = (first_panel + before.start, &mut least[before]);
-    Panels { sums, first, steps, facts, place, least, done: 0, of: std::marker::PhantomData }
+    Panels { scores, first, steps, facts, place, least, done: 0, of: std::marker::PhantomData }
 }

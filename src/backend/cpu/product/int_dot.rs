@@ -6,10 +6,11 @@
 //!   for each panel of six centroids:
 //!     sums[j][r] = x^ . (-c^)                                   exact integers: 4 vectors of rows by 6 centroids
 //!     score of j and r = sums[j][r] * step of r * step of j + folded half square of j        (scores.rs)
-//!     least[panel][r] = least score of its j;  best[r] = min(best[r], least[panel][r] + largest margin of its j)
+//!     least[panel][r] = least score of its j
+//!     best[r] = min(best[r], score + margin of j), or for words and tiles min(best[r], least[panel][r] + largest margin of its j)
 //!   limit = best + the row's width
 //!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r  (candidates.rs)
-//!   for rows with several in reach:  limit = least score + margin of those j, + the row's width
+//!   for rows with several in reach, where margins were the largest:  limit = least sum of those j, + the row's width
 //! ```
 //! Points to note: (1) Copies of rows and of centroids are made by the caller, who centres those of a group of rows at the
 //! group's point. `src/bounds/int_dot.rs` derives the bound. (2) Sums of many features run over panels of features, so that
@@ -82,7 +83,7 @@ struct Score<'p, const WORDS: bool> {
     least: &'p mut [[f32; ROWS]],
     /// The rows' least sums of a score and a margin.
     best: &'p mut [f32; ROWS],
-    /// `(panels * GROUP, ROWS)`: the sums of products.
+    /// `(panels * GROUP, ROWS)`: the sums of products, then the scores.
     sums: &'p mut [f32],
 }
 
@@ -139,21 +140,25 @@ impl<const WORDS: bool> Score<'_, WORDS> {
                                 }
                             }
                         }
-                        for c in 0..GROUP {
-                            for v in 0..R {
-                                sums[c][v].store(held.add(c * ROWS + v * V::LANES));
-                            }
-                        }
                         if end == lanes {
                             let mut step = [V::splat(0.0); R];
                             for v in 0..R {
                                 step[v] = V::load(steps.as_ptr().add(start + v * V::LANES));
                             }
-                            let found = own.least::<V, R>(&sums, &step);
+                            let found = own.score::<V, R>(&mut sums, &step);
                             for v in 0..R {
                                 found[v].store(least[panel].as_mut_ptr().add(start + v * V::LANES));
                             }
-                            lower(best, &found, own.margin, start);
+                            let best = best.as_mut_ptr().add(start);
+                            match WORDS {
+                                true => lower(best, &[found], &[own.largest_margin]),
+                                false => lower(best, &sums, own.margins),
+                            }
+                        }
+                        for c in 0..GROUP {
+                            for v in 0..R {
+                                sums[c][v].store(held.add(c * ROWS + v * V::LANES));
+                            }
                         }
                     }
                 }
@@ -189,14 +194,19 @@ impl ProductScratch {
                 }
             }
         }
-        self.drop_by_own_margins(count, &table.own);
+        if unit.is_tiled() || unit.is_for_words() {
+            self.drop_by_own_margins(count, &table.own);
+        } else if listed.len() * GROUP > HELD {
+            // Lists that were made with the last limits are complete.
+            self.drop_candidates::<false>(count);
+        }
         self.name(names, Some(listed));
     }
 
     /// Lists the centroids in reach, as far as it is known, of those whose sums are held: G to a panel.
     #[inline(always)]
     fn collect_held<V: Vector, const G: usize>(&mut self, block: &DotBlock<'_>, places: Range<usize>) {
-        let DotBlock { rows, count, table, .. } = *block;
+        let DotBlock { count, table, .. } = *block;
         let mut limits = [0.0f32; ROWS];
         for r in 0..ROWS {
             // A limit that is not finite rules nothing out, and no list has room for these centroids and those of later panels.
@@ -205,9 +215,8 @@ impl ProductScratch {
             self.lists.counts[r] = if limit.is_finite() { self.lists.counts[r] } else { ALL };
         }
         let Self { least, scores, lists, widths, .. } = self;
-        let (least, sums, steps) = (least.as_chunks().0, &**scores, &rows.facts[0]);
-        let own = &table.own;
-        FindCandidates { least, sums, steps, own, places, count, limits: &mut limits, widths, lists }.collect::<V, G>();
+        let (least, scores, own, limits) = (least.as_chunks().0, &**scores, &table.own, &mut limits);
+        FindCandidates { least, scores, own, places, count, limits, widths, lists }.collect::<V, G>();
     }
 
     /// Drops centroids that are out of reach by their own margins, and by those of panels that were looked at later.

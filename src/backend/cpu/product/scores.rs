@@ -1,7 +1,8 @@
 //! Scores made of integer sums of products.
 //!
-//! The first look takes one margin for a *panel* of centroids, the largest of them: the least score of a panel belongs to some b,
-//! and what `src/bounds/own.rs` says of `y_b + F_b` holds for everything above. Centroids in reach have their own margins.
+//! The first look may take one margin for a *panel* of centroids, the largest of them: the least score of a panel belongs to some
+//! b, and what `src/bounds/own.rs` says of `y_b + F_b` holds for everything above. Then centroids in reach have their own margins.
+//! Bytes outside of tiles have them at once: more centroids in reach, for a moment, took longer than these sums.
 
 use super::ROWS;
 use crate::backend::cpu::product::GROUP;
@@ -104,7 +105,8 @@ impl Facts {
             folded: of(&self.folded, panel),
             steps: of(&self.steps, panel),
             starts: of(&self.starts, panel),
-            margin: self.largest[panel],
+            margins: of(&self.margins, panel),
+            largest_margin: self.largest[panel],
         }
     }
 }
@@ -115,36 +117,26 @@ pub struct PanelFacts<'p, const G: usize> {
     pub folded: &'p [f32; G],
     pub steps: &'p [f32; G],
     pub starts: &'p [f32; G],
-    /// The largest margin.
-    pub margin: f32,
+    pub margins: &'p [f32; G],
+    pub largest_margin: f32,
 }
 
 impl<const G: usize> PanelFacts<'_, G> {
-    /// The scores of centroid `c`: of the sums of some rows, and the rows' steps.
+    /// Turns the sums of R vectors of rows and each centroid into scores. `steps`: the rows'. Returns the least scores.
     ///
     /// # Safety
     /// The machine must have the instruction set of `V`.
     #[inline(always)]
-    pub unsafe fn scores<V: Vector>(&self, c: usize, sums: V, steps: V) -> V {
-        // SAFETY: the caller keeps the conditions of this function.
-        unsafe {
-            let scaled = sums.integers_as_floats().mul_add(steps, V::splat(0.0));
-            scaled.mul_add(V::splat(self.steps[c]), V::splat(self.folded[c]))
-        }
-    }
-
-    /// The least scores: of the sums of R vectors of rows and each centroid, and the rows' steps.
-    ///
-    /// # Safety
-    /// The machine must have the instruction set of `V`.
-    #[inline(always)]
-    pub unsafe fn least<V: Vector, const R: usize>(&self, sums: &[[V; R]; G], steps: &[V; R]) -> [V; R] {
+    pub unsafe fn score<V: Vector, const R: usize>(&self, sums: &mut [[V; R]; G], steps: &[V; R]) -> [V; R] {
         // SAFETY: the caller keeps the conditions of this function.
         unsafe {
             let mut least = [V::splat(f32::INFINITY); R];
             for c in 0..G {
+                let (step, folded) = (V::splat(self.steps[c]), V::splat(self.folded[c]));
                 for v in 0..R {
-                    least[v] = self.scores(c, sums[c][v], steps[v]).min_or(least[v]);
+                    let scaled = sums[c][v].integers_as_floats().mul_add(steps[v], V::splat(0.0));
+                    sums[c][v] = scaled.mul_add(step, folded);
+                    least[v] = sums[c][v].min_or(least[v]);
                 }
             }
             least
@@ -152,18 +144,23 @@ impl<const G: usize> PanelFacts<'_, G> {
     }
 }
 
-/// Lowers the rows' least sums of a score and a margin by the least scores of a panel and its margin, from row `start` on.
+/// Lowers the rows' least sums of a score and a margin, from the first of some rows on. `scores`: of R vectors of rows and G
+/// centroids, or the least of a panel. `margins`: as many.
 ///
 /// # Safety
-/// The machine must have the instruction set of `V`. `start + R * LANES` must be at most [`ROWS`].
+/// The machine must have the instruction set of `V`. `best` must have R vectors.
 #[inline(always)]
-pub unsafe fn lower<V: Vector, const R: usize>(best: &mut [f32; ROWS], least: &[V; R], margin: f32, start: usize) {
+pub unsafe fn lower<V: Vector, const R: usize, const G: usize>(best: *mut f32, scores: &[[V; R]; G], margins: &[f32; G]) {
     // SAFETY: the caller keeps the conditions of this function.
     unsafe {
         for v in 0..R {
-            let best = best.as_mut_ptr().add(start + v * V::LANES);
-            // A sum that is NaN lowers nothing.
-            least[v].add(V::splat(margin)).min_or(V::load(best)).store(best);
+            let best = best.add(v * V::LANES);
+            let mut least = V::load(best);
+            for c in 0..G {
+                // A sum that is NaN lowers nothing.
+                least = scores[c][v].add(V::splat(margins[c])).min_or(least);
+            }
+            least.store(best);
         }
     }
 }
