@@ -60,8 +60,9 @@ const LEAST_SORTED: usize = 1_024;
 const LEAST_ROWS: usize = 4_096;
 /// A part has at most so many times the work of a task, because most of it is left out. A call can be stopped between parts.
 const TIMES_WORK: usize = 4;
-/// Most bytes of the sorted rows that are kept.
+/// Most bytes of the sorted rows that are kept, and that are few.
 const MOST_BYTES: usize = 1 << 30;
+const FEW_BYTES: usize = 96 << 20;
 /// Copies in bytes or words are not worth it for fewer features.
 const FEWEST_DOT_FEATURES: usize = 32;
 
@@ -82,8 +83,21 @@ pub enum Rows {
     Kept,
     /// A new order is made, and kept.
     ToKeep,
+    /// The same, for integer copies: they take rows in any order as fast.
+    ToCopy,
     /// A new order is made for this assign alone.
     Sorted,
+}
+
+impl Rows {
+    /// Rows in a new order. `copied`: whether they have integer copies. `kept`: whether they are kept otherwise, too.
+    fn new(copied: bool, kept: bool) -> Self {
+        match (copied, kept) {
+            (true, _) => Self::ToCopy,
+            (_, true) => Self::ToKeep,
+            _ => Self::Sorted,
+        }
+    }
 }
 
 /// Whether it pays to put rows in the order of their groups and leave out this share of the scores. Measured on two cores of a
@@ -94,6 +108,7 @@ pub fn pays(skipped: f64, [k, d]: [usize; 2], rows: Rows, by_columns: bool) -> b
         (Rows::Kept, _) => (14.0, 60.0),
         // A part of the sort, too: most fits have a dozen iterations.
         (Rows::ToKeep, _) => (22.0, 60.0),
+        (Rows::ToCopy, _) => (12.0, 60.0),
         _ if d <= sorted::FEW => (40.0, 150.0),
         (Rows::Sorted, false) => (50.0, 150.0),
         (Rows::Sorted, true) => (100.0, 150.0),
@@ -180,7 +195,7 @@ impl Layout {
         let suits = form == Form::Product && (FEWEST_DOT_FEATURES..=MOST_FEATURES).contains(&d);
         let enough = k as f64 >= fewest_dot_centroids(d) && set == InstructionSet::detect();
         let copies = suits && enough && DotUnit::detect()[0].is_some_and(|unit| fits(Some(unit)));
-        let rows = if copies || fits(None) { Rows::ToKeep } else { Rows::Sorted };
+        let rows = Rows::new(copies, fits(None));
         let groups = k >= FEWEST_CLUSTERS && self.n.div_ceil(self.workers) >= 2 * FEWEST_IN_GROUP;
         Tries { form, groups: groups && pays(1.0, [k, d], rows, self.lie == Lie::Columns), copies, tree }
     }
@@ -233,7 +248,10 @@ impl<T: Float> CpuSession<'_, T> {
             return Ok(());
         }
         let planned = match self.use_groups {
-            UseGroups::Auto => self.plan_groups(centroids, !pruning.kept.is_empty(), &self.sample()?)?.0,
+            UseGroups::Auto => {
+                let rows = Rows::new(pruning.by_copies.is_some(), !pruning.kept.is_empty());
+                self.plan_groups(centroids, rows, &self.sample()?)?.0
+            }
             _ => {
                 let groups = Groups::new(centroids, self.d, pruning.groups.count(), self.set, threads)?;
                 Some(self.planned(groups, centroids, &self.sample()?)?)
@@ -283,8 +301,8 @@ impl<T: Float> CpuSession<'_, T> {
         {
             copies = None;
         }
-        let may_be_kept = plain_fits(1)? || copies.is_some();
-        let (mut found, mut share) = self.plan_groups(centroids, may_be_kept, &sample)?;
+        let rows = Rows::new(copies.is_some(), plain_fits(1)?);
+        let (mut found, mut share) = self.plan_groups(centroids, rows, &sample)?;
         if self.suits_tree(centroids, found.as_ref().map_or(1.0, |found| found.share))? {
             return Ok((None, LabelPlan::Tree));
         }
@@ -301,8 +319,8 @@ impl<T: Float> CpuSession<'_, T> {
             copies = None;
         }
         let is_kept = plain_fits(count)? || copies.is_some();
-        if may_be_kept && !is_kept {
-            (found, share) = self.plan_groups(centroids, false, &sample)?;
+        if rows != Rows::Sorted && !is_kept {
+            (found, share) = self.plan_groups(centroids, Rows::Sorted, &sample)?;
         }
         let mut plan = match (&found, share) {
             (Some(found), Some(remains)) => LabelPlan::Groups { groups: found.groups.count(), remains, copies: None },
@@ -349,7 +367,8 @@ impl<T: Float> CpuSession<'_, T> {
             let bytes = shapes.clone().map(|shape| Sorted::<T>::bytes(shape, layout, lanes));
             let bytes = bytes.fold(0, usize::saturating_add);
             // Threads share the work: memory that was in use before is set to zeros.
-            match made([self.workers.len(), bytes], shapes, GROUPS, |shape| Sorted::new(shape, layout, lanes, weighted)) {
+            let sorted = |shape| Sorted::new(shape, layout, lanes, [weighted, bytes <= FEW_BYTES]);
+            match made([self.workers.len(), bytes], shapes, GROUPS, sorted) {
                 Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(pruning), plan)),
                 kept => pruning.kept = kept?,
             }
@@ -364,14 +383,13 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     /// The groups, if rows should be compared with near centroids only. The share of the scores of a sample that remains by
-    /// groups, if a sample was looked at. `is_kept`: whether sorted rows are kept.
-    fn plan_groups(&self, centroids: &[T], is_kept: bool, sample: &[T]) -> Result<(Option<Planned<T>>, Option<f64>)> {
+    /// groups, if a sample was looked at.
+    fn plan_groups(&self, centroids: &[T], rows: Rows, sample: &[T]) -> Result<(Option<Planned<T>>, Option<f64>)> {
         let (n, k, d, by_columns) = (self.labels.len(), self.k, self.d, self.part.features.is_by_columns());
-        let threads = self.workers.len();
+        let (threads, is_kept) = (self.workers.len(), rows != Rows::Sorted);
         let of_worker = self.part.features.n_rows().div_ceil(self.workers.len());
         let together = if is_kept { of_worker } else { self.sorted_together(of_worker) };
         let most = most_groups::<T>(d).min(together / FEWEST_IN_GROUP);
-        let rows = if is_kept { Rows::ToKeep } else { Rows::Sorted };
         match self.use_groups {
             UseGroups::Never | UseGroups::Tree => return Ok((None, None)),
             UseGroups::Always => {

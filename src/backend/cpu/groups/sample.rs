@@ -16,6 +16,9 @@ use crate::input::tile::Tile;
 const SAMPLE: usize = 2_048;
 const SAMPLE_VALUES: usize = 1 << 19;
 const FEWEST_SAMPLED: usize = 256;
+/// No more than one of so many rows, if there are so many features.
+const SAMPLED: usize = 32;
+const WIDE: usize = 512;
 /// Rows of the sample where no groups are tried.
 const WITHOUT_GROUPS: usize = 128;
 /// So many rows of the sample lie side by side. Where features are columns, they come together.
@@ -35,7 +38,10 @@ impl<T: Float> CpuSession<'_, T> {
     pub(super) fn sample(&self) -> Result<Vec<T>> {
         let (stride, n) = (BLOCK, self.part.features.n_rows());
         let groups = self.tries.groups || self.use_groups != UseGroups::Auto;
-        let sample = if groups { (SAMPLE_VALUES / self.d).clamp(FEWEST_SAMPLED, SAMPLE) } else { WITHOUT_GROUPS };
+        // A row of wide columns takes a line of memory for every feature.
+        let most = if self.d < WIDE { SAMPLE } else { self.labels.len() / SAMPLED };
+        let most = (SAMPLE_VALUES / self.d).min(most).clamp(FEWEST_SAMPLED, SAMPLE);
+        let sample = if groups { most } else { WITHOUT_GROUPS };
         let apart = (self.labels.len() / sample * SIDE_BY_SIDE).max(SIDE_BY_SIDE);
         // Neither at equal distances, which rows of a period would make one-sided, nor one by one.
         let first = |piece: usize| (piece.wrapping_mul(0x9E37_79B1) >> 16) % (apart - SIDE_BY_SIDE + 1);

@@ -4,7 +4,6 @@
 //! b, and what `src/bounds/own.rs` says of `y_b + F_b` holds for everything above. Then centroids in reach have their own margins.
 //! Bytes outside of tiles have them at once: more centroids in reach, for a moment, took longer than these sums.
 
-use super::ROWS;
 use crate::backend::cpu::product::GROUP;
 use crate::base::error::Result;
 use crate::base::memory;
