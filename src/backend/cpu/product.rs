@@ -125,7 +125,7 @@ impl ProductScratch {
         })
     }
 
-    /// Turns places into numbers of centroids, in ascending order.
+    /// Turns places into numbers of centroids, in no order.
     #[inline(always)]
     fn name(&mut self, table: &ProductTable, listed: Option<&[u32]>) {
         for (candidates, count) in self.lists.candidates.iter_mut().zip(&mut self.lists.counts) {
@@ -155,8 +155,17 @@ impl ProductScratch {
             // Nobody is in reach only where a score is NaN.
             if candidates.contains(&NOBODY) {
                 *count = ALL;
-            } else {
-                candidates.sort_unstable();
+            }
+        }
+    }
+
+    /// Puts the centroids in reach of each of some rows in ascending order, in which they are compared: the first of two equal
+    /// distances counts.
+    #[inline(always)]
+    pub fn sort_candidates(&mut self, rows: usize) {
+        for (candidates, count) in self.lists.candidates[..rows].iter_mut().zip(&self.lists.counts) {
+            if !matches!(*count, 0 | 1 | ALL) {
+                candidates[..usize::from(*count)].sort_unstable();
             }
         }
     }
@@ -168,7 +177,7 @@ impl ProductScratch {
         self.weight = table.weight_of(&self.squares, &labels[last..]);
     }
 
-    /// The centroids in reach of row `r`, in ascending order. `None` if all centroids are.
+    /// The centroids in reach of row `r`. `None` if all centroids are.
     #[inline(always)]
     pub fn candidates(&self, r: usize) -> Option<&[u32]> {
         match self.lists.counts[r] {
@@ -409,6 +418,7 @@ impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO> 
         }
         if listed.is_some() || !table.names.is_empty() {
             product.name(table, listed);
+            product.sort_candidates(rows);
         }
     }
 }

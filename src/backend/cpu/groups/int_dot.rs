@@ -365,7 +365,6 @@ fn bound_centroids<T: Float>(
             table.own.set(place * GROUP + c, CentroidFacts { folded, step, start, margin });
         }
     }
-    table.own.finish(*unit);
 }
 
 /// The squared norms of a centroid, of its copy, and of what rounding left; the step of the copy, and the sum of its negated

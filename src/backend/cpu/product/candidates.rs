@@ -2,10 +2,8 @@
 
 use std::ops::Range;
 
-use super::lists::{Lists, MOST_CANDIDATES};
-use super::scores::Facts;
+use super::lists::Lists;
 use super::{MOST_LANES, ROWS};
-use crate::bounds::Expanded;
 use crate::simd::Vector;
 
 /// The scores of some panels of centroids, and what they are compared with.
@@ -14,22 +12,12 @@ pub struct FindCandidates<'p> {
     pub least: &'p [[f32; ROWS]],
     /// `(panels * G, ROWS)`.
     pub scores: &'p [f32],
-    pub own: &'p Facts,
     /// The places of the centroids. The first one is that of a panel.
     pub places: Range<usize>,
     /// Number of rows that count.
     pub count: usize,
-    pub limits: &'p mut [f32; ROWS],
-    pub widths: &'p [f32; ROWS],
+    pub limits: &'p [f32; ROWS],
     pub lists: &'p mut Lists,
-}
-
-/// The limit of a row that stands on the centroids of its list.
-#[inline(always)]
-pub fn own_limit(lists: &Lists, r: usize, own: &Facts, width: f32) -> f32 {
-    let listed = lists.candidates[r].iter().zip(&lists.scores[r]).take(usize::from(lists.counts[r]));
-    // A sum that is NaN lowers nothing.
-    Expanded::threshold(listed.fold(f32::INFINITY, |best, (j, score)| best.min(score + own.margin(*j as usize))), width)
 }
 
 impl FindCandidates<'_> {
@@ -38,7 +26,7 @@ impl FindCandidates<'_> {
     #[inline(always)]
     pub fn collect<V: Vector, const G: usize>(self) {
         const { assert!(G * MOST_LANES <= u128::BITS as usize) };
-        let Self { least, scores, own, places, count, limits, widths, lists } = self;
+        let Self { least, scores, places, count, limits, lists } = self;
         let (first, panels) = (places.start / G, places.len().div_ceil(G));
         let least = &least[..panels];
         assert!(scores.len() >= panels * G * ROWS && count <= ROWS);
@@ -77,9 +65,6 @@ impl FindCandidates<'_> {
                         let i = near.trailing_zeros() as usize;
                         near &= near - 1;
                         let (c, r) = (i / V::LANES, at + i % V::LANES);
-                        if usize::from(lists.counts[r]) == MOST_CANDIDATES {
-                            limits[r] = limits[r].min(own_limit(lists, r, own, widths[r]));
-                        }
                         lists.push(r, ((first + panel) * G + c) as u32, scores[c * ROWS + r], limits[r]);
                     }
                 }

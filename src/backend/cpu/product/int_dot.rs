@@ -7,10 +7,9 @@
 //!     sums[j][r] = x^ . (-c^)                                   exact integers: 4 vectors of rows by 6 centroids
 //!     score of j and r = sums[j][r] * step of r * step of j + folded half square of j        (scores.rs)
 //!     least[panel][r] = least score of its j
-//!     best[r] = min(best[r], score + margin of j), or for words and tiles min(best[r], least[panel][r] + largest margin of its j)
+//!     best[r] = min(best[r], score + margin of j)
 //!   limit = best + the row's width
 //!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r  (candidates.rs)
-//!   for rows with several in reach, where margins were the largest:  limit = least sum of those j, + the row's width
 //! ```
 //! Points to note: (1) Copies of rows and of centroids are made by the caller, who centres those of a group of rows at the
 //! group's point. `src/bounds/int_dot.rs` derives the bound. (2) Sums of many features run over panels of features, so that
@@ -18,9 +17,9 @@
 
 use std::ops::Range;
 
-use super::candidates::{FindCandidates, own_limit};
+use super::candidates::FindCandidates;
 use super::lists::ALL;
-use super::scores::{Facts, OF_TILES, lower};
+use super::scores::{Facts, OF_TILES};
 use super::{CENTROID_PANEL, ProductScratch, ROWS, vectors};
 use crate::backend::cpu::filter::{GROUP, ProductTable};
 use crate::backend::cpu::tasks::pieces;
@@ -145,15 +144,8 @@ impl<const WORDS: bool> Score<'_, WORDS> {
                             for v in 0..R {
                                 step[v] = V::load(steps.as_ptr().add(start + v * V::LANES));
                             }
-                            let found = own.score::<V, R>(&mut sums, &step);
-                            for v in 0..R {
-                                found[v].store(least[panel].as_mut_ptr().add(start + v * V::LANES));
-                            }
-                            let best = best.as_mut_ptr().add(start);
-                            match WORDS {
-                                true => lower(best, &[found], &[own.largest_margin]),
-                                false => lower(best, &sums, own.margins),
-                            }
+                            let least = least[panel].as_mut_ptr().add(start);
+                            own.score::<V, R>(&mut sums, &step, [least, best.as_mut_ptr().add(start)]);
                         }
                         for c in 0..GROUP {
                             for v in 0..R {
@@ -180,24 +172,22 @@ impl ProductScratch {
             self.widths[r] = norm * rows.facts[1][r] + rest * rows.facts[2][r];
         }
         // SAFETY: no other tiles are in use in this thread, because nothing below makes some.
-        match unsafe { Tiles::new(unit) } {
-            Some(tiles) => {
-                for places in pieces(0..listed.len() * GROUP, HELD_OF_TILES) {
-                    self.score_in_tiles::<V>(&tiles, block, places.start / OF_TILES, places.len());
+        let (tiles, places) = (unsafe { Tiles::new(unit) }, listed.len() * GROUP);
+        let held = if tiles.is_some() { HELD_OF_TILES } else { HELD };
+        for places in pieces(0..places, held) {
+            match &tiles {
+                Some(tiles) => {
+                    self.score_in_tiles::<V>(tiles, block, places.start / OF_TILES, places.len());
                     self.collect_held::<V, OF_TILES>(block, places);
                 }
-            }
-            None => {
-                for places in pieces(0..listed.len() * GROUP, HELD) {
+                None => {
                     self.score(block, places.start / GROUP..places.end / GROUP);
                     self.collect_held::<V, GROUP>(block, places);
                 }
             }
         }
-        if unit.is_tiled() || unit.is_for_words() {
-            self.drop_by_own_margins(count, &table.own);
-        } else if listed.len() * GROUP > HELD {
-            // Lists that were made with the last limits are complete.
+        // Lists that were made with the last limits are complete.
+        if places > held {
             self.drop_candidates::<false>(count);
         }
         self.name(names, Some(listed));
@@ -206,7 +196,6 @@ impl ProductScratch {
     /// Lists the centroids in reach, as far as it is known, of those whose sums are held: G to a panel.
     #[inline(always)]
     fn collect_held<V: Vector, const G: usize>(&mut self, block: &DotBlock<'_>, places: Range<usize>) {
-        let DotBlock { count, table, .. } = *block;
         let mut limits = [0.0f32; ROWS];
         for r in 0..ROWS {
             // A limit that is not finite rules nothing out, and no list has room for these centroids and those of later panels.
@@ -214,23 +203,9 @@ impl ProductScratch {
             limits[r] = if limit.is_finite() { limit } else { f32::NEG_INFINITY };
             self.lists.counts[r] = if limit.is_finite() { self.lists.counts[r] } else { ALL };
         }
-        let Self { least, scores, lists, widths, .. } = self;
-        let (least, scores, own, limits) = (least.as_chunks().0, &**scores, &table.own, &mut limits);
-        FindCandidates { least, scores, own, places, count, limits, widths, lists }.collect::<V, G>();
-    }
-
-    /// Drops centroids that are out of reach by their own margins, and by those of panels that were looked at later.
-    #[inline(always)]
-    fn drop_by_own_margins(&mut self, count: usize, own: &Facts) {
-        for r in 0..count {
-            match self.lists.counts[r] {
-                1 | ALL => {}
-                _ => {
-                    let limit = own_limit(&self.lists, r, own, self.widths[r]);
-                    self.lists.keep_within(r, limit);
-                }
-            }
-        }
+        let Self { least, scores, lists, .. } = self;
+        let (least, limits, count) = (least.as_chunks().0, &limits, block.count);
+        FindCandidates { least, scores, places, count, limits, lists }.collect::<V, G>();
     }
 
     /// The scores of some panels of centroids.
