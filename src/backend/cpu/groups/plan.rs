@@ -36,6 +36,8 @@ const OF_VISIT: f64 = 110.0;
 const OF_GROUPED: f64 = 100.0;
 /// So many iterations share what is done before the first assign.
 const ITERATIONS: f64 = 12.0;
+/// Copies about points that are so much nearer, in squared distances, leave few rows in doubt that others leave.
+const FINER: f64 = 4.0;
 /// The fewest rows of a group in the sample, on average.
 const IN_SAMPLE: usize = 10;
 /// Groups of fewer features than this may be split where there are no natural clusters, into at least so many.
@@ -123,6 +125,8 @@ pub struct Planned<T> {
     pub radii: Vec<f64>,
     /// The share of the scores that remains, with those of empty places.
     share: f64,
+    /// About the sum of the squared distances of the sample from the points.
+    squares: f64,
 }
 
 /// The most groups of a part of the rows.
@@ -332,6 +336,7 @@ impl<T: Float> CpuSession<'_, T> {
                 groups: Groups::new(centroids, d, 1, self.set, 1)?,
                 radii: memory::filled(1, f64::INFINITY, GROUPS)?,
                 share: 1.0,
+                squares: 0.0,
             },
             None => return Ok((None, plan)),
         };
@@ -441,7 +446,15 @@ impl<T: Float> CpuSession<'_, T> {
             look_at(Groups::new(centroids, d, many, self.set, threads)?)?;
         }
         let share = best.as_ref().map(|(_, planned)| planned.share);
-        let found = best.map(|(_, planned)| planned).filter(|planned| pays(1.0 - planned.share, [k, d], rows, by_columns));
+        let mut found = best.map(|(_, planned)| planned);
+        if let Some(Planned { share, squares, .. }) = found
+            && !pays(1.0 - share, [k, d], rows, by_columns)
+        {
+            let one = || self.planned(Groups::new(centroids, d, 1, self.set, threads)?, centroids, sample);
+            if rows != Rows::ToCopy || share >= 1.0 || squares * FINER > one()?.squares {
+                found = None;
+            }
+        }
         Ok((found, share))
     }
 
@@ -459,8 +472,8 @@ impl<T: Float> CpuSession<'_, T> {
     /// These groups, and what a sample of the rows says of them.
     fn planned(&self, groups: Groups<T>, centroids: &[T], sample: &[T]) -> Result<Planned<T>> {
         let step = GroupStep::new(&groups, centroids, false, None, self.set, self.workers.len())?;
-        let (radii, share) = self.look_at_sample(&step, sample)?;
-        Ok(Planned { groups, radii, share })
+        let (radii, [share, squares]) = self.look_at_sample(&step, sample)?;
+        Ok(Planned { groups, radii, share, squares })
     }
 
     /// Integer copies, if they should be compared first.

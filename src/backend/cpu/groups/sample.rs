@@ -82,8 +82,9 @@ impl<T: Float> CpuSession<'_, T> {
         Ok(values)
     }
 
-    /// About the largest distance of each group's rows from its point, and the share of the scores that rows of a sample need.
-    pub(super) fn look_at_sample(&self, step: &GroupStep<'_, T>, sample: &[T]) -> Result<(Vec<f64>, f64)> {
+    /// About the largest distance of each group's rows from its point. The share of the scores that rows of a sample need, and
+    /// about the sum of their squared distances from the points.
+    pub(super) fn look_at_sample(&self, step: &GroupStep<'_, T>, sample: &[T]) -> Result<(Vec<f64>, [f64; 2])> {
         let nearest = self.nearest_points(step.groups, sample)?;
         // The largest distance of each group's rows so far, and their number.
         let mut seen = memory::filled(step.groups(), (0.0f64, 0usize), GROUPS)?;
@@ -97,14 +98,15 @@ impl<T: Float> CpuSession<'_, T> {
         let radius = |(most, count): &(f64, usize)| MORE_RADIUS * if *count == 0 { largest } else { *most };
         let radii = memory::collected(seen.iter().map(radius), GROUPS)?;
         if nearest.is_empty() {
-            return Ok((radii, 1.0));
+            return Ok((radii, [1.0, 0.0]));
         }
         let listed = seen.iter().enumerate().map(|(group, (most, count))| {
             // With few features, rows are much nearer to their labels than to the ends of their group.
             let own = (Form::of::<T>(self.d) == Form::Difference).then_some(most / 2.0);
             (step.listed(group, *most, own).len() * count * GROUP) as f64
         });
-        Ok((radii, listed.sum::<f64>() / (self.k * nearest.len()) as f64))
+        let squares = nearest.iter().map(|(_, square)| f64::from(*square)).sum();
+        Ok((radii, [listed.sum::<f64>() / (self.k * nearest.len()) as f64, squares]))
     }
 
     /// For each row of a sample, the nearest point of some groups, and about the squared distance.
