@@ -57,8 +57,8 @@ impl Tiles {
         let steps = lanes / SIDE;
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         if self.unit == DotUnit::Amx {
-            // SAFETY: `new` prepared the registers of this thread, and `meanwhile` has no tiles. The assertions bound what is read
-            // and written: 32 columns from `first` on.
+            // SAFETY: `new` prepared the registers of this thread, and `meanwhile` has no tiles. The assertions bound what is
+            // read and written: 32 columns from `first` on.
             unsafe {
                 let (mut rows, mut centroids) = (rows.as_ptr().add(first), centroids.as_ptr());
                 let (second, sums) = (centroids.add(SIDE * lanes), sums.as_mut_ptr().add(first));

@@ -50,6 +50,8 @@ const FEWEST_CLUSTERS: usize = 16;
 const FEWEST_ROWS: usize = 8_192;
 /// Fewer rows are, if they have as many values as this.
 const FEWEST_VALUES: usize = 1 << 22;
+/// The fewest rows of a worker for [`Rows::ToCopy`].
+const FEWEST_TO_COPY: usize = 1_024;
 /// Most rows that are sorted together, and the fewest parts of the rows for each worker.
 const MOST_ROWS: usize = 16_384;
 /// The same where differences are computed.
@@ -91,17 +93,6 @@ pub enum Rows {
     Sorted,
 }
 
-impl Rows {
-    /// Rows in a new order. `copied`: whether they have integer copies. `kept`: whether they are kept otherwise, too.
-    fn new(copied: bool, kept: bool) -> Self {
-        match (copied, kept) {
-            (true, _) => Self::ToCopy,
-            (_, true) => Self::ToKeep,
-            _ => Self::Sorted,
-        }
-    }
-}
-
 /// Whether it pays to put rows in the order of their groups and leave out this share of the scores. Measured on two cores of a
 /// Zen 4.
 pub fn pays(skipped: f64, [k, d]: [usize; 2], rows: Rows, by_columns: bool) -> bool {
@@ -135,6 +126,16 @@ fn most_groups<T: Float>(d: usize) -> usize {
 }
 
 impl Layout {
+    /// How rows are put in order. `copied`: whether they have integer copies. `kept`: whether they are kept otherwise, too.
+    fn rows(&self, copied: bool, kept: bool) -> Rows {
+        match (copied, kept) {
+            // To choose groups takes as long for few rows.
+            (true, _) if self.n / self.workers >= FEWEST_TO_COPY => Rows::ToCopy,
+            (false, false) => Rows::Sorted,
+            _ => Rows::ToKeep,
+        }
+    }
+
     /// How many rows are sorted together, where this is not limited otherwise. A group should have two blocks of them.
     fn rows_of_part<T: Float>(&self, groups: usize) -> usize {
         let most = if Form::of::<T>(self.d) == Form::Difference { MOST_SHORT_ROWS } else { MOST_ROWS };
@@ -199,7 +200,7 @@ impl Layout {
         let suits = form == Form::Product && (FEWEST_DOT_FEATURES..=MOST_FEATURES).contains(&d);
         let enough = k as f64 >= fewest_dot_centroids(d) && set == InstructionSet::detect();
         let copies = suits && enough && DotUnit::detect()[0].is_some_and(|unit| fits(Some(unit)));
-        let rows = Rows::new(copies, fits(None));
+        let rows = self.rows(copies, fits(None));
         let groups = k >= FEWEST_CLUSTERS && self.n.div_ceil(self.workers) >= 2 * FEWEST_IN_GROUP;
         Tries { form, groups: groups && pays(1.0, [k, d], rows, self.lie == Lie::Columns), copies, tree }
     }
@@ -253,7 +254,7 @@ impl<T: Float> CpuSession<'_, T> {
         }
         let planned = match self.use_groups {
             UseGroups::Auto => {
-                let rows = Rows::new(pruning.by_copies.is_some(), !pruning.kept.is_empty());
+                let rows = self.layout.rows(pruning.by_copies.is_some(), !pruning.kept.is_empty());
                 self.plan_groups(centroids, rows, &self.sample()?)?.0
             }
             _ => {
@@ -305,7 +306,7 @@ impl<T: Float> CpuSession<'_, T> {
         {
             copies = None;
         }
-        let rows = Rows::new(copies.is_some(), plain_fits(1)?);
+        let rows = self.layout.rows(copies.is_some(), plain_fits(1)?);
         let (mut found, mut share) = self.plan_groups(centroids, rows, &sample)?;
         if self.suits_tree(centroids, found.as_ref().map_or(1.0, |found| found.share))? {
             return Ok((None, LabelPlan::Tree));
