@@ -63,10 +63,10 @@ pub fn tiles(unit: DotUnit) -> bool {
         let [mut found, mut expected] = [[0.0f32; 2 * SIDE * ROWS]; 2];
         for (tiles, sums) in [(&tiles, &mut found), (&emulated, &mut expected)] {
             for first in [0, TOGETHER] {
-                tiles.multiply(&rows, first, &centroids, sums);
+                tiles.multiply(&rows, first, &centroids, sums, &mut ());
                 // One tile of centroids at a time, too.
                 if case % 3 == 1 {
-                    tiles.multiply(&rows, first, &centroids[SIDE * lanes..], &mut sums[SIDE * ROWS..]);
+                    tiles.multiply(&rows, first, &centroids[SIDE * lanes..], &mut sums[SIDE * ROWS..], &mut ());
                 }
             }
         }

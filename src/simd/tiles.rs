@@ -47,20 +47,33 @@ impl Tiles {
     /// - `rows`: `(lanes, 64)`, where lanes is a multiple of 16
     /// - `centroids`: `(tiles, lanes / 16, 16, 16)`: a block of lanes of a tile, and in it one centroid after the other
     /// - `sums`: `(tiles * 16, 64)`
-    #[inline]
-    pub fn multiply(&self, rows: &[f32], first: usize, centroids: &[f32], sums: &mut [f32]) {
+    ///
+    /// `meanwhile` is called after every step of 16 lanes.
+    #[inline(always)]
+    pub fn multiply(&self, rows: &[f32], first: usize, centroids: &[f32], sums: &mut [f32], meanwhile: &mut impl Meanwhile) {
         let (lanes, tiles) = (rows.len() / STRIDE, sums.len() / (SIDE * STRIDE));
         assert!(lanes > 0 && lanes.is_multiple_of(SIDE) && rows.len() == lanes * STRIDE && first <= STRIDE - TOGETHER);
         assert!((1..=2).contains(&tiles) && sums.len() == tiles * SIDE * STRIDE && centroids.len() == tiles * SIDE * lanes);
+        let steps = lanes / SIDE;
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         if self.unit == DotUnit::Amx {
-            // SAFETY: `new` prepared the registers of this thread. The assertions bound what is read and written: 32 columns from
-            // `first` on.
+            // SAFETY: `new` prepared the registers of this thread, and `meanwhile` has no tiles. The assertions bound what is
+            // read and written: 32 columns from `first` on.
             unsafe {
-                let (rows, sums) = (rows.as_ptr().add(first), sums.as_mut_ptr().add(first));
-                match tiles {
-                    1 => amx::one_by_two(rows, lanes / SIDE, centroids.as_ptr(), sums),
-                    _ => amx::two_by_two(rows, lanes / SIDE, centroids.as_ptr(), sums),
+                let (mut rows, mut centroids) = (rows.as_ptr().add(first), centroids.as_ptr());
+                let (second, sums) = (centroids.add(SIDE * lanes), sums.as_mut_ptr().add(first));
+                amx::clear();
+                for step in 0..steps {
+                    match tiles {
+                        1 => amx::add_one(rows, centroids),
+                        _ => amx::add_two(rows, centroids, second.add(step * SIDE * SIDE)),
+                    }
+                    (rows, centroids) = (rows.add(SIDE * STRIDE), centroids.add(SIDE * SIDE));
+                    meanwhile.after(step, steps);
+                }
+                amx::store_first(sums);
+                if tiles == 2 {
+                    amx::store_second(sums.add(SIDE * STRIDE));
                 }
             }
             return;
@@ -68,7 +81,18 @@ impl Tiles {
         for (centroids, sums) in centroids.chunks_exact(SIDE * lanes).zip(sums.chunks_exact_mut(SIDE * STRIDE)) {
             emulate(rows, first, centroids, sums);
         }
+        (0..steps).for_each(|step| meanwhile.after(step, steps));
     }
+}
+
+/// What is done while tiles are multiplied. It must not use tiles itself.
+pub trait Meanwhile {
+    fn after(&mut self, step: usize, steps: usize);
+}
+
+impl Meanwhile for () {
+    #[inline(always)]
+    fn after(&mut self, _step: usize, _steps: usize) {}
 }
 
 impl Drop for Tiles {
@@ -134,9 +158,8 @@ mod amx {
 
     /// Bytes from one lane of the rows, or from one centroid's sums, to the next.
     const ROW_BYTES: usize = STRIDE * size_of::<f32>();
-    /// Bytes of the rows and of the centroids for 16 lanes.
-    const ROWS_STEP: usize = SIDE * ROW_BYTES;
-    const CENTROIDS_STEP: usize = SIDE * SIDE * size_of::<f32>();
+    /// Bytes from one line of a tile of centroids to the next.
+    const LINE_BYTES: usize = SIDE * size_of::<f32>();
 
     pub fn is_available() -> bool {
         static AVAILABLE: OnceLock<bool> = OnceLock::new();
@@ -180,21 +203,31 @@ mod amx {
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
     }
 
-    /// Two tiles of centroids by 32 rows.
+    // The tile registers keep their values from one of these functions to the next: compiled code does not use them. So none is
+    // named as changed. Four have sums: two of a tile of centroids, then two of a second one.
+
+    /// Sets all sums to zero.
     ///
     /// # Safety
-    /// [`configure`] ran in this thread. `rows`, `centroids` and `sums` are as in [`super::Tiles::multiply`], with `blocks` times
-    /// 16 lanes, and 32 rows are left.
-    pub unsafe fn two_by_two(rows: *const f32, blocks: usize, centroids: *const f32, sums: *mut f32) {
-        // SAFETY: the caller keeps the conditions of this function. In each round the loads read 16 lanes of 32 rows and of two
-        // tiles of centroids; the stores write 32 columns of 32 lines.
+    /// [`configure`] ran in this thread.
+    #[inline(always)]
+    pub unsafe fn clear() {
+        // SAFETY: the caller keeps the conditions of this function.
+        unsafe {
+            asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem, preserves_flags))
+        };
+    }
+
+    /// Adds the products of 16 lanes: of two tiles of centroids by 32 rows.
+    ///
+    /// # Safety
+    /// [`configure`] ran in this thread. At `rows` are 16 lines of [`STRIDE`] values, of which 32 are read, and at both others
+    /// tiles.
+    #[inline(always)]
+    pub unsafe fn add_two(rows: *const f32, centroids: *const f32, second: *const f32) {
+        // SAFETY: the caller keeps the conditions of this function.
         unsafe {
             asm!(
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "2:",
                 "tileloadd tmm4, [{x} + {stride}]",
                 "tileloadd tmm6, [{c} + {line}]",
                 "tdpbssd tmm0, tmm6, tmm4",
@@ -203,64 +236,71 @@ mod amx {
                 "tileloadd tmm7, [{d} + {line}]",
                 "tdpbssd tmm2, tmm7, tmm4",
                 "tdpbssd tmm3, tmm7, tmm5",
-                "add {x}, {x_step}",
-                "add {c}, {c_step}",
-                "add {d}, {c_step}",
-                "dec {blocks}",
-                "jnz 2b",
-                "tilestored [{s} + {stride}], tmm0",
-                "tilestored [{s} + {stride} + 64], tmm1",
-                "tilestored [{t} + {stride}], tmm2",
-                "tilestored [{t} + {stride} + 64], tmm3",
-                x = inout(reg) rows => _,
-                c = inout(reg) centroids => _,
-                d = inout(reg) centroids.add(blocks * SIDE * SIDE) => _,
-                blocks = inout(reg) blocks => _,
-                s = in(reg) sums,
-                t = in(reg) sums.add(SIDE * STRIDE),
+                x = in(reg) rows,
+                c = in(reg) centroids,
+                d = in(reg) second,
                 stride = in(reg) ROW_BYTES,
-                line = in(reg) SIDE * size_of::<f32>(),
-                x_step = const ROWS_STEP,
-                c_step = const CENTROIDS_STEP,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
+                line = in(reg) LINE_BYTES,
+                options(nostack, readonly, preserves_flags),
             );
         }
     }
 
-    /// One tile of centroids by 32 rows.
+    /// As [`add_two`], with one tile of centroids.
     ///
     /// # Safety
-    /// As [`two_by_two`].
-    pub unsafe fn one_by_two(rows: *const f32, blocks: usize, centroids: *const f32, sums: *mut f32) {
-        // SAFETY: the caller keeps the conditions of this function. As in `two_by_two`, with one tile of centroids and 16 lines.
+    /// As [`add_two`].
+    #[inline(always)]
+    pub unsafe fn add_one(rows: *const f32, centroids: *const f32) {
+        // SAFETY: the caller keeps the conditions of this function.
         unsafe {
             asm!(
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "2:",
                 "tileloadd tmm6, [{c} + {line}]",
                 "tileloadd tmm4, [{x} + {stride}]",
                 "tdpbssd tmm0, tmm6, tmm4",
                 "tileloadd tmm5, [{x} + {stride} + 64]",
                 "tdpbssd tmm1, tmm6, tmm5",
-                "add {x}, {x_step}",
-                "add {c}, {c_step}",
-                "dec {blocks}",
-                "jnz 2b",
+                x = in(reg) rows,
+                c = in(reg) centroids,
+                stride = in(reg) ROW_BYTES,
+                line = in(reg) LINE_BYTES,
+                options(nostack, readonly, preserves_flags),
+            );
+        }
+    }
+
+    /// Stores the sums of the first tile of centroids.
+    ///
+    /// # Safety
+    /// [`configure`] ran in this thread. 32 values are written to each of 16 lines of [`STRIDE`] values at `sums`.
+    #[inline(always)]
+    pub unsafe fn store_first(sums: *mut f32) {
+        // SAFETY: the caller keeps the conditions of this function.
+        unsafe {
+            asm!(
                 "tilestored [{s} + {stride}], tmm0",
                 "tilestored [{s} + {stride} + 64], tmm1",
-                x = inout(reg) rows => _,
-                c = inout(reg) centroids => _,
-                blocks = inout(reg) blocks => _,
                 s = in(reg) sums,
                 stride = in(reg) ROW_BYTES,
-                line = in(reg) SIDE * size_of::<f32>(),
-                x_step = const ROWS_STEP,
-                c_step = const CENTROIDS_STEP,
-                out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _, out("tmm6") _,
-                options(nostack),
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    /// Stores those of the second.
+    ///
+    /// # Safety
+    /// As [`store_first`].
+    #[inline(always)]
+    pub unsafe fn store_second(sums: *mut f32) {
+        // SAFETY: the caller keeps the conditions of this function.
+        unsafe {
+            asm!(
+                "tilestored [{s} + {stride}], tmm2",
+                "tilestored [{s} + {stride} + 64], tmm3",
+                s = in(reg) sums,
+                stride = in(reg) ROW_BYTES,
+                options(nostack, preserves_flags),
             );
         }
     }

@@ -167,7 +167,7 @@ impl<T: Float> CpuSession<'_, T> {
                 let most = if is_kept { longest } else { together };
                 let room = workers.iter_mut().map(|worker| {
                     worker.assigner.reserve_near::<T>(*k, *d)?;
-                    let sorted = || Sorted::new([*d, most, *most_groups], layout, None, part.weights.is_some());
+                    let sorted = || Sorted::new([*d, most, *most_groups], layout, None, [part.weights.is_some(), false]);
                     let scratch = GroupScratch::new([*d, most, worker.tile.stride], layout)?;
                     Ok((scratch, (!is_kept).then(sorted).transpose()?))
                 });

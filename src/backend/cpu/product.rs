@@ -35,7 +35,8 @@ pub use self::int_dot::{DotBlock, DotRows, DotTable};
 use self::kernel::Products;
 use self::lists::{ALL, Lists, MOST_CANDIDATES};
 pub use self::prefetch::{NextRows, PrefetchNext};
-pub use self::scores::{MOST_STEPS, PanelFacts};
+use self::scores::OF_TILES;
+pub use self::scores::{CentroidFacts, Facts, MOST_STEPS};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::groups::MOST_GROUPS;
 use super::nearest_clusters::Candidates;
@@ -98,7 +99,7 @@ pub struct ProductScratch {
     /// The second least, where two centroids are wanted.
     second: [f32; ROWS],
     lists: Lists,
-    /// `(panel, ROWS)`: the scores. With integer copies, the sums that they are made of.
+    /// `(panel, ROWS)`: the scores.
     scores: Lines,
     /// `(panels of centroids, ROWS)`: the least scores by integer copies.
     least: Lines,
@@ -113,8 +114,8 @@ impl ProductScratch {
         let panel = CENTROID_PANEL.min((k + MOST_GROUPS * GROUP).next_multiple_of(GROUP));
         Ok(Self {
             copy: [0.0; PANEL * ROWS],
-            scores: Lines::zeroed(panel.next_multiple_of(SIDE) * ROWS, WHAT)?,
-            least: Lines::zeroed(panel / GROUP * ROWS, WHAT)?,
+            scores: Lines::zeroed(panel.next_multiple_of(2 * SIDE) * ROWS, WHAT)?,
+            least: Lines::zeroed(panel.div_ceil(GROUP).max(panel.next_multiple_of(2 * SIDE) / OF_TILES) * ROWS, WHAT)?,
             squares: [0.0; ROWS],
             widths: [0.0; ROWS],
             best: [0.0; ROWS],
@@ -124,7 +125,7 @@ impl ProductScratch {
         })
     }
 
-    /// Turns places into numbers of centroids, in ascending order.
+    /// Turns places into numbers of centroids, in no order.
     #[inline(always)]
     fn name(&mut self, table: &ProductTable, listed: Option<&[u32]>) {
         for (candidates, count) in self.lists.candidates.iter_mut().zip(&mut self.lists.counts) {
@@ -154,8 +155,17 @@ impl ProductScratch {
             // Nobody is in reach only where a score is NaN.
             if candidates.contains(&NOBODY) {
                 *count = ALL;
-            } else {
-                candidates.sort_unstable();
+            }
+        }
+    }
+
+    /// Puts the centroids in reach of each of some rows in ascending order, in which they are compared: the first of two equal
+    /// distances counts.
+    #[inline(always)]
+    pub fn sort_candidates(&mut self, rows: usize) {
+        for (candidates, count) in self.lists.candidates[..rows].iter_mut().zip(&self.lists.counts) {
+            if !matches!(*count, 0 | 1 | ALL) {
+                candidates[..usize::from(*count)].sort_unstable();
             }
         }
     }
@@ -167,7 +177,7 @@ impl ProductScratch {
         self.weight = table.weight_of(&self.squares, &labels[last..]);
     }
 
-    /// The centroids in reach of row `r`, in ascending order. `None` if all centroids are.
+    /// The centroids in reach of row `r`. `None` if all centroids are.
     #[inline(always)]
     pub fn candidates(&self, r: usize) -> Option<&[u32]> {
         match self.lists.counts[r] {
@@ -408,6 +418,7 @@ impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO> 
         }
         if listed.is_some() || !table.names.is_empty() {
             product.name(table, listed);
+            product.sort_candidates(rows);
         }
     }
 }

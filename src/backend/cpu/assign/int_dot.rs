@@ -44,6 +44,7 @@ impl Assigner {
     ) {
         let Some(product) = self.product.first_mut() else { return };
         product.look_closer::<V, T>(count, table, row);
+        product.sort_candidates(count);
         needed.clear();
         for (r, (label, own)) in self.found.labels[..count].iter_mut().zip(own).enumerate() {
             // A row in doubt has the label of its first candidate until it is settled.

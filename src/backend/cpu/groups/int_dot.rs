@@ -15,7 +15,7 @@ use super::partition::Groups;
 use super::sorted::Sorted;
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::{GROUP, NOBODY, binade};
-use crate::backend::cpu::product::{DotRows, DotTable, MOST_STEPS, PanelFacts};
+use crate::backend::cpu::product::{CentroidFacts, DotRows, DotTable, MOST_STEPS};
 use crate::backend::cpu::tasks::split_off;
 use crate::base::aligned::Lines;
 use crate::base::error::Result;
@@ -23,6 +23,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::bounds::int_dot::{DotBound, LEAST_NUMBER, MOST_FEATURES};
+use crate::bounds::own::Own;
 use crate::exact::fixed::power_of_two;
 use crate::simd::{DotUnit, InstructionSet, SIDE, Task, Vector, packed};
 use crate::statistics::{Statistics, unit_exponent};
@@ -270,9 +271,7 @@ impl ByCopies {
             let panels = listed(group).len();
             let values = shared.unit.centroids(panels * GROUP) * lanes;
             table.packed.reset(values, GROUPS)?;
-            table.own.clear();
-            memory::reserve(&mut table.own, panels, GROUPS)?;
-            table.own.resize(panels, PanelFacts::NOBODY);
+            table.own.reset(panels * GROUP, shared.unit, GROUPS)?;
         }
         // Threads share the centroids of a group: there may be one group.
         let mut facts = memory::filled(panels * GROUP, CentroidCopy::default(), GROUPS)?;
@@ -357,14 +356,13 @@ fn bound_centroids<T: Float>(
     };
     let bound = DotBound::new(groups.d, *exponent, (0.5 * share).exp2(), (0.5 * longer).exp2());
     table.slopes = bound.slopes();
-    for ((panel, facts), own) in panels().zip(&mut table.own) {
+    for (place, (panel, facts)) in panels().enumerate() {
         for (c, _) in step.members(*panel).enumerate().filter(|(_, j)| *j != NOBODY) {
             let CentroidCopy { square, copy, rest, step, sum } = facts[c];
-            let found = bound.own([square, copy, rest]);
-            (own.folded[c], own.margins[c]) = (found.folded, found.margin);
+            let Own { folded, margin } = bound.own([square, copy, rest]);
             assert!(step <= MOST_STEPS[1], "scores must be finite");
-            own.steps[c] = step;
-            own.starts[c] = f32::from_bits((-i32::from(unit.offset())).wrapping_mul(sum) as u32);
+            let start = f32::from_bits((-i32::from(unit.offset())).wrapping_mul(sum) as u32);
+            table.own.set(place * GROUP + c, CentroidFacts { folded, step, start, margin });
         }
     }
 }

@@ -36,6 +36,8 @@ const OF_VISIT: f64 = 110.0;
 const OF_GROUPED: f64 = 100.0;
 /// So many iterations share what is done before the first assign.
 const ITERATIONS: f64 = 12.0;
+/// Copies about points that are so much nearer, in squared distances, leave few rows in doubt that others leave.
+const FINER: f64 = 4.0;
 /// The fewest rows of a group in the sample, on average.
 const IN_SAMPLE: usize = 10;
 /// Groups of fewer features than this may be split where there are no natural clusters, into at least so many.
@@ -48,6 +50,8 @@ const FEWEST_CLUSTERS: usize = 16;
 const FEWEST_ROWS: usize = 8_192;
 /// Fewer rows are, if they have as many values as this.
 const FEWEST_VALUES: usize = 1 << 22;
+/// The fewest rows of a worker for [`Rows::ToCopy`].
+const FEWEST_TO_COPY: usize = 1_024;
 /// Most rows that are sorted together, and the fewest parts of the rows for each worker.
 const MOST_ROWS: usize = 16_384;
 /// The same where differences are computed.
@@ -60,8 +64,9 @@ const LEAST_SORTED: usize = 1_024;
 const LEAST_ROWS: usize = 4_096;
 /// A part has at most so many times the work of a task, because most of it is left out. A call can be stopped between parts.
 const TIMES_WORK: usize = 4;
-/// Most bytes of the sorted rows that are kept.
+/// Most bytes of the sorted rows that are kept, and that are few.
 const MOST_BYTES: usize = 1 << 30;
+const FEW_BYTES: usize = 96 << 20;
 /// Copies in bytes or words are not worth it for fewer features.
 const FEWEST_DOT_FEATURES: usize = 32;
 
@@ -82,6 +87,8 @@ pub enum Rows {
     Kept,
     /// A new order is made, and kept.
     ToKeep,
+    /// The same, for integer copies: they take rows in any order as fast.
+    ToCopy,
     /// A new order is made for this assign alone.
     Sorted,
 }
@@ -94,6 +101,7 @@ pub fn pays(skipped: f64, [k, d]: [usize; 2], rows: Rows, by_columns: bool) -> b
         (Rows::Kept, _) => (14.0, 60.0),
         // A part of the sort, too: most fits have a dozen iterations.
         (Rows::ToKeep, _) => (22.0, 60.0),
+        (Rows::ToCopy, _) => (12.0, 60.0),
         _ if d <= sorted::FEW => (40.0, 150.0),
         (Rows::Sorted, false) => (50.0, 150.0),
         (Rows::Sorted, true) => (100.0, 150.0),
@@ -108,6 +116,8 @@ pub struct Planned<T> {
     pub radii: Vec<f64>,
     /// The share of the scores that remains, with those of empty places.
     share: f64,
+    /// About the sum of the squared distances of the sample from the points.
+    squares: f64,
 }
 
 /// The most groups of a part of the rows.
@@ -116,6 +126,16 @@ fn most_groups<T: Float>(d: usize) -> usize {
 }
 
 impl Layout {
+    /// How rows are put in order. `copied`: whether they have integer copies. `kept`: whether they are kept otherwise, too.
+    fn rows(&self, copied: bool, kept: bool) -> Rows {
+        match (copied, kept) {
+            // To choose groups takes as long for few rows.
+            (true, _) if self.n / self.workers >= FEWEST_TO_COPY => Rows::ToCopy,
+            (false, false) => Rows::Sorted,
+            _ => Rows::ToKeep,
+        }
+    }
+
     /// How many rows are sorted together, where this is not limited otherwise. A group should have two blocks of them.
     fn rows_of_part<T: Float>(&self, groups: usize) -> usize {
         let most = if Form::of::<T>(self.d) == Form::Difference { MOST_SHORT_ROWS } else { MOST_ROWS };
@@ -180,7 +200,7 @@ impl Layout {
         let suits = form == Form::Product && (FEWEST_DOT_FEATURES..=MOST_FEATURES).contains(&d);
         let enough = k as f64 >= fewest_dot_centroids(d) && set == InstructionSet::detect();
         let copies = suits && enough && DotUnit::detect()[0].is_some_and(|unit| fits(Some(unit)));
-        let rows = if copies || fits(None) { Rows::ToKeep } else { Rows::Sorted };
+        let rows = self.rows(copies, fits(None));
         let groups = k >= FEWEST_CLUSTERS && self.n.div_ceil(self.workers) >= 2 * FEWEST_IN_GROUP;
         Tries { form, groups: groups && pays(1.0, [k, d], rows, self.lie == Lie::Columns), copies, tree }
     }
@@ -233,7 +253,10 @@ impl<T: Float> CpuSession<'_, T> {
             return Ok(());
         }
         let planned = match self.use_groups {
-            UseGroups::Auto => self.plan_groups(centroids, !pruning.kept.is_empty(), &self.sample()?)?.0,
+            UseGroups::Auto => {
+                let rows = self.layout.rows(pruning.by_copies.is_some(), !pruning.kept.is_empty());
+                self.plan_groups(centroids, rows, &self.sample()?)?.0
+            }
             _ => {
                 let groups = Groups::new(centroids, self.d, pruning.groups.count(), self.set, threads)?;
                 Some(self.planned(groups, centroids, &self.sample()?)?)
@@ -283,8 +306,8 @@ impl<T: Float> CpuSession<'_, T> {
         {
             copies = None;
         }
-        let may_be_kept = plain_fits(1)? || copies.is_some();
-        let (mut found, mut share) = self.plan_groups(centroids, may_be_kept, &sample)?;
+        let rows = self.layout.rows(copies.is_some(), plain_fits(1)?);
+        let (mut found, mut share) = self.plan_groups(centroids, rows, &sample)?;
         if self.suits_tree(centroids, found.as_ref().map_or(1.0, |found| found.share))? {
             return Ok((None, LabelPlan::Tree));
         }
@@ -301,8 +324,8 @@ impl<T: Float> CpuSession<'_, T> {
             copies = None;
         }
         let is_kept = plain_fits(count)? || copies.is_some();
-        if may_be_kept && !is_kept {
-            (found, share) = self.plan_groups(centroids, false, &sample)?;
+        if rows != Rows::Sorted && !is_kept {
+            (found, share) = self.plan_groups(centroids, Rows::Sorted, &sample)?;
         }
         let mut plan = match (&found, share) {
             (Some(found), Some(remains)) => LabelPlan::Groups { groups: found.groups.count(), remains, copies: None },
@@ -314,6 +337,7 @@ impl<T: Float> CpuSession<'_, T> {
                 groups: Groups::new(centroids, d, 1, self.set, 1)?,
                 radii: memory::filled(1, f64::INFINITY, GROUPS)?,
                 share: 1.0,
+                squares: 0.0,
             },
             None => return Ok((None, plan)),
         };
@@ -349,7 +373,8 @@ impl<T: Float> CpuSession<'_, T> {
             let bytes = shapes.clone().map(|shape| Sorted::<T>::bytes(shape, layout, lanes));
             let bytes = bytes.fold(0, usize::saturating_add);
             // Threads share the work: memory that was in use before is set to zeros.
-            match made([self.workers.len(), bytes], shapes, GROUPS, |shape| Sorted::new(shape, layout, lanes, weighted)) {
+            let sorted = |shape| Sorted::new(shape, layout, lanes, [weighted, bytes <= FEW_BYTES]);
+            match made([self.workers.len(), bytes], shapes, GROUPS, sorted) {
                 Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(pruning), plan)),
                 kept => pruning.kept = kept?,
             }
@@ -364,14 +389,13 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     /// The groups, if rows should be compared with near centroids only. The share of the scores of a sample that remains by
-    /// groups, if a sample was looked at. `is_kept`: whether sorted rows are kept.
-    fn plan_groups(&self, centroids: &[T], is_kept: bool, sample: &[T]) -> Result<(Option<Planned<T>>, Option<f64>)> {
+    /// groups, if a sample was looked at.
+    fn plan_groups(&self, centroids: &[T], rows: Rows, sample: &[T]) -> Result<(Option<Planned<T>>, Option<f64>)> {
         let (n, k, d, by_columns) = (self.labels.len(), self.k, self.d, self.part.features.is_by_columns());
-        let threads = self.workers.len();
+        let (threads, is_kept) = (self.workers.len(), rows != Rows::Sorted);
         let of_worker = self.part.features.n_rows().div_ceil(self.workers.len());
         let together = if is_kept { of_worker } else { self.sorted_together(of_worker) };
         let most = most_groups::<T>(d).min(together / FEWEST_IN_GROUP);
-        let rows = if is_kept { Rows::ToKeep } else { Rows::Sorted };
         match self.use_groups {
             UseGroups::Never | UseGroups::Tree => return Ok((None, None)),
             UseGroups::Always => {
@@ -423,7 +447,15 @@ impl<T: Float> CpuSession<'_, T> {
             look_at(Groups::new(centroids, d, many, self.set, threads)?)?;
         }
         let share = best.as_ref().map(|(_, planned)| planned.share);
-        let found = best.map(|(_, planned)| planned).filter(|planned| pays(1.0 - planned.share, [k, d], rows, by_columns));
+        let mut found = best.map(|(_, planned)| planned);
+        if let Some(Planned { share, squares, .. }) = found
+            && !pays(1.0 - share, [k, d], rows, by_columns)
+        {
+            let one = || self.planned(Groups::new(centroids, d, 1, self.set, threads)?, centroids, sample);
+            if rows != Rows::ToCopy || share >= 1.0 || squares * FINER > one()?.squares {
+                found = None;
+            }
+        }
         Ok((found, share))
     }
 
@@ -441,8 +473,8 @@ impl<T: Float> CpuSession<'_, T> {
     /// These groups, and what a sample of the rows says of them.
     fn planned(&self, groups: Groups<T>, centroids: &[T], sample: &[T]) -> Result<Planned<T>> {
         let step = GroupStep::new(&groups, centroids, false, None, self.set, self.workers.len())?;
-        let (radii, share) = self.look_at_sample(&step, sample)?;
-        Ok(Planned { groups, radii, share })
+        let (radii, [share, squares]) = self.look_at_sample(&step, sample)?;
+        Ok(Planned { groups, radii, share, squares })
     }
 
     /// Integer copies, if they should be compared first.

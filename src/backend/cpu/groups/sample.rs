@@ -16,6 +16,9 @@ use crate::input::tile::Tile;
 const SAMPLE: usize = 2_048;
 const SAMPLE_VALUES: usize = 1 << 19;
 const FEWEST_SAMPLED: usize = 256;
+/// No more than one of so many rows, if there are so many features.
+const SAMPLED: usize = 32;
+const WIDE: usize = 512;
 /// Rows of the sample where no groups are tried.
 const WITHOUT_GROUPS: usize = 128;
 /// So many rows of the sample lie side by side. Where features are columns, they come together.
@@ -35,7 +38,10 @@ impl<T: Float> CpuSession<'_, T> {
     pub(super) fn sample(&self) -> Result<Vec<T>> {
         let (stride, n) = (BLOCK, self.part.features.n_rows());
         let groups = self.tries.groups || self.use_groups != UseGroups::Auto;
-        let sample = if groups { (SAMPLE_VALUES / self.d).clamp(FEWEST_SAMPLED, SAMPLE) } else { WITHOUT_GROUPS };
+        // A row of wide columns takes a line of memory for every feature.
+        let most = if self.d < WIDE { SAMPLE } else { self.labels.len() / SAMPLED };
+        let most = (SAMPLE_VALUES / self.d).min(most).clamp(FEWEST_SAMPLED, SAMPLE);
+        let sample = if groups { most } else { WITHOUT_GROUPS };
         let apart = (self.labels.len() / sample * SIDE_BY_SIDE).max(SIDE_BY_SIDE);
         // Neither at equal distances, which rows of a period would make one-sided, nor one by one.
         let first = |piece: usize| (piece.wrapping_mul(0x9E37_79B1) >> 16) % (apart - SIDE_BY_SIDE + 1);
@@ -76,8 +82,9 @@ impl<T: Float> CpuSession<'_, T> {
         Ok(values)
     }
 
-    /// About the largest distance of each group's rows from its point, and the share of the scores that rows of a sample need.
-    pub(super) fn look_at_sample(&self, step: &GroupStep<'_, T>, sample: &[T]) -> Result<(Vec<f64>, f64)> {
+    /// About the largest distance of each group's rows from its point. The share of the scores that rows of a sample need, and
+    /// about the sum of their squared distances from the points.
+    pub(super) fn look_at_sample(&self, step: &GroupStep<'_, T>, sample: &[T]) -> Result<(Vec<f64>, [f64; 2])> {
         let nearest = self.nearest_points(step.groups, sample)?;
         // The largest distance of each group's rows so far, and their number.
         let mut seen = memory::filled(step.groups(), (0.0f64, 0usize), GROUPS)?;
@@ -91,14 +98,15 @@ impl<T: Float> CpuSession<'_, T> {
         let radius = |(most, count): &(f64, usize)| MORE_RADIUS * if *count == 0 { largest } else { *most };
         let radii = memory::collected(seen.iter().map(radius), GROUPS)?;
         if nearest.is_empty() {
-            return Ok((radii, 1.0));
+            return Ok((radii, [1.0, 0.0]));
         }
         let listed = seen.iter().enumerate().map(|(group, (most, count))| {
             // With few features, rows are much nearer to their labels than to the ends of their group.
             let own = (Form::of::<T>(self.d) == Form::Difference).then_some(most / 2.0);
             (step.listed(group, *most, own).len() * count * GROUP) as f64
         });
-        Ok((radii, listed.sum::<f64>() / (self.k * nearest.len()) as f64))
+        let squares = nearest.iter().map(|(_, square)| f64::from(*square)).sum();
+        Ok((radii, [listed.sum::<f64>() / (self.k * nearest.len()) as f64, squares]))
     }
 
     /// For each row of a sample, the nearest point of some groups, and about the squared distance.

@@ -113,16 +113,19 @@ impl<T: Float> Sorted<T> {
         Self::values(shape, layout).saturating_mul(size_of::<T>()).saturating_add(of_places)
     }
 
-    /// Room for sorted rows. `lanes`: those of the integer copies, if there are copies.
-    pub fn new(shape: [usize; 3], layout: RowLayout, lanes: Option<usize>, weighted: bool) -> Result<Self> {
+    /// Room for sorted rows. `lanes`: those of the integer copies, if there are copies. `few`: whether all sorted rows together
+    /// have few bytes.
+    pub fn new(shape: [usize; 3], layout: RowLayout, lanes: Option<usize>, [weighted, few]: [bool; 2]) -> Result<Self> {
         let [d, most, groups] = shape;
+        // Linux has some large pages at hand, and takes long to make more.
+        let zeroed = if layout == RowLayout::Rows && few { memory::zeroed_to_fill } else { memory::zeroed };
         let places = Self::places(most, groups);
         let has_weights = weighted && layout.has_columns();
         Ok(Self {
             layout,
             most,
             d,
-            values: memory::zeroed(Self::values(shape, layout), GROUPS)?,
+            values: zeroed(Self::values(shape, layout), GROUPS)?,
             stride: Self::stride(layout, places),
             weights: memory::zeroed(if has_weights { places } else { 0 }, GROUPS)?,
             has_rows: false,

@@ -10,7 +10,7 @@ use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::assign::{Near, ToLabel};
 use crate::backend::cpu::deltas::Moved;
 use crate::backend::cpu::distances::own_distances;
-use crate::backend::cpu::filter::{Filter, Form};
+use crate::backend::cpu::filter::{Filter, Form, GROUP};
 use crate::backend::cpu::pass::{Shared, Worker};
 use crate::backend::cpu::product::{DotBlock, DotTable, PrefetchNext};
 use crate::backend::cpu::tasks::{TaskRows, pieces};
@@ -242,7 +242,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let Worker { assigner, deltas, moved, changed, .. } = &mut **worker;
         let listed = step.listed(group, sorted.radii[rows.start / BLOCK], None);
         // A block of rows far from the point needs more centroids than were copied.
-        if listed.len() > dot_table.own.len() {
+        if listed.len() * GROUP > dot_table.own.len() {
             return false;
         }
         let block = DotBlock { rows: copies.block(rows.start), count: rows.len(), table: dot_table, listed, unit: shared.unit };

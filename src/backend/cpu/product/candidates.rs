@@ -1,23 +1,19 @@
-//! The centroids in reach of rows, from sums of products of integer copies.
+//! The centroids in reach of rows, from scores of integer copies.
+
+use std::ops::Range;
 
 use super::lists::Lists;
-use super::scores::PanelFacts;
 use super::{MOST_LANES, ROWS};
-use crate::backend::cpu::filter::GROUP;
 use crate::simd::Vector;
 
-/// The sums of some panels of centroids, and what their scores are compared with.
+/// The scores of some panels of centroids, and what they are compared with.
 pub struct FindCandidates<'p> {
     /// The least scores: `(panels, ROWS)`.
     pub least: &'p [[f32; ROWS]],
-    /// `(panels * GROUP, ROWS)`.
-    pub sums: &'p [f32],
-    /// The steps of the rows.
-    pub steps: &'p [f32; ROWS],
-    /// For each panel, what belongs to its centroids.
-    pub own: &'p [PanelFacts],
-    /// The first panel's place among all.
-    pub first: usize,
+    /// `(panels * G, ROWS)`.
+    pub scores: &'p [f32],
+    /// The places of the centroids. The first one is that of a panel.
+    pub places: Range<usize>,
     /// Number of rows that count.
     pub count: usize,
     pub limits: &'p [f32; ROWS],
@@ -25,18 +21,21 @@ pub struct FindCandidates<'p> {
 }
 
 impl FindCandidates<'_> {
-    /// Lists the centroids in reach. No processor can predict which they are. So there is no branch for each centroid: one loop
-    /// runs over the panels that have candidates, and a loop in it over the candidates of the panel.
+    /// Lists the centroids in reach, G to a panel. No processor can predict which they are. So there is no branch for each
+    /// centroid: one loop runs over the panels that have candidates, and a loop in it over the candidates of the panel.
     #[inline(always)]
-    pub fn collect<V: Vector>(&mut self) {
-        let Self { least, sums, steps, own, first, count, limits, ref mut lists } = *self;
-        assert!(sums.len() >= least.len() * GROUP * ROWS && own.len() == least.len() && count <= ROWS);
+    pub fn collect<V: Vector, const G: usize>(self) {
+        const { assert!(G * MOST_LANES <= u128::BITS as usize) };
+        let Self { least, scores, places, count, limits, lists } = self;
+        let (first, panels) = (places.start / G, places.len().div_ceil(G));
+        let least = &least[..panels];
+        assert!(scores.len() >= panels * G * ROWS && count <= ROWS);
         for at in (0..count).step_by(V::LANES) {
             let counted = u32::MAX >> (32 - V::LANES.min(count - at));
             for (start, least) in (0..).step_by(64).zip(least.chunks(64)) {
                 let mut panels = 0u64;
-                // SAFETY: LANES divides ROWS. The assertion bounds the panels and their sums. For the features of the instruction
-                // set see `Vector`.
+                // SAFETY: LANES divides ROWS. The assertion bounds the panels and their scores. For the features of the
+                // instruction set see `Vector`.
                 unsafe {
                     let limit = V::load(limits.as_ptr().add(at));
                     for (i, least) in least.iter().enumerate() {
@@ -47,23 +46,26 @@ impl FindCandidates<'_> {
                 while panels != 0 {
                     let panel = start + panels.trailing_zeros() as usize;
                     panels &= panels - 1;
-                    let mut scores = [0.0f32; GROUP * MOST_LANES];
+                    let scores = &scores[panel * G * ROWS..][..G * ROWS];
                     let mut near = 0u128;
-                    // SAFETY: as above, and `scores` has room for GROUP vectors.
+                    // SAFETY: as above.
                     unsafe {
                         let limit = V::load(limits.as_ptr().add(at));
-                        for c in 0..GROUP {
-                            let sum = V::load(sums.as_ptr().add((panel * GROUP + c) * ROWS + at));
-                            let score = own[panel].scores(c, sum, V::load(steps.as_ptr().add(at)));
-                            score.store(scores.as_mut_ptr().add(c * V::LANES));
+                        for c in 0..G {
+                            let score = V::load(scores.as_ptr().add(c * ROWS + at));
                             near |= u128::from(V::bits(score.not_above(limit)) & counted) << (c * V::LANES);
                         }
+                    }
+                    // The last panel may have more centroids than are listed.
+                    let listed = (places.len() - panel * G).min(G);
+                    if listed < G {
+                        near &= (1 << (listed * V::LANES)) - 1;
                     }
                     while near != 0 {
                         let i = near.trailing_zeros() as usize;
                         near &= near - 1;
                         let (c, r) = (i / V::LANES, at + i % V::LANES);
-                        lists.push(r, ((first + panel) * GROUP + c) as u32, scores[i], limits[r]);
+                        lists.push(r, ((first + panel) * G + c) as u32, scores[c * ROWS + r], limits[r]);
                     }
                 }
             }

@@ -1,93 +1,125 @@
 //! Scores of integer copies whose products are computed in tiles.
 //!
-//! Tiles are multiplied by a unit of their own. So the processor makes scores of the sums of one pair of tiles while it
-//! multiplies the next one.
+//! Tiles are multiplied by a unit of their own. A processor looks some hundred operations ahead, and the products of 32 rows and
+//! 32 centroids are that many. So scores of the pair of tiles before are made between the steps of this one: their sums are
+//! stored by then, too.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::int_dot::DotBlock;
-use super::scores::{Least, PanelFacts};
-use super::{ProductScratch, ROWS, vectors};
-use crate::backend::cpu::filter::GROUP;
-use crate::simd::{SIDE, TOGETHER, Tiles, Vector};
+use super::scores::OF_TILES;
+use super::{Facts, ProductScratch, ROWS};
+use crate::simd::{Meanwhile, SIDE, TOGETHER, Tiles, Vector};
 
-/// Sums of rows and some panels of centroids.
-struct Sums<'p> {
-    /// `(panels * GROUP, ROWS)`.
-    sums: &'p [f32],
+/// Vectors of rows whose scores are made together.
+const VECTORS: usize = 2;
+
+const _: () = assert!(SIDE.is_multiple_of(OF_TILES));
+
+/// What is known of the rows and centroids of a block.
+struct Known<'p> {
     /// The steps of the rows.
     steps: &'p [f32; ROWS],
-    own: &'p [PanelFacts],
-    /// Number of rows that count. What is found of others is written or not.
-    count: usize,
-    /// The least scores of the panels, and the rows' least sums of a score and a margin.
+    facts: &'p Facts,
+    /// The first panel whose sums are held.
+    first: usize,
+    /// The least scores of the panels whose sums are held, and the rows' least sums of a score and a margin.
     least: &'p mut [[f32; ROWS]],
     best: &'p mut [f32; ROWS],
 }
 
-impl Sums<'_> {
-    /// Finds the least scores of some panels.
-    #[inline(always)]
-    fn finish<V: Vector>(&mut self, panels: Range<usize>) {
-        match vectors::<V>(self.count) {
-            4 => self.finish_vectors::<V, 4>(panels),
-            2 => self.finish_vectors::<V, 2>(panels),
-            _ => self.finish_vectors::<V, 1>(panels),
-        }
-    }
+/// The sums of half of the rows and some panels of centroids, which become scores.
+struct Panels<'p, 'k, V> {
+    known: &'p mut Known<'k>,
+    /// `(panels, OF_TILES, ROWS)`, of all panels so far.
+    scores: &'p mut [f32],
+    /// The panels that are not done yet, of how many, and the first row.
+    next: Range<usize>,
+    count: usize,
+    row: usize,
+    of: PhantomData<V>,
+}
 
+impl<V: Vector> Panels<'_, '_, V> {
+    /// Finds the least scores of the next panel.
     #[inline(always)]
-    fn finish_vectors<V: Vector, const R: usize>(&mut self, panels: Range<usize>) {
-        let Self { sums, steps, own, count, ref mut least, ref mut best } = *self;
-        assert!(
-            sums.len() >= panels.end * GROUP * ROWS && own.len() >= panels.end && least.len() >= panels.end && count <= ROWS
-        );
-        for panel in panels {
-            for start in (0..count).step_by(R * V::LANES) {
-                // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds the panels and their sums.
-                // For the features of the instruction set see `Vector`.
-                unsafe {
-                    let mut of_panel = [[V::splat(0.0); R]; GROUP];
-                    for c in 0..GROUP {
-                        for v in 0..R {
-                            of_panel[c][v] = V::load(sums.as_ptr().add((panel * GROUP + c) * ROWS + start + v * V::LANES));
-                        }
+    fn score_next(&mut self) {
+        let Self { known: Known { steps, facts, first, least, best }, scores, next, row, .. } = self;
+        let (panel, least) = (&mut scores[next.start * OF_TILES * ROWS..][..OF_TILES * ROWS], &mut least[next.start]);
+        let own = facts.panel::<OF_TILES>(*first + next.start);
+        assert!(*row <= ROWS - TOGETHER);
+        for start in (*row..*row + TOGETHER).step_by(VECTORS * V::LANES) {
+            // SAFETY: VECTORS * LANES divides TOGETHER, so start + VECTORS * LANES <= ROWS by the assertion, and `panel` has ROWS
+            // sums for each centroid. For the features of the instruction set see `Vector`.
+            unsafe {
+                let mut step = [V::splat(0.0); VECTORS];
+                for v in 0..VECTORS {
+                    step[v] = V::load(steps.as_ptr().add(start + v * V::LANES));
+                }
+                let sums = panel.as_mut_ptr().add(start);
+                let mut of_panel = [[V::splat(0.0); VECTORS]; OF_TILES];
+                for c in 0..OF_TILES {
+                    for v in 0..VECTORS {
+                        of_panel[c][v] = V::load(sums.add(c * ROWS + v * V::LANES));
                     }
-                    Least { of_panel: &mut least[panel], best }.find::<V, R>(&of_panel, &own[panel], steps, start);
+                }
+                let found = [least.as_mut_ptr().add(start), best.as_mut_ptr().add(start)];
+                own.score::<V, VECTORS>(&mut of_panel, &step, found);
+                for c in 0..OF_TILES {
+                    for v in 0..VECTORS {
+                        of_panel[c][v].store(sums.add(c * ROWS + v * V::LANES));
+                    }
                 }
             }
+        }
+        next.start += 1;
+    }
+}
+
+impl<V: Vector> Meanwhile for Panels<'_, '_, V> {
+    #[inline(always)]
+    fn after(&mut self, step: usize, steps: usize) {
+        let left = self.count * (steps - 1 - step) / steps;
+        while self.next.len() > left {
+            self.score_next();
         }
     }
 }
 
-impl ProductScratch {
-    /// Finds the least scores of some panels of centroids. `scores` holds their sums then.
+impl<'k> Known<'k> {
+    /// Some panels, and half of the rows, from `row` on.
     #[inline(always)]
-    pub fn score_in_tiles<V: Vector>(&mut self, tiles: &Tiles, block: &DotBlock<'_>, panels: Range<usize>) {
+    fn panels<'p, V>(&'p mut self, scores: &'p mut [f32], panels: Range<usize>, row: usize) -> Panels<'p, 'k, V> {
+        Panels { known: self, scores, count: panels.len(), next: panels, row, of: PhantomData }
+    }
+}
+
+impl ProductScratch {
+    /// Finds the least scores of some places of centroids, from panel `first` on, and lowers the rows' least sums.
+    #[inline(always)]
+    pub fn score_in_tiles<V: Vector>(&mut self, tiles: &Tiles, block: &DotBlock<'_>, first: usize, places: usize) {
         let DotBlock { rows, count, table, .. } = *block;
-        let (lanes, first, places) = (rows.copies.len() / ROWS, panels.start * GROUP, panels.len() * GROUP);
-        let mut finished = 0usize;
+        let lanes = rows.copies.len() / ROWS;
+        let Self { scores, least, best, .. } = self;
+        let (least, steps, facts) = (least.as_chunks_mut().0, &rows.facts[0], &table.own);
+        let mut known = Known { steps, facts, first, least, best };
+        let halves = || (0..count).step_by(TOGETHER);
+        // The panels of the pair of tiles before.
+        let mut before = 0..0;
         for at in (0..places).step_by(2 * SIDE) {
             // The last tile may have more centroids than are listed.
             let computed = (places - at).min(2 * SIDE).next_multiple_of(SIDE);
-            let centroids = &table.packed[(first + at) * lanes..(first + at + computed) * lanes];
-            // What is known before these tiles.
-            let known = at / GROUP;
-            for (first, until) in [(0, finished.midpoint(known)), (TOGETHER, known)] {
-                if first < count {
-                    tiles.multiply(rows.copies, first, centroids, &mut self.scores[at * ROWS..(at + computed) * ROWS]);
-                }
-                self.sums(block, panels.clone()).finish::<V>(finished..until);
-                finished = until;
+            let centroids = &table.packed[(first * OF_TILES + at) * lanes..][..computed * lanes];
+            let (done, sums) = scores.split_at_mut(at * ROWS);
+            for half in halves() {
+                let mut meanwhile = known.panels::<V>(done, before.clone(), half);
+                tiles.multiply(rows.copies, half, centroids, &mut sums[..computed * ROWS], &mut meanwhile);
             }
+            before = at / OF_TILES..(at + computed) / OF_TILES;
         }
-        self.sums(block, panels.clone()).finish::<V>(finished..panels.len());
-    }
-
-    #[inline(always)]
-    fn sums<'p>(&'p mut self, block: &DotBlock<'p>, panels: Range<usize>) -> Sums<'p> {
-        let DotBlock { rows, count, table, .. } = *block;
-        let (least, best) = (self.least.as_chunks_mut().0, &mut self.best);
-        Sums { sums: &self.scores, steps: &rows.facts[0], own: &table.own[panels], count, least, best }
+        for half in halves() {
+            known.panels::<V>(scores, before.clone(), half).after(0, 1);
+        }
     }
 }

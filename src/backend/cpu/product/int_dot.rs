@@ -6,7 +6,8 @@
 //!   for each panel of six centroids:
 //!     sums[j][r] = x^ . (-c^)                                   exact integers: 4 vectors of rows by 6 centroids
 //!     score of j and r = sums[j][r] * step of r * step of j + folded half square of j        (scores.rs)
-//!     least[panel][r] = least score of its j;  best[r] = min(best[r], score + margin of j)
+//!     least[panel][r] = least score of its j
+//!     best[r] = min(best[r], score + margin of j)
 //!   limit = best + the row's width
 //!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r  (candidates.rs)
 //! ```
@@ -18,18 +19,20 @@ use std::ops::Range;
 
 use super::candidates::FindCandidates;
 use super::lists::ALL;
-use super::scores::{Least, PanelFacts};
+use super::scores::{Facts, OF_TILES};
 use super::{CENTROID_PANEL, ProductScratch, ROWS, vectors};
 use crate::backend::cpu::filter::{GROUP, ProductTable};
+use crate::backend::cpu::tasks::pieces;
 use crate::base::aligned::Lines;
 use crate::bounds::Expanded;
 use crate::simd::{Dot, DotTask, DotUnit, SIDE, Tiles, Vector};
 
 /// Lanes of a panel of features.
 const PANEL: usize = 64;
-/// Panels of centroids whose sums are held at a time. They fill pairs of tiles. Fewer would fit in the first-level cache, but
-/// with tiles this was measured to be faster.
-const HELD: usize = CENTROID_PANEL / (2 * SIDE * GROUP) * (2 * SIDE);
+/// Centroids whose sums are held at a time: whole panels, and pairs of tiles. Fewer would fit in the first-level cache, but with
+/// tiles this was measured to be faster.
+const HELD: usize = CENTROID_PANEL;
+const HELD_OF_TILES: usize = CENTROID_PANEL.next_multiple_of(2 * SIDE);
 
 /// The copies of 64 rows.
 #[derive(Clone, Copy)]
@@ -47,8 +50,8 @@ pub struct DotTable {
     /// The negated copies: `(panels, lanes, GROUP)`, or for tiles `(tiles, lanes / SIDE, SIDE, SIDE)`, a tile for every 16
     /// centroids.
     pub packed: Lines,
-    /// For each panel, what belongs to its centroids.
-    pub own: Vec<PanelFacts>,
+    /// What belongs to the centroids, six for each listed panel.
+    pub own: Facts,
     /// What the two parts of a row's bound are multiplied by.
     pub slopes: [f32; 2],
 }
@@ -72,12 +75,14 @@ struct Score<'p, const WORDS: bool> {
     count: usize,
     /// `(panels, lanes, GROUP)`.
     centroids: &'p [f32],
-    own: &'p [PanelFacts],
-    /// `(HELD, ROWS)`: the least scores of the held panels.
+    own: &'p Facts,
+    /// The panels.
+    panels: Range<usize>,
+    /// `(panels, ROWS)`: the least scores of the held panels.
     least: &'p mut [[f32; ROWS]],
     /// The rows' least sums of a score and a margin.
     best: &'p mut [f32; ROWS],
-    /// `(HELD * GROUP, ROWS)`: the sums of products.
+    /// `(panels * GROUP, ROWS)`: the sums of products, then the scores.
     sums: &'p mut [f32],
 }
 
@@ -97,14 +102,15 @@ impl<const WORDS: bool> DotTask for Score<'_, WORDS> {
 impl<const WORDS: bool> Score<'_, WORDS> {
     #[inline(always)]
     fn score<V: Dot, const R: usize>(&mut self) {
-        let Self { rows: DotRows { copies, facts: [steps, ..] }, count, centroids, own, .. } = *self;
+        let Self { rows: DotRows { copies, facts: [steps, ..] }, count, centroids, own, ref panels, .. } = *self;
         let (held, least, best) = (&mut *self.sums, &mut *self.least, &mut *self.best);
-        let (lanes, panels) = (copies.len() / ROWS, own.len());
+        let (lanes, first_panel, panels) = (copies.len() / ROWS, panels.start, panels.len());
         assert!(copies.len() == lanes * ROWS && centroids.len() == panels * lanes * GROUP && count <= ROWS);
         assert!(least.len() >= panels && held.len() >= panels * GROUP * ROWS);
         for first in (0..lanes).step_by(PANEL) {
             let end = lanes.min(first + PANEL);
-            for (panel, own) in own.iter().enumerate() {
+            for panel in 0..panels {
+                let own = own.panel::<GROUP>(first_panel + panel);
                 for start in (0..count).step_by(R * V::LANES) {
                     // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertions bound the lanes, the panels
                     // and their sums. For the features of the instruction set see `Vector`.
@@ -133,14 +139,18 @@ impl<const WORDS: bool> Score<'_, WORDS> {
                                 }
                             }
                         }
+                        if end == lanes {
+                            let mut step = [V::splat(0.0); R];
+                            for v in 0..R {
+                                step[v] = V::load(steps.as_ptr().add(start + v * V::LANES));
+                            }
+                            let least = least[panel].as_mut_ptr().add(start);
+                            own.score::<V, R>(&mut sums, &step, [least, best.as_mut_ptr().add(start)]);
+                        }
                         for c in 0..GROUP {
                             for v in 0..R {
                                 sums[c][v].store(held.add(c * ROWS + v * V::LANES));
                             }
-                        }
-                        if end == lanes {
-                            let mut least = Least { of_panel: &mut least[panel], best };
-                            least.find::<V, R>(&sums, own, steps, start);
                         }
                     }
                 }
@@ -154,8 +164,7 @@ impl ProductScratch {
     #[inline(always)]
     pub fn find_candidates_by_int_dot<V: Vector>(&mut self, block: &DotBlock<'_>, names: &ProductTable) {
         let DotBlock { rows, count, table, listed, unit } = *block;
-        let panels = listed.len();
-        assert!((1..=ROWS).contains(&count) && panels <= table.own.len());
+        assert!((1..=ROWS).contains(&count) && listed.len() * GROUP <= table.own.len());
         self.best.fill(f32::INFINITY);
         self.lists.counts.fill(0);
         let [norm, rest] = table.slopes;
@@ -163,31 +172,40 @@ impl ProductScratch {
             self.widths[r] = norm * rows.facts[1][r] + rest * rows.facts[2][r];
         }
         // SAFETY: no other tiles are in use in this thread, because nothing below makes some.
-        let tiles = unsafe { Tiles::new(unit) };
-        for first in (0..panels).step_by(HELD) {
-            let panels = first..panels.min(first + HELD);
+        let (tiles, places) = (unsafe { Tiles::new(unit) }, listed.len() * GROUP);
+        let held = if tiles.is_some() { HELD_OF_TILES } else { HELD };
+        for places in pieces(0..places, held) {
             match &tiles {
-                Some(tiles) => self.score_in_tiles::<V>(tiles, block, panels.clone()),
-                None => self.score(block, panels.clone()),
+                Some(tiles) => {
+                    self.score_in_tiles::<V>(tiles, block, places.start / OF_TILES, places.len());
+                    self.collect_held::<V, OF_TILES>(block, places);
+                }
+                None => {
+                    self.score(block, places.start / GROUP..places.end / GROUP);
+                    self.collect_held::<V, GROUP>(block, places);
+                }
             }
-            let mut limits = [0.0f32; ROWS];
-            for r in 0..ROWS {
-                // A limit that is not finite rules nothing out, and no list has room for these centroids and those of later
-                // panels.
-                let limit = Expanded::threshold(self.best[r], self.widths[r]);
-                limits[r] = if limit.is_finite() { limit } else { f32::NEG_INFINITY };
-                self.lists.counts[r] = if limit.is_finite() { self.lists.counts[r] } else { ALL };
-            }
-            let lists = &mut self.lists;
-            let (least, own) = (&self.least.as_chunks().0[..panels.len()], &table.own[panels]);
-            FindCandidates { least, sums: &self.scores, steps: &rows.facts[0], own, first, count, limits: &limits, lists }
-                .collect::<V>();
         }
         // Lists that were made with the last limits are complete.
-        if panels > HELD {
+        if places > held {
             self.drop_candidates::<false>(count);
         }
         self.name(names, Some(listed));
+    }
+
+    /// Lists the centroids in reach, as far as it is known, of those whose sums are held: G to a panel.
+    #[inline(always)]
+    fn collect_held<V: Vector, const G: usize>(&mut self, block: &DotBlock<'_>, places: Range<usize>) {
+        let mut limits = [0.0f32; ROWS];
+        for r in 0..ROWS {
+            // A limit that is not finite rules nothing out, and no list has room for these centroids and those of later panels.
+            let limit = Expanded::threshold(self.best[r], self.widths[r]);
+            limits[r] = if limit.is_finite() { limit } else { f32::NEG_INFINITY };
+            self.lists.counts[r] = if limit.is_finite() { self.lists.counts[r] } else { ALL };
+        }
+        let Self { least, scores, lists, .. } = self;
+        let (least, limits, count) = (least.as_chunks().0, &limits, block.count);
+        FindCandidates { least, scores, places, count, limits, lists }.collect::<V, G>();
     }
 
     /// The scores of some panels of centroids.
@@ -196,10 +214,10 @@ impl ProductScratch {
         let DotBlock { rows, count, table, unit, .. } = *block;
         let of_panel = rows.copies.len() / ROWS * GROUP;
         let centroids = &table.packed[panels.start * of_panel..panels.end * of_panel];
-        let (least, best, sums, own) = (self.least.as_chunks_mut().0, &mut self.best, &mut self.scores, &table.own[panels]);
+        let (least, best, sums, own) = (self.least.as_chunks_mut().0, &mut self.best, &mut *self.scores, &table.own);
         match unit.is_for_words() {
-            false => unit.run(Score::<false> { rows, count, centroids, own, least, best, sums }),
-            true => unit.run(Score::<true> { rows, count, centroids, own, least, best, sums }),
+            false => unit.run(Score::<false> { rows, count, centroids, own, panels, least, best, sums }),
+            true => unit.run(Score::<true> { rows, count, centroids, own, panels, least, best, sums }),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Scores made of integer sums of products.
 
-use super::ROWS;
-use crate::backend::cpu::filter::GROUP;
-use crate::simd::Vector;
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::simd::{DotUnit, Vector};
 
 /// The largest steps of rows and of centroids. Whoever makes copies holds to them.
 ///
@@ -10,76 +10,110 @@ use crate::simd::Vector;
 /// like the half square that is added, and never NaN: a NaN would lower no least score, and its centroid would be lost.
 pub const MOST_STEPS: [f32; 2] = [(1u64 << 43) as f32, (1u64 << 53) as f32];
 
-/// What belongs to the centroids of a panel.
+/// Centroids of a *panel* whose sums come from tiles. The sums of other panels are in registers: a `GROUP`.
+pub const OF_TILES: usize = 8;
+
+/// What belongs to a centroid.
 #[derive(Debug, Clone, Copy)]
-pub struct PanelFacts {
-    /// The folded half squares. The padding is infinite.
-    pub folded: [f32; GROUP],
-    pub steps: [f32; GROUP],
-    /// What their sums start at: the bits of integers.
-    pub starts: [f32; GROUP],
-    pub margins: [f32; GROUP],
+pub struct CentroidFacts {
+    /// The folded half square. That of nobody is infinite.
+    pub folded: f32,
+    pub step: f32,
+    /// What its sums start at: the bits of an integer.
+    pub start: f32,
+    pub margin: f32,
 }
 
-impl PanelFacts {
-    /// The facts about a panel without centroids.
-    pub const NOBODY: Self =
-        Self { folded: [f32::INFINITY; GROUP], steps: [0.0; GROUP], starts: [0.0; GROUP], margins: [f32::INFINITY; GROUP] };
+/// What belongs to the centroids of a table, in its order.
+#[derive(Debug, Default)]
+pub struct Facts {
+    /// Number of places. A last panel or tile may have more, without centroids.
+    count: usize,
+    folded: Vec<f32>,
+    steps: Vec<f32>,
+    starts: Vec<f32>,
+    margins: Vec<f32>,
+}
 
-    /// The scores of centroid `c`: of the sums of some rows, and the rows' steps.
-    ///
-    /// # Safety
-    /// The machine must have the instruction set of `V`.
+impl Facts {
+    /// Makes them those of `count` places without centroids: whole groups.
+    pub fn reset(&mut self, count: usize, unit: DotUnit, what: &'static str) -> Result<()> {
+        let Self { folded, steps, starts, margins, .. } = self;
+        let infinite = f32::INFINITY;
+        for (facts, of_nobody) in [(folded, infinite), (steps, 0.0), (starts, 0.0), (margins, infinite)] {
+            facts.clear();
+            memory::reserve(facts, unit.centroids(count), what)?;
+            facts.resize(unit.centroids(count), of_nobody);
+        }
+        self.count = count;
+        Ok(())
+    }
+
+    pub fn set(&mut self, place: usize, facts: CentroidFacts) {
+        let CentroidFacts { folded, step, start, margin } = facts;
+        (self.folded[place], self.steps[place], self.starts[place], self.margins[place]) = (folded, step, start, margin);
+    }
+
+    /// Number of places.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The facts about the G centroids of a panel.
     #[inline(always)]
-    pub unsafe fn scores<V: Vector>(&self, c: usize, sums: V, steps: V) -> V {
-        // SAFETY: the caller keeps the conditions of this function.
-        unsafe {
-            let scaled = sums.integers_as_floats().mul_add(steps, V::splat(0.0));
-            scaled.mul_add(V::splat(self.steps[c]), V::splat(self.folded[c]))
+    pub fn panel<const G: usize>(&self, panel: usize) -> PanelFacts<'_, G> {
+        fn of<const G: usize>(facts: &[f32], panel: usize) -> &[f32; G] {
+            &facts.as_chunks().0[panel]
+        }
+        PanelFacts {
+            folded: of(&self.folded, panel),
+            steps: of(&self.steps, panel),
+            starts: of(&self.starts, panel),
+            margins: of(&self.margins, panel),
         }
     }
 }
 
-/// The least scores of a panel of centroids, and the rows' least sums of a score and a margin so far.
-pub struct Least<'p> {
-    pub of_panel: &'p mut [f32; ROWS],
-    pub best: &'p mut [f32; ROWS],
+/// What belongs to the centroids of a panel.
+#[derive(Clone, Copy)]
+pub struct PanelFacts<'p, const G: usize> {
+    pub folded: &'p [f32; G],
+    pub steps: &'p [f32; G],
+    pub starts: &'p [f32; G],
+    pub margins: &'p [f32; G],
 }
 
-impl Least<'_> {
-    /// Finds the least scores, and lowers the other sums. `sums`: of R vectors of rows from `start` on and each centroid of the
-    /// panel. `steps`: of all rows.
+impl<const G: usize> PanelFacts<'_, G> {
+    /// Turns the sums of R vectors of rows and each centroid into scores. `steps`: the rows'. Stores the least scores, and lowers
+    /// the rows' least sums of a score and a margin.
     ///
     /// # Safety
-    /// The machine must have the instruction set of `V`. `start + R * LANES` must be at most [`ROWS`].
+    /// The machine must have the instruction set of `V`. `least` and `best` must have R vectors.
     #[inline(always)]
-    pub unsafe fn find<V: Vector, const R: usize>(
-        &mut self,
-        sums: &[[V; R]; GROUP],
-        own: &PanelFacts,
-        steps: &[f32; ROWS],
-        start: usize,
+    pub unsafe fn score<V: Vector, const R: usize>(
+        &self,
+        sums: &mut [[V; R]; G],
+        steps: &[V; R],
+        [least, best]: [*mut f32; 2],
     ) {
         // SAFETY: the caller keeps the conditions of this function.
         unsafe {
-            let (to, best) = (self.of_panel.as_mut_ptr().add(start), self.best.as_mut_ptr().add(start));
-            let mut step = [V::splat(0.0); R];
-            let (mut least, mut with_margin) = ([V::splat(f32::INFINITY); R], step);
+            let (mut of_panel, mut with_margin) = ([V::splat(f32::INFINITY); R], [V::splat(0.0); R]);
             for v in 0..R {
-                step[v] = V::load(steps.as_ptr().add(start + v * V::LANES));
                 with_margin[v] = V::load(best.add(v * V::LANES));
             }
-            for c in 0..GROUP {
-                let margin = V::splat(own.margins[c]);
+            for c in 0..G {
+                let (step, folded, margin) = (V::splat(self.steps[c]), V::splat(self.folded[c]), V::splat(self.margins[c]));
                 for v in 0..R {
-                    let score = own.scores(c, sums[c][v], step[v]);
-                    least[v] = score.min_or(least[v]);
+                    let scaled = sums[c][v].integers_as_floats().mul_add(steps[v], V::splat(0.0));
+                    sums[c][v] = scaled.mul_add(step, folded);
+                    of_panel[v] = sums[c][v].min_or(of_panel[v]);
                     // A sum that is NaN lowers nothing.
-                    with_margin[v] = score.add(margin).min_or(with_margin[v]);
+                    with_margin[v] = sums[c][v].add(margin).min_or(with_margin[v]);
                 }
             }
             for v in 0..R {
-                least[v].store(to.add(v * V::LANES));
+                of_panel[v].store(least.add(v * V::LANES));
                 with_margin[v].store(best.add(v * V::LANES));
             }
         }
