@@ -160,9 +160,8 @@ __device__ __forceinline__ void products(const Tensor& a, const TensorShared<TIL
     u32 before = 0, rows = part.rows;
 #pragma unroll 1
     for (u32 c = 0; c < a.chunks; c++) {
-        // In uniform registers, which products read.
-        const u32 full = s.full(at.turn), y = __reduce_or_sync(FULL_WARP, matrix_at(s.stages) + at.turn.slot() * (s.STAGE / 16));
-        const u32 x = s.ROWS_STAY ? __reduce_or_sync(FULL_WARP, rows) : y + part.rows;
+        const u32 full = s.full(at.turn), y = matrix_at(s.stages) + at.turn.slot() * (s.STAGE / 16);
+        const u32 x = s.ROWS_STAY ? rows : y + part.rows;
         await_barrier(full, at.turn.parity());
         // The tensor cores' order begins and ends in each branch. Otherwise the compiler lets every product wait for the one before.
         if (part.empty) await_warpgroup(part.quarter); // as products do: no warp may be a round behind
