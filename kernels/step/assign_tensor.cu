@@ -2,16 +2,16 @@
 //
 //   y_j = p_j - x^.c^_j       p_j: the half square with the centroid's own error taken off (src/bounds/fp16.rs)
 //   for each tile of rows, for each tile of the centroids of its group:
-//     for each chunk of 64 features:  the products of 128 rows and 256 centroids, added up in registers
+//     for each chunk of 64 features:  the products, added up in registers
 //     the least score of each row, and which columns are in reach (tensor_best.cuh)
 //   then the label, or a place in the list of rows in doubt
 //
 // Used when: many clusters of many features, on generation 9.0.
 // Tile:      assign_tensor: 128 rows and 256 centroids at a time (m64n256k16), two warpgroups with 128 sums a thread. assign_tensor_narrow, for
 //            up to 256 features: 256 rows, which stay in shared memory until all centroids were there, and 128 centroids at a time, four
-//            warpgroups with 64 sums a thread. So a third as many bytes come from the second-level cache, and while some warpgroups look at
-//            scores, others multiply. A warpgroup multiplies 64 rows. One more thread requests chunks (bulk copies), and one those of rows that stay. If the last tile of a group
-//            has at most 128 or 64 centroids, only so many are copied and multiplied. Most tiles cost one minimum for each score, and no more.
+//            warpgroups with 64 sums a thread. While some warpgroups look at scores, others multiply. A warpgroup multiplies 64 rows. Two more
+//            threads request copies: one chunks of centroids, one rows that stay. If the last tile of a group has at most 128 or 64 centroids,
+//            only so many are copied and multiplied. Most tiles cost one minimum for each score, and no more.
 // Memory:    copies lie in device memory as wgmma reads them, so a chunk is one contiguous copy. The copies of a group's centroids come
 //            from the second-level cache, and so do those of the rows in assign_tensor but for the first time.
 // Precision: half-precision operands, sums in float32 as tensor cores add them.
@@ -22,17 +22,17 @@
 #define ROW_BYTES (TILE_ROWS * PLACE_BYTES)
 #define WHOLE_BYTES (TILE_CENTROIDS * PLACE_BYTES) // a chunk of a tile of copies
 
-// Where things are in shared memory. TILE: the centroids that a warpgroup multiplies at a time, a whole tile of copies or half of one. TEAMS: the
+// Where things are in shared memory. TILE: the centroids that a warpgroup multiplies at a time, a whole tile of copies or half of one. ROW_TILES: the
 // tiles of rows of a block. If there are several, their copies stay until all centroids were there.
 //
 //   stages           chunks of centroids, and of rows if these do not stay
-//   rows             that stay: (buffers, chunks, TEAMS, 128, 64) halves
+//   rows             that stay: (buffers, chunks, ROW_TILES, 128, 64) halves
 //   p and F          of some tiles of centroids
 //   barriers         of each stage, whether it is full and whether it is empty; of each buffer of rows, whether rows are there and whether all
 //                    centroids were there
-template <u32 TILE, u32 TEAMS> struct TensorShared {
-    static constexpr bool ROWS_STAY = TEAMS > 1;
-    static constexpr u32 CENTROID_BYTES = TILE * PLACE_BYTES, CHUNK_OF_ROWS = TEAMS * ROW_BYTES, FOLDED_BYTES = TILE * 8;
+template <u32 TILE, u32 ROW_TILES> struct TensorShared {
+    static constexpr bool ROWS_STAY = ROW_TILES > 1;
+    static constexpr u32 CENTROID_BYTES = TILE * PLACE_BYTES, CHUNK_OF_ROWS = ROW_TILES * ROW_BYTES, FOLDED_BYTES = TILE * 8;
     static constexpr u32 STAGE = CENTROID_BYTES + (ROWS_STAY ? 0 : ROW_BYTES);
     const Tensor& a;
     u32 stages;
@@ -45,8 +45,8 @@ template <u32 TILE, u32 TEAMS> struct TensorShared {
     __device__ __forceinline__ u32 folded(const Turn& turn) const { return barriers - (turn.slot() + 1) * FOLDED_BYTES; }
     __device__ __forceinline__ u32 full(const Turn& turn) const { return barriers + turn.barrier(); }
     __device__ __forceinline__ u32 empty_of(u32 full) const { return full + 8 * a.stages; }
-    __device__ __forceinline__ u32 there(const Turn& turn) const { return barriers + 16 * a.stages + turn.barrier(); }
-    __device__ __forceinline__ u32 done(const Turn& turn) const { return there(turn) + 8 * a.row_buffers; }
+    __device__ __forceinline__ u32 rows_full(const Turn& turn) const { return barriers + 16 * a.stages + turn.barrier(); }
+    __device__ __forceinline__ u32 rows_empty(const Turn& turn) const { return rows_full(turn) + 8 * a.row_buffers; }
 };
 
 // The centroids of tile t of a group that are multiplied. Those from the group's last centroid on are places without one.
@@ -56,11 +56,11 @@ template <u32 TILE> __device__ __forceinline__ u32 width_of(u32 centroids, u32 t
 }
 
 // The thread that requests the chunks of centroids, and those of rows if they do not stay.
-template <u32 TILE, u32 TEAMS> __device__ __forceinline__ void request(const Tensor& a, const TensorShared<TILE, TEAMS>& s) {
+template <u32 TILE, u32 ROW_TILES> __device__ __forceinline__ void request(const Tensor& a, const TensorShared<TILE, ROW_TILES>& s) {
     constexpr u32 CENTROID_BYTES = s.CENTROID_BYTES, FOLDED_BYTES = s.FOLDED_BYTES, PARTS = TILE_CENTROIDS / TILE;
     Turn turn, folded_turn;
 #pragma unroll 1
-    for (u32 tile = blockIdx.x * TEAMS; tile < a.tiles; tile += gridDim.x * TEAMS) {
+    for (u32 tile = blockIdx.x * ROW_TILES; tile < a.tiles; tile += gridDim.x * ROW_TILES) {
         const u32 g = a.group_of_tile[tile];
         if (g == NO_ROW) break;
         const u32 centroids = a.groups[g].centroids, tiles = (centroids + TILE - 1) / TILE;
@@ -92,22 +92,22 @@ template <u32 TILE, u32 TEAMS> __device__ __forceinline__ void request(const Ten
 }
 
 // The thread that requests rows that stay.
-template <u32 TILE, u32 TEAMS> __device__ __forceinline__ void request_rows(const Tensor& a, const TensorShared<TILE, TEAMS>& s) {
+template <u32 TILE, u32 ROW_TILES> __device__ __forceinline__ void request_rows(const Tensor& a, const TensorShared<TILE, ROW_TILES>& s) {
     Turn turn;
 #pragma unroll 1
-    for (u32 tile = blockIdx.x * TEAMS; tile < a.tiles; tile += gridDim.x * TEAMS) {
+    for (u32 tile = blockIdx.x * ROW_TILES; tile < a.tiles; tile += gridDim.x * ROW_TILES) {
         const u32 g = a.group_of_tile[tile];
         if (g == NO_ROW) break;
         if (a.groups[g].centroids == 0) continue;
-        await_barrier(s.done(turn), turn.parity() ^ 1);
-        arrive_for(s.there(turn), a.chunks * s.CHUNK_OF_ROWS);
+        await_barrier(s.rows_empty(turn), turn.parity() ^ 1);
+        arrive_for(s.rows_full(turn), a.chunks * s.CHUNK_OF_ROWS);
         u32 to = s.rows(turn.slot());
 #pragma unroll 1
         for (u32 c = 0; c < a.chunks; c++)
 #pragma unroll
-            for (u32 team = 0; team < TEAMS; team++) {
-                const u64 of_rows = (u64)(tile + team) * a.stored + c;
-                copy_bytes(to, a.rows + of_rows * ROW_BYTES, ROW_BYTES, s.there(turn));
+            for (u32 row_tile = 0; row_tile < ROW_TILES; row_tile++) {
+                const u64 of_rows = (u64)(tile + row_tile) * a.stored + c;
+                copy_bytes(to, a.rows + of_rows * ROW_BYTES, ROW_BYTES, s.rows_full(turn));
                 to += ROW_BYTES;
             }
         turn.next(a.row_buffers);
@@ -115,11 +115,11 @@ template <u32 TILE, u32 TEAMS> __device__ __forceinline__ void request_rows(cons
 }
 
 // A thread that counts the work with one of the tiles of rows of a block.
-template <u32 TEAMS> __device__ __forceinline__ void count(const Tensor& a, u32 team) {
+template <u32 ROW_TILES> __device__ __forceinline__ void count(const Tensor& a, u32 row_tile) {
     u64 scores = 0;
     u32 visited = 0;
 #pragma unroll 1
-    for (u32 tile = blockIdx.x * TEAMS + team; tile < a.tiles; tile += gridDim.x * TEAMS) {
+    for (u32 tile = blockIdx.x * ROW_TILES + row_tile; tile < a.tiles; tile += gridDim.x * ROW_TILES) {
         const u32 g = a.group_of_tile[tile];
         if (g == NO_ROW) break;
         const TensorGroup& group = a.groups[g];
@@ -140,7 +140,7 @@ struct Progress {
 
 // A warpgroup's part of a block's rows, and a tile of centroids.
 struct Part {
-    u32 quarter; // which 64 rows
+    u32 warpgroup; // which 64 rows
     u32 rows; // where they are, as `matrix_at`: in shared memory if they stay, or in a stage
     bool first_thread; // of the warpgroup
     bool empty; // no row is there: nothing is multiplied
@@ -155,8 +155,8 @@ template <u32 WIDTH, u32 STEPS, u32 SUMS> __device__ __forceinline__ void run(fl
 }
 
 // Adds up the products of a tile of rows and a tile of centroids.
-template <u32 WIDTH, u32 TILE, u32 TEAMS>
-__device__ __forceinline__ void products(const Tensor& a, const TensorShared<TILE, TEAMS>& s, Progress& at, float (&sums)[TILE / 2], const Part& part) {
+template <u32 WIDTH, u32 TILE, u32 ROW_TILES>
+__device__ __forceinline__ void products(const Tensor& a, const TensorShared<TILE, ROW_TILES>& s, Progress& at, float (&sums)[TILE / 2], const Part& part) {
     u32 before = 0, rows = part.rows;
 #pragma unroll 1
     for (u32 c = 0; c < a.chunks; c++) {
@@ -164,7 +164,7 @@ __device__ __forceinline__ void products(const Tensor& a, const TensorShared<TIL
         const u32 x = s.ROWS_STAY ? rows : y + part.rows;
         await_barrier(full, at.turn.parity());
         // The tensor cores' order begins and ends in each branch. Otherwise the compiler lets every product wait for the one before.
-        if (part.empty) await_warpgroup(part.quarter); // as products do: no warp may be a round behind
+        if (part.empty) await_warpgroup(part.warpgroup); // as products do: no warp may be a round behind
         else if (c + 1 < a.chunks) run<WIDTH, 4>(sums, x, y, c);
         else if (a.last_steps == 4) run<WIDTH, 4>(sums, x, y, c);
         else if (a.last_steps == 3) run<WIDTH, 3>(sums, x, y, c);
@@ -182,8 +182,8 @@ __device__ __forceinline__ void products(const Tensor& a, const TensorShared<TIL
 }
 
 // Multiplies a tile of rows and the first WIDTH places of tile t of centroids, and looks at the scores.
-template <u32 WIDTH, u32 TILE, u32 TEAMS, u32 LANE_SETS>
-__device__ __forceinline__ u32 visit(const Tensor& a, const TensorShared<TILE, TEAMS>& s, Progress& at, float (&sums)[TILE / 2],
+template <u32 WIDTH, u32 TILE, u32 ROW_TILES, u32 LANE_SETS>
+__device__ __forceinline__ u32 visit(const Tensor& a, const TensorShared<TILE, ROW_TILES>& s, Progress& at, float (&sums)[TILE / 2],
                                      Best<LANE_SETS> (&best)[2], const Part& part, float most, u32 t) {
     products<WIDTH>(a, s, at, sums, part);
     const u32 folded = s.folded(at.folded_turn) + (threadIdx.x & 3) * 8;
@@ -192,24 +192,24 @@ __device__ __forceinline__ u32 visit(const Tensor& a, const TensorShared<TILE, T
 }
 
 // A warpgroup that multiplies. The columns of a lane make one set if they have a bit each in a word.
-template <u32 TILE, u32 TEAMS> __device__ __forceinline__ void label(const Tensor& a, const TensorShared<TILE, TEAMS>& s, u32 quarter) {
+template <u32 TILE, u32 ROW_TILES> __device__ __forceinline__ void label(const Tensor& a, const TensorShared<TILE, ROW_TILES>& s, u32 warpgroup) {
     constexpr u32 PARTS = TILE_CENTROIDS / TILE, LANE_SETS = TILE > 128 ? 2 : 1;
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
     Progress at;
-    Part part = {quarter, (s.CENTROID_BYTES + quarter * (ROW_BYTES / 2)) / 16, (threadIdx.x & 127) == 0, false};
+    Part part = {warpgroup, (s.CENTROID_BYTES + warpgroup * (ROW_BYTES / 2)) / 16, (threadIdx.x & 127) == 0, false};
     u32 kept = 0;
 #pragma unroll 1
-    for (u32 tile = blockIdx.x * TEAMS; tile < a.tiles; tile += gridDim.x * TEAMS) {
+    for (u32 tile = blockIdx.x * ROW_TILES; tile < a.tiles; tile += gridDim.x * ROW_TILES) {
         const u32 g = a.group_of_tile[tile];
         if (g == NO_ROW) break;
         const u32 centroids = a.groups[g].centroids, tiles = (centroids + TILE - 1) / TILE;
-        const u32 place = tile * TILE_ROWS + quarter * 64 + warp * 16 + lane / 4;
+        const u32 place = tile * TILE_ROWS + warpgroup * 64 + warp * 16 + lane / 4;
         const u32 of_group = a.groups[g].first_copy;
-        part.empty = TEAMS > 1 && (tile - a.groups[g].first_tile) * TILE_ROWS + quarter * 64 >= a.groups[g].here;
+        part.empty = ROW_TILES > 1 && (tile - a.groups[g].first_tile) * TILE_ROWS + warpgroup * 64 >= a.groups[g].here;
         Best<LANE_SETS> best[2] = {{a, place, g}, {a, place + 8, g}};
         if (s.ROWS_STAY && tiles != 0) {
-            part.rows = matrix_at(s.rows(at.rows.slot()) + quarter * (ROW_BYTES / 2));
-            await_barrier(s.there(at.rows), at.rows.parity());
+            part.rows = matrix_at(s.rows(at.rows.slot()) + warpgroup * (ROW_BYTES / 2));
+            await_barrier(s.rows_full(at.rows), at.rows.parity());
         }
         u32 t = a.first_visit[tile] * PARTS;
 #pragma unroll 1
@@ -222,7 +222,7 @@ template <u32 TILE, u32 TEAMS> __device__ __forceinline__ void label(const Tenso
             else if constexpr (TILE > 128) kept += visit<TILE>(a, s, at, sums, best, part, most, t);
         }
         if (s.ROWS_STAY && tiles != 0) {
-            if (part.first_thread) arrive(s.done(at.rows));
+            if (part.first_thread) arrive(s.rows_empty(at.rows));
             at.rows.next(a.row_buffers);
         }
         decide<TILE>(a, best, place, g, lane);
@@ -232,28 +232,29 @@ template <u32 TILE, u32 TEAMS> __device__ __forceinline__ void label(const Tenso
 }
 
 // A block of some teams, with FEWER registers for a thread that requests, and MORE for one that multiplies.
-template <u32 TILE, u32 TEAMS, int FEWER, int MORE> __device__ __forceinline__ void assign_tensor_block(const Tensor& a) {
+template <u32 TILE, u32 ROW_TILES, int FEWER, int MORE> __device__ __forceinline__ void assign_tensor_block(const Tensor& a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(1024) u8 shared[];
     if (a.control->stop) return;
     const u32 warpgroup = threadIdx.x / 128;
-    const TensorShared<TILE, TEAMS> s(a, shared);
+    const TensorShared<TILE, ROW_TILES> s(a, shared);
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < 2 * (a.stages + a.row_buffers); i++) {
             const bool of_copies = i < a.stages || (i >= 2 * a.stages && i < 2 * a.stages + a.row_buffers); // or of warpgroups
-            make_barrier(s.barriers + 8 * i, of_copies ? 1 : 2 * TEAMS);
+            make_barrier(s.barriers + 8 * i, of_copies ? 1 : 2 * ROW_TILES);
         }
+        if (s.stages % 1024 != 0) __trap(); // tensor cores would read other places than copies were written to
         show_barriers();
     }
     __syncthreads();
     if (warpgroup == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FEWER));
-        if (threadIdx.x == 0) request<TILE, TEAMS>(a, s);
-        else if (threadIdx.x == 32 && s.ROWS_STAY) request_rows<TILE, TEAMS>(a, s);
-        else if (threadIdx.x >= 96 && threadIdx.x < 96 + TEAMS && a.part == 0) count<TEAMS>(a, threadIdx.x - 96);
+        if (threadIdx.x == 0) request<TILE, ROW_TILES>(a, s);
+        else if (threadIdx.x == 32 && s.ROWS_STAY) request_rows<TILE, ROW_TILES>(a, s);
+        else if (threadIdx.x >= 96 && threadIdx.x < 96 + ROW_TILES && a.part == 0) count<ROW_TILES>(a, threadIdx.x - 96);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MORE));
-        label<TILE, TEAMS>(a, s, warpgroup - 1);
+        label<TILE, ROW_TILES>(a, s, warpgroup - 1);
     }
 #else
     __trap(); // other generations have no such instructions, and never launch this

@@ -127,9 +127,9 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_places(
         a.groups[tid].home = a.most;
     }
     __syncthreads();
-    const u32 rows_at_once = a.teams * TILE_ROWS;
-    const u32 tiles_of_whole = (rows_of_whole + rows_at_once - 1) / rows_at_once * a.teams;
-    const u32 tiles_here = stays ? (rows + rows_at_once - 1) / rows_at_once * a.teams : 0;
+    const u32 rows_at_once = a.row_tiles * TILE_ROWS;
+    const u32 tiles_of_whole = (rows_of_whole + rows_at_once - 1) / rows_at_once * a.row_tiles;
+    const u32 tiles_here = stays ? (rows + rows_at_once - 1) / rows_at_once * a.row_tiles : 0;
     u32 tiles;
     const u32 first = tiles_of_whole + sum_before(tiles_here, tiles);
     tiles += tiles_of_whole;

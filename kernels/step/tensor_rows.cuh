@@ -29,9 +29,8 @@ template <typename T, typename S = T> struct TensorRows {
     u32 tiles, chunks, k;
     u32 width; // of a row of `by_row`: a multiple of 32 bytes
     u32 copies_of_centroids; // tiles of them that there may be: the others are for centroids that will have moved
+    u32 row_tiles; // tiles of rows that a block of the products takes at a time: all of one group
     u64 most_doubt, most_kept;
-    u32 teams; // tiles of rows that a block of the products takes at a time: all of one group
-    u32 unused;
 };
 
 // A row with a value that is not finite. Predictions meet such rows. It has no copy, gets no label, and does not count in its group.

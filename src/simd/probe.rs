@@ -54,14 +54,14 @@ pub fn tiles(unit: DotUnit) -> bool {
     const ROWS: usize = tiles::STRIDE;
     // SAFETY: these are the only tiles of this thread, and the second ones are emulated.
     let (tiles, emulated) = unsafe { (Tiles::new(unit), Tiles::new(DotUnit::EmulatedTiles)) };
-    let (Some(tiles), Some(emulated)) = (tiles, emulated) else { return false };
+    let (Some(mut tiles), Some(mut emulated)) = (tiles, emulated) else { return false };
     let mut numbers = Numbers(2);
     (0..12).all(|case| {
         let lanes = if case % 2 == 0 { 3 * SIDE } else { SIDE };
         let rows: Vec<f32> = (0..lanes * ROWS).map(|_| numbers.row(case)).collect();
         let centroids: Vec<f32> = (0..2 * SIDE * lanes).map(|_| numbers.centroid(case)).collect();
         let [mut found, mut expected] = [[0.0f32; 2 * SIDE * ROWS]; 2];
-        for (tiles, sums) in [(&tiles, &mut found), (&emulated, &mut expected)] {
+        for (tiles, sums) in [(&mut tiles, &mut found), (&mut emulated, &mut expected)] {
             for first in [0, TOGETHER] {
                 tiles.multiply(&rows, first, &centroids, sums, &mut ());
                 // One tile of centroids at a time, too.

@@ -50,7 +50,7 @@ impl Tiles {
     ///
     /// `meanwhile` is called after every step of 16 lanes.
     #[inline(always)]
-    pub fn multiply(&self, rows: &[f32], first: usize, centroids: &[f32], sums: &mut [f32], meanwhile: &mut impl Meanwhile) {
+    pub fn multiply(&mut self, rows: &[f32], first: usize, centroids: &[f32], sums: &mut [f32], meanwhile: &mut impl Meanwhile) {
         let (lanes, tiles) = (rows.len() / STRIDE, sums.len() / (SIDE * STRIDE));
         assert!(lanes > 0 && lanes.is_multiple_of(SIDE) && rows.len() == lanes * STRIDE && first <= STRIDE - TOGETHER);
         assert!((1..=2).contains(&tiles) && sums.len() == tiles * SIDE * STRIDE && centroids.len() == tiles * SIDE * lanes);
@@ -60,15 +60,14 @@ impl Tiles {
             // SAFETY: `new` prepared the registers of this thread, and `meanwhile` has no tiles. The assertions bound what is
             // read and written: 32 columns from `first` on.
             unsafe {
-                let (mut rows, mut centroids) = (rows.as_ptr().add(first), centroids.as_ptr());
-                let (second, sums) = (centroids.add(SIDE * lanes), sums.as_mut_ptr().add(first));
+                let (rows, centroids, sums) = (rows.as_ptr().add(first), centroids.as_ptr(), sums.as_mut_ptr().add(first));
                 amx::clear();
                 for step in 0..steps {
+                    let (rows, centroids) = (rows.add(step * SIDE * STRIDE), centroids.add(step * SIDE * SIDE));
                     match tiles {
                         1 => amx::add_one(rows, centroids),
-                        _ => amx::add_two(rows, centroids, second.add(step * SIDE * SIDE)),
+                        _ => amx::add_two(rows, centroids, centroids.add(SIDE * lanes)),
                     }
-                    (rows, centroids) = (rows.add(SIDE * STRIDE), centroids.add(SIDE * SIDE));
                     meanwhile.after(step, steps);
                 }
                 amx::store_first(sums);
@@ -85,7 +84,7 @@ impl Tiles {
     }
 }
 
-/// What is done while tiles are multiplied. It must not use tiles itself.
+/// What is done while tiles are multiplied.
 pub trait Meanwhile {
     fn after(&mut self, step: usize, steps: usize);
 }
@@ -203,8 +202,8 @@ mod amx {
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
     }
 
-    // The tile registers keep their values from one of these functions to the next: compiled code does not use them. So none is
-    // named as changed. Four have sums: two of a tile of centroids, then two of a second one.
+    // The tile registers keep their values from one of these functions to the next: compiled code does not use them. Four have
+    // sums: two of a tile of centroids, then two of a second one.
 
     /// Sets all sums to zero.
     ///
@@ -214,8 +213,18 @@ mod amx {
     pub unsafe fn clear() {
         // SAFETY: the caller keeps the conditions of this function.
         unsafe {
-            asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem, preserves_flags))
-        };
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                out("tmm0") _,
+                out("tmm1") _,
+                out("tmm2") _,
+                out("tmm3") _,
+                options(nostack, nomem, preserves_flags),
+            );
+        }
     }
 
     /// Adds the products of 16 lanes: of two tiles of centroids by 32 rows.
@@ -241,6 +250,14 @@ mod amx {
                 d = in(reg) second,
                 stride = in(reg) ROW_BYTES,
                 line = in(reg) LINE_BYTES,
+                out("tmm0") _,
+                out("tmm1") _,
+                out("tmm2") _,
+                out("tmm3") _,
+                out("tmm4") _,
+                out("tmm5") _,
+                out("tmm6") _,
+                out("tmm7") _,
                 options(nostack, readonly, preserves_flags),
             );
         }
@@ -264,6 +281,11 @@ mod amx {
                 c = in(reg) centroids,
                 stride = in(reg) ROW_BYTES,
                 line = in(reg) LINE_BYTES,
+                out("tmm0") _,
+                out("tmm1") _,
+                out("tmm4") _,
+                out("tmm5") _,
+                out("tmm6") _,
                 options(nostack, readonly, preserves_flags),
             );
         }

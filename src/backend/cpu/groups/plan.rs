@@ -36,7 +36,7 @@ const OF_VISIT: f64 = 110.0;
 const OF_GROUPED: f64 = 100.0;
 /// So many iterations share what is done before the first assign.
 const ITERATIONS: f64 = 12.0;
-/// Copies about points that are so much nearer, in squared distances, leave few rows in doubt that others leave.
+/// Copies about points whose squared distances are this many times smaller leave far fewer rows in doubt.
 const FINER: f64 = 4.0;
 /// The fewest rows of a group in the sample, on average.
 const IN_SAMPLE: usize = 10;
@@ -87,7 +87,7 @@ pub enum Rows {
     Kept,
     /// A new order is made, and kept.
     ToKeep,
-    /// The same, for integer copies: they take rows in any order as fast.
+    /// The same, for integer copies. These are made anyway: an order costs less besides.
     ToCopy,
     /// A new order is made for this assign alone.
     Sorted,
@@ -315,17 +315,24 @@ impl<T: Float> CpuSession<'_, T> {
         let remains = found.as_ref().map_or(1.0, |found| found.share);
         // At least one panel, whose places may not all have a centroid.
         let compared = (remains * self.k as f64).max(GROUP as f64);
-        let has_room = |unit: DotUnit| -> Result<bool> {
-            Ok(ByCopies::has_room(count as f64 * compared, unit.lanes(d)) && copies_fit(unit, count)?)
+        let suit = |unit: DotUnit, count: usize, compared: f64| -> Result<bool> {
+            let has_room = ByCopies::has_room(count as f64 * compared, unit.lanes(d)) && copies_fit(unit, count)?;
+            Ok(has_room && (self.use_int_dot != UseIntDot::Auto || compared >= fewest_dot_centroids(d)))
         };
         if let Some(Copies { unit, .. }) = copies
-            && !(has_room(unit)? && (self.use_int_dot != UseIntDot::Auto || compared >= fewest_dot_centroids(d)))
+            && !suit(unit, count, compared)?
         {
-            copies = None;
+            // Groups that were chosen for copies do not pay without. Copies of all rows together come first.
+            if rows == Rows::ToCopy && suit(unit, 1, self.k as f64)? {
+                found = None;
+            } else {
+                copies = None;
+            }
         }
         let is_kept = plain_fits(count)? || copies.is_some();
-        if rows != Rows::Sorted && !is_kept {
-            (found, share) = self.plan_groups(centroids, Rows::Sorted, &sample)?;
+        let without = self.layout.rows(false, is_kept);
+        if copies.is_none() && rows != without && rows != Rows::Sorted {
+            (found, share) = self.plan_groups(centroids, without, &sample)?;
         }
         let mut plan = match (&found, share) {
             (Some(found), Some(remains)) => LabelPlan::Groups { groups: found.groups.count(), remains, copies: None },

@@ -98,13 +98,12 @@ impl<'k> Known<'k> {
 impl ProductScratch {
     /// Finds the least scores of some places of centroids, from panel `first` on, and lowers the rows' least sums.
     #[inline(always)]
-    pub fn score_in_tiles<V: Vector>(&mut self, tiles: &Tiles, block: &DotBlock<'_>, first: usize, places: usize) {
+    pub fn score_in_tiles<V: Vector>(&mut self, tiles: &mut Tiles, block: &DotBlock<'_>, first: usize, places: usize) {
         let DotBlock { rows, count, table, .. } = *block;
         let lanes = rows.copies.len() / ROWS;
         let Self { scores, least, best, .. } = self;
         let (least, steps, facts) = (least.as_chunks_mut().0, &rows.facts[0], &table.own);
         let mut known = Known { steps, facts, first, least, best };
-        let halves = || (0..count).step_by(TOGETHER);
         // The panels of the pair of tiles before.
         let mut before = 0..0;
         for at in (0..places).step_by(2 * SIDE) {
@@ -112,13 +111,13 @@ impl ProductScratch {
             let computed = (places - at).min(2 * SIDE).next_multiple_of(SIDE);
             let centroids = &table.packed[(first * OF_TILES + at) * lanes..][..computed * lanes];
             let (done, sums) = scores.split_at_mut(at * ROWS);
-            for half in halves() {
+            for half in (0..count).step_by(TOGETHER) {
                 let mut meanwhile = known.panels::<V>(done, before.clone(), half);
                 tiles.multiply(rows.copies, half, centroids, &mut sums[..computed * ROWS], &mut meanwhile);
             }
             before = at / OF_TILES..(at + computed) / OF_TILES;
         }
-        for half in halves() {
+        for half in (0..count).step_by(TOGETHER) {
             known.panels::<V>(scores, before.clone(), half).after(0, 1);
         }
     }

@@ -172,10 +172,10 @@ impl ProductScratch {
             self.widths[r] = norm * rows.facts[1][r] + rest * rows.facts[2][r];
         }
         // SAFETY: no other tiles are in use in this thread, because nothing below makes some.
-        let (tiles, places) = (unsafe { Tiles::new(unit) }, listed.len() * GROUP);
+        let (mut tiles, places) = (unsafe { Tiles::new(unit) }, listed.len() * GROUP);
         let held = if tiles.is_some() { HELD_OF_TILES } else { HELD };
         for places in pieces(0..places, held) {
-            match &tiles {
+            match &mut tiles {
                 Some(tiles) => {
                     self.score_in_tiles::<V>(tiles, block, places.start / OF_TILES, places.len());
                     self.collect_held::<V, OF_TILES>(block, places);

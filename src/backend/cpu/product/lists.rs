@@ -13,7 +13,7 @@ pub const ALL: u8 = u8::MAX;
 pub struct Lists {
     /// The number of centroids, or [`ALL`].
     pub counts: [u8; ROWS],
-    /// The centroids in ascending order, and their scores.
+    /// The centroids, and their scores. `sort_candidates` puts the centroids in ascending order, and the scores stay.
     pub candidates: [[u32; MOST_CANDIDATES]; ROWS],
     pub scores: [[f32; MOST_CANDIDATES]; ROWS],
 }

@@ -62,6 +62,7 @@ impl Facts {
     /// The facts about the G centroids of a panel.
     #[inline(always)]
     pub fn panel<const G: usize>(&self, panel: usize) -> PanelFacts<'_, G> {
+        #[inline(always)]
         fn of<const G: usize>(facts: &[f32], panel: usize) -> &[f32; G] {
             &facts.as_chunks().0[panel]
         }

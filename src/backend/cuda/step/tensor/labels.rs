@@ -226,8 +226,7 @@ impl<T: Float + Plain> TensorLabels<T> {
             copies_of_centroids: sizes.at_first as u32,
             most_doubt: sizes.most_doubt(),
             most_kept: *most_kept,
-            teams: self.kernel.teams as u32,
-            unused: 0,
+            row_tiles: self.kernel.row_tiles as u32,
         };
         // SAFETY: the buffers have a place for each row, each tile, each group and each label. `by_row` has one for each row. The
         // launches have a thread for each row, or threads that go on to the next rows, and a block for each group.

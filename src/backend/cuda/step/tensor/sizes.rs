@@ -43,7 +43,7 @@ impl Sizes {
     pub fn new(shape: &FitShape) -> Self {
         let FitShape { chunk: n, d, k, .. } = *shape;
         let k_padded = padded(k, TILE_CENTROIDS);
-        // The last tile of rows of a group is half empty, so a group should have two tiles or more. At most about half of the
+        // The last tile of rows of a group is half empty, so a group should have 256 rows or more, even where a block takes so many. At most about half of the
         // centroids become centres. The others show how far apart centres are.
         let most = MOST_GROUPS.min(k / 20 * 11).min(n / (2 * TILE_ROWS)).min(MOST_PAIRS / k_padded).max(1);
         let chunks = d.div_ceil(CHUNK);
@@ -60,11 +60,11 @@ impl Sizes {
         // A copy of a centroid costs about as much as one of a row.
         let of_all = k_padded / TILE_CENTROIDS;
         let at_first = of_all.saturating_mul(16).min(n / (4 * TILE_CENTROIDS)) + of_all + groups;
-        // Lists are a little longer than they are when groups are made: the roundings.
         // The last tiles of each group, and of the whole, may have few rows.
-        let teams = if self.chunks <= CHUNKS_THAT_STAY { 2 } else { 1 };
-        let rows = teams * TILE_ROWS;
-        let tiles = n.saturating_add((groups + 1) * (rows - 1)) / rows * teams;
+        let row_tiles = if self.chunks <= CHUNKS_THAT_STAY { 2 } else { 1 };
+        let rows = row_tiles * TILE_ROWS;
+        let tiles = n.saturating_add((groups + 1) * (rows - 1)) / rows * row_tiles;
+        // Lists are a little longer than they are when groups are made: the roundings.
         Self { groups, tiles, copied: at_first + 4, at_first, ..self }
     }
 

@@ -40,10 +40,10 @@ pub(super) struct Kernel {
     entry: Entry<TensorArgument>,
     pub block: Block,
     /// Tiles of rows that a block works on at a time. All of them are of one group.
-    pub teams: usize,
+    pub row_tiles: usize,
     /// Chunks of centroids in shared memory, and those of rows with them: some in use, the others on their way.
     pub stages: usize,
-    /// How often there is room in shared memory for rows that stay: a block's rows, and its next ones.
+    /// How many blocks' rows have room in shared memory, if they stay: one to three.
     pub row_buffers: usize,
     /// Tiles of centroids whose folded half squares are in shared memory at a time. One that is in use is not overwritten: the
     /// chunk that would do so is requested when this many chunks before it are done.
@@ -63,23 +63,29 @@ impl Kernel {
     /// there is room for.
     fn narrow(chunks: usize) -> Self {
         let row_buffers = (CHUNKS_THAT_STAY / chunks).min(3);
-        let kernel = |stages| Self::with(arguments::assign_tensor_narrow(), 2, stages, row_buffers, chunks);
-        (2..8).map(kernel).take_while(|kernel| kernel.block.shared <= Self::SHARED).last().unwrap_or_else(|| kernel(2))
+        let mut kernels = (2..8).rev().map(|stages| {
+            let mut kernel = Self::with(arguments::assign_tensor_narrow(), 2, stages, row_buffers, chunks);
+            kernel.block.shared += row_buffers * chunks * 2 * TILE_ROWS * PLACE_BYTES;
+            kernel
+        });
+        let found = kernels.find(|kernel| kernel.block.shared <= Self::SHARED);
+        found.unwrap_or_else(|| unreachable!("two stages have room"))
     }
 
-    /// Two warpgroups for each tile of rows multiply. Threads of one more warpgroup request chunks.
-    fn with(entry: Entry<TensorArgument>, teams: usize, stages: usize, row_buffers: usize, chunks: usize) -> Self {
+    /// Two warpgroups for each tile of rows multiply. Threads of one more warpgroup request chunks. Rows that stay take more
+    /// shared memory.
+    fn with(entry: Entry<TensorArgument>, row_tiles: usize, stages: usize, row_buffers: usize, chunks: usize) -> Self {
         let folded_slots = if chunks > stages { 1 } else { 1 + (stages + 1 - chunks).div_ceil(chunks) };
-        let (rows, centroids) = (TILE_ROWS * PLACE_BYTES, TILE_CENTROIDS / teams);
+        let (rows, centroids) = (TILE_ROWS * PLACE_BYTES, TILE_CENTROIDS / row_tiles);
         let stage = centroids * PLACE_BYTES + if row_buffers == 0 { rows } else { 0 };
         // Two barriers belong to each stage, and to each buffer of rows.
-        let shared = stages * (stage + 16) + row_buffers * (chunks * teams * rows + 16) + folded_slots * centroids * 8;
-        let block = Block { threads: WARPGROUP * (1 + 2 * teams as u32), shared };
-        Self { entry, block, teams, stages, row_buffers, folded_slots }
+        let shared = stages * (stage + 16) + row_buffers * 16 + folded_slots * centroids * 8;
+        let block = Block { threads: WARPGROUP * (1 + 2 * row_tiles as u32), shared };
+        Self { entry, block, row_tiles, stages, row_buffers, folded_slots }
     }
 
     pub fn launch(&self, gpu: &Gpu, tiles: usize) -> Result<Launch<TensorArgument>> {
-        self.entry.resident(gpu, "", self.block, tiles.div_ceil(self.teams))
+        self.entry.resident(gpu, "", self.block, tiles.div_ceil(self.row_tiles))
     }
 }
 
@@ -116,7 +122,7 @@ impl Unit {
     pub(super) fn score(self, d: usize, generation: u32) -> f64 {
         let of_mma = (0.4 + 0.0055 * d as f64).max(0.75);
         match (self, generation) {
-            // Half tiles.
+            // Half tiles: fitted to up to 128 features.
             (Self::Wgmma, _) if d <= CHUNKS_THAT_STAY * CHUNK => 0.25 + 0.0026 * d as f64,
             (Self::Wgmma, _) => 0.14 + 0.00305 * d as f64,
             (Self::Mma, 90) => of_mma,
@@ -147,7 +153,7 @@ impl Unit {
             Self::Wgmma => Kernel::wide(chunks),
             Self::Mma => {
                 let block = Block { threads: MMA_THREADS, shared: MMA_SHARED };
-                Kernel { entry: arguments::assign_tensor_mma(), block, teams: 1, stages: 0, row_buffers: 0, folded_slots: 0 }
+                Kernel { entry: arguments::assign_tensor_mma(), block, row_tiles: 1, stages: 0, row_buffers: 0, folded_slots: 0 }
             }
         }
     }
