@@ -50,7 +50,14 @@ impl Tiles {
     ///
     /// `meanwhile` is called after every step of 16 lanes.
     #[inline(always)]
-    pub fn multiply(&mut self, rows: &[f32], first: usize, centroids: &[f32], sums: &mut [f32], meanwhile: &mut impl Meanwhile) {
+    pub fn multiply(
+        &mut self,
+        rows: &[f32],
+        first: usize,
+        centroids: &[f32],
+        sums: &mut [f32],
+        meanwhile: &mut impl Meanwhile,
+    ) {
         let (lanes, tiles) = (rows.len() / STRIDE, sums.len() / (SIDE * STRIDE));
         assert!(lanes > 0 && lanes.is_multiple_of(SIDE) && rows.len() == lanes * STRIDE && first <= STRIDE - TOGETHER);
         assert!((1..=2).contains(&tiles) && sums.len() == tiles * SIDE * STRIDE && centroids.len() == tiles * SIDE * lanes);

@@ -311,24 +311,30 @@ impl<T: Float> CpuSession<'_, T> {
         if self.suits_tree(centroids, found.as_ref().map_or(1.0, |found| found.share))? {
             return Ok((None, LabelPlan::Tree));
         }
-        let count = found.as_ref().map_or(1, |found| found.groups.count());
-        let remains = found.as_ref().map_or(1.0, |found| found.share);
-        // At least one panel, whose places may not all have a centroid.
-        let compared = (remains * self.k as f64).max(GROUP as f64);
-        let suit = |unit: DotUnit, count: usize, compared: f64| -> Result<bool> {
-            let has_room = ByCopies::has_room(count as f64 * compared, unit.lanes(d)) && copies_fit(unit, count)?;
-            Ok(has_room && (self.use_int_dot != UseIntDot::Auto || compared >= fewest_dot_centroids(d)))
+        // How many groups there are, and with how many centroids a row is compared: at least with one panel, whose places may
+        // not all have a centroid.
+        let extent = |found: &Option<Planned<T>>| {
+            let (count, share) = found.as_ref().map_or((1, 1.0), |found| (found.groups.count(), found.share));
+            (count, (share * self.k as f64).max(GROUP as f64))
+        };
+        let has_room = |unit: DotUnit, (count, compared): (usize, f64)| -> Result<bool> {
+            Ok(ByCopies::has_room(count as f64 * compared, unit.lanes(d)) && copies_fit(unit, count)?)
+        };
+        let suit = |unit, (count, compared)| -> Result<bool> {
+            let many = self.use_int_dot != UseIntDot::Auto || compared >= fewest_dot_centroids(d);
+            Ok(many && has_room(unit, (count, compared))?)
         };
         if let Some(Copies { unit, .. }) = copies
-            && !suit(unit, count, compared)?
+            && !suit(unit, extent(&found))?
         {
             // Groups that were chosen for copies do not pay without. Copies of all rows together come first.
-            if rows == Rows::ToCopy && suit(unit, 1, self.k as f64)? {
+            if rows == Rows::ToCopy && suit(unit, extent(&None))? {
                 found = None;
             } else {
                 copies = None;
             }
         }
+        let (count, compared) = extent(&found);
         let is_kept = plain_fits(count)? || copies.is_some();
         let without = self.layout.rows(false, is_kept);
         if copies.is_none() && rows != without && rows != Rows::Sorted {
@@ -350,7 +356,7 @@ impl<T: Float> CpuSession<'_, T> {
         };
         if let (Some(copies), UseIntDot::Auto) = (&mut copies, self.use_int_dot)
             && let [_, Some(words)] = DotUnit::detect()
-            && has_room(words)?
+            && has_room(words, (count, compared))?
             && self.suits_words(&groups, compared, &sample)?
         {
             copies.unit = words;

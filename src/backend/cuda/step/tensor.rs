@@ -226,6 +226,16 @@ mod tests {
         for (n, k) in [(300_000, 5_000), (20_000, 16_384), (10_000_000, 70_000)] {
             assert!(sizes(n, 8, k).copied >= k.div_ceil(TILE_CENTROIDS), "{n} {k}");
         }
+        // There is a tile for every row, however rows are spread over groups.
+        for (n, d, k) in [(100, 3, 2), (300_000, 256, 5_000), (300_000, 257, 5_000), (262_144, 64, 65_536)] {
+            let (sizes, row_tiles) = (sizes(n, d, k), if d <= 256 { 2 } else { 1 });
+            let of = |rows: usize| rows.div_ceil(row_tiles * TILE_ROWS) * row_tiles;
+            let few = n / sizes.with_whole();
+            for of_most in [1, few, few / 256 * 256 + 1].map(|rows| rows.clamp(1, few)) {
+                let most = sizes.groups * of(of_most) + of(n - sizes.groups * of_most);
+                assert!(most <= sizes.tiles, "{n} {d} {k} {of_most}: {most} of {}", sizes.tiles);
+            }
+        }
         let kernel = |chunks| Unit::Wgmma.kernel(chunks);
         assert_eq!([1, 2, 4, 5, 11].map(|chunks| kernel(chunks).folded_slots), [8, 3, 2, 1, 1]);
         for chunks in [1, 2, 3, 4, 5, 80] {

@@ -153,7 +153,14 @@ impl Unit {
             Self::Wgmma => Kernel::wide(chunks),
             Self::Mma => {
                 let block = Block { threads: MMA_THREADS, shared: MMA_SHARED };
-                Kernel { entry: arguments::assign_tensor_mma(), block, row_tiles: 1, stages: 0, row_buffers: 0, folded_slots: 0 }
+                Kernel {
+                    entry: arguments::assign_tensor_mma(),
+                    block,
+                    row_tiles: 1,
+                    stages: 0,
+                    row_buffers: 0,
+                    folded_slots: 0,
+                }
             }
         }
     }
