@@ -50,9 +50,10 @@ use crate::bounds::fp16::MOST_FEATURES;
 pub struct Tensor(pub Unit);
 
 impl Tensor {
-    /// The constants of the predicted time, in microseconds, on an H100: of an iteration, of a value, and of a value that is
-    /// copied for one pass. See `predicted`.
-    const FIXED: f64 = 210.0;
+    /// The constants of the predicted time, in microseconds, on an H100: of an iteration, of each feature, of a value, and of a
+    /// value that is copied for one pass. See `predicted`.
+    const FIXED: f64 = 110.0;
+    const FEATURE: f64 = 0.13;
     const VALUE: f64 = 1.3e-6;
     const COPY_ONCE: f64 = 8e-6;
     /// Where several centroids share a natural cluster, most rows of it are in doubt. With few clusters this costs more than tensor
@@ -65,7 +66,12 @@ impl Tensor {
     /// The time of one pass over rows without copies, such as that of a prediction, in microseconds: also for data whose
     /// centroids are all multiplied.
     pub fn predicted_once(self, shape: &FitShape, gpu: GpuSize) -> f64 {
-        Self::FIXED + self.rows(shape, gpu) + Self::COPY_ONCE * (shape.chunk * shape.d) as f64
+        Self::fixed(shape) + self.rows(shape, gpu) + Self::COPY_ONCE * (shape.chunk * shape.d) as f64
+    }
+
+    /// The time that does not depend on the rows.
+    fn fixed(shape: &FitShape) -> f64 {
+        Self::FIXED + Self::FEATURE * shape.d as f64
     }
 
     /// The time of products, minima, settling and sums.
@@ -125,12 +131,12 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
     }
 
     /// The mean of ten iterations of data whose centroids are all multiplied, copies included. Where groups of rows are far
-    /// apart, the products take a tenth of that. Of 56 times of uniform rows on an H100 (16 to 408 features, 32 to 5,000
-    /// clusters), 55 were within a quarter of it before rows of up to 256 features stayed in shared memory: 1 to 12 % less now.
+    /// apart, the products take a tenth of that. Of nine times of uniform rows on an H100 (20 to 256 features, 64 to 4,096
+    /// clusters), all are within a tenth of it. More features were fitted before.
     fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
         Candidate::<T>::supports(self, shape, gpu).ok()?;
         let in_doubt = shape.k <= Self::FEW_CLUSTERS && shape.d < Self::MANY_FEATURES;
-        Some((Self::FIXED + self.rows(shape, gpu)) * if in_doubt { Self::IN_DOUBT } else { 1.0 })
+        Some((Self::fixed(shape) + self.rows(shape, gpu)) * if in_doubt { Self::IN_DOUBT } else { 1.0 })
     }
 
     fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {

@@ -122,7 +122,7 @@ impl Unit {
     pub(super) fn score(self, d: usize, generation: u32) -> f64 {
         let of_mma = (0.4 + 0.0055 * d as f64).max(0.75);
         match (self, generation) {
-            // Half tiles: fitted to up to 128 features.
+            // Half tiles.
             (Self::Wgmma, _) if d <= CHUNKS_THAT_STAY * CHUNK => 0.25 + 0.0026 * d as f64,
             (Self::Wgmma, _) => 0.14 + 0.00305 * d as f64,
             (Self::Mma, 90) => of_mma,
@@ -134,7 +134,7 @@ impl Unit {
     /// Microseconds for a row, beside its values and scores.
     pub(super) fn row(self) -> f64 {
         match self {
-            Self::Wgmma => 6e-5,
+            Self::Wgmma => 8.7e-5,
             Self::Mma => 1.7e-4,
         }
     }
