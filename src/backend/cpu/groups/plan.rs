@@ -324,22 +324,25 @@ impl<T: Float> CpuSession<'_, T> {
             let many = self.use_int_dot != UseIntDot::Auto || compared >= fewest_dot_centroids(d);
             Ok(many && has_room(unit, (count, compared))?)
         };
+        let mut left_out = None;
         if let Some(Copies { unit, .. }) = copies
             && !suit(unit, extent(&found))?
         {
-            // Groups that were chosen for copies do not pay without. Copies of all rows together come first.
-            if rows == Rows::ToCopy && suit(unit, extent(&None))? {
-                found = None;
-            } else {
-                copies = None;
+            left_out = copies.take();
+        }
+        let is_kept = plain_fits(extent(&found).0)? || copies.is_some();
+        let without = self.layout.rows(false, is_kept);
+        if copies.is_none() && rows != without && rows != Rows::Sorted {
+            // Groups that were chosen for copies may not pay without. Then all rows together may have copies.
+            (found, share) = self.plan_groups(centroids, without, &sample)?;
+            if let Some(Copies { unit, .. }) = left_out
+                && found.is_none()
+                && suit(unit, extent(&None))?
+            {
+                copies = left_out;
             }
         }
         let (count, compared) = extent(&found);
-        let is_kept = plain_fits(count)? || copies.is_some();
-        let without = self.layout.rows(false, is_kept);
-        if copies.is_none() && rows != without && rows != Rows::Sorted {
-            (found, share) = self.plan_groups(centroids, without, &sample)?;
-        }
         let mut plan = match (&found, share) {
             (Some(found), Some(remains)) => LabelPlan::Groups { groups: found.groups.count(), remains, copies: None },
             _ => LabelPlan::All { remains: share, copies: None },
