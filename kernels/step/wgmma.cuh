@@ -6,6 +6,7 @@
 // bytes number i of row r are at place i ^ r. `at`: its address, a multiple of 1,024. 16 halves further along a row: 2 more. All such matrices have
 // the same high word.
 __device__ __forceinline__ u32 matrix_at(u32 at) { return (at >> 4 & 0x3fff) | 1u << 16; }
+// Begins an instruction: declares whether it adds, and what describes its two matrices.
 #define MATRICES "{\n\t.reg .pred p;\n\t.reg .b64 x, c;\n\t"
 
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -64,7 +64,7 @@ const LEAST_SORTED: usize = 1_024;
 const LEAST_ROWS: usize = 4_096;
 /// A part has at most so many times the work of a task, because most of it is left out. A call can be stopped between parts.
 const TIMES_WORK: usize = 4;
-/// Most bytes of the sorted rows that are kept, and that are few.
+/// Most bytes of the sorted rows that are kept, and most of those that lie in large pages.
 const MOST_BYTES: usize = 1 << 30;
 const FEW_BYTES: usize = 96 << 20;
 /// Copies in bytes or words are not worth it for fewer features.
@@ -87,7 +87,7 @@ pub enum Rows {
     Kept,
     /// A new order is made, and kept.
     ToKeep,
-    /// The same, for integer copies. These are made anyway: an order costs less besides.
+    /// The same, for integer copies. Rows are copied anyway, so an order costs little more.
     ToCopy,
     /// A new order is made for this assign alone.
     Sorted,
@@ -126,10 +126,10 @@ fn most_groups<T: Float>(d: usize) -> usize {
 }
 
 impl Layout {
-    /// How rows are put in order. `copied`: whether they have integer copies. `kept`: whether they are kept otherwise, too.
+    /// How rows are put in order. `copied`: whether they have integer copies. `kept`: whether an order is kept without copies.
     fn rows(&self, copied: bool, kept: bool) -> Rows {
         match (copied, kept) {
-            // To choose groups takes as long for few rows.
+            // With few rows, to choose groups takes longer than they save.
             (true, _) if self.n / self.workers >= FEWEST_TO_COPY => Rows::ToCopy,
             (false, false) => Rows::Sorted,
             _ => Rows::ToKeep,

@@ -43,7 +43,7 @@ impl Sizes {
     pub fn new(shape: &FitShape) -> Self {
         let FitShape { chunk: n, d, k, .. } = *shape;
         let k_padded = padded(k, TILE_CENTROIDS);
-        // The last tile of rows of a group is half empty, so a group should have 256 rows or more, even where a block takes so many. At most about half of the
+        // The last tile of rows of a group is half empty, so a group should have 256 rows or more. At most about half of the
         // centroids become centres. The others show how far apart centres are.
         let most = MOST_GROUPS.min(k / 20 * 11).min(n / (2 * TILE_ROWS)).min(MOST_PAIRS / k_padded).max(1);
         let chunks = d.div_ceil(CHUNK);

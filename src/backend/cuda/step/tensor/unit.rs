@@ -41,9 +41,10 @@ pub(super) struct Kernel {
     pub block: Block,
     /// Tiles of rows that a block works on at a time. All of them are of one group.
     pub row_tiles: usize,
-    /// Chunks of centroids in shared memory, and those of rows with them: some in use, the others on their way.
+    /// Chunks of centroids in shared memory, some in use and the others on their way. A chunk of rows comes with each, unless
+    /// rows stay.
     pub stages: usize,
-    /// How many blocks' rows have room in shared memory, if they stay: one to three.
+    /// How often a block's rows have room in shared memory: one to three times if they stay, else 0.
     pub row_buffers: usize,
     /// Tiles of centroids whose folded half squares are in shared memory at a time. One that is in use is not overwritten: the
     /// chunk that would do so is requested when this many chunks before it are done.
