@@ -91,7 +91,7 @@ template <u32 TILE, u32 ROW_TILES> __device__ __forceinline__ void request(const
     }
 }
 
-// The thread that requests rows that stay.
+// The thread that requests rows that stay. What warpgroups read of them themselves is in the first-level cache then.
 template <u32 TILE, u32 ROW_TILES> __device__ __forceinline__ void request_rows(const Tensor& a, const TensorShared<TILE, ROW_TILES>& s) {
     Turn turn;
 #pragma unroll 1
@@ -110,6 +110,12 @@ template <u32 TILE, u32 ROW_TILES> __device__ __forceinline__ void request_rows(
                 copy_bytes(to, a.rows + of_rows * ROW_BYTES, ROW_BYTES, s.rows_full(turn));
                 to += ROW_BYTES;
             }
+        const u32 next = tile + gridDim.x * ROW_TILES;
+        if (next < a.tiles) warm(a.group_of_tile + next), warm(a.first_visit + next);
+        // With one buffer the rows of this tile are about to be multiplied: too late for them.
+        const u32 soon = a.row_buffers > 1 ? tile : next;
+#pragma unroll 1
+        for (u32 i = soon * TILE_ROWS; soon < a.tiles && i < (soon + ROW_TILES) * TILE_ROWS; i += 32) warm(a.terms + i), warm(a.row_of_place + i);
         turn.next(a.row_buffers);
     }
 }
@@ -235,6 +241,7 @@ template <u32 TILE, u32 ROW_TILES> __device__ __forceinline__ void label(const T
 template <u32 TILE, u32 ROW_TILES, int FEWER, int MORE> __device__ __forceinline__ void assign_tensor_block(const Tensor& a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(1024) u8 shared[];
+    wait_for_kernel_before();
     if (a.control->stop) return;
     const u32 warpgroup = threadIdx.x / 128;
     const TensorShared<TILE, ROW_TILES> s(a, shared);

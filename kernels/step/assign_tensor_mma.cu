@@ -104,6 +104,7 @@ template <u32 STEPS> __device__ __forceinline__ void multiply_part(float (&sums)
 
 extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) assign_tensor_mma(const __grid_constant__ Tensor a) {
     extern __shared__ __align__(128) u8 shared[];
+    wait_for_kernel_before();
     if (a.control->stop) return;
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const u32 ring = (u32)__cvta_generic_to_shared(shared), folded = ring + PARTS * (2 * PART_BYTES), end = folded;

@@ -142,6 +142,7 @@ template <typename T, typename S> __device__ __forceinline__ void settle_listed(
 
 #define KERNEL(T, S, NAME)                                                                                                                   \
     extern "C" __global__ void __launch_bounds__(32 * WARPS) settle_few_##NAME(const __grid_constant__ SettleFew<T, S> a) {                  \
+        wait_for_kernel_before();                                                                                                            \
         __shared__ double values[WARPS][PIECE];                                                                                              \
         if (a.control->stop) return;                                                                                                         \
         const u32 count = a.few.control->rows;                                                                                               \
@@ -149,6 +150,7 @@ template <typename T, typename S> __device__ __forceinline__ void settle_listed(
         if (count != 0) settle_few(a, values[threadIdx.x / 32], count);                                                                      \
     }                                                                                                                                        \
     extern "C" __global__ void __launch_bounds__(LISTED_THREADS) settle_listed_##NAME(const __grid_constant__ SettleListed<T, S> a) {        \
+        wait_for_kernel_before();                                                                                                            \
         if (a.control->stop) return;                                                                                                         \
         const u32 count = a.control->contested;                                                                                              \
         if (count != 0 && count <= a.most) settle_listed(a, count);                                                                          \

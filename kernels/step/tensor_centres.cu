@@ -8,8 +8,8 @@
 //
 // Used when: tensor_near before every assign_tensor. All of them before groups are made (tensor_groups.cu).
 // Tile:      tensor_apart: 32 centroids and a quarter of the others a block. tensor_centres: one block, a thread for two centroids of a sample.
-//            tensor_means: a block for 32 features of each group. tensor_near: 64 centroids and 32 centres a block, of which a thread has 4 x 4.
-//            tensor_nearest: 32 centroids a block.
+//            tensor_means: a block for 32 features of each group. tensor_near: 64 centroids and 32 centres a block, of which a thread has 4 x 4,
+//            or a warp for each pair. tensor_nearest: 32 centroids a block.
 #include "tensor_centroids.cuh"
 
 #define CENTRES_THREADS 1024
@@ -265,6 +265,7 @@ template <typename T> __device__ __forceinline__ void tensor_means(const TensorC
 #define NEAR_CENTROIDS 64 // of a block
 #define NEAR_GROUPS 32
 #define NEAR_FEATURES 32 // at a time
+#define FEW_PAIRS 32 // of a block
 
 // Four values to a multiple of 16 bytes.
 __device__ __forceinline__ void store_four(const float* from, float* to) { *(float4*)to = make_float4(from[0], from[1], from[2], from[3]); }
@@ -282,6 +283,21 @@ template <typename T> __device__ __forceinline__ void tensor_near(const TensorCe
     const auto group = [&](u32 i) { return i < count ? i : a.most; };
     const u32 across = (a.k + NEAR_CENTROIDS - 1) / NEAR_CENTROIDS, items = across * ((count + 1 + NEAR_GROUPS - 1) / NEAR_GROUPS);
     const u64 width = centre_width(a.d);
+    // Few pairs: a warp for each.
+    const u64 pairs = (u64)a.k * (count + 1);
+    const bool few = pairs <= FEW_PAIRS * gridDim.x && items < gridDim.x / 2;
+#pragma unroll 1
+    for (u64 pair = global_thread() / 32; few && pair < pairs; pair += all_threads() / 32) {
+        const u32 j = (u32)pair % a.k, g = group((u32)pair / a.k);
+        float sum = 0.0f;
+        for (int f = lane; f < a.d; f += 32) {
+            const float t = (float)(a.centroids[(u64)j * a.d + f] * a.scale - a.centres[g * width + f] * a.scale);
+            sum = __fmaf_rn(t, t, sum);
+        }
+        sum = warp_total(sum);
+        if (lane == 0) a.near[(u64)g * a.k + j] = sum;
+    }
+    if (few) return;
     const int own_j = tid % 16 * 4, own_g = tid / 16 * 4;
     // A thread brings fours of neighbours.
     const auto column = [&](int i) { return i / 4 * 16 + warp * 4 + i % 4; };

@@ -128,6 +128,7 @@ template <typename T> __device__ __forceinline__ void tensor_centroids(const Ten
 
 #define KERNEL(T, FUNCTION, THREADS, NAME)                                                                                                   \
     extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ TensorCentroids<T> a) {                               \
+        wait_for_kernel_before();                                                                                                            \
         if (a.control->stop == 0) FUNCTION(a);                                                                                               \
     }
 #define KERNELS(T, TYPE)                                                                                                                     \

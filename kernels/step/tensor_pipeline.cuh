@@ -26,6 +26,11 @@ __device__ __forceinline__ void await_barrier(u32 barrier, u32 parity) {
 // Waits for the other warps of a warpgroup, which have the same number.
 __device__ __forceinline__ void await_warpgroup(u32 number) { asm volatile("bar.sync %0, 128;" ::"r"(number + 1) : "memory"); }
 
+// Brings the 128 bytes from an address on into the first-level cache.
+__device__ __forceinline__ void warm(const void* from) {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(from));
+}
+
 // Copies bytes to shared memory. The barrier counts them.
 __device__ __forceinline__ void copy_bytes(u32 to, const void* from, u32 bytes, u32 barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),

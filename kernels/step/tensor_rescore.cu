@@ -102,6 +102,7 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rescore
 
 #define KERNEL(T, S, NAME)                                                                                                                   \
     extern "C" __global__ void __launch_bounds__(256) NAME(const __grid_constant__ TensorRescore<T, S> a) {                                  \
+        wait_for_kernel_before();                                                                                                            \
         if (a.control->stop == 0) tensor_rescore(a);                                                                                         \
     }
 KERNEL(float, float, tensor_rescore_f32)

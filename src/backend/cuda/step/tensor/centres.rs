@@ -131,7 +131,7 @@ impl<T: Float + Plain> Centring<T> {
             apart: (sizes.k > SAMPLE).then(apart).transpose()?,
             centres: arguments::tensor_centres::<T>().exactly(gpu, "", Block::of(CENTRES_THREADS), 1)?,
             means: arguments::tensor_means::<T>().exactly(gpu, "", Block::of(MEANS_THREADS), pieces)?,
-            near: arguments::tensor_near::<T>().resident(gpu, "", Block::of(NEAR_THREADS), tiles)?,
+            near: arguments::tensor_near::<T>().resident(gpu, "", Block::of(NEAR_THREADS), tiles.max(sizes.k))?,
             nearest: arguments::tensor_nearest::<T>().exactly(gpu, "", Block::of(NEAREST_THREADS), nearest)?,
         })
     }

@@ -144,8 +144,8 @@ impl<T: Float + Plain> InDoubt<T> {
         // SAFETY: the caller promises the addresses. The lists have a place for each row of a chunk, and the parts one for each
         // slice of the most rows. The kernels that run behind begin with the wait.
         unsafe {
-            queue.run(&self.settle_few, &few)?;
-            queue.run(&self.settle_listed, &listed)?;
+            queue.run_behind(&self.settle_few, &few)?;
+            queue.run_behind(&self.settle_listed, &listed)?;
             self.settle.launch(queue, assign, centroids, most_listed(&self.sizes) as u32 + 1)
         }
     }

@@ -327,8 +327,8 @@ impl<T: Float + Plain> TensorLabels<T> {
         unsafe {
             self.doubt.clear()?;
             queue.run(&self.list, &of_centroids)?;
-            queue.run(&self.copy_centroids, &of_centroids)?;
-            queue.run(&self.assign, &products)?;
+            queue.run_behind(&self.copy_centroids, &of_centroids)?;
+            queue.run_behind(&self.assign, &products)?;
             rescore.launch(queue, &settled, &of_centroids, &products)?;
             let lists = [self.groups.list.at(), self.groups.groups.at()];
             self.doubt.launch(queue, &settled, lists, assign.centroids)

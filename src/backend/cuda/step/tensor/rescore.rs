@@ -162,9 +162,9 @@ impl<T: Float + Plain> Rescore<T> {
         for batch in 0..self.batches as u32 {
             // SAFETY: the caller promises the addresses. The copies have a place for each row of a batch and for each centroid.
             unsafe {
-                queue.run(&self.copy, &TensorRescoreArgument { batch, ..copy })?;
+                queue.run_behind(&self.copy, &TensorRescoreArgument { batch, ..copy })?;
                 let row_of_place = copy.row_of_place + u64::from(batch) * u64::from(copy.capacity) * size_of::<u32>() as u64;
-                queue.run(&self.assign, &TensorArgument { row_of_place, ..products })?;
+                queue.run_behind(&self.assign, &TensorArgument { row_of_place, ..products })?;
             }
         }
         Ok(())
