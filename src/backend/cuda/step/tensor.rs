@@ -52,9 +52,9 @@ pub struct Tensor(pub Unit);
 impl Tensor {
     /// The constants of the predicted time, in microseconds, on an H100: of an iteration, of each feature, of a value, and of a
     /// value that is copied for one pass. See `predicted`.
-    const FIXED: f64 = 110.0;
-    const FEATURE: f64 = 0.13;
-    const VALUE: f64 = 1.3e-6;
+    const FIXED: f64 = 60.0;
+    const FEATURE: f64 = 0.2;
+    const VALUE: f64 = 1.5e-6;
     const COPY_ONCE: f64 = 8e-6;
     /// Where several centroids share a natural cluster, most rows of it are in doubt. With few clusters this costs more than tensor
     /// cores gain, unless there are many features.
@@ -131,8 +131,8 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
     }
 
     /// The mean of ten iterations of data whose centroids are all multiplied, copies included. Where groups of rows are far
-    /// apart, the products take a tenth of that. Of nine times of uniform rows on an H100 (20 to 256 features, 64 to 4,096
-    /// clusters), all are within a tenth of it. More features were fitted before.
+    /// apart, the products take a tenth of that. Of thirteen times of uniform rows on an H100 (32 to 768 features, 64 to
+    /// 4,096 clusters), all are within a tenth of it.
     fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
         Candidate::<T>::supports(self, shape, gpu).ok()?;
         let in_doubt = shape.k <= Self::FEW_CLUSTERS && shape.d < Self::MANY_FEATURES;

@@ -124,7 +124,7 @@ impl Unit {
         let of_mma = (0.4 + 0.0055 * d as f64).max(0.75);
         match (self, generation) {
             // Half tiles.
-            (Self::Wgmma, _) if d <= CHUNKS_THAT_STAY * CHUNK => 0.25 + 0.0026 * d as f64,
+            (Self::Wgmma, _) if d <= CHUNKS_THAT_STAY * CHUNK => 0.31 + 0.0025 * d as f64,
             (Self::Wgmma, _) => 0.14 + 0.00305 * d as f64,
             (Self::Mma, 90) => of_mma,
             (Self::Mma, 80 | 100..=109) => 2.0 * of_mma,
@@ -135,7 +135,7 @@ impl Unit {
     /// Microseconds for a row, beside its values and scores.
     pub(super) fn row(self) -> f64 {
         match self {
-            Self::Wgmma => 8.7e-5,
+            Self::Wgmma => 6.5e-5,
             Self::Mma => 1.7e-4,
         }
     }
