@@ -106,7 +106,7 @@ impl<T: Float + Plain> Candidate<T> for Grid {
         }
         let n = shape.chunk as f64 * PROCESSORS as f64 / gpu.processors.max(1) as f64;
         let order = 450.0 + n * (20.0 + 10.0 * d) * 1e-6;
-        Some(50.0 + 0.03 * k + n * (6.0 + 0.9 * list * list.min(4.0)) * 1e-6 + order / 10.0)
+        Some(15.0 + 0.03 * k + n * (6.0 + 0.9 * list * list.min(4.0)) * 1e-6 + order / 10.0)
     }
 
     fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
