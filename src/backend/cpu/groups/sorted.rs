@@ -117,19 +117,16 @@ impl<T: Float> Sorted<T> {
     /// have few bytes.
     pub fn new(shape: [usize; 3], layout: RowLayout, lanes: Option<usize>, [weighted, few]: [bool; 2]) -> Result<Self> {
         let [d, most, groups] = shape;
-        let values = match layout {
-            // Linux has some large pages at hand, and takes long to make more.
-            RowLayout::Rows if few => memory::room_to_fill,
-            RowLayout::Rows => memory::with_room,
-            _ => memory::zeroed,
-        };
+        // Linux has some large pages at hand, and takes long to make more. Few bytes may have been in use before, and zeros take
+        // time there.
+        let zeroed = if layout == RowLayout::Rows && few { memory::room_to_fill } else { memory::zeroed };
         let places = Self::places(most, groups);
         let has_weights = weighted && layout.has_columns();
         Ok(Self {
             layout,
             most,
             d,
-            values: values(Self::values(shape, layout), GROUPS)?,
+            values: zeroed(Self::values(shape, layout), GROUPS)?,
             stride: Self::stride(layout, places),
             weights: memory::zeroed(if has_weights { places } else { 0 }, GROUPS)?,
             has_rows: false,
@@ -205,8 +202,11 @@ impl<T: Float> Sorted<T> {
         let d = self.d;
         let columns = tile.x.chunks_exact(tile.stride).map(|column| &column[..tile.rows]);
         // The columns of the tile are its rows.
-        self.values.resize((at + tile.rows) * d, T::default());
-        rows_to_columns::<T, T, Same>(columns, 0, d, &mut self.values[at * d..]);
+        let (start, end) = (at * d, (at + tile.rows) * d);
+        if self.values.len() < end {
+            self.values.resize(end, T::default());
+        }
+        rows_to_columns::<T, T, Same>(columns, 0, d, &mut self.values[start..end]);
     }
 
     /// Takes the rows of a range. `groups`: the groups of those that are kept. `at`: where the first one's label is. `to`: room
