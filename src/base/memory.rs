@@ -62,13 +62,21 @@ pub fn zeroed_to_fill<T: Zero>(len: usize, what: &'static str) -> Result<Vec<T>>
     Ok(values)
 }
 
+/// As [`zeroed_to_fill`], without values yet.
+pub fn room_to_fill<T>(len: usize, what: &'static str) -> Result<Vec<T>> {
+    let values = with_room(len, what)?;
+    #[cfg(target_os = "linux")]
+    ask_for_large_pages(&values);
+    Ok(values)
+}
+
 /// Asks for large pages where these values lie, if they fill some.
 #[cfg(target_os = "linux")]
-fn ask_for_large_pages<T>(values: &[T]) {
+fn ask_for_large_pages<T>(values: &Vec<T>) {
     /// The size of a large page. Pages of any processor divide it.
     const LARGE: usize = 2 << 20;
     let address = values.as_ptr() as usize;
-    let (start, end) = (address.next_multiple_of(LARGE), (address + size_of_val(values)) / LARGE * LARGE);
+    let (start, end) = (address.next_multiple_of(LARGE), (address + values.capacity() * size_of::<T>()) / LARGE * LARGE);
     if start < end {
         // SAFETY: the range lies within memory that is allocated. The advice changes no values. An error, where the system has no
         // large pages, changes nothing.

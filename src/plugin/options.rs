@@ -6,6 +6,7 @@ use std::ops::Deref;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyDict, PyString};
 use serde::{Deserialize, Deserializer};
 
 use crate::base::error::{KMeansError, Result, STARTING_CENTROIDS};
@@ -135,6 +136,18 @@ impl TryFrom<BTreeMap<String, Option<Value>>> for Values {
             }
         }
         Ok(all)
+    }
+}
+
+/// Nothing is tried that fails: an exception takes microseconds.
+impl<'py> FromPyObject<'_, 'py> for Value {
+    type Error = PyErr;
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        Ok(match () {
+            () if object.is_instance_of::<PyString>() => Self::Text(object.extract()?),
+            () if object.is_instance_of::<PyDict>() => Self::Factors(object.extract()?),
+            () => Self::Number(object.extract()?),
+        })
     }
 }
 

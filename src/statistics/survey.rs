@@ -1,5 +1,6 @@
 //! Passes 1 and 2: which rows count, and the extents of columns and contributions.
 
+use std::array::from_fn;
 use std::ops::Range;
 
 use super::passes::{Merge, merged};
@@ -36,33 +37,6 @@ impl Extent {
         let largest = if low <= high { low.abs().max(high.abs()) } else { 0.0 };
         Self { low, high, largest, smallest }
     }
-
-    /// Adds values, each times its weight if there are weights. The loops run over lanes so that they vectorise.
-    #[inline(always)]
-    fn add<T: Float>(&mut self, values: &[T], weights: Option<&[f64]>) {
-        let mut lanes = Lanes::EMPTY;
-        let whole = values.len() - values.len() % LANES;
-        for start in (0..whole).step_by(LANES) {
-            let mut v = [0.0; LANES];
-            for i in 0..LANES {
-                v[i] = values[start + i].to_f64();
-            }
-            if let Some(weights) = weights {
-                for i in 0..LANES {
-                    v[i] *= weights[start + i];
-                }
-            }
-            for i in 0..LANES {
-                lanes.add(i, v[i]);
-            }
-        }
-        for r in whole..values.len() {
-            lanes.add(0, weights.map_or(1.0, |weights| weights[r]) * values[r].to_f64());
-        }
-        for i in 0..LANES {
-            self.merge(&lanes.extent(i));
-        }
-    }
 }
 
 impl Merge for Extent {
@@ -75,29 +49,73 @@ impl Merge for Extent {
     }
 }
 
-/// Independent extents.
-struct Lanes {
-    low: [f64; LANES],
-    high: [f64; LANES],
-    smallest: [f64; LANES],
+/// Independent extents, in which loops vectorise.
+#[derive(Clone, Copy)]
+struct Lanes<T> {
+    low: [T; LANES],
+    high: [T; LANES],
+    smallest: [T; LANES],
+    /// Infinite where a value was not finite.
+    bad: [T; LANES],
 }
 
-impl Lanes {
-    const EMPTY: Self =
-        Self { low: [f64::INFINITY; LANES], high: [f64::NEG_INFINITY; LANES], smallest: [f64::INFINITY; LANES] };
-
-    #[inline(always)]
-    fn add(&mut self, i: usize, v: f64) {
-        let magnitude = v.abs();
-        self.low[i] = if v < self.low[i] { v } else { self.low[i] };
-        self.high[i] = if v > self.high[i] { v } else { self.high[i] };
-        let nonzero = if magnitude > 0.0 { magnitude } else { f64::INFINITY };
-        self.smallest[i] = if nonzero < self.smallest[i] { nonzero } else { self.smallest[i] };
+impl<T: Float> Lanes<T> {
+    fn empty() -> Self {
+        let infinity = T::from_f64(f64::INFINITY);
+        let (low, high) = ([infinity; LANES], [T::from_f64(f64::NEG_INFINITY); LANES]);
+        Self { low, high, smallest: low, bad: [T::default(); LANES] }
     }
 
     #[inline(always)]
-    fn extent(&self, i: usize) -> Extent {
-        Extent::new(self.low[i], self.high[i], self.smallest[i])
+    fn of(values: &[T]) -> Self {
+        let (mut lanes, (values, rest)) = (Self::empty(), values.as_chunks::<LANES>());
+        for values in values {
+            lanes.add(values);
+        }
+        lanes.add_rest(rest);
+        lanes
+    }
+
+    #[inline(always)]
+    fn add(&mut self, values: &[T; LANES]) {
+        let (largest, infinity) = (T::largest(), T::from_f64(f64::INFINITY));
+        for i in 0..LANES {
+            let (v, magnitude) = (values[i], values[i].magnitude());
+            self.low[i] = if v < self.low[i] { v } else { self.low[i] };
+            self.high[i] = if v > self.high[i] { v } else { self.high[i] };
+            let nonzero = if magnitude > T::default() { magnitude } else { infinity };
+            self.smallest[i] = if nonzero < self.smallest[i] { nonzero } else { self.smallest[i] };
+            // A NaN is not at most the largest value either.
+            self.bad[i] = if magnitude <= largest { self.bad[i] } else { infinity };
+        }
+    }
+
+    /// Adds fewer values.
+    #[inline(always)]
+    fn add_rest(&mut self, values: &[T]) {
+        if let Some(first) = values.first() {
+            let mut all = [*first; LANES];
+            all[..values.len()].copy_from_slice(values);
+            self.add(&all);
+        }
+    }
+
+    #[inline(always)]
+    fn are_finite(&self) -> bool {
+        self.bad == [T::default(); LANES]
+    }
+
+    #[inline(always)]
+    fn extents(&self) -> [Extent; LANES] {
+        from_fn(|i| Extent::new(self.low[i].to_f64(), self.high[i].to_f64(), self.smallest[i].to_f64()))
+    }
+
+    /// The extent of all values.
+    #[inline(always)]
+    fn extent(&self) -> Extent {
+        let mut all = Extent::EMPTY;
+        self.extents().iter().for_each(|extent| all.merge(extent));
+        all
     }
 }
 
@@ -169,17 +187,12 @@ pub(super) struct SurveyPass {
     pub d: usize,
 }
 
-/// Room to learn from rows that lie side by side: what is known of each feature.
-pub(super) struct RowByRow<T> {
-    low: Vec<T>,
-    high: Vec<T>,
-    smallest: Vec<T>,
-}
+/// What is known of some features of rows that lie side by side.
+pub(super) struct RowByRow<T>(Vec<Lanes<T>>);
 
 impl<T: Float> RowByRow<T> {
     fn new(d: usize) -> Result<Self> {
-        let none = || memory::filled(d, T::default(), EXTENTS);
-        Ok(Self { low: none()?, high: none()?, smallest: none()? })
+        Ok(Self(memory::filled(d.div_ceil(LANES), Lanes::empty(), EXTENTS)?))
     }
 
     /// The extents of some rows, if they lie side by side, are long, and have finite values only.
@@ -189,11 +202,9 @@ impl<T: Float> RowByRow<T> {
         if d < LANES || features.row(range.start).is_none() {
             return false;
         }
-        let infinity = T::from_f64(f64::INFINITY);
-        self.low.fill(infinity);
-        self.high.fill(T::from_f64(f64::NEG_INFINITY));
-        self.smallest.fill(infinity);
-        let (largest, mut bad) = (T::largest(), [T::default(); LANES]);
+        // The last features may be seen twice.
+        let firsts = || (0..d).step_by(LANES).map(|f| f.min(d - LANES));
+        self.0.fill(Lanes::empty());
         for first in range.step_by(TOGETHER) {
             let mut rows: [&[T]; TOGETHER] = [&[]; TOGETHER];
             for i in 0..TOGETHER {
@@ -201,41 +212,20 @@ impl<T: Float> RowByRow<T> {
                 let Some(row) = features.row((first + i).min(last)) else { return false };
                 rows[i] = row;
             }
-            for f in (0..d).step_by(LANES) {
-                // So are the last features.
-                let f = f.min(d - LANES);
-                let (Some(lows), Some(highs), Some(leasts)) = (
-                    self.low[f..].first_chunk_mut::<LANES>(),
-                    self.high[f..].first_chunk_mut::<LANES>(),
-                    self.smallest[f..].first_chunk_mut::<LANES>(),
-                ) else {
-                    unreachable!("the features are within the row")
-                };
-                // Copies stay in registers: the compiler does not know that the lists lie apart.
-                let (mut low, mut high, mut smallest) = (*lows, *highs, *leasts);
+            for (lanes, f) in self.0.iter_mut().zip(firsts()) {
+                // Copies stay in registers: the compiler does not know that the values lie apart.
+                let mut seen = *lanes;
                 for row in rows {
-                    let Some(values) = row[f..].first_chunk::<LANES>() else { unreachable!("the features are within the row") };
-                    let values = *values;
-                    for i in 0..LANES {
-                        let (v, magnitude) = (values[i], values[i].magnitude());
-                        low[i] = if v < low[i] { v } else { low[i] };
-                        high[i] = if v > high[i] { v } else { high[i] };
-                        let nonzero = if magnitude > T::default() { magnitude } else { infinity };
-                        smallest[i] = if nonzero < smallest[i] { nonzero } else { smallest[i] };
-                        // A NaN is not at most the largest value either.
-                        bad[i] = if magnitude <= largest { bad[i] } else { infinity };
-                    }
+                    let Some(values) = row[f..].first_chunk() else { unreachable!("the features are within the row") };
+                    seen.add(values);
                 }
-                (*lows, *highs, *leasts) = (low, high, smallest);
+                *lanes = seen;
             }
         }
-        if bad.contains(&infinity) {
-            return false;
+        for (lanes, f) in self.0.iter().zip(firsts()) {
+            extents[f..f + LANES].copy_from_slice(&lanes.extents());
         }
-        for (f, extent) in extents.iter_mut().enumerate() {
-            *extent = Extent::new(self.low[f].to_f64(), self.high[f].to_f64(), self.smallest[f].to_f64());
-        }
-        true
+        self.0.iter().all(Lanes::are_finite)
     }
 }
 
@@ -244,15 +234,11 @@ impl<T: Float> RowByRow<T> {
 fn see_columns<T: Float>(part: &Part<'_, T>, range: Range<usize>, extents: &mut [Extent]) -> bool {
     for (f, extent) in extents.iter_mut().enumerate() {
         let Some(column) = part.features.column_in_place(f, range.clone()) else { return false };
-        let mut all_finite = true;
-        for v in column {
-            all_finite &= v.is_finite();
-        }
-        if !all_finite {
+        let lanes = Lanes::of(column);
+        if !lanes.are_finite() {
             return false;
         }
-        *extent = Extent::EMPTY;
-        extent.add(column, None);
+        *extent = lanes.extent();
     }
     true
 }
@@ -297,7 +283,7 @@ impl<T: Float> Visit<T> for SurveyPass {
         }
         survey.positive += tile.rows as u64;
         for (f, extent) in survey.columns.iter_mut().enumerate() {
-            extent.add(tile.column(f), None);
+            extent.merge(&Lanes::of(tile.column(f)).extent());
         }
     }
 }
@@ -364,7 +350,15 @@ impl<T: Float> Visit<T> for WeightedExtents {
     fn visit(&self, extents: &mut Vec<Extent>, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
         load_positive(tile, part, self.weights, range);
         for (f, extent) in extents.iter_mut().enumerate() {
-            extent.add(tile.column(f), Some(&tile.weights[..tile.rows]));
+            let mut lanes = Lanes::empty();
+            for (values, weights) in tile.column(f).chunks(LANES).zip(tile.weights[..tile.rows].chunks(LANES)) {
+                let mut products = [0.0; LANES];
+                for (product, (x, w)) in products.iter_mut().zip(values.iter().zip(weights)) {
+                    *product = w * x.to_f64();
+                }
+                lanes.add_rest(&products[..values.len()]);
+            }
+            extent.merge(&lanes.extent());
         }
     }
 }

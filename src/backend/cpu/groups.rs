@@ -139,10 +139,11 @@ impl<T: Float> GroupPruning<T> {
         self.assigns >= self.patience && self.shares.is_some_and(|(first, last)| last > first * WORSE + 0.01)
     }
 
-    /// Takes other groups, of which there are at most as many as before.
+    /// Takes other groups, of which there are at most as many as before. Rows stay in the order of the same points.
     fn take_groups(&mut self, Planned { groups, radii, .. }: Planned<T>) {
+        self.is_sorted &= groups.points == self.groups.points;
         (self.groups, self.radii) = (groups, radii);
-        (self.is_sorted, self.shares, self.assigns, self.patience) = (false, None, 0, 2 * self.patience);
+        (self.shares, self.assigns, self.patience) = (None, 0, 2 * self.patience);
         self.sorted_radii.clear();
     }
 }

@@ -38,7 +38,7 @@ mod tasks;
 mod tree;
 
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 pub use centroids::CentroidTable;
 pub use forecast::Forecast;
@@ -95,6 +95,8 @@ pub struct CpuSession<'a, T> {
     seeds: Option<Seeds<T>>,
     use_groups: UseGroups,
     use_int_dot: UseIntDot,
+    /// Some of the rows, from which groups are chosen.
+    sample: OnceLock<Vec<T>>,
     /// Groups of rows and of the centroids near them, if there are some. Decided at the first assign.
     pruning: Option<GroupPruning<T>>,
     decided: bool,
@@ -131,6 +133,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             seeds: None,
             use_groups: UseGroups::default(),
             use_int_dot: UseIntDot::default(),
+            sample: OnceLock::new(),
             pruning: None,
             decided: false,
             plan: LabelPlan::ALL,

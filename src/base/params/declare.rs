@@ -9,7 +9,7 @@ use crate::base::error::{KMeansError, Result};
 
 /// The value of an option as it comes from elsewhere: from Python, from SQL, from a command line.
 #[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "python", derive(serde::Deserialize, pyo3::FromPyObject), serde(untagged))]
+#[cfg_attr(feature = "python", derive(serde::Deserialize), serde(untagged))]
 pub enum Value {
     /// A word or an integer. Integers are texts, so that they may have any size.
     Text(String),

@@ -255,11 +255,11 @@ impl<T: Float> CpuSession<'_, T> {
         let planned = match self.use_groups {
             UseGroups::Auto => {
                 let rows = self.layout.rows(pruning.by_copies.is_some(), !pruning.kept.is_empty());
-                self.plan_groups(centroids, rows, &self.sample()?)?.0
+                self.plan_groups(centroids, rows, self.sample()?)?.0
             }
             _ => {
                 let groups = Groups::new(centroids, self.d, pruning.groups.count(), self.set, threads)?;
-                Some(self.planned(groups, centroids, &self.sample()?)?)
+                Some(self.planned(groups, centroids, self.sample()?)?)
             }
         };
         let (most, known) = (pruning.most, pruning.known);
@@ -307,7 +307,7 @@ impl<T: Float> CpuSession<'_, T> {
             copies = None;
         }
         let rows = self.layout.rows(copies.is_some(), plain_fits(1)?);
-        let (mut found, mut share) = self.plan_groups(centroids, rows, &sample)?;
+        let (mut found, mut share) = self.plan_groups(centroids, rows, sample)?;
         if self.suits_tree(centroids, found.as_ref().map_or(1.0, |found| found.share))? {
             return Ok((None, LabelPlan::Tree));
         }
@@ -334,7 +334,7 @@ impl<T: Float> CpuSession<'_, T> {
         let without = self.layout.rows(false, is_kept);
         if copies.is_none() && rows != without && rows != Rows::Sorted {
             // Groups that were chosen for copies may not pay without. Then all rows together may have copies.
-            (found, share) = self.plan_groups(centroids, without, &sample)?;
+            (found, share) = self.plan_groups(centroids, without, sample)?;
             if let Some(Copies { unit, .. }) = left_out
                 && found.is_none()
                 && suit(unit, extent(&None))?
@@ -360,7 +360,7 @@ impl<T: Float> CpuSession<'_, T> {
         if let (Some(copies), UseIntDot::Auto) = (&mut copies, self.use_int_dot)
             && let [_, Some(words)] = DotUnit::detect()
             && has_room(words, (count, compared))?
-            && self.suits_words(&groups, compared, &sample)?
+            && self.suits_words(&groups, compared, sample)?
         {
             copies.unit = words;
         }
@@ -481,7 +481,7 @@ impl<T: Float> CpuSession<'_, T> {
             return Ok(false);
         }
         let (tree, sample) = (CentroidTree::new(centroids, self.d)?, self.sample()?);
-        let visits = self.set.run(Visits { tree: &tree, centroids, rows: &sample }) as f64;
+        let visits = self.set.run(Visits { tree: &tree, centroids, rows: sample }) as f64;
         let rows = (sample.len() / self.d).max(1) as f64;
         Ok(visits * OF_VISIT < rows * (remains * self.k as f64 + OF_GROUPED))
     }

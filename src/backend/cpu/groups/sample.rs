@@ -34,8 +34,15 @@ const CLOSER: f64 = 200.0;
 const CLOSER_ROW: f64 = 4_096.0;
 
 impl<T: Float> CpuSession<'_, T> {
-    /// A sample of the rows: `(rows, d)`.
-    pub(super) fn sample(&self) -> Result<Vec<T>> {
+    /// A sample of the rows: `(rows, d)`. It is taken once.
+    pub(super) fn sample(&self) -> Result<&[T]> {
+        match self.sample.get() {
+            Some(sample) => Ok(sample),
+            None => self.take_sample().map(|sample| &self.sample.get_or_init(|| sample)[..]),
+        }
+    }
+
+    fn take_sample(&self) -> Result<Vec<T>> {
         let (stride, n) = (BLOCK, self.part.features.n_rows());
         let groups = self.tries.groups || self.use_groups != UseGroups::Auto;
         // A row of wide columns takes a line of memory for every feature.

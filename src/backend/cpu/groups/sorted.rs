@@ -49,7 +49,7 @@ pub struct Sorted<T> {
     pub most: usize,
     d: usize,
     /// With [`RowLayout::Columns`]: `(places / stride, d, stride)`, and [`APART`] more values for each stretch of places. With
-    /// [`RowLayout::Rows`]: `(rows, d)`, in the order of the labels.
+    /// [`RowLayout::Rows`]: `(rows, d)`, in the order of the labels, as far as they were taken.
     values: Vec<T>,
     /// Places whose columns lie together.
     stride: usize,
@@ -117,8 +117,9 @@ impl<T: Float> Sorted<T> {
     /// have few bytes.
     pub fn new(shape: [usize; 3], layout: RowLayout, lanes: Option<usize>, [weighted, few]: [bool; 2]) -> Result<Self> {
         let [d, most, groups] = shape;
-        // Linux has some large pages at hand, and takes long to make more.
-        let zeroed = if layout == RowLayout::Rows && few { memory::zeroed_to_fill } else { memory::zeroed };
+        // Linux has some large pages at hand, and takes long to make more. Few bytes may have been in use before, and zeros take
+        // time there.
+        let zeroed = if layout == RowLayout::Rows && few { memory::room_to_fill } else { memory::zeroed };
         let places = Self::places(most, groups);
         let has_weights = weighted && layout.has_columns();
         Ok(Self {
@@ -195,13 +196,17 @@ impl<T: Float> Sorted<T> {
         &self.values[self.places[place] as usize * self.d..][..self.d]
     }
 
-    /// Takes the rows of a tile row by row. `at`: where the label of the first one is.
+    /// Takes the rows of a tile row by row, behind those before. `at`: where the label of the first one is.
     #[inline(always)]
     pub fn take_rows(&mut self, tile: &Tile<T>, at: usize) {
         let d = self.d;
         let columns = tile.x.chunks_exact(tile.stride).map(|column| &column[..tile.rows]);
         // The columns of the tile are its rows.
-        rows_to_columns::<T, T, Same>(columns, 0, d, &mut self.values[at * d..][..tile.rows * d]);
+        let (start, end) = (at * d, (at + tile.rows) * d);
+        if self.values.len() < end {
+            self.values.resize(end, T::default());
+        }
+        rows_to_columns::<T, T, Same>(columns, 0, d, &mut self.values[start..end]);
     }
 
     /// Takes the rows of a range. `groups`: the groups of those that are kept. `at`: where the first one's label is. `to`: room
