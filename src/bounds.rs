@@ -22,7 +22,7 @@ pub mod groups;
 pub mod int_dot;
 pub mod own;
 pub mod skip;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "papers")]
 pub mod yinyang;
 
 /// Unit roundoff of float32.

@@ -62,10 +62,6 @@ strategies! {
         /// The strategy that was measured to be fastest for the shape.
         #[default]
         Default "default" "ours",
-        /// Keeps bounds of each row from iteration to iteration: one for its centroid and one for each group of centroids. Rows
-        /// whose bounds prove that their label stays are not looked at. Other rows are compared with the groups that may hold
-        /// their label.
-        Yinyang "yinyang" "ours; bounds as Ding et al. 2015",
         /// Keeps rows in registers. One pass finds labels and the sums of rows that changed. At most 12 features.
         Registers "registers" "ours; labels as Li et al. 2010, algorithm 3, one pass as Lutz et al. 2018, section 4",
         /// [`Strategy::Registers`] with centroids one by one.
@@ -122,6 +118,10 @@ strategies! {
         LuigiV4 "luigi-v4" "Luigi 2025, V4",
         /// Loads several centroids at a time into shared memory. One thread per cluster adds what changed.
         Kmcuda "kmcuda" "kmcuda 2016, Lloyd",
+        /// Keeps bounds of each row from iteration to iteration: one for its centroid and one for each group of centroids. Rows
+        /// whose bounds prove that their label stays are not looked at. Other rows are compared with the groups that may hold
+        /// their label.
+        Yinyang "yinyang" "kmcuda 2016, Yinyang; bounds as Ding et al. 2015",
     }
 }
 

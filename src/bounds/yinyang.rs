@@ -1,4 +1,4 @@
-//! Bounds that a GPU carries from iteration to iteration: the constants of `kernels/common/bounds.cuh`.
+//! Bounds that a GPU carries from iteration to iteration: the constants of `kernels/papers/bounds.cuh`.
 //!
 //! All lengths are in the filter's scaled units, `x = s (x' - m)` and `c = s (c' - m)`, with s a power of two. `v = 2^-53`. A row
 //! belongs to centroid a. Let `U >= |x - c_a|` and `L <= |x - c_j|` be true in exact arithmetic.

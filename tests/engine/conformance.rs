@@ -179,5 +179,5 @@ conforms! {
     #[cfg(feature = "cuda")] tiled: gpu::Tiled, gpu;
     #[cfg(feature = "cuda")] tensor: gpu::Tensor, gpu;
     #[cfg(feature = "cuda")] cells: gpu::Cells, gpu;
-    #[cfg(feature = "cuda")] yinyang: gpu::Yinyang, gpu;
+    #[cfg(feature = "papers")] yinyang: gpu::Yinyang, gpu;
 }

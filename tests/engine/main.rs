@@ -82,5 +82,5 @@ mod tensor_predictions;
 mod transform;
 mod traps;
 mod views;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "papers")]
 mod yinyang;

@@ -262,8 +262,10 @@ impl Family for Cells {
     const STREAMS: Streams = Streams::Never;
 }
 
+#[cfg(feature = "papers")]
 pub struct Yinyang;
 
+#[cfg(feature = "papers")]
 impl Family for Yinyang {
     const STRATEGIES: &'static [Strategy] = &[Strategy::Yinyang];
     const SHAPES: Shapes = Shapes {

@@ -127,6 +127,7 @@ impl<T: Float + Plain> Filter<T> {
         self.buffers.minus_centre.write(0, &minus_centre)
     }
 
+    #[cfg(feature = "papers")]
     pub fn scale(&self) -> T {
         self.scale
     }

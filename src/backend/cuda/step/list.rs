@@ -7,7 +7,6 @@ use super::registers::Registers;
 use super::tensor::Tensor;
 use super::tensor::unit::Unit;
 use super::tiled::Tiled;
-use super::yinyang::Yinyang;
 use crate::backend::cuda::device::Plain;
 #[cfg(feature = "papers")]
 use crate::backend::cuda::papers;
@@ -20,7 +19,6 @@ pub fn candidates<T: Float + Plain>() -> Vec<Box<dyn Candidate<T>>> {
     all.push(Box::new(Grid));
     all.push(Box::new(Columns));
     all.extend(Tiled::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
-    all.push(Box::new(Yinyang));
     // The last one first: if a GPU has neither, the error is about the one with fewer limits.
     all.extend(Unit::ALL.iter().rev().map(|&unit| Box::new(Tensor(unit)) as Box<dyn Candidate<T>>));
     #[cfg(feature = "papers")]

@@ -18,7 +18,6 @@ pub mod registers;
 pub mod shares;
 pub mod tensor;
 pub mod tiled;
-pub mod yinyang;
 
 use self::filter::FilterSpec;
 use super::device::Queue;

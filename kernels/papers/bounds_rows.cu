@@ -6,7 +6,7 @@
 // Tile:      a thread has a row, a block a tile of 128.
 // Memory:    values of listed rows cost 4 to 32 bytes each. If all rows are compared, they are read as they lie.
 // Precision: a copy as in `centred_copy`. Sums of squares are float64, of values with one float64 rounding each.
-#include "../common/bounds.cuh"
+#include "bounds.cuh"
 
 #define ROWS 128
 

@@ -10,7 +10,7 @@
 // After the first iteration rows are in the order of their centroids, so that neighbours want the same groups: a row has a place. All that belongs to a row is stored by
 // place, but for the labels that others read.
 #pragma once
-#include "filter.cuh"
+#include "../common/filter.cuh"
 
 #define MOST_GROUPS 64
 

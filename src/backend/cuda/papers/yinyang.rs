@@ -1,5 +1,5 @@
 //! Bounds that are carried from iteration to iteration, so that most scores of later iterations need not be computed: `yinyang`.
-//! `kernels/step/bounds_order.cu`, `bounds_carry.cu`, `bounds_rows.cu`, `assign_bounded.cu`, `settle.cu` and `deltas.cu`; the
+//! `kernels/papers/bounds_order.cu`, `bounds_carry.cu`, `bounds_rows.cu` and `assign_bounded.cu`, and `settle.cu` and `deltas.cu`; the
 //! proofs are in `bounds/yinyang.rs`.
 //!
 //! ```text
@@ -16,9 +16,6 @@ mod groups;
 mod sizes;
 
 use self::sizes::{CentroidBuffers, RowBuffers, Sizes};
-use super::deltas::Deltas;
-use super::tiled::{Doubt, Settle};
-use super::{Candidate, LabelArrays, Needs, Step, Supported, at_most};
 use crate::backend::cuda::arguments::{
     self, AssignArgument, BoundedArgument, CarriedArgument, CarriedRowsArgument, MovedRowsArgument, RowsArgument,
 };
@@ -26,6 +23,9 @@ use crate::backend::cuda::device::{Block, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, THREADS};
 use crate::backend::cuda::state::State;
+use crate::backend::cuda::step::deltas::Deltas;
+use crate::backend::cuda::step::tiled::{Doubt, Settle};
+use crate::backend::cuda::step::{Candidate, LabelArrays, Needs, Step, Supported, at_most};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::strategy::Strategy;
@@ -296,8 +296,8 @@ impl<T: Float + Plain> Step<T> for YinyangStep<T> {
 
 #[cfg(feature = "tests")]
 mod tests {
-    use super::super::choice::tests::{H200, shape};
     use super::*;
+    use crate::backend::cuda::step::choice::tests::{H200, shape};
 
     unit_test!(limits_are_errors);
     fn limits_are_errors() {

@@ -9,7 +9,7 @@
 // Used when: once a fit, after its first iteration. These kernels do their work even if the fit has stopped, because the host does not know.
 // Tile:      bounds_count, bounds_places: a block has a run of rows. bounds_starts: one block. bounds_move: a thread has a value.
 // Memory:    bounds_move reads single values of x, 32 bytes each, of one column at a time.
-#include "../common/bounds.cuh"
+#include "bounds.cuh"
 
 #define THREADS 256
 #define STARTS_THREADS 1024

@@ -16,7 +16,7 @@
 // Memory:    bounds_carry reads 10 bytes of each row, 4 bytes a group more of a row that does not pass, and copies all labels. bounds_tighten reads values of x,
 //            side by side where most rows are listed.
 // Precision: bounds are float32 with directed roundings, drifts and distances float64.
-#include "../common/bounds.cuh"
+#include "bounds.cuh"
 
 #define THREADS 256
 // If an iteration computes more than 15 of 16 scores, bounds are not tried for some iterations: 1, 2, and then 4.

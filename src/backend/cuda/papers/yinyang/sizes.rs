@@ -1,13 +1,13 @@
 //! The tiles and groups of a fit with carried bounds, and the memory that they take.
 
-use super::super::filter::FilterSpec;
-use super::super::tiled::{Tile, Tiled};
 use super::TILE_ROWS;
 use crate::backend::cuda::arguments::{BoundsControl, Drifted, Listed, Terms};
 use crate::backend::cuda::device::{buffers, product};
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
+use crate::backend::cuda::step::filter::FilterSpec;
+use crate::backend::cuda::step::tiled::{Tile, Tiled};
 
-/// `MOST_GROUPS` of `kernels/common/bounds.cuh`: a row has a bit for each.
+/// `MOST_GROUPS` of `kernels/papers/bounds.cuh`: a row has a bit for each.
 const MOST_GROUPS: usize = 64;
 
 /// The sizes of a fit.
@@ -105,8 +105,8 @@ buffers! {
 
 #[cfg(feature = "tests")]
 mod tests {
-    use super::super::super::choice::tests::{H200, shape};
     use super::*;
+    use crate::backend::cuda::step::choice::tests::{H200, shape};
 
     unit_test!(groups_are_whole_tiles);
     fn groups_are_whole_tiles() {

@@ -20,9 +20,9 @@
 //            distances: src/bounds/yinyang.rs.
 // Relies on: x is aligned to 16 bytes and its stride a multiple of 128. k_padded is a multiple of 128, with zero copies and infinite half squares
 //            from k on. Every row that is listed wants the group of its own centroid.
-#include "../common/bounds.cuh"
-#include "tiled_epilogue.cuh"
-#include "tiled_pipeline.cuh"
+#include "bounds.cuh"
+#include "../step/tiled_epilogue.cuh"
+#include "../step/tiled_pipeline.cuh"
 
 // Which tile comes, and what begins and ends with it.
 struct Item {
