@@ -265,7 +265,7 @@ template <typename T> __device__ __forceinline__ void tensor_means(const TensorC
 #define NEAR_CENTROIDS 64 // of a block
 #define NEAR_GROUPS 32
 #define NEAR_FEATURES 32 // at a time
-#define FEW_PAIRS 32 // of a block
+#define FEW_PAIRS 32 // for each block: up to so many take a warp each
 
 // Four values to a multiple of 16 bytes.
 __device__ __forceinline__ void store_four(const float* from, float* to) { *(float4*)to = make_float4(from[0], from[1], from[2], from[3]); }
@@ -285,19 +285,20 @@ template <typename T> __device__ __forceinline__ void tensor_near(const TensorCe
     const u64 width = centre_width(a.d);
     // Few pairs: a warp for each.
     const u64 pairs = (u64)a.k * (count + 1);
-    const bool few = pairs <= FEW_PAIRS * gridDim.x && items < gridDim.x / 2;
+    if (pairs <= FEW_PAIRS * gridDim.x && items < gridDim.x / 2) {
 #pragma unroll 1
-    for (u64 pair = global_thread() / 32; few && pair < pairs; pair += all_threads() / 32) {
-        const u32 j = (u32)pair % a.k, g = group((u32)pair / a.k);
-        float sum = 0.0f;
-        for (int f = lane; f < a.d; f += 32) {
-            const float t = (float)(a.centroids[(u64)j * a.d + f] * a.scale - a.centres[g * width + f] * a.scale);
-            sum = __fmaf_rn(t, t, sum);
+        for (u64 pair = global_thread() / 32; pair < pairs; pair += all_threads() / 32) {
+            const u32 j = (u32)pair % a.k, g = group((u32)pair / a.k);
+            float sum = 0.0f;
+            for (int f = lane; f < a.d; f += 32) {
+                const float t = (float)(a.centroids[(u64)j * a.d + f] * a.scale - a.centres[g * width + f] * a.scale);
+                sum = __fmaf_rn(t, t, sum);
+            }
+            sum = warp_total(sum);
+            if (lane == 0) a.near[(u64)g * a.k + j] = sum;
         }
-        sum = warp_total(sum);
-        if (lane == 0) a.near[(u64)g * a.k + j] = sum;
+        return;
     }
-    if (few) return;
     const int own_j = tid % 16 * 4, own_g = tid / 16 * 4;
     // A thread brings fours of neighbours.
     const auto column = [&](int i) { return i / 4 * 16 + warp * 4 + i % 4; };

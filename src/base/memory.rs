@@ -62,7 +62,7 @@ pub fn zeroed_to_fill<T: Zero>(len: usize, what: &'static str) -> Result<Vec<T>>
     Ok(values)
 }
 
-/// As [`zeroed_to_fill`], without values yet.
+/// Room for values that will all be written, with large pages as [`zeroed_to_fill`].
 pub fn room_to_fill<T>(len: usize, what: &'static str) -> Result<Vec<T>> {
     let values = with_room(len, what)?;
     #[cfg(target_os = "linux")]

@@ -117,16 +117,16 @@ impl<T: Float> Sorted<T> {
     /// have few bytes.
     pub fn new(shape: [usize; 3], layout: RowLayout, lanes: Option<usize>, [weighted, few]: [bool; 2]) -> Result<Self> {
         let [d, most, groups] = shape;
-        // Linux has some large pages at hand, and takes long to make more. Few bytes may have been in use before, and zeros take
-        // time there.
-        let zeroed = if layout == RowLayout::Rows && few { memory::room_to_fill } else { memory::zeroed };
+        // Linux has some large pages at hand, and takes long to make more. Few bytes are often memory that was in use before, where
+        // zeros must be written.
+        let new_values = if layout == RowLayout::Rows && few { memory::room_to_fill } else { memory::zeroed };
         let places = Self::places(most, groups);
         let has_weights = weighted && layout.has_columns();
         Ok(Self {
             layout,
             most,
             d,
-            values: zeroed(Self::values(shape, layout), GROUPS)?,
+            values: new_values(Self::values(shape, layout), GROUPS)?,
             stride: Self::stride(layout, places),
             weights: memory::zeroed(if has_weights { places } else { 0 }, GROUPS)?,
             has_rows: false,

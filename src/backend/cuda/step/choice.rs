@@ -158,8 +158,14 @@ pub mod tests {
         assert_eq!(chosen(Strategy::Tiled32, 1, 1, 1), Strategy::Tiled32);
         let in_chunks = FitShape { chunk: 1_000, ..shape(10_000_000, 2, 1_000) };
         assert_ne!(choose::<f32>(Strategy::Default, &in_chunks, H200).unwrap().candidate.strategy(), Strategy::Cells);
-        let error = choose::<f32>(Strategy::Cells, &in_chunks, H200).err().unwrap().to_string();
-        assert!(error.contains("rows that fit on the GPU for \"cells\""), "{error}");
+        for strategy in [
+            Strategy::Cells,
+            #[cfg(feature = "papers")]
+            Strategy::Yinyang,
+        ] {
+            let error = choose::<f32>(strategy, &in_chunks, H200).err().unwrap().to_string();
+            assert!(error.contains(&format!("rows that fit on the GPU for \"{strategy}\"")), "{error}");
+        }
         let error = choose::<f32>(Strategy::Registers, &shape(1, 13, 1), H200).err().unwrap().to_string();
         assert!(error.contains("at most 12 features for \"registers\", got 13"), "{error}");
     }
