@@ -10,13 +10,14 @@
 // Tile:      settle: a group of 32 to 256 threads, about as many as there are centroids, takes 16, 4 or 1 rows of the list. It takes
 //            fewer if the list is too short to fill the device. Each thread takes every width-th centroid. It has a chain in registers
 //            for each row, in feature order. So a value of a centroid is loaded once for all of these rows.
-//            settle_pairs: a warp takes 4 rows. Its lanes fetch 64 features of these rows and of their centroids at once. Then 8 lanes
-//            compute one chain each. (When each lane fetched for its own chain, 16 features at a time, long lists took a fifth longer.)
+//            settle_pairs: a warp takes 4 rows. Differences decide most of them (sift_few.cuh). For the others, its lanes fetch 64
+//            features of these rows and of their centroids at once. Then 8 lanes compute one chain each. (When each lane fetched for its own chain, 16 features at a time, long lists took a fifth longer.)
 // Memory:    settle: the values of the rows are in shared memory as float64, in pieces if there are many features. Centroids are read
 //            column by column from the second-level cache. settle_pairs: single values of x, each of which costs 32 bytes or more of
 //            memory traffic.
 // Precision: float64, exactly as the contract defines it. The label is the smallest j of least distance.
 #include "sift.cuh"
+#include "sift_few.cuh"
 
 // Each of `groups` groups has THREADS / groups threads, and takes ROWS rows at a time. All are powers of two.
 // Either the rows of the list from `begin` on, every gridDim.x-th batch. Or the LEFT rows, which this block has left over itself (sift.cuh).
@@ -130,14 +131,43 @@ struct Piece {
     double centroids[2 * PAIRS][PIECE + 2]; // two more, so no two chains read from the same bank
 };
 
+// The labels of a warp's rows by differences: lane 2 r gets that of row r. UNASSIGNED: differences cannot decide. Lanes 2 r and 2 r + 1 hold `row` r and
+// its candidates `j`.
+template <typename S> __device__ __forceinline__ u32 sift_pairs(const Settle<float, S>& a, u32 row, u32 j, int lane) {
+    const Differences bound = bound_of_lanes(a.rows.d, a.scale);
+    u32 label = UNASSIGNED;
+#pragma unroll
+    for (int round = 0; round < PAIRS * SIFT_LANES / 32; round++) {
+        const int from = (round * (32 / SIFT_LANES) + lane / SIFT_LANES) * 2;
+        const u32 pair[2] = {__shfl_sync(FULL_WARP, j, from), __shfl_sync(FULL_WARP, j, from + 1)};
+        const Two two = least_two<2>(a.rows, __shfl_sync(FULL_WARP, row, from), a.centroids, a.scale, 2, [&](u32 i) { return i ? pair[1] : pair[0]; });
+        const u32 found = two.second > bound.reach(two.least, bound.offset) ? two.label : UNASSIGNED;
+        const u32 given = __shfl_sync(FULL_WARP, found, lane / 2 % (32 / SIFT_LANES) * SIFT_LANES);
+        if (lane / 2 / (32 / SIFT_LANES) == round) label = given;
+    }
+    return label;
+}
+template <typename S> __device__ __forceinline__ u32 sift_pairs(const Settle<double, S>&, u32, u32, int) { return UNASSIGNED; }
+
 template <typename T, typename S> __device__ __forceinline__ void settle_pairs(const Settle<T, S>& a, Piece& piece, u32 count) {
     const int lane = threadIdx.x & 31, d = a.rows.d;
+    Sifting sifting;
 #pragma unroll 1
     for (u64 base = (u64)(threadIdx.x / 32 * gridDim.x + blockIdx.x) * PAIRS; base < count; base += (u64)gridDim.x * PAIR_WARPS * PAIRS) {
         // Lanes 2 r and 2 r + 1 hold row r and its first and second centroid. So do the lanes 8, 16 and 24 further.
         const u64 at = base + (lane % (2 * PAIRS)) / 2;
         const Contested one = a.contested[min(at, (u64)count - 1)];
         const u32 j = lane & 1 ? one.second : load_label(a.next, one.row);
+        const bool stores = lane < 2 * PAIRS && !(lane & 1) && at < count;
+        if (sizeof(T) == 4 && sifting.pays()) {
+            const u32 label = sift_pairs(a, one.row, j, lane);
+            const u32 left = __popc(__ballot_sync(FULL_WARP, stores && label == UNASSIGNED));
+            sifting.tried += PAIRS, sifting.left += left;
+            if (left == 0) {
+                if (stores) store_label(a.next, one.row, label);
+                continue;
+            }
+        }
         const S* const x = a.rows.of(__shfl_sync(FULL_WARP, one.row, lane % PAIRS * 2));
         double s = 0.0;
 #pragma unroll 1
@@ -173,8 +203,7 @@ template <typename T, typename S> __device__ __forceinline__ void settle_pairs(c
         }
         const double other = __shfl_xor_sync(FULL_WARP, s, 1);
         const u32 other_j = __shfl_xor_sync(FULL_WARP, j, 1);
-        if (lane < 2 * PAIRS && !(lane & 1) && at < count)
-            store_label(a.next, one.row, other < s || (other == s && other_j < j) ? other_j : j);
+        if (stores) store_label(a.next, one.row, other < s || (other == s && other_j < j) ? other_j : j);
     }
 }
 

@@ -5,17 +5,19 @@
 //
 // Used when: after assign_tensor, which lists such rows. settle (settle.cu) takes a long list of other rows.
 // Tile:      settle_listed: a block has a part of the centroids of one row, 128 at a time. The last block of a row compares the parts.
-//            settle_few: a warp takes a row. Each lane has one candidate at a time, and its chain in feature order. The lanes fetch 32 features of the row at
-//            once.
+//            settle_few: differences decide most rows (sift_few.cuh). Then a warp takes a row. Each lane has one candidate at a time, and its
+//            chain in feature order. The lanes fetch 32 features of the row at once.
 // Memory:    single values of x, each of which costs 32 bytes of memory traffic. Centroids are read row by row, from the caches.
 // Precision: float64, exactly as the contract defines it. The label is the smallest j of least distance.
 #include "../common/filter.cuh"
 #include "../common/tensor.cuh"
+#include "sift_few.cuh"
 
 template <typename T, typename S = T> struct SettleFew {
     Rows<T, S> rows;
     Labels next;
     const T* centroids; // (k, d)
+    T scale; // that of `Assign`: so no square leaves the range
     Few few;
     Control* control;
 };
@@ -42,48 +44,74 @@ template <typename T, typename S = T> struct SettleListed {
 #define WARPS 4
 #define PIECE 32
 
-template <typename T, typename S> __device__ __forceinline__ void settle_few(const SettleFew<T, S>& a, double (&values)[PIECE], u32 count) {
+// The label of a row by the reference distances of its candidates.
+template <typename T, typename S> __device__ __forceinline__ u32 by_distances(const SettleFew<T, S>& a, double (&values)[PIECE], const FewRow& one) {
     const int lane = threadIdx.x & 31, d = a.rows.d;
+    const S* const x = a.rows.of(one.row);
+    Closest closest;
+    closest.label = NO_ROW;
 #pragma unroll 1
-    for (u32 at = threadIdx.x / 32 * gridDim.x + blockIdx.x; at < count; at += gridDim.x * WARPS) {
-        const FewRow one = a.few.rows[at];
-        const S* const x = a.rows.of(one.row);
-        Closest closest;
-        closest.label = NO_ROW;
+    for (u32 base = 0; base < one.count; base += 32) {
+        const bool has = base + lane < one.count;
+        const u32 j = a.few.candidates[one.first + (has ? base + lane : 0)];
+        const T* const c = a.centroids + (u64)j * d;
+        double s = 0.0;
 #pragma unroll 1
-        for (u32 base = 0; base < one.count; base += 32) {
-            const bool has = base + lane < one.count;
-            const u32 j = a.few.candidates[one.first + (has ? base + lane : 0)];
-            const T* const c = a.centroids + (u64)j * d;
-            double s = 0.0;
-#pragma unroll 1
-            for (int done = 0; done < d; done += PIECE) {
-                const int f = done + lane;
-                const T value = f < d ? a.rows.value(x[(u64)f * a.rows.stride]) : (T)0;
-                __syncwarp(); // all lanes are done with the piece before
-                values[lane] = (double)value;
-                __syncwarp();
-                if (done + PIECE <= d) {
-                    T centroid[PIECE];
+        for (int done = 0; done < d; done += PIECE) {
+            const int f = done + lane;
+            const T value = f < d ? a.rows.value(x[(u64)f * a.rows.stride]) : (T)0;
+            __syncwarp(); // all lanes are done with the piece before
+            values[lane] = (double)value;
+            __syncwarp();
+            if (done + PIECE <= d) {
+                T centroid[PIECE];
 #pragma unroll
-                    for (int i = 0; i < PIECE; i++) centroid[i] = c[done + i];
+                for (int i = 0; i < PIECE; i++) centroid[i] = c[done + i];
 #pragma unroll
-                    for (int i = 0; i < PIECE; i++) {
-                        const double t = __dadd_rn(values[i], -(double)centroid[i]);
-                        s = __fma_rn(t, t, s);
-                    }
-                } else {
+                for (int i = 0; i < PIECE; i++) {
+                    const double t = __dadd_rn(values[i], -(double)centroid[i]);
+                    s = __fma_rn(t, t, s);
+                }
+            } else {
 #pragma unroll 1
-                    for (int i = 0; i < d - done; i++) {
-                        const double t = __dadd_rn(values[i], -(double)c[done + i]);
-                        s = __fma_rn(t, t, s);
-                    }
+                for (int i = 0; i < d - done; i++) {
+                    const double t = __dadd_rn(values[i], -(double)c[done + i]);
+                    s = __fma_rn(t, t, s);
                 }
             }
-            if (has && (s < closest.least || (s == closest.least && j < closest.label))) closest.least = s, closest.label = j;
         }
-        const u32 label = closest.of_warp();
-        if (lane == 0) store_label(a.next, one.row, label);
+        if (has && (s < closest.least || (s == closest.least && j < closest.label))) closest.least = s, closest.label = j;
+    }
+    return closest.of_warp();
+}
+
+// The label of a row by differences, for the 16 lanes that share it. UNASSIGNED: they cannot decide.
+template <typename S> __device__ __forceinline__ u32 by_differences(const SettleFew<float, S>& a, const FewRow& one) {
+    const Differences bound = bound_of_lanes(a.rows.d, a.scale);
+    const Two two = least_two<4>(a.rows, one.row, a.centroids, a.scale, one.count, [&](u32 i) { return a.few.candidates[one.first + i]; });
+    return two.second > bound.reach(two.least, bound.offset) ? two.label : UNASSIGNED;
+}
+template <typename S> __device__ __forceinline__ u32 by_differences(const SettleFew<double, S>&, const FewRow&) { return UNASSIGNED; }
+
+template <typename T, typename S> __device__ __forceinline__ void settle_few(const SettleFew<T, S>& a, double (&values)[PIECE], u32 count) {
+    const u32 lane = threadIdx.x & 31, ROWS = 32 / SIFT_LANES;
+    Sifting sifting;
+#pragma unroll 1
+    for (u64 base = (u64)(threadIdx.x / 32 * gridDim.x + blockIdx.x) * ROWS; base < count; base += (u64)gridDim.x * WARPS * ROWS) {
+        const u64 at = base + lane / SIFT_LANES;
+        const FewRow one = a.few.rows[min(at, (u64)count - 1)];
+        const bool stores = lane % SIFT_LANES == 0 && at < count;
+        const bool sifts = sizeof(T) == 4 && sifting.pays();
+        const u32 label = sifts ? by_differences(a, one) : UNASSIGNED;
+        if (stores && label != UNASSIGNED) store_label(a.next, one.row, label);
+        u32 left = __ballot_sync(FULL_WARP, stores && label == UNASSIGNED);
+        if (sifts) sifting.tried += ROWS, sifting.left += __popc(left);
+#pragma unroll 1
+        for (; left; left &= left - 1) {
+            const FewRow row = a.few.rows[base + (__ffs(left) - 1) / SIFT_LANES];
+            const u32 exact = by_distances(a, values, row);
+            if (lane == 0) store_label(a.next, row.row, exact);
+        }
     }
 }
 

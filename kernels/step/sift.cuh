@@ -8,6 +8,7 @@
 #pragma once
 #include "../common/filter.cuh"
 #include "differences.cuh"
+#include "two.cuh"
 
 #define THREADS 256
 #define MOST_ROWS 16
@@ -24,26 +25,6 @@ template <typename T, typename S = T> struct Settle {
     int values; // float64 values that fit in shared memory: at least one for each of the 16 rows of each group
     u32 fewest; // a shorter list has been labelled before: settle_listed
     u32 unused;
-};
-
-// The least two sums of a row, and the centroid of the least.
-struct Two {
-    float least, second;
-    u32 label;
-
-    __device__ __forceinline__ void take(float s, u32 j) {
-        second = fminf(second, fmaxf(least, s));
-        label = s < least ? j : label;
-        least = fminf(least, s);
-    }
-    __device__ __forceinline__ void merge(const Two& other) {
-        label = other.least < least ? other.label : label;
-        second = fminf(fminf(second, other.second), fmaxf(least, other.least));
-        least = fminf(least, other.least);
-    }
-    __device__ __forceinline__ Two of_lane(int mask) const {
-        return {__shfl_xor_sync(FULL_WARP, least, mask), __shfl_xor_sync(FULL_WARP, second, mask), __shfl_xor_sync(FULL_WARP, label, mask)};
-    }
 };
 
 // What the threads of a block tell each other.

@@ -78,7 +78,7 @@ impl<T: Float> Copies<T> {
                 t.mul_add(t, s)
             })
         };
-        let threshold = super::differences::CopyDifference { d, scale }.threshold(difference(j), square);
+        let threshold = super::differences::CopyDifference { d, additions: d, scale }.threshold(difference(j), square);
         // What is not a number rules nothing out.
         difference(a) <= threshold || difference(a).is_nan() || threshold.is_nan()
     }

@@ -109,7 +109,7 @@ fn exactly<T: Engine>(device: Device, features: &Features<'_, T>, k: usize, half
     refusal::shrink_rooms(UNIT);
     let refused = fit();
     refusal::shrink_rooms(0);
-    assert!(matches!(refused, Err(KMeansError::NoMemory { .. })), "{what}: not all of it was taken");
+    assert!(matches!(refused, Err(KMeansError::NoMemory { .. })), "{what}, {}: not all of it was taken", fitted.choice.reason);
 }
 
 #[test]

@@ -47,8 +47,10 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
-/// Bytes that fits have freed and that the driver keeps for the next one.
-const KEPT: u64 = 64 << 20;
+/// Bytes that calls have freed and that the driver keeps for the next one: a share of the GPU's memory, and at least so many.
+/// To map and unmap half a gigabyte takes longer than to label as much.
+const KEPT_SHARE: u64 = 64;
+const LEAST_KEPT: u64 = 64 << 20;
 
 /// Sets the bytes of freed memory that the driver keeps, by those that it keeps so far, and gives back what is more. Returns what
 /// was set before.
@@ -127,8 +129,8 @@ impl Gpu {
         let shared_per_block = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let generation = 10 * attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
             + attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        // With some memory that is kept, small fits need not map memory again each time.
-        keep(&context, |before| before.max(KEPT)).map_err(&failed)?;
+        let total = context.total_mem().map_err(&failed)? as u64;
+        keep(&context, |before| before.max(total / KEPT_SHARE).max(LEAST_KEPT)).map_err(&failed)?;
         Ok(Self {
             context,
             ordinal,
@@ -191,7 +193,7 @@ impl Gpu {
         keeping.calls += 1;
         if keeping.calls == 1 {
             // Without success calls are slower.
-            keeping.before = self.keep_bytes(u64::MAX).unwrap_or(KEPT);
+            keeping.before = self.keep_bytes(u64::MAX).unwrap_or(LEAST_KEPT);
         }
         MemoryKept(self)
     }

@@ -87,7 +87,8 @@ impl<T: Float + Plain> Candidate<T> for Grid {
     fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
         let sizes = Sizes::new(shape);
         let rows = sum([PlaceBuffers::bytes(&sizes), Between::bytes(&sizes)]);
-        let bytes = sum([rows, GridBuffers::<T>::bytes(&sizes), SortedBuffers::<T>::bytes(&sizes)]);
+        let sorted = if sizes.sorted() > 0 { SortedBuffers::<T>::bytes(&sizes) } else { 0 };
+        let bytes = sum([rows, GridBuffers::<T>::bytes(&sizes), sorted]);
         Needs { filter: Self::filter(shape), label_arrays: LabelArrays::InPlace, bytes }
     }
 

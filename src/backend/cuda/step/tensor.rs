@@ -59,8 +59,8 @@ impl Tensor {
     /// Where several centroids share a natural cluster, most rows of it are in doubt. With few clusters this costs more than tensor
     /// cores gain, unless there are many features.
     const FEW_CLUSTERS: usize = 32;
-    const MANY_FEATURES: usize = 512;
-    /// How much more time iterations take then: measured on an H100 with ten blobs in 32 clusters, 128 and 256 features.
+    const MANY_FEATURES: usize = 256;
+    /// How much more time iterations take then: measured on an H100 with ten blobs in 24 and 32 clusters, 64 to 192 features.
     const IN_DOUBT: f64 = 3.0;
 
     /// The time of one pass over rows without copies, such as that of a prediction, in microseconds: also for data whose

@@ -56,7 +56,7 @@ pub struct InDoubt<T> {
     rows: Doubt,
     few: FewRows,
     settle: Settle<T>,
-    settle_few: Launch<SettleFewArgument>,
+    settle_few: Launch<SettleFewArgument<T>>,
     settle_listed: Launch<SettleListedArgument>,
 }
 
@@ -125,7 +125,15 @@ impl<T: Float + Plain> InDoubt<T> {
         centroids: u64,
     ) -> Result<()> {
         let (rows, next, control) = (assign.rows, assign.next, assign.control);
-        let few = SettleFewArgument { rows, next, centroids, few: self.few(), control };
+        let few = SettleFewArgument {
+            rows,
+            next,
+            centroids,
+            scale: assign.scale,
+            few: self.few(),
+            control,
+            ..SettleFewArgument::zero()
+        };
         let listed = SettleListedArgument {
             rows,
             next,
