@@ -215,6 +215,32 @@ fn pairs_of_the_second_product() {
     }
 }
 
+/// Each row is as far from two to five centroids, but for a few roundings: their differences from the row are the same values in another order,
+/// with the last bits of one value changed. Sums in float32 order them wrongly. The dimensions leave lanes without a feature, or one with more.
+#[test]
+fn near_ties_of_a_few_centroids() {
+    if gpu().is_none() {
+        return;
+    }
+    for d in [33, 96, 250, 771] {
+        let random = &mut Random(90_000 + d as u64);
+        let (mut x, mut start) = (Vec::new(), Vec::new());
+        for site in 0..64usize {
+            let row: Vec<f32> = (0..d).map(|_| (4.0 * random.unit()) as f32).collect();
+            let away: Vec<f32> = (0..d).map(|_| (random.unit() - 0.5) as f32).collect();
+            for j in 0..2 + site % 4 {
+                let changed = random.below(d);
+                start.extend((0..d).map(|f| {
+                    let one = away[(f + 7 * j) % d] * if f == changed { 1.0 + random.below(4) as f32 * 3e-7 } else { 1.0 };
+                    f64::from(row[f] - one)
+                }));
+            }
+            (0..50).for_each(|_| x.extend_from_slice(&row));
+        }
+        check(x, d, start, 1, &format!("near ties, {d} features"));
+    }
+}
+
 /// The history says how many rows were settled and how many scores were left out.
 #[test]
 fn the_history_has_the_cost() {
