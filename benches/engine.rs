@@ -67,7 +67,7 @@ fn predictions() {
         let distances = time(&|| drop(model.predict_distances(&features)));
         let score = time(&|| drop(model.score(&features, None)));
         // All distances to a thousand centroids take gigabytes.
-        let transform = if n * k <= 1 << 28 { time(&|| drop(model.transform(&features))) } else { f64::NAN };
+        let transform = if n * k <= 1 << 28 { time(&|| drop(model.transform(&features, false))) } else { f64::NAN };
         println!("{name:<11}{labels:>12.3}{distances:>12.3}{transform:>12.3}{score:>12.3}");
     }
 }

@@ -383,11 +383,7 @@ impl DeviceModel<'_, KMeansModel> {
     /// have a distance of NaN.
     pub(crate) fn distances_of<S: Source>(&self, columns: &[S], squared: bool) -> Result<Vec<f64>> {
         let none = |rows| memory::filled(rows * self.model.n_clusters(), f64::NAN, DISTANCES);
-        let answer = |features: &AnyFeatures<'_>| match squared {
-            true => self.transform_squared_any(features),
-            false => self.transform_any(features),
-        };
-        self.ask(columns, answer, none)
+        self.ask(columns, |features| self.transform_any(features, squared), none)
     }
 
     #[cfg(feature = "polars")]

@@ -363,8 +363,7 @@ answers! {
     predict_any() = predict -> Labels;
     #[cfg(feature = "polars")]
     predict_distances_any() = predict_distances -> Predictions;
-    transform_any() = transform -> Vec<f64>;
-    transform_squared_any() = transform_squared -> Vec<f64>;
+    transform_any(squared: bool) = transform -> Vec<f64>;
     #[cfg(feature = "polars")]
     nearest_clusters_any(m: usize, squared: bool) = nearest_clusters -> NearestClusters;
     #[cfg(feature = "polars")]
@@ -377,9 +376,7 @@ answers! {
     #[cfg(all(feature = "python", feature = "cuda"))]
     predict_distances_any_on_device() = predict_distances_there -> GpuPredictions;
     #[cfg(all(feature = "python", feature = "cuda"))]
-    transform_any_on_device() = transform_there -> GpuArray<f64>;
-    #[cfg(all(feature = "python", feature = "cuda"))]
-    transform_squared_any_on_device() = transform_squared_there -> GpuArray<f64>;
+    transform_any_on_device(squared: bool) = transform_there -> GpuArray<f64>;
 }
 
 impl DeviceModel<'_, KMeansModel> {
