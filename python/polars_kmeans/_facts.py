@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 _SHOWN = 6
 
 
+class Ran(NamedTuple):
+    """How a fit ran."""
+
+    device: str
+    device_reason: str
+    method: str | None
+    method_reason: str | None
+    seconds: tuple[float, float, float]
+    relocated: list[int]
+
+
 class Facts:
     """What a model holds."""
 
@@ -25,12 +36,8 @@ class Facts:
         self._names, self._k, self._inertia, self._n_iter, self._stopped = _internal.model_facts(encoded)
         # The columns of the fit, once they are asked for.
         self._columns: tuple[str, ...] | None = None
-        self._device: str | None = None
-        self._device_reason: str | None = None
-        self._method: str | None = None
-        self._method_reason: str | None = None
-        self._seconds: tuple[float, float, float] | None = None
-        self._relocated: list[int] | None = None
+        # None in a model that was loaded.
+        self._ran: Ran | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(repr(name) for name in self._names[:_SHOWN])
@@ -51,7 +58,7 @@ class Facts:
             "init": parameters["init"],
             "metric": parameters["metric"],
             "scale": "none" if self.factors is None else parameters["scale"],
-            "device": self._device or "unknown (loaded)",
+            "device": self.device or "unknown (loaded)",
         }
         return _html.model(facts, self.centroids)
 
@@ -113,9 +120,7 @@ class Facts:
         :attr:`history` has the iterations one by one. None in a model that was loaded or unpickled, because wall times
         are not saved.
         """
-        return (
-            None if self._seconds is None else dict(zip(("rows", "seeding", "iterations"), self._seconds, strict=True))
-        )
+        return self._ran and dict(zip(("rows", "seeding", "iterations"), self._ran.seconds, strict=True))
 
     @property
     def relocated(self) -> list[int] | None:
@@ -124,7 +129,7 @@ class Facts:
         A row far from its centroid took the place of each. So these clusters are others than at the start. The numbers
         are those of the start, also with `sort_by`. None in a model that was loaded or unpickled.
         """
-        return None if self._relocated is None else list(self._relocated)
+        return self._ran and list(self._ran.relocated)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -191,12 +196,12 @@ class Facts:
         None in a model that was loaded or unpickled. The device is not saved, since the bits are the same on every
         device.
         """
-        return self._device
+        return self._ran and self._ran.device
 
     @property
     def device_reason(self) -> str | None:
         """Why the fit ran on that device, as a sentence. None if :attr:`device` is None."""
-        return self._device_reason
+        return self._ran and self._ran.device_reason
 
     @property
     def method(self) -> str | None:
@@ -206,7 +211,7 @@ class Facts:
         `", groups"` of rows, and `", copies"` of the rows in 8 or 16 bits. On a GPU: the name of its kernel. The labels
         do not depend on it. None for fits in parts, and in a model that was loaded or unpickled.
         """
-        return self._method
+        return self._ran and self._ran.method
 
     @property
     def method_reason(self) -> str | None:
@@ -216,7 +221,7 @@ class Facts:
         copies first, and by which instructions. The :attr:`history` has the share of the distances that each iteration
         left out. None for fits on GPUs, and where :attr:`method` is None.
         """
-        return self._method_reason
+        return self._ran and self._ran.method_reason
 
     def _readable(self) -> dict[str, Any]:
         """Return the parts of the JSON that are there to read."""

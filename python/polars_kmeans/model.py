@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Literal, cast
 import polars as pl
 
 from polars_kmeans import _centroids, _files, _frames, _internal, _living, _plugin
+from polars_kmeans._facts import Ran
 from polars_kmeans._keywords import checked
 from polars_kmeans._options import FitOptions
 from polars_kmeans._summaries import Summaries
@@ -39,21 +40,10 @@ class KMeansModel(Summaries):
     """
 
     @classmethod
-    def _of_fit(
-        cls,
-        model: bytes,
-        device: str,
-        reason: str,
-        method: str | None,
-        method_reason: str | None,
-        seconds: tuple[float, float, float],
-        relocated: list[int],
-    ) -> KMeansModel:
+    def _of_fit(cls, model: bytes, *ran: Any) -> KMeansModel:
         """Make the model of a fit that has just run, and say how it ran."""
         fitted = cls(model)
-        fitted._device, fitted._device_reason = device, reason
-        fitted._method, fitted._method_reason = method, method_reason
-        fitted._seconds, fitted._relocated = seconds, relocated
+        fitted._ran = Ran(*ran)
         return fitted
 
     def __eq__(self, other: object) -> bool:
