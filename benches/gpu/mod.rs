@@ -43,7 +43,7 @@ use polars_kmeans::{Chunk, Column, Device, Engine, Features, Init, KMeans, KMean
 use self::options::{Options, Shape};
 use self::rows::{Rows, rows};
 use self::there::Columns;
-use crate::data::{blobs, scrambled};
+use crate::data::{features_of, scrambled};
 use crate::{Arguments, median};
 
 fn report_upload(name: &str, (bytes, seconds, ceiling): &(u64, Vec<f64>, f64)) {
@@ -146,7 +146,7 @@ fn digest<T: Engine>(fitted: &Fitted<T>) -> u64 {
 
 /// Prints one line per strategy.
 fn strategies<T: Engine>(columns: &[Vec<T>], estimator: &KMeans, names: &[Strategy]) {
-    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let features = features_of(columns);
     let mut digest = None;
     for &strategy in names {
         match iteration(&estimator.clone().strategy(strategy), &features) {
@@ -163,7 +163,7 @@ fn strategies<T: Engine>(columns: &[Vec<T>], estimator: &KMeans, names: &[Strate
 /// stderr how much the default loses compared with the best strategy.
 fn choose<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
     let Shape { n, d, k, .. } = shape;
-    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let features = features_of(columns);
     let time = |strategy| {
         // A third of the usual time, because there are hundreds of shapes.
         let fits = repeated(&estimator.clone().strategy(strategy), &features, ENOUGH / 3.0);
@@ -183,7 +183,7 @@ fn choose<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
 
 /// Prints one object per strategy for `benches/papers.py`: the fastest of some fits.
 fn json<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: &[String]) {
-    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let features = features_of(columns);
     let Shape { n, d, k, iterations } = shape;
     for name in names {
         let head = format!("{{\"shape\": \"{n}x{d}x{k}x{iterations}\", \"strategy\": {name:?}");
@@ -226,7 +226,7 @@ fn predictions<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, 
     const THREADS: usize = 8;
     let Shape { n, d, .. } = shape;
     let begin = Instant::now();
-    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let features = features_of(columns);
     let model = estimator.clone().max_iter(1).fit_features(&features, None).expect("clusters").model;
     println!("  fit of one iteration, the first call: {:.3} ms", 1e3 * begin.elapsed().as_secs_f64());
     let model = model.on(Device::Cuda(None));
@@ -328,7 +328,7 @@ fn memory(name: &str) -> f64 {
 /// for pinned memory, and the host memory that the fit takes in addition to the labels that it returns.
 fn streamed<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, limit: u64) {
     let Shape { n, d, .. } = shape;
-    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let features = features_of(columns);
     let some = [Part::new(features.slice(0..n.min(1 << 24)).expect("memory for a view"), None)];
     let ceiling = || upload_benchmark(0, &some, 2).expect("a GPU").2;
     // Resets the peak memory, where the system allows it.
@@ -410,7 +410,7 @@ fn time<T: Engine>(name: &str, shape: Shape, options: &Options, columns: &[Vec<T
         None => {}
     }
     if options.limit.is_none() || options.flag("--fits") {
-        let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+        let features = features_of(columns);
         fits(&features, &estimator);
     }
 }
