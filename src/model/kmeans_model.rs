@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "python")]
+use super::AnyFeatures;
 #[cfg(any(feature = "arrow", feature = "polars"))]
 use super::Living;
-use super::any::{AnyFeatures, AnyModel};
+use super::any::AnyModel;
 use super::{Decay, Derived, DeviceModel, Fitted, HistoryRow, Model, Start, Sums, invalid};
 use crate::backend::answers::KeptRows;
 use crate::backend::cpu::Method;
