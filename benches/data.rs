@@ -1,7 +1,7 @@
 //! Generates the rows.
 
-use polars_kmeans::Float;
 use polars_kmeans::base::parallel::for_each_task;
+use polars_kmeans::{Features, Float};
 
 /// The generator splitmix64, started at any place.
 pub fn scrambled(place: u64) -> u64 {
@@ -9,6 +9,11 @@ pub fn scrambled(place: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
+}
+
+/// Columns as features.
+pub fn features_of<T: Float>(columns: &[Vec<T>]) -> Features<'_, T> {
+    Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths")
 }
 
 /// Uniform rows between 0 and 1 in `d` columns.

@@ -6,10 +6,9 @@
 //! rows as given, and of rows that are numbered by their values; `orders cuda` on a GPU.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use crate::data::blobs;
-use crate::{Arguments, median};
+use crate::data::{blobs, features_of};
+use crate::{Arguments, median, seconds};
 use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::Session;
 use polars_kmeans::backend::cpu::CpuSession;
@@ -28,9 +27,7 @@ const SHAPES: [(&str, usize, usize, usize, u32); 6] = [
 ];
 
 fn milliseconds(work: impl FnOnce()) -> f64 {
-    let start = Instant::now();
-    work();
-    1e3 * start.elapsed().as_secs_f64()
+    1e3 * seconds(work).0
 }
 
 /// Many small fits from k-means++ starts, one after the other on the calling thread, as in a group-by.
@@ -58,7 +55,7 @@ fn predictions() {
     println!("{:<11}{:>12}{:>12}{:>12}{:>12}", "shape", "labels, ms", "distances", "transform", "score");
     for (name, n, d, k, _) in SHAPES {
         let columns: Vec<Vec<f32>> = blobs(n, d);
-        let features = Features::from_columns(columns.iter().map(|c| &c[..])).expect("equal lengths");
+        let features = features_of(&columns);
         let start = (0..k).flat_map(|j| columns.iter().map(move |c| f64::from(c[j * (n / k)]))).collect();
         let model = KMeans::new(k).init(Init::Given(start)).max_iter(2).fit_features(&features, None).expect("clusters").model;
         let rounds = if n < 10_000 { 51 } else { 3 };
@@ -67,7 +64,7 @@ fn predictions() {
         let distances = time(&|| drop(model.predict_distances(&features)));
         let score = time(&|| drop(model.score(&features, None)));
         // All distances to a thousand centroids take gigabytes.
-        let transform = if n * k <= 1 << 28 { time(&|| drop(model.transform(&features))) } else { f64::NAN };
+        let transform = if n * k <= 1 << 28 { time(&|| drop(model.transform(&features, false))) } else { f64::NAN };
         println!("{name:<11}{labels:>12.3}{distances:>12.3}{transform:>12.3}{score:>12.3}");
     }
 }
@@ -77,7 +74,7 @@ fn orders(device: Device) {
     println!("{:<11}{:>9}{:>12}{:>14}{:>14}{:>16}", "shape", "order", "fit, ms", "an iteration", "beside them", "inertia");
     for (name, n, d, k, iterations) in SHAPES {
         let columns: Vec<Vec<f32>> = blobs(n, d);
-        let features = Features::from_columns(columns.iter().map(|c| &c[..])).expect("equal lengths");
+        let features = features_of(&columns);
         for order in [RowOrder::Given, RowOrder::Values] {
             let estimator = KMeans::new(k).init(Init::Random).n_init(Restarts::Count(1)).max_iter(iterations).tol(0.0);
             let estimator = estimator.row_order(order).device(device);
@@ -115,7 +112,7 @@ pub fn main(arguments: Arguments) {
     println!("{:<11}{:>10}{:>10}{:>10}{:>10}{:>16}", "shape", "fit, ms", "ms/iter", "assign", "update", "inertia");
     for (name, n, d, k, iterations) in SHAPES.into_iter().filter(|shape| only.is_empty() || only.iter().any(|o| o == shape.0)) {
         let columns: Vec<Vec<f32>> = blobs(n, d);
-        let features = Features::from_columns(columns.iter().map(|c| &c[..])).expect("equal lengths");
+        let features = features_of(&columns);
         let start: Vec<f64> = (0..k).flat_map(|j| columns.iter().map(move |c| f64::from(c[j * (n / k)]))).collect();
         let estimator = KMeans::new(k).init(Init::Given(start.clone())).max_iter(iterations).tol(0.0);
         let rounds = if n < 10_000 { 51 } else { 3 };

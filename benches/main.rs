@@ -12,11 +12,14 @@ mod engine;
 mod gpu;
 mod iterations;
 mod kinds;
+mod options;
 mod quads;
 mod rough;
 mod seeding;
 mod sets;
 mod threads;
+
+use std::time::Instant;
 
 /// The rest of the command line.
 type Arguments = std::iter::Skip<std::env::Args>;
@@ -46,6 +49,13 @@ fn main() {
             std::process::exit(2);
         }
     }
+}
+
+/// How long some work takes, and its result.
+fn seconds<R>(work: impl FnOnce() -> R) -> (f64, R) {
+    let start = Instant::now();
+    let result = work();
+    (start.elapsed().as_secs_f64(), result)
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -7,22 +7,15 @@
 //! iteration, less that of the same fit from given centroids. `--vectors` reads rows of float32 in little endian, N x D of them,
 //! as another kind of data.
 
-use std::time::Instant;
-
+use crate::data::features_of;
 use crate::kinds::{Kind, generate, row_by_row};
-use crate::{Arguments, median};
+use crate::{Arguments, median, seconds};
 use polars_kmeans::{Engine, Features, History, Init, KMeans};
 
 /// Rows, features, clusters.
 const SHAPES: [[usize; 3]; 5] =
     [[200_000, 16, 100], [50_000, 64, 200], [20_000, 256, 50], [1_000_000, 2, 50], [3_000_000, 2, 500]];
 const KINDS: [Kind; 4] = [Kind::Blobs, Kind::Uniform, Kind::LognormalScales, Kind::Ties];
-
-fn seconds<R>(work: impl FnOnce() -> R) -> (f64, R) {
-    let start = Instant::now();
-    let result = work();
-    (start.elapsed().as_secs_f64(), result)
-}
 
 /// What is asked besides shapes and data.
 #[derive(Clone, Copy)]
@@ -53,11 +46,7 @@ fn bench<T: Engine>(kind: &str, x: &[f32], [n, d, k]: [usize; 3], init: &Init, a
     let x: Vec<T> = x.iter().map(|&x| T::from_f64(f64::from(x))).collect();
     let columns: Vec<Vec<T>> =
         if array { Vec::new() } else { (0..d).map(|f| x.iter().skip(f).step_by(d).copied().collect()).collect() };
-    let features = if array {
-        Features::from_rows(&x, d).expect("whole rows")
-    } else {
-        Features::from_columns(columns.iter().map(|c| &c[..])).expect("equal lengths")
-    };
+    let features = if array { Features::from_rows(&x, d).expect("whole rows") } else { features_of(&columns) };
     let estimator = KMeans::new(k).init(init.clone()).init_sample(asked.sample);
     if let Some(seeds) = asked.seeds {
         let what = format!("{n:>9} x {d:>3} into {k:>4} {kind:<10} {:<16}", init.word());

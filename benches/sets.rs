@@ -18,7 +18,8 @@ use polars_kmeans::{DotUnit, InstructionSet};
 use polars_kmeans::{Features, Init, KMeans};
 
 use crate::Arguments;
-use crate::kinds::{Kind, generate, row_by_row, starting_rows};
+use crate::kinds::{Kind, starting_rows};
+use crate::options::{Options, Rows};
 
 const SHAPES: [[usize; 3]; 3] = [[20_000, 256, 300], [100_000, 32, 128], [100_000, 3, 500]];
 
@@ -81,39 +82,16 @@ fn run(
 }
 
 pub fn main(arguments: Arguments) {
-    let (mut shapes, mut iterations, mut threads, mut by_columns) = (Vec::new(), 15, 0, false);
-    let mut kinds = Kind::ALL.to_vec();
-    let mut arguments = arguments.filter(|argument| argument != "--bench");
-    while let Some(argument) = arguments.next() {
-        let mut number = || arguments.next().and_then(|n| n.parse().ok()).expect("a number");
-        match argument.as_str() {
-            "--iterations" => iterations = number(),
-            "--threads" => threads = number() as usize,
-            "--columns" => by_columns = true,
-            "--kinds" => {
-                let names = arguments.next().expect("kinds of data");
-                kinds = names.split(',').map(|name| name.parse().expect("a kind of data")).collect();
-            }
-            shape => {
-                let numbers: Vec<usize> = shape.split('x').map(|n| n.parse().expect("a shape: NxDxK")).collect();
-                shapes.push(<[usize; 3]>::try_from(numbers).expect("a shape: NxDxK"));
-            }
-        }
-    }
-    for [n, d, k] in if shapes.is_empty() { SHAPES.to_vec() } else { shapes } {
+    let options = Options { iterations: 15, threads: vec![0], ..Options::default() }.parse(arguments);
+    let kinds = options.kinds.unwrap_or(Kind::ALL.to_vec());
+    for [n, d, k] in if options.shapes.is_empty() { SHAPES.to_vec() } else { options.shapes } {
         for &kind in &kinds {
-            let columns = generate(kind, n, d);
-            let start = starting_rows(&columns, kind, k).expect("enough rows");
-            let rows = row_by_row(&columns);
-            let features = match by_columns {
-                true => Features::from_columns(columns.iter().map(|column| &column[..])),
-                false => Features::from_rows(&rows, d),
-            };
-            let features = features.expect("rows");
+            let rows = Rows::new(kind, [n, d, k], options.by_columns);
+            let (features, start) = (rows.features(), starting_rows(&rows.columns, kind, k).expect("enough rows"));
             println!("{n} x {d} x {k}, {kind}: ms, iterations, hash");
             let mut first = None;
             for way in ways() {
-                let (time, done, hash) = run(&features, &start, way, iterations, threads);
+                let (time, done, hash) = run(&features, &start, way, options.iterations, options.threads[0]);
                 println!("  {:<28}{time:>10.1}{done:>5}  {hash:016x}", way.0);
                 assert!(*first.get_or_insert(hash) == hash, "{}: another result", way.0);
             }

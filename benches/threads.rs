@@ -9,13 +9,13 @@
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::thread;
-use std::time::Instant;
 
 use polars_kmeans::backend::cpu::seconds_a_score;
-use polars_kmeans::{Device, DotUnit, Features, Init, KMeans};
+use polars_kmeans::{Device, DotUnit, Init, KMeans};
 
-use crate::kinds::{Kind, generate, row_by_row, starting_rows};
-use crate::{Arguments, median};
+use crate::kinds::{Kind, starting_rows};
+use crate::options::{Options, Rows};
+use crate::{Arguments, median, seconds};
 
 /// Shapes, and the kinds of data that each is timed with.
 const SHAPES: [([usize; 3], &[Kind]); 6] = [
@@ -47,34 +47,16 @@ fn bare(threads: usize) -> [f64; 2] {
     let copies = || {
         let (from, mut to) = (vec![1u8; COPIED], vec![0u8; COPIED]);
         start.wait();
-        let time = Instant::now();
-        for _ in 0..TIMES {
-            black_box(&mut to).copy_from_slice(black_box(&from));
-        }
-        (TIMES * COPIED) as f64 / (1e9 * time.elapsed().as_secs_f64())
+        let copied = || (0..TIMES).for_each(|_| black_box(&mut to).copy_from_slice(black_box(&from)));
+        (TIMES * COPIED) as f64 / (1e9 * seconds(copied).0)
     };
     [all_at_once(&products), all_at_once(&copies)]
 }
 
-pub fn main(mut arguments: Arguments) {
-    let (mut shapes, mut kinds, mut iterations, mut repeats) = (Vec::new(), None, 12, 3);
-    let (mut threads, mut by_columns) = (vec![1, 2, 4, 8, 16], false);
-    while let Some(argument) = arguments.next() {
-        let numbers =
-            |text: &str, between| -> Vec<usize> { text.split(between).map(|n| n.parse().expect("a number")).collect() };
-        match argument.as_str() {
-            "--bench" => {}
-            "--kinds" => {
-                let names = arguments.next().expect("kinds of data");
-                kinds = Some(names.split(',').map(|name| name.parse().expect("a kind of data")).collect::<Vec<Kind>>());
-            }
-            "--columns" => by_columns = true,
-            "--threads" => threads = numbers(&arguments.next().expect("numbers of threads"), ','),
-            "--iterations" => iterations = arguments.next().and_then(|n| n.parse().ok()).expect("a number"),
-            "--repeats" => repeats = arguments.next().and_then(|n| n.parse().ok()).expect("a number"),
-            shape => shapes.push((<[usize; 3]>::try_from(numbers(shape, 'x')).expect("a shape: NxDxK"), &[Kind::Uniform][..])),
-        }
-    }
+pub fn main(arguments: Arguments) {
+    let options = Options { iterations: 12, threads: vec![1, 2, 4, 8, 16], repeats: 3, ..Options::default() };
+    let Options { shapes, kinds, iterations, mut threads, repeats, by_columns, .. } = options.parse(arguments);
+    let asked: Vec<_> = shapes.into_iter().map(|shape| (shape, &[Kind::Uniform][..])).collect();
     // The pool has a thread for each processor. Fits with more threads use one processor for several.
     threads.retain(|threads| thread::available_parallelism().is_ok_and(|most| *threads <= most.get()));
     println!("threads: products, multiply-adds a nanosecond; copies, GB/s");
@@ -83,27 +65,19 @@ pub fn main(mut arguments: Arguments) {
         println!("{threads:>7}: {products:8.0} {copies:8.1}");
     }
     println!("threads: ms of the fit, its loop, the first and the last iteration; times as fast, of products, of copies");
-    for ([n, d, k], own) in if shapes.is_empty() { SHAPES.to_vec() } else { shapes } {
+    for ([n, d, k], own) in if asked.is_empty() { SHAPES.to_vec() } else { asked } {
         for kind in kinds.as_deref().unwrap_or(own) {
-            let columns = generate(*kind, n, d);
-            let start = starting_rows(&columns, *kind, k).expect("enough rows");
-            let x = if by_columns { Vec::new() } else { row_by_row(&columns) };
-            let features = match by_columns {
-                true => Features::from_columns(columns.iter().map(|column| &column[..])),
-                false => Features::from_rows(&x, d),
-            };
-            let features = features.expect("rows");
+            let rows = Rows::new(*kind, [n, d, k], by_columns);
+            let (features, start) = (rows.features(), starting_rows(&rows.columns, *kind, k).expect("enough rows"));
             let estimator = KMeans::new(k).init(Init::Given(start)).tol(0.0).max_iter(iterations).device(Device::Cpu);
             println!("{n} x {d} x {k}, {kind}");
             let mut first_loop = None;
             for (threads, rates) in threads.iter().zip(&bare) {
                 let estimator = estimator.clone().threads(*threads);
                 let fits = (0..repeats).map(|_| {
-                    let time = Instant::now();
-                    let fit = estimator.fit_features(&features, None).expect("a fit");
-                    let whole = 1e3 * time.elapsed().as_secs_f64();
+                    let (whole, fit) = seconds(|| estimator.fit_features(&features, None).expect("a fit"));
                     let all: Vec<f64> = fit.model.history().iter().map(|row| 1e3 * row.seconds.unwrap_or(0.0)).collect();
-                    [whole, all.iter().sum(), all[0], all[all.len() - 1]]
+                    [1e3 * whole, all.iter().sum(), all[0], all[all.len() - 1]]
                 });
                 let fits: Vec<[f64; 4]> = fits.collect();
                 let [whole, in_loop, first, last] = [0, 1, 2, 3].map(|i| median(fits.iter().map(|fit| fit[i]).collect()));

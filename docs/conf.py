@@ -158,3 +158,13 @@ def setup(app: Sphinx) -> None:
     estimator = ModuleAnalyzer.for_module("polars_kmeans.estimator")
     estimator.analyze()
     estimator.overloads.pop("KMeans.__init__", None)
+    # The page of a model shows what its base classes have as its own, base classes first.
+    names: list[str] = []
+    for part in reversed(polars_kmeans.KMeansModel.__mro__[:-1]):
+        source = ModuleAnalyzer.for_module(part.__module__)
+        source.analyze()
+        own = [name for name in source.tagorder if name.startswith(f"{part.__name__}.")]
+        names += [name.replace(part.__name__, "KMeansModel", 1) for name in own]
+        for name, overloads in list(source.overloads.items()):
+            source.overloads[name.replace(part.__name__, "KMeansModel", 1)] = overloads
+    source.tagorder.update({name: place for place, name in enumerate(names)})

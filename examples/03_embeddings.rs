@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{centroids}");
 
     // The distances of every row to every centroid: an Array column of TOPICS values.
-    let distances = model.transform(&df)?;
+    let distances = model.transform(&df, false)?;
     println!("{}", distances.head(Some(3)));
     assert_eq!(distances.dtype(), &DataType::Array(Box::new(DataType::Float64), TOPICS));
     Ok(())

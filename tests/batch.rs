@@ -84,9 +84,9 @@ fn batches_are_their_slices() {
     assert_eq!(fit.model.inertia(), slices.model.inertia());
     for (batch, labels) in batches().iter().zip(&fit.labels) {
         assert_eq!(&fit.model.predict_batch(batch).unwrap(), labels);
-        let distances = fit.model.transform_batch(batch).unwrap();
+        let distances = fit.model.transform_batch(batch, false).unwrap();
         assert_eq!((distances.len(), distances.value_length()), (batch.num_rows(), 6));
-        let squared = fit.model.transform_squared_batch(batch).unwrap();
+        let squared = fit.model.transform_batch(batch, true).unwrap();
         let [roots, squared] = [&distances, &squared].map(|lists| lists.values().as_primitive::<Float64Type>().values());
         assert!(roots.iter().copied().eq(squared.iter().map(|s| s.sqrt())));
     }
@@ -151,7 +151,7 @@ fn nulls_weights_and_lists() {
         let table = batch([("e", array)]);
         let fit = estimator.fit_batches(&[table.slice(0, 1), table.slice(1, 3)], ["e"], None).unwrap();
         assert_eq!(fit.model.layout(), &FeatureLayout::Array("e".into()));
-        assert_eq!(fit.model.transform_batch(&table).unwrap().null_count(), 2);
+        assert_eq!(fit.model.transform_batch(&table, false).unwrap().null_count(), 2);
         (fit.labels.iter().flat_map(values).collect::<Vec<_>>(), fit.model.centroid_values().unwrap())
     });
     assert_eq!(fixed, list);

@@ -112,18 +112,18 @@ impl Data {
             ("model", model(&fit.model)),
             ("labels", labels(&fit.labels)),
             ("distances", bits(distance)),
-            ("transform", flat(fit.model.transform_columns(columns).unwrap())),
+            ("transform", flat(fit.model.transform_columns(columns, false).unwrap())),
             ("score", bits([fit.model.score_columns(columns, Some(&self.weights)).unwrap()])),
             ("given values", bits(given.values)),
             ("given", model(&from_given.model)),
             ("subnormals", model(&narrow.model)),
-            ("widened subnormals", flat(narrow.model.transform_columns(std::slice::from_ref(&self.wide)).unwrap())),
+            ("widened subnormals", flat(narrow.model.transform_columns(std::slice::from_ref(&self.wide), false).unwrap())),
             ("labels of widened subnormals", labels(&narrow.model.predict_columns(std::slice::from_ref(&self.wide)).unwrap())),
             ("lists", model(&lists.model)),
             ("batches", model(&batches.model)),
             ("score of batches", bits([batches.model.score_batches(std::slice::from_ref(&self.batch), Some("c")).unwrap()])),
             ("transform of batches", {
-                let distances = batches.model.transform_batch(&self.batch).unwrap();
+                let distances = batches.model.transform_batch(&self.batch, false).unwrap();
                 let values: &Float64Array = distances.values().as_any().downcast_ref().unwrap();
                 bits(values.values().iter().copied())
             }),

@@ -362,7 +362,7 @@ fn centroids_of_any_magnitude() {
         let model = KMeansModel::from_bytes(&fit.model.to_bytes().unwrap()).unwrap();
         assert_eq!(*KMeansModel::from_wire(&fit.model.to_wire().unwrap()).unwrap(), fit.model);
         assert_eq!(model.predict_batch(&rows).unwrap(), fit.labels[0]);
-        assert_eq!(model.transform_batch(&rows).unwrap(), fit.model.transform_batch(&rows).unwrap());
+        assert_eq!(model.transform_batch(&rows, false).unwrap(), fit.model.transform_batch(&rows, false).unwrap());
         assert_eq!(-model.score_batches(&[rows], None).unwrap(), fit.model.inertia());
     }
     let too_large = KMeans::new(1).init(Init::Given(vec![2f64.powi(451)]));

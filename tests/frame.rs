@@ -138,7 +138,7 @@ fn float16_columns_give_the_bits_of_float32() {
         assert_eq!(a.model.inertia(), b.model.inertia());
         assert_eq!(a.model.is_f32(), other.is_none());
         assert_eq!(labels(&a.model.predict(&narrow).unwrap()), labels(&a.labels));
-        assert_eq!(a.model.transform(&narrow).unwrap(), b.model.transform(&wide).unwrap());
+        assert_eq!(a.model.transform(&narrow, false).unwrap(), b.model.transform(&wide, false).unwrap());
         let [narrow, wide] = [&narrow, &wide].map(|df| df.slice(0, 123));
         assert_eq!(a.model.score(&narrow).unwrap(), b.model.score(&wide).unwrap());
         let error = |df: &DataFrame| KMeans::new(2).fit(&df.slice(100, 50), ["x", "y"]).unwrap_err().to_string();
@@ -199,11 +199,11 @@ fn transform_is_an_array_of_distances() {
     let df = frame();
     let model = KMeans::new(4).fit(&df, ["x", "y"]).unwrap();
     let hole = df.vstack(&df!("x" => [None::<f32>], "y" => [1.0f32]).unwrap()).unwrap();
-    let distances = model.transform(&hole).unwrap();
+    let distances = model.transform(&hole, false).unwrap();
     assert_eq!(distances.dtype(), &DataType::Array(Box::new(DataType::Float64), 4));
     assert_eq!((distances.len(), distances.null_count()), (501, 1));
     let flat = |series: &Series| series.array().unwrap().get_inner().f64().unwrap().clone();
-    let squared = model.transform_squared(&hole).unwrap();
+    let squared = model.transform(&hole, true).unwrap();
     assert_eq!((squared.name().as_str(), squared.null_count()), ("squared_distances", 1));
     let roots: Vec<_> = flat(&squared).iter().map(|s| s.map(f64::sqrt)).collect();
     assert_eq!(roots, flat(&distances).iter().collect::<Vec<_>>());
@@ -244,7 +244,7 @@ fn one_column_of_rows_is_the_columns() {
         assert_eq!(fit.model.centroid_values().unwrap(), columns.model.centroid_values().unwrap());
         assert_eq!(labels(&fit.model.predict(&rows).unwrap()), labels(&fit.labels));
         assert_eq!(labels(&columns.model.predict_columns(rows.columns()).unwrap()), labels(&fit.labels));
-        assert_eq!(fit.model.transform(&rows).unwrap().null_count(), 2);
+        assert_eq!(fit.model.transform(&rows, false).unwrap().null_count(), 2);
     }
     match KMeans::new(2).fit_columns(rows_of(&df)[0].columns(), None).unwrap_err() {
         KMeansError::NotFinite { column, nulls, .. } => assert_eq!((column.as_str(), nulls), ("e[0]", 1)),

@@ -199,7 +199,7 @@ fn predictions<T: Engine>() {
         refuse_each(&what("labels, scaled"), 3, || scaled.clone(), |model: Model<T>| model.predict(&features));
         refuse_each(&what("labels"), 3, new, |model: Model<T>| model.predict(&features));
         refuse_each(&what("distances"), 3, new, |model: Model<T>| model.predict_distances(&features));
-        refuse_each(&what("transform"), 3, new, |model: Model<T>| model.transform(&features));
+        refuse_each(&what("transform"), 3, new, |model: Model<T>| model.transform(&features, false));
         refuse_each(&what("score"), 2, new, |model: Model<T>| model.score(&features, Some(&weights)));
         refuse_each(&what("widened"), usize::from(k * d > 1_000), new, |model: Model<T>| {
             model.widened().map(|model| model.inertia())
@@ -290,7 +290,7 @@ fn under_a_limit_of_the_system_there_is_an_answer_or_an_error() {
                 ("given", Box::new(|_| inertia(&estimator))),
                 ("k-means++", Box::new(|_| inertia(&few))),
                 ("labels", Box::new(|model| model.predict(&features).map(|labels| labels.len() as f64))),
-                ("transform", Box::new(|model| model.transform(&features).map(|distances| distances[0]))),
+                ("transform", Box::new(|model| model.transform(&features, false).map(|distances| distances[0]))),
                 ("score", Box::new(|model| model.score(&features, None))),
             ];
             let mut refused = 0;

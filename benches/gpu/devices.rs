@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use polars_kmeans::model::Fitted;
-use polars_kmeans::{Device, Engine, Features, KMeans};
+use polars_kmeans::{Device, Engine, KMeans};
+
+use crate::data::features_of;
 
 /// Milliseconds of one fit.
 struct Times {
@@ -26,7 +28,7 @@ impl Times {
 
 /// Prints one line per list of devices: the least times of some fits.
 pub fn report<T: Engine>(columns: &[Vec<T>], estimator: &KMeans, devices: &[Device]) {
-    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let features = features_of(columns);
     let mut first: Option<(u64, Times)> = None;
     for &device in devices {
         let estimator = estimator.clone().device(device);

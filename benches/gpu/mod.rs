@@ -6,7 +6,6 @@
 //! of a fit includes everything: preparation, upload, iterations, and labels on the host. Time and inertia are reported together.
 //!
 //! - `--float64` uses float64 features.
-//! - `--float16`, `--bfloat16`: fits of rows of 16 bits a value, and of the same values in float32.
 //! - `--uniform` uses uniform data, of which nothing can be skipped, instead of ten blobs.
 //! - `--kind NAME` uses another kind of data: `lognormal-scales`, `ties` or another one of `benches/kinds.rs`.
 //! - `--rows FILE` repeats the rows of a file, with noise: float32 values, or float16 if its name ends with `.f16`.
@@ -18,19 +17,16 @@
 //! - `--limit BYTES` streams rows through this many bytes of the device. With `--fits` too, the resident fit follows.
 //! - `--strategy NAME` (more than once, or `all`) times iterations alone, with one line per strategy.
 //! - `--predictions` times `predict` instead: rows on the host and on the GPU, in one call and in morsels of 100,000 rows. With `--labels`,
-//!   labels in one call alone. With `--holes`, one row in a hundred has a value that is not finite.
+//!   labels in one call alone.
 //! - `--device LIST` (more than once) runs the fit on each list of devices, such as `cuda:0` and then `cuda:0,cuda:1`, and compares them.
-//! - `--mapped FOLDER` with `--limit` streams rows from memory, and then from a mapped file in this folder.
 //! - `--choose` times every strategy that the default may take, and says how much time the default's choice loses.
 //! - `--json` prints one object per strategy (`--strategies A,B`; the default is `default`; `cpu` is the CPU).
 //!   `benches/papers.py` uses it and also gives `--tol-labels SHARE`.
 
 mod check;
 mod devices;
-mod half;
 #[path = "../../tests/common/looped.rs"]
 mod looped;
-mod mapped;
 mod options;
 mod rows;
 mod there;
@@ -38,19 +34,16 @@ mod there;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use polars_kmeans::backend::cuda::{self, STAGES, measured, upload_benchmark};
-use polars_kmeans::backend::select;
+use polars_kmeans::backend::cuda::{STAGES, measured, upload_benchmark};
 use polars_kmeans::base::parallel::for_each_task;
-use polars_kmeans::base::params::Candidates;
 use polars_kmeans::input::tile::Part;
 use polars_kmeans::model::Fitted;
-use polars_kmeans::{Chunk, Column, Device, Engine, Features, Half, Init, Job, KMeans, KMeansError, Restarts, Strategy};
+use polars_kmeans::{Chunk, Column, Device, Engine, Features, Init, KMeans, KMeansError, Restarts, Strategy};
 
-use self::half::narrowed;
 use self::options::{Options, Shape};
 use self::rows::{Rows, rows};
 use self::there::Columns;
-use crate::data::{blobs, scrambled};
+use crate::data::{features_of, scrambled};
 use crate::{Arguments, median};
 
 fn report_upload(name: &str, (bytes, seconds, ceiling): &(u64, Vec<f64>, f64)) {
@@ -153,7 +146,7 @@ fn digest<T: Engine>(fitted: &Fitted<T>) -> u64 {
 
 /// Prints one line per strategy.
 fn strategies<T: Engine>(columns: &[Vec<T>], estimator: &KMeans, names: &[Strategy]) {
-    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let features = features_of(columns);
     let mut digest = None;
     for &strategy in names {
         match iteration(&estimator.clone().strategy(strategy), &features) {
@@ -170,7 +163,7 @@ fn strategies<T: Engine>(columns: &[Vec<T>], estimator: &KMeans, names: &[Strate
 /// stderr how much the default loses compared with the best strategy.
 fn choose<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
     let Shape { n, d, k, .. } = shape;
-    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let features = features_of(columns);
     let time = |strategy| {
         // A third of the usual time, because there are hundreds of shapes.
         let fits = repeated(&estimator.clone().strategy(strategy), &features, ENOUGH / 3.0);
@@ -190,7 +183,7 @@ fn choose<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
 
 /// Prints one object per strategy for `benches/papers.py`: the fastest of some fits.
 fn json<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: &[String]) {
-    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let features = features_of(columns);
     let Shape { n, d, k, iterations } = shape;
     for name in names {
         let head = format!("{{\"shape\": \"{n}x{d}x{k}x{iterations}\", \"strategy\": {name:?}");
@@ -228,20 +221,14 @@ fn json<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: 
 
 /// Predictions of all rows in one call, and of morsels from several threads, as a query engine calls them. The model is the starting
 /// centroids after one iteration.
-fn predictions<T: Engine>(columns: &mut [Vec<T>], shape: Shape, estimator: &KMeans, options: &Options) {
+fn predictions<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, options: &Options) {
     const MORSEL: usize = 100_000;
     const THREADS: usize = 8;
     let Shape { n, d, .. } = shape;
     let begin = Instant::now();
-    let model = {
-        let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
-        estimator.clone().max_iter(1).fit_features(&features, None).expect("clusters").model
-    };
+    let features = features_of(columns);
+    let model = estimator.clone().max_iter(1).fit_features(&features, None).expect("clusters").model;
     println!("  fit of one iteration, the first call: {:.3} ms", 1e3 * begin.elapsed().as_secs_f64());
-    if options.flag("--holes") {
-        (0..n).step_by(100).for_each(|row| columns[row % d][row] = T::from_f64([f64::NAN, f64::INFINITY][row / 100 % 2]));
-    }
-    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let model = model.on(Device::Cuda(None));
     let report = |name: &str, predict: &dyn Fn()| {
         let mut seconds: Vec<f64> = Vec::new();
@@ -341,7 +328,7 @@ fn memory(name: &str) -> f64 {
 /// for pinned memory, and the host memory that the fit takes in addition to the labels that it returns.
 fn streamed<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, limit: u64) {
     let Shape { n, d, .. } = shape;
-    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let features = features_of(columns);
     let some = [Part::new(features.slice(0..n.min(1 << 24)).expect("memory for a view"), None)];
     let ceiling = || upload_benchmark(0, &some, 2).expect("a GPU").2;
     // Resets the peak memory, where the system allows it.
@@ -394,22 +381,16 @@ fn run<T: Engine>(name: &str, shape: Shape, options: &Options) -> bool {
         println!("{name}: {n} x {d} {}, k = {k}{kind}", T::NAME);
         return check::check(&columns, &estimator.device_memory_limit(options.limit), shape.iterations, options);
     }
-    time(name, shape, options, columns, estimator);
+    time(name, shape, options, &columns, estimator);
     true
 }
 
-fn time<T: Engine>(name: &str, shape: Shape, options: &Options, mut all_columns: Vec<Vec<T>>, estimator: KMeans) {
+fn time<T: Engine>(name: &str, shape: Shape, options: &Options, columns: &[Vec<T>], estimator: KMeans) {
     let Shape { n, d, k, .. } = shape;
-    if let Some(folder) = &options.mapped {
-        println!("{name}: {n} x {d} {}, k = {k}, {:.3} GB", T::NAME, (n * d * size_of::<T>()) as f64 / 1e9);
-        let done = mapped::report(all_columns, &estimator.device_memory_limit(options.limit), folder);
-        return done.unwrap_or_else(|error| println!("  {}: {error}", folder.display()));
-    }
     if options.flag("--predictions") {
         println!("{name}: {n} x {d} {}, k = {k}", T::NAME);
-        return predictions(&mut all_columns, shape, &estimator, options);
+        return predictions(columns, shape, &estimator, options);
     }
-    let columns = &all_columns[..];
     if options.flag("--json") {
         return json(columns, shape, &estimator.device_memory_limit(options.limit), &options.names);
     }
@@ -429,30 +410,9 @@ fn time<T: Engine>(name: &str, shape: Shape, options: &Options, mut all_columns:
         None => {}
     }
     if options.limit.is_none() || options.flag("--fits") {
-        let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+        let features = features_of(columns);
         fits(&features, &estimator);
     }
-}
-
-/// The bytes that a fit takes on the device, by the plan that it allocates from.
-fn device_bytes(Shape { n, d, k, .. }: Shape, half: bool) -> u64 {
-    let (job, candidates) = (Job::Fit, Candidates::NONE);
-    let shape =
-        select::Shape { job, rows: n as u64, features: d, clusters: k, float64: false, half, weighted: false, candidates };
-    let devices = polars_kmeans::devices().expect("a GPU");
-    cuda::memory::resident_bytes(shape, &devices[0], true)
-}
-
-/// Fits of rows of 16 bits a value, beside the same values in float32.
-fn halves(name: &str, half: Half, shape: Shape, init: &Option<Init>) {
-    let Shape { n, d, k, .. } = shape;
-    let mut columns = blobs::<f32>(n, d);
-    let narrow: Vec<Vec<u16>> = columns.iter_mut().map(|column| narrowed(half, column)).collect();
-    let estimator = estimator(&columns, shape, init);
-    println!("{name}: {n} x {d} {half:?}, k = {k}: {:.3} GB on the device", device_bytes(shape, true) as f64 / 1e9);
-    fits::<f32>(&Features::from_half_columns(half, narrow.iter().map(|bits| &bits[..])).expect("equal lengths"), &estimator);
-    println!("{name}: the same values in Float32: {:.3} GB on the device", device_bytes(shape, false) as f64 / 1e9);
-    fits(&Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths"), &estimator);
 }
 
 pub fn main(arguments: Arguments) {
@@ -468,14 +428,10 @@ pub fn main(arguments: Arguments) {
     }
     let mut right = true;
     for (name, shape) in &options.shapes {
-        let halves_of = [("--float16", Half::Float16), ("--bfloat16", Half::BFloat16)];
-        if let Some((_, half)) = halves_of.into_iter().find(|(flag, _)| options.flag(flag)) {
-            halves(name, half, *shape, &options.init);
-        } else if options.flag("--float64") {
-            right &= run::<f64>(name, *shape, &options);
-        } else {
-            right &= run::<f32>(name, *shape, &options);
-        }
+        right &= match options.flag("--float64") {
+            true => run::<f64>(name, *shape, &options),
+            false => run::<f32>(name, *shape, &options),
+        };
     }
     if !right {
         std::process::exit(1);

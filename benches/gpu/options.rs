@@ -45,8 +45,6 @@ pub struct Options {
     pub kind: Option<Kind>,
     /// A file of rows.
     pub table: Option<PathBuf>,
-    /// The folder of a file that is mapped.
-    pub mapped: Option<PathBuf>,
     pub flags: Vec<String>,
 }
 
@@ -77,7 +75,6 @@ impl Options {
                         format!("{error}; it is one of {}", Kind::ALL.map(|kind| kind.to_string()).join(", "))
                     })?)
                 }
-                "--mapped" => options.mapped = Some(value()?.into()),
                 "--rows" => options.table = Some(value()?.into()),
                 "--tol-labels" => options.tol_labels = value()?.parse().map_err(|_| bad("a share"))?,
                 flag if flag.starts_with('-') => options.flags.push(argument),

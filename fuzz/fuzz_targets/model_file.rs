@@ -71,7 +71,7 @@ fn check(bytes: &[u8]) {
         assert!(labels.iter().flatten().all(|label| (label as usize) < k));
         // Rows of zeros have no direction, so they may have no label either.
         assert!(labels.is_null(3));
-        assert_eq!(model.transform_batch(&rows).expect("and distances").len(), labels.len());
+        assert_eq!(model.transform_batch(&rows, false).expect("and distances").len(), labels.len());
         // The score may be refused: rows and centroids together can be out of range.
         let _ = model.score_batches(&[rows], None);
     }

@@ -100,11 +100,15 @@ def takes(options: Any) -> Callable[[_Function], _Function]:
 
 def checked(method: _Function) -> _Function:
     """Let a method refuse keywords that it does not have, with an error that says what to write instead."""
-    known, owner = list(signature(method).parameters), method.__qualname__
+    known = list(signature(method).parameters)
 
     @wraps(method)
     def call(*args: Any, **keywords: Any) -> Any:
-        _refuse_unknown(owner, keywords, known)
+        if not keywords.keys() <= set(known):
+            # Users do not know the base class that a method is written in.
+            of_object = known[0] == "self" and args
+            owner = f"{type(args[0]).__name__}.{method.__name__}" if of_object else method.__qualname__
+            _refuse_unknown(owner, keywords, known)
         return method(*args, **keywords)
 
     return cast("_Function", call)

@@ -35,7 +35,7 @@ use crate::base::parallel::FloatEnvironment;
 use crate::base::params::{KMeans, Wanted};
 use crate::columns::COLUMNS;
 use crate::input::features::Column;
-use crate::model::{AnyFeatures, AnyModel, DeviceModel, KMeansModel, Model, on_any_device};
+use crate::model::{AnyFeatures, AnyModel, KMeansModel, Model, on_any_device};
 
 /// How error messages call names.
 const NAMES: &str = "the names of the columns";
@@ -159,20 +159,17 @@ on_any_device! {
             Ok(label_array(self.labels_of(&arrays(std::slice::from_ref(batch), self.model.columns_to_find()?)?)?))
         }
 
-        /// The Euclidean distance of every row to every centroid: lists of `k` Float64, null if a value is null or not finite.
+        /// The Euclidean distance of every row to every centroid, or with `squared` the squared one that decides labels: lists of
+        /// `k` Float64, null if a value is null or not finite. See [`Model::transform`].
         ///
         /// # Errors
         /// As [`KMeansModel::predict_batch`].
-        pub fn transform_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
-            distance_lists(self, batch, false)
-        }
-
-        /// As [`KMeansModel::transform_batch`], the squared distances that decide labels: see [`Model::transform_squared`].
-        ///
-        /// # Errors
-        /// As [`KMeansModel::predict_batch`].
-        pub fn transform_squared_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
-            distance_lists(self, batch, true)
+        pub fn transform_batch(&self, batch: &RecordBatch, squared: bool) -> Result<FixedSizeListArray> {
+            let k = self.model.n_clusters();
+            let distances = self.distances_of(&arrays(std::slice::from_ref(batch), self.model.columns_to_find()?)?, squared)?;
+            let answered = distances.chunks_exact(k).map(|row| !row[0].is_nan());
+            let nulls = nulls(Answered::collect(batch.num_rows(), answered)?);
+            rows(Arc::new(Float64Array::from(distances)), k, nulls)
         }
 
         /// Minus the inertia of the batches' rows under the model, as in scikit-learn. Rows with nulls or values that are not
@@ -186,15 +183,6 @@ on_any_device! {
             if batches.is_empty() { Ok(0.0) } else { self.score_of(&columns, weights.as_ref()) }
         }
     }
-}
-
-/// The distances of a batch's rows to all centroids, or their squares.
-fn distance_lists(model: &DeviceModel<'_, KMeansModel>, batch: &RecordBatch, squared: bool) -> Result<FixedSizeListArray> {
-    let k = model.model.n_clusters();
-    let distances = model.distances_of(&arrays(std::slice::from_ref(batch), model.model.columns_to_find()?)?, squared)?;
-    let answered = distances.chunks_exact(k).map(|row| !row[0].is_nan());
-    let nulls = nulls(Answered::collect(batch.num_rows(), answered)?);
-    rows(Arc::new(Float64Array::from(distances)), k, nulls)
 }
 
 /// An array of rows with `width` values each.

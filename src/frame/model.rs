@@ -107,37 +107,22 @@ on_any_device! {
             structs(self.predictions_of(columns)?)
         }
 
-        /// The Euclidean distance of every row of a frame to every centroid: `Array(Float64, k)`, null if a value is null or not
-        /// finite.
+        /// The Euclidean distance of every row of a frame to every centroid, or with `squared` the squared one that decides
+        /// labels: `Array(Float64, k)`, null if a value is null or not finite. See [`Model::transform`].
         ///
         /// # Errors
         /// As [`KMeansModel::predict`].
-        pub fn transform(&self, df: &DataFrame) -> Result<Series> {
-            self.transform_columns(&self.model.select(df)?)
+        pub fn transform(&self, df: &DataFrame, squared: bool) -> Result<Series> {
+            self.transform_columns(&self.model.select(df)?, squared)
         }
 
         /// As [`KMeansModel::transform`]. The columns are given in the order of the model's features.
         ///
         /// # Errors
         /// As [`KMeansModel::predict_columns`].
-        pub fn transform_columns(&self, columns: &[Column]) -> Result<Series> {
-            nan_is_null("distances", self.distances_of(columns, false)?, Some(self.model.n_clusters()))
-        }
-
-        /// As [`KMeansModel::transform`], the squared distances that decide labels: see [`Model::transform_squared`].
-        ///
-        /// # Errors
-        /// As [`KMeansModel::predict`].
-        pub fn transform_squared(&self, df: &DataFrame) -> Result<Series> {
-            self.transform_squared_columns(&self.model.select(df)?)
-        }
-
-        /// As [`KMeansModel::transform_squared`]. The columns are given in the order of the model's features.
-        ///
-        /// # Errors
-        /// As [`KMeansModel::predict_columns`].
-        pub fn transform_squared_columns(&self, columns: &[Column]) -> Result<Series> {
-            nan_is_null("squared_distances", self.distances_of(columns, true)?, Some(self.model.n_clusters()))
+        pub fn transform_columns(&self, columns: &[Column], squared: bool) -> Result<Series> {
+            let name = if squared { "squared_distances" } else { "distances" };
+            nan_is_null(name, self.distances_of(columns, squared)?, Some(self.model.n_clusters()))
         }
 
         /// The `m` nearest centroids of every row of a frame: a struct of `clusters` (Array(UInt32, m)) and `distances`

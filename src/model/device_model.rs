@@ -135,23 +135,14 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
         self.run(Job::Nearest, features, false, T::nearest_on_device)
     }
 
-    /// The distances of rows on a GPU to every centroid, as an array there: `(n, k)`, row-major. NaN for a row with a null or a
-    /// value that is not finite.
+    /// The distances of rows on a GPU to every centroid, or their squares, as an array there: `(n, k)`, row-major. NaN for a row
+    /// with a null or a value that is not finite.
     ///
     /// # Errors
     /// As [`DeviceModel::predict_there`].
     #[cfg(feature = "cuda")]
-    pub fn transform_there(&self, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
-        self.run(Job::Distances, features, false, |rows| T::distances_on_device(rows, false))
-    }
-
-    /// The squares of [`DeviceModel::transform_there`], which are the distances that decide labels.
-    ///
-    /// # Errors
-    /// As [`DeviceModel::predict_there`].
-    #[cfg(feature = "cuda")]
-    pub fn transform_squared_there(&self, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
-        self.run(Job::Distances, features, false, |rows| T::distances_on_device(rows, true))
+    pub fn transform_there(&self, features: &Features<'_, T>, squared: bool) -> Result<GpuArray<f64>> {
+        self.run(Job::Distances, features, false, |rows| T::distances_on_device(rows, squared))
     }
 
     pub(super) fn run<R>(
@@ -210,19 +201,14 @@ on_any_device! {
         /// The distance of every row to every centroid, `(n, k)` row-major: Euclidean, after the rows were scaled and
         /// normalised as in the fit. NaN if a row holds a null or a value that is not finite.
         ///
-        /// # Errors
-        /// As [`Model::predict`].
-        pub fn transform(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
-            self.run(Job::Distances, features, false, |rows| T::distances(rows, false))
-        }
-
-        /// The squared distances that decide labels, as [`reference::distance`](crate::exact::reference::distance) defines them:
-        /// the smallest index of the least one is the label. Otherwise as [`Model::transform`].
+        /// With `squared`, the squared distances that decide labels, as
+        /// [`reference::distance`](crate::exact::reference::distance) defines them: the smallest index of the least one is the
+        /// label.
         ///
         /// # Errors
         /// As [`Model::predict`].
-        pub fn transform_squared(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
-            self.run(Job::Distances, features, false, |rows| T::distances(rows, true))
+        pub fn transform(&self, features: &Features<'_, T>, squared: bool) -> Result<Vec<f64>> {
+            self.run(Job::Distances, features, false, |rows| T::distances(rows, squared))
         }
 
         /// The `m` nearest centroids of every row, by (squared reference distance, number).

@@ -3,6 +3,8 @@
 //! [`Model`] is the model of the engine, in one float type. [`KMeansModel`] is the model that users of frames, batches and
 //! files get: it has either float type, and the names of its columns.
 
+#[cfg(feature = "serde")]
+mod any;
 mod device_model;
 #[cfg(feature = "arrow")]
 mod file;
@@ -11,6 +13,7 @@ mod kmeans_model;
 #[cfg(feature = "serde")]
 mod matching;
 pub(crate) mod predict;
+mod quanta;
 mod scaling;
 mod settings;
 mod step;
@@ -19,13 +22,15 @@ mod tables;
 #[cfg(any(feature = "arrow", feature = "polars"))]
 mod wire;
 
+#[cfg(feature = "serde")]
+pub(crate) use any::AnyFeatures;
+#[cfg(feature = "serde")]
+pub use any::AnyModel;
 pub use device_model::DeviceModel;
 #[cfg(any(feature = "polars", feature = "arrow"))]
 pub(crate) use device_model::on_any_device;
 #[cfg(feature = "serde")]
-pub(crate) use kmeans_model::AnyFeatures;
-#[cfg(feature = "serde")]
-pub use kmeans_model::{AnyModel, KMeansModel};
+pub use kmeans_model::KMeansModel;
 #[cfg(feature = "serde")]
 pub use matching::Match;
 pub use scaling::Scaling;

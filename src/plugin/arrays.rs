@@ -230,15 +230,9 @@ pub fn transform_array(model: &[u8], array: &Bound<'_, PyAny>, device: &str, squ
         let (features, shape) = (rows.features()?, [rows.n_rows(), model.model.n_clusters()]);
         #[cfg(feature = "cuda")]
         if rows.is_on_gpu() {
-            return Ok(match squared {
-                true => Answers::on_gpu(model.transform_squared_any_on_device(&features)?, &shape),
-                false => Answers::on_gpu(model.transform_any_on_device(&features)?, &shape),
-            });
+            return Ok(Answers::on_gpu(model.transform_any_on_device(&features, squared)?, &shape));
         }
-        Ok(match squared {
-            true => Answers::new(model.transform_squared_any(&features)?, &shape),
-            false => Answers::new(model.transform_any(&features)?, &shape),
-        })
+        Ok(Answers::new(model.transform_any(&features, squared)?, &shape))
     })
 }
 

@@ -25,7 +25,7 @@ use crate::base::parallel::FirstProcess;
 use crate::base::params::{KMeans, Wanted};
 use crate::columns::{become_float64, check_weight};
 use crate::frame::{CLUSTER, Rows};
-use crate::model::{DeviceModel, KMeansModel};
+use crate::model::KMeansModel;
 
 /// The Python package writes this for a NUL in a name, because Polars panics on a NUL on the way here. U+10FFFE is not a
 /// character.
@@ -285,7 +285,7 @@ pub fn answer_columns<'py>(
     }
     let answers = interruptible(py, &Raised::default(), || match output {
         Some(output) => predictions(&model, &inputs, &PredictOptions { output, device, complete }),
-        None => distances(model.on(device.parse()?), &inputs, squared),
+        None => model.on(device.parse()?).transform_columns(&inputs, squared),
     });
     Ok(PySeries(answers?))
 }
@@ -296,11 +296,7 @@ fn transform(inputs: &[Series], kwargs: &TransformOptions) -> PolarsResult<Serie
     if model.n_clusters() != kwargs.k {
         return Err(invalid("k", &format!("{} as in the model", model.n_clusters()), kwargs.k).into());
     }
-    Ok(distances(model.on(kwargs.device.parse()?), &columns, kwargs.squared)?)
-}
-
-fn distances(model: DeviceModel<'_, KMeansModel>, columns: &[Column], squared: bool) -> Result<Series> {
-    if squared { model.transform_squared_columns(columns) } else { model.transform_columns(columns) }
+    Ok(model.on(kwargs.device.parse()?).transform_columns(&columns, kwargs.squared)?)
 }
 
 fn nearest_clusters_field(fields: &[Field], kwargs: &NearestClustersOptions) -> PolarsResult<Field> {

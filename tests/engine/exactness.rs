@@ -255,8 +255,8 @@ fn check_distances<T: Engine>(n: usize, d: usize, k: usize) {
     let x: Vec<T> = rows("lattice", n, d, random);
     let features = Features::from_rows(&x, d).unwrap();
     let fitted = KMeans::new(k).fit_features(&features, None).unwrap();
-    let distances = fitted.model.transform(&features).unwrap();
-    let squared = fitted.model.transform_squared(&features).unwrap();
+    let distances = fitted.model.transform(&features, false).unwrap();
+    let squared = fitted.model.transform(&features, true).unwrap();
     let predicted = fitted.model.predict_distances(&features).unwrap();
     let distances = distances.chunks_exact(k).zip(squared.chunks_exact(k));
     for ((x, (distances, squared)), predicted) in x.chunks_exact(d).zip(distances).zip(predicted.iter()) {

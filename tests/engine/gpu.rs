@@ -217,10 +217,10 @@ fn compare<T: Engine>(
     let on_gpu = gpu.predict_distances(features).unwrap();
     assert_same(&prediction_bits(&on_gpu), &prediction_bits(&nearest), &format!("{what}: nearest"));
     assert_eq!(on_gpu, nearest, "{what}: rows without a distance");
-    let distances = model.transform(features).unwrap();
-    assert_same(&bits(gpu.transform(features).unwrap()), &bits(distances), &format!("{what}: distances"));
-    let squared = model.transform_squared(features).unwrap();
-    assert_same(&bits(gpu.transform_squared(features).unwrap()), &bits(squared), &format!("{what}: squared distances"));
+    for squared in [false, true] {
+        let distances = bits(model.transform(features, squared).unwrap());
+        assert_same(&bits(gpu.transform(features, squared).unwrap()), &distances, &format!("{what}: distances, {squared}"));
+    }
     let score = |score: polars_kmeans::Result<f64>| score.map(f64::to_bits).map_err(|error| error.to_string());
     let on_cpu = score(model.score(features, weights));
     assert_eq!(score(gpu.score(features, weights)), on_cpu, "{what}: score");
@@ -331,7 +331,7 @@ fn a_place_for_predictions_is_chosen_and_refused_as_for_fits() {
     let refused = |error: KMeansError| matches!(error, KMeansError::DeviceNotAvailable { .. });
     assert!(refused(nowhere.predict(&features).unwrap_err()));
     assert!(refused(nowhere.predict_distances(&features).unwrap_err()));
-    assert!(refused(nowhere.transform(&features).unwrap_err()));
+    assert!(refused(nowhere.transform(&features, false).unwrap_err()));
     assert!(refused(nowhere.score(&features, None).unwrap_err()));
     // Errors that do not depend on the device come first.
     let narrow = Features::from_rows(&x, 1).unwrap();

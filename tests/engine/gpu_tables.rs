@@ -142,9 +142,10 @@ fn check<T: Engine>(round: u64, ordinal: u32) {
         assert_eq!(near.labels.to_vec().unwrap(), labels, "{what}");
         assert_eq!(near.nearest.to_vec().unwrap(), all.distances().nearest, "{what}");
         assert_eq!(near.seconds.map(|seconds| seconds.to_vec().unwrap()), all.distances().second, "{what}");
-        assert_eq!(placed.transform_there(&features).unwrap().to_vec().unwrap(), model.transform(&host).unwrap(), "{what}");
-        let squared = placed.transform_squared_there(&features).unwrap().to_vec().unwrap();
-        assert_eq!(squared, model.transform_squared(&host).unwrap(), "{what}");
+        for squared in [false, true] {
+            let distances = placed.transform_there(&features, squared).unwrap().to_vec().unwrap();
+            assert_eq!(distances, model.transform(&host, squared).unwrap(), "{what}");
+        }
         let there = placed.score(&features, weighted.then_some(&gpu_weights)).unwrap();
         assert_eq!(there, model.score(&host, weighted.then_some(&host_weights)).unwrap(), "{what}");
         // Weights may be in the other place.

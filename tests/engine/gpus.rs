@@ -102,10 +102,11 @@ fn predictions_come_from_several_gpus() {
         let several = model.on(device);
         assert_eq!(several.predict(&features).unwrap(), cpu.predict(&features).unwrap(), "{device}");
         assert_eq!(several.predict_distances(&features).unwrap(), cpu.predict_distances(&features).unwrap(), "{device}");
-        let bits = |distances: Vec<f64>| distances.into_iter().map(f64::to_bits).collect::<Vec<_>>();
-        assert_eq!(bits(several.transform(&features).unwrap()), bits(cpu.transform(&features).unwrap()), "{device}");
-        let squared = bits(several.transform_squared(&features).unwrap());
-        assert_eq!(squared, bits(cpu.transform_squared(&features).unwrap()), "{device}");
+        for squared in [false, true] {
+            let bits = |distances: Vec<f64>| distances.into_iter().map(f64::to_bits).collect::<Vec<_>>();
+            let distances = bits(several.transform(&features, squared).unwrap());
+            assert_eq!(distances, bits(cpu.transform(&features, squared).unwrap()), "{device}");
+        }
         assert_eq!(several.score(&features, None).unwrap().to_bits(), cpu.score(&features, None).unwrap().to_bits());
     }
 }

@@ -173,8 +173,8 @@ fn models_answer_for_rows_of_16_bits() {
             assert_eq!(placed.predict(&narrow).unwrap(), model.predict(&wide).unwrap(), "{half:?} {n} x {d}");
             assert_eq!(placed.predict_distances(&narrow).unwrap(), model.predict_distances(&wide).unwrap());
             let bits = |distances: Vec<f64>| distances.into_iter().map(f64::to_bits).collect::<Vec<_>>();
-            assert_eq!(bits(placed.transform(&narrow).unwrap()), bits(model.transform(&wide).unwrap()));
-            assert_eq!(bits(placed.transform_squared(&narrow).unwrap()), bits(model.transform_squared(&wide).unwrap()));
+            assert_eq!(bits(placed.transform(&narrow, false).unwrap()), bits(model.transform(&wide, false).unwrap()));
+            assert_eq!(bits(placed.transform(&narrow, true).unwrap()), bits(model.transform(&wide, true).unwrap()));
             assert_eq!(placed.score(&narrow, Some(&weights)).unwrap(), expected);
         }
     }

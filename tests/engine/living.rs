@@ -254,7 +254,7 @@ fn nearest<T: Engine>(kind: &str, [n, d, k, m]: [usize; 4]) {
     rows[d * (n / 2)] = T::from_f64(f64::NAN);
     let features = Features::from_rows(&rows, d).unwrap();
     let near = fit.model.nearest_clusters(&features, m, true).unwrap();
-    let all = fit.model.transform_squared(&features).unwrap();
+    let all = fit.model.transform(&features, true).unwrap();
     if let Some(device) = gpu() {
         assert_eq!(fit.model.on(device).nearest_clusters(&features, m, true).unwrap(), near, "{kind} n {n} d {d} k {k} m {m}");
     }

@@ -72,8 +72,8 @@ fn predictions<T: Engine>(device: Device) {
     refuse_each("labels", &model.predict(&features).unwrap(), || model.clone().on(device).predict(&features));
     let nearest = model.predict_distances(&features).unwrap();
     refuse_each("nearest", &nearest, || model.clone().on(device).predict_distances(&features));
-    let distances = model.transform(&features).unwrap();
-    refuse_each("distances", &distances, || model.clone().on(device).transform(&features));
+    let distances = model.transform(&features, false).unwrap();
+    refuse_each("distances", &distances, || model.clone().on(device).transform(&features, false));
     let score = model.score(&features, None).unwrap();
     refuse_each("score", &score, || model.clone().on(device).score(&features, None));
 }

@@ -114,7 +114,7 @@ fn predicting_rows_without_an_answer() {
     let features = Features::new(vec![column]).unwrap();
     let labels = fitted.model.predict(&features).unwrap();
     assert!(labels.iter().map(|label| label.is_some()).eq([false, true, false]));
-    let nan: Vec<bool> = fitted.model.transform(&features).unwrap().iter().map(|d| d.is_nan()).collect();
+    let nan: Vec<bool> = fitted.model.transform(&features, false).unwrap().iter().map(|d| d.is_nan()).collect();
     assert_eq!(nan, [true, true, false, false, true, true]);
     assert!(fitted.model.predict(&Features::from_columns([&[][..]]).unwrap()).unwrap().is_empty());
 }

@@ -115,7 +115,7 @@ fn models_take_raw_rows_of<T: Engine>() {
         let labels: Vec<u32> = by_hand.chunks_exact(d).map(|x| reference::nearest(x, model.centroids()).label).collect();
         assert_eq!(model.predict(&new_features).unwrap().values(), labels);
         assert_eq!(model.predict(&new_features.slice(100..300).unwrap()).unwrap().values(), &labels[100..300]);
-        let distances = model.transform(&new_features).unwrap();
+        let distances = model.transform(&new_features, false).unwrap();
         for (x, found) in by_hand.chunks_exact(d).zip(distances.chunks_exact(7)) {
             for (c, found) in model.centroids().chunks_exact(d).zip(found) {
                 assert_eq!(*found, reference::distance(x, c).sqrt());
@@ -124,7 +124,7 @@ fn models_take_raw_rows_of<T: Engine>() {
         assert_eq!(-model.score(&features, None).unwrap(), model.inertia(), "{estimator:?}");
         if let Some(device) = gpu() {
             assert_eq!(model.on(device).predict(&new_features).unwrap().values(), labels);
-            assert_eq!(model.on(device).transform(&new_features).unwrap(), distances);
+            assert_eq!(model.on(device).transform(&new_features, false).unwrap(), distances);
             assert_eq!(model.on(device).predict_distances(&new_features), model.predict_distances(&new_features));
             assert_eq!(model.on(device).score(&new_features, None), model.score(&new_features, None));
         }
@@ -200,7 +200,7 @@ fn rows_without_a_direction_count_as_null() {
             assert_eq!(labels[2], labels[6]);
             let predicted = fit.model.predict(features).unwrap();
             assert!(predicted.iter().eq(labels));
-            assert!(fit.model.transform(features).unwrap()[2].is_nan());
+            assert!(fit.model.transform(features, false).unwrap()[2].is_nan());
         }
         // All rows are zero.
         let zeros = [0.0; 6];

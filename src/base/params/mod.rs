@@ -3,6 +3,7 @@
 //! All options with their defaults are in `table.rs`. The names mean the same as in scikit-learn.
 
 pub(crate) mod declare;
+mod device;
 mod numbering;
 mod table;
 mod values;
@@ -13,11 +14,10 @@ use std::slice::ChunksExact;
 
 use self::declare::{Asked, OptionValue};
 pub use self::declare::{Form, Numbers, OptionInfo, Value};
+pub use self::device::{Device, Gpus};
 pub use self::numbering::{MOST_MATCHED, Numbering};
 pub use self::table::{Execution, Output, Rows, Seeding, Space, Stopping};
-pub use self::values::{
-    Candidates, Device, Gpus, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew, Wanted,
-};
+pub use self::values::{Candidates, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew, Wanted};
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt::Cancel;
 use crate::base::progress::{Observer, Progress};

@@ -7,7 +7,8 @@
 
 use super::KMeans;
 use super::declare::options;
-use super::values::{Candidates, Device, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew};
+use super::device::Device;
+use super::values::{Candidates, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew};
 use crate::base::strategy::Strategy;
 
 options! {

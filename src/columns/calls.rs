@@ -1,0 +1,147 @@
+//! Fits of columns, and what models say of columns.
+
+use super::{Source, Table, view_weights};
+use crate::backend::answers::{DISTANCES, KeptRows, Labels};
+#[cfg(feature = "polars")]
+use crate::backend::answers::{NearestClusters, Predictions};
+use crate::base::error::{KMeansError, Result};
+use crate::base::memory;
+use crate::base::names::FeatureLayout;
+use crate::base::parallel::FloatEnvironment;
+use crate::base::params::{KMeans, NullPolicy, Wanted};
+use crate::input::features::Column;
+#[cfg(feature = "polars")]
+use crate::model::Sums;
+use crate::model::{AnyFeatures, DeviceModel, KMeansModel};
+
+impl KMeans {
+    /// Fits features in columns of this layout.
+    pub(crate) fn fit_any(
+        &self,
+        layout: FeatureLayout,
+        features: AnyFeatures<'_>,
+        weights: Option<&Column<'_, f64>>,
+        wanted: Wanted,
+    ) -> Result<(KMeansModel, KeptRows)> {
+        layout.check()?;
+        self.fit_named(layout, features, weights, wanted)
+    }
+
+    /// As [`KMeans::fit_any`], where no column of the model's frame will have one of the names.
+    pub(crate) fn fit_named(
+        &self,
+        layout: FeatureLayout,
+        features: AnyFeatures<'_>,
+        weights: Option<&Column<'_, f64>>,
+        wanted: Wanted,
+    ) -> Result<(KMeansModel, KeptRows)> {
+        Ok(match features {
+            AnyFeatures::F32(features) => self.fit_with(&features, weights, wanted)?.named(layout),
+            AnyFeatures::F64(features) => self.fit_with(&features, weights, wanted)?.named(layout),
+        })
+    }
+
+    /// Calls a fit with columns as the engine takes them.
+    pub(crate) fn with_columns<S: Source, R>(
+        &self,
+        columns: &[S],
+        weights: Option<&S>,
+        fit: impl FnOnce(FeatureLayout, AnyFeatures<'_>, Option<&Column<'_, f64>>) -> Result<R>,
+    ) -> Result<R> {
+        let _environment = FloatEnvironment::default_rounding();
+        let table = Table::new(columns, false, None)?;
+        if table.all_null {
+            return Err(self.refuse_null_lists(columns[0].name(), columns[0].rows()));
+        }
+        let weights = weights.map(super::weights).transpose()?;
+        let weights = weights.as_ref().map(view_weights).transpose()?;
+        fit(table.layout.copy()?, table.view()?, weights.as_ref())
+    }
+
+    /// The error for a column of `n` lists that are all null, so that their width is unknown.
+    fn refuse_null_lists(&self, column: &str, n: usize) -> KMeansError {
+        let n = n as u64;
+        match self.rows.null_policy {
+            NullPolicy::Raise if n > 0 => KMeansError::NotFinite { column: column.into(), nulls: n, nans: 0, infinities: 0 },
+            _ => KMeansError::NoRows { skipped: (n > 0).then_some(n) },
+        }
+    }
+}
+
+impl KMeansModel {
+    /// The columns in the wider of the model's type and their own type: float64 input is never cast to float32. `None` if no row
+    /// can have an answer: see [`Table::all_null`].
+    pub(crate) fn table<S: Source>(&self, columns: &[S]) -> Result<Option<Table<S>>> {
+        let _environment = FloatEnvironment::default_rounding();
+        let table = Table::new(columns, !self.is_f32(), Some(self.n_features()))?;
+        Ok((!table.all_null).then_some(table))
+    }
+}
+
+impl DeviceModel<'_, KMeansModel> {
+    /// What `answer` says of the columns as features. `none` answers for so many rows that cannot have an answer.
+    fn ask<S: Source, R>(
+        &self,
+        columns: &[S],
+        answer: impl FnOnce(&AnyFeatures<'_>) -> Result<R>,
+        none: impl FnOnce(usize) -> Result<R>,
+    ) -> Result<R> {
+        match self.model.table(columns)? {
+            Some(table) => answer(&table.view()?),
+            None => none(columns[0].rows()),
+        }
+    }
+
+    pub(crate) fn labels_of<S: Source>(&self, columns: &[S]) -> Result<Labels> {
+        self.ask(columns, |features| self.predict_any(features), Labels::none)
+    }
+
+    #[cfg(feature = "polars")]
+    pub(crate) fn predictions_of<S: Source>(&self, columns: &[S]) -> Result<Predictions> {
+        let k = self.model.n_clusters();
+        self.ask(columns, |features| self.predict_distances_any(features), |rows| Predictions::none(rows, k))
+    }
+
+    /// The distances to all centroids, or their squares. They are NaN for a row without an answer. Rows with finite values never
+    /// have a distance of NaN.
+    pub(crate) fn distances_of<S: Source>(&self, columns: &[S], squared: bool) -> Result<Vec<f64>> {
+        let none = |rows| memory::filled(rows * self.model.n_clusters(), f64::NAN, DISTANCES);
+        self.ask(columns, |features| self.transform_any(features, squared), none)
+    }
+
+    #[cfg(feature = "polars")]
+    pub(crate) fn nearest_clusters_of<S: Source>(&self, columns: &[S], m: usize, squared: bool) -> Result<NearestClusters> {
+        let answer = |features: &AnyFeatures<'_>| self.nearest_clusters_any(features, m, squared);
+        self.ask(columns, answer, |rows| NearestClusters::none(rows, m))
+    }
+
+    /// The sums of rows by cluster. Rows of columns without values have none.
+    #[cfg(feature = "polars")]
+    pub(crate) fn sums_of<S: Source>(
+        &self,
+        columns: &[S],
+        weights: Option<&Column<'_, f64>>,
+        labels: Option<&Labels>,
+    ) -> Result<Sums> {
+        let model = self.model;
+        let none = |rows: usize| {
+            if rows > 0 && model.settings().null_policy == NullPolicy::Raise.word() {
+                let (column, nulls) = (columns[0].name().into(), rows as u64);
+                return Err(KMeansError::NotFinite { column, nulls, nans: 0, infinities: 0 });
+            }
+            Sums::none(model.fingerprint()?, model.n_clusters(), model.n_features())
+        };
+        let sums = |features: &AnyFeatures<'_>| {
+            self.check_type(features)?;
+            self.sums_any(features, weights, labels)
+        };
+        self.ask(columns, sums, none)
+    }
+
+    pub(crate) fn score_of<S: Source>(&self, columns: &[S], weights: Option<&S>) -> Result<f64> {
+        let _environment = FloatEnvironment::default_rounding();
+        let weights = weights.map(super::weights).transpose()?;
+        let weights = weights.as_ref().map(view_weights).transpose()?;
+        self.ask(columns, |features| self.score_any(features, weights.as_ref()), |_| Ok(0.0))
+    }
+}
