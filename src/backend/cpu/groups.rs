@@ -154,7 +154,7 @@ impl<T: Float> CpuSession<'_, T> {
     pub(super) fn assign_by_groups(&mut self) -> Result<Option<u64>> {
         let longest = self.pruning.iter().flat_map(|pruning| &pruning.parts).map(|part| part.physical.len()).max().unwrap_or(0);
         let (together, threads) = (self.sorted_together(longest), self.workers.len());
-        let Self { part, statistics, quantiser, set, labels, cluster_sums, workers, table, pruning, d, k, .. } = self;
+        let Self { part, statistics, quantiser, set, labels, cluster_sums, workers, table, pruning, sample, d, k, .. } = self;
         let by_columns = part.features.is_by_columns();
         let (Some(table), Some(found)) = (table.as_deref(), pruning.as_mut()) else { return Ok(None) };
         let is_kept = !found.kept.is_empty();
@@ -181,7 +181,12 @@ impl<T: Float> CpuSession<'_, T> {
                 *sorted_radii = memory::collected((0..groups.count()).map(of_group), GROUPS)?;
             }
             let known_radii = is_sorted.then_some(&sorted_radii[..]);
-            let step = GroupStep::new(groups, &table.rows, *known, known_radii, *set, threads)?;
+            let mut step = GroupStep::new(groups, &table.rows, *known, known_radii, *set, threads)?;
+            let guesses = !is_sorted && groups.count() > 1 && !(*known && groups.are_of_centroids);
+            if guesses {
+                let is_plain = part.features.row_transform().is_none() && (by_columns || part.features.row(0).is_some());
+                step.prepare_guesses(sample.get().filter(|_| is_plain).map(|sample| &sample[..]), *set, threads)?;
+            }
             let radii = known_radii.unwrap_or(radii);
             let copied = match by_copies {
                 Some(by_copies) => by_copies.copy_centroids(&step, &table.rows, sorted, radii, *set, threads)?,
