@@ -7,7 +7,7 @@
 //! ```
 //! Points to note: (1) The sums of a cluster lie side by side, so a vector of limbs is added at once. (2) Values go through a
 //! buffer. The processor cannot forward several short stores to one vector load at once, but the square is written long before it
-//! is read.
+//! is read. (3) Rows without weights whose values lie side by side need no square.
 
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};

@@ -210,8 +210,6 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     #[inline(always)]
     fn label<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) {
         let Self { shared, worker, scratch, sorted, labels, step, .. } = self;
-        // Rows that were sorted just now are in a cache.
-        let are_new = matches!(sorted, TaskRowsOrder::ToSort(_));
         let sorted = sorted.sorted();
         let Shared { part, statistics, table, .. } = shared;
         let GroupScratch { tile, labels: own, .. } = &mut **scratch;
@@ -240,7 +238,8 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
             moved.extend(moved_to(&labels[*place as usize], *to, row));
         }
         let row = |r: u32| part.features.row(sorted.order[rows.start + r as usize]).unwrap_or_default();
-        *changed += match are_new && statistics.weights.is_none() && table.d >= SQUARE && !row(0).is_empty() {
+        // Rows that were loaded just now are in a cache.
+        *changed += match is_here && statistics.weights.is_none() && table.d >= SQUARE && !row(0).is_empty() {
             true => shared.take_moved_rows::<V>(row, moved, deltas),
             false => shared.take_moved::<V>(values, weights, moved, deltas),
         };
