@@ -294,6 +294,18 @@ impl<T: Float> Tile<T> {
         round_weights(scale, &mut self.weights[..self.rows]);
     }
 
+    /// Loads the first `few` features of the rows of `range`, where all of them take part. Nothing else of the tile counts then.
+    /// Rows must be read as they lie, side by side or as columns.
+    #[inline]
+    pub fn load_first(&mut self, features: &Features<'_, T>, range: Range<usize>, few: usize) {
+        self.rows = range.len();
+        if features.is_by_columns() {
+            return features.copy_tile(range, self.stride, &mut self.x[..few * self.stride]);
+        }
+        let rows = range.map(|row| features.row(row).map_or(&[][..], |row| &row[..few]));
+        rows_to_columns::<T, T, Same>(rows, 0, self.stride, &mut self.x);
+    }
+
     /// Loads the rows of a list, in its order. The part's selection must keep all of them. Rounds weights to `w^`.
     #[inline]
     pub fn load_list(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, rows: &[usize]) {

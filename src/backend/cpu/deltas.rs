@@ -7,7 +7,7 @@
 //! ```
 //! Points to note: (1) The sums of a cluster lie side by side, so a vector of limbs is added at once. (2) Values go through a
 //! buffer. The processor cannot forward several short stores to one vector load at once, but the square is written long before it
-//! is read.
+//! is read. (3) Rows without weights whose values lie side by side need no square.
 
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +19,7 @@ use crate::base::parallel::for_each_task;
 use crate::exact::cluster_sums::{ClusterSums, Quantiser, SumsOfRange, UNASSIGNED};
 use crate::exact::fixed::{round_to_integer, split};
 use crate::input::tile::{Columns, WeightScale};
-use crate::simd::{SQUARE, Task, Vector};
+use crate::simd::{Prefetch, SQUARE, Task, Vector};
 
 /// Rows that are moved together, and most features of them that are transposed at a time.
 const TOGETHER: usize = SQUARE;
@@ -102,27 +102,56 @@ impl Deltas {
         ) else {
             unreachable!("each feature has factors")
         };
-        let place = |j: u32| j as usize * quantiser.scales.len() + first;
         for (i, moved) in batch.moved.iter().enumerate().take(TOGETHER) {
-            let (mut hi, mut lo) = ([0i64; F], [0i64; F]);
-            if quantiser.two_limbs {
-                for f in 0..F {
-                    (hi[f], lo[f]) = split(batch.weights[i] * square[i][f].to_f64() * one[f] * two[f], low[f]);
-                }
-                add::<F, false>(&mut self.lo, place(moved.to), &lo);
-                if moved.from != UNASSIGNED {
-                    add::<F, true>(&mut self.lo, place(moved.from), &lo);
-                }
-            } else {
-                for f in 0..F {
-                    hi[f] = round_to_integer(batch.weights[i] * square[i][f].to_f64() * one[f] * two[f]);
-                }
+            let Some(values) = square[i].first_chunk() else { unreachable!("a square has room for F values") };
+            self.move_row(quantiser, [one, two, low], first, (batch.weights[i], values), *moved);
+        }
+        F
+    }
+
+    /// Moves F features of a row, from feature `first` on. `factors`: those of these features.
+    #[inline(always)]
+    fn move_row<T: Float, const F: usize>(
+        &mut self,
+        quantiser: &Quantiser,
+        [one, two, low]: [&[f64; F]; 3],
+        first: usize,
+        (weight, values): (f64, &[T; F]),
+        moved: Moved,
+    ) {
+        let place = |j: u32| j as usize * quantiser.scales.len() + first;
+        let (mut hi, mut lo) = ([0i64; F], [0i64; F]);
+        if quantiser.two_limbs {
+            for f in 0..F {
+                (hi[f], lo[f]) = split(weight * values[f].to_f64() * one[f] * two[f], low[f]);
             }
-            add::<F, false>(&mut self.hi, place(moved.to), &hi);
+            add::<F, false>(&mut self.lo, place(moved.to), &lo);
             if moved.from != UNASSIGNED {
-                add::<F, true>(&mut self.hi, place(moved.from), &hi);
+                add::<F, true>(&mut self.lo, place(moved.from), &lo);
+            }
+        } else {
+            for f in 0..F {
+                hi[f] = round_to_integer(weight * values[f].to_f64() * one[f] * two[f]);
             }
         }
+        add::<F, false>(&mut self.hi, place(moved.to), &hi);
+        if moved.from != UNASSIGNED {
+            add::<F, true>(&mut self.hi, place(moved.from), &hi);
+        }
+    }
+
+    /// Moves F features of a row whose values lie side by side, from feature `first` on. Returns F.
+    #[inline(always)]
+    fn shift_row<T: Float, const F: usize>(&mut self, quantiser: &Quantiser, x: &[T], first: usize, moved: Moved) -> usize {
+        let (Some(one), Some(two), Some(low), Some(values)) = (
+            quantiser.first[first..].first_chunk::<F>(),
+            quantiser.second[first..].first_chunk::<F>(),
+            quantiser.low[first..].first_chunk::<F>(),
+            x[first..].first_chunk::<F>(),
+        ) else {
+            unreachable!("each feature has factors and a value")
+        };
+        self.move_row(quantiser, [one, two, low], first, (1.0, values), moved);
         F
     }
 
@@ -334,6 +363,44 @@ impl<T: Float, C: Columns<T>> Task for MoveRows<'_, '_, T, C> {
     }
 }
 
+/// Moves rows without weights whose values lie side by side. Their sums are then changed from the first feature to the last.
+pub struct MoveWholeRows<'m, 'p, T, R> {
+    pub deltas: &'m mut Deltas,
+    pub quantiser: &'m Quantiser,
+    /// The values of a row at hand.
+    pub row: R,
+    pub moved: &'m [Moved],
+    pub target: &'m Mutex<&'p mut ClusterSums>,
+    pub of: PhantomData<T>,
+}
+
+impl<'v, T: Float, R: Fn(u32) -> &'v [T]> Task for MoveWholeRows<'_, '_, T, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { deltas, quantiser, row, moved, target, .. } = self;
+        for (i, here) in moved.iter().enumerate() {
+            // Rows are far apart in memory.
+            if let Some(next) = moved.get(i + 1) {
+                Prefetch::of(row(next.row)).ask_all();
+            }
+            let (x, mut first) = (row(here.row), 0);
+            while first < deltas.d {
+                first += match deltas.d - first {
+                    1..4 => deltas.shift_row::<T, 1>(quantiser, x, first, *here),
+                    4..TOGETHER => deltas.shift_row::<T, 4>(quantiser, x, first, *here),
+                    _ => deltas.shift_row::<T, TOGETHER>(quantiser, x, first, *here),
+                };
+            }
+            deltas.count(quantiser, here.to, 1, target);
+            if here.from != UNASSIGNED {
+                deltas.count(quantiser, here.from, -1, target);
+            }
+        }
+    }
+}
+
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
@@ -351,8 +418,9 @@ mod tests {
         let (mut deltas, mut cluster_sums) =
             (Deltas::new(k, &quantiser, weight.is_some()).unwrap(), ClusterSums::new(k, d).unwrap());
         let mut expected = ClusterSums::new(k, d).unwrap();
+        let rows: Vec<T> = (0..d * n).map(|i| x[i % d * n + i / d]).collect();
         let mut labels = vec![UNASSIGNED; n];
-        for step in 1..5 {
+        for step in 1..7 {
             let there = (0..n).filter(|r| step == 1 || r % step == 0 || (20..37 + step).contains(r));
             let moved: Vec<Moved> =
                 there.map(|r| Moved { row: r as u32, from: labels[r], to: ((r * step) % k) as u32 }).collect();
@@ -372,7 +440,12 @@ mod tests {
             let (values, weights) = (Values::new(&x, n), weight.map(|scale| (&weights[..], scale)));
             let target = Mutex::new(&mut cluster_sums);
             let (deltas, quantiser, moved, target, of) = (&mut deltas, &quantiser, &moved[..], &target, PhantomData::<T>);
-            set.run(MoveRows { deltas, quantiser, values, weights, moved, target, of });
+            if weights.is_none() && step > 4 {
+                let row = |r: u32| &rows[r as usize * d..][..d];
+                set.run(MoveWholeRows { deltas, quantiser, row, moved, target, of });
+            } else {
+                set.run(MoveRows { deltas, quantiser, values, weights, moved, target, of });
+            }
         }
         deltas.flush(&quantiser, &mut cluster_sums);
         assert_eq!(cluster_sums, expected, "{set:?} d {d} {limbs:?} {weight:?}");

@@ -18,14 +18,15 @@
 //! ```
 //! Points to note: (1) `src/bounds/groups.rs` derives what may be left out. (2) A row that changes its label stays in its block
 //! until rows are put in order again: neither the row nor m has moved. (3) Before the first assign, rows take the group whose
-//! point is nearest. Later they take that of their label, if the points are means of centroids. (4) The sorted rows are kept from
-//! assign to assign where their copy is small enough. Else each assign sorts some of them at a time. (5) To sort takes time. So a
-//! sample of the rows decides at the first assign whether it pays, and every assign decides for the next one. (6) Where
-//! differences are computed (few features), U comes from the distances to the labels so far, for up to eight blocks together;
-//! else from R. (7) Where nothing can be left out, copies alone may pay. Then there is one group of all centroids. (8) There are
-//! as many groups as a sample says: few, one for each natural cluster of the rows, or many (`groups/plan.rs`). Where some natural
-//! clusters have no centroid yet, only points among the rows find them. (9) Rows of few features are not grouped where a tree finds
-//! the centroids near each row faster (`tree.rs`): where there are very many centroids, or where the sample or a bad assign says so.
+//! point is nearest, by few features where a sample says that they are enough. Later they take that of their label, if the points
+//! are means of centroids. (4) The sorted rows are kept from assign to assign where their copy is small enough. Else each assign
+//! sorts some of them at a time. (5) To sort takes time. So a sample of the rows decides at the first assign whether it pays, and
+//! every assign decides for the next one. (6) Where differences are computed (few features), U comes from the distances to the
+//! labels so far, for up to eight blocks together; else from R. (7) Where nothing can be left out, copies alone may pay. Then
+//! there is one group of all centroids. (8) There are as many groups as a sample says: few, one for each natural cluster of the
+//! rows, or many (`groups/plan.rs`). Where some natural clusters have no centroid yet, only points among the rows find them. (9)
+//! Rows of few features are not grouped where a tree finds the centroids near each row faster (`tree.rs`): where there are very
+//! many centroids, or where the sample or a bad assign says so.
 //!
 //! The idea is that of the rings of Drake & Hamerly (2012) and of blocks of rows as in the tree of Kanungo et al. (2002), for
 //! kernels that work on blocks.
@@ -154,7 +155,7 @@ impl<T: Float> CpuSession<'_, T> {
     pub(super) fn assign_by_groups(&mut self) -> Result<Option<u64>> {
         let longest = self.pruning.iter().flat_map(|pruning| &pruning.parts).map(|part| part.physical.len()).max().unwrap_or(0);
         let (together, threads) = (self.sorted_together(longest), self.workers.len());
-        let Self { part, statistics, quantiser, set, labels, cluster_sums, workers, table, pruning, d, k, .. } = self;
+        let Self { part, statistics, quantiser, set, labels, cluster_sums, workers, table, pruning, sample, d, k, .. } = self;
         let by_columns = part.features.is_by_columns();
         let (Some(table), Some(found)) = (table.as_deref(), pruning.as_mut()) else { return Ok(None) };
         let is_kept = !found.kept.is_empty();
@@ -181,7 +182,12 @@ impl<T: Float> CpuSession<'_, T> {
                 *sorted_radii = memory::collected((0..groups.count()).map(of_group), GROUPS)?;
             }
             let known_radii = is_sorted.then_some(&sorted_radii[..]);
-            let step = GroupStep::new(groups, &table.rows, *known, known_radii, *set, threads)?;
+            let mut step = GroupStep::new(groups, &table.rows, *known, known_radii, *set, threads)?;
+            let guesses = !is_sorted && groups.count() > 1 && !(*known && groups.are_of_centroids);
+            if guesses {
+                let is_plain = part.features.row_transform().is_none() && (by_columns || part.features.row(0).is_some());
+                step.prepare_guesses(sample.get().filter(|_| is_plain).map(|sample| &sample[..]), *set, threads)?;
+            }
             let radii = known_radii.unwrap_or(radii);
             let copied = match by_copies {
                 Some(by_copies) => by_copies.copy_centroids(&step, &table.rows, sorted, radii, *set, threads)?,

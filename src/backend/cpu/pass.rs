@@ -11,7 +11,7 @@ use super::groups::BLOCK;
 use super::inertia::Inertia;
 use super::product::{NextRows, PrefetchNext};
 use super::tasks::{TaskRows, pieces, split_off};
-use crate::backend::cpu::deltas::{Deltas, MoveRows, Moved};
+use crate::backend::cpu::deltas::{Deltas, MoveRows, MoveWholeRows, Moved};
 use crate::backend::{Far, Scales};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -127,6 +127,20 @@ impl<T: Float> Shared<'_, '_, '_, T> {
             let (quantiser, target, of) = (self.quantiser, &self.cluster_sums, PhantomData::<T>);
             // SAFETY: the caller runs with this instruction set.
             unsafe { V::call(MoveRows { deltas, quantiser, values, weights, moved, target, of }) }
+        }
+        moved.len() as u64
+    }
+
+    /// As [`Shared::take_moved`], for rows whose values lie side by side. There must be no weights.
+    #[inline(always)]
+    pub fn take_moved_rows<'v, V: Vector>(&self, row: impl Fn(u32) -> &'v [T], moved: &[Moved], deltas: &mut Deltas) -> u64
+    where
+        T: 'v,
+    {
+        if !moved.is_empty() {
+            let (quantiser, target, of) = (self.quantiser, &self.cluster_sums, PhantomData::<T>);
+            // SAFETY: the caller runs with this instruction set.
+            unsafe { V::call(MoveWholeRows { deltas, quantiser, row, moved, target, of }) }
         }
         moved.len() as u64
     }

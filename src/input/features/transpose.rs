@@ -4,7 +4,7 @@
 use std::marker::PhantomData;
 
 use crate::input::fp16::Conversion;
-use crate::simd::{InstructionSet, SQUARE, Task, Vector};
+use crate::simd::{InstructionSet, Prefetch, SQUARE, Task, Vector};
 
 /// Number of rows that are copied together. Sixteen float32 fill a cache line.
 const ROWS: usize = SQUARE;
@@ -41,15 +41,13 @@ where
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { rows, mut at, stride, out, conversion: _ } = self;
-        let (mut waiting, mut count): ([&[S]; ROWS], _) = ([&[]; ROWS], 0);
-        for row in rows {
-            waiting[count] = row;
-            count += 1;
-            if count == ROWS {
-                copy_rows::<V, S, T, C>(&waiting, at, stride, out);
-                (at, count) = (at + ROWS, 0);
-            }
+        let Self { mut rows, mut at, stride, out, conversion: _ } = self;
+        let (mut waiting, mut next): ([&[S]; ROWS], [&[S]; ROWS]) = ([&[]; ROWS], [&[]; ROWS]);
+        let mut count = take(&mut rows, &mut waiting);
+        while count == ROWS {
+            let found = take(&mut rows, &mut next);
+            copy_rows::<V, S, T, C>(&waiting, &next[..found], at, stride, out);
+            (waiting, at, count) = (next, at + ROWS, found);
         }
         for (i, row) in waiting[..count].iter().enumerate() {
             for (f, &value) in row.iter().enumerate() {
@@ -59,10 +57,21 @@ where
     }
 }
 
-/// Copies sixteen rows of the same length.
+/// Takes the next rows, as many as there is room for. Returns how many there were.
+#[inline(always)]
+fn take<'v, S>(rows: &mut impl Iterator<Item = &'v [S]>, to: &mut [&'v [S]; ROWS]) -> usize {
+    for i in 0..ROWS {
+        let Some(row) = rows.next() else { return i };
+        to[i] = row;
+    }
+    ROWS
+}
+
+/// Copies sixteen rows of the same length. `next`: those that are copied next. They may lie anywhere, so they are asked for.
 #[inline(always)]
 fn copy_rows<V: Vector, S: Copy + Default, T: Copy + Default, C: Conversion<S, T>>(
     rows: &[&[S]; ROWS],
+    next: &[&[S]],
     at: usize,
     stride: usize,
     out: &mut [T],
@@ -75,6 +84,9 @@ fn copy_rows<V: Vector, S: Copy + Default, T: Copy + Default, C: Conversion<S, T
             let mut from = [std::ptr::null(); ROWS];
             for i in 0..ROWS {
                 from[i] = rows[i][f..][..ROWS].as_ptr().cast();
+            }
+            for row in next {
+                Prefetch::of(&row[f.min(row.len())..]).ask(0..1);
             }
             let to = out[f * stride + at..][..(ROWS - 1) * stride + ROWS].as_mut_ptr().cast();
             // SAFETY: the slices have sixteen values of 32 bits at each pointer that is read or written. `MOVES_BITS` says that

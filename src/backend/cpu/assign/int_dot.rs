@@ -55,6 +55,14 @@ impl Assigner {
         }
     }
 
+    /// Lists those of the needed rows that are in doubt.
+    #[inline(always)]
+    pub fn list_open(&self, needed: &[u32], open: &mut Vec<u32>) {
+        let Some(product) = self.product.first() else { return };
+        open.clear();
+        open.extend(needed.iter().filter(|r| product.is_open(**r as usize)));
+    }
+
     /// Settles the rows in doubt among the needed ones. `is_gathered`: whether the values are those of the needed rows, else
     /// those of the whole block. Returns the labels of the whole block.
     #[inline(always)]

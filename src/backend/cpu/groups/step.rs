@@ -1,5 +1,6 @@
 //! What all tasks of one assign share: for each group of rows, the centroids in the order of their distance.
 
+use super::guess::Guesses;
 use super::partition::{Groups, square};
 use super::{BLOCK, GROUPS, largest};
 use crate::backend::cpu::filter::{GROUP, NOBODY};
@@ -16,6 +17,10 @@ pub struct GroupStep<'n, T> {
     pub groups: &'n Groups<T>,
     /// Whether the labels are those of the last assign.
     pub known: bool,
+    /// So many features of a row say which group it belongs to, before it has a label.
+    pub guessed: usize,
+    /// Empty where all rows have labels.
+    pub guesses: Guesses,
     bound: GroupBound,
     /// For each group: at least the distance from m to a centroid.
     own: Vec<f64>,
@@ -152,7 +157,7 @@ impl<'n, T: Float> GroupStep<'n, T> {
             let radius = radii.map_or(f64::INFINITY, |radii| radii[group]);
             set.run(List { groups, group, centroids, bound, around: &around, radius, found, keys, panels, own, needed });
         })?;
-        Ok(Self { groups, known, bound, own, keys, panels: names, needed })
+        Ok(Self { groups, known, guessed: d, guesses: Guesses::default(), bound, own, keys, panels: names, needed })
     }
 
     pub fn groups(&self) -> usize {

@@ -18,7 +18,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::input::tile::Tile;
-use crate::simd::{SQUARE, Task, Vector};
+use crate::simd::{Prefetch, SQUARE, Task, Vector};
 
 /// One worker's buffers.
 pub struct GroupScratch<T> {
@@ -32,6 +32,8 @@ pub struct GroupScratch<T> {
     /// The rows of a block that must be loaded, and where they are.
     needed: Vec<u32>,
     order: Vec<usize>,
+    /// Those of them that are still in doubt.
+    open: Vec<u32>,
 }
 
 impl<T: Float> GroupScratch<T> {
@@ -45,6 +47,7 @@ impl<T: Float> GroupScratch<T> {
             labels: memory::zeroed(stride, GROUPS)?,
             needed: memory::with_room(BLOCK, GROUPS)?,
             order: memory::with_room(BLOCK, GROUPS)?,
+            open: memory::with_room(BLOCK, GROUPS)?,
         })
     }
 }
@@ -157,7 +160,10 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         if guesses || lacks_rows {
             let (tile, mut next) = (&mut worker.tile, 0);
             for rows in pieces(physical.clone(), tile.stride) {
-                tile.load(part, statistics.weights, rows);
+                match step.guessed < step.groups.d && !lacks_rows && part.selection.is_all() {
+                    true => tile.load_first(&part.features, rows, step.guessed),
+                    false => tile.load(part, statistics.weights, rows),
+                }
                 if guesses {
                     step.guess::<V>(tile, &mut groups[next..]);
                 }
@@ -181,6 +187,10 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
             return false;
         }
         sorted.load(&mut scratch.tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
+        // The first rows of the next block come meanwhile.
+        for row in sorted.order.iter().skip(rows.end.next_multiple_of(BLOCK)).take(SQUARE) {
+            part.features.row(*row).into_iter().for_each(|row| Prefetch::of(row).ask_all());
+        }
         sorted.radii[rows.start / BLOCK] = step.radius(scratch.tile.values(), rows.len(), group);
         if let (Some(copies), Some(shared)) = (&mut sorted.copies, copies) {
             copies.fill(rows.start, &scratch.tile.x, rows.len(), step.groups, group, shared);
@@ -221,13 +231,18 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
             own_distances::<V, T>(values, table, own, distances);
             most = Some(step.most(&distances[..count]));
         }
-        let near = Some(Near { panels: step.listed(group, sorted.radius(rows), most), order: &step.groups.order });
+        let near = Some(Near { panels: step.listed(group, sorted.radius(rows.clone()), most), order: &step.groups.order });
         let new = assigner.label::<V, T, _, false>(&ToLabel { values, count, before: &[], near, next }, table, &mut []);
         moved.clear();
         for (row, (place, to)) in (0..).zip(places.iter().zip(new)) {
             moved.extend(moved_to(&labels[*place as usize], *to, row));
         }
-        *changed += shared.take_moved::<V>(values, weights, moved, deltas);
+        let row = |r: u32| part.features.row(sorted.order[rows.start + r as usize]).unwrap_or_default();
+        // Rows that were loaded just now are in a cache.
+        *changed += match is_here && statistics.weights.is_none() && table.d >= SQUARE && !row(0).is_empty() {
+            true => shared.take_moved_rows::<V>(row, moved, deltas),
+            false => shared.take_moved::<V>(values, weights, moved, deltas),
+        };
     }
 
     /// Labels a block of rows by integer copies. Rows in doubt and those whose label changes are loaded. Returns false if there
@@ -238,7 +253,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let sorted = sorted.sorted();
         let Shared { part, statistics, table, .. } = fit;
         let (Some(shared), Some(copies), Some(dot_table)) = (copies, &sorted.copies, tables.get(group)) else { return false };
-        let GroupScratch { tile, needed, order, .. } = &mut **scratch;
+        let GroupScratch { tile, needed, order, open, .. } = &mut **scratch;
         let Worker { assigner, deltas, moved, changed, .. } = &mut **worker;
         let listed = step.listed(group, sorted.radii[rows.start / BLOCK], None);
         // A block of rows far from the point needs more centroids than were copied.
@@ -264,23 +279,33 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         if needed.is_empty() {
             return true;
         }
-        if !is_here {
+        let row = |r: u32| match sorted.layout {
+            RowLayout::Rows => sorted.row(rows.start + r as usize),
+            _ => features.row(sorted.order[rows.start + r as usize]).unwrap_or_default(),
+        };
+        // Rows that lie side by side are loaded only if they are in doubt.
+        let by_row = closer && statistics.weights.is_none();
+        assigner.list_open(needed, open);
+        let loaded = if by_row { &*open } else { &*needed };
+        if let (false, Some(last)) = (is_here, loaded.last()) {
             // Squares of rows are copied fast, so the last row fills up a square.
-            let last = needed[needed.len() - 1];
-            let filling = std::iter::repeat_n(&last, needed.len().next_multiple_of(SQUARE) - needed.len());
-            let places = needed.iter().chain(filling).map(|r| rows.start + *r as usize);
+            let filling = std::iter::repeat_n(last, loaded.len().next_multiple_of(SQUARE) - loaded.len());
+            let places = loaded.iter().chain(filling).map(|r| rows.start + *r as usize);
             order.clear();
             order.extend(places.clone().map(|place| sorted.order[place]));
             sorted.load(tile, part, statistics.weights, order, places);
         }
         let values = tile.values();
-        let new = assigner.settle_needed::<V, T>(values, needed, !is_here, table);
+        let new = assigner.settle_needed::<V, T>(values, loaded, !is_here, table);
         moved.clear();
         for (i, r) in needed.iter().enumerate() {
             let (label, to) = (&labels[places[*r as usize] as usize], new[*r as usize]);
-            moved.extend(moved_to(label, to, if is_here { *r } else { i as u32 }));
+            moved.extend(moved_to(label, to, if is_here || by_row { *r } else { i as u32 }));
         }
-        *changed += fit.take_moved::<V>(values, &tile.weights, moved, deltas);
+        *changed += match by_row {
+            true => fit.take_moved_rows::<V>(row, moved, deltas),
+            false => fit.take_moved::<V>(values, &tile.weights, moved, deltas),
+        };
         true
     }
 }
