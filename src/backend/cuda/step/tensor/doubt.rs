@@ -125,15 +125,7 @@ impl<T: Float + Plain> InDoubt<T> {
         centroids: u64,
     ) -> Result<()> {
         let (rows, next, control) = (assign.rows, assign.next, assign.control);
-        let few = SettleFewArgument {
-            rows,
-            next,
-            centroids,
-            scale: assign.scale,
-            few: self.few(),
-            control,
-            ..SettleFewArgument::zero()
-        };
+        let few = SettleFewArgument { rows, next, centroids, scale: assign.scale, few: self.few(), control };
         let listed = SettleListedArgument {
             rows,
             next,
