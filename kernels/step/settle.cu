@@ -1,8 +1,9 @@
-// settle: the exact labels of all rows that a filter could not decide, by reference distances.
+// settle: the exact labels of all rows that a filter could not decide.
 //
 //   settle         rows that may belong to any cluster. If there are many, differences in float32 decide most of them (sift.cuh). The others:
 //                  distances to all centroids
-//   settle_pairs   rows with two centroids in reach, the best and second best of the filter: distances to these two
+//   settle_pairs   rows with two centroids in reach, the best and second best of the filter. Differences in float32 decide most of them
+//                  (sift_few.cuh). The others: distances to these two
 //
 // Used when: after every assign. settle_pairs only if the assign makes a list of pairs. The lists are usually short: they hold ties,
 //            and rows whose distances to two centroids differ by less than rounding can tell. They are long if there are many
@@ -10,12 +11,14 @@
 // Tile:      settle: a group of 32 to 256 threads, about as many as there are centroids, takes 16, 4 or 1 rows of the list. It takes
 //            fewer if the list is too short to fill the device. Each thread takes every width-th centroid. It has a chain in registers
 //            for each row, in feature order. So a value of a centroid is loaded once for all of these rows.
-//            settle_pairs: a warp takes 4 rows. Differences decide most of them (sift_few.cuh). For the others, its lanes fetch 64
-//            features of these rows and of their centroids at once. Then 8 lanes compute one chain each. (When each lane fetched for its own chain, 16 features at a time, long lists took a fifth longer.)
+//            settle_pairs: a warp takes 4 rows. Where differences do not decide all four, its lanes fetch 64 features of these rows and
+//            of their centroids at once. Then 8 lanes compute one chain each. (When each lane fetched for its own chain, 16 features
+//            at a time, long lists took a fifth longer.)
 // Memory:    settle: the values of the rows are in shared memory as float64, in pieces if there are many features. Centroids are read
 //            column by column from the second-level cache. settle_pairs: single values of x, each of which costs 32 bytes or more of
 //            memory traffic.
-// Precision: float64, exactly as the contract defines it. The label is the smallest j of least distance.
+// Precision: differences in float32 decide only where their bound proves the label. Else float64, exactly as the contract defines it: the
+//            label is the smallest j of least distance.
 #include "sift.cuh"
 #include "sift_few.cuh"
 

@@ -1,14 +1,16 @@
-// settle_few, settle_listed: the exact labels of rows in doubt, by reference distances.
+// settle_few, settle_listed: the exact labels of rows in doubt.
 //
-//   settle_few     rows with a few centroids in reach: distances to these
+//   settle_few     rows with a few centroids in reach. Differences in float32 decide most of them (sift_few.cuh). The others: distances to these
+//                  centroids
 //   settle_listed  the other rows, if there are not many: distances to all centroids of their group's list, or to all
 //
 // Used when: after assign_tensor, which lists such rows. settle (settle.cu) takes a long list of other rows.
 // Tile:      settle_listed: a block has a part of the centroids of one row, 128 at a time. The last block of a row compares the parts.
-//            settle_few: differences decide most rows (sift_few.cuh). Then a warp takes a row. Each lane has one candidate at a time, and its
-//            chain in feature order. The lanes fetch 32 features of the row at once.
+//            settle_few: a warp takes two rows for their differences, and one row for its distances. For these, each lane has one
+//            candidate at a time, and its chain in feature order. The lanes fetch 32 features of the row at once.
 // Memory:    single values of x, each of which costs 32 bytes of memory traffic. Centroids are read row by row, from the caches.
-// Precision: float64, exactly as the contract defines it. The label is the smallest j of least distance.
+// Precision: differences in float32 decide only where their bound proves the label. Else float64, exactly as the contract defines it: the
+//            label is the smallest j of least distance.
 #include "../common/filter.cuh"
 #include "../common/tensor.cuh"
 #include "sift_few.cuh"

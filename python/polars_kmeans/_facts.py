@@ -100,8 +100,8 @@ class Facts:
         The last five columns say how much work an iteration was. They depend on the device, so they are neither saved
         nor compared, and are null in a model that was loaded:
 
-        - `settled`: the share of the rows whose label needed float64 distances, because a fast computation could not
-          prove it. See :doc:`/exact`.
+        - `settled`: the share of the rows whose label needed more precise distances, because a fast computation could
+          not prove it. See :doc:`/exact`.
         - `rescored`: the share of the rows that a second computation, of twice as many bits, looked at before. Null
           where there is none: on the CPU, and on GPUs without tensor cores or for few features.
         - `skipped`: the share of the scores of a row and a centroid that were not computed, because a bound rules the

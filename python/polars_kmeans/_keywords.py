@@ -55,6 +55,8 @@ _HINTS = {
     ),
     **dict.fromkeys(("memory_limit", "progress", "spill_directory"), _TO_FIT),
 }
+# The classes that the methods of `KMeansModel` are written in. Errors do not name them.
+_PARTS_OF_A_MODEL = ("Facts", "Answers", "Summaries")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -100,15 +102,15 @@ def takes(options: Any) -> Callable[[_Function], _Function]:
 
 def checked(method: _Function) -> _Function:
     """Let a method refuse keywords that it does not have, with an error that says what to write instead."""
+    owner, _, name = method.__qualname__.rpartition(".")
+    if owner in _PARTS_OF_A_MODEL:
+        method.__qualname__ = f"KMeansModel.{name}"
     known = list(signature(method).parameters)
 
     @wraps(method)
     def call(*args: Any, **keywords: Any) -> Any:
         if not keywords.keys() <= set(known):
-            # Users do not know the base class that a method is written in.
-            of_object = known[0] == "self" and args
-            owner = f"{type(args[0]).__name__}.{method.__name__}" if of_object else method.__qualname__
-            _refuse_unknown(owner, keywords, known)
+            _refuse_unknown(method.__qualname__, keywords, known)
         return method(*args, **keywords)
 
     return cast("_Function", call)

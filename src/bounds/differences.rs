@@ -24,7 +24,8 @@ use super::{U, up};
 /// that underflows in float32.
 ///
 /// Lanes may each sum up some features, and then add up their sums. Then d in `gamma_d(u)` is the number of additions that a term
-/// passes through at most, since no term is negative. `Differences` in `kernels/step/differences.cuh` computes the same, with all roundings upwards.
+/// passes through at most, since no term is negative. `Differences` in `kernels/step/differences.cuh` computes the same, with all
+/// roundings upwards.
 #[derive(Debug, Clone, Copy)]
 pub struct CopyDifference {
     pub d: usize,

@@ -71,7 +71,7 @@ pub struct HistoryRow {
     pub shift: f64,
     /// Inertia after the assign step and before the update step. Present only with [`crate::History::Full`].
     pub inertia: Option<f64>,
-    /// The share of the rows whose label reference distances settled, because the filter could not prove it. `None` if nobody
+    /// The share of the rows whose label the filter could not prove, so that more precise distances settled it. `None` if nobody
     /// counted them. It depends on the device and the strategy, and so do the fields below. So they are not saved: `None` in a
     /// model that was loaded.
     pub settled: Option<f64>,

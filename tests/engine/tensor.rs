@@ -215,8 +215,8 @@ fn pairs_of_the_second_product() {
     }
 }
 
-/// Each row is as far from two to five centroids, but for a few roundings: their differences from the row are the same values in another order,
-/// with the last bits of one value changed. Sums in float32 order them wrongly. The dimensions leave lanes without a feature, or one with more.
+/// Each row is as far from two to five centroids, but for a few roundings: their differences from the row are the same values in another
+/// order, with the last bits of one value changed. Sums in float32 order them wrongly. Some of the 16 lanes have one feature more.
 #[test]
 fn near_ties_of_a_few_centroids() {
     if gpu().is_none() {

@@ -109,7 +109,7 @@ impl Deltas {
         F
     }
 
-    /// Moves F features of a row, from feature `first` on. `factors`: those of these features.
+    /// Moves F features of a row, from feature `first` on. `one`, `two`, `low`: the quantiser's factors of these features.
     #[inline(always)]
     fn move_row<T: Float, const F: usize>(
         &mut self,

@@ -12,12 +12,16 @@ use crate::simd::{InstructionSet, Vector};
 /// Vectors of rows, and groups, whose distances are computed together before the first assign.
 const GUESSED: usize = 2;
 const TOGETHER: usize = 6;
-/// The fewest features that rows are told apart by, and the rows of the sample that they must tell apart.
+/// The fewest features that rows are told apart by, and the number of rows of the sample that they must tell apart.
 const FEWEST_FEATURES: usize = 8;
 const SEEN: usize = 256;
+/// Points whose median is the middle. One point may be far from all others.
+const FOR_MIDDLE: usize = 15;
+/// The half squares of points are less. Then no product with a row as far out leaves the range of float32.
+const LARGEST_HALF: f32 = 1e36;
 
 /// What rows without labels are compared with. Points are nearer where half of their square, less a product, is less: that is one
-/// operation a value. Rows and points are moved to a middle, which keeps rounding small.
+/// operation a value. Rows and points are moved to a middle, which keeps rounding small. Empty: squares of differences are added.
 #[derive(Default)]
 pub struct Guesses {
     middle: Vec<f32>,
@@ -33,21 +37,39 @@ impl<T: Float> GroupStep<'_, T> {
         if let Some(sample) = sample {
             self.guess_by_few_features(sample, set, workers)?;
         }
-        let (d, few, groups) = (self.groups.d, self.guessed, self.groups());
+        if !T::IS_F32 {
+            return Ok(());
+        }
+        let (d, few) = (self.groups.d, self.guessed);
         let points = || self.groups.points.chunks_exact(d);
-        let middle = |f: usize| (points().map(|point| point[f].to_f64()).sum::<f64>() / groups as f64) as f32;
-        let middle: Vec<f32> = memory::collected((0..few).map(middle), GROUPS)?;
+        let step = self.groups().div_ceil(FOR_MIDDLE).max(1);
+        let median = |f: usize| {
+            let (mut some, mut count) = ([0.0f32; FOR_MIDDLE], 0);
+            for (value, point) in some.iter_mut().zip(points().step_by(step)) {
+                (*value, count) = (point[f].to_f64() as f32, count + 1);
+            }
+            some[..count].sort_unstable_by(f32::total_cmp);
+            some[count / 2]
+        };
+        let middle: Vec<f32> = memory::collected((0..few).map(median), GROUPS)?;
         let moved = points().flat_map(|point| point.iter().zip(&middle).map(|(m, middle)| middle - m.to_f64() as f32));
         let points: Vec<f32> = memory::collected(moved, GROUPS)?;
         let halves = points.chunks_exact(few).map(|point| point.iter().map(|m| m * m).sum::<f32>() / 2.0);
-        self.guesses = Guesses { halves: memory::collected(halves, GROUPS)?, middle, points };
+        let halves: Vec<f32> = memory::collected(halves, GROUPS)?;
+        // The products with a point that is so far out may have no value.
+        if halves.iter().all(|half| *half < LARGEST_HALF) {
+            self.guesses = Guesses { halves, middle, points };
+        }
         Ok(())
     }
 
     /// Sees whether the first features of the rows say to which groups the rows of a sample belong: then it takes twice as many.
     fn guess_by_few_features(&mut self, sample: &[T], set: InstructionSet, workers: usize) -> Result<()> {
         let (d, mut few) = (self.groups.d, FEWEST_FEATURES);
-        let sample = &sample[..sample.len().min(SEEN * d)];
+        // From all over the rows, which may lie in the order of clusters.
+        let step = (sample.len() / d / SEEN).max(1);
+        let some = sample.chunks_exact(d).step_by(step).take(SEEN).flatten().copied();
+        let sample: &[T] = &memory::collected(some, GROUPS)?;
         let firsts = |values: &[T], few: usize| {
             let firsts = values.chunks_exact(d).flat_map(|row| row[..few].iter().copied());
             memory::collected(firsts, GROUPS)
@@ -70,7 +92,7 @@ impl<T: Float> GroupStep<'_, T> {
     /// The groups whose points are nearest to the rows of a tile, but for rounding.
     #[inline(always)]
     pub fn guess<V: Vector>(&self, tile: &Tile<T>, groups: &mut [Group]) {
-        match T::as_f32s(&tile.x) {
+        match T::as_f32s(&tile.x).filter(|_| !self.guesses.halves.is_empty()) {
             Some(x) => {
                 for first in (0..tile.rows).step_by(GUESSED * V::LANES) {
                     self.guess_vectors::<V>(x, tile.stride, first, &mut groups[first..]);
@@ -165,9 +187,11 @@ mod tests {
         }
     }
 
-    fn check<T: Float>(set: InstructionSet, spread: f64) -> usize {
+    /// `far`: a value of one of the clusters.
+    fn check<T: Float>(set: InstructionSet, spread: f64, far: f64) -> usize {
         let (d, clusters, n, random) = (40, 13, 512, &mut Random(5));
-        let centres: Vec<T> = (0..clusters * d).map(|_| T::from_f64(1_000.0 + 20.0 * random.unit())).collect();
+        let mut centres: Vec<T> = (0..clusters * d).map(|_| T::from_f64(1_000.0 + 20.0 * random.unit())).collect();
+        centres[7 * d + 3] = T::from_f64(far);
         let rows: Vec<T> =
             (0..n * d).map(|i| T::from_f64(centres[i % (clusters * d)].to_f64() + spread * random.unit())).collect();
         let groups = Groups::new(&centres, d, clusters, set, 2).unwrap();
@@ -179,7 +203,7 @@ mod tests {
         let mut guessed = vec![0; n];
         set.run(Guess(&step, &tile, &mut guessed));
         let nearest = nearest(&rows, d, &groups.points, set, 2).unwrap();
-        assert!(guessed.iter().zip(&nearest).all(|(guess, nearest)| *guess == nearest.0), "{set:?}, {spread}");
+        assert!(guessed.iter().zip(&nearest).all(|(guess, nearest)| *guess == nearest.0), "{set:?}, {spread}, {far}");
         step.guessed
     }
 
@@ -187,8 +211,19 @@ mod tests {
     /// A few features are enough for clusters that are far apart, and none but all for those that overlap.
     fn first_features_tell_groups_apart() {
         for set in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512] {
-            assert_eq!([check::<f32>(set, 1.0), check::<f64>(set, 1.0)], [16; 2]);
-            assert_eq!([check::<f32>(set, 60.0), check::<f64>(set, 60.0)], [40; 2]);
+            assert_eq!([check::<f32>(set, 1.0, 1e3), check::<f64>(set, 1.0, 1e3)], [16; 2]);
+            assert_eq!([check::<f32>(set, 60.0, 1e3), check::<f64>(set, 60.0, 1e3)], [40; 2]);
+        }
+    }
+
+    unit_test!(a_group_far_out_leaves_the_others_apart);
+    fn a_group_far_out_leaves_the_others_apart() {
+        for (set, far) in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512]
+            .into_iter()
+            .flat_map(|set| [1e7, 1e15, 1e18, 9.97e36].map(|far| (set, far)))
+        {
+            check::<f32>(set, 1.0, far);
+            check::<f64>(set, 1.0, far);
         }
     }
 }

@@ -22,6 +22,8 @@ pub struct Gpu {
     pub shared_per_block: u32,
     /// The compute capability: ten times the major number, and the minor one.
     pub generation: u32,
+    /// Bytes of freed memory that the driver keeps.
+    kept: u64,
     keeping: Mutex<Keeping>,
     functions: Mutex<HashMap<String, Function>>,
     modules: Mutex<HashMap<&'static str, Module>>,
@@ -47,9 +49,9 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
-/// Bytes that calls have freed and that the driver keeps for the next one: a share of the GPU's memory, and at least so many.
-/// To map and unmap half a gigabyte takes longer than to label as much.
-const KEPT_SHARE: u64 = 64;
+/// The driver keeps one part in `KEPT_PARTS` of the GPU's memory when calls free it, and at least so many bytes. To map and unmap
+/// half a gigabyte takes longer than to label as much.
+const KEPT_PARTS: u64 = 64;
 const LEAST_KEPT: u64 = 64 << 20;
 
 /// Sets the bytes of freed memory that the driver keeps, by those that it keeps so far, and gives back what is more. Returns what
@@ -129,14 +131,15 @@ impl Gpu {
         let shared_per_block = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let generation = 10 * attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
             + attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        let total = context.total_mem().map_err(&failed)? as u64;
-        keep(&context, |before| before.max(total / KEPT_SHARE).max(LEAST_KEPT)).map_err(&failed)?;
+        let kept = (context.total_mem().map_err(&failed)? as u64 / KEPT_PARTS).max(LEAST_KEPT);
+        keep(&context, |before| before.max(kept)).map_err(&failed)?;
         Ok(Self {
             context,
             ordinal,
             processors,
             shared_per_block,
             generation,
+            kept,
             keeping: Mutex::default(),
             functions: Mutex::default(),
             modules: Mutex::default(),
@@ -193,7 +196,7 @@ impl Gpu {
         keeping.calls += 1;
         if keeping.calls == 1 {
             // Without success calls are slower.
-            keeping.before = self.keep_bytes(u64::MAX).unwrap_or(LEAST_KEPT);
+            keeping.before = self.keep_bytes(u64::MAX).unwrap_or(self.kept);
         }
         MemoryKept(self)
     }

@@ -6,6 +6,8 @@
 //! | a few, whose numbers are known | `settle_few` | rows with their candidates |
 //! | more, for not many rows | `settle_listed` | the back of the rows in doubt: compared with the group's list or all centroids |
 //! | more | `settle` | the back of the rows in doubt: compared with all centroids |
+//!
+//! Float32 differences come first, and decide most rows. Reference distances decide the others.
 
 use std::mem::offset_of;
 
