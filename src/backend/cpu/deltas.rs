@@ -7,11 +7,14 @@
 //! ```
 //! Points to note: (1) The sums of a cluster lie side by side, so a vector of limbs is added at once. (2) Values go through a
 //! buffer. The processor cannot forward several short stores to one vector load at once, but the square is written long before it
-//! is read. (3) Rows without weights whose values lie side by side need no square.
+//! is read. (3) Rows without weights whose values lie side by side need no square (`deltas/whole.rs`).
+
+mod whole;
 
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
+pub use self::whole::MoveWholeRows;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -19,7 +22,7 @@ use crate::base::parallel::for_each_task;
 use crate::exact::cluster_sums::{ClusterSums, Quantiser, SumsOfRange, UNASSIGNED};
 use crate::exact::fixed::{round_to_integer, split};
 use crate::input::tile::{Columns, WeightScale};
-use crate::simd::{Prefetch, SQUARE, Task, Vector};
+use crate::simd::{SQUARE, Task, Vector};
 
 /// Rows that are moved together, and most features of them that are transposed at a time.
 const TOGETHER: usize = SQUARE;
@@ -138,21 +141,6 @@ impl Deltas {
         if moved.from != UNASSIGNED {
             add::<F, true>(&mut self.hi, place(moved.from), &hi);
         }
-    }
-
-    /// Moves F features of a row whose values lie side by side, from feature `first` on. Returns F.
-    #[inline(always)]
-    fn shift_row<T: Float, const F: usize>(&mut self, quantiser: &Quantiser, x: &[T], first: usize, moved: Moved) -> usize {
-        let (Some(one), Some(two), Some(low), Some(values)) = (
-            quantiser.first[first..].first_chunk::<F>(),
-            quantiser.second[first..].first_chunk::<F>(),
-            quantiser.low[first..].first_chunk::<F>(),
-            x[first..].first_chunk::<F>(),
-        ) else {
-            unreachable!("each feature has factors and a value")
-        };
-        self.move_row(quantiser, [one, two, low], first, (1.0, values), moved);
-        F
     }
 
     #[inline(always)]
@@ -358,44 +346,6 @@ impl<T: Float, C: Columns<T>> Task for MoveRows<'_, '_, T, C> {
                 if moved.from != UNASSIGNED {
                     deltas.count(quantiser, moved.from, -1, target);
                 }
-            }
-        }
-    }
-}
-
-/// Moves rows without weights whose values lie side by side. Their sums are then changed from the first feature to the last.
-pub struct MoveWholeRows<'m, 'p, T, R> {
-    pub deltas: &'m mut Deltas,
-    pub quantiser: &'m Quantiser,
-    /// The values of a row at hand.
-    pub row: R,
-    pub moved: &'m [Moved],
-    pub target: &'m Mutex<&'p mut ClusterSums>,
-    pub of: PhantomData<T>,
-}
-
-impl<'v, T: Float, R: Fn(u32) -> &'v [T]> Task for MoveWholeRows<'_, '_, T, R> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        let Self { deltas, quantiser, row, moved, target, .. } = self;
-        for (i, here) in moved.iter().enumerate() {
-            // Rows are far apart in memory.
-            if let Some(next) = moved.get(i + 1) {
-                Prefetch::of(row(next.row)).ask_all();
-            }
-            let (x, mut first) = (row(here.row), 0);
-            while first < deltas.d {
-                first += match deltas.d - first {
-                    1..4 => deltas.shift_row::<T, 1>(quantiser, x, first, *here),
-                    4..TOGETHER => deltas.shift_row::<T, 4>(quantiser, x, first, *here),
-                    _ => deltas.shift_row::<T, TOGETHER>(quantiser, x, first, *here),
-                };
-            }
-            deltas.count(quantiser, here.to, 1, target);
-            if here.from != UNASSIGNED {
-                deltas.count(quantiser, here.from, -1, target);
             }
         }
     }
