@@ -117,7 +117,7 @@ def ours(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Fi
 
     def fit() -> Found:
         given = {"seed": 0} if start is None else {"init": start, "max_iter": iterations, "tol": 0}
-        model = pk.KMeans(k=k, **given).fit(df, names)
+        model = pk.KMeans(k=k, device="cpu", **given).fit(df, names)
 
         def labels() -> np.ndarray:
             return df.select(model.predict()).to_series().to_numpy()
