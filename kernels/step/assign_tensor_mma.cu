@@ -20,7 +20,7 @@
 #define PART 32 // features
 #define PART_BYTES (TILE_ROWS * 2 * PART) // as many for rows and for centroids
 #define PARTS 3 // of a block in shared memory
-#define FOLDED_BYTES (COLUMNS * 4) // of half squares; as many of margins
+#define FOLDED_BYTES (COLUMNS * 4) // of half squares
 #define SUMS (COLUMNS / 2) // of 16 rows, for a lane
 
 static_assert(COLUMNS == TILE_ROWS, "rows and centroids of a part have one form");
@@ -66,12 +66,11 @@ struct Source {
             copy_piece(stage + PART_BYTES + to + i * 32 * 2 * PART, c + i * 32 * PLACE_BYTES, wanted);
         }
     }
-    // Goes on to the part after it. `folded`: where half squares and margins go, which come in the last turn of a tile.
+    // Goes on to the part after it. `folded`: where half squares go, which come in the last turn of a tile.
     __device__ __forceinline__ void advance(u32 folded) {
         if (tiles != 0 && ++part == turns) {
-            const u32 i = threadIdx.x % (FOLDED_BYTES / 16) * 4;
-            const float* const values = (threadIdx.x < FOLDED_BYTES / 16 ? a.folded : a.margins) + (u64)first_copy * TILE_CENTROIDS + t * COLUMNS + i;
-            copy_piece(folded + threadIdx.x * 16, values, threadIdx.x < 2 * FOLDED_BYTES / 16);
+            const float* const values = a.folded + (u64)first_copy * TILE_CENTROIDS + t * COLUMNS + threadIdx.x * 4;
+            copy_piece(folded + threadIdx.x * 16, values, threadIdx.x < FOLDED_BYTES / 16);
             part = 0;
             t = t + 1 < tiles ? t + 1 : 0;
             if (++seen == tiles) tile += gridDim.x, open();
@@ -149,13 +148,18 @@ extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) assign_tensor_mma(c
                 to = to + 2 * PART_BYTES == end ? ring : to + 2 * PART_BYTES;
                 from = from + 2 * PART_BYTES == end ? ring : from + 2 * PART_BYTES;
             }
-            const u32 own = folded + (lane & 3) * 8;
-            const float most = a.tile_margins[a.groups[g].first_copy + t * COLUMNS / TILE_CENTROIDS];
+            const u32 first_copy = a.groups[g].first_copy;
 #pragma unroll
-            for (int m = 0; m < 2; m++) kept += look<COLUMNS>(own, own + FOLDED_BYTES, sums[m], best[m], most, t);
+            for (int m = 0; m < 2; m++) {
+                add_folded<COLUMNS>(sums[m], folded + (lane & 3) * 8);
+                kept += look<COLUMNS, COLUMNS>(a, first_copy, sums[m], best[m], t);
+            }
         }
 #pragma unroll
-        for (int m = 0; m < 2; m++) decide<COLUMNS>(a, best[m], place + 16 * m, g, lane);
+        for (int m = 0; m < 2; m++) {
+            const u32 rows[2] = {a.row_of_place[place + 16 * m], a.row_of_place[place + 16 * m + 8]};
+            decide<COLUMNS>(a, best[m], rows, g, lane);
+        }
         __syncwarp(); // lanes leave `decide` in different places
     }
     // Two of its tiles are one of 256 centroids.

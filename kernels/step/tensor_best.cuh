@@ -29,7 +29,7 @@ struct Tensor {
     Few few;
     u32* left; // counts the rows that are to be compared with all centroids
     u32 n, tiles, chunks, last_steps; // last_steps: runs of 16 features in the last chunk
-    u32 k_padded, stages, folded_slots;
+    u32 k_padded, stages;
     u32 stored; // chunks of a copy
     u32 part; // chunks of each of the two parts of a copy; 0 if copies have one part (tensor_rescore.cu)
     u32 row_buffers; // tiles of rows that stay in shared memory at a time, for each team of a block (assign_tensor_narrow), or 0
@@ -51,18 +51,16 @@ struct Kept {
     u32 best_in, second_in; // which of their columns are in reach
 
     __device__ __forceinline__ Kept() : best(3e38f), second(3e38f), third(3e38f), tiles(0), best_in(0), second_in(0) {}
-    // Adds a tile with its least score. Never is `best` above `second`, nor `second` above `third`.
+    // Adds a tile with its least score, if it has a column in reach. Never is `best` above `second`, nor `second` above `third`.
     __device__ __forceinline__ void add(float least, u32 in, u32 tile) {
-        if (least < best) {
-            third = second;
-            second = best, second_in = best_in;
-            best = least, best_in = in, tiles = tiles << 16 | tile;
-        } else if (least < second) {
-            third = second;
-            second = least, second_in = in, tiles = tile << 16 | (tiles & 0xffff);
-        } else {
-            third = fminf(third, least);
-        }
+        const float score = in != 0 ? least : 3e38f; // which changes nothing
+        const bool first = score < best, second_one = score < second;
+        third = fminf(third, fmaxf(second, score));
+        second = fminf(second, fmaxf(best, score));
+        second_in = first ? best_in : second_one ? in : second_in;
+        tiles = first ? tiles << 16 | tile : second_one ? tile << 16 | (tiles & 0xffff) : tiles;
+        best = fminf(best, score);
+        best_in = first ? in : best_in;
     }
 };
 
@@ -91,88 +89,102 @@ template <u32 LANE_SETS> __device__ __forceinline__ constexpr u32 sum_of(u32 r, 
 // Where this column is among those of all lanes, from the lane's first one on.
 template <u32 LANE_SETS> __device__ __forceinline__ u32 column_of(u32 e, u32 bit) { return LANE_SETS == 2 ? bit * 8 + e : bit / 2 * 8 + bit % 2; }
 
-// Looks at a tile of centroids. `folded`, `margins`: the addresses of the p and of the F of the lane's columns, in shared memory. `most`: no F of the
-// tile is larger. Returns how many sets had a column in reach of one of the warp's rows.
-template <u32 WIDTH, u32 SUMS, u32 LANE_SETS>
-__device__ __forceinline__ u32 look(u32 folded, u32 margins, float (&sums)[SUMS], Best<LANE_SETS> (&rows)[2], float most, u32 tile) {
-    constexpr int BITS = WIDTH / 4 / LANE_SETS; // columns of a set
-    float least[2][LANE_SETS];
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-#pragma unroll
-        for (int e = 0; e < LANE_SETS; e++) least[r][e] = 3e38f;
+// The p of a lane's columns 8 i and 8 i + 1. `folded`: where those of its first columns are, in shared memory.
+__device__ __forceinline__ void load_folded(float (&p)[2], u32 folded, int i) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(p[0]), "=f"(p[1]) : "r"(folded + i * 32));
+}
+
+// Adds p to sums that began with 0: now they are scores.
+template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ void add_folded(float (&sums)[SUMS], u32 folded) {
 #pragma unroll
     for (int i = 0; i < WIDTH / 8; i++) {
         float p[2];
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(p[0]), "=f"(p[1]) : "r"(folded + i * 32));
+        load_folded(p, folded, i);
 #pragma unroll
-        for (int r = 0; r < 2; r++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                float& score = sums[4 * i + 2 * r + e];
-                score = __fsub_rn(p[e], score);
-                least[r][e % LANE_SETS] = fminf(least[r][e % LANE_SETS], score);
-            }
+        for (int e = 0; e < 4; e++) sums[4 * i + e] = __fadd_rn(p[e % 2], sums[4 * i + e]);
     }
-    bool any = false;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const float own = fminf(least[r][0], least[r][LANE_SETS - 1]);
-        const float of_row = of_quad(own);
-        rows[r].limit = fminf(rows[r].limit, __fadd_ru(of_row, __fadd_ru(most, rows[r].rise)));
-        any |= own <= rows[r].limit;
-    }
-    if (!__any_sync(FULL_WARP, any)) return 0;
-    u32 kept = 0;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        u32 in[LANE_SETS], found = 0;
-        const auto look_up = [&](int e) {
-            u32 out = 0;
-#pragma unroll
-            for (int i = BITS - 1; i >= 0; i--) out = push_sign(out, __fsub_rn(rows[r].limit, sums[sum_of<LANE_SETS>(r, e, i)]));
-            in[e] = ~out & (u32)((1ull << BITS) - 1);
-        };
-#pragma unroll
-        for (int e = 0; e < LANE_SETS; e++) {
-            in[e] = 0;
-            if (__any_sync(FULL_WARP, least[r][e] <= rows[r].limit)) look_up(e), kept++;
-            found += __popc(in[e]);
-        }
-        found += __shfl_xor_sync(FULL_WARP, found, 1);
-        found += __shfl_xor_sync(FULL_WARP, found, 2);
-        // If a row has several: the limit again, with the own F of the best column of each set.
-        if (__any_sync(FULL_WARP, found > 1)) {
-            float limit = rows[r].limit;
-#pragma unroll
-            for (int e = 0; e < LANE_SETS; e++) {
-                u32 above = 0;
-#pragma unroll
-                for (int i = BITS - 1; i >= 0; i--) above = push_sign(above, __fsub_rn(least[r][e], sums[sum_of<LANE_SETS>(r, e, i)]));
-                // Places without a row may hold anything, and have no least score then.
-                const u32 bit = (__ffs(~above) - 1) & (BITS - 1);
-                float margin;
-                asm volatile("ld.shared.f32 %0, [%1];" : "=f"(margin) : "r"(margins + 4 * column_of<LANE_SETS>(e, bit)));
-                limit = fminf(limit, __fadd_ru(least[r][e], __fadd_ru(margin, rows[r].rise)));
-            }
-            rows[r].limit = of_quad(limit);
-#pragma unroll
-            for (int e = 0; e < LANE_SETS; e++) look_up(e);
-        }
-#pragma unroll
-        for (int e = 0; e < LANE_SETS; e++)
-            if (in[e] != 0) rows[r].sets[e].add(least[r][e], in[e], tile);
-    }
-    return kept;
 }
-
-// More centroids than a lane counts: a row is not decided at once.
-#define ANY_NUMBER 1024u
 
 // The place in the group's list of a column of a set.
 template <u32 WIDTH, u32 LANE_SETS> __device__ __forceinline__ u32 place_of(u32 bit, u32 tile, u32 lane, u32 e) {
     return tile * WIDTH + (lane & 3) * 2 + column_of<LANE_SETS>(e, bit);
 }
+
+// The columns of a set of row r whose scores are up to `most`. Bits are pushed in short chains, which run side by side.
+template <u32 BITS, u32 LANE_SETS, u32 SUMS> __device__ __forceinline__ u32 up_to(const float (&sums)[SUMS], u32 r, u32 e, float most) {
+    u32 above = 0;
+#pragma unroll
+    for (u32 byte = 0; byte < BITS / 8; byte++) {
+        u32 bits = 0;
+#pragma unroll
+        for (int i = 7; i >= 0; i--) bits = push_sign(bits, __fsub_rn(most, sums[sum_of<LANE_SETS>(r, e, byte * 8 + i)]));
+        above |= bits << 8 * byte;
+    }
+    return ~above & (u32)((1ull << BITS) - 1);
+}
+
+// Looks at the first WIDTH places of a tile of TILE centroids. `sums`: the scores. `first_copy`: that of the group. Returns how many sets had a
+// column in reach of one of the warp's rows.
+template <u32 WIDTH, u32 TILE, u32 SUMS, u32 LANE_SETS>
+__device__ __forceinline__ u32 look(const Tensor& a, u32 first_copy, const float (&sums)[SUMS], Best<LANE_SETS> (&rows)[2], u32 tile) {
+    constexpr u32 BITS = WIDTH / 4 / LANE_SETS; // columns of a set
+    constexpr u32 CHAIN = BITS < 16 ? BITS : 16; // minima, four or more at a time
+    float least[2][LANE_SETS];
+#pragma unroll
+    for (u32 r = 0; r < 2; r++)
+#pragma unroll
+        for (u32 e = 0; e < LANE_SETS; e++)
+#pragma unroll
+            for (u32 from = 0; from < BITS; from += CHAIN) {
+                float of_chain = sums[sum_of<LANE_SETS>(r, e, from)];
+#pragma unroll
+                for (u32 i = 1; i < CHAIN; i++) of_chain = fminf(of_chain, sums[sum_of<LANE_SETS>(r, e, from + i)]);
+                least[r][e] = from == 0 ? of_chain : fminf(least[r][e], of_chain);
+            }
+    const float own[2] = {fminf(least[0][0], least[0][LANE_SETS - 1]), fminf(least[1][0], least[1][LANE_SETS - 1])};
+    if (!__any_sync(FULL_WARP, own[0] <= rows[0].limit || own[1] <= rows[1].limit)) return 0;
+    const float most = a.tile_margins[first_copy + tile * TILE / TILE_CENTROIDS]; // no F of the tile is larger
+#pragma unroll
+    for (u32 r = 0; r < 2; r++) rows[r].limit = fminf(rows[r].limit, __fadd_ru(of_quad(own[r]), __fadd_ru(most, rows[r].rise)));
+    u32 in[2][LANE_SETS], kept = 0;
+    bool several = false; // of a lane
+#pragma unroll
+    for (u32 r = 0; r < 2; r++) {
+        u32 found = 0;
+#pragma unroll
+        for (u32 e = 0; e < LANE_SETS; e++) {
+            in[r][e] = 0;
+            if (__any_sync(FULL_WARP, least[r][e] <= rows[r].limit)) in[r][e] = up_to<BITS, LANE_SETS>(sums, r, e, rows[r].limit), kept++;
+            found += __popc(in[r][e]);
+        }
+        several |= found > 1;
+    }
+    // If a lane has several: the limit again, with the own F of the best column of each set. `decide_one` does so for several of a row.
+    if (__any_sync(FULL_WARP, several)) {
+#pragma unroll
+        for (u32 r = 0; r < 2; r++) {
+            float limit = rows[r].limit;
+#pragma unroll
+            for (u32 e = 0; e < LANE_SETS; e++) {
+                // Places without a row may hold anything, and have no least score then.
+                const u32 bit = (__ffs(up_to<BITS, LANE_SETS>(sums, r, e, least[r][e])) - 1) & (BITS - 1);
+                const float margin = a.margins[first_copy * TILE_CENTROIDS + place_of<TILE, LANE_SETS>(bit, tile, threadIdx.x, e)];
+                limit = fminf(limit, __fadd_ru(least[r][e], __fadd_ru(margin, rows[r].rise)));
+            }
+            rows[r].limit = of_quad(limit);
+#pragma unroll
+            for (u32 e = 0; e < LANE_SETS; e++) in[r][e] = up_to<BITS, LANE_SETS>(sums, r, e, rows[r].limit);
+        }
+    }
+#pragma unroll
+    for (u32 r = 0; r < 2; r++)
+#pragma unroll
+        for (u32 e = 0; e < LANE_SETS; e++) rows[r].sets[e].add(least[r][e], in[r][e], tile);
+    return kept;
+}
+
+// More centroids than a lane counts: a row is not decided at once.
+#define ANY_NUMBER 1024u
 
 // Decides a row with any number of centroids in reach. The lanes of a warp must call this together.
 template <u32 WIDTH, u32 LANE_SETS> __device__ __forceinline__ void decide_one(const Tensor& a, const Best<LANE_SETS>& best, u32 row, u32 g, u32 lane) {
@@ -245,8 +257,8 @@ template <u32 WIDTH, u32 LANE_SETS> __device__ __forceinline__ void decide_one(c
 }
 
 // Decides a lane's two rows. The lanes of a warp must call this together. Mostly all of their rows have one centroid in reach, which one lane knows.
-template <u32 WIDTH, u32 LANE_SETS> __device__ __forceinline__ void decide(const Tensor& a, const Best<LANE_SETS> (&best)[2], u32 place, u32 g, u32 lane) {
-    const u32 row[2] = {a.row_of_place[place], a.row_of_place[place + 8]};
+template <u32 WIDTH, u32 LANE_SETS>
+__device__ __forceinline__ void decide(const Tensor& a, const Best<LANE_SETS> (&best)[2], const u32 (&row)[2], u32 g, u32 lane) {
     u32 found = 0; // in reach of the first row, and in the upper half of the second one
 #pragma unroll
     for (u32 r = 0; r < 2; r++) {
@@ -261,17 +273,17 @@ template <u32 WIDTH, u32 LANE_SETS> __device__ __forceinline__ void decide(const
     }
     found += __shfl_xor_sync(FULL_WARP, found, 1);
     found += __shfl_xor_sync(FULL_WARP, found, 2);
-    if (__any_sync(FULL_WARP, found != 0x10001)) {
 #pragma unroll
-        for (u32 r = 0; r < 2; r++) decide_one<WIDTH>(a, best[r], row[r], g, lane);
-        return;
-    }
-#pragma unroll
-    for (u32 r = 0; r < 2; r++)
+    for (u32 r = 0; r < 2; r++) {
+        if (__any_sync(FULL_WARP, (found >> 16 * r & 0xffff) != 1)) {
+            decide_one<WIDTH>(a, best[r], row[r], g, lane);
+            continue;
+        }
 #pragma unroll
         for (u32 e = 0; e < LANE_SETS; e++) {
             const Kept& set = best[r].sets[e];
             if (!(set.best <= best[r].limit) || row[r] == NO_ROW) continue;
             store_label(a.next, row[r], a.list[(u64)g * a.k_padded + place_of<WIDTH, LANE_SETS>(__ffs(set.best_in) - 1, set.tiles & 0xffff, lane, e)]);
         }
+    }
 }

@@ -53,7 +53,7 @@ __device__ __forceinline__ CopySquares copy_vector(const Value& value, u32 chunk
     return s;
 }
 
-// Copies a centroid from the centre of its group. A place without a centroid, not `real`, gets a score above every limit. What is there must be
+// Copies a centroid from the centre of its group, with the other sign: products are taken off p. A place without a centroid, not `real`, gets a score above every limit. What is there must be
 // finite, and is: 0, or an older copy.
 template <bool LOW, typename T>
 __device__ __forceinline__ OwnTerms copy_centroid(const T* c, const T* centre, T scale, const TensorGroup& group, const TensorTerms& b, int d,
@@ -61,14 +61,15 @@ __device__ __forceinline__ OwnTerms copy_centroid(const T* c, const T* centre, T
     OwnTerms own = {FARTHEST, infinity_f()};
     if (!real) return own;
     const double both = (double)scale * group.centroid_scale;
-    const auto value = [&](int f) { return f < d ? ((double)c[f] - (double)centre[f]) * both : 0.0; };
+    const auto value = [&](int f) { return f < d ? ((double)centre[f] - (double)c[f]) * both : 0.0; };
     const CopySquares s = copy_vector<LOW>(value, chunks, place, TILE_CENTROIDS * PLACE_BYTES, tile);
     const double more = 1.0 + b.half, ratio = (double)group.row_scale / group.centroid_scale;
     const double norm = sqrt(s.square * more), rest = sqrt(s.rest * more) + 1.2e-16 * norm, low = LOW ? sqrt(s.low * more) : 0.0;
     const double copy = sqrt(s.high * more) + 3.0 * low + b.subnormal;
     const double squares = b.share * norm * norm + rest * rest / b.share + b.sum * copy * copy + low * low;
-    const double error = 1.00001 * (squares / (2.0 * group.balance) + b.least);
-    const double half = 0.5 * ratio * s.square, below = half * (1.0 - b.half), above = half * (1.0 + b.half);
+    const double half = 0.5 * ratio * s.square;
+    const double error = 1.00001 * ((squares / (2.0 * group.balance) + b.least + b.begin * half) / (1.0 - b.begin));
+    const double below = half * (1.0 - b.half), above = half * (1.0 + b.half);
     const double roundings = 6.0e-8, z = below - error;
     own.folded = __double2float_rd(z - 1.01 * roundings * fabs(z));
     const double reference = 4.0 * b.reference * half + b.underflow * ((double)group.row_scale * group.centroid_scale);

@@ -3,7 +3,12 @@
 #pragma once
 #include "../common/types.cuh"
 
-__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+// An address in shared memory. The compiler keeps it, and does not make it again in every tile.
+__device__ __forceinline__ u32 shared_address(const void* p) {
+    u32 at;
+    asm volatile("{\n\t.reg .u64 a;\n\tcvta.to.shared.u64 a, %1;\n\tcvt.u32.u64 %0, a;\n\t}" : "=r"(at) : "l"(p));
+    return at;
+}
 
 // A barrier in shared memory. It changes its phase when `arrivals` arrivals and all announced bytes have come.
 __device__ __forceinline__ void make_barrier(u32 barrier, u32 arrivals) {

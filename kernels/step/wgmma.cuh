@@ -6,20 +6,20 @@
 // bytes number i of row r are at place i ^ r. `at`: its address, a multiple of 1,024. 16 halves further along a row: 2 more. All such matrices have
 // the same high word.
 __device__ __forceinline__ u32 matrix_at(u32 at) { return (at >> 4 & 0x3fff) | 1u << 16; }
-// Begins an instruction: declares whether it adds, and what describes its two matrices.
-#define MATRICES "{\n\t.reg .pred p;\n\t.reg .b64 x, c;\n\t"
+// Begins an instruction: declares what describes its two matrices.
+#define MATRICES "{\n\t.reg .b64 x, c;\n\t"
 
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits for all groups of products, except the last LEFT.
 template <int LEFT> __device__ __forceinline__ void await_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
 
-// Adds to d the products of 64 rows and WIDTH centroids over 16 features. If `add` is 0, d becomes these products. Lane l of warp w has the rows
+// Adds to d the products of 64 rows and WIDTH centroids over 16 features. Lane l of warp w has the rows
 // 16 w + l / 4 and 16 w + l / 4 + 8. d[4 i + e] belongs to the first of them and to centroid 8 i + 2 (l % 4) + e. d[4 i + 2 + e] belongs to the
 // second one and to the same centroid.
-template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ void multiply(float (&d)[SUMS], u32 x, u32 c, int add) {
+template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ void multiply(float (&d)[SUMS], u32 x, u32 c) {
     if constexpr (WIDTH == 256) asm volatile(
-        MATRICES "mov.b64 x, {%128, 0x40000040};\n\tmov.b64 c, {%129, 0x40000040};\n\tsetp.ne.b32 p, %130, 0;\n\t"
+        MATRICES "mov.b64 x, {%128, 0x40000040};\n\tmov.b64 c, {%129, 0x40000040};\n\t"
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -29,7 +29,7 @@ template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ void multiply(float (&
         "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
         "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
         "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-        "x, c, p, 1, 1, 0, 0;\n\t}"
+        "x, c, 1, 1, 1, 0, 0;\n\t}"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
           "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
@@ -46,15 +46,15 @@ template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ void multiply(float (&
           "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]),
           "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]),
           "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-        : "r"(x), "r"(c), "r"(add));
+        : "r"(x), "r"(c));
     else if constexpr (WIDTH == 128) asm volatile(
-        MATRICES "mov.b64 x, {%64, 0x40000040};\n\tmov.b64 c, {%65, 0x40000040};\n\tsetp.ne.b32 p, %66, 0;\n\t"
+        MATRICES "mov.b64 x, {%64, 0x40000040};\n\tmov.b64 c, {%65, 0x40000040};\n\t"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "x, c, p, 1, 1, 0, 0;\n\t}"
+        "x, c, 1, 1, 1, 0, 0;\n\t}"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
           "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
@@ -63,16 +63,16 @@ template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ void multiply(float (&
           "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
           "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-        : "r"(x), "r"(c), "r"(add));
+        : "r"(x), "r"(c));
     else asm volatile(
-        MATRICES "mov.b64 x, {%32, 0x40000040};\n\tmov.b64 c, {%33, 0x40000040};\n\tsetp.ne.b32 p, %34, 0;\n\t"
+        MATRICES "mov.b64 x, {%32, 0x40000040};\n\tmov.b64 c, {%33, 0x40000040};\n\t"
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "x, c, p, 1, 1, 0, 0;\n\t}"
+        "x, c, 1, 1, 1, 0, 0;\n\t}"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
           "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
           "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "r"(x), "r"(c), "r"(add));
+        : "r"(x), "r"(c));
 }

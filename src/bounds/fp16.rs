@@ -10,19 +10,20 @@
 //! dx and dc are measured, not estimated: they are norms of the residuals that the rounding leaves, with the roundings of the
 //! subtraction. A copy that is not finite counts as 0 with an infinite residual.
 //!
-//! In units of `s_x s_c`, what orders the centroids is `H_j = (s_x / s_c) |c_j|^2 / 2 - x.c_j`. The kernel computes `y_j =
-//! fl(p_j - P_j)`, where P_j is the sum of products of copies as tensor cores add them, with `|P_j - x^.c^_j| <= A / (1 -
-//! A) |x^| |c^_j|`. Then
+//! In units of `s_x s_c`, what orders the centroids is `H_j = (s_x / s_c) |c_j|^2 / 2 - x.c_j`. The kernel computes y_j: tensor
+//! cores begin with p_j and add the products of copies, those of the centroid with the other sign, with `|y_j - (p_j - x^.c^_j)|
+//! <= A / (1 - A) (|p_j| + |x^| |c^_j|)`. Or they begin with 0, and `y_j = fl(p_j + sum)`. Both ways
 //!
 //! ```text
 //! |x^.c^_j - x.c_j| <= dx |c_j| + |x^| dc_j
-//! |y_j - (p_j - x.c_j)| <= E_x + e_j + 1.001 u |p_j|      with B = A / (1 - A) + 1.01 u and, for every positive q and t,
+//! |y_j - (p_j - x.c_j)| <= E_x + e_j + B |p_j|            with B = A / (1 - A) + 1.01 u and, for every positive q and t,
 //!
 //! E_x = t / 2 (dx^2 / q + (q + B) X^2)                    X   = |x^| + dx + w
 //! e_j = (q |c_j|^2 + dc_j^2 / q + B C^2) / (2 t)          C   = |c^_j| + w
 //! ```
 //! by `2 a b <= t a^2 + b^2 / t` for each of the four products of a norm of the row and one of the centroid: `dx |c|` splits into
-//! `t dx^2 / q` and `q |c|^2 / t`, `|x^| dc` into `t q X^2` and `dc^2 / (q t)`. So [`own`](super::own) holds, with the half
+//! `t dx^2 / q` and `q |c|^2 / t`, `|x^| dc` into `t q X^2` and `dc^2 / (q t)`. `|p_j|` is at most the half square h or what is
+//! taken off it, so `(e_j + B h) / (1 - B)` in place of e_j covers `B |p_j|`. So [`own`](super::own) holds, with the half
 //! square `(s_x / s_c) |c_j|^2 / 2`. q is near the relative rounding of a copy: then both parts of each are alike. `w = sqrt(d)
 //! 2^-14` covers what tensor cores do to subnormal copies: they align them as if they were larger.
 //!
@@ -81,6 +82,8 @@ pub struct Fp16Bound {
     pub share: f64,
     /// B.
     pub sum: f64,
+    /// B if sums begin with p, else 0.
+    pub begin: f64,
     /// w.
     pub subnormal: f64,
     /// The relative error of a half square in float64.
@@ -97,9 +100,11 @@ impl Fp16Bound {
     /// before.
     pub fn new(d: usize, added: Added, scale_exponent: i32) -> Self {
         let a = added.error(d);
+        let sum = if a < 0.25 { a / (1.0 - a) + 1.01 * U } else { f64::INFINITY };
         Self {
             share: 2f64.powi(-12),
-            sum: if a < 0.5 { a / (1.0 - a) + 1.01 * U } else { f64::INFINITY },
+            sum,
+            begin: if sum < f64::INFINITY { sum } else { 0.0 },
             subnormal: (d as f64).sqrt() * 2f64.powi(-14) * 1.001,
             half: (d + 16) as f64 * V,
             least: (d + 2) as f64 * 2f64.powi(-125),
@@ -122,8 +127,8 @@ impl Fp16Bound {
         let (rest, low) = (norms.rest + 1.2e-16 * square.sqrt(), norms.low);
         let copy = norms.high + 3.0 * low + self.subnormal;
         let own = self.share * square + rest * rest / self.share + self.sum * copy * copy + low * low;
-        let error = 1.000_01 * (own / (2.0 * balance) + self.least);
         let half = 0.5 * ratio * square;
+        let error = 1.000_01 * ((own / (2.0 * balance) + self.least + self.begin * half) / (1.0 - self.begin));
         let reference = 4.0 * self.reference.relative * half + self.reference.underflow;
         Own::of_copies(half, self.half, error, reference)
     }

@@ -244,3 +244,17 @@ def test_predictions_on_a_gpu_have_the_same_bits(dtype: type[pl.DataType], rows:
     assert fitted.select(struct).equals(
         fitted.select(pk.kmeans(pl.all(), k=k, output="struct", max_iter=3, device="cpu"))
     )
+
+
+@needs_gpu
+def test_memory_that_a_fit_gives_back_counts_as_free() -> None:
+    def free() -> int:
+        return int(pk.devices().filter(pl.col("device") == "cuda:0")["memory_free"].item())
+
+    x = pl.DataFrame({f"f{f}": pl.arange(0, 500_000, eager=True).cast(pl.Float32) * (f + 1) % 7 for f in range(64)})
+    estimator = pk.KMeans(4, max_iter=1, tol=0, device="cuda:0")
+    estimator.fit(x.head(10_000), x.columns)
+    before = free()
+    # It takes 128 MB at least, and the driver keeps them for the next call.
+    estimator.fit(x, x.columns)
+    assert free() > before - (32 << 20)

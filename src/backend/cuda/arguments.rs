@@ -106,8 +106,8 @@ impl From<ExpandedTerms> for BoundTermsArgument {
 
 impl From<Fp16Bound> for TensorTermsArgument {
     fn from(bound: Fp16Bound) -> Self {
-        let Fp16Bound { share, sum, subnormal, half, least, radius, reference } = bound;
+        let Fp16Bound { share, sum, begin, subnormal, half, least, radius, reference } = bound;
         let (reference, underflow) = (reference.relative, reference.underflow);
-        Self { share, sum, reference, underflow, subnormal, half, least, radius }
+        Self { share, sum, begin, reference, underflow, subnormal, half, least, radius }
     }
 }

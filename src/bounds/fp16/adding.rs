@@ -2,17 +2,17 @@
 //!
 //! # What is assumed
 //!
-//! A sum starts at 0. Products are added in blocks, and the sum before takes part in each block. All products are exact. The
-//! numbers of a block are aligned to the largest exponent among them, and each is cut towards zero at `2^(largest - 23 - extra)`.
-//! Their sum is cut to the 24 bits of a float32. A product's exponent is the sum of its factors' exponents, and that of a factor
+//! A sum begins with a float32. Products are added in blocks, and the sum before takes part in each block. All products are
+//! exact. The numbers of a block are aligned to the largest exponent among them, and each is cut towards zero at `2^(largest - 23
+//! - extra)`. Their sum is cut to the 24 bits of a float32. A product's exponent is the sum of its factors' exponents, and that of a factor
 //! below 2^-14 counts as -14.
 //!
-//! Let `M = sum max(|x|, 2^-14) max(|c|, 2^-14)`. Then the largest power of two of a block is at most M and what has been lost
+//! Let `M = |beginning| + sum max(|x|, 2^-14) max(|c|, 2^-14)`. Then the largest power of two of a block is at most M and what has been lost
 //! before. In a block of b products, b + 1 numbers lose less than `2^-(23 + extra) M` each, and the sum loses less than `2^-23
 //! M`. So
 //!
 //! ```text
-//! A = ceil(d / b) ((b + 1) 2^-(23 + extra) + 2^-23)        error <= A / (1 - A) M <= A / (1 - A) (|x| + w) (|c| + w)
+//! A = ceil(d / b) ((b + 1) 2^-(23 + extra) + 2^-23)        error <= A / (1 - A) M <= A / (1 - A) (|beginning| + (|x| + w) (|c| + w))
 //! ```
 //! where the last step is the inequality of Cauchy and Schwarz, with `w = sqrt(d) 2^-14`. The factor `1 / (1 - A)` covers that
 //! partial sums may be larger than M by what was lost.
@@ -23,7 +23,8 @@
 //! is enough for every way of adding whose numbers are aligned with at least 24 bits (`extra >= 0`) and whose blocks, all but the
 //! last, have at least four products, of any lengths: a block of b products loses at most `(b + 2) 2^-23 M`, or `(b + 4) 2^-23 M`
 //! if it is cut alone and then once more with the accumulator. All b together are d, and there are at most `ceil(d / 4)` blocks.
-//! A chain of single products with one rounding each, of any kind, loses `d 2^-23 M` at most.
+//! A chain of single products with one rounding each, of any kind, loses `d 2^-23 M` at most. The beginning takes part as the sum
+//! before the first block.
 //!
 //! # What the vectors can show
 //!
@@ -90,10 +91,10 @@ impl Way {
     }
 
     /// The sum of the products of float16 values.
-    pub(super) fn sum(self, x: &[f64], c: &[f64]) -> f64 {
+    pub(super) fn sum(self, beginning: f64, x: &[f64], c: &[f64]) -> f64 {
         let none = -10_000;
         let factor = |v: f64| if v == 0.0 && !self.zeros { none } else { exponent(v).max(-14) };
-        let mut sum = 0.0f64;
+        let mut sum = beginning;
         for (x, c) in x.chunks(self.length).zip(c.chunks(self.length)) {
             let products = x.iter().zip(c).map(|(&x, &c)| factor(x) + factor(c));
             let largest = products.chain([if sum == 0.0 { none } else { exponent(sum) }]).max().unwrap_or(none);
@@ -122,6 +123,8 @@ pub struct Vectors {
     pub rows: Vec<u16>,
     /// `(CENTROIDS, FEATURES)`.
     pub centroids: Vec<u16>,
+    /// What the sums of a centroid begin with.
+    pub starts: Vec<f32>,
 }
 
 /// The value of a finite float16.
@@ -220,7 +223,18 @@ impl Vectors {
             let vector = |i: usize| of_diagonal(i).map_or_else(|| of_kind(i / (count / 8), random), |pair| pair[which]);
             (0..count).flat_map(vector).collect()
         };
-        Self { rows: side(ROWS, 0), centroids: side(CENTROIDS, 1) }
+        let (rows, centroids) = (side(ROWS, 0), side(CENTROIDS, 1));
+        // Of every size that sums have. Half of the sums begin with 0, and so do those of pairs that say most.
+        let mut start = |j: usize| match of_diagonal(j) {
+            None if j % 2 == 1 => {
+                let digits = (1_024.0 + f64::from(random.below(1_024))) * 8_192.0 + f64::from(random.below(8_192));
+                let size = digits * power(i32::from(random.below(50)) - 43);
+                (if random.below(2) == 0 { -size } else { size }) as f32
+            }
+            _ => 0.0,
+        };
+        let starts = (0..CENTROIDS).map(&mut start).collect();
+        Self { rows, centroids, starts }
     }
 
     /// How a unit adds up that gives these sums: `(ROWS, CENTROIDS)`. None if its sums are outside of every bound.
@@ -230,32 +244,33 @@ impl Vectors {
             let pairs = (0..ROWS).flat_map(|i| (0..CENTROIDS).map(move |j| (i, j)));
             pairs.filter(|(i, j)| i == j || (i + j) % 4 == 0).map(|(i, j)| {
                 let of = |all: &[f64], at: usize| -> [f64; FEATURES] { std::array::from_fn(|f| all[at * FEATURES + f]) };
-                (of(&rows, i), of(&centroids, j), f64::from(sums[i * CENTROIDS + j]))
+                (f64::from(self.starts[j]), of(&rows, i), of(&centroids, j), f64::from(sums[i * CENTROIDS + j]))
             })
         };
-        if !pairs().all(|(x, c, sum)| is_within(&x, &c, sum)) {
+        if !pairs().all(|(start, x, c, sum)| is_within(start, &x, &c, sum)) {
             return None;
         }
         // The sign of 0 does not matter.
-        let found = ways().find(|way| pairs().all(|(x, c, sum)| way.sum(&x, &c) == sum));
+        let found = ways().find(|way| pairs().all(|(start, x, c, sum)| way.sum(start, &x, &c) == sum));
         Some(found.map_or(Added::Otherwise, Way::added))
     }
 }
 
 /// The error of a sum, as a share of M. Its own rounding is far below what bounds leave.
-fn lost(x: &[f64], c: &[f64], sum: f64) -> f64 {
-    // A float16 is a multiple of 2^-24 below 2^16. So a sum of 64 products has at most 86 bits.
+fn lost(start: f64, x: &[f64], c: &[f64], sum: f64) -> f64 {
+    // A float16 is a multiple of 2^-24 below 2^16. So a sum of 64 products has at most 86 bits. So has a beginning.
     let integer = |v: f64| (v * power(24)) as i128;
-    let exact: i128 = x.iter().zip(c).map(|(&x, &c)| integer(x) * integer(c)).sum();
+    let products: i128 = x.iter().zip(c).map(|(&x, &c)| integer(x) * integer(c)).sum();
+    let exact = products + (start * power(48)) as i128;
     let magnitude = |v: f64| v.abs().max(power(-14));
     let all: f64 = x.iter().zip(c).map(|(&x, &c)| magnitude(x) * magnitude(c)).sum();
-    (exact as f64 * power(-48) - sum).abs() / all
+    (exact as f64 * power(-48) - sum).abs() / (start.abs() + all)
 }
 
 /// Whether a sum is within the wide bound, with a margin: that of blocks which are cut once. NaN is not within.
-fn is_within(x: &[f64], c: &[f64], sum: f64) -> bool {
+fn is_within(start: f64, x: &[f64], c: &[f64], sum: f64) -> bool {
     let a = (x.len() + 2 * x.len().div_ceil(4)) as f64 * power(-23);
-    lost(x, c, sum) <= a / (1.0 - a) * (1.0 - 1e-9)
+    lost(start, x, c, sum) <= a / (1.0 - a) * (1.0 - 1e-9)
 }
 
 #[cfg(feature = "tests")]
@@ -263,22 +278,22 @@ mod tests {
     use super::*;
 
     /// The sums of a unit that is simulated.
-    fn sums(of: impl Fn(&[f64], &[f64]) -> f64) -> Vec<f32> {
+    fn sums(of: impl Fn(f64, &[f64], &[f64]) -> f64) -> Vec<f32> {
         let vectors = Vectors::given();
         let (rows, centroids) = (values(&vectors.rows), values(&vectors.centroids));
-        let of = &of;
-        let pairs = rows.chunks(FEATURES).flat_map(|x| centroids.chunks(FEATURES).map(move |c| of(x, c) as f32));
-        pairs.collect()
+        let (of, starts) = (&of, &vectors.starts);
+        let sums_of = |x| centroids.chunks(FEATURES).zip(starts).map(move |(c, &start)| of(f64::from(start), x, c) as f32);
+        rows.chunks(FEATURES).flat_map(sums_of).collect()
     }
 
-    fn found(of: impl Fn(&[f64], &[f64]) -> f64) -> Option<Added> {
+    fn found(of: impl Fn(f64, &[f64], &[f64]) -> f64) -> Option<Added> {
         Vectors::given().added(&sums(of))
     }
 
     unit_test!(every_way_is_told_from_the_others);
     fn every_way_is_told_from_the_others() {
         for way in ways() {
-            assert_eq!(found(|x, c| way.sum(x, c)), Some(way.added()), "{way:?}");
+            assert_eq!(found(|start, x, c| way.sum(start, x, c)), Some(way.added()), "{way:?}");
         }
     }
 
@@ -290,8 +305,9 @@ mod tests {
         for way in ways() {
             let (mut worst, mut worst_of_wide) = (0.0f64, 0.0f64);
             for x in rows.chunks(FEATURES) {
-                for c in centroids.chunks(FEATURES) {
-                    let lost = lost(x, c, way.sum(x, c));
+                for (c, start) in centroids.chunks(FEATURES).zip(&vectors.starts) {
+                    let start = f64::from(*start);
+                    let lost = lost(start, x, c, way.sum(start, x, c));
                     let bound = |added: Added| added.error(FEATURES) / (1.0 - added.error(FEATURES));
                     worst = worst.max(lost / bound(way.added()));
                     worst_of_wide = worst_of_wide.max(lost / bound(Added::Otherwise));
@@ -305,17 +321,18 @@ mod tests {
     unit_test!(units_that_round_get_the_wide_bound);
     /// A chain with one rounding for each product, to nearest.
     fn units_that_round_get_the_wide_bound() {
-        let chain = |x: &[f64], c: &[f64]| x.iter().zip(c).fold(0.0, |sum, (&x, &c)| f64::from((x * c + sum) as f32));
+        let chain =
+            |start: f64, x: &[f64], c: &[f64]| x.iter().zip(c).fold(start, |sum, (&x, &c)| f64::from((x * c + sum) as f32));
         assert_eq!(found(chain), Some(Added::Otherwise));
-        let pairs = |x: &[f64], c: &[f64]| {
+        let pairs = |start: f64, x: &[f64], c: &[f64]| {
             let both = |(x, c): (&[f64], &[f64])| f64::from((x[0] * c[0] + x[1] * c[1]) as f32);
-            x.chunks(2).zip(c.chunks(2)).map(both).fold(0.0, |sum: f64, v| f64::from((sum + v) as f32))
+            x.chunks(2).zip(c.chunks(2)).map(both).fold(start, |sum: f64, v| f64::from((sum + v) as f32))
         };
         assert_eq!(found(pairs), Some(Added::Otherwise));
         // Blocks in another order.
-        let mixed = |x: &[f64], c: &[f64]| {
+        let mixed = |start: f64, x: &[f64], c: &[f64]| {
             let order = |v: &[f64]| -> Vec<f64> { (0..FEATURES).map(|f| v[f ^ 6]).collect() };
-            Way { length: 4, extra: 1, zeros: false }.sum(&order(x), &order(c))
+            Way { length: 4, extra: 1, zeros: false }.sum(start, &order(x), &order(c))
         };
         assert_eq!(found(mixed), Some(Added::Otherwise));
     }
@@ -324,15 +341,17 @@ mod tests {
     fn units_that_lose_more_are_refused() {
         for length in [4, 8, 16] {
             let way = Way { length, extra: -1, zeros: false };
-            assert_eq!(found(|x, c| way.sum(x, c)), None, "{way:?}");
+            assert_eq!(found(|start, x, c| way.sum(start, x, c)), None, "{way:?}");
         }
         // Sums in half precision, subnormal factors that count as 0, a product that is left out, NaN.
         let way = Way { length: 16, extra: 2, zeros: false };
-        assert_eq!(found(|x, c| way.sum(x, c) * (1.0 + power(-11))), None);
+        assert_eq!(found(|start, x, c| way.sum(start, x, c) * (1.0 + power(-11))), None);
         let flushed = |v: &[f64]| -> Vec<f64> { v.iter().map(|&v| if v.abs() < power(-14) { 0.0 } else { v }).collect() };
-        assert_eq!(found(|x, c| way.sum(&flushed(x), &flushed(c))), None);
-        assert_eq!(found(|x, c| way.sum(&x[1..], &c[1..])), None);
-        assert_eq!(found(|_, _| f64::NAN), None);
+        assert_eq!(found(|start, x, c| way.sum(start, &flushed(x), &flushed(c))), None);
+        assert_eq!(found(|start, x, c| way.sum(start, &x[1..], &c[1..])), None);
+        assert_eq!(found(|_, _, _| f64::NAN), None);
+        // What sums begin with is left out.
+        assert_eq!(found(|_, x, c| way.sum(0.0, x, c)), None);
     }
 
     unit_test!(sums_are_cut);
@@ -340,7 +359,7 @@ mod tests {
     fn sums_are_cut() {
         let x = [vec![1.0; 16], vec![1.0; 16]].concat();
         let c = [vec![1.0], vec![0.0; 15], vec![1.875 * 2f64.powi(-26); 16]].concat();
-        assert_eq!(Way { length: 16, extra: 2, zeros: false }.sum(&x, &c), 1.0);
+        assert_eq!(Way { length: 16, extra: 2, zeros: false }.sum(0.0, &x, &c), 1.0);
         let lost = 16.0 * 1.875 * 2f64.powi(-26);
         assert!(lost > 2f64.powi(-22) && lost < Added::HOPPER.error(32) * (1.0 + lost));
         assert!(Added::Otherwise.error(32) > Added::HOPPER.error(32));
@@ -354,7 +373,7 @@ mod tests {
         for (i, expected) in [(24, 0.0), (27, power(-26))] {
             let [x, c] = of_diagonal(i).unwrap().map(|bits| bits.map(value));
             let exact: f64 = x.iter().zip(&c).map(|(x, c)| x * c).sum();
-            assert_eq!((exact, way.sum(&x, &c)), (power(-26), expected));
+            assert_eq!((exact, way.sum(0.0, &x, &c)), (power(-26), expected));
         }
     }
 }

@@ -39,10 +39,11 @@ fn copy(exact: &[f64], two: bool) -> Copy {
     Copy { square: square(exact), norms, high, low }
 }
 
-/// The sum of the products of two copies, as the kernels add them.
-fn product(way: Way, x: &Copy, c: &Copy, two: bool) -> f64 {
+/// The score of two copies, as the kernels add it up.
+fn score(way: Way, folded: f64, x: &Copy, c: &Copy, two: bool) -> f64 {
+    let minus = |v: &[f64]| -> Vec<f64> { v.iter().map(|v| -v).collect() };
     if !two {
-        return way.sum(&x.high, &c.high);
+        return way.sum(folded, &x.high, &minus(&c.high));
     }
     let parts = |parts: [&[f64]; 3]| -> Vec<f64> {
         let mut all = Vec::new();
@@ -52,7 +53,7 @@ fn product(way: Way, x: &Copy, c: &Copy, two: bool) -> f64 {
         }
         all
     };
-    way.sum(&parts([&x.low, &x.high, &x.high]), &parts([&c.high, &c.low, &c.high]))
+    folded + way.sum(0.0, &parts([&x.low, &x.high, &x.high]), &minus(&parts([&c.high, &c.low, &c.high])))
 }
 
 /// One row with centroids of one kind, and how scores are made of them.
@@ -106,7 +107,7 @@ impl Case {
         let score = |c: &Vec<f32>| {
             let c = copy(&self.exact(c, s_c), two);
             let own = bound.own(c.square, c.norms, s_x / s_c, balance);
-            let score = (f64::from(own.folded) - product(way, &row, &c, two)) as f32;
+            let score = score(way, f64::from(own.folded), &row, &c, two) as f32;
             (f64::from(score), f64::from(own.margin))
         };
         (self.centroids.iter().map(score).collect(), bound.of_row(row.norms) * balance)

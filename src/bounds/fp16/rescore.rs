@@ -25,7 +25,7 @@
 //! M + 3 N <= X C      with   X = |h| + 3 |l| + 4 w,   C = |h'| + 3 |l'| + 4 w
 //! ```
 //! where A stands for three times as many features in `1 / (1 - A)`. The order matters: with the largest product first, all
-//! blocks would have M.
+//! blocks would have M. And sums begin with 0: p is added at the end.
 //!
 //! What remains of the bound is A: 2^-16 for 408 features on an H200, where one product has 2^-11.
 
@@ -45,6 +45,7 @@ impl Fp16Bound {
             // Near what two copies leave: then both parts of each split are alike.
             share: 2f64.powi(-23),
             sum: if all < 0.5 { a / (1.0 - all) + 1.01 * super::U } else { f64::INFINITY },
+            begin: 0.0,
             subnormal: 4.0 * first.subnormal,
             ..first
         }

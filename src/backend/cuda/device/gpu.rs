@@ -74,6 +74,21 @@ fn keep(context: &CudaContext, bytes: impl FnOnce(u64) -> u64) -> std::result::R
     Ok(before)
 }
 
+/// The bytes that the driver keeps for this process and that are free: the next allocation takes them first. 0 if it does not say.
+pub(super) fn kept_free(device: sys::CUdevice) -> u64 {
+    use sys::CUmemPool_attribute::{
+        CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT as RESERVED, CU_MEMPOOL_ATTR_USED_MEM_CURRENT as USED,
+    };
+    let read = |pool, attribute| {
+        let mut bytes = 0u64;
+        // SAFETY: the pool is that of a device. The attribute is a 64-bit integer, and so is the variable.
+        unsafe { sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut bytes).cast()) }.result().ok().map(|()| bytes)
+    };
+    // SAFETY: the driver gave this device.
+    let pool = unsafe { result::device::get_default_mem_pool(device) };
+    pool.ok().and_then(|pool| Some(read(pool, RESERVED)?.saturating_sub(read(pool, USED)?))).unwrap_or(0)
+}
+
 /// While it lives, memory that is freed stays mapped for the next allocation. Batches of rows need the same memory again and
 /// again, and to map 100 MB takes about as long as to label them.
 pub struct MemoryKept<'g>(&'g Gpu);

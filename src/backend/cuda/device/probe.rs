@@ -13,6 +13,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use libloading::Library;
 
+use super::gpu::kept_free;
 pub use super::kernels::ARCHITECTURES;
 use crate::backend::select::{DeviceInfo, Devices, OLDEST_DRIVER, usable};
 
@@ -98,7 +99,7 @@ fn describe(ordinal: c_int, driver: (u32, u32)) -> Result<DeviceInfo, DriverErro
     Ok(DeviceInfo {
         ordinal: ordinal.unsigned_abs(),
         name: result::device::get_name(device)?,
-        memory_free: memory_free.unwrap_or(0).min(memory_total),
+        memory_free: memory_free.map_or(0, |free| free + kept_free(device)).min(memory_total),
         memory_total,
         multiprocessors: attribute(PROCESSORS)?,
         shared_per_block: attribute(SHARED)?,

@@ -10,7 +10,7 @@ use cudarc::driver::sys;
 use cudarc::driver::{CudaEvent, CudaStream, DriverError, result};
 
 use super::callers::CallersContext;
-use super::gpu::Gpu;
+use super::gpu::{Gpu, kept_free};
 use super::{Argument, Buffer, Launch, Plain, allocated, failed, refusal};
 use crate::base::error::Result;
 use crate::base::memory;
@@ -68,8 +68,9 @@ impl Queue {
     pub fn has_room(&self, bytes: u64) -> Result<bool> {
         self.bind()?;
         let (free, _) = result::mem_get_info().map_err(failed("asking for the free memory"))?;
+        let free = free as u64 + kept_free(self.gpu.context.cu_device());
         let allowed = self.room.as_ref().is_none_or(|room| bytes <= room.load(Ordering::Relaxed));
-        Ok(allowed && bytes <= free as u64 / 2)
+        Ok(allowed && bytes <= free / 2)
     }
 
     pub(super) fn give_room_back(&self, bytes: usize) {

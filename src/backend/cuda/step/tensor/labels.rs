@@ -302,7 +302,6 @@ impl<T: Float + Plain> TensorLabels<T> {
             last_steps: (sizes.d - (sizes.chunks - 1) * CHUNK).div_ceil(16) as u32,
             k_padded: sizes.k_padded as u32,
             stages: self.kernel.stages as u32,
-            folded_slots: self.kernel.folded_slots as u32,
             stored: sizes.chunks as u32,
             part: 0,
             row_buffers: self.kernel.row_buffers as u32,

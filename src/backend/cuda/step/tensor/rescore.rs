@@ -72,7 +72,7 @@ impl<T: Float + Plain> Rescore<T> {
     }
 
     pub fn new(unit: Unit, added: Added, sizes: &Sizes, half: bool, queue: &Queue) -> Result<Self> {
-        let (gpu, kernel) = (&*queue.gpu, unit.kernel_of_parts(3 * sizes.chunks));
+        let (gpu, kernel) = (&*queue.gpu, unit.kernel_of_parts());
         let mut copies = Copies::allocate(queue, sizes)?;
         copies.first_visit.fill(0)?;
         copies.tile_margins.fill(0)?;
@@ -153,7 +153,6 @@ impl<T: Float + Plain> Rescore<T> {
             tiles: (copies.terms.len() / TILE_ROWS) as u32,
             chunks: 3 * sizes.chunks as u32,
             stages: self.kernel.stages as u32,
-            folded_slots: self.kernel.folded_slots as u32,
             row_buffers: self.kernel.row_buffers as u32,
             stored: 2 * sizes.chunks as u32,
             part: sizes.chunks as u32,

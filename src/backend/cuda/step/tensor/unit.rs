@@ -46,9 +46,6 @@ pub(super) struct Kernel {
     pub stages: usize,
     /// How often a block's rows have room in shared memory: one to three times if they stay, else 0.
     pub row_buffers: usize,
-    /// Tiles of centroids whose folded half squares are in shared memory at a time. One that is in use is not overwritten: the
-    /// chunk that would do so is requested when this many chunks before it are done.
-    pub folded_slots: usize,
 }
 
 impl Kernel {
@@ -56,8 +53,8 @@ impl Kernel {
     const SHARED: usize = 227 << 10;
 
     /// `assign_tensor`: a tile of rows and one of centroids at a time.
-    fn wide(chunks: usize) -> Self {
-        Self::with(arguments::assign_tensor(), 1, 4, 0, chunks)
+    fn wide() -> Self {
+        Self::with(arguments::assign_tensor(), 1, 4, 0)
     }
 
     /// `assign_tensor_narrow`: two tiles of rows, which stay, and half a tile of centroids at a time. There are as many stages as
@@ -65,7 +62,7 @@ impl Kernel {
     fn narrow(chunks: usize) -> Self {
         let row_buffers = (CHUNKS_THAT_STAY / chunks).min(3);
         let mut kernels = (2..8).rev().map(|stages| {
-            let mut kernel = Self::with(arguments::assign_tensor_narrow(), 2, stages, row_buffers, chunks);
+            let mut kernel = Self::with(arguments::assign_tensor_narrow(), 2, stages, row_buffers);
             kernel.block.shared += row_buffers * chunks * 2 * TILE_ROWS * PLACE_BYTES;
             kernel
         });
@@ -75,14 +72,13 @@ impl Kernel {
 
     /// Two warpgroups for each tile of rows multiply. Threads of one more warpgroup request chunks. Rows that stay take more
     /// shared memory.
-    fn with(entry: Entry<TensorArgument>, row_tiles: usize, stages: usize, row_buffers: usize, chunks: usize) -> Self {
-        let folded_slots = if chunks > stages { 1 } else { 1 + (stages + 1 - chunks).div_ceil(chunks) };
+    fn with(entry: Entry<TensorArgument>, row_tiles: usize, stages: usize, row_buffers: usize) -> Self {
         let (rows, centroids) = (TILE_ROWS * PLACE_BYTES, TILE_CENTROIDS / row_tiles);
         let stage = centroids * PLACE_BYTES + if row_buffers == 0 { rows } else { 0 };
-        // Two barriers belong to each stage, and to each buffer of rows.
-        let shared = stages * (stage + 16) + row_buffers * 16 + folded_slots * centroids * 8;
+        // Folded half squares of all stages, and the barriers.
+        let shared = 5_120 + stages * stage;
         let block = Block { threads: WARPGROUP * (1 + 2 * row_tiles as u32), shared };
-        Self { entry, block, row_tiles, stages, row_buffers, folded_slots }
+        Self { entry, block, row_tiles, stages, row_buffers }
     }
 
     pub fn launch(&self, gpu: &Gpu, tiles: usize) -> Result<Launch<TensorArgument>> {
@@ -124,7 +120,7 @@ impl Unit {
         let of_mma = (0.4 + 0.0055 * d as f64).max(0.75);
         match (self, generation) {
             // Half tiles.
-            (Self::Wgmma, _) if d <= CHUNKS_THAT_STAY * CHUNK => 0.31 + 0.0025 * d as f64,
+            (Self::Wgmma, _) if d <= CHUNKS_THAT_STAY * CHUNK => 0.22 + 0.0027 * d as f64,
             (Self::Wgmma, _) => 0.14 + 0.00305 * d as f64,
             (Self::Mma, 90) => of_mma,
             (Self::Mma, 80 | 100..=109) => 2.0 * of_mma,
@@ -135,7 +131,7 @@ impl Unit {
     /// Microseconds for a row, beside its values and scores.
     pub(super) fn row(self) -> f64 {
         match self {
-            Self::Wgmma => 6.5e-5,
+            Self::Wgmma => 4.0e-5,
             Self::Mma => 1.7e-4,
         }
     }
@@ -144,24 +140,17 @@ impl Unit {
     pub(super) fn kernel(self, chunks: usize) -> Kernel {
         match self {
             Self::Wgmma if chunks <= CHUNKS_THAT_STAY => Kernel::narrow(chunks),
-            _ => self.kernel_of_parts(chunks),
+            _ => self.kernel_of_parts(),
         }
     }
 
     /// The kernel for products of copies in two parts: a chunk takes part more than once.
-    pub(super) fn kernel_of_parts(self, chunks: usize) -> Kernel {
+    pub(super) fn kernel_of_parts(self) -> Kernel {
         match self {
-            Self::Wgmma => Kernel::wide(chunks),
+            Self::Wgmma => Kernel::wide(),
             Self::Mma => {
                 let block = Block { threads: MMA_THREADS, shared: MMA_SHARED };
-                Kernel {
-                    entry: arguments::assign_tensor_mma(),
-                    block,
-                    row_tiles: 1,
-                    stages: 0,
-                    row_buffers: 0,
-                    folded_slots: 0,
-                }
+                Kernel { entry: arguments::assign_tensor_mma(), block, row_tiles: 1, stages: 0, row_buffers: 0 }
             }
         }
     }
@@ -197,9 +186,10 @@ impl Unit {
         let (vectors, queue) = (Vectors::given(), gpu.queue()?);
         let rows = queue.upload(&in_a_chunk(&vectors.rows), WHAT)?;
         let centroids = queue.upload(&in_a_chunk(&vectors.centroids), WHAT)?;
+        let starts = queue.upload(&vectors.starts, WHAT)?;
         let sums = queue.zeros::<f32>(adding::ROWS * adding::CENTROIDS, WHAT)?;
         let launch = entry.exactly(gpu, "", Block::of(MMA_THREADS), 1)?;
-        let argument = ProbeTensorArgument { rows: rows.at(), centroids: centroids.at(), sums: sums.at() };
+        let argument = ProbeTensorArgument { rows: rows.at(), centroids: centroids.at(), starts: starts.at(), sums: sums.at() };
         // SAFETY: the buffers have the sizes that the kernel reads and writes: `Vectors` says so. `Unit::is_in` was asked.
         unsafe { queue.run(&launch, &argument)? };
         let mut found = vec![0.0; sums.len()];
