@@ -473,5 +473,9 @@ mod tests {
             let by_rows = Part::new(Features::from_rows(&x, d).unwrap(), None);
             assert_eq!(survey(&[by_columns], 3).unwrap(), survey(&[by_rows], 1).unwrap(), "{bad:?}");
         }
+        // More features than a task has values.
+        let x = vec![1.0f32; 3 * 70_000];
+        let survey = survey(&[Part::new(Features::from_rows(&x, 70_000).unwrap(), None)], 2).unwrap();
+        assert_eq!((survey.positive, survey.largest), (3, 1.0));
     }
 }

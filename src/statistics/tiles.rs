@@ -22,7 +22,7 @@ const TASKS: usize = 4;
 /// Rows of a task: whole tiles. Few wide rows make tasks for many threads, too.
 fn rows_of_task<T: Float>(parts: &[Part<'_, T>], threads: usize) -> usize {
     let (n, d) = (parts.iter().map(|part| part.features.n_rows()).sum::<usize>(), parts[0].features.n_features());
-    let least = (FEWEST_VALUES / d).next_multiple_of(TILE).min(TASK);
+    let least = (FEWEST_VALUES / d).next_multiple_of(TILE).clamp(TILE, TASK);
     (n / (TASKS * workers_for(threads, n)) / TILE * TILE).clamp(least, TASK)
 }
 
