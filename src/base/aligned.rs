@@ -24,6 +24,24 @@ impl Lines {
         Ok(Self::in_memory(memory::zeroed_to_fill(len.saturating_add(LINE - 1), what)?, len))
     }
 
+    /// No values, and room for `most` in memory that nobody has touched: see [`Lines::grow`].
+    pub fn with_room(most: usize, what: &'static str) -> Result<Self> {
+        let mut values: Vec<f32> = memory::room_to_fill(most.saturating_add(LINE - 1), what)?;
+        let first = values.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE - 1);
+        values.resize(first, 0.0);
+        Ok(Self { values, first, len: 0 })
+    }
+
+    /// Appends values of 0 until there are `len`, for which there must be room.
+    #[inline(always)]
+    pub fn grow(&mut self, len: usize) {
+        if self.len < len {
+            assert!(self.first + len <= self.values.capacity(), "the values would move");
+            self.values.resize(self.first + len, 0.0);
+            self.len = len;
+        }
+    }
+
     /// Makes them `len` values of 0, in the same memory if there is enough. After an error there are none.
     pub fn reset(&mut self, len: usize, what: &'static str) -> Result<()> {
         let mut values = std::mem::take(self).values;
@@ -79,7 +97,13 @@ mod tests {
                 check(&mut lines, len);
             }
         }
-        assert!(Lines::zeroed(usize::MAX, "values").is_err());
+        let mut lines = Lines::with_room(100, "values").unwrap();
+        for (len, grown) in [(0, 0), (16, 16), (10, 16), (100, 100)] {
+            lines.grow(len);
+            check(&mut lines, grown);
+            lines.fill(0.0);
+        }
+        assert!(Lines::zeroed(usize::MAX, "values").is_err() && Lines::with_room(usize::MAX, "values").is_err());
         let mut lines = Lines::zeroed(3, "values").unwrap();
         assert!(lines.reset(usize::MAX, "values").is_err() && lines.is_empty());
         assert!(Lines::default().is_empty());

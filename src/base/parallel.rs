@@ -171,7 +171,7 @@ pub fn made<I: Send, R: Send>(
     make: impl Fn(I) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
     /// With fewer bytes or workers, one thread makes all: page faults would take longer than zeros.
-    const FEWEST: usize = 16 << 20;
+    const FEWEST: usize = 4 << 20;
     const FEWEST_WORKERS: usize = 6;
     let count = items.len();
     if workers < FEWEST_WORKERS || count < 2 || bytes < FEWEST {

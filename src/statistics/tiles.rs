@@ -12,8 +12,19 @@ use crate::simd::{InstructionSet, Task, Vector};
 
 /// Number of rows in a tile of these passes.
 pub const TILE: usize = 256;
-/// Number of rows in a task.
+/// Most rows of a task.
 const TASK: usize = 16 * TILE;
+/// The fewest values of a task that has fewer rows.
+const FEWEST_VALUES: usize = 1 << 16;
+/// So many tasks for each thread end together.
+const TASKS: usize = 4;
+
+/// Rows of a task: whole tiles. Few wide rows make tasks for many threads, too.
+fn rows_of_task<T: Float>(parts: &[Part<'_, T>], threads: usize) -> usize {
+    let (n, d) = (parts.iter().map(|part| part.features.n_rows()).sum::<usize>(), parts[0].features.n_features());
+    let least = (FEWEST_VALUES / d).next_multiple_of(TILE).clamp(TILE, TASK);
+    (n / (TASKS * workers_for(threads, n)) / TILE * TILE).clamp(least, TASK)
+}
 
 /// A pass over the rows. It is compiled for each instruction set, so `visit` is `#[inline(always)]`.
 pub trait Visit<T>: Sync {
@@ -53,11 +64,12 @@ pub fn for_each_tile_by<T: Float, V: Visit<T>>(
 ) -> Result<Vec<V::Learnt>> {
     const WHAT: &str = "the threads' buffers";
     let d = parts[0].features.n_features();
+    let task = rows_of_task(parts, threads);
     // A tile is made for the first rows that cannot be visited where they lie.
     let no_tile = || Result::<Option<Tile<T>>>::Ok(None);
-    let workers = (0..workers_for(threads, pieces(parts, TASK).count())).map(|_| Ok((no_tile(), visit.nothing()?)));
+    let workers = (0..workers_for(threads, pieces(parts, task).count())).map(|_| Ok((no_tile(), visit.nothing()?)));
     let mut workers = memory::try_collected(workers, WHAT)?;
-    for_each_task(&mut workers, pieces(parts, TASK), |(tile, learnt), Piece { part, rows: range, .. }| {
+    for_each_task(&mut workers, pieces(parts, task), |(tile, learnt), Piece { part, rows: range, .. }| {
         let is_done = set.run(VisitRows { visit, learnt, tile: None, part, range: range.clone() });
         if let (false, Ok(None)) = (is_done, &tile) {
             *tile = Tile::new(d, TILE).map(Some);

@@ -58,14 +58,14 @@ pub use self::task::GroupScratch;
 use self::task::{GroupTask, TaskRowsOrder, shared_labels};
 use super::CpuSession;
 use super::filter::Form;
-use super::pass::Shared;
+use super::pass::{Shared, Worker};
 use super::product::DotTable;
 use super::tree;
 use crate::backend::cpu::tasks::TaskRows;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::base::parallel::for_each_task;
+use crate::base::parallel::{for_each_task, made};
 use crate::simd::DotUnit;
 
 /// Groups are made again when so many times the scores are computed.
@@ -167,13 +167,14 @@ impl<T: Float> CpuSession<'_, T> {
             if scratches.is_empty() {
                 let layout = kept.first().map_or(Sorted::<T>::layout([false, false, by_columns], *d), |kept| kept.layout);
                 let most = if is_kept { longest } else { together };
-                let room = workers.iter_mut().map(|worker| {
+                let room = |worker: &mut Worker<T>| {
                     worker.assigner.reserve_near::<T>(*k, *d)?;
                     let sorted = || Sorted::new([*d, most, *most_groups], layout, None, [part.weights.is_some(), false]);
                     let scratch = GroupScratch::new([*d, most, worker.tile.stride], layout)?;
                     Ok((scratch, (!is_kept).then(sorted).transpose()?))
-                });
-                *scratches = memory::try_collected(room, GROUPS)?;
+                };
+                let bytes = threads.saturating_mul(BLOCK * size_of::<T>() * *d);
+                *scratches = made([threads, bytes], workers.iter_mut(), GROUPS, room)?;
             }
             // Sorted rows stay in their groups, so their distances from the points are known.
             let sorted = if is_sorted { &kept[..] } else { &[] };

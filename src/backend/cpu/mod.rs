@@ -111,7 +111,9 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let layout = Layout::new::<T>([n, d, k], Lie::of(&part.features), statistics.scales.len(), threads);
         let task = layout.task;
         let quantiser = Quantiser::new(&statistics.scales)?;
-        let bytes = layout.workers.saturating_mul(k.saturating_mul(8 * d));
+        // Sums and a tile.
+        let of_worker = k.saturating_mul(8 * d).saturating_add(layout.tile.saturating_mul(size_of::<T>() * d));
+        let bytes = layout.workers.saturating_mul(of_worker);
         let worker = |_| Worker::new(d, k, layout.tile, &quantiser, statistics.weights.is_some());
         let workers = made([layout.workers, bytes], 0..layout.workers, "the threads' buffers", worker)?;
         let mut session = Self {

@@ -68,8 +68,14 @@ impl<T: Float> GroupStep<'_, T> {
         let (d, mut few) = (self.groups.d, FEWEST_FEATURES);
         // From all over the rows, which may lie in the order of clusters.
         let step = (sample.len() / d / SEEN).max(1);
-        let some = sample.chunks_exact(d).step_by(step).take(SEEN).flatten().copied();
-        let sample: &[T] = &memory::collected(some, GROUPS)?;
+        let spread: Vec<T>;
+        let sample = match step {
+            1 => &sample[..sample.len().min(SEEN * d)],
+            _ => {
+                spread = memory::collected(sample.chunks_exact(d).step_by(step).take(SEEN).flatten().copied(), GROUPS)?;
+                &spread[..]
+            }
+        };
         let firsts = |values: &[T], few: usize| {
             let firsts = values.chunks_exact(d).flat_map(|row| row[..few].iter().copied());
             memory::collected(firsts, GROUPS)

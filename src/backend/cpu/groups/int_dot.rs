@@ -102,8 +102,9 @@ impl Sizes {
 
 /// The copies of sorted rows.
 pub struct RowCopies {
-    /// `(blocks, lanes, BLOCK)`.
+    /// `(blocks, lanes, BLOCK)`, as far as blocks were filled.
     copies: Lines,
+    lanes: usize,
     /// For each block: see [`DotRows::facts`].
     facts: Vec<[[f32; BLOCK]; 3]>,
     /// For each group: the sizes of its rows.
@@ -119,7 +120,8 @@ impl RowCopies {
     /// Room for copies of so many places.
     pub fn new(places: usize, lanes: usize, groups: usize) -> Result<Self> {
         Ok(Self {
-            copies: Lines::zeroed(places * lanes, GROUPS)?,
+            copies: Lines::with_room(places * lanes, GROUPS)?,
+            lanes,
             facts: memory::zeroed(places / BLOCK, GROUPS)?,
             sizes: memory::filled(groups, Sizes::default(), GROUPS)?,
         })
@@ -130,21 +132,19 @@ impl RowCopies {
         self.sizes.fill(Sizes::default());
     }
 
-    fn lanes(&self) -> usize {
-        self.copies.len() / (self.facts.len() * BLOCK)
-    }
-
     /// The copies of the block at a place.
     #[inline(always)]
     pub fn block(&self, place: usize) -> DotRows<'_> {
-        let (lanes, block) = (self.lanes(), place / BLOCK);
+        let (lanes, block) = (self.lanes, place / BLOCK);
         DotRows { copies: &self.copies[block * BLOCK * lanes..][..BLOCK * lanes], facts: &self.facts[block] }
     }
 
-    /// Copies the rows of the block at a place. `x`: `(d, BLOCK)`. `count`: how many of them are rows.
+    /// Copies the rows of the block at a place, in ascending order. `x`: `(d, BLOCK)`. `count`: how many of them are rows.
     #[inline(always)]
     pub fn fill<T: Float>(&mut self, place: usize, x: &[T], count: usize, groups: &Groups<T>, group: usize, shared: &Copies) {
-        let (lanes, block, d) = (self.lanes(), place / BLOCK, groups.d);
+        let (lanes, block, d) = (self.lanes, place / BLOCK, groups.d);
+        // The thread that fills a block touches its memory first.
+        self.copies.grow((block + 1) * BLOCK * lanes);
         let half = shared.exponent / 2;
         let [up, more] = [half, shared.exponent - half].map(|e| T::from_f64(power_of_two(e)));
         let point = groups.point(group);

@@ -21,9 +21,9 @@ const FEW_MEMBERS: usize = 3;
 const FEW_GROUPS: usize = 32;
 /// By how much the squared distance to the farthest centroid falls at least where each natural cluster has its first pick.
 const DROP: f32 = 3.0;
-/// Values of rows that are compared with a pick at a time, at least.
+/// Values of rows that are compared with points at a time, at least.
 const PICKED: usize = 1 << 13;
-/// Rows whose nearest points are found in one task.
+/// Most rows whose nearest points are found in one task.
 const TASK: usize = 64;
 
 /// Points among the rows, and the centroids near each of them.
@@ -202,9 +202,10 @@ impl<T: Float> Task for Pick<'_, '_, T> {
 
 /// The nearest of some points to each row, and the squared distance in float32.
 pub fn nearest<T: Float>(rows: &[T], d: usize, points: &[T], set: InstructionSet, workers: usize) -> Result<Vec<(Group, f32)>> {
+    let task = (PICKED / d).clamp(1, TASK);
     let mut nearest = memory::filled(rows.len() / d, (0, 0.0), GROUPS)?;
-    let mut workers = memory::filled(workers.min(nearest.len().div_ceil(TASK)), (), GROUPS)?;
-    let tasks = rows.chunks(TASK * d).zip(nearest.chunks_mut(TASK));
+    let mut workers = memory::filled(workers.min(nearest.len().div_ceil(task)), (), GROUPS)?;
+    let tasks = rows.chunks(task * d).zip(nearest.chunks_mut(task));
     for_each_task(&mut workers, tasks, |(), (rows, of)| set.run(Nearest { rows, d, points, of }))?;
     Ok(nearest)
 }

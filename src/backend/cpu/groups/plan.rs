@@ -388,9 +388,11 @@ impl<T: Float> CpuSession<'_, T> {
             let shapes = pruning.parts.iter().map(|part| [d, part.physical.len(), count]);
             let bytes = shapes.clone().map(|shape| Sorted::<T>::bytes(shape, layout, lanes));
             let bytes = bytes.fold(0, usize::saturating_add);
-            // Threads share the work: memory that was in use before is set to zeros.
-            let sorted = |shape| Sorted::new(shape, layout, lanes, [weighted, bytes <= FEW_BYTES]);
-            match made([self.workers.len(), bytes], shapes, GROUPS, sorted) {
+            let few = bytes <= FEW_BYTES;
+            let sorted = |shape| Sorted::new(shape, layout, lanes, [weighted, few]);
+            // Threads share the work where memory that was in use before is set to zeros.
+            let touched = if few && !layout.has_columns() { 0 } else { bytes };
+            match made([self.workers.len(), touched], shapes, GROUPS, sorted) {
                 Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(pruning), plan)),
                 kept => pruning.kept = kept?,
             }

@@ -11,6 +11,7 @@ use crate::base::parallel::for_each_task;
 use crate::input::features::rows_to_columns;
 use crate::input::fp16::Same;
 use crate::input::tile::Tile;
+use crate::simd::SQUARE;
 
 /// Rows of the sample, but no more values than this, unless its rows are very few.
 const SAMPLE: usize = 2_048;
@@ -43,7 +44,8 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     fn take_sample(&self) -> Result<Vec<T>> {
-        let (stride, n) = (BLOCK, self.part.features.n_rows());
+        // Few rows at a time make tasks for many threads.
+        let (n, stride) = (self.part.features.n_rows(), if self.d < WIDE { BLOCK } else { SQUARE });
         let groups = self.tries.groups || self.use_groups != UseGroups::Auto;
         // A row of wide columns takes a line of memory for every feature.
         let most = if self.d < WIDE { SAMPLE } else { self.labels.len() / SAMPLED };
@@ -128,7 +130,7 @@ impl<T: Float> CpuSession<'_, T> {
         let (mut coarseness, mut count) = (0.0, 0.0);
         for ((group, square), row) in self.nearest_points(groups, sample)?.iter().zip(sample.chunks_exact(self.d)) {
             let (point, square) = (groups.point(usize::from(*group)), f64::from(*square));
-            let largest = row.iter().zip(point).fold(0.0f64, |most, (x, m)| most.max((x.to_f64() - m.to_f64()).abs()));
+            let largest = largest_difference(row, point);
             // What rounding leaves, over what remains of the row: scores of centroids differ by the square root of d less than
             // norms do.
             if square > 0.0 && square.is_finite() {
@@ -140,4 +142,18 @@ impl<T: Float> CpuSession<'_, T> {
         // A closer look, and loading the row for it, in products of bytes.
         Ok(self.d < FEWEST_BYTES || compared < doubt * (CLOSER + CLOSER_ROW / d))
     }
+}
+
+/// The largest magnitude of the differences. A NaN counts as none.
+fn largest_difference<T: Float>(row: &[T], point: &[T]) -> f64 {
+    const LANES: usize = 8;
+    let ((row, row_rest), (point, point_rest)) = (row.as_chunks::<LANES>(), point.as_chunks::<LANES>());
+    let mut most = [0.0f64; LANES];
+    for (row, point) in row.iter().zip(point) {
+        for i in 0..LANES {
+            most[i] = most[i].max((row[i].to_f64() - point[i].to_f64()).abs());
+        }
+    }
+    let rest = row_rest.iter().zip(point_rest).map(|(x, m)| (x.to_f64() - m.to_f64()).abs());
+    most.into_iter().chain(rest).fold(0.0, f64::max)
 }
