@@ -82,7 +82,7 @@ struct Few {
 struct TensorTerms {
     double share; // q
     double sum; // B
-    double begin; // B if sums begin with p, else 0
+    double begin; // B, or 0 if sums surely begin with 0 and p is added at the end
     double reference; // r
     double underflow; // the least error of a reference distance
     double subnormal; // of a copy's norm

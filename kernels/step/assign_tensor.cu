@@ -79,7 +79,8 @@ template <u32 TILE, u32 ROW_TILES> __device__ __forceinline__ void request(const
                 copy_bytes(to, a.centroids + of_centroids * WHOLE_BYTES + t % PARTS * CENTROID_BYTES, bytes, full);
                 const u64 of_rows = tile * a.stored + chunk_of_rows(a, c);
                 if (!s.ROWS_STAY) copy_bytes(to + CENTROID_BYTES, a.rows + of_rows * ROW_BYTES, ROW_BYTES, full);
-                if (c == with_folded) copy_bytes(s.folded + turn.slot() * FOLDED_BYTES, a.folded + (u64)of_group * TILE_CENTROIDS + t * TILE, FOLDED_BYTES, full);
+                const float* const folded = a.folded + (u64)of_group * TILE_CENTROIDS + t * TILE;
+                if (c == with_folded) copy_bytes(s.folded + turn.slot() * FOLDED_BYTES, folded, FOLDED_BYTES, full);
                 turn.next(a.stages);
             }
         }
@@ -151,7 +152,7 @@ template <u32 WIDTH, u32 STEPS, u32 SUMS> __device__ __forceinline__ void run(fl
     commit_products();
 }
 
-// What sums begin with: p, or 0 if it is added at the end. The copies of a second product lose less without it. `folded`: where the p of the lane's first
+// What sums begin with: p, or 0 if it is added at the end. The sums of a second product lose less without it. `folded`: where the p of the lane's first
 // columns are.
 template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ void begin(float (&sums)[SUMS], u32 folded, bool at_end) {
 #pragma unroll
@@ -172,7 +173,7 @@ __device__ __forceinline__ void products(const Tensor& a, const TensorShared<TIL
     const bool at_end = !s.ROWS_STAY && a.part != 0;
     const u32 chunks = STEPS != 0 ? 1 : a.chunks;
     u32 before = 0, rows = of_rows;
-    await_barrier(s.full(at.turn), at.turn.parity()); // p comes with the first chunk
+    await_barrier(s.full(at.turn), at.turn.parity()); // p comes with the first chunk, unless it is added at the end
     const u32 folded = s.folded + (threadIdx.x & 3) * 8;
     begin<WIDTH>(sums, folded + at.turn.slot() * s.FOLDED_BYTES, at_end);
 #pragma unroll 1
@@ -283,6 +284,7 @@ template <u32 TILE, u32 ROW_TILES, int FEWER, int MORE> __device__ __forceinline
             make_barrier(s.barriers + 8 * i, of_copies ? 1 : 2 * ROW_TILES);
         }
         if (s.stages % 1024 != 0) __trap(); // tensor cores would read other places than copies were written to
+        if (a.stages * s.FOLDED_BYTES > FOLDED_ROOM) __trap(); // p would be written over the barriers
         show_barriers();
     }
     __syncthreads();

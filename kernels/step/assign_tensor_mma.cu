@@ -10,7 +10,7 @@
 // Tile:      128 rows and 128 centroids a block of 4 warps. A warp has 32 rows, so it has all columns of its rows, and nothing is merged. It
 //            multiplies by m16n8k16, with 128 sums a thread. Two blocks run on a processor: one looks for minima while the other multiplies.
 // Memory:    parts lie in a ring in shared memory. Each thread requests pieces of 16 bytes (cp.async), two parts ahead. Two blocks with
-//            three parts each have 98 KiB, which generations 8.6, 8.9 and 12.0 have. A fourth part makes no difference on an H200.
+//            three parts each have 97 KiB, which generations 8.6, 8.9 and 12.0 have. A fourth part makes no difference on an H200.
 // Precision: half-precision operands, sums in float32 as tensor cores add them.
 #include "mma.cuh"
 #include "tensor_best.cuh"

@@ -17,7 +17,7 @@ struct Tensor {
     const u32* row_of_place; // (tiles, 128)
     const u32* group_of_tile; // (tiles)
     const TensorGroup* groups;
-    const u8* centroids; // (copied, stored, 256, 64) of 2 bytes
+    const u8* centroids; // (copied, stored, 256, 64) of 2 bytes, with the other sign
     const float* folded; // (copied, 256): p
     const float* margins; // (copied, 256): F
     const float* tile_margins; // (copied): no F of a tile of centroids is larger

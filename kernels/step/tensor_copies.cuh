@@ -53,8 +53,8 @@ __device__ __forceinline__ CopySquares copy_vector(const Value& value, u32 chunk
     return s;
 }
 
-// Copies a centroid from the centre of its group, with the other sign: products are taken off p. A place without a centroid, not `real`, gets a score above every limit. What is there must be
-// finite, and is: 0, or an older copy.
+// Copies a centroid from the centre of its group, with the other sign: products are taken off p. A place without a centroid, not `real`, gets a score
+// above every limit. What is there must be finite, and is: 0, or an older copy.
 template <bool LOW, typename T>
 __device__ __forceinline__ OwnTerms copy_centroid(const T* c, const T* centre, T scale, const TensorGroup& group, const TensorTerms& b, int d,
                                                   u32 chunks, bool real, u32 place, u8* tile) {

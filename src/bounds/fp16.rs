@@ -12,7 +12,7 @@
 //!
 //! In units of `s_x s_c`, what orders the centroids is `H_j = (s_x / s_c) |c_j|^2 / 2 - x.c_j`. The kernel computes y_j: tensor
 //! cores begin with p_j and add the products of copies, those of the centroid with the other sign, with `|y_j - (p_j - x^.c^_j)|
-//! <= A / (1 - A) (|p_j| + |x^| |c^_j|)`. Or they begin with 0, and `y_j = fl(p_j + sum)`. Both ways
+//! <= A / (1 - A) (|p_j| + |x^| |c^_j|)`. Other kernels begin with 0 and add p at the end, `y_j = fl(p_j + sum)`. Both ways
 //!
 //! ```text
 //! |x^.c^_j - x.c_j| <= dx |c_j| + |x^| dc_j
@@ -82,7 +82,7 @@ pub struct Fp16Bound {
     pub share: f64,
     /// B.
     pub sum: f64,
-    /// B if sums begin with p, else 0.
+    /// B, or 0 if sums surely begin with 0 and p is added at the end.
     pub begin: f64,
     /// w.
     pub subnormal: f64,

@@ -2,6 +2,7 @@
 
 use std::array::from_fn;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::passes::{Merge, merged};
 use super::tiles::{TILE, Visit, for_each_tile, load_positive};
@@ -273,20 +274,20 @@ fn survey_of_columns<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Result<
     let tasks = || {
         pieces(parts, ROWS).flat_map(|piece| (0..d).step_by(COLUMNS).map(move |first| (piece.part, piece.rows.clone(), first)))
     };
-    let workers = (0..workers_for(threads, tasks().count())).map(|_| Ok((true, memory::filled(d, Extent::EMPTY, EXTENTS)?)));
+    let workers = (0..workers_for(threads, tasks().count())).map(|_| memory::filled(d, Extent::EMPTY, EXTENTS));
     let mut workers = memory::try_collected(workers, EXTENTS)?;
-    let set = InstructionSet::detect();
-    for_each_task(&mut workers, tasks(), |(is_seen, extents), (part, rows, first)| {
+    let (set, is_seen) = (InstructionSet::detect(), AtomicBool::new(true));
+    for_each_task(&mut workers, tasks(), |extents, (part, rows, first)| {
         let extents = &mut extents[first..d.min(first + COLUMNS)];
-        *is_seen = *is_seen && set.run(SeeColumns { part, rows, first, extents });
-    })?;
-    let mut survey = Survey::empty(d)?;
-    for (is_seen, extents) in &workers {
-        if !is_seen {
-            return Ok(None);
+        if is_seen.load(Ordering::Relaxed) && !set.run(SeeColumns { part, rows, first, extents }) {
+            is_seen.store(false, Ordering::Relaxed);
         }
-        survey.columns.merge(extents);
+    })?;
+    if !is_seen.into_inner() {
+        return Ok(None);
     }
+    let mut survey = Survey::empty(d)?;
+    workers.iter().for_each(|extents| survey.columns.merge(extents));
     survey.positive = parts.iter().map(|part| part.features.n_rows() as u64).sum();
     Ok(Some(survey))
 }

@@ -66,17 +66,25 @@ struct Case {
 impl Case {
     fn new(case: usize, random: &mut Random) -> Self {
         let d = [1, 2, 15, 16, 17, 64, 130, 408][case % 8];
-        let kind = case / 8 % 7;
+        let kind = case / 8 % 8;
         let centre: Vec<f32> = (0..d).map(|_| (normal(random) * if kind == 1 { 1e4 } else { 1.0 }) as f32).collect();
         let around = |random: &mut Random, from: &[f32], spread: f64| -> Vec<f32> {
             from.iter().map(|&m| m + (spread * normal(random)) as f32).collect()
         };
-        let spread = [1.0, 0.01, 1.0, 1.0, 1e-20, 1e15, 1.0][kind];
-        // The last kind: all of them near one point far from the centre, as in a cluster of many.
+        let spread = [1.0, 0.01, 1.0, 1.0, 1e-20, 1e15, 1.0, 1e-5][kind];
+        // All of them near one point far from the centre, as in a cluster of many.
         let from = if kind == 6 { around(random, &centre, 20.0) } else { centre.clone() };
         let mut centroids: Vec<Vec<f32>> = (0..4).map(|_| around(random, &from, spread)).collect();
         if kind == 2 {
             centroids[3] = around(random, &centre, 1e6);
+        }
+        if kind == 7 {
+            // Far from the row, and nearly equally far: half squares are all that a sum holds.
+            for c in &mut centroids {
+                let direction: Vec<f64> = (0..d).map(|_| normal(random)).collect();
+                let length = square(&direction).sqrt() / (1.0 + 2f64.powi(-22) * normal(random));
+                *c = direction.iter().zip(&centre).map(|(v, &m)| (v / length + f64::from(m)) as f32).collect();
+            }
         }
         let x = match kind {
             // Between two centroids, or next to that.
@@ -187,6 +195,22 @@ fn a_bound_without_sums_loses_labels() {
         let way = ways[case % ways.len()];
         let careless = Fp16Bound { sum: 0.0, ..Fp16Bound::rescoring(one.x.len(), way.added(), 0) };
         let (scored, term) = one.scores(&careless, way, 1.0, true);
+        let label = reference::nearest(&one.x, &one.centroids.concat()).label as usize;
+        scored.iter().any(|(score, margin)| scored[label].0 > score + margin + term)
+    });
+    assert!(lost.count() > 0);
+}
+
+unit_test!(a_bound_without_beginnings_loses_labels);
+/// What the first bound says of half squares that sums begin with is needed.
+fn a_bound_without_beginnings_loses_labels() {
+    let random = &mut Random(5);
+    let ways: Vec<Way> = adding::ways().collect();
+    let lost = (0..8_000).filter(|case| {
+        let one = Case::new(case / 8 * 64 + 56 + case % 8, random);
+        let way = ways[case % ways.len()];
+        let careless = Fp16Bound { begin: 0.0, ..Fp16Bound::new(one.x.len(), way.added(), 0) };
+        let (scored, term) = one.scores(&careless, way, 1.0, false);
         let label = reference::nearest(&one.x, &one.centroids.concat()).label as usize;
         scored.iter().any(|(score, margin)| scored[label].0 > score + margin + term)
     });

@@ -25,7 +25,7 @@
 //! M + 3 N <= X C      with   X = |h| + 3 |l| + 4 w,   C = |h'| + 3 |l'| + 4 w
 //! ```
 //! where A stands for three times as many features in `1 / (1 - A)`. The order matters: with the largest product first, all
-//! blocks would have M. And sums begin with 0: p is added at the end.
+//! blocks would have M. And sums begin with 0: p is added at the end, where g_h of [`own`](super::super::own) covers that.
 //!
 //! What remains of the bound is A: 2^-16 for 408 features on an H200, where one product has 2^-11.
 

@@ -74,8 +74,15 @@ fn keep(context: &CudaContext, bytes: impl FnOnce(u64) -> u64) -> std::result::R
     Ok(before)
 }
 
-/// The bytes that the driver keeps for this process and that are free: the next allocation takes them first. 0 if it does not say.
+/// The bytes that the driver keeps for this process and that are free: the next allocation takes them first. 0 if it does not say,
+/// or if this process does not use the device.
 pub(super) fn kept_free(device: sys::CUdevice) -> u64 {
+    let (mut flags, mut is_active) = (0, 0);
+    // SAFETY: the driver gave this device, and both results have places.
+    let asked = unsafe { sys::cuDevicePrimaryCtxGetState(device, &mut flags, &mut is_active) };
+    if asked.result().is_err() || is_active == 0 {
+        return 0;
+    }
     use sys::CUmemPool_attribute::{
         CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT as RESERVED, CU_MEMPOOL_ATTR_USED_MEM_CURRENT as USED,
     };

@@ -27,8 +27,11 @@ pub enum Unit {
 /// Threads of a block of `assign_tensor_mma` and of `probe_tensor`.
 const MMA_THREADS: u32 = 128;
 /// Shared memory of a block of `assign_tensor_mma`: three parts, each with 32 features of 128 rows and of 128 centroids, and half
-/// squares of two tiles. Two blocks run on a multiprocessor.
-const MMA_SHARED: usize = 3 * (2 * TILE_ROWS * PLACE_BYTES / 2) + 2 * TILE_ROWS * 4;
+/// squares of a tile. Two blocks run on a multiprocessor.
+const MMA_SHARED: usize = 3 * (2 * TILE_ROWS * PLACE_BYTES / 2) + TILE_ROWS * 4;
+/// Shared memory before the stages of the other kernels: folded half squares of all stages, and barriers.
+const FOLDED_ROOM: usize = 4_096;
+const HEADER: usize = FOLDED_ROOM + 1_024;
 
 /// Threads of a warpgroup.
 const WARPGROUP: u32 = 128;
@@ -75,8 +78,8 @@ impl Kernel {
     fn with(entry: Entry<TensorArgument>, row_tiles: usize, stages: usize, row_buffers: usize) -> Self {
         let (rows, centroids) = (TILE_ROWS * PLACE_BYTES, TILE_CENTROIDS / row_tiles);
         let stage = centroids * PLACE_BYTES + if row_buffers == 0 { rows } else { 0 };
-        // Folded half squares of all stages, and the barriers.
-        let shared = 5_120 + stages * stage;
+        assert!(stages * centroids * 4 <= FOLDED_ROOM, "half squares of all stages have room");
+        let shared = HEADER + stages * stage;
         let block = Block { threads: WARPGROUP * (1 + 2 * row_tiles as u32), shared };
         Self { entry, block, row_tiles, stages, row_buffers }
     }
