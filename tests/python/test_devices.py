@@ -247,6 +247,7 @@ def test_predictions_on_a_gpu_have_the_same_bits(dtype: type[pl.DataType], rows:
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early
 def test_memory_that_a_fit_gives_back_counts_as_free() -> None:
     def free() -> int:
         return int(pk.devices().filter(pl.col("device") == "cuda:0")["memory_free"].item())

@@ -93,10 +93,10 @@ impl Sizes {
     }
 
     /// The sets of columns kept in an iteration from which rows are put in order: in so many iterations it saves the time that it
-    /// takes. An H100 looks at a set in about 30 clocks of an SM. A row takes 20 clocks and 1.35 for each value. Rows in order
-    /// still keep some sets: about a third of one each.
+    /// takes. An H100 looks at a set in about 30 clocks of an SM. A row takes 75 clocks and half a clock for each value. Rows in
+    /// order still keep some sets: about a third of one each.
     pub fn most_kept(&self, iterations: u32) -> u64 {
-        let row = 20.0 + 1.35 * self.d as f64;
+        let row = 75.0 + 0.5 * self.d as f64;
         (self.n as f64 * (0.33 + row / (30.0 * f64::from(iterations)))) as u64
     }
 }
