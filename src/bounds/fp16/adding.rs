@@ -3,9 +3,9 @@
 //! # What is assumed
 //!
 //! A sum begins with a float32. Products are added in blocks, and the sum before takes part in each block. All products are
-//! exact. The numbers of a block are aligned to the largest exponent among them, and each is cut towards zero at `2^(largest - 23
-//! - extra)`. Their sum is cut to the 24 bits of a float32. A product's exponent is the sum of its factors' exponents, and that of a factor
-//! below 2^-14 counts as -14.
+//! exact. The numbers of a block are aligned to the largest exponent among them, and each is cut towards zero at
+//! `2^(largest - 23 - extra)`. Their sum is cut to the 24 bits of a float32. A product's exponent is the sum of its factors'
+//! exponents, and that of a factor below 2^-14 counts as -14.
 //!
 //! Let `M = |beginning| + sum max(|x|, 2^-14) max(|c|, 2^-14)`. Then the largest power of two of a block is at most M and what has been lost
 //! before. In a block of b products, b + 1 numbers lose less than `2^-(23 + extra) M` each, and the sum loses less than `2^-23
