@@ -167,12 +167,13 @@ template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ void begin(float (&sum
     }
 }
 
-// The scores of a tile of rows and a tile of centroids. STEPS: copies have one chunk, of at most so many runs of 16 features; or 0.
+// The scores of a tile of rows and a tile of centroids. STEPS: if it is not 0, copies have one chunk, and at most so many runs of 16 features. `rows`: where
+// the rows of the warpgroup are.
 template <u32 WIDTH, u32 STEPS, u32 TILE, u32 ROW_TILES>
-__device__ __forceinline__ void products(const Tensor& a, const TensorShared<TILE, ROW_TILES>& s, Progress& at, float (&sums)[TILE / 2], u32 of_rows) {
+__device__ __forceinline__ void products(const Tensor& a, const TensorShared<TILE, ROW_TILES>& s, Progress& at, float (&sums)[TILE / 2], u32 rows) {
     const bool at_end = !s.ROWS_STAY && a.part != 0;
     const u32 chunks = STEPS != 0 ? 1 : a.chunks;
-    u32 before = 0, rows = of_rows;
+    u32 before = 0;
     await_barrier(s.full(at.turn), at.turn.parity()); // p comes with the first chunk, unless it is added at the end
     const u32 folded = s.folded + (threadIdx.x & 3) * 8;
     begin<WIDTH>(sums, folded + at.turn.slot() * s.FOLDED_BYTES, at_end);

@@ -128,7 +128,7 @@ template <u32 BITS, u32 LANE_SETS, u32 SUMS> __device__ __forceinline__ u32 up_t
 template <u32 WIDTH, u32 TILE, u32 SUMS, u32 LANE_SETS>
 __device__ __forceinline__ u32 look(const Tensor& a, u32 first_copy, const float (&sums)[SUMS], Best<LANE_SETS> (&rows)[2], u32 tile) {
     constexpr u32 BITS = WIDTH / 4 / LANE_SETS; // columns of a set
-    constexpr u32 CHAIN = BITS < 16 ? BITS : 16; // minima, four or more at a time
+    constexpr u32 CHAIN = BITS < 16 ? BITS : 16; // columns whose minimum is found one by one. Several chains run side by side
     float least[2][LANE_SETS];
 #pragma unroll
     for (u32 r = 0; r < 2; r++)

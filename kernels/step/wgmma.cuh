@@ -14,8 +14,8 @@ __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_g
 // Waits for all groups of products, except the last LEFT.
 template <int LEFT> __device__ __forceinline__ void await_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
 
-// Adds to d the products of 64 rows and WIDTH centroids over 16 features. Lane l of warp w has the rows
-// 16 w + l / 4 and 16 w + l / 4 + 8. d[4 i + e] belongs to the first of them and to centroid 8 i + 2 (l % 4) + e. d[4 i + 2 + e] belongs to the
+// Adds to d the products of 64 rows and WIDTH centroids over 16 features. Lane l of warp w has the rows 16 w + l / 4 and
+// 16 w + l / 4 + 8. d[4 i + e] belongs to the first of them and to centroid 8 i + 2 (l % 4) + e. d[4 i + 2 + e] belongs to the
 // second one and to the same centroid.
 template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ void multiply(float (&d)[SUMS], u32 x, u32 c) {
     if constexpr (WIDTH == 256) asm volatile(

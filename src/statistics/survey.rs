@@ -1,17 +1,18 @@
 //! Passes 1 and 2: which rows count, and the extents of columns and contributions.
 
+mod columns;
+
 use std::array::from_fn;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use self::columns::of_columns;
 use super::passes::{Merge, merged};
 use super::tiles::{TILE, Visit, for_each_tile, load_positive};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
-use crate::input::tile::{Part, Selection, Tile, WeightScale, pieces};
-use crate::simd::{InstructionSet, Task, Vector};
+use crate::input::tile::{Part, Selection, Tile, WeightScale};
 
 /// Number of independent accumulators. They let loops vectorise.
 const LANES: usize = 16;
@@ -186,12 +187,13 @@ impl Merge for Survey {
 /// Pass 1 over parts.
 pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Result<Survey> {
     let d = parts[0].features.n_features();
-    if let Some(mut survey) = survey_of_columns(parts, threads)? {
-        survey.largest = survey.columns.iter().fold(0.0, |m, column| m.max(column.largest));
-        return Ok(survey);
-    }
-    let learnt = for_each_tile(parts, threads, &SurveyPass { d })?;
-    let mut survey = Survey::of_all(learnt.into_iter().map(|(survey, ..)| survey), d)?;
+    let mut survey = match of_columns(parts, threads)? {
+        Some(survey) => survey,
+        None => {
+            let learnt = for_each_tile(parts, threads, &SurveyPass { d })?;
+            Survey::of_all(learnt.into_iter().map(|(survey, ..)| survey), d)?
+        }
+    };
     survey.largest = survey.columns.iter().fold(survey.largest, |m, column| m.max(column.largest));
     Ok(survey)
 }
@@ -255,68 +257,6 @@ fn see_columns<T: Float>(part: &Part<'_, T>, range: Range<usize>, extents: &mut 
         *extent = lanes.extent();
     }
     true
-}
-
-/// The survey of many columns, some of which are seen at a time, where they lie: to read a few rows of all of them takes longer.
-/// `None` if they must be seen row by row.
-fn survey_of_columns<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Result<Option<Survey>> {
-    /// Fewer columns are seen together.
-    const FEWEST: usize = 64;
-    /// Columns and rows of a task.
-    const COLUMNS: usize = 32;
-    const ROWS: usize = 4_096;
-    let d = parts[0].features.n_features();
-    let is_plain =
-        |part: &Part<'_, T>| part.weights.is_none() && part.features.is_by_columns() && !part.features.may_have_nulls();
-    if d < FEWEST || !parts.iter().all(is_plain) {
-        return Ok(None);
-    }
-    let tasks = || {
-        pieces(parts, ROWS).flat_map(|piece| (0..d).step_by(COLUMNS).map(move |first| (piece.part, piece.rows.clone(), first)))
-    };
-    let workers = (0..workers_for(threads, tasks().count())).map(|_| memory::filled(d, Extent::EMPTY, EXTENTS));
-    let mut workers = memory::try_collected(workers, EXTENTS)?;
-    let (set, is_seen) = (InstructionSet::detect(), AtomicBool::new(true));
-    for_each_task(&mut workers, tasks(), |extents, (part, rows, first)| {
-        let extents = &mut extents[first..d.min(first + COLUMNS)];
-        if is_seen.load(Ordering::Relaxed) && !set.run(SeeColumns { part, rows, first, extents }) {
-            is_seen.store(false, Ordering::Relaxed);
-        }
-    })?;
-    if !is_seen.into_inner() {
-        return Ok(None);
-    }
-    let mut survey = Survey::empty(d)?;
-    workers.iter().for_each(|extents| survey.columns.merge(extents));
-    survey.positive = parts.iter().map(|part| part.features.n_rows() as u64).sum();
-    Ok(Some(survey))
-}
-
-/// Sees some rows of some columns. Compiled for each instruction set.
-struct SeeColumns<'p, 'a, T> {
-    part: &'p Part<'a, T>,
-    rows: Range<usize>,
-    first: usize,
-    /// One for each column.
-    extents: &'p mut [Extent],
-}
-
-impl<T: Float> Task for SeeColumns<'_, '_, T> {
-    /// Whether all values are finite, and lie where they are read.
-    type Output = bool;
-
-    #[inline(always)]
-    fn run<V: Vector>(self) -> bool {
-        let Self { part, rows, first, extents } = self;
-        for (f, extent) in (first..).zip(extents) {
-            let lanes = part.features.column_in_place(f, rows.clone()).map(Lanes::of);
-            match lanes.filter(Lanes::are_finite) {
-                Some(lanes) => extent.merge(&lanes.extent()),
-                None => return false,
-            }
-        }
-        true
-    }
 }
 
 impl<T: Float> Visit<T> for SurveyPass {
@@ -459,24 +399,5 @@ mod tests {
             let survey = survey(&[Part::new(Features::from_rows(&x, d).unwrap(), None)], 1).unwrap();
             assert_eq!((survey.bad, survey.largest), (0, 3.0));
         }
-    }
-
-    unit_test!(many_columns_are_seen_as_rows_are);
-    fn many_columns_are_seen_as_rows_are() {
-        let (n, d) = (4_200, 70);
-        let mut x: Vec<f32> = (0..n * d).map(|i| ((i * 7_919) % 4_001) as f32 / 57.0 - 30.0).collect();
-        for bad in [None, Some(0), Some(n * d - 1)] {
-            if let Some(place) = bad {
-                x[place] = f32::INFINITY;
-            }
-            let columns: Vec<Vec<f32>> = (0..d).map(|f| x.iter().skip(f).step_by(d).copied().collect()).collect();
-            let by_columns = Part::new(Features::from_columns(columns.iter().map(|column| &column[..])).unwrap(), None);
-            let by_rows = Part::new(Features::from_rows(&x, d).unwrap(), None);
-            assert_eq!(survey(&[by_columns], 3).unwrap(), survey(&[by_rows], 1).unwrap(), "{bad:?}");
-        }
-        // More features than a task has values.
-        let x = vec![1.0f32; 3 * 70_000];
-        let survey = survey(&[Part::new(Features::from_rows(&x, 70_000).unwrap(), None)], 2).unwrap();
-        assert_eq!((survey.positive, survey.largest), (3, 1.0));
     }
 }
