@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,12 +41,18 @@ ComputeError.__init__ = _after_signals  # type: ignore[method-assign,assignment]
 
 @dataclass(frozen=True)
 class Features:
-    """Feature columns as expressions, and whether any of them computes something instead of naming a column."""
+    """Feature columns, and whether any of them computes something instead of naming a column."""
 
-    exprs: list[pl.Expr]
+    items: list[str | pl.Expr]
+    """Names, and expressions without names that cannot be passed on."""
     computed: bool
     names: list[str] | None
     """The names, if these are names of columns and nothing else."""
+
+    @cached_property
+    def exprs(self) -> list[pl.Expr]:
+        """All of them as expressions. A fit of columns that are named needs none."""
+        return [column(item) if isinstance(item, str) else item for item in self.items]
 
 
 def column(name: str) -> pl.Expr:
@@ -111,8 +118,10 @@ def features(columns: tuple[IntoFeatures, ...], *, by_name: bool = True) -> Feat
                 raise InvalidColumnError(f"feature names must differ, got {name!r} twice: rename one with .alias")
             seen.add(name)
     names = [item for item in items if isinstance(item, str)]
+    for name in names:
+        check_name(name)
     return Features(
-        [column(item) if isinstance(item, str) else _named(item) for item in items],
+        [item if isinstance(item, str) else _named(item) for item in items],
         computed=not all(isinstance(item, str) or item.meta.is_column_selection() for item in items),
         names=names if len(names) == len(items) else None,
     )
@@ -214,7 +223,8 @@ def _held(
     check_process(runs=True)
     columns = _internal.Columns()
     if features.names is not None and (named := plain(frame, [*features.names, *([] if weight is None else [weight])])):
-        columns.take([series.name for series in named], named, weight is not None)
+        of_weight = [series.name for series in named[len(features.names) :]]
+        columns.take([*features.names, *of_weight], named, weight is not None)
         return columns
     kwargs = {"key": columns.key, "weighted": weight is not None}
     hold = _call("hold", [*features.exprs, *weights(weight)], kwargs, **_ONE_VALUE)

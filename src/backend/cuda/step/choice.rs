@@ -144,7 +144,8 @@ pub mod tests {
         assert_eq!(lean.candidate.strategy(), Strategy::RegistersGroups);
         assert_eq!(chosen(Strategy::Default, 300_000, 408, 5_000), Strategy::TensorWgmma);
         assert_eq!(chosen(Strategy::Default, 1_000_000, 128, 64), Strategy::TensorWgmma);
-        assert_eq!(chosen(Strategy::Default, 1_000_000, 128, 32), Strategy::Tiled32);
+        assert_eq!(chosen(Strategy::Default, 1_000_000, 128, 32), Strategy::TensorWgmma);
+        assert_eq!(chosen(Strategy::Default, 1_000_000, 128, 24), Strategy::Tiled32);
         assert_eq!(chosen(Strategy::Default, 160_000, 768, 32), Strategy::TensorWgmma);
         assert_eq!(chosen(Strategy::Tensor, 300_000, 408, 5_000), Strategy::TensorWgmma);
         let of = |gpu| choose::<f32>(Strategy::Default, &shape(300_000, 408, 5_000), gpu).unwrap().candidate.strategy();

@@ -56,9 +56,9 @@ impl Tensor {
     const FEATURE: f64 = 0.2;
     const VALUE: f64 = 1.5e-6;
     const COPY_ONCE: f64 = 8e-6;
-    /// Where several centroids share a natural cluster, most rows of it are in doubt. With few clusters this costs more than tensor
-    /// cores gain, unless there are many features.
-    const FEW_CLUSTERS: usize = 32;
+    /// Fewer clusters have at most eight groups: [`Sizes::new`]. With more natural clusters than groups, most rows are in doubt. This
+    /// costs more than tensor cores gain, unless there are many features.
+    const FEW_CLUSTERS: usize = 30;
     const MANY_FEATURES: usize = 256;
     /// How much more time iterations take then: measured on an H100 with ten blobs in 24 and 32 clusters, 64 to 192 features.
     const IN_DOUBT: f64 = 3.0;
@@ -135,7 +135,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
     /// 4,096 clusters), all are within a tenth of it.
     fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
         Candidate::<T>::supports(self, shape, gpu).ok()?;
-        let in_doubt = shape.k <= Self::FEW_CLUSTERS && shape.d < Self::MANY_FEATURES;
+        let in_doubt = shape.k < Self::FEW_CLUSTERS && shape.d < Self::MANY_FEATURES;
         Some((Self::fixed(shape) + self.rows(shape, gpu)) * if in_doubt { Self::IN_DOUBT } else { 1.0 })
     }
 
