@@ -50,28 +50,29 @@ use crate::bounds::fp16::MOST_FEATURES;
 pub struct Tensor(pub Unit);
 
 impl Tensor {
-    /// The constants of the predicted time, in microseconds, on an H100: of an iteration, of each feature, of a value, and of a
-    /// value that is copied for one pass. See `predicted`.
-    const FIXED: f64 = 40.0;
-    const FEATURE: f64 = 0.2;
+    /// The constants of the predicted time, in microseconds, on an H100: of an iteration and of each feature in it, the same of one pass
+    /// alone, of a value, and of a value that is copied for one pass. See `predicted`.
+    const FIXED: f64 = 85.0;
+    const FEATURE: f64 = 0.1;
+    const FIXED_ONCE: f64 = 40.0;
+    const FEATURE_ONCE: f64 = 0.2;
     const VALUE: f64 = 1.5e-6;
     const COPY_ONCE: f64 = 8e-6;
     /// Fewer clusters have at most eight groups: [`Sizes::new`]. With more natural clusters than groups, most rows are in doubt. This
     /// costs more than tensor cores gain, unless there are many features.
     const FEW_CLUSTERS: usize = 30;
     const MANY_FEATURES: usize = 256;
+    /// Up to so many clusters, other programs are as fast as memory.
+    const FEWEST_CLUSTERS: usize = 4;
     /// How much more time iterations take then: measured on an H100 with ten blobs in 24 and 32 clusters, 64 to 192 features.
     const IN_DOUBT: f64 = 3.0;
 
     /// The time of one pass over rows without copies, such as that of a prediction, in microseconds: also for data whose
     /// centroids are all multiplied.
     pub fn predicted_once(self, shape: &FitShape, gpu: GpuSize) -> f64 {
-        Self::fixed(shape) + self.rows(shape, gpu) + Self::COPY_ONCE * (shape.chunk * shape.d) as f64
-    }
-
-    /// The time that does not depend on the rows.
-    fn fixed(shape: &FitShape) -> f64 {
-        Self::FIXED + Self::FEATURE * shape.d as f64
+        let FitShape { chunk, d, .. } = *shape;
+        let once = Self::FIXED_ONCE + Self::FEATURE_ONCE * d as f64;
+        once + self.rows(shape, gpu) + Self::COPY_ONCE * (chunk * d) as f64
     }
 
     /// The time of products, minima, settling and sums.
@@ -131,12 +132,14 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
     }
 
     /// The mean of ten iterations of data whose centroids are all multiplied, copies included. Where groups of rows are far
-    /// apart, the products take a tenth of that. Of thirteen times of uniform rows on an H100 (32 to 768 features, 64 to
-    /// 4,096 clusters), all are within a tenth of it.
+    /// apart, the products take a tenth of that. Of forty times of uniform rows on an H100 (16 to 768 features, 32 to 16,384
+    /// clusters), 23 are within a tenth of it, and all between three quarters of it and 1.4 times it.
     fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
         Candidate::<T>::supports(self, shape, gpu).ok()?;
-        let in_doubt = shape.k < Self::FEW_CLUSTERS && shape.d < Self::MANY_FEATURES;
-        Some((Self::fixed(shape) + self.rows(shape, gpu)) * if in_doubt { Self::IN_DOUBT } else { 1.0 })
+        let FitShape { d, k, .. } = *shape;
+        let in_doubt = k < Self::FEW_CLUSTERS && d < Self::MANY_FEATURES || k <= Self::FEWEST_CLUSTERS;
+        let all = Self::FIXED + Self::FEATURE * d as f64 + self.rows(shape, gpu);
+        Some(all * if in_doubt { Self::IN_DOUBT } else { 1.0 })
     }
 
     fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
