@@ -64,7 +64,7 @@ impl Tensor {
     const MANY_FEATURES: usize = 256;
     /// Up to so many clusters, other programs are as fast as memory.
     const FEWEST_CLUSTERS: usize = 4;
-    /// How much more time iterations take then: measured on an H100 with ten blobs in 24 and 32 clusters, 64 to 192 features.
+    /// How much more time iterations take then: measured on an H100 with ten blobs in eight groups, 64 to 192 features.
     const IN_DOUBT: f64 = 3.0;
 
     /// The time of one pass over rows without copies, such as that of a prediction, in microseconds: also for data whose
