@@ -2,7 +2,7 @@
 Flights in six clusters
 =======================
 
-Cluster the 336,776 flights that left New York City in 2013, and show what came out.
+Cluster the flights that left New York City in 2013, and show what came out.
 """
 
 from __future__ import annotations

@@ -148,22 +148,28 @@ impl<'a, T: Float> Features<'a, T> {
         self.arrive(order.len(), stride, out);
     }
 
-    /// Copies these rows of `range`, for columns, to blocks of 64 rows: row p of the list, feature f, to `out[p / 64 * block +
-    /// f * 64 + p % 64]`. The rows have not arrived yet.
+    /// Copies these rows of `range`, for columns, to blocks of ROWS rows: row p of the list, feature f, to `out[p / ROWS * block +
+    /// f * ROWS + p % ROWS]`. The rows have not arrived yet.
     ///
     /// # Panics
     /// If the features are not columns, or there is no such row or place.
-    pub fn gather_blocks(&self, range: Range<usize>, order: &[usize], block: usize, out: &mut [T]) {
-        const ROWS: usize = 64;
+    pub fn gather_blocks<const ROWS: usize>(&self, range: Range<usize>, order: &[usize], block: usize, out: &mut [T]) {
+        // Columns that a cache holds together are copied together: so few pages are written at a time, and few are read.
+        const CACHE: usize = 1 << 20;
+        const MOST: usize = 16;
         let Layout::Columns(columns) = &*self.layout else { unreachable!("rows are gathered") };
-        // A column of the range is short enough for a cache.
-        for (f, column) in columns.iter().enumerate() {
-            let values = column.in_one_piece(range.clone());
+        let together = (CACHE / (range.len() * size_of::<T>()).max(1)).clamp(1, MOST);
+        for (some, columns) in columns.chunks(together).enumerate() {
+            let mut values = [None; MOST];
+            values.iter_mut().zip(columns).for_each(|(values, column)| *values = column.in_one_piece(range.clone()));
             for (rows, block) in order.chunks(ROWS).zip(out.chunks_mut(block)) {
-                let to = &mut block[f * ROWS..][..rows.len()];
-                match values {
-                    Some(values) => to.iter_mut().zip(rows).for_each(|(to, row)| *to = values[row - range.start]),
-                    None => column.gather(rows, to),
+                let places = block[some * together * ROWS..].chunks_mut(ROWS);
+                for ((column, values), to) in columns.iter().zip(values).zip(places) {
+                    let to = &mut to[..rows.len()];
+                    match values {
+                        Some(values) => to.iter_mut().zip(rows).for_each(|(to, row)| *to = values[row - range.start]),
+                        None => column.gather(rows, to),
+                    }
                 }
             }
         }

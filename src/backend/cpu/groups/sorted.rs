@@ -295,7 +295,7 @@ impl<T: Float> Sorted<T> {
         let len = self.d * BLOCK;
         let by_columns = part.features.is_by_columns();
         if by_columns {
-            part.features.gather_blocks(physical, &self.order[..used], len + APART, &mut self.values);
+            part.features.gather_blocks::<BLOCK>(physical, &self.order[..used], len + APART, &mut self.values);
         }
         for (first, end) in self.firsts.iter().zip(&self.ends) {
             for rows in pieces(*first..*end, BLOCK) {

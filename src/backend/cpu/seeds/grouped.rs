@@ -33,6 +33,9 @@ const BLOCK_ROWS: usize = 512;
 /// Most blocks of a task.
 pub const TASK_BLOCKS: usize = 64;
 
+/// Tasks of a worker that copies rows which lie side by side.
+const TASKS_OF_ROWS: usize = 64;
+
 /// The place of a block's padding in [`Grouped::rows`].
 pub const NO_ROW: u32 = u32::MAX;
 
@@ -95,47 +98,56 @@ impl<T: Float> Grouped<T> {
             highs: Vec::new(),
         };
         grouped.copy(part, &physical, tiles.len())?;
-        (grouped.lows, grouped.highs) = grouped.boxes()?;
+        (grouped.lows, grouped.highs) = grouped.boxes(tiles.len())?;
         Ok(grouped)
     }
 
     fn copy(&mut self, part: &Part<'_, T>, physical: &[u32], workers: usize) -> Result<()> {
         let Self { d, x, starts, rows, .. } = self;
-        let mut rest = x.as_mut_slice();
-        let blocks = starts.windows(2).map(|block| {
-            let places = block[0]..block[1];
-            (split_off(&mut rest, places.len() * *d), &rows[places])
-        });
-        let mut lists = memory::try_collected((0..workers).map(|_| memory::with_room(BLOCK_ROWS + UNIT, ORDER)), ORDER)?;
-        for_each_task(&mut lists, blocks, |list: &mut Vec<usize>, (x, rows)| {
-            list.clear();
-            list.extend(rows.iter().map(|&row| physical_row(physical, if row == NO_ROW { rows[0] } else { row } as usize)));
-            for (unit, x) in list.chunks_exact(UNIT).zip(x.chunks_exact_mut(UNIT * *d)) {
-                part.features.gather_tile(unit, UNIT, x);
+        let (unit, n) = (UNIT * *d, part.features.n_rows());
+        let mut list = memory::with_room(rows.len(), ORDER)?;
+        for block in starts.windows(2) {
+            let rows = &rows[block[0]..block[1]];
+            let kept = rows.iter().map(|&row| if row == NO_ROW { rows[0] } else { row });
+            list.extend(kept.map(|row| physical_row(physical, row as usize)));
+        }
+        // A task reads all pages of a column, so columns make few tasks.
+        let by_columns = part.features.is_by_columns();
+        let units = (list.len() / UNIT).div_ceil(workers * if by_columns { 2 } else { TASKS_OF_ROWS }).max(1);
+        let tasks = list.chunks(units * UNIT).zip(x.chunks_mut(units * unit));
+        for_each_task(&mut vec![(); workers], tasks, |(), (list, x)| {
+            if by_columns {
+                part.features.gather_blocks::<UNIT>(0..n, list, unit, x);
             }
-        })?;
-        Ok(())
+            for (list, x) in list.chunks_exact(UNIT).zip(x.chunks_exact_mut(unit)) {
+                match by_columns {
+                    true => part.features.arrive(UNIT, UNIT, x),
+                    false => part.features.gather_tile(list, UNIT, x),
+                }
+            }
+        })
     }
 
     /// The least and the largest values of the blocks: `(d, blocks)`.
-    fn boxes(&self) -> Result<(Vec<T>, Vec<T>)> {
-        let blocks = self.blocks();
-        let mut lows = memory::zeroed(blocks.saturating_mul(self.d), COPY)?;
-        let mut highs = memory::zeroed(blocks.saturating_mul(self.d), COPY)?;
-        for block in 0..blocks {
+    fn boxes(&self, workers: usize) -> Result<(Vec<T>, Vec<T>)> {
+        let (blocks, d) = (self.blocks(), self.d);
+        let mut of_blocks = memory::zeroed(blocks.saturating_mul(2 * d), COPY)?;
+        for_each_task(&mut vec![(); workers], of_blocks.chunks_mut(2 * d).enumerate(), |(), (block, limits)| {
             let x = self.strip(block).x;
-            for f in 0..self.d {
+            let (lows, highs) = limits.split_at_mut(d);
+            for f in 0..d {
                 let (mut low, mut high) = (x[f * UNIT], x[f * UNIT]);
-                for unit in x.chunks_exact(self.d * UNIT) {
+                for unit in x.chunks_exact(d * UNIT) {
                     for &value in &unit[f * UNIT..][..UNIT] {
                         low = if value < low { value } else { low };
                         high = if value > high { value } else { high };
                     }
                 }
-                (lows[f * blocks + block], highs[f * blocks + block]) = (low, high);
+                (lows[f], highs[f]) = (low, high);
             }
-        }
-        Ok((lows, highs))
+        })?;
+        let turned = |first: usize| (first..first + d).flat_map(|f| of_blocks[f..].iter().step_by(2 * d).copied());
+        Ok((memory::collected(turned(0), COPY)?, memory::collected(turned(d), COPY)?))
     }
 
     pub fn blocks(&self) -> usize {
