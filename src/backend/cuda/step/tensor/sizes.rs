@@ -45,7 +45,7 @@ impl Sizes {
         let k_padded = padded(k, TILE_CENTROIDS);
         // The last tile of rows of a group is half empty, so a group should have 256 rows or more. At most about half of the
         // centroids become centres. The others show how far apart centres are.
-        let most = MOST_GROUPS.min(k * 11 / 20).min(n / (2 * TILE_ROWS)).min(MOST_PAIRS / k_padded).max(1);
+        let most = MOST_GROUPS.min(k.saturating_mul(11) / 20).min(n / (2 * TILE_ROWS)).min(MOST_PAIRS / k_padded).max(1);
         let chunks = d.div_ceil(CHUNK);
         let none = Self { n, d, k, groups: 0, k_padded, chunks, tiles: 0, copied: 0, at_first: 0 };
         let sizes = none.of_model(1 << most.ilog2());
