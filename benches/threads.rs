@@ -33,7 +33,7 @@ const TIMES: usize = 5;
 const ROUNDS: usize = 3;
 
 /// What so many threads do in a nanosecond: multiply-adds of products, and bytes that are copied.
-fn loops(threads: usize) -> [f64; 2] {
+fn bare_loops(threads: usize) -> [f64; 2] {
     let start = Barrier::new(threads);
     let all_at_once = |work: &(dyn Fn() -> f64 + Sync)| -> f64 {
         thread::scope(|scope| {
@@ -65,7 +65,7 @@ pub fn main(arguments: Arguments) {
     let mut bare = vec![[0.0f64; 2]; threads.len()];
     for _ in 0..ROUNDS {
         for (best, threads) in bare.iter_mut().zip(&threads) {
-            let found = loops(*threads);
+            let found = bare_loops(*threads);
             *best = [0, 1].map(|i| best[i].max(found[i]));
         }
     }

@@ -223,8 +223,7 @@ def _held(
     check_process(runs=True)
     columns = _internal.Columns()
     if features.names is not None and (named := plain(frame, [*features.names, *([] if weight is None else [weight])])):
-        of_weight = [series.name for series in named[len(features.names) :]]
-        columns.take([*features.names, *of_weight], named, weight is not None)
+        columns.take([series.name for series in named], named, weight is not None)
         return columns
     kwargs = {"key": columns.key, "weighted": weight is not None}
     hold = _call("hold", [*features.exprs, *weights(weight)], kwargs, **_ONE_VALUE)

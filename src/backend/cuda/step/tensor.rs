@@ -231,6 +231,9 @@ mod tests {
         let groups = |n, k| sizes(n, 408, k).groups;
         assert_eq!([groups(300_000, 5_000), groups(300_000, 100), groups(10_000, 5_000)], [1_024, 32, 32]);
         assert_eq!((sizes(100, 3, 2).groups, sizes(100, 3, 2).tiles, sizes(100, 3, 2).copied), (1, 4, 6));
+        // Where there are too few groups, rows are expected to be in doubt.
+        let few = Tensor::FEW_CLUSTERS;
+        assert_eq!([groups(300_000, few - 1), groups(300_000, few)], [8, 16]);
         // All lists have room if all rows belong to the whole.
         for (n, k) in [(300_000, 5_000), (20_000, 16_384), (10_000_000, 70_000)] {
             assert!(sizes(n, 8, k).copied >= k.div_ceil(TILE_CENTROIDS), "{n} {k}");
