@@ -231,7 +231,7 @@ fn fit_prepared<T: Float>(rows: &dyn PreparedRows<T>, params: &Params<'_>, watch
         living: Arc::default(),
         table: Derived::default(),
     };
-    let model = model.with_sums(statistics, run.sums)?;
+    let model = model.with_sums(statistics, run.sums, run.weights)?;
     let (relocated, seconds) = (run.emptied, watch.iterated());
     Ok(Fitted { model, labels, distances, relocated, choice, method: run.method, seconds, selection })
 }
@@ -249,6 +249,8 @@ struct Run<T> {
     method: Option<Method>,
     /// The sums under the final labels, if the model keeps them.
     sums: Option<ClusterSums>,
+    /// The weight of each cluster in quanta, if rows have weights and the sums do not say it.
+    weights: Vec<i128>,
 }
 
 /// The restart of least inertia, compared exactly, and what is wanted of its rows. Ties go to the earliest restart. If the caller
@@ -316,13 +318,24 @@ fn labelled<T: Float>(
     let mut assigned = session.assign(&centroids, true)?;
     let inertia = precise_inertia(session, assigned.inertia.take(), statistics)?;
     let sizes = session.sizes()?;
-    let (history, emptied, sums) = (Vec::new(), Vec::new(), kept_sums(session, params)?);
-    Ok((Run { centroids, sizes, inertia, history, emptied, method: session.method(), sums }, assigned))
+    let (history, emptied, (sums, weights)) = (Vec::new(), Vec::new(), kept_sums(session, params, statistics)?);
+    Ok((Run { centroids, sizes, inertia, history, emptied, method: session.method(), sums, weights }, assigned))
 }
 
-/// A copy of the session's sums, if the model keeps them.
-fn kept_sums<T: Float>(session: &mut dyn Session<T>, params: &Params) -> Result<Option<ClusterSums>> {
-    params.output.keep_sums.then(|| session.cluster_sums()?.copied()).transpose()
+/// A copy of the session's sums, if the model keeps them, or of the weights of the clusters, if rows have weights.
+fn kept_sums<T: Float>(
+    session: &mut dyn Session<T>,
+    params: &Params,
+    statistics: &Statistics,
+) -> Result<(Option<ClusterSums>, Vec<i128>)> {
+    if params.output.keep_sums {
+        return Ok((Some(session.cluster_sums()?.copied()?), Vec::new()));
+    }
+    let weighted = statistics.weights.is_some();
+    Ok((
+        None,
+        if weighted { memory::copied(&session.cluster_sums()?.mass, "the weights of the clusters")? } else { Vec::new() },
+    ))
 }
 
 /// The run of rows that are their own centroids: one iteration, in which nothing moves.
@@ -403,8 +416,8 @@ fn lloyd<T: Float>(
         }
     };
     let sizes = session.sizes()?;
-    let sums = kept_sums(session, params)?;
-    Ok(Run { centroids, sizes, inertia, history, emptied: scratch.emptied, method: session.method(), sums })
+    let (sums, weights) = kept_sums(session, params, statistics)?;
+    Ok(Run { centroids, sizes, inertia, history, emptied: scratch.emptied, method: session.method(), sums, weights })
 }
 
 /// Appends an iteration over so many rows and clusters to the history.

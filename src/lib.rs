@@ -65,8 +65,8 @@ pub use base::interrupt::Cancel;
 pub use base::names::FeatureLayout;
 pub use base::names::Names;
 pub use base::params::{
-    Device, Form, Gpus, History, Init, KMeans, Metric, NullPolicy, Numbering, Numbers, OptionInfo, Restarts, RowOrder, Scale,
-    SortBy, TooFew, Value, Wanted,
+    Device, Extents, Form, Gpus, History, Init, KMeans, Metric, NullPolicy, Numbering, Numbers, OptionInfo, Restarts, RowOrder,
+    Scale, SortBy, TooFew, Value, Wanted,
 };
 pub use base::progress::{Progress, Seconds, Stage};
 pub use base::strategy::Strategy;
@@ -83,7 +83,7 @@ pub use input::gpu_table::{GpuTable, GpuValues};
 pub use input::value_type::ValueType;
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, KMeansModel, Match};
-pub use model::{Decay, DeviceModel, Fitted, HistoryRow, Model, Scaling, Settings, Start, Sums};
+pub use model::{Decay, DeviceModel, Fitted, HistoryRow, Model, Scaling, Settings, Start, Sums, Update};
 pub use simd::{DotUnit, InstructionSet};
 
 /// The README's Rust examples run as tests.

@@ -178,9 +178,16 @@ pub enum KMeansError {
     /// A later value is far larger than those that a model's quanta were made for.
     #[error(
         "column {column:?}: expected magnitudes of at most {limit:e} (16 times those of the fit, scaled and times the weight), got \
-        {got:e}: fit a model to rows that have such values, or give larger extents"
+        {got:e}: model.widened({}) makes a model that takes such values, and so does a fit with extents",
+        if *.weight { format!("weight={extent:e}") } else { format!("{{{column:?}: {extent:e}}}") }
     )]
-    BeyondExtent { column: String, got: f64, limit: f64 },
+    BeyondExtent { column: String, got: f64, limit: f64, extent: f64, weight: bool },
+    /// A value is so large that sums of earlier rows would lose their digits beside it.
+    #[error(
+        "column {column:?}: expected magnitudes of at most {limit:e}, beside which the sums of earlier rows keep their digits, got \
+        one of about {got:e}: make null what stands for missing values, or fit a model to rows that have such values"
+    )]
+    BeyondSums { column: String, got: f64, limit: f64 },
     /// Values have magnitudes for which distances cannot be computed.
     #[error(
         "{what}: expected a largest magnitude of {} about {}, got {got:e}: {} the values by one number{}",
@@ -305,6 +312,7 @@ impl KMeansError {
             | Self::NotFinite { .. }
             | Self::OutOfRange { .. }
             | Self::BeyondExtent { .. }
+            | Self::BeyondSums { .. }
             | Self::MagnitudeOutOfRange { .. }
             | Self::ScaledOutOfRange { .. }
             | Self::ZeroRows { .. }

@@ -187,17 +187,47 @@ impl ColumnScale {
     }
 }
 
-/// `rint(v * factor / 2^shift)`, ties to even, for `factor <= 2^shift` and `shift <= 32`. The product has up to 160 bits.
-pub fn decayed(v: i128, factor: u64, shift: u32) -> i128 {
-    debug_assert!(shift <= 32 && factor <= 1 << shift);
-    let (magnitude, factor, word) = (v.unsigned_abs(), u128::from(factor), u128::from(u64::MAX));
-    let low = (magnitude & word) * factor;
-    let high = (magnitude >> 64) * factor + (low >> 64);
-    let (low, half) = (low & word, 1u128 << shift >> 1);
-    let (kept, rest) = ((high << (64 - shift)) | (low >> shift), low & ((1 << shift) - 1));
-    let up = rest > half || (rest == half && half > 0 && kept & 1 == 1);
-    let rounded = (kept + u128::from(up)) as i128;
-    if v < 0 { rounded.wrapping_neg() } else { rounded }
+/// `rint(v * factor)`, ties to even, for `0 <= factor <= 1` and `|v| < 2^127`. The product is exact: it has up to 180 bits.
+pub fn times(v: i128, factor: f64) -> i128 {
+    debug_assert!((0.0..=1.0).contains(&factor));
+    let (fraction, exponent) = frexp(factor);
+    // factor = mantissa / 2^shift, and shift is at least 52.
+    let (mantissa, shift) = ((fraction * power_of_two(53)) as u128, 53 - exponent);
+    let (magnitude, word) = (v.unsigned_abs(), u128::from(u64::MAX));
+    let low = (magnitude & word) * mantissa;
+    let high = (magnitude >> 64) * mantissa + (low >> 64);
+    let low = low & word;
+    let rounded = match shift {
+        // The product is below half of 2^shift.
+        182.. => 0,
+        64.. => {
+            let shift = shift - 64;
+            let (kept, rest) = (high >> shift, (high & ((1 << shift) - 1), low));
+            let half = if shift > 0 { (1 << (shift - 1), 0) } else { (0, 1 << 63) };
+            kept + u128::from(rest > half || (rest == half && kept & 1 == 1))
+        }
+        _ => round_shifted((high << (64 - shift)) | (low >> shift), low & ((1 << shift) - 1), shift),
+    } as i128;
+    if v < 0 { -rounded } else { rounded }
+}
+
+/// `kept + rest / 2^shift`, rounded to an integer, ties to even.
+fn round_shifted(kept: u128, rest: u128, shift: i32) -> u128 {
+    let half = 1u128 << shift >> 1;
+    kept + u128::from(rest > half || (rest == half && half > 0 && kept & 1 == 1))
+}
+
+/// `rint(v / 2^shift)`, ties to even. Exact for negative shifts, for which the result must fit.
+pub fn coarser(v: i128, shift: i32) -> i128 {
+    if shift <= 0 {
+        return v << -shift;
+    }
+    if shift > 127 {
+        return 0;
+    }
+    let magnitude = v.unsigned_abs();
+    let rounded = round_shifted(magnitude >> shift, magnitude & ((1 << shift) - 1), shift) as i128;
+    if v < 0 { -rounded } else { rounded }
 }
 
 /// `numerator * 2^exponent / denominator`, rounded once to `T` (to nearest, ties to even).
@@ -307,18 +337,26 @@ mod tests {
         assert_eq!(ColumnScale::new(0, Limbs::One).quantise_beyond(2.0 + 2f64.powi(-51)), 1 << 51);
     }
 
-    unit_test!(decays_are_rounded_once);
-    fn decays_are_rounded_once() {
+    unit_test!(products_with_factors_are_rounded_once);
+    fn products_with_factors_are_rounded_once() {
         for v in [0, 1, -1, 5, i128::MAX, i128::MIN + 1, 1 << 126, (1 << 64) - 1] {
-            assert_eq!(decayed(v, 1, 0), v);
-            assert_eq!(decayed(v, 1 << 32, 32), v);
-            assert_eq!(decayed(v, 0, 7), 0);
+            assert_eq!((times(v, 1.0), times(v, 0.0), times(v, 5e-324)), (v, 0, 0));
         }
         for (v, expected) in [(1, 0), (2, 1), (3, 2), (5, 2), (6, 3), (7, 4), (-3, -2), (-5, -2)] {
-            assert_eq!(decayed(v, 1, 1), expected, "half of {v}");
+            assert_eq!((times(v, 0.5), coarser(v, 1)), (expected, expected), "half of {v}");
         }
-        assert_eq!(decayed(i128::MAX, 3, 2), (i128::MAX / 4) * 3 + 2);
-        assert_eq!(decayed(10 << 90, 3_865_470_566, 32), (10i128 << 58) * 3_865_470_566);
+        assert_eq!(times(i128::MAX, 0.75), (i128::MAX / 4) * 3 + 2);
+        assert_eq!(times(10 << 90, 3_865_470_566.0 / 4_294_967_296.0), (10i128 << 58) * 3_865_470_566);
+        // The mantissa has 53 bits, so 2^-12 shifts by 64 bits, and what is below by more than a word.
+        for (v, exponent, expected) in
+            [(1 << 126, -12, 1 << 114), (1 << 126, -70, 1 << 56), (3 << 100, -101, 2), (-(1 << 100), -101, 0)]
+        {
+            assert_eq!((times(v, power_of_two(exponent)), coarser(v, -exponent)), (expected, expected), "{v} 2^{exponent}");
+        }
+        let (above, below) = ((1i128 << 100) + 1, (1i128 << 100) - 1);
+        assert_eq!((times(above, power_of_two(-101)), times(below, power_of_two(-101)), times(above, 0.5)), (1, 0, 1 << 99));
+        assert_eq!(times((1 << 126) - 1, 1.5 * power_of_two(-126)), 1, "one half and a little less than one");
+        assert_eq!((coarser(3, -5), coarser(i128::MAX, 127), coarser(i128::MAX, 128), coarser(-(3 << 70), 71)), (96, 1, 0, -2));
     }
 
     unit_test!(two_limbs_hold_ninety_bits);

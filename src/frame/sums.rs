@@ -79,14 +79,15 @@ on_any_device! {
         ///
         /// ```
         /// use polars::prelude::*;
-        /// use polars_kmeans::{KMeans, Start};
+        /// use polars_kmeans::{KMeans, Update};
         ///
         /// let may = df!("x" => [0.0, 1.0, 9.0])?;
         /// let june = df!("x" => [10.0])?;
         /// let model = KMeans::new(2).keep_sums(true).fit(&may, ["x"])?;
         /// let sums = model.sums(&june, None, None)?;
         /// assert_eq!(sums.get_column_names(), ["cluster", "fingerprint", "size", "weight", "x"]);
-        /// let updated = model.updated(&model.read_sums(&sums)?, None, Start::Kept, None)?;
+        /// let sums = model.read_sums(&sums)?;
+        /// let updated = model.updated(&Update { sums: Some(&sums), ..Update::default() })?;
         /// assert_eq!(updated.centroids()?.column("x")?.f64()?.max(), Some(9.5));
         /// # Ok::<(), Box<dyn std::error::Error>>(())
         /// ```
@@ -143,8 +144,7 @@ impl KMeansModel {
         let fingerprints = column(FINGERPRINT, DataType::UInt64)?;
         let other = fingerprints.u64()?.into_no_null_iter().find(|found| *found != total.fingerprint);
         if let Some(other) = other {
-            let expected = format!("sums of this model (fingerprint {})", total.fingerprint);
-            return Err(invalid(expected, format!("those of another: {other}")));
+            return Err(self.living().refused(total.fingerprint, other));
         }
         let clusters: Vec<usize> = memory::collected(clusters.u32()?.into_no_null_iter().map(|j| j as usize), WHAT)?;
         if let Some(j) = clusters.iter().find(|j| **j >= k) {

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "polars")]
 use super::Sums;
+#[cfg(feature = "python")]
+use super::living::Living;
 use super::{DeviceModel, KMeansModel, Model};
 use crate::backend::answers::Labels;
 #[cfg(feature = "polars")]
@@ -76,7 +78,7 @@ answers! {
     #[cfg(feature = "polars")]
     sums_any(weights: Option<&Column<'_, f64>>, labels: Option<&Labels>) = sums -> Sums;
     #[cfg(feature = "python")]
-    step_any(weights: Option<&Column<'_, f64>>, ratio: f64) = step -> (Sums, f64);
+    step_any(weights: Option<&Column<'_, f64>>, ratio: f64) = step -> (Living, f64);
     score_any(weights: Option<&Column<'_, f64>>) = score -> f64;
     #[cfg(all(feature = "python", feature = "cuda"))]
     predict_any_on_device() = predict_there -> GpuArray<i32>;

@@ -161,7 +161,7 @@ fn read(input: &mut (impl Read + Seek), refused: impl Fn(std::io::Error) -> KMea
     let mut body = memory::zeroed(bytes, wire::BYTES)?;
     input.seek(SeekFrom::Start(START as u64)).and_then(|_| input.read_exact(&mut body)).map_err(&refused)?;
     head.check(&body)?;
-    wire::decode(&body)
+    wire::decode(head, &body)
 }
 
 /// Declares that the values of every column are ordered as their type defines.

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "python")]
 use super::AnyFeatures;
-#[cfg(any(feature = "arrow", feature = "polars"))]
-use super::Living;
 use super::any::AnyModel;
-use super::{Decay, Derived, DeviceModel, Fitted, HistoryRow, Model, Start, Sums, invalid};
+#[cfg(any(feature = "arrow", feature = "polars"))]
+use super::living::Living;
+use super::{Derived, DeviceModel, Fitted, HistoryRow, Model, Update, invalid};
 use crate::backend::answers::KeptRows;
 use crate::backend::cpu::Method;
 use crate::backend::select::Choice;
@@ -138,7 +138,7 @@ impl KMeansModel {
 
     /// Quanta and kept sums.
     #[cfg(any(feature = "arrow", feature = "polars"))]
-    pub(super) fn living(&self) -> &Living {
+    pub(crate) fn living(&self) -> &Living {
         either!(self, model => &model.living)
     }
 
@@ -180,8 +180,24 @@ impl KMeansModel {
     ///
     /// # Errors
     /// As [`Model::updated`].
-    pub fn updated(&self, sums: &Sums, removed: Option<&Sums>, start: Start, decay: Option<Decay>) -> Result<Self> {
-        let model = either!(self, model => model.updated(sums, removed, start, decay)?.into());
+    pub fn updated(&self, update: &Update<'_>) -> Result<Self> {
+        let model = either!(self, model => model.updated(update)?.into());
+        Ok(Self::new(self.layout.copy()?, model).carrying(self))
+    }
+
+    /// The model of these kept sums.
+    #[cfg(feature = "python")]
+    pub(crate) fn at_means(&self, living: Living) -> Result<Self> {
+        let model = either!(self, model => model.at_means(living)?.into());
+        Ok(Self::new(self.layout.copy()?, model).carrying(self))
+    }
+
+    /// The same model with room for larger values: see [`Model::with_wider_extents`].
+    ///
+    /// # Errors
+    /// As [`Model::with_wider_extents`].
+    pub fn with_wider_extents(&self, extents: &[f64], weight: Option<f64>) -> Result<Self> {
+        let model = either!(self, model => model.with_wider_extents(extents, weight)?.into());
         Ok(Self::new(self.layout.copy()?, model).carrying(self))
     }
 
@@ -320,7 +336,7 @@ impl<T: Float> Model<T> {
             && self.settings.k == k as u64
             && self.names.len() == self.d
             && (self.inertias.is_empty() || self.inertias.len() == k)
-            && self.living_is_consistent()
+            && self.living.is_consistent(k, self.d, || self.fingerprint())
             && self.inertias.iter().chain([&self.inertia]).all(|inertia| *inertia >= 0.0 && inertia.is_finite())
             && Some(self.centroids.len()) == k.checked_mul(self.d)
     }

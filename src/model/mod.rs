@@ -10,6 +10,7 @@ mod device_model;
 mod file;
 #[cfg(feature = "serde")]
 mod kmeans_model;
+mod living;
 #[cfg(feature = "serde")]
 mod matching;
 pub(crate) mod predict;
@@ -37,9 +38,7 @@ pub use scaling::Scaling;
 pub use settings::Settings;
 #[cfg(feature = "serde")]
 use settings::invalid;
-#[cfg(any(feature = "arrow", feature = "polars"))]
-pub(crate) use sums::Living;
-pub use sums::{Decay, Start, Sums};
+pub use sums::{Decay, Start, Sums, Update};
 #[cfg(any(feature = "arrow", feature = "polars"))]
 pub use wire::FORMAT;
 
@@ -109,7 +108,7 @@ pub struct Model<T> {
     pub(crate) scaling: Option<Scaling>,
     /// Encoded by `wire.rs`.
     #[cfg_attr(feature = "serde", serde(skip))]
-    pub(crate) living: Arc<sums::Living>,
+    pub(crate) living: Arc<living::Living>,
     /// The centroids in the form that predictions read. Made at the first prediction.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) table: Derived<Tables<T>>,
@@ -251,8 +250,12 @@ facts! {
     /// Which models take the sums of this one: a hash of type, quanta, metric, factors and names. An error if the model has no
     /// quanta: see [`Model::with_extents`].
     pub fn fingerprint(&self) -> Result<u64> = self.hash_of_units();
-    /// The sums that the model keeps.
+    /// The sums that the model keeps, before the factors of a decay: see [`Model::weights`].
     pub fn kept_sums(&self) -> Option<&Sums> = self.living.kept.as_ref();
+    /// The weight of each cluster: of the rows in the sums that the model keeps, after decays, or else of the rows of the fit.
+    pub fn weights(&self) -> Result<Vec<f64>> = self.weights_of_clusters();
+    /// The keys of the batches that the model has added and not removed, and of those that were removed, in ascending order.
+    pub fn batches(&self) -> [&[String]; 2] = [&self.living.later.added, &self.living.later.removed];
     /// The factors that the values of the columns are multiplied by. `None` if rows are not scaled.
     pub fn scaling(&self) -> Option<&Scaling> = self.scaling.as_ref();
 }

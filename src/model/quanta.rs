@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::Model;
-use super::sums::{Living, SUMS, invalid};
+use super::living::Living;
+use super::sums::{SUMS, invalid};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -11,6 +12,7 @@ use crate::base::params::Metric;
 use crate::exact::fixed::{ColumnScale, Limbs, exponent_at_or_above, power_of_two};
 use crate::exact::rng::{NO_VALUES, hash_bits};
 use crate::statistics::Statistics;
+use crate::statistics::quanta::contribution;
 
 /// The units of a model's sums.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,7 +59,10 @@ impl<T: Float> Model<T> {
     }
 
     pub(super) fn hash_of_units(&self) -> Result<u64> {
-        let quanta = self.quanta()?;
+        self.hash_of(self.quanta()?)
+    }
+
+    fn hash_of(&self, quanta: &Quanta) -> Result<u64> {
         let mut hash = hash_bits(NO_VALUES, T::PRECISION as u64);
         let mut take = |bits: u64| hash = hash_bits(hash, bits);
         for code in &quanta.features {
@@ -84,26 +89,96 @@ impl<T: Float> Model<T> {
     /// out of range.
     pub fn with_extents(&self, extents: &[f64], weight: Option<f64>) -> Result<Self> {
         if self.living.quanta.is_some() {
-            return Err(invalid("extents", "none, since this model has quanta of its own", format!("{extents:?}")));
+            let got = "some: the method widened gives a model with wider ones";
+            return Err(invalid("extents", "none, since this model has quanta of its own", got));
         }
-        if extents.len() != self.d {
-            return Err(invalid("extents", &format!("a largest magnitude for each of {} features", self.d), extents.len()));
+        if let Some(weight) = weight {
+            check_weight(weight)?;
         }
-        let mut features = memory::with_room(self.d, SUMS)?;
-        for (f, extent) in extents.iter().enumerate() {
-            let factor = self.scaling.as_ref().map_or(1.0, |scaling| scaling.factors[f]);
-            let largest = if self.metric() == Metric::Cosine { 1.0 } else { T::from_f64(extent * factor).to_f64() };
-            let largest = largest * weight.unwrap_or(1.0);
-            if !(*extent >= 0.0 && largest <= power_of_two(450) && (largest == 0.0 || largest >= power_of_two(-450))) {
-                return Err(invalid("extents", "magnitudes from about 3.4e-136 to 2.9e135, or 0", extent));
-            }
-            features.push(2 * ColumnScale::for_extent::<T>(largest, Limbs::Two).exponent + 1);
-        }
-        if let Some(weight) = weight.filter(|weight| !(power_of_two(-64)..=power_of_two(64)).contains(weight)) {
-            return Err(KMeansError::WeightOutOfRange { got: weight });
-        }
-        let (mut model, weights) = (self.copied()?, weight.map(exponent_at_or_above));
+        let weights = weight.map(exponent_at_or_above);
+        let features = self.exponents(extents, weight.unwrap_or(1.0))?.into_iter().map(|p| 2 * p + 1);
+        let features = memory::collected(features, SUMS)?;
+        let mut model = self.copied()?;
         model.living = Arc::new(Living { quanta: Some(Quanta { features, weights }), ..Living::default() });
         Ok(model)
     }
+
+    /// The same model, whose sums take values of these largest magnitudes, in the units of the columns, and up to 16 times as
+    /// large ones. `weight`: the largest weight, for a model of weighted rows. A magnitude below that of the fit changes nothing.
+    ///
+    /// Kept sums are rounded once to the coarser units. Tables of the model before are refused: their units are others.
+    ///
+    /// ```
+    /// use polars_kmeans::{Features, KMeans, Update};
+    ///
+    /// let x = [0.0f64, 1.0, 9.0];
+    /// let model = KMeans::new(2).keep_sums(true).fit_features(&Features::from_rows(&x, 1)?, None)?.model;
+    /// let later = [1e6f64];
+    /// let later = Features::from_rows(&later, 1)?;
+    /// assert!(model.sums(&later, None, None).is_err());
+    /// let wide = model.with_wider_extents(&[1e6], None)?;
+    /// let sums = wide.sums(&later, None, None)?;
+    /// assert!(wide.updated(&Update { sums: Some(&sums), ..Update::default() })?.centroids().iter().any(|c| *c > 1e5));
+    /// # Ok::<(), polars_kmeans::KMeansError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidOption`] for another number of magnitudes, for ones out of range, for a weight where the fit had
+    /// none, and for a model without quanta. [`KMeansError::BeyondExtent`] if sums that are kept would lose too many bits: fewer
+    /// than those of their type would remain below the extent of the fit.
+    pub fn with_wider_extents(&self, extents: &[f64], weight: Option<f64>) -> Result<Self> {
+        let quanta = self.quanta()?;
+        if weight.is_some() && quanta.weights.is_none() {
+            return Err(invalid("weight", "none, since the fit of this model had none", "a weight"));
+        }
+        let mut weights = quanta.weights;
+        if let Some(weight) = weight {
+            check_weight(weight)?;
+            weights = weights.max(Some(exponent_at_or_above(weight)));
+        }
+        let wanted = self.exponents(extents, weights.map_or(1.0, power_of_two))?;
+        self.at_exponents(&wanted, weights)
+    }
+
+    /// The same model in units for columns below these powers of two, where they are larger than its own.
+    pub(super) fn at_exponents(&self, wanted: &[i32], weights: Option<i32>) -> Result<Self> {
+        let quanta = self.quanta()?;
+        let wider = |(code, p): (&i32, &i32)| if *p > code >> 1 { 2 * p + 1 } else { *code };
+        let features = memory::collected(quanta.features.iter().zip(wanted).map(wider), SUMS)?;
+        let to = Quanta { features, weights };
+        if to == *quanta {
+            return self.copied();
+        }
+        let (own, fingerprint) = (self.hash_of_units()?, self.hash_of(&to)?);
+        let precision = T::PRECISION as i32;
+        let mut model = self.copied()?;
+        let exponent_of = |f: usize| to.features.get(f).map(|code| code >> 1).or(weights).unwrap_or(0);
+        let asked = |f: usize| power_of_two(exponent_of(f).clamp(-1074, 1023));
+        match self.living.widened(&to, precision, own, fingerprint)? {
+            Ok(living) => model.living = Arc::new(living),
+            Err((f, most)) => {
+                let column = self.names.get(f).unwrap_or_else(|| "weight".into());
+                return Err(KMeansError::BeyondSums { column, got: asked(f), limit: power_of_two(most.clamp(-1074, 1023)) });
+            }
+        }
+        Ok(model)
+    }
+
+    /// For each feature, the exponent of the largest contribution of rows of these magnitudes and this weight.
+    fn exponents(&self, extents: &[f64], weight: f64) -> Result<Vec<i32>> {
+        if extents.len() != self.d {
+            return Err(invalid("extents", &format!("a largest magnitude for each of {} features", self.d), extents.len()));
+        }
+        let exponent = |(f, extent): (usize, &f64)| {
+            let factor = self.scaling.as_ref().map_or(1.0, |scaling| scaling.factors[f]);
+            let largest = contribution::<T>(*extent, factor, self.metric(), weight)?;
+            Ok(ColumnScale::for_extent::<T>(largest, Limbs::Two).exponent)
+        };
+        memory::try_collected(extents.iter().enumerate().map(exponent), SUMS)
+    }
+}
+
+fn check_weight(weight: f64) -> Result<()> {
+    let valid = (power_of_two(-64)..=power_of_two(64)).contains(&weight);
+    if valid { Ok(()) } else { Err(KMeansError::WeightOutOfRange { got: weight }) }
 }

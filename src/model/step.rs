@@ -6,15 +6,18 @@
 //!   it takes the batch's farthest row whose cluster keeps another, with the weight of the lightest cluster above
 //! ```
 //! D. Sculley, "Web-scale k-means clustering", WWW 2010, doi:10.1145/1772690.1772862. A mean over all batches is the limit of its
-//! step sizes, and here it is exact: the order of the batches does not matter, only their labels do.
+//! step sizes, and here it is exact: while no batch needs coarser units, the order of the batches does not matter, only their
+//! labels do.
 
-use super::sums::Sums;
+use super::living::Living;
+use super::sums::{Start, Sums};
 use super::{DeviceModel, Model};
 use crate::backend::answers::Labels;
-#[cfg(feature = "python")]
-use crate::base::error::KMeansError;
-use crate::base::error::Result;
+use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
+use crate::base::parallel::FloatEnvironment;
+use crate::base::params::Device;
+use crate::exact::fixed::{exponent_at_or_above, times};
 use crate::input::features::{Column, Features};
 use crate::model::predict::Predictor;
 
@@ -38,44 +41,85 @@ impl<T: Predictor> Model<T> {
 }
 
 impl<T: Predictor> DeviceModel<'_, Model<T>> {
-    /// The sums after a batch of rows, and the inertia of the batch before. A model without sums begins with none.
+    /// What a model keeps after a batch of rows, and the inertia of the batch before. A model without sums begins with none.
+    ///
+    /// Where the batch has values beyond the model's units, the sums are brought to coarser units first.
     ///
     /// # Errors
-    /// As [`Model::sums`].
-    pub fn step(&self, batch: &Features<'_, T>, weights: Option<&Column<'_, f64>>, ratio: f64) -> Result<(Sums, f64)> {
+    /// As [`Model::sums`] and [`Model::with_wider_extents`].
+    pub(crate) fn step(&self, batch: &Features<'_, T>, weights: Option<&Column<'_, f64>>, ratio: f64) -> Result<(Living, f64)> {
         let (labels, distances) = self.predict_distances(batch)?.into_parts();
+        let _environment = FloatEnvironment::default_rounding();
         let mut w = memory::filled(batch.n_rows(), 1.0, BATCH)?;
         if let Some(weights) = weights {
             weights.copy(0..w.len().min(weights.len()), &mut w);
         }
         // In row order, so that the sum has the same bits everywhere.
         let inertia = distances.nearest.iter().zip(&w).fold(0.0, |sum, (s, w)| sum + w * (s * s));
-        let mut total = self.sums(batch, weights, Some(&labels))?;
-        if let Some(kept) = self.model.kept_sums() {
-            total.add(kept)?;
-        }
-        let (d, k) = (self.model.d, total.rows.len());
-        let bound = ratio * total.weights.iter().fold(0.0f64, |most, weight| most.max(*weight as f64));
-        let light: Vec<usize> = memory::collected((0..k).filter(|&j| (total.weights[j] as f64) < bound), BATCH)?;
-        let above = (0..k).filter(|j| !light.contains(j)).min_by_key(|&j| total.weights[j]);
-        let (false, Some(above)) = (light.is_empty(), above) else { return Ok((total, inertia)) };
+        let (model, batch_sums) = self.model.wide_enough(batch, weights, &labels)?;
+        let start = if model.kept_sums().is_some() { Start::Kept } else { Start::Zero };
+        let mut living = model.living.started(start, || Sums::none(batch_sums.fingerprint, model.n_clusters(), model.d))?;
+        living.add(&batch_sums)?;
+        let weight_of = memory::collected(living.weights().into_iter().flatten(), BATCH)?;
+        let k = weight_of.len();
+        let bound = ratio * weight_of.iter().fold(0.0f64, |most, weight| most.max(*weight));
+        let light: Vec<usize> = memory::collected((0..k).filter(|&j| weight_of[j] < bound), BATCH)?;
+        let heavy = (0..k).filter(|j| !light.contains(j));
+        let above = heavy.min_by(|a, b| weight_of[*a].total_cmp(&weight_of[*b]).then(a.cmp(b)));
+        let (false, Some(above)) = (light.is_empty(), above) else { return Ok((living, inertia)) };
         let far = (0..w.len()).filter(|&row| w[row] > 0.0 && distances.nearest[row] > 0.0);
         let mut far: Vec<usize> = memory::collected(far, BATCH)?;
         far.sort_by(|a, b| distances.nearest[*b].total_cmp(&distances.nearest[*a]).then(a.cmp(b)));
         let mut far = far.into_iter().filter_map(|row| Some((row, labels.get(row)? as usize)));
         for &j in &light {
+            let Some(total) = &mut living.kept else { break };
             let Some((row, donor)) = far.find(|&(_, donor)| total.rows[donor] > 1 && !light.contains(&donor)) else { break };
             let weight = weights.map(|weights| weights.slice(row..row + 1)).transpose()?;
             let label = Labels::of_kept(&[donor as u32], &[(Default::default(), 1)])?;
-            let one = self.sums(&batch.slice(row..row + 1)?, weight.as_ref(), Some(&label))?;
+            let one = model.sums(&batch.slice(row..row + 1)?, weight.as_ref(), Some(&label))?;
+            // The donor has rows of this batch, so its factor is 1.
             total.subtract(&one)?;
             // The mean of the cluster is the row.
-            (total.rows[j], total.weights[j]) = (total.rows[above].max(1), total.weights[above].max(1));
-            for f in 0..d {
-                total.sums[j * d + f] = scaled(one.sums[donor * d + f], total.weights[j], one.weights[donor]);
+            let lightest = living.later.factors.get(above).map_or(total.weights[above], |g| times(total.weights[above], *g));
+            (total.rows[j], total.weights[j]) = (total.rows[above].max(1), lightest.max(1));
+            for f in 0..model.d {
+                total.sums[j * model.d + f] = scaled(one.sums[donor * model.d + f], total.weights[j], one.weights[donor]);
             }
+            living.later.factors.get_mut(j).into_iter().for_each(|factor| *factor = 1.0);
         }
-        Ok((total, inertia))
+        Ok((living, inertia))
+    }
+}
+
+impl<T: Predictor> Model<T> {
+    /// The model after a batch of rows, and the inertia of the batch before: see [`DeviceModel::step`].
+    #[doc(hidden)]
+    pub fn stepped(&self, batch: &Features<'_, T>, weights: Option<&Column<'_, f64>>, ratio: f64) -> Result<(Self, f64)> {
+        let (living, inertia) = self.on(Device::Cpu).step(batch, weights, ratio)?;
+        Ok((self.at_means(living)?, inertia))
+    }
+
+    /// The model with units that take a batch, and the sums of the batch.
+    fn wide_enough(&self, batch: &Features<'_, T>, weights: Option<&Column<'_, f64>>, labels: &Labels) -> Result<(Self, Sums)> {
+        let mut model = self.copied()?;
+        // Values are looked at under the weights that are in range. So a second round may find larger ones, but no third.
+        loop {
+            let found = model.found(batch, weights, Some(labels), None)?;
+            let quanta = model.quanta()?;
+            if found.refused.is_none() {
+                let sums = model.checked(found, &quanta.scales()?)?;
+                return Ok((model, sums));
+            }
+            let exponent = |beyond: &f64| if *beyond > 0.0 { exponent_at_or_above(*beyond) } else { i32::MIN };
+            let (features, weight) = found.beyond.split_at(model.d);
+            let wanted = memory::collected(features.iter().map(exponent), BATCH)?;
+            let weights = quanta.weights.map(|e| e.max(exponent(&weight[0])));
+            let wide = model.at_exponents(&wanted, weights)?;
+            if wide.living == model.living {
+                return Err(model.checked(found, &quanta.scales()?).err().unwrap_or(KMeansError::NoFeatures));
+            }
+            model = wide;
+        }
     }
 }
 

@@ -11,11 +11,14 @@
 //!
 //! Bounds: `|contribution| <= 2^(p + 4)`, `w <= 2^(e + 4)`, and fewer than `2^33` rows. So a sum is at most `2^127` and a weight
 //! below `2^90`, which `round_quotient` takes.
+//!
+//! What a model keeps from update to update is in `living.rs`.
 
 use std::sync::Arc;
 
 use super::Model;
 use super::device_model::on_any_device;
+use super::living::{Later, Living};
 use super::quanta::Quanta;
 use crate::backend::answers::Labels;
 use crate::backend::cpu::sums::{Found, Refused, sums};
@@ -27,7 +30,7 @@ use crate::base::parallel::{FloatEnvironment, PoolShare};
 use crate::base::params::declare::words;
 use crate::base::params::{Metric, NullPolicy};
 use crate::exact::cluster_sums::{ClusterSums, UNASSIGNED};
-use crate::exact::fixed::{BEYOND, ColumnScale, decayed, power_of_two};
+use crate::exact::fixed::{BEYOND, ColumnScale, power_of_two};
 use crate::input::features::{Column, Features};
 use crate::input::tile::{Part, WeightScale};
 use crate::input::transform::finish_centroid;
@@ -74,6 +77,25 @@ impl TryFrom<f64> for Decay {
     }
 }
 
+/// What makes a model of another one's sums: see [`Model::updated`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Update<'u> {
+    /// Sums to add.
+    pub sums: Option<&'u Sums>,
+    /// Sums of rows to take away again, with the labels that they had when they were added.
+    pub removed: Option<&'u Sums>,
+    /// What to start from.
+    pub start: Start,
+    /// What the sums of earlier rows are multiplied by.
+    ///
+    /// A cluster without rows in `sums` keeps its integers and its centroid. It keeps the factor beside them, until rows come.
+    pub decay: Option<Decay>,
+    /// The key of the rows in `sums`. No model takes a key twice.
+    pub batch: Option<&'u str>,
+    /// The key of the rows in `removed`: that of a batch that was added, which is then removed as a whole, or one of its own.
+    pub removed_batch: Option<&'u str>,
+}
+
 /// Exact sums of the rows of each of `k` clusters: a table of integers, which can be added and subtracted. See [`Model::updated`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -96,6 +118,15 @@ impl Sums {
     pub fn none(fingerprint: u64, k: usize, d: usize) -> Result<Self> {
         let sums = memory::zeroed(k.saturating_mul(d), SUMS)?;
         Ok(Self { fingerprint, rows: memory::zeroed(k, SUMS)?, weights: memory::zeroed(k, SUMS)?, sums })
+    }
+
+    pub(super) fn copied(&self) -> Result<Self> {
+        Ok(Self {
+            fingerprint: self.fingerprint,
+            rows: memory::copied(&self.rows, SUMS)?,
+            weights: memory::copied(&self.weights, SUMS)?,
+            sums: memory::copied(&self.sums, SUMS)?,
+        })
     }
 
     /// Adds the sums of other rows.
@@ -131,17 +162,6 @@ impl Sums {
     }
 }
 
-/// What a model knows beside its centroids: see the top of this file.
-#[derive(Debug, Clone, Default, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) struct Living {
-    pub quanta: Option<Quanta>,
-    /// The sums that the model keeps, under its last labels.
-    pub kept: Option<Sums>,
-    /// Whether they were multiplied by a number below 1. Then the weight of single rows is not in them any more.
-    pub decayed: bool,
-}
-
 pub(super) fn invalid(option: &'static str, expected: &str, got: impl std::fmt::Display) -> KMeansError {
     KMeansError::InvalidOption { option, expected: expected.into(), got: got.to_string() }
 }
@@ -151,14 +171,27 @@ impl<T: Float> Model<T> {
         self.copy_with(memory::copied(&self.centroids, SUMS)?, SUMS)
     }
 
-    /// The same model with what a fit leaves: quanta, and the sums that it keeps.
-    pub(crate) fn with_sums(mut self, statistics: &Statistics, sums: Option<ClusterSums>) -> Result<Self> {
-        self.living = Arc::new(Living { quanta: Some(Quanta::of(statistics)?), ..Living::default() });
+    /// The same model with what a fit leaves: quanta, the sums that it keeps, and the weights of its clusters.
+    pub(crate) fn with_sums(mut self, statistics: &Statistics, sums: Option<ClusterSums>, weights: Vec<i128>) -> Result<Self> {
+        let quanta = Quanta::of(statistics)?;
+        let unit = power_of_two(quanta.weights.unwrap_or(0) - 53);
+        let weights = memory::collected(weights.into_iter().map(|weight| weight as f64 * unit), SUMS)?;
+        let later = Later { weights: if sums.is_none() { weights } else { Vec::new() }, ..Later::default() };
+        self.living = Arc::new(Living { quanta: Some(quanta), later, ..Living::default() });
         if let Some(sums) = sums {
             let kept = Some(self.table(sums)?);
             self.living = Arc::new(Living { kept, ..Living::clone(&self.living) });
         }
         Ok(self)
+    }
+
+    pub(super) fn weights_of_clusters(&self) -> Result<Vec<f64>> {
+        let stored = &self.living.later.weights;
+        match self.living.weights() {
+            Some(weights) => memory::collected(weights, SUMS),
+            None if !stored.is_empty() => memory::copied(stored, SUMS),
+            None => memory::collected(self.sizes.iter().map(|size| *size as f64), SUMS),
+        }
     }
 
     /// Sums as a table.
@@ -170,16 +203,16 @@ impl<T: Float> Model<T> {
         Ok(Sums { fingerprint: self.fingerprint()?, rows, weights, sums })
     }
 
-    /// The model whose centroids are the exact means of the rows in these sums: the kept ones (or none) times `decay`, plus
+    /// The model whose centroids are the exact means of the rows in these sums: the kept ones (or none) times the decay, plus
     /// `sums`, minus `removed`. A cluster without weight keeps its centroid. There is no inertia and no history.
     ///
     /// ```
-    /// use polars_kmeans::{Features, KMeans, Start};
+    /// use polars_kmeans::{Features, KMeans, Update};
     ///
     /// let (may, june) = ([0.0f64, 1.0, 9.0], [10.0f64]);
     /// let model = KMeans::new(2).keep_sums(true).fit_features(&Features::from_rows(&may, 1)?, None)?.model;
     /// let june = model.sums(&Features::from_rows(&june, 1)?, None, None)?;
-    /// let updated = model.updated(&june, None, Start::Kept, None)?;
+    /// let updated = model.updated(&Update { sums: Some(&june), batch: Some("june"), ..Update::default() })?;
     /// let mut means = updated.centroids().to_vec();
     /// means.sort_by(f64::total_cmp);
     /// assert_eq!(means, [0.5, 9.5]);
@@ -187,38 +220,22 @@ impl<T: Float> Model<T> {
     /// ```
     ///
     /// # Errors
-    /// [`KMeansError::InvalidOption`] for sums of another model, sums that no rows have, a model that keeps no sums, and rows
-    /// that are removed after a decay. [`KMeansError::NoMemory`].
-    pub fn updated(&self, sums: &Sums, removed: Option<&Sums>, start: Start, decay: Option<Decay>) -> Result<Self> {
+    /// [`KMeansError::InvalidOption`] for sums of another model, sums that no rows have, a model that keeps no sums, rows
+    /// that are removed after a decay, and a batch that was added or removed before. [`KMeansError::NoMemory`].
+    pub fn updated(&self, update: &Update<'_>) -> Result<Self> {
         let _environment = FloatEnvironment::default_rounding();
-        let (quanta, k) = (self.quanta()?, self.n_clusters());
-        let mut total = Sums::none(self.fingerprint()?, k, self.d)?;
-        let mut was_decayed = false;
-        if start == Start::Kept {
-            let expected = "\"zero\" for a model that keeps no sums: those of KMeans(keep_sums=True) do";
-            total.add(self.living.kept.as_ref().ok_or_else(|| invalid("start", expected, "\"kept\""))?)?;
-            was_decayed = self.living.decayed;
-        }
-        if let Some(Decay { factor, shift }) = decay {
-            if shift > 32 || factor > 1 << shift {
-                return Err(invalid("decay", "at most 1, in at most 32 bits", format!("{factor} / 2^{shift}")));
-            }
-            was_decayed |= factor < 1 << shift && start == Start::Kept;
-            total.weights.iter_mut().chain(&mut total.sums).for_each(|v| *v = decayed(*v, factor, shift));
-            for (sums, _) in total.sums.chunks_exact_mut(self.d).zip(&total.weights).filter(|(_, weight)| **weight == 0) {
-                sums.fill(0);
-            }
-        }
-        total.add(sums)?;
-        if let Some(removed) = removed {
-            if was_decayed {
-                let expected = "none after a decay: how much of a row is left in the sums is not known";
-                return Err(invalid("removed", expected, "sums"));
-            }
-            total.subtract(removed)?;
-        }
+        self.quanta()?;
+        let mut living = self.living.started(update.start, || Sums::none(self.fingerprint()?, self.n_clusters(), self.d))?;
+        living.update(update)?;
+        self.at_means(living)
+    }
+
+    /// The model whose centroids are the means of these kept sums.
+    pub(super) fn at_means(&self, living: Living) -> Result<Self> {
+        let _environment = FloatEnvironment::default_rounding();
+        let (Some(quanta), Some(total)) = (&living.quanta, &living.kept) else { return self.copied() };
         let scales = quanta.scales()?;
-        check(&total, &scales, was_decayed)?;
+        check(total, &scales, living.is_rounded())?;
         let mut model = self.copied()?;
         let unit = quanta.weights.unwrap_or(0) - 53;
         let mut direction = memory::zeroed::<f64>(self.d, SUMS)?;
@@ -238,23 +255,13 @@ impl<T: Float> Model<T> {
         }
         model.sizes = memory::collected(total.rows.iter().map(|rows| *rows as u64), SUMS)?;
         (model.inertias, model.inertia, model.n_iter, model.history, model.stopped) = (Vec::new(), 0.0, 0, Vec::new(), false);
-        model.living = Arc::new(Living { quanta: Some(quanta.clone()), kept: Some(total), decayed: was_decayed });
+        model.living = Arc::new(living);
         Ok(model)
-    }
-
-    /// Whether what the model knows of its sums fits its other parts.
-    #[cfg(feature = "serde")]
-    pub(super) fn living_is_consistent(&self) -> bool {
-        let Living { quanta, kept, .. } = &*self.living;
-        let Some(quanta) = quanta else { return kept.is_none() };
-        let (k, d) = (self.sizes.len(), self.d);
-        let shape = |kept: &Sums| kept.rows.len() == k && kept.weights.len() == k && Some(kept.sums.len()) == k.checked_mul(d);
-        quanta.is_consistent(d) && kept.as_ref().is_none_or(|kept| shape(kept) && Ok(kept.fingerprint) == self.fingerprint())
     }
 }
 
-/// Refuses totals that no rows have. After a decay, weights and sums may be too small for their rows.
-fn check(total: &Sums, scales: &[ColumnScale], decayed: bool) -> Result<()> {
+/// Refuses totals that no rows have. Where weights and sums were rounded, they may be too small for their rows.
+fn check(total: &Sums, scales: &[ColumnScale], rounded: bool) -> Result<()> {
     let refused = |j: usize, what: &str, got: i128| {
         let expected = format!("totals that rows can have (is a table added twice, or removed twice?), {what} in cluster {j}");
         Err(invalid("sums", &expected, got))
@@ -263,7 +270,7 @@ fn check(total: &Sums, scales: &[ColumnScale], decayed: bool) -> Result<()> {
         if !(0..MOST_ROWS).contains(&rows) {
             return refused(j, "0 to 2^33 - 1 rows", rows.into());
         }
-        let (least, most) = (if decayed { 0 } else { rows.into() }, i128::from(rows) << (53 + BEYOND));
+        let (least, most) = (if rounded { 0 } else { rows.into() }, i128::from(rows) << (53 + BEYOND));
         if !(least..=most).contains(&weight) {
             return refused(j, &format!("a weight from {least} to {most}"), weight);
         }
@@ -294,51 +301,67 @@ on_any_device! {
             weights: Option<&Column<'_, f64>>,
             labels: Option<&Labels>
         ) -> Result<Sums> {
-            let (model, n) = (self.model, features.n_rows());
-            let (quanta, k) = (model.quanta()?, model.n_clusters());
-            if weights.is_some() && quanta.weights.is_none() {
-                return Err(invalid("weight", "none, since the fit of this model had none", "weights"));
-            }
-            for (what, got) in [("weight", weights.map_or(n, Column::len)), ("labels", labels.map_or(n, Labels::len))] {
-                if got != n {
-                    return Err(KMeansError::LengthMismatch { what: what.into(), expected: n, got });
-                }
-            }
-            if n as u64 >= MOST_ROWS as u64 {
-                return Err(KMeansError::TooManyRows { got: n as u64 });
-            }
+            let model = self.model;
             let own = if labels.is_none() { Some(self.predict(features)?) } else { None };
-            let _environment = FloatEnvironment::default_rounding();
-            let _share = PoolShare::enter();
-            let all = labels.or(own.as_ref()).into_iter().flat_map(Labels::iter);
-            let all = memory::collected(all.map(|label| label.unwrap_or(UNASSIGNED)), SUMS)?;
-            if let Some(label) = all.iter().find(|label| **label != UNASSIGNED && **label as usize >= k) {
-                return Err(invalid("labels", &format!("labels below {k}, the number of clusters"), label));
-            }
-            let part = [Part::new(features.transformed_by(model.row_transform()?), weights.cloned()).on_host()?];
-            let scales = quanta.scales()?;
-            let weights = quanta.weights.map(|exponent| WeightScale { exponent, largest: power_of_two(exponent) });
-            let found = sums(&part[0], &all, k, (&scales[..], weights))?;
-            let left_out = own.is_some_and(|own| own.answered().count() < n);
-            if (found.bad || left_out) && model.settings.null_policy == NullPolicy::Raise.word() {
-                return Err(count_bad(&HostRows(&part))?);
-            }
+            let found = model.found(features, weights, labels, own.as_ref())?;
+            let scales = model.quanta()?.scales()?;
             model.checked(found, &scales)
         }
     }
 }
 
 impl<T: Float> Model<T> {
-    /// The sums that were found, or the error for a row that they do not take.
-    fn checked(&self, found: Found, scales: &[ColumnScale]) -> Result<Sums> {
-        let Some(Refused { row, feature, got }) = found.refused else { return self.table(found.sums) };
-        if feature.is_none() && got < 0.0 {
-            return Err(KMeansError::NegativeWeight { row: row as u64, got });
+    /// The sums of rows under some labels, as far as the quanta take the rows. `own`: the labels of this model.
+    pub(super) fn found(
+        &self,
+        features: &Features<'_, T>,
+        weights: Option<&Column<'_, f64>>,
+        labels: Option<&Labels>,
+        own: Option<&Labels>,
+    ) -> Result<Found> {
+        let (quanta, k, n) = (self.quanta()?, self.n_clusters(), features.n_rows());
+        if weights.is_some() && quanta.weights.is_none() {
+            return Err(invalid("weight", "none, since the fit of this model had none", "weights"));
         }
+        for (what, got) in [("weight", weights.map_or(n, Column::len)), ("labels", labels.map_or(n, Labels::len))] {
+            if got != n {
+                return Err(KMeansError::LengthMismatch { what: what.into(), expected: n, got });
+            }
+        }
+        if n as u64 >= MOST_ROWS as u64 {
+            return Err(KMeansError::TooManyRows { got: n as u64 });
+        }
+        let _environment = FloatEnvironment::default_rounding();
+        let _share = PoolShare::enter();
+        let all = labels.or(own).into_iter().flat_map(Labels::iter);
+        let all = memory::collected(all.map(|label| label.unwrap_or(UNASSIGNED)), SUMS)?;
+        if let Some(label) = all.iter().find(|label| **label != UNASSIGNED && **label as usize >= k) {
+            return Err(invalid("labels", &format!("labels below {k}, the number of clusters"), label));
+        }
+        let part = [Part::new(features.transformed_by(self.row_transform()?), weights.cloned()).on_host()?];
+        let scales = quanta.scales()?;
+        let weights = quanta.weights.map(|exponent| WeightScale { exponent, largest: power_of_two(exponent) });
+        let found = sums(&part[0], &all, k, (&scales[..], weights))?;
+        let left_out = own.is_some_and(|own| own.answered().count() < n);
+        if (found.bad || left_out) && self.settings.null_policy == NullPolicy::Raise.word() {
+            return Err(count_bad(&HostRows(&part))?);
+        }
+        match found.refused {
+            Some(Refused { row, feature: None, got }) if got < 0.0 => Err(KMeansError::NegativeWeight { row: row as u64, got }),
+            _ => Ok(found),
+        }
+    }
+
+    /// The sums that were found, or the error for a row that they do not take.
+    pub(super) fn checked(&self, found: Found, scales: &[ColumnScale]) -> Result<Sums> {
+        let Some(Refused { feature, got, .. }) = found.refused else { return self.table(found.sums) };
         let (column, limit) = match feature {
             Some(f) => (self.names.get(f).unwrap_or_default(), scales[f].limit()),
             None => ("weight".into(), power_of_two(self.quanta()?.weights.unwrap_or(0) + BEYOND)),
         };
-        Err(KMeansError::BeyondExtent { column, got, limit })
+        // Of a scaled column and of a weighted row, in the units of the column. The limit has room for the rounding.
+        let factor = feature.and_then(|f| self.scaling.as_ref().map(|scaling| scaling.factors[f])).unwrap_or(1.0);
+        let weight = feature.and(self.quanta()?.weights).map_or(1.0, power_of_two);
+        Err(KMeansError::BeyondExtent { column, got, limit, extent: got.abs() / weight / factor, weight: feature.is_none() })
     }
 }

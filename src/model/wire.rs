@@ -10,7 +10,10 @@
 //! The tail is nothing, or 1 byte if a fit was stopped, or as postcard encodes [`Tail`]. So models without quanta, kept sums and
 //! metadata have the bytes that they always had, and files that were written before are read.
 //!
-//! Postcard names no fields. So any change of what is encoded needs another [`FORMAT`]. A test holds the bytes of models to
+//! In the second format, the body is the model, a whole tail, the costs of the iterations, and [`Later`]. It is written only for
+//! models that have something of the latter: keys of batches, factors of a decay, units of a widened model, weights of clusters.
+//!
+//! Postcard names no fields. So any change of what is encoded needs another format. A test holds the bytes of models to
 //! golden hashes. A new word for an option, such as another metric, needs none: `Settings::check` refuses words that it does not
 //! know, by name.
 //!
@@ -23,13 +26,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{KMeansModel, Living, invalid};
+use super::living::{Later, Living};
+use super::{KMeansModel, invalid};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::parallel::FirstProcess;
 
-/// The format of the bytes that are written. No other can be read.
-pub const FORMAT: u8 = 1;
+/// The newest format of the bytes that are written. It and those before can be read.
+pub const FORMAT: u8 = 2;
+/// The format of models that have nothing of [`Later`].
+const FIRST_FORMAT: u8 = 1;
 /// Every encoded model starts with this.
 const MAGIC: &[u8] = b"polars-kmeans";
 /// Bytes of the length.
@@ -84,25 +90,30 @@ impl KMeansModel {
         let refused = |error| invalid("a model that can be encoded", error);
         let size = |length: std::result::Result<usize, postcard::Error>| length.map_err(refused);
         let tail = Tail { stopped: self.stopped(), living: self.living(), metadata: &self.metadata };
-        let costs = self.costs()?;
+        let (costs, later) = (self.costs()?, &self.living().later);
         let lengths = [
             size(postcard::experimental::serialized_size(self))?,
             size(postcard::experimental::serialized_size(&tail))?,
             size(postcard::experimental::serialized_size(&costs))?,
+            size(postcard::experimental::serialized_size(later))?,
         ];
         let mut bytes = memory::with_room(Head::BYTES + lengths.iter().sum::<usize>(), BYTES)?;
         bytes.extend([0; Head::BYTES]);
         let mut bytes: Vec<u8> = postcard::to_extend(self, bytes).map_err(refused)?;
-        if *tail.living == Living::default() && tail.metadata.is_empty() && costs.is_empty() {
+        let is_first = *later == Later::default();
+        if is_first && self.living().is_empty() && tail.metadata.is_empty() && costs.is_empty() {
             bytes.extend(self.stopped().then_some(STOPPED));
         } else {
             bytes = postcard::to_extend(&tail, bytes).map_err(refused)?;
         }
-        if !costs.is_empty() {
+        if !is_first || !costs.is_empty() {
             bytes = postcard::to_extend(&costs, bytes).map_err(refused)?;
         }
+        if !is_first {
+            bytes = postcard::to_extend(later, bytes).map_err(refused)?;
+        }
         let (head, body) = bytes.split_at_mut(Head::BYTES);
-        head.copy_from_slice(&Head::of(body).bytes());
+        head.copy_from_slice(&Head::of(if is_first { FIRST_FORMAT } else { FORMAT }, body).bytes());
         Ok(bytes)
     }
 
@@ -131,12 +142,12 @@ impl KMeansModel {
         head.check(body)?;
         // If this process was forked, a thread of the parent may have held the lock. That thread does not exist here.
         if !OWNER.enter() {
-            return Ok(Arc::new(decode(body)?));
+            return Ok(Arc::new(decode(head, body)?));
         }
         let found = find(&mut decoded_models(), head);
         match found {
             Some(model) => Ok(model),
-            None => Ok(keep(head, Arc::new(decode(body)?))),
+            None => Ok(keep(head, Arc::new(decode(head, body)?))),
         }
     }
 }
@@ -144,6 +155,7 @@ impl KMeansModel {
 /// What the bytes say about the body.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Head {
+    format: u8,
     pub(super) length: u64,
     hash: [u8; HASH],
 }
@@ -152,12 +164,12 @@ impl Head {
     /// Bytes before the body.
     pub(super) const BYTES: usize = MAGIC.len() + 1 + LENGTH + HASH;
 
-    fn of(body: &[u8]) -> Self {
-        Self { length: body.len() as u64, hash: xxh3_128(body).to_le_bytes() }
+    fn of(format: u8, body: &[u8]) -> Self {
+        Self { format, length: body.len() as u64, hash: xxh3_128(body).to_le_bytes() }
     }
 
     fn bytes(self) -> Vec<u8> {
-        [MAGIC, &[FORMAT], &self.length.to_le_bytes(), &self.hash].concat()
+        [MAGIC, &[self.format], &self.length.to_le_bytes(), &self.hash].concat()
     }
 
     /// Reads the head at the beginning of these bytes. `None` if they do not start as a model does.
@@ -166,19 +178,19 @@ impl Head {
             return if MAGIC.starts_with(bytes) { Err(breaks_off()) } else { Ok(None) };
         };
         let (format, rest) = rest.split_first().ok_or_else(breaks_off)?;
-        if *format != FORMAT {
+        if !(FIRST_FORMAT..=FORMAT).contains(format) {
             let version = if *format > FORMAT { "a newer" } else { "an older" };
             let got = format!("format {format} of {version} version of polars-kmeans");
-            return Err(invalid(&format!("a model of format {FORMAT}"), got));
+            return Err(invalid(&format!("a model of format {FIRST_FORMAT} or {FORMAT}"), got));
         }
         let (length, rest) = rest.split_first_chunk::<LENGTH>().ok_or_else(breaks_off)?;
         let hash = rest.first_chunk::<HASH>().ok_or_else(breaks_off)?;
-        Ok(Some(Self { length: u64::from_le_bytes(*length), hash: *hash }))
+        Ok(Some(Self { format: *format, length: u64::from_le_bytes(*length), hash: *hash }))
     }
 
     /// Refuses another body than the one that was written.
     pub(super) fn check(&self, body: &[u8]) -> Result<()> {
-        match Self::of(body) {
+        match Self::of(self.format, body) {
             got if got == *self => Ok(()),
             got if got.length < self.length => Err(breaks_off()),
             _ => Err(invalid("a model that fits its checksum", "an altered one")),
@@ -212,20 +224,32 @@ fn keep(head: Head, model: Arc<KMeansModel>) -> Arc<KMeansModel> {
 }
 
 /// The model of a body that was checked.
-pub(super) fn decode(body: &[u8]) -> Result<KMeansModel> {
-    match postcard::take_from_bytes::<KMeansModel>(body) {
-        Ok((model, [])) => model.check(),
-        Ok((model, [STOPPED])) => model.with_tail(true, Living::default(), BTreeMap::new()).check(),
-        Ok((model, rest)) => match postcard::take_from_bytes::<Tail<Living, BTreeMap<String, String>>>(rest) {
-            Ok((Tail { stopped, living, metadata }, [])) => model.with_tail(stopped, living, metadata).check(),
-            Ok((Tail { stopped, living, metadata }, rest)) => match postcard::take_from_bytes::<Vec<Cost>>(rest) {
-                Ok((costs, [])) => model.with_tail(stopped, living, metadata).with_costs(&costs).check(),
-                _ => Err(invalid("nothing after the model", format!("{} bytes", rest.len()))),
-            },
-            Err(error) => Err(invalid("a whole model", error)),
-        },
-        Err(error) => Err(invalid("a whole model", error)),
-    }
+pub(super) fn decode(head: Head, body: &[u8]) -> Result<KMeansModel> {
+    let (model, rest) = part::<KMeansModel>(body)?;
+    let model = match rest {
+        [] if head.format == FIRST_FORMAT => model,
+        [STOPPED] if head.format == FIRST_FORMAT => model.with_tail(true, Living::default(), BTreeMap::new()),
+        rest => {
+            let (Tail { stopped, mut living, metadata }, mut rest) = part::<Tail<Living, BTreeMap<String, String>>>(rest)?;
+            let mut costs = Vec::new();
+            if !rest.is_empty() || head.format > FIRST_FORMAT {
+                (costs, rest) = part::<Vec<Cost>>(rest)?;
+            }
+            if head.format > FIRST_FORMAT {
+                (living.later, rest) = part::<Later>(rest)?;
+            }
+            if !rest.is_empty() {
+                return Err(invalid("nothing after the model", format!("{} bytes", rest.len())));
+            }
+            model.with_tail(stopped, living, metadata).with_costs(&costs)
+        }
+    };
+    model.check()
+}
+
+/// What the bytes begin with, and the bytes after it.
+fn part<'b, P: Deserialize<'b>>(bytes: &'b [u8]) -> Result<(P, &'b [u8])> {
+    postcard::take_from_bytes(bytes).map_err(|error| invalid("a whole model", error))
 }
 
 pub(super) fn breaks_off() -> KMeansError {

@@ -22,7 +22,7 @@ use crate::base::memory;
 use crate::base::params::{KMeans, Wanted};
 use crate::exact::rng::{Stream, below, draw_u64};
 use crate::frame::frame_of;
-use crate::model::{DeviceModel, KMeansModel, Start};
+use crate::model::{DeviceModel, KMeansModel};
 
 /// What errors call the rows and their weights.
 const ROWS: &str = "data";
@@ -262,8 +262,8 @@ pub fn step_array<'py>(
     let weights = weights.map(|weights| ExternalArray::weights_of(weights, WEIGHTS)).transpose()?;
     let (stepped, inertia) = answered(model, array, "auto", |model, rows| {
         let weights = weights.as_ref().map(ExternalArray::weights).transpose()?;
-        let (sums, inertia) = model.step_any(&rows.features()?, weights.as_ref(), ratio)?;
-        Ok((model.model.updated(&sums, None, Start::Zero, None)?.into_wire()?, inertia))
+        let (living, inertia) = model.step_any(&rows.features()?, weights.as_ref(), ratio)?;
+        Ok((model.model.at_means(living)?.into_wire()?, inertia))
     })?;
     Ok((copy_to_python(array.py(), &stepped)?, inertia))
 }

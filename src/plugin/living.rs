@@ -15,7 +15,7 @@ use super::signals::{Raised, interruptible};
 use crate::base::error::Result;
 use crate::base::params::Device;
 use crate::frame::sums_dtype;
-use crate::model::{AnyModel, Decay, KMeansModel, Match};
+use crate::model::{AnyModel, Decay, KMeansModel, Match, Update};
 
 #[derive(Deserialize)]
 struct SumsOptions {
@@ -46,28 +46,59 @@ fn sums(inputs: &[Series], kwargs: &SumsOptions) -> PolarsResult<Series> {
 
 expression!(sums(SumsOptions) -> sums_field);
 
-/// The model of other sums: see [`KMeansModel::updated`].
-#[pyfunction]
-#[pyo3(signature = (model, sums, removed, start, decay, extents=None))]
-pub fn update_model<'py>(
-    py: Python<'py>,
-    model: &[u8],
-    sums: PyDataFrame,
+/// How to make a model of sums, as it travels.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct UpdateOptions {
+    sums: Option<PyDataFrame>,
     removed: Option<PyDataFrame>,
-    start: &str,
+    start: String,
     decay: Option<f64>,
     extents: Option<Vec<f64>>,
-) -> PyResult<Bound<'py, PyBytes>> {
+    batch: Option<String>,
+    removed_batch: Option<String>,
+}
+
+/// The model of other sums: see [`KMeansModel::updated`].
+#[pyfunction]
+pub fn update_model<'py>(py: Python<'py>, model: &[u8], options: UpdateOptions) -> PyResult<Bound<'py, PyBytes>> {
+    let UpdateOptions { sums, removed, start, decay, extents, batch, removed_batch } = options;
     let update = || -> Result<Vec<u8>> {
         let model = KMeansModel::from_wire(model)?;
         let with_quanta = extents.map(|extents| model.with_extents(&extents, None)).transpose()?;
         let model = with_quanta.as_ref().unwrap_or(&model);
-        let removed = removed.map(|removed| model.read_sums(&removed.0)).transpose()?;
-        let decay = decay.map(Decay::try_from).transpose()?;
-        model.updated(&model.read_sums(&sums.0)?, removed.as_ref(), start.parse()?, decay)?.into_wire()
+        let read = |table: &Option<PyDataFrame>| table.as_ref().map(|table| model.read_sums(&table.0)).transpose();
+        let (sums, removed) = (read(&sums)?, read(&removed)?);
+        let update = Update {
+            sums: sums.as_ref(),
+            removed: removed.as_ref(),
+            start: start.parse()?,
+            decay: decay.map(Decay::try_from).transpose()?,
+            batch: batch.as_deref(),
+            removed_batch: removed_batch.as_deref(),
+        };
+        model.updated(&update)?.into_wire()
     };
     let bytes = py.detach(|| without_panic(update))?;
     Ok(copy_to_python(py, &bytes)?)
+}
+
+/// The model with room for larger values: see [`KMeansModel::with_wider_extents`].
+#[pyfunction]
+pub fn widen_model<'py>(py: Python<'py>, model: &[u8], extents: Vec<f64>, weight: Option<f64>) -> Result<Bound<'py, PyBytes>> {
+    copy_to_python(py, &KMeansModel::from_wire(model)?.with_wider_extents(&extents, weight)?.into_wire()?)
+}
+
+/// The weight of each cluster of a model.
+#[pyfunction]
+pub fn model_weights(model: &[u8]) -> Result<Vec<f64>> {
+    KMeansModel::from_wire(model)?.weights()
+}
+
+/// The keys of the batches that a model has added, and of those that were removed.
+#[pyfunction]
+pub fn model_batches(model: &[u8]) -> Result<[Vec<String>; 2]> {
+    Ok(KMeansModel::from_wire(model)?.batches().map(<[String]>::to_vec))
 }
 
 /// The clusters of a model, and those that they match in another one: cluster, match, distance.

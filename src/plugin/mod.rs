@@ -318,7 +318,10 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add!(
         living::update_model,
         living::model_compared,
+        living::model_batches,
         living::model_starting_at,
+        living::model_weights,
+        living::widen_model,
         living::match_models,
         living::model_metadata,
         living::model_with

@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyList, PyString};
 use serde::{Deserialize, Deserializer};
 
 use crate::base::error::{KMeansError, Result, STARTING_CENTROIDS};
@@ -146,6 +146,7 @@ impl<'py> FromPyObject<'_, 'py> for Value {
         Ok(match () {
             () if object.is_instance_of::<PyString>() => Self::Text(object.extract()?),
             () if object.is_instance_of::<PyDict>() => Self::Factors(object.extract()?),
+            () if object.is_instance_of::<PyList>() => Self::Numbers(object.extract()?),
             () => Self::Number(object.extract()?),
         })
     }

@@ -34,23 +34,29 @@ pub fn factors_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resu
     }
 }
 
-/// Features without a factor of their own have factor 1. The name of an Array column stands for all of its entries.
+/// Features without a factor of their own have factor 1.
 fn given_factors(given: &BTreeMap<String, f64>, names: &Names) -> Result<Vec<f64>> {
-    let mut factors = memory::filled(names.len(), 1.0, FACTORS)?;
-    for (name, factor) in given {
+    by_feature(given, names, 1.0, ("scale", "factors"))
+}
+
+/// One number for each feature: its own, or `missing`. The name of an Array column stands for all of its entries. The option and
+/// its numbers are named in an error.
+pub fn by_feature(given: &BTreeMap<String, f64>, names: &Names, missing: f64, of: (&'static str, &str)) -> Result<Vec<f64>> {
+    let mut numbers = memory::filled(names.len(), missing, FACTORS)?;
+    for (name, number) in given {
         if matches!(names, Names::Entries { column, .. } if **column == *name) {
-            factors.fill(*factor);
+            numbers.fill(*number);
             continue;
         }
         let place = (0..names.len()).find(|f| names.get(*f).is_some_and(|known| known == *name));
         let place = place.ok_or_else(|| KMeansError::InvalidOption {
-            option: "scale",
-            expected: format!("factors of the columns {}", shown(names)),
+            option: of.0,
+            expected: format!("{} of the columns {}", of.1, shown(names)),
             got: format!("one of {name:?}"),
         })?;
-        factors[place] = *factor;
+        numbers[place] = *number;
     }
-    Ok(factors)
+    Ok(numbers)
 }
 
 /// Some of the names, for an error.

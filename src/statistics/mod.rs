@@ -24,7 +24,7 @@ use std::sync::atomic::AtomicBool;
 
 use self::given::{check_negative, check_overflow, count_bad};
 use self::passes::{HostPasses, Passes};
-use self::quanta::quanta;
+use self::quanta::{given_extents, quanta};
 use self::survey::{EXTENTS, Survey};
 use self::variance::variance;
 use crate::base::error::{KMeansError, Result};
@@ -95,7 +95,9 @@ pub fn gather_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resul
     // If all weights are 1 or 0, the contributions equal the values.
     let weigh = weights.is_some() && !survey.all_weights_one;
     let contributions = if weigh { passes.weighted_extents()? } else { memory::copied(&survey.columns, EXTENTS)? };
-    let scales = quanta(passes, &contributions, weigh)?;
+    let largest_weight = weights.map_or(1.0, |scale| scale.largest);
+    let given = given_extents::<T>(&*passes.given(), params.space, &params.output.extents, largest_weight)?;
+    let scales = quanta(passes, &contributions, weigh, &given)?;
 
     // -0.0 + 0.0 is 0.0. So the result does not show which zero came first.
     let lows: Vec<f64> = memory::collected(survey.columns.iter().map(|column| column.low + 0.0), EXTENTS)?;
@@ -110,7 +112,7 @@ pub fn gather_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resul
     Ok(Statistics {
         n,
         n_positive: survey.positive,
-        distances: DistanceScale::new(s, weights.map_or(1.0, |w| w.largest)),
+        distances: DistanceScale::new(s, largest_weight),
         shifts: DistanceScale::new(s, 1.0),
         lows,
         highs,

@@ -39,6 +39,8 @@ pub struct Found {
     pub bad: bool,
     /// The first row whose weight is negative, or that is beyond the quanta.
     pub refused: Option<Refused>,
+    /// For each feature, and last for the weights: the largest magnitude beyond the quanta, or 0.
+    pub beyond: Vec<f64>,
 }
 
 /// What a thread adds up.
@@ -57,7 +59,8 @@ pub fn sums<T: Float>(part: &Part<'_, T>, labels: &[u32], k: usize, quanta: Quan
     let (n, d) = (labels.len(), quanta.0.len());
     let limits: Vec<f64> = memory::collected(quanta.0.iter().map(ColumnScale::limit), LABELS)?;
     let worker = |_| {
-        let found = Found { sums: ClusterSums::new(k, d)?, bad: false, refused: None };
+        let beyond = memory::zeroed(d + 1, LABELS)?;
+        let found = Found { sums: ClusterSums::new(k, d)?, bad: false, refused: None, beyond };
         Ok(Worker { tile: Tile::new(d, TILE)?, rows: memory::with_room(TILE, LABELS)?, found })
     };
     let mut workers = memory::try_collected((0..workers_for(0, n.div_ceil(TASK))).map(worker), "the threads' sums")?;
@@ -72,6 +75,7 @@ pub fn sums<T: Float>(part: &Part<'_, T>, labels: &[u32], k: usize, quanta: Quan
         all.sums.merge(&found.sums);
         all.bad |= found.bad;
         all.refused = first(all.refused, found.refused);
+        all.beyond.iter_mut().zip(&found.beyond).for_each(|(all, one)| *all = all.max(*one));
     }
     Ok(all)
 }
@@ -83,11 +87,15 @@ fn first(one: Option<Refused>, other: Option<Refused>) -> Option<Refused> {
 
 impl<T: Float> Worker<T> {
     fn add(&mut self, part: &Part<'_, T>, start: usize, labels: &[u32], quanta: Quanta<'_>, limits: &[f64]) {
-        let Self { tile, rows, found: Found { sums, bad, refused } } = self;
+        let Self { tile, rows, found: Found { sums, bad, refused, beyond } } = self;
         let (d, mut kept) = (limits.len(), 0);
         tile.load_checked(part, start..start + labels.len());
         rows.clear();
-        let mut refuse = |row, feature, got| *refused = first(*refused, Some(Refused { row: start + row, feature, got }));
+        let mut refuse = |row, feature: Option<usize>, got: f64| {
+            *refused = first(*refused, Some(Refused { row: start + row, feature, got }));
+            let largest = &mut beyond[feature.unwrap_or(limits.len())];
+            *largest = largest.max(got.abs());
+        };
         for (row, &label) in labels.iter().enumerate() {
             if tile.bad[row] {
                 *bad |= label != UNASSIGNED;

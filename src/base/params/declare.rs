@@ -16,6 +16,8 @@ pub enum Value {
     Number(f64),
     /// Numbers by name.
     Factors(BTreeMap<String, f64>),
+    /// Numbers in order.
+    Numbers(Vec<f64>),
 }
 
 impl From<&str> for Value {
@@ -93,6 +95,7 @@ impl Asked<'_> {
             None => "none".into(),
             Some(Value::Number(number)) => number.to_string(),
             Some(Value::Factors(factors)) => format!("{factors:?}"),
+            Some(Value::Numbers(numbers)) => format!("{numbers:?}"),
             Some(Value::Text(text)) if text.parse::<i128>().is_ok() => text.clone(),
             Some(Value::Text(text)) => format!("{text:?}"),
         };

@@ -17,7 +17,9 @@ pub use self::declare::{Form, Numbers, OptionInfo, Value};
 pub use self::device::{Device, Gpus};
 pub use self::numbering::{MOST_MATCHED, Numbering};
 pub use self::table::{Execution, Output, Rows, Seeding, Space, Stopping};
-pub use self::values::{Candidates, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew, Wanted};
+pub use self::values::{
+    Candidates, Extents, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew, Wanted,
+};
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt::Cancel;
 use crate::base::progress::{Observer, Progress};
@@ -294,6 +296,7 @@ mod tests {
             ("sort_by", Some("x".into())),
             ("too_few", Some("fewer".into())),
             ("keep_sums", Some("True".into())),
+            ("extents", Some(Value::Numbers(vec![2.0]))),
             ("device", Some("cuda:1".into())),
             ("device_memory_limit", Some((1 << 100).into())),
             ("threads", Some(2.into())),
@@ -307,6 +310,7 @@ mod tests {
         let built =
             built.row_order(RowOrder::Values).metric(Metric::Cosine).scale(Scale::Factors([("x".to_owned(), 2.0)].into()));
         let built = built.sort_by(SortBy::Feature("x".into())).too_few(TooFew::Fewer).keep_sums(true);
+        let built = built.extents(Extents::InOrder(vec![2.0]));
         assert_eq!(set, built);
         set.set("device_memory_limit", None).unwrap();
         set.set("n_init", Some(&"auto".into())).unwrap();

@@ -8,7 +8,7 @@
 use super::KMeans;
 use super::declare::options;
 use super::device::Device;
-use super::values::{Candidates, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew};
+use super::values::{Candidates, Extents, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew};
 use crate::base::strategy::Strategy;
 
 options! {
@@ -140,7 +140,18 @@ options! {
         /// Whether the model keeps the exact sums of its clusters. Then `model.updated` adds rows to them, and removes rows.
         ///
         /// They take 16 bytes a cluster and feature, also in the file. Without effect on an expression.
+        ///
+        /// The sums are those of the last labels. With `tol=0`, the fit ends when no centroid moves, so an update without rows
+        /// changes nothing.
         keep_sums: bool = false;
+
+        /// The largest magnitudes that later rows may have, by feature or one for each, in the units of the columns. None: those
+        /// of the rows of the fit.
+        ///
+        /// The sums of the model take values of up to 16 times this size. Sums of features with a magnitude here have 90 bits
+        /// below it, so other last bits than without. The centroids of the fit stay within its rows.
+        extents: Extents = Extents::None,
+            "finite magnitudes of at least 0, by feature or one for each" if |extents| extents.is_valid();
 
         /// What to do if there are fewer distinct rows of positive weight than clusters.
         too_few: TooFew = TooFew::Raise, only rust;

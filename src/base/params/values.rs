@@ -146,6 +146,52 @@ impl OptionValue for Scale {
     }
 }
 
+/// The largest magnitudes of features, in the units of the columns.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Extents {
+    /// Those of the rows of the fit.
+    #[default]
+    None,
+    /// By the name of the feature. Features that are not named have those of the rows.
+    Named(BTreeMap<String, f64>),
+    /// One for each feature.
+    InOrder(Vec<f64>),
+}
+
+impl Extents {
+    /// Whether all magnitudes are finite and not negative.
+    pub(super) fn is_valid(&self) -> bool {
+        let valid = |extent: &f64| *extent >= 0.0 && extent.is_finite();
+        match self {
+            Self::None => true,
+            Self::Named(extents) => extents.values().all(valid),
+            Self::InOrder(extents) => extents.iter().all(valid),
+        }
+    }
+}
+
+impl OptionValue for Extents {
+    const FORM: Form =
+        Form { none: true, others: Some(("largest magnitudes by feature, or in order", "Extents")), ..Form::NOTHING };
+
+    fn read(asked: &Asked<'_>) -> Result<Self> {
+        match asked.value {
+            None => Ok(Self::None),
+            Some(Value::Factors(extents)) => Ok(Self::Named(extents.clone())),
+            Some(Value::Numbers(extents)) => Ok(Self::InOrder(extents.clone())),
+            Some(_) => Err(asked.refusal::<Self>()),
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::None => "none".into(),
+            Self::Named(extents) => format!("{extents:?}"),
+            Self::InOrder(extents) => format!("{extents:?}"),
+        }
+    }
+}
+
 words! {
     /// What to do with rows that hold nulls, NaNs or infinities.
     pub enum NullPolicy("null_policy") {
