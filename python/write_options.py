@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from typing import Literal, SupportsIndex, TypedDict
 
-from polars_kmeans._typing import Device, Init, Scale, SortBy
+from polars_kmeans._typing import Device, Extents, Init, Scale, SortBy
 '''
 # Each class has the options of the class before, and some more. The first one has all others.
 CLASSES = [
     ("Options(TypedDict", "What every fit takes, but for `too_few`: its values depend on the function.", []),
-    ("ModelOptions(Options", "What a fit takes that leaves a model.", ["history", "keep_sums"]),
+    ("ModelOptions(Options", "What a fit takes that leaves a model.", ["history", "keep_sums", "extents"]),
     ("LabelOptions(ModelOptions", "What a fit takes that leaves labels.", ["too_few", "output"]),
 ]
 

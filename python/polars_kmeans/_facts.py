@@ -164,6 +164,20 @@ class Facts:
         return list(self._names)
 
     @property
+    def weights(self) -> pl.Series:
+        """The weight of each cluster (Float64), in the order of :attr:`centroids`.
+
+        It is the weight of the rows of the fit. In a model that keeps sums, it is that of the rows in the sums, after
+        decays. Rows without weights weigh 1 each.
+        """
+        return pl.Series("weight", _internal.model_weights(self._encoded), dtype=pl.Float64)
+
+    @property
+    def batches(self) -> dict[str, list[str]]:
+        """The keys of the batches that :meth:`updated` has `added`, and of those that it has `removed`, sorted."""
+        return dict(zip(("added", "removed"), _internal.model_batches(self._encoded), strict=True))
+
+    @property
     def inertia(self) -> float | None:
         """Weighted sum of squared distances of the rows to their centroids. None in a model of :meth:`updated`."""
         return self._inertia

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, SupportsIndex, TypedDict
 
-from polars_kmeans._typing import Device, Init, Scale, SortBy
+from polars_kmeans._typing import Device, Extents, Init, Scale, SortBy
 
 
 class Options(TypedDict, total=False):
@@ -100,7 +100,15 @@ class ModelOptions(Options, total=False):
 
     keep_sums: bool
     """Whether the model keeps the exact sums of its clusters. Then `model.updated` adds rows to them, and removes rows.
-    They take 16 bytes a cluster and feature, also in the file. Without effect on an expression. Default: `False`."""
+    They take 16 bytes a cluster and feature, also in the file. Without effect on an expression. The sums are those of
+    the last labels. With `tol=0`, the fit ends when no centroid moves, so an update without rows changes nothing.
+    Default: `False`."""
+
+    extents: Extents
+    """The largest magnitudes that later rows may have, by feature or one for each, in the units of the columns. None:
+    those of the rows of the fit. The sums of the model take values of up to 16 times this size. Sums of features with a
+    magnitude here have 90 bits below it, so other last bits than without. The centroids of the fit stay within its
+    rows. Default: `None`."""
 
     history: Literal["light", "full"]
     """`"light"` or `"full"`: the history of a model also has the inertia of every iteration. It changes nothing in the

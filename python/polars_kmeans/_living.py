@@ -45,6 +45,28 @@ def extents(values: Any, names: list[str]) -> list[float] | None:
         raise InvalidParameterError(msg) from None
 
 
+def check_features(values: Mapping[Any, Any], names: list[str]) -> None:
+    """Refuse numbers of other features."""
+    for name in values:
+        if name not in names:
+            raise InvalidParameterError(f"extents: expected features of the model, {names!r:.80}, got {name!r:.80}")
+
+
+def number(name: str, value: Any) -> float | None:
+    """Return a number, or None."""
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError):
+        raise InvalidParameterError(f"{name}: expected a number, got {value!r:.80}") from None
+
+
+def key(name: str, value: Any) -> str | None:
+    """Return the key of a batch."""
+    if value is None or isinstance(value, str):
+        return value
+    raise InvalidParameterError(f"{name}: expected a text, as in {name}='2026-11-28', got {value!r:.80}")
+
+
 def drift(then: pl.DataFrame, answers: pl.LazyFrame) -> pl.DataFrame:
     """Compare the clusters of a fit with those of later rows. `answers`: their clusters and distances."""
     counted = answers.filter(pl.col("cluster").is_not_null()).with_columns(square=pl.col("distance") ** 2)

@@ -9,7 +9,7 @@ from ast import literal_eval
 from collections.abc import Mapping
 from itertools import chain
 from operator import index
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeAlias
 
 import polars as pl
 
@@ -86,22 +86,29 @@ def _number(name: str, value: Any, expected: str) -> float:
         raise InvalidParameterError(f"{name}: expected {expected}, got {value!r:.80}") from None
 
 
-def _factors(name: str, value: Mapping[Any, Any]) -> dict[str, float]:
+# What the numbers by name of an option are.
+_BY_NAME = {"scale": "a positive finite factor", "extents": "a finite magnitude of at least 0"}
+_Passed: TypeAlias = str | float | dict[str, float] | list[float] | None
+
+
+def _by_name(name: str, value: Mapping[Any, Any]) -> dict[str, float]:
     """Return numbers by name."""
-    factors = {}
-    for column, factor in value.items():
+    numbers = {}
+    for column, number in value.items():
         if not isinstance(column, str):
             raise InvalidParameterError(f"{name}: expected names of columns, got {column!r:.80}")
         check_name(column)
-        factors[text(column)] = _number(f"{name}[{column!r}]", factor, "a positive finite factor")
-    return factors
+        numbers[text(column)] = _number(f"{name}[{column!r}]", number, _BY_NAME[name])
+    return numbers
 
 
-def _passed(name: str, value: Any) -> str | float | dict[str, float] | None:
+def _passed(name: str, value: Any) -> _Passed:
     """Return a value as the library takes it: a word, the digits of an integer, or numbers. It refuses other words."""
     option = OPTIONS[name]
-    if name == "scale" and isinstance(value, Mapping):
-        return _factors(name, value)
+    if name in _BY_NAME and isinstance(value, Mapping):
+        return _by_name(name, value)
+    if name == "extents" and hasattr(value, "__iter__") and not isinstance(value, str):
+        return [_number(f"{name}[{at}]", number, _BY_NAME[name]) for at, number in enumerate(value)]
     if name == "device":
         return device_text(value)
     if option.none and value is None:
@@ -123,7 +130,7 @@ class FitOptions:
 
     def __init__(self, *, k: SupportsIndex, init: Any = "k-means++", **values: Any) -> None:
         self.given: dict[str, Any] = {"k": k, "init": init, **values}
-        passed: dict[str, str | float | dict[str, float] | None] = {"k": _integer("k", k, "an integer")}
+        passed: dict[str, _Passed] = {"k": _integer("k", k, "an integer")}
         if isinstance(init, str):
             values["init"] = init
         elif hasattr(init, "centroids"):

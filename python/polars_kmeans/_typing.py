@@ -94,6 +94,9 @@ SortBy: TypeAlias = "str | SupportsCentroids | None"
 Scale: TypeAlias = Literal["standard", "robust"] | Mapping[str, float] | None
 """How the columns are scaled, or a factor for some of them."""
 
+Extents: TypeAlias = Mapping[str, float] | Sequence[float] | None
+"""The largest magnitudes of features, by name or in order."""
+
 Output: TypeAlias = Literal["label", "struct"]
 Device: TypeAlias = 'Literal["auto", "cpu", "cuda", "cuda:all"] | str | Sequence[str]'
 """`"cuda:1"` is the second GPU, as the driver counts them. `["cuda:0", "cuda:1"]` shares the rows between two."""

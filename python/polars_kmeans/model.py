@@ -84,12 +84,14 @@ class KMeansModel(Summaries):
     @checked
     def updated(
         self,
-        sums: pl.DataFrame | pl.LazyFrame | pl.Series | IntoFrame,
+        sums: pl.DataFrame | pl.LazyFrame | pl.Series | IntoFrame | None = None,
         *,
         removed: pl.DataFrame | pl.LazyFrame | pl.Series | IntoFrame | None = None,
         start: Literal["kept", "zero"] = "kept",
         decay: float | None = None,
         extents: Mapping[str, float] | Sequence[float] | None = None,
+        batch: str | None = None,
+        removed_batch: str | None = None,
     ) -> KMeansModel:
         """Return the model whose centroids are the exact means of the rows in tables of sums.
 
@@ -98,17 +100,27 @@ class KMeansModel(Summaries):
         Parameters
         ----------
         sums
-            A table of :meth:`sums`, or a frame with a column of such tables. Rows of one cluster add up.
+            A table of :meth:`sums`, or a frame with a column of such tables. Rows of one cluster add up. None: no rows.
         removed
             A table of rows to take away again, with the labels that they had when they were added.
         start
             `"kept"`: the sums that this model keeps, which needs a fit with `keep_sums=True` or an updated model.
             `"zero"`: no rows.
         decay
-            What weights and sums of earlier rows are multiplied by first, from 0 to 1. The product is rounded to a
-            quantum, and the number to 32 bits. After a decay below 1, rows can no longer be removed.
+            What weights and sums of earlier rows are multiplied by first, from 0 to 1. The number is rounded to 32 bits.
+            A cluster without rows in `sums` keeps its centroid, bit for bit, and remembers the product of its decays
+            until rows come. After a decay below 1, rows can no longer be removed.
         extents
             As in :meth:`sums`.
+        batch
+            A key of the rows in `sums`, such as a day. The model remembers the key, and no model takes one twice: see
+            :attr:`batches`. `start="zero"` forgets all keys.
+        removed_batch
+            A key of the rows in `removed`. The key of a batch means that the whole batch is removed. Some rows of a
+            batch need a key of their own.
+
+            Without keys, a table that is added twice is not noticed. A table that is removed twice is noticed only if a
+            cluster would have fewer than no rows, or sums that its rows cannot have.
 
         Returns
         -------
@@ -118,8 +130,8 @@ class KMeansModel(Summaries):
         Raises
         ------
         InvalidParameterError
-            For a table of other models, for totals that no rows can have (as after a table is removed twice), for
-            `start="kept"` where no sums are kept, and for `removed` after a decay.
+            For a table of other models, for totals that no rows can have, for `start="kept"` where no sums are kept, for
+            `removed` after a decay, and for a key that was taken before.
 
         Examples
         --------
@@ -130,7 +142,7 @@ class KMeansModel(Summaries):
         >>> later = model.updated(june.select(model.sums()))
         >>> later.centroids["x"].to_list()
         [1.0, 10.0]
-        >>> later.updated(june.clear().select(model.sums()), removed=june.select(model.sums())).centroids["x"].to_list()
+        >>> later.updated(removed=june.select(model.sums())).centroids["x"].to_list()
         [1.0, 9.0]
 
         """
@@ -138,11 +150,60 @@ class KMeansModel(Summaries):
             raise InvalidParameterError(f"decay: expected a number from 0 to 1, got {decay!r:.80}")
         if start not in ("kept", "zero"):
             raise InvalidParameterError(f'start: expected "kept" or "zero", got {start!r:.80}')
-        added = _living.table(sums, "sums")
-        taken = None if removed is None else _living.table(removed, "removed")
-        found = _living.extents(extents, self._sum_names())
-        number = None if decay is None else float(decay)
-        return KMeansModel(_internal.update_model(self._encoded, added, taken, start, number, found))
+        options = {
+            "sums": None if sums is None else _living.table(sums, "sums"),
+            "removed": None if removed is None else _living.table(removed, "removed"),
+            "start": start,
+            "decay": None if decay is None else float(decay),
+            "extents": _living.extents(extents, self._sum_names()),
+            "batch": _living.key("batch", batch),
+            "removed_batch": _living.key("removed_batch", removed_batch),
+        }
+        return KMeansModel(_internal.update_model(self._encoded, options))
+
+    @checked
+    def widened(
+        self, extents: Mapping[str, float] | Sequence[float] | None = None, *, weight: float | None = None
+    ) -> KMeansModel:
+        """Return the same model with room for larger values in its :meth:`sums`.
+
+        Sums take values up to 16 times as large as those of the fit. A fit with `extents` has more room from the start.
+
+        The kept sums are rounded once to the coarser units. Tables of sums that were made before are refused, because
+        their units are others: make them again.
+
+        Parameters
+        ----------
+        extents
+            The largest magnitudes, by feature or one for each, in the units of the columns. Features that are not named
+            stay as they are, and so do those with larger values in the fit.
+        weight
+            The largest weight of later rows, for a model of a fit with weights.
+
+        Raises
+        ------
+        InvalidParameterError
+            For other features, magnitudes out of range, and a weight where the fit had none.
+        InvalidDataError
+            If the sums of earlier rows would lose their digits: if fewer bits than those of the float type (53 or 24)
+            would remain below the values of the fit.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> model = pk.KMeans(k=2, init=[0.0, 9.0], keep_sums=True).fit(pl.DataFrame({"x": [0.0, 9.0]}), "x")
+        >>> wide = model.widened({"x": 1000.0})
+        >>> wide.updated(pl.DataFrame({"x": [1000.0]}).select(wide.sums())).centroids["x"].to_list()
+        [0.0, 504.5]
+
+        """
+        names = self._sum_names()
+        if isinstance(extents, Mapping):
+            _living.check_features(extents, names)
+            extents = {name: extents.get(name, 0.0) for name in names}
+        found = _living.extents(extents, names) or [0.0] * len(names)
+        return KMeansModel(_internal.widen_model(self._encoded, found, _living.number("weight", weight)))
 
     @checked
     def match(self, other: KMeansModel) -> pl.DataFrame:

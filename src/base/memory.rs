@@ -178,7 +178,6 @@ pub fn text(words: fmt::Arguments<'_>, what: &'static str) -> Result<String> {
 }
 
 /// Copies texts.
-#[cfg(feature = "serde")]
 pub fn texts(all: &[String], what: &'static str) -> Result<Vec<String>> {
     try_collected(all.iter().map(|one| text(format_args!("{one}"), what)), what)
 }

@@ -136,7 +136,10 @@ impl<T: Float> Model<T> {
             check_weight(weight)?;
             weights = weights.max(Some(exponent_at_or_above(weight)));
         }
-        let wanted = self.exponents(extents, weights.map_or(1.0, power_of_two))?;
+        let mut wanted = self.exponents(extents, weights.map_or(1.0, power_of_two))?;
+        // Values of the fit's size may have the larger weights.
+        let more = weights.unwrap_or(0) - quanta.weights.unwrap_or(0);
+        wanted.iter_mut().zip(&quanta.features).for_each(|(p, code)| *p = (*p).max((code >> 1) + more));
         self.at_exponents(&wanted, weights)
     }
 

@@ -131,7 +131,7 @@ def test_array_columns_have_a_sum_for_each_entry() -> None:
         (lambda m, t: m.updated(t.with_columns(fingerprint=pl.lit(7, dtype=pl.UInt64))), "sums of this model"),
         (lambda m, t: m.updated(t, removed=pl.concat([t, t, t])), "removed twice"),
         (lambda m, t: m.updated(t, decay=1.5), "decay: expected a number from 0 to 1"),
-        (lambda m, t: m.updated(t, extents=[1.0, 1.0]), "extents: expected none"),
+        (lambda m, t: m.updated(t, extents=[1.0, 1.0]), "extents: expected none.*the method widened gives a model"),
         (lambda m, t: m.sums(extents={"x": 1.0}), "extents: expected a number for each of"),
         (lambda m, t: m.match(t), "other: expected a KMeansModel"),
         (lambda m, t: pk.moved(t, m, 3), "new: expected a KMeansModel"),  # type: ignore[arg-type]
@@ -259,3 +259,114 @@ def test_other_engines_give_the_labels(dtype: type[pl.DataType], options: dict[s
         # Without a fused multiply-add, only rows that are as good as equally near may differ.
         differ = (label != other).sum()
         assert differ <= 5, f"{differ} of a million"
+
+
+FIVE = {"x": [0.0, 1.0, 100.0, 101.0, 1000.0]}
+
+
+@pytest.mark.parametrize("dtype", [pl.Float32, pl.Float64])
+def test_clusters_without_rows_stay_where_they_are_through_decays(dtype: Any) -> None:
+    rows = pl.DataFrame(FIVE, schema={"x": dtype})
+    model = pk.KMeans(3, init=[[0.0], [100.0], [1000.0]], keep_sums=True).fit(rows, "x")
+    for step in range(320):
+        model = model.updated(rows.clear().select(model.sums()), decay=0.9)
+        if step == 160:
+            model = pk.KMeansModel.from_bytes(model.to_bytes())
+    assert model.centroids["x"].to_list() == [0.5, 100.5, 1000.0]
+    assert model.weights.to_list() == pytest.approx([2 * 0.9**320, 2 * 0.9**320, 0.9**320], rel=1e-6)
+    assert model.centroids["size"].to_list() == [2, 2, 1]
+    # What is left of the earlier rows counts when rows come.
+    later = model.updated(pl.DataFrame({"x": [110.0]}, schema={"x": dtype}).select(model.sums()))
+    assert later.centroids["x"].to_list() == pytest.approx([0.5, 110.0, 1000.0])
+
+
+def test_a_batch_counts_once() -> None:
+    rows = pl.DataFrame({"x": [0.0, 1.0, 2.0, 100.0]})
+    model = pk.KMeans(2, init=[[0.0], [100.0]], keep_sums=True).fit(rows, "x")
+    table = rows.head(1).select(model.sums())
+    added = model.updated(table, batch="2026-11-28")
+    for again in (added, pickle.loads(pickle.dumps(added)), pk.KMeansModel.from_json(added.to_json())):
+        assert again.batches == {"added": ["2026-11-28"], "removed": []}
+        with pytest.raises(InvalidParameterError, match='"2026-11-28", which was added: each batch counts once'):
+            again.updated(table, batch="2026-11-28")
+    gone = added.updated(removed=table, removed_batch="2026-11-28")
+    assert gone.batches == {"added": [], "removed": ["2026-11-28"]}
+    assert gone.centroids.equals(model.updated().centroids)
+    for options in ({"batch": "2026-11-28", "sums": table}, {"removed_batch": "2026-11-28", "removed": table}):
+        with pytest.raises(InvalidParameterError, match="which was removed"):
+            gone.updated(**options)  # type: ignore[arg-type]
+    assert gone.updated(table, start="zero").batches == {"added": [], "removed": []}
+    with pytest.raises(InvalidParameterError, match="batch: expected a text, as in batch='2026-11-28', got 3"):
+        model.updated(table, batch=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": {"x": 3.0}}, {"weight": "w"}, {"scale": "standard", "weight": "w"}])
+def test_the_remedies_for_larger_values_work_when_typed(options: dict[str, Any]) -> None:
+    rows = pl.DataFrame({"x": [0.0, 1.0, 9.0], "y": [0.0, 0.0, 0.0], "w": [1.0, 0.3, 2.0]})
+    later = pl.DataFrame({"x": [5e4], "y": [-7.0], "w": [9.5]})
+    weight = options.get("weight")
+    model = pk.KMeans(2, keep_sums=True, **options).fit(rows, "x", "y")
+    tables = 0
+    while True:
+        try:
+            with pk.typed_errors():
+                table = later.select(model.sums(weight=weight))
+        except pk.InvalidDataError as error:
+            remedy = str(error).partition("got")[2].partition(": ")[2].partition(" makes")[0]
+            model, tables = eval(remedy, {"model": model}), tables + 1
+        else:
+            break
+    assert 1 <= tables <= 3
+    updated = model.updated(table)
+    assert updated.centroids["size"].sum() == 4
+    # A fit with such extents takes them at once, and its centroids stay within its rows.
+    wide = pk.KMeans(2, keep_sums=True, extents={"x": 5e4, "y": 7.0}, **options).fit(rows, "x", "y")
+    assert wide.centroids.equals(pk.KMeans(2, **options).fit(rows, "x", "y").centroids)
+    assert later.select(wide.sums(weight=weight)).height == 1
+
+
+def test_tables_from_before_a_model_was_widened_are_refused_with_the_reason() -> None:
+    rows = pl.DataFrame(FIVE)
+    model = pk.KMeans(3, seed=1, keep_sums=True).fit(rows, "x")
+    old = rows.select(model.sums())
+    wide = model.widened([1e9])
+    assert wide != model
+    with pytest.raises(InvalidParameterError, match="from before the model was widened: make the table again"):
+        wide.updated(old)
+    assert wide.updated(rows.select(wide.sums())).centroids["size"].sum() == 10
+    assert pk.KMeansModel.from_bytes(wide.to_bytes()) == wide
+    assert model.widened({}) == model == model.widened([1.0])
+    for call in (lambda: model.widened({"z": 1.0}), lambda: model.widened([1.0, 2.0]), lambda: model.widened(weight=2.0)):
+        with pytest.raises(InvalidParameterError):
+            call()
+    with pytest.raises(pk.InvalidDataError, match="keep their digits"):
+        model.widened([1e37])
+
+
+def test_models_know_the_weights_of_their_clusters() -> None:
+    rows = pl.DataFrame({"x": [0.0, 1.0, 9.0], "w": [0.25, 0.5, 4.0]})
+    for keep_sums in (False, True):
+        model = pk.KMeans(2, init=[0.0, 9.0], weight="w", keep_sums=keep_sums).fit(rows, "x")
+        assert pk.KMeansModel.from_bytes(model.to_bytes()).weights.to_list() == model.weights.to_list() == [0.75, 4.0]
+    assert pk.KMeans(2, init=[0.0, 9.0]).fit(rows, "x").weights.to_list() == [2.0, 1.0]
+
+
+def test_what_needs_the_second_format_alone_has_it() -> None:
+    rows = pl.DataFrame({"x": [0.0, 1.0, 9.0], "w": [0.25, 0.5, 4.0]})
+    model = pk.KMeans(2, init=[0.0, 9.0], keep_sums=True).fit(rows, "x")
+    table = rows.select(model.sums())
+
+    def format_of(model: pk.KMeansModel) -> int:
+        return model.to_bytes()[4 + len("polars-kmeans")]
+
+    first = [model, model.updated(table), model.updated(table, decay=0.5), model.with_metadata({"a": "b"})]
+    assert [format_of(model) for model in first] == [1, 1, 1, 1]
+    second = [
+        model.updated(table, batch="a"),
+        model.updated(decay=0.5),
+        model.widened([1e3]),
+        pk.KMeans(2, init=[0.0, 9.0], weight="w").fit(rows, "x"),
+    ]
+    assert [format_of(model) for model in second] == [2, 2, 2, 2]
+    for found in (*first, *second):
+        assert pk.KMeansModel.from_bytes(found.to_bytes()) == found

@@ -70,7 +70,7 @@ def test_functions_take_the_options_of_the_table(monkeypatch: pytest.MonkeyPatch
         return options
 
     checked = _keywords.takes(Options)(fit)
-    names = [option.name for option in OPTIONS if option.name not in ("history", "keep_sums", "output")]
+    names = [option.name for option in OPTIONS if option.name not in ("history", "keep_sums", "extents", "output")]
     assert list(inspect.signature(checked).parameters) == ["k", *names, "foo"]
     assert inspect.signature(checked).parameters["foo"].annotation == checked.__annotations__["foo"] == "float"
     assert "\nfoo\n    What a foo is. More about it.\n\nReturns\n" in (checked.__doc__ or "")
@@ -83,7 +83,7 @@ def test_functions_take_the_options_of_the_table(monkeypatch: pytest.MonkeyPatch
 def test_every_option_is_a_keyword_with_the_default_of_the_table() -> None:
     for function, without in (
         (pk.kmeans, set()),
-        (pk.centroids, {"history", "keep_sums", "output"}),
+        (pk.centroids, {"history", "keep_sums", "extents", "output"}),
         (pk.KMeans, {"output"}),
     ):
         parameters = inspect.signature(function).parameters

@@ -3,8 +3,9 @@
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
-from sklearn.datasets import make_blobs
+from sklearn.datasets import load_digits, make_blobs
 
 import polars_kmeans as pk
 from polars_kmeans.sklearn import MiniBatchKMeans
@@ -49,15 +50,48 @@ def test_the_same_seed_gives_the_same_bits() -> None:
     assert MiniBatchKMeans(8, random_state=8, batch_size=200).fit(X).model_ != models[0]
 
 
-def test_values_far_beyond_the_first_batch_are_an_error() -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_values_far_beyond_the_first_batch_are_taken(dtype: Any) -> None:
+    X = blobs().astype(dtype)
+    batches = [X[:1_000], X[1_000:2_000] * 1e3, X[2_000:]]
+    known = [MiniBatchKMeans(4, random_state=0, reassignment_ratio=0.0) for _ in range(2)]
+    for batch in batches:
+        for estimator in known:
+            estimator.partial_fit(batch)
+            assert (estimator.labels_ == estimator.predict(batch)).all()
+    assert known[0].model_ == known[1].model_
+    wide = MiniBatchKMeans(4, random_state=0, extents=[1e5] * 4, reassignment_ratio=0.0)
+    for batch in batches:
+        wide.partial_fit(batch)
+    assert wide.cluster_centers_ == pytest.approx(known[0].cluster_centers_, rel=1e-6)
+    with pytest.raises(pk.InvalidDataError, match="beside which the sums of earlier rows keep their digits"):
+        known[0].partial_fit(np.full((1, 4), 1e37, dtype=dtype))
+
+
+def test_a_column_of_zeros_in_the_first_batch_takes_later_values() -> None:
+    X = load_digits().data
+    assert (X[:200] == 0).all(axis=0).any()
+    found = []
+    for _ in range(2):
+        estimator = MiniBatchKMeans(10, random_state=0)
+        for start in range(0, len(X), 200):
+            estimator.partial_fit(X[start : start + 200])
+        found.append(estimator)
+    assert found[0].model_ == found[1].model_
+    assert (found[0].labels_ == found[0].predict(X[1600:])).all()
+
+
+def test_extents_by_feature() -> None:
     X = blobs()
-    known = MiniBatchKMeans(4, random_state=0).partial_fit(X)
-    with pytest.raises(pk.InvalidDataError, match=r"expected magnitudes of at most .* or give larger extents"):
-        known.partial_fit(X * 1e3)
-    wide = MiniBatchKMeans(4, random_state=0, extents=[1e5] * 4).partial_fit(X)
-    assert wide.partial_fit(X * 1e3).n_steps_ == 2
+    frame = pl.from_numpy(X, ["a", "b", "c", "d"])
+    named = MiniBatchKMeans(4, random_state=0, extents={"b": 1e6}).partial_fit(frame)
+    largest = [*np.abs(X).max(axis=0)]
+    in_order = MiniBatchKMeans(4, random_state=0, extents=[largest[0], 1e6, *largest[2:]]).partial_fit(frame)
+    assert named.model_ == in_order.model_
     with pytest.raises(ValueError, match="a largest magnitude for each of 4 features"):
         MiniBatchKMeans(4, extents=[1.0]).partial_fit(X)
+    with pytest.raises(ValueError, match="expected features of the model, .*got 'x'"):
+        MiniBatchKMeans(4, extents={"x": 1.0}).partial_fit(frame)
 
 
 def test_light_clusters_take_far_rows() -> None:

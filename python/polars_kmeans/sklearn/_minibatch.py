@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, cast
 
@@ -12,7 +12,7 @@ from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polars_kmeans import _internal
+from polars_kmeans import _internal, _living
 from polars_kmeans.errors import InvalidParameterError
 from polars_kmeans.estimator import KMeans as Engine
 from polars_kmeans.model import KMeansModel
@@ -50,8 +50,10 @@ class MiniBatchKMeans(KMeans):
     reassignment_ratio
         A cluster whose weight is below this share of the largest takes the batch's farthest row.
     extents
-        For :meth:`partial_fit`: the largest magnitude of each feature. None: those of the first batch. Later values may
-        be up to 16 times as large.
+        For :meth:`partial_fit`: the largest magnitude of each feature, in order or by name. None: those of the first
+        batch. A later value that is more than 16 times as large is taken too: the sums are rounded to coarser units
+        first. So the bits of a model depend on the order of its batches from then on. With extents that hold for all
+        batches, they do not.
 
     Attributes
     ----------
@@ -86,7 +88,7 @@ class MiniBatchKMeans(KMeans):
         "init_size": [Interval(Integral, 1, None, closed="left"), None],
         "n_init": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "reassignment_ratio": [Interval(Real, 0, None, closed="left")],
-        "extents": ["array-like", None],
+        "extents": ["array-like", dict, None],
     }
     _several = 3
     metric = "euclidean"
@@ -165,8 +167,8 @@ class MiniBatchKMeans(KMeans):
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MiniBatchKMeans:
         """Learn from one more batch. The first call finds starting centers in its rows.
 
-        Parameters are those of :meth:`fit`. Later batches become the type of the first one. Values that are more than
-        16 times as large as those of the first batch, or as `extents`, are an error.
+        Parameters are those of :meth:`fit`. Later batches become the type of the first one. A value beside which the
+        sums of earlier batches would lose their digits, such as 1e37 for a missing one, is an error.
         """
         known = hasattr(self, "model_")
         rows, weights = self._checked(X, sample_weight, reset=not known)
@@ -175,7 +177,7 @@ class MiniBatchKMeans(KMeans):
         else:
             self._check_size(rows)
             seed = self._seed(check_random_state(self.random_state))
-            largest = np.abs(rows).max(axis=0) if self.extents is None else np.asarray(self.extents, dtype=float)
+            largest = np.abs(rows).max(axis=0) if self.extents is None else self._largest(rows)
             encoded = self._start(rows, weights, seed, largest, weights)
             self.n_steps_ = 0
         encoded, _ = _internal.step_array(encoded, rows, weights, self.reassignment_ratio)
@@ -190,6 +192,15 @@ class MiniBatchKMeans(KMeans):
         if not reset:
             rows = rows.astype(self.cluster_centers_.dtype, copy=False)
         return rows, checked_weights(sample_weight, rows)
+
+    def _largest(self, rows: Any) -> Any:
+        """Return the extents that the user gives. Features that are not named have those of the rows."""
+        if not isinstance(self.extents, Mapping):
+            return np.asarray(self.extents, dtype=float)
+        names = list(getattr(self, "feature_names_in_", [f"column_{at}" for at in range(rows.shape[1])]))
+        _living.check_features(self.extents, names)
+        found = zip(names, np.abs(rows).max(axis=0), strict=True)
+        return [_living.number("extents", self.extents.get(name, own)) for name, own in found]
 
     def _init_rows(self, n: int) -> int:
         size = max(3 * self.batch_size, 3 * self.n_clusters) if self.init_size is None else self.init_size
