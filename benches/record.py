@@ -242,8 +242,12 @@ def draw() -> None:
     bars = base.mark_bar(height=11).encode(alt.X("times:Q", scale=scale, title=AXIS), x2=alt.datum(1))
     texts = base.mark_text(align="left", dx=4, fontSize=10).encode(alt.X("end:Q", scale=scale), text="peer:N")
     machines = list(dict.fromkeys(row["machine"] for row in rows))
-    chart = alt.layer(bars, texts).properties(width=460).facet(
-        row=alt.Row("machine:N", title=None, sort=machines), title=alt.Title(TITLE, subtitle=SAID, anchor="start")
+    chart = (
+        alt.layer(bars, texts)
+        .properties(width=460)
+        .facet(
+            row=alt.Row("machine:N", title=None, sort=machines), title=alt.Title(TITLE, subtitle=SAID, anchor="start")
+        )
     )
     chart.resolve_scale(y="independent").save(PICTURE)
 

@@ -38,9 +38,9 @@ orders.select("customer", day=date(2025, 12, 31) - pl.duration(days="days"), eur
 )
 
 # %%
-# One row a customer: how long ago the last order was, how many there were, and how much one is worth. Euros are added up
-# as whole cents. Polars adds floats in any order, so a mean of floats has other last bits in each run, and a fit of such
-# means may have other labels.
+# One row a customer: how long ago the last order was, how many there were, and how much one is worth. Euros are added
+# up as whole cents. Polars adds floats in any order, so a mean of floats has other last bits in each run, and a fit of
+# such means may have other labels.
 cents = (pl.col("euros") * 100).round().cast(pl.Int64)
 customers = (
     pl.scan_csv(csv, try_parse_dates=True)
@@ -104,8 +104,8 @@ typical = model.nearest(logs, 1).select("customer", "cluster").join(customers, o
 print(typical.join(named, left_on="cluster", right_on="segment").select("name", *FEATURES))
 
 # %%
-# The file of the model gives next month's customers their segment, by name. The model knows the scale, but not the logarithms:
-# new rows need the same logarithms first. Without them the labels are wrong, and there is no error.
+# The file of the model gives next month's customers their segment, by name. The model knows the scale, but not the
+# logarithms: new rows need the same logarithms first. Without them the labels are wrong, and there is no error.
 model.save(Path(folder.name) / "segments.parquet")
 later = pk.KMeansModel.load(Path(folder.name) / "segments.parquet")
 new = pl.DataFrame({"customer": [2_000, 2_001], "days_ago": [12, 280], "orders": [15, 2], "euros": [31.0, 55.0]})

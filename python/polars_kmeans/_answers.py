@@ -304,7 +304,9 @@ class Answers(Facts):
         if names:
             known = self.cluster_names
             if known is None:
-                raise InvalidParameterError("names: expected False, got True: model.with_names([...]) gives names first")
+                raise InvalidParameterError(
+                    "names: expected False, got True: model.with_names([...]) gives names first"
+                )
             labels = _names.of(labels, known)
         return _frames.with_labels(data, labels, name)
 

@@ -1,4 +1,4 @@
-"""The names of a model's clusters. They are one text among its metadata, so files have the format that they always had."""
+"""The names of a model's clusters. They are one text in its metadata, so files keep their format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def encoded(names: Sequence[str] | pl.Series | None, k: int) -> dict[str, str]:
         return {}
     if not _are_names(given, k):
         got = f"{len(given)}: {given!r:.80}" if isinstance(given, list) else f"{given!r:.80}"
-        raise InvalidParameterError(f"names: expected a list of {k} different texts, in the order of clusters, got {got}")
+        raise InvalidParameterError(
+            f"names: expected a list of {k} different texts, in the order of clusters, got {got}"
+        )
     return {KEY: json.dumps(given)}
 
 
