@@ -301,12 +301,11 @@ class Answers(Facts):
 
         """
         labels = self.predict(*columns, device=device)
-        if names:
-            known = self.cluster_names
+        if names is not False:
+            known = self.cluster_names if names is True else None
             if known is None:
-                raise InvalidParameterError(
-                    "names: expected False, got True: model.with_names([...]) gives names first"
-                )
+                msg = "names: expected False, or True for a model that has names"
+                raise InvalidParameterError(f"{msg}, got {names!r:.80}: model.with_names gives names")
             labels = _names.of(labels, known)
         return _frames.with_labels(data, labels, name)
 

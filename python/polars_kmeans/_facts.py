@@ -141,9 +141,7 @@ class Facts:
     @property
     def metadata(self) -> dict[str, str]:
         """The texts that :meth:`with_metadata` gave the model."""
-        texts = _internal.model_metadata(self._encoded)
-        texts.pop(_names.KEY, None)
-        return texts
+        return {key: text for key, text in _internal.model_metadata(self._encoded).items() if key != _names.KEY}
 
     @property
     def cluster_names(self) -> list[str] | None:

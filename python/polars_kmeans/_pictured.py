@@ -98,10 +98,8 @@ def texts(model: KMeansModel, sizes: pl.DataFrame) -> dict[str, list[str]]:
 
 
 def titled(frame: pl.DataFrame, called: dict[str, list[str]]) -> pl.DataFrame:
-    """Add what charts call the clusters, as columns."""
-    return frame.with_columns(
-        _names.of(frame["cluster"], of).cast(pl.String).alias(name) for name, of in called.items()
-    )
+    """Add these texts to a frame, as columns."""
+    return frame.with_columns(_names.of(frame["cluster"], of).cast(pl.String).alias(at) for at, of in called.items())
 
 
 def thinned(rows: pl.DataFrame, logs: Sequence[bool]) -> tuple[pl.DataFrame, bool]:

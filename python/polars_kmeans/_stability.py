@@ -34,33 +34,28 @@ def stability(
     Parameters
     ----------
     data, *columns
-        The rows and the features, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. The query of a LazyFrame runs
-        once. An array is copied.
+        As in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. The query of a LazyFrame runs once. An array is copied.
     k
         The number of clusters, at most 4,096.
     resamples
         How many resamples to fit, from 1 to 10,000. Each takes the time of a fit.
     **options
-        The other parameters of :class:`polars_kmeans.KMeans`. `seed` is the seed of each fit and of the resamples. A
-        row of weight 2 counts as two rows, except in `size`, and each row is equally likely to be drawn.
+        The other parameters of :class:`polars_kmeans.KMeans`. `seed` is that of each fit and of the resamples. A row of
+        weight 2 counts as two rows, except in `size`, and is drawn as often as another row.
 
     Returns
     -------
     DataFrame
-        One row for each cluster of the fit of all rows, in order.
-
-        - `cluster` (UInt32), `size` (UInt64: its rows of positive weight).
-        - `kept` (Float64): the share of its rows that keep their cluster, the mean of all resamples. 1 is a cluster
-          that each resample finds again.
-        - `least` (Float64): this share in the worst resample.
+        One row for each cluster of the fit of all rows, in order: `cluster` (UInt32), `size` (UInt64: rows of positive
+        weight), `kept` (Float64: the share of its rows that keep their cluster, the mean of all resamples) and `least`
+        (Float64: this share in the worst resample). 1 is a cluster that each resample finds again.
 
     Raises
     ------
     InvalidParameterError
         At once, for a parameter outside its domain, and for `too_few="null"`.
     KMeansError
-        As in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. A resample has fewer distinct rows than the frame, so it
-        may have too few for `k`.
+        As in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. A resample may have fewer distinct rows than clusters.
 
     Examples
     --------
@@ -71,30 +66,25 @@ def stability(
     [(0, 3, 1.0, 1.0), (1, 3, 1.0, 1.0)]
 
     """
-    expected = f"resamples: expected an integer from 1 to {_MOST}"
-    try:
-        count = index(resamples)
-    except TypeError:
-        raise InvalidParameterError(f"{expected}, got {resamples!r:.80}") from None
-    if isinstance(resamples, bool) or not 1 <= count <= _MOST:
-        raise InvalidParameterError(f"{expected}, got {resamples!r:.80}")
-    weight = options.get("weight")
-    weights = _plugin.weights(weight)
-    estimator: KMeans[Any] = KMeans(k, **{**options, "weight": _plugin.WEIGHT if weights else None})
+    count = index(resamples) if hasattr(resamples, "__index__") and not isinstance(resamples, bool) else 0
+    if not 1 <= count <= _MOST:
+        raise InvalidParameterError(f"resamples: expected an integer from 1 to {_MOST:,}, got {resamples!r:.80}")
     if options.get("too_few") == "null":
         raise InvalidParameterError('too_few: expected "raise" or "fewer", got "null"')
+    weight = options.get("weight")
+    weights = _plugin.weights(weight)
+    estimator: KMeans = KMeans(k, **{**options, "weight": _plugin.WEIGHT if weights else None})
     query, columns = _rows.query(data, columns, (*columns, weight), weight)
     rows = _rows.collect(query.select(*_plugin.features(columns).exprs, *weights))
     names = [name for name in rows.columns if not weights or name != _plugin.WEIGHT]
     model = estimator.fit(rows, names)
-    w = _plugin.column(_plugin.WEIGHT).cast(pl.Float64) if weights else pl.lit(1.0)
-    labelled = rows.select(model.predict(names), weight=w)
-    w = pl.col("weight")
+    mass = _plugin.column(_plugin.WEIGHT).cast(pl.Float64) if weights else pl.lit(1.0)
+    labelled, w = rows.select(model.predict(names), weight=mass), pl.col("weight")
     seed, shares = estimator.parameters["seed"], []
     for step in range(count):
         drawn = memoryview(_internal.draw_rows(seed, step, rows.height, rows.height)).cast("q")
         # One warning of the fit of all rows is enough.
-        other = estimator._fit(rows[pl.Series(drawn.tolist(), dtype=pl.Int64)], (names,), None)
+        other: Any = estimator._fit(rows[pl.Series(drawn.tolist(), dtype=pl.Int64)], (names,), None)
         pairs = other.match(model)
         again = rows.select(other.predict(names).replace_strict(pairs["cluster"], pairs["matched"])).to_series()
         same = labelled.with_columns(same=(again == labelled["cluster"]).fill_null(False)).lazy()

@@ -93,12 +93,8 @@ class KMeansModel(Summaries):
         Parameters
         ----------
         names
-            A list or a Series with one text for each cluster, all different. None or an empty list takes names away.
-
-        Raises
-        ------
-        InvalidParameterError
-            For anything else.
+            A list or a Series with one text for each cluster, all different. Anything else is an
+            `InvalidParameterError`. None or an empty list takes the names away.
 
         Examples
         --------

@@ -166,7 +166,7 @@ def profile(
     )
     reach = max([1.0, *cells["difference"].drop_nulls().abs().to_list()])
     most_of = f"{len(kept)} of {len(order)} features, those that differ most; " if len(kept) < len(order) else ""
-    said = f"{most_of}{sum(found.unique('cluster')['size']):,} rows; numbers are means"
+    said = f"{most_of}{sum(found.unique('cluster')['size']):,} rows"
     base = alt.Chart(cells).encode(
         alt.X("feature:N", title=None, sort=kept.to_list()).axis(labelAngle=-40, orient="top"),
         alt.Y("name:N", title="cluster", sort=cells["name"].unique(maintain_order=True).to_list()),
@@ -237,8 +237,7 @@ def choose_k(found: pl.DataFrame) -> alt.ConcatChart:
             marked = base.transform_filter(alt.datum.k == best)
             layers.append(marked.mark_point(size=140, filled=True, color="#d62728", opacity=1))
         charts.append(alt.layer(*layers, width=220, height=130))
-    said = "red: the best k by this measure"
-    return alt.concat(*charts, columns=3, title=alt.Title("How many clusters", subtitle=said))
+    return alt.concat(*charts, columns=3, title=alt.Title("How many clusters", subtitle="red: the best k of a measure"))
 
 
 def silhouette(
@@ -290,8 +289,7 @@ def silhouette(
         .encode(x=alt.value(0), y=alt.Y("middle:Q"), text="title:N", tooltip=hints),
     ]
     said = f"{sum(blocks['rows']):,} rows" + (f"; dashed: their mean, {mean:.2f}" if mean is not None else "")
-    height = max(340, 16 * model.n_clusters)
-    return _layered(layers, 420, height, "How clearly rows belong to their clusters", said)
+    return _layered(layers, 420, max(340, 16 * model.n_clusters), "How clearly rows belong to their clusters", said)
 
 
 def _names(columns: IntoFeatures) -> tuple[IntoFeatures, ...]:
@@ -306,9 +304,7 @@ def _short(mean: float | None) -> str:
     return f"{mean:,.0f}" if 1000 <= abs(mean) < 1e6 else f"{mean:.3g}"
 
 
-def _layered(
-    charts: list[alt.Chart], width: float | alt.Step, height: float | alt.Step, title: str, said: str
-) -> alt.LayerChart:
+def _layered(charts: list[alt.Chart], width: Any, height: Any, title: str, said: str) -> alt.LayerChart:
     return alt.LayerChart(layer=charts, width=width, height=height, title=alt.Title(title, subtitle=said))
 
 

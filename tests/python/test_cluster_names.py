@@ -64,8 +64,9 @@ def test_labels_and_profiles_show_names() -> None:
     assert profile.columns[:3] == ["cluster", "name", "size"]
     assert profile["name"].to_list() == NAMES
     assert profile.drop("name").equals(MODEL.profile(DF))
-    with pytest.raises(pk.InvalidParameterError, match=r"names: expected False, got True: model\.with_names"):
-        MODEL.label(DF, names=True)
+    for model, names in ((MODEL, True), (NAMED, NAMES), (NAMED, 1)):
+        with pytest.raises(pk.InvalidParameterError, match=r"names: expected False, or True .*: model\.with_names"):
+            model.label(DF, names=names)
 
 
 def test_charts_show_names_and_sizes() -> None:
