@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from notices import ROOT, linked  # noqa: E402
+from notices import ROOT, linked
 
 
 def reference(package: dict[str, Any]) -> str:
