@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -42,6 +43,9 @@ NAMES = {
     "cuvs": "cuVS",
     "two-gpus": "two GPUs",
 }
+# The packages of systems.
+PACKAGES = {"sklearn": "scikit-learn", "sklearnex": "scikit-learn-intelex", "faiss": "faiss-cpu", "torch": "torch"}
+PACKAGES |= {"superkmeans": "superkmeans", "flash": "flash-kmeans", "flashlib": "flashlib", "flashlib-bf16": "flashlib"}
 # They come first, and are no peers.
 OURS = ("ours", "two-gpus")
 ALL_PEERS = "--with sklearnex faiss superkmeans"
@@ -106,12 +110,21 @@ def run(name: str, machine: str, folder: Path, more: list[str]) -> None:
                 row = json.loads(line) if line.startswith("{") else {}
                 # A system that is missing or refuses has no figure.
                 if TABLES[name].shown in row:
-                    rows.append(said | row)
+                    rows.append(said | row | {"peer_version": version_of(row.get("system", ""))})
                     found = pl.DataFrame(rows, infer_schema_length=None)
                     write(pl.concat([others, found], how="diagonal_relaxed"), file)
         if process.returncode:
             # The other tables have their turn.
             FAILED.append(f"{command}: exit {process.returncode}")
+
+
+def version_of(system: str) -> str | None:
+    """Return the version of a peer. None for ours, whose version has a column of its own."""
+    package = PACKAGES.get(system)
+    try:
+        return importlib.metadata.version(package) if package else None
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def write(table: pl.DataFrame, file: Path) -> None:

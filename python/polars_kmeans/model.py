@@ -134,7 +134,8 @@ class KMeansModel(Summaries):
         removed
             A table of rows to take away again, with the labels that they had when they were added.
         start
-            `"kept"`: the sums that this model keeps, which needs a fit with `keep_sums=True` or an updated model.
+            `"kept"`: the sums that this model keeps, which needs a fit with `keep_sums=True` (best with `tol=0`, see
+            :doc:`/guide/living-models`) or an updated model.
             `"zero"`: no rows.
         decay
             What weights and sums of earlier rows are multiplied by first, from 0 to 1. The product is rounded to a
@@ -158,7 +159,7 @@ class KMeansModel(Summaries):
         >>> import polars as pl
         >>> import polars_kmeans as pk
         >>> may, june = pl.DataFrame({"x": [0.0, 2.0, 9.0]}), pl.DataFrame({"x": [11.0]})
-        >>> model = pk.KMeans(k=2, init=[[1.0], [9.0]], keep_sums=True).fit(may, "x")
+        >>> model = pk.KMeans(k=2, init=[[1.0], [9.0]], tol=0, keep_sums=True).fit(may, "x")
         >>> later = model.updated(june.select(model.sums()))
         >>> later.centroids["x"].to_list()
         [1.0, 10.0]

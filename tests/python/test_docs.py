@@ -23,7 +23,7 @@ PAGES = {
     "docs/clusters.md": 7,
     "docs/coming-from.md": 3,
     "docs/exact.md": 4,
-    "docs/faq.md": 1,
+    "docs/faq.md": 2,
     "docs/guide/arrays.md": 1,
     "docs/guide/cluster-numbers.md": 2,
     "docs/guide/devices.md": 1,
@@ -38,7 +38,7 @@ PAGES = {
     "docs/guide/places.md": 2,
     "docs/guide/progress.md": 2,
     "docs/guide/queries.md": 5,
-    "docs/guide/row-order.md": 1,
+    "docs/guide/row-order.md": 2,
     "docs/guide/scaling.md": 1,
     "docs/guide/starting-centroids.md": 3,
     "docs/guide/two-ways.md": 1,
@@ -46,6 +46,7 @@ PAGES = {
     "docs/models.md": 8,
     "docs/promises.md": 1,
     "docs/scikit-learn.md": 4,
+    "docs/stability.md": 2,
 }
 NEEDS = {
     "docs/choosing-k.md": "altair",
@@ -69,6 +70,10 @@ def test_python_blocks_run(page: str) -> None:
     check_results(page, run_page(ROOT / page))
 
 
+def sizes(model: pk.KMeansModel) -> list[int]:
+    return sorted(model.centroids["size"])
+
+
 def check_results(page: str, names: dict[str, Any]) -> None:
     """Check what a page says of its results."""
     match page:
@@ -87,6 +92,21 @@ def check_results(page: str, names: dict[str, Any]) -> None:
             assert names["sure"].height == 600
         case "docs/guide/directions.md":
             assert names["embeddings"].centroids["e"].dtype == pl.Array(pl.Float32, 2)
+        case "docs/faq.md":
+            buyers, models = names["buyers"], names["models"]
+            assert sizes(models["standard"]) == sizes(models["robust"]) == [1, 599]
+            # With a second column of groups, one scale finds them and the other does not.
+            more = buyers.with_columns(other=pl.col("age"))
+            found = [sizes(pk.KMeans(2, n_init=5, scale=scale).fit(more, pl.all())) for scale in ("standard", "robust")]
+            assert found == [[300, 300], [1, 599]]
+            for remedy in ("clipped", "logarithms", "without them"):
+                assert min(sizes(models[remedy])) > 290
+            assert sorted(names["labels"].value_counts()["count"]) == [300, 300]
+        case "docs/guide/row-order.md":
+            assert names["shops"]["euros"].to_list() == names["rounded"]["euros"].to_list() == [5.0, 11.75]
+        case "docs/guide/living-models.md":
+            model, nothing = names["model"], names["visits"].clear()
+            assert model.updated(nothing.select(model.sums())).centroids["x"].equals(model.centroids["x"])
         case "docs/guide/devices.md":
             assert names["model"].device == "cpu"
         case "docs/guide/larger-than-memory.md":
@@ -99,6 +119,8 @@ def check_results(page: str, names: dict[str, Any]) -> None:
             assert low[0] == low[1] != low[2] == low[3] and high[0] != high[1] == high[2] and alone == [None]
             assert names["rows"].height == 8
             assert [places[0] == places[1] != places[2] for places in names["labelled"]["place"]] == [True, True]
+        case "docs/stability.md":
+            assert names["found"]["kept"].min() > 0.95
         case "docs/models.md":
             assert names["tiers"].predict(pl.DataFrame({"price": [7.0, 180.0]})).to_list() == [0, 2]
             assert len(names["models"]) == 2
