@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -82,9 +83,9 @@ def stability(
     labelled, w = rows.select(model.predict(names), weight=mass), pl.col("weight")
     seed, shares = estimator.parameters["seed"], []
     for step in range(count):
-        drawn = memoryview(_internal.draw_rows(seed, step, rows.height, rows.height)).cast("q")
+        drawn = pl.Series(array("q", _internal.draw_rows(seed, step, rows.height, rows.height)))
         # One warning of the fit of all rows is enough.
-        other: Any = estimator._fit(rows[pl.Series(drawn.tolist(), dtype=pl.Int64)], (names,), None)
+        other: Any = estimator._fit(rows[drawn], (names,), None)
         pairs = other.match(model)
         again = rows.select(other.predict(names).replace_strict(pairs["cluster"], pairs["matched"])).to_series()
         same = labelled.with_columns(same=(again == labelled["cluster"]).fill_null(False)).lazy()
