@@ -6,9 +6,10 @@ import sys
 from itertools import count
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
-from helpers import ROOT
+from helpers import ROOT, run_page
 
 import polars_kmeans as pk
 
@@ -24,6 +25,18 @@ def test_ten_runs_of_a_lesson_give_one_hash(lesson: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(pl.DataFrame, "write_csv", shuffled)
     monkeypatch.setattr(sys, "argv", [lesson])
     assert len({hash_of(runpy.run_path(str(ROOT / "examples" / f"{lesson}.py"))) for _ in range(10)}) == 1
+
+
+def test_sums_of_cents_do_not_depend_on_the_order_of_the_rows() -> None:
+    names = run_page(ROOT / "docs" / "guide" / "row-order.md")
+    random = np.random.default_rng(0)
+    orders = pl.DataFrame({"shop": random.integers(0, 20, 5_000), "euros": random.lognormal(3, 1, 5_000).round(2)})
+    shuffled = [orders.sample(fraction=1.0, shuffle=True, seed=seed).lazy().group_by("shop") for seed in range(10)]
+    exact = [query.agg(euros=names["cents"].sum() / pl.len() / 100).sort("shop").collect() for query in shuffled]
+    floats = [query.agg(pl.col("euros").mean()).sort("shop").collect() for query in shuffled]
+    assert all(frame.equals(exact[0]) for frame in exact)
+    # Otherwise this test could not fail.
+    assert not all(frame.equals(floats[0]) for frame in floats)
 
 
 def hash_of(names: dict[str, Any]) -> str:
