@@ -16,6 +16,9 @@ from helpers import ROOT, code_of, printed_by, run_page
 
 import polars_kmeans as pk
 
+IN_A_CLONE = pytest.mark.skipif(
+    not (ROOT / "CONTRIBUTING.md").exists(), reason="not a clone: other files are missing too"
+)
 # Pages with code, and how many blocks each has. The blocks of a page run in order.
 PAGES = {
     "README.md": 3,
@@ -194,6 +197,15 @@ def test_tables_of_figures_are_those_of_the_record() -> None:
     assert all(places)
 
 
+@IN_A_CLONE
+def test_pictures_say_what_they_show() -> None:
+    speed, readme = (ROOT / "docs" / "speed.svg").read_text(), (ROOT / "README.md").read_text()
+    assert "longer is faster" in speed and "500 x 2 x 4: 500 rows, 2 features, 4 clusters" in speed
+    assert "rows x features x clusters" in speed
+    # The picture that lesson 11 draws, with its names.
+    assert "](docs/segments.png)" in readme and (ROOT / "docs" / "segments.png").exists()
+
+
 SPEED = r"\d[\d.,]* ?(?:ms|us|µs|ns|[GT]B/s|TFLOP/s)\b|\d[\d.,]* times (?:as (?:fast|long)|faster|slower)"
 
 
@@ -214,11 +226,6 @@ def test_the_hash_of_the_record_is_that_of_this_machine() -> None:
         warnings.simplefilter("ignore", pk.ConvergenceWarning)
         found = hashes.hash_of(hashes.whole)
     assert set(pl.read_csv(ROOT / "benches" / "record" / "hashes.csv")["hash"]) == {found}
-
-
-IN_A_CLONE = pytest.mark.skipif(
-    not (ROOT / "CONTRIBUTING.md").exists(), reason="not a clone: other files are missing too"
-)
 
 
 @IN_A_CLONE
