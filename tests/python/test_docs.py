@@ -1,5 +1,6 @@
 """The Python code of the README and of the pages of the documentation runs unchanged."""
 
+import importlib.metadata
 import importlib.util
 import pkgutil
 import re
@@ -204,6 +205,20 @@ def test_pictures_say_what_they_show() -> None:
     assert "rows x features x clusters" in speed
     # The picture that lesson 11 draws, with its names.
     assert "](docs/segments.png)" in readme and (ROOT / "docs" / "segments.png").exists()
+
+
+@IN_A_CLONE
+def test_pages_that_compare_name_the_versions_of_the_others() -> None:
+    performance, compared = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("performance", "compared"))
+    for peer in ("scikit-learn", "scikit-learn-intelex", "faiss", "SuperKMeans", "flash-kmeans", "FlashLib"):
+        assert re.search(rf"\b{peer} \d+\.\d+\.\d+", performance), peer
+    for peer in ("scikit-learn", "cuML", "faiss", "Spark"):
+        assert re.search(rf"\b{peer} \d+", compared), peer
+    assert "faiss 1.16" in compared and "e-means" in compared
+    # New rows of the record have the version of each peer that is a package.
+    record = program("benches/record.py")
+    assert record.version_of("ours") is None
+    assert record.version_of("sklearn") == importlib.metadata.version("scikit-learn")
 
 
 SPEED = r"\d[\d.,]* ?(?:ms|us|µs|ns|[GT]B/s|TFLOP/s)\b|\d[\d.,]* times (?:as (?:fast|long)|faster|slower)"
