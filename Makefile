@@ -15,6 +15,8 @@ export CARGO_TARGET_DIR
 export POLARS_KMEANS_KERNEL_CACHE ?= $(CARGO_TARGET_DIR)/kernels
 export POLARS_KMEANS_CUDA_ARCHS ?= 90a,native
 GPUS := $(shell nvidia-smi --list-gpus 2>/dev/null)
+# `build/backend.py` calls maturin.
+export MATURIN_NO_MISSING_BUILD_BACKEND_WARNING := 1
 export VIRTUAL_ENV := $(abspath $(VENV))
 # Tests, examples, benches and the package under test share these features and one profile. So the library is compiled once.
 FEATURES := python,arrow,cuda,parts,papers,bench,tests,polars/fmt,polars/partition_by
@@ -69,7 +71,7 @@ quick-build: $(VENV)/quick
 # A fit of a few rows takes a fifth longer where Polars was compiled quickly, as for tests.
 MEASURED := $(CARGO_TARGET_DIR)/measured
 .PHONY: measured-build
-measured-build: $(VENV)/ready ## Build the package to be measured: the wheel that users get
+measured-build: $(VENV)/ready sbom ## Build the package to be measured: the wheel that users get
 	rm -rf $(MEASURED)
 	$(BIN)/maturin build --release --quiet --target-dir $(CARGO_TARGET_DIR)/python --out $(MEASURED)
 	$(PYTHON) -m zipfile -e $(MEASURED)/*.whl $(MEASURED)
@@ -167,9 +169,8 @@ test-oldest-all: test-oldest
 
 # The wheel that users get: optimised at link time, without what only tests need.
 .PHONY: test-wheel
-test-wheel: $(VENV)/ready ## Build the release wheel, and test it in an environment of its own
+test-wheel: $(VENV)/ready sbom ## Build the release wheel, and test it in an environment of its own
 	rm -rf $(CARGO_TARGET_DIR)/wheel $(CARGO_TARGET_DIR)/wheel-venv
-	$(PYTHON) build/notices.py LICENSE-THIRD-PARTY
 	$(BIN)/maturin build --release --quiet --target-dir $(CARGO_TARGET_DIR)/python --out $(CARGO_TARGET_DIR)/wheel
 	$(PYTHON) -m venv $(CARGO_TARGET_DIR)/wheel-venv
 	$(CARGO_TARGET_DIR)/wheel-venv/bin/pip install --quiet "pytest>=8" "numpy>=2" $(CARGO_TARGET_DIR)/wheel/*.whl
@@ -179,10 +180,9 @@ test-wheel: $(VENV)/ready ## Build the release wheel, and test it in an environm
 # nothing. The wheel holds kernels for POLARS_KMEANS_CUDA_ARCHS. PUBLISH_ARGS=--offline uses no network.
 PUBLISH := $(CARGO_TARGET_DIR)/publish
 .PHONY: publish-check
-publish-check: $(VENV)/ready ## Dry run of publishing: crate, source package, wheel, their licences, metadata and file lists
+publish-check: $(VENV)/ready sbom ## Dry run of publishing: crate, source package, wheel, their licences, metadata and file lists
 	rm -rf $(PUBLISH) && mkdir -p $(PUBLISH)
 	$(BIN)/pip install --quiet twine
-	$(PYTHON) build/notices.py LICENSE-THIRD-PARTY
 	cargo package --locked --target-dir $(CARGO_TARGET_DIR) $(PUBLISH_ARGS)
 	cp $(CARGO_TARGET_DIR)/package/polars-kmeans-*.crate $(PUBLISH)
 	$(BIN)/maturin sdist --out $(PUBLISH)
@@ -191,6 +191,12 @@ publish-check: $(VENV)/ready ## Dry run of publishing: crate, source package, wh
 	rm -rf $(PUBLISH)/source
 	$(BIN)/twine check --strict $(PUBLISH)/*.tar.gz $(PUBLISH)/*.whl
 	$(PYTHON) build/published.py $(PUBLISH)
+
+# pip does this by itself, by build/backend.py. maturin alone needs it first.
+.PHONY: sbom
+sbom: ## Write the licences and the bill of materials of the Rust packages that a wheel links
+	$(PYTHON) build/notices.py LICENSE-THIRD-PARTY
+	$(PYTHON) build/sbom.py polars-kmeans.cdx.json
 
 .PHONY: words
 words: ## Count the words of each page, and check the limits
@@ -239,4 +245,4 @@ docs-rust: ## Build the Rust documentation
 
 .PHONY: clean
 clean: ## Remove everything that was built
-	rm -rf target $(VENV) $(OLDEST) $(PACKAGE) LICENSE-THIRD-PARTY quickstart.png docs/gallery docs/api/generated
+	rm -rf target $(VENV) $(OLDEST) $(PACKAGE) LICENSE-THIRD-PARTY polars-kmeans.cdx.json quickstart.png docs/gallery docs/api/generated

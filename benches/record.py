@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -42,6 +43,9 @@ NAMES = {
     "cuvs": "cuVS",
     "two-gpus": "two GPUs",
 }
+# The packages of systems.
+PACKAGES = {"sklearn": "scikit-learn", "sklearnex": "scikit-learn-intelex", "faiss": "faiss-cpu", "torch": "torch"}
+PACKAGES |= {"superkmeans": "superkmeans", "flash": "flash-kmeans", "flashlib": "flashlib", "flashlib-bf16": "flashlib"}
 # They come first, and are no peers.
 OURS = ("ours", "two-gpus")
 ALL_PEERS = "--with sklearnex faiss superkmeans"
@@ -106,12 +110,21 @@ def run(name: str, machine: str, folder: Path, more: list[str]) -> None:
                 row = json.loads(line) if line.startswith("{") else {}
                 # A system that is missing or refuses has no figure.
                 if TABLES[name].shown in row:
-                    rows.append(said | row)
+                    rows.append(said | row | {"peer_version": version_of(row.get("system", ""))})
                     found = pl.DataFrame(rows, infer_schema_length=None)
                     write(pl.concat([others, found], how="diagonal_relaxed"), file)
         if process.returncode:
             # The other tables have their turn.
             FAILED.append(f"{command}: exit {process.returncode}")
+
+
+def version_of(system: str) -> str | None:
+    """Return the version of a peer. None for ours, whose version has a column of its own."""
+    package = PACKAGES.get(system)
+    try:
+        return importlib.metadata.version(package) if package else None
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def write(table: pl.DataFrame, file: Path) -> None:
@@ -231,21 +244,34 @@ def draw() -> None:
             if best is None or "ours" not in found:
                 continue
             wrong = f"{100 * best['wrong']:.2g} % wrong" if best["wrong"] else ""
+            wrong = "labels not checked" if best["wrong"] is None else wrong
             label = ", ".join(filter(None, [NAMES.get(best["system"], best["system"]), wrong]))
             times = best[shown] / found["ours"][shown]
             # The text stands right of the bar, also where we are slower.
             rows.append({"machine": machine, "shape": shape, "times": times, "end": max(times, 1.0), "peer": label})
     # Room for the texts.
     scale = alt.Scale(type="log", domainMax=4 * max(row["end"] for row in rows), nice=False)
-    base = alt.Chart(pl.DataFrame(rows)).encode(alt.Y("shape:N", sort=None, title=None))
-    bars = base.mark_bar(height=11).encode(alt.X("times:Q", scale=scale, title=TITLE), x2=alt.datum(1))
+    base = alt.Chart(pl.DataFrame(rows)).encode(alt.Y("shape:N", sort=None, title="rows x features x clusters"))
+    bars = base.mark_bar(height=11).encode(alt.X("times:Q", scale=scale, title=AXIS), x2=alt.datum(1))
     texts = base.mark_text(align="left", dx=4, fontSize=10).encode(alt.X("end:Q", scale=scale), text="peer:N")
     machines = list(dict.fromkeys(row["machine"] for row in rows))
-    chart = alt.layer(bars, texts).properties(width=460).facet(row=alt.Row("machine:N", title=None, sort=machines))
+    chart = (
+        alt.layer(bars, texts)
+        .properties(width=460)
+        .facet(
+            row=alt.Row("machine:N", title=None, sort=machines), title=alt.Title(TITLE, subtitle=SAID, anchor="start")
+        )
+    )
     chart.resolve_scale(y="independent").save(PICTURE)
 
 
-TITLE = "times as fast as the fastest peer (its name, and its share of wrong labels)"
+TITLE = "How many times as fast as the fastest other system: longer is faster"
+SAID = [
+    "A bar is a whole fit (CPU) or an iteration (GPU) of ten blobs. 500 x 2 x 4: 500 rows, 2 features, 4 clusters.",
+    "At 10, the fastest other system takes ten times as long. Its name stands right of the bar,",
+    "with the share of its labels that are wrong. None of ours is.",
+]
+AXIS = "times as fast (logarithmic)"
 
 
 def filled(place: re.Match[str], before: list[str]) -> str:

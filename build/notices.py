@@ -21,22 +21,31 @@ FEATURES = ["--no-default-features", "--features", "python,cuda"]
 TEXTS = re.compile(r"(?i)(licen[cs]e|copying|copyright|notice|unlicense)[^/]*")
 
 
-def linked() -> list[dict[str, Any]]:
-    """Return the packages that any platform's wheel links: no build scripts, macros or tests, and not our own."""
+def linked() -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, list[str]]]:
+    """Return our own package, the packages that any platform's wheel links, and which of them each depends on.
+
+    Build scripts, macros and tests are not linked.
+    """
     command = ["cargo", "metadata", "--format-version", "1", "--locked", *FEATURES]
     found = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
     packages = {package["id"]: package for package in found["packages"]}
     nodes = {node["id"]: node for node in found["resolve"]["nodes"]}
     root = found["resolve"]["root"]
-    seen, waiting = {root}, [root]
+    needed: dict[str, list[str]] = {}
+    waiting = [root]
     while waiting:
-        for dependency in nodes[waiting.pop()]["deps"]:
-            normal = any(kind["kind"] is None for kind in dependency["dep_kinds"])
-            macro = any("proc-macro" in target["kind"] for target in packages[dependency["pkg"]]["targets"])
-            if normal and not macro and dependency["pkg"] not in seen:
-                seen.add(dependency["pkg"])
-                waiting.append(dependency["pkg"])
-    return sorted((packages[name] for name in seen - {root}), key=lambda package: (package["name"], package["version"]))
+        name = waiting.pop()
+        if name in needed:
+            continue
+        needed[name] = [
+            dependency["pkg"]
+            for dependency in nodes[name]["deps"]
+            if any(kind["kind"] is None for kind in dependency["dep_kinds"])
+            and not any("proc-macro" in target["kind"] for target in packages[dependency["pkg"]]["targets"])
+        ]
+        waiting += needed[name]
+    others = (packages[name] for name in needed if name != root)
+    return packages[root], sorted(others, key=lambda package: (package["name"], package["version"])), needed
 
 
 def allowed(expression: str, licences: set[str]) -> bool:
@@ -52,7 +61,7 @@ def main() -> None:
     """Write the file."""
     file = Path(sys.argv[1])
     licences = set(re.findall(r'^  "(.+)",$', (ROOT / "deny.toml").read_text(), flags=re.MULTILINE))
-    packages = linked()
+    _, packages, _ = linked()
     # Most packages have the same texts: each is written once, below the packages that have it.
     texts: dict[str, tuple[str, list[str]]] = {}
     bare, refused = [], []

@@ -18,10 +18,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 RUST = r"(src|kernels|tests|benches|examples|build)/.*\.(rs|cu|cuh|csv|txt)|build\.rs|Cargo\.(toml|lock)"
 RUST += r"|README\.md|CHANGELOG\.md|LICENSE-.*"
+# What a wheel is built with, and the bill of materials that it brings.
+BUILT = r"build/.*\.py|deny\.toml|polars-kmeans\.cdx\.json"
 # What each may hold, and its bytes at most. crates.io takes 10 MB, and PyPI 100.
 KINDS = {
     ".crate": (rf"{RUST}|Cargo\.toml\.orig|\.cargo_vcs_info\.json", 5_000_000),
-    ".tar.gz": (rf"{RUST}|PKG-INFO|pyproject\.toml|python/polars_kmeans/.*\.(py|pyi|typed)", 5_000_000),
+    ".tar.gz": (rf"{RUST}|PKG-INFO|pyproject\.toml|python/polars_kmeans/.*\.(py|pyi|typed)|{BUILT}", 5_000_000),
     ".whl": (r"polars_kmeans/.*\.(py|pyi|typed|so|pyd)|polars_kmeans-[^/]*\.dist-info/.*", 100_000_000),
 }
 NEEDED = {
@@ -32,6 +34,8 @@ NEEDED = {
         "kernels/step/deltas.cu",
         "python/polars_kmeans/py.typed",
         "LICENSE-THIRD-PARTY",
+        "polars-kmeans.cdx.json",
+        "build/backend.py",
     ],
     ".whl": ["polars_kmeans/py.typed", "polars_kmeans/_internal.pyi"],
 }
@@ -60,6 +64,11 @@ def look(file: Path, kind: str) -> list[str]:
         licences = [name.rpartition("/")[2] for name in names if "/licenses/" in name]
         if sorted(licences) != ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-THIRD-PARTY"]:
             wrong.append(f"{file.name}: expected our two licences and those of what it links, got {licences}")
+        bills = [name for name in names if "/sboms/" in name]
+        if [name.rpartition("/")[2] for name in bills] != ["polars-kmeans.cdx.json"]:
+            wrong.append(f"{file.name}: expected one bill of materials, got {bills}")
+        texts = [zipfile.ZipFile(file).read(name).decode() for name in bills]
+        wrong += [f"{file.name}: its bill of materials has paths" for text in texts if paths(text)]
         [metadata] = [name for name in names if name.endswith(".dist-info/METADATA")]
         fields = message_from_string(zipfile.ZipFile(file).read(metadata).decode())
         for field in ("Summary", "License-Expression", "Requires-Python", "Keywords", "Classifier"):
@@ -67,6 +76,11 @@ def look(file: Path, kind: str) -> list[str]:
                 wrong.append(f"{file.name}: its metadata lack {field}")
         print("   ", *(fields[field] for field in ("Name", "Version", "License-Expression", "Requires-Python")))
     return wrong
+
+
+def paths(text: str) -> list[str]:
+    """Return what looks like a path of a machine in a bill of materials."""
+    return re.findall(r"file:[^\"]*|\"/[^\"]*|[A-Z]:\\\\[^\"]*", text)
 
 
 def versions(root: Path) -> list[str]:

@@ -39,10 +39,11 @@ default_role = "code"
 # The order of the pages. A new page in docs/ or docs/guide/ joins the guide. It needs no line here, unless it should
 # stand elsewhere.
 PLACED = {"index", "guide", "exact", "coming-from", "compared", "faq", "performance", "bad-input", "changelog"}
-PLACED |= {"stable", "contributors", "contributing", "architecture", "promises", "decisions", "security"}
+PLACED |= {"for-companies", "stable", "contributors", "contributing", "architecture", "promises"}
+PLACED |= {"decisions", "security"}
 GUIDE = [
     ("First steps", ["two-ways", "queries", "parameters", "columns", "errors"]),
-    ("Good clusters", ["scaling", "/choosing-k", "starting-centroids", "/clusters", "cluster-numbers"]),
+    ("Good clusters", ["scaling", "/choosing-k", "/stability", "starting-centroids", "/clusters", "cluster-numbers"]),
     ("Keep a model", ["/models", "next-month", "living-models", "without-python", "row-order"]),
     ("Groups, vectors, places", ["groups", "lists", "directions", "places"]),
     ("With other tools", ["arrays", "/scikit-learn", "/sql"]),

@@ -32,20 +32,23 @@ for customer in range(2_000):
     ]
     days = gone * random.uniform(0.5, 1.5) + np.cumsum(random.exponential(20, 1 + random.poisson(orders)))
     rows += [(customer, int(day), euros * random.lognormal(0, 0.4)) for day in days]
-orders = pl.DataFrame(rows, schema=["customer", "days", "euros"], orient="row")
+orders = pl.DataFrame(rows, schema=["customer", "days", "euros"], orient="row").sort("days", descending=True)
 orders.select("customer", day=date(2025, 12, 31) - pl.duration(days="days"), euros=pl.col("euros").round(2)).write_csv(
     csv
 )
 
 # %%
-# One row a customer: how long ago the last order was, how many there were, and how much one is worth.
+# One row a customer: how long ago the last order was, how many there were, and how much one is worth. Euros are added
+# up as whole cents. Polars adds floats in any order, so a mean of floats has other last bits in each run, and a fit of
+# such means may have other labels.
+cents = (pl.col("euros") * 100).round().cast(pl.Int64)
 customers = (
     pl.scan_csv(csv, try_parse_dates=True)
     .group_by("customer")
     .agg(
         days_ago=(date(2025, 12, 31) - pl.col("day").max()).dt.total_days(),
         orders=pl.len(),
-        euros=pl.col("euros").mean(),
+        euros=cents.sum() / pl.len() / 100,
     )
     .sort("customer")
     .collect()
@@ -90,8 +93,9 @@ named = medians.select(
     .then(pl.lit("new"))
     .otherwise(pl.lit("lost")),
 )
-assert named["name"].n_unique() == k
-result = segments.join(named, on="segment").sort("customer")
+# The model keeps the names of its clusters.
+model = model.with_names(named["name"].to_list())
+result = segments.with_columns(model.label(logs, name="name", names=True)["name"])
 print(result["name"].value_counts(sort=True))
 
 # %%
@@ -100,13 +104,13 @@ typical = model.nearest(logs, 1).select("customer", "cluster").join(customers, o
 print(typical.join(named, left_on="cluster", right_on="segment").select("name", *FEATURES))
 
 # %%
-# The file of the model gives next month's customers their segment. The model knows the scale, but not the logarithms:
-# new rows need the same logarithms first. Without them the labels are wrong, and there is no error.
+# The file of the model gives next month's customers their segment, by name. The model knows the scale, but not the
+# logarithms: new rows need the same logarithms first. Without them the labels are wrong, and there is no error.
 model.save(Path(folder.name) / "segments.parquet")
 later = pk.KMeansModel.load(Path(folder.name) / "segments.parquet")
 new = pl.DataFrame({"customer": [2_000, 2_001], "days_ago": [12, 280], "orders": [15, 2], "euros": [31.0, 55.0]})
-labelled = later.label(new.with_columns(LOGARITHMS), name="segment").select("customer", "segment")
-print(new.join(labelled, on="customer").join(named, on="segment"))
+labelled = later.label(new.with_columns(LOGARITHMS), name="segment", names=True)
+print(new.join(labelled.select("customer", "segment"), on="customer"))
 assert logs.select(later.predict()).equals(logs.select(model.predict()))
 result.write_csv(Path(folder.name) / "customers.csv")
 
@@ -117,14 +121,21 @@ if len(sys.argv) > 1:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib import patheffects
 
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    for (name,), part in sorted(result.group_by("name")):
-        axes.scatter(part["days_ago"], part["euros"], s=8, alpha=0.6, label=f"{name} ({part.height})")
+    figure, axes = plt.subplots(figsize=(8, 4.8), layout="constrained")
+    for (name,), part in result.sort("name").group_by("name", maintain_order=True):
+        axes.scatter(part["days_ago"], part["euros"], s=9, alpha=0.4, linewidths=0)
+        middle, share = part.median(), part.height / result.height
+        text = f"{name}\n{part.height:,} customers, {share:.0%}"
+        outlined = [patheffects.withStroke(linewidth=4, foreground="white")]
+        place = {"ha": "center", "va": "center", "weight": "bold", "path_effects": outlined}
+        axes.text(middle["days_ago"][0], middle["euros"][0], text, **place)
     axes.set(xscale="log", yscale="log", xlabel="days since the last order", ylabel="euros an order")
-    for axis in (axes.xaxis, axes.yaxis):
+    for axis, ticks in ((axes.xaxis, [5, 10, 20, 50, 100, 200, 500]), (axes.yaxis, [20, 50, 100, 200, 400])):
+        axis.set_ticks(ticks)
         axis.set_major_formatter("{x:.0f}")
         axis.set_minor_formatter("")
-    axes.set_yticks([20, 50, 100, 200, 400])
-    axes.legend()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(f"{result.height:,} customers in {k} segments")
     figure.savefig(sys.argv[1], dpi=120)

@@ -37,19 +37,22 @@ for month in ("may", "june"):
 
 
 # %%
-# One row a customer.
+# One row a customer. Euros are added up as whole cents: sums of integers have the same bits in each run, sums of floats
+# do not.
 def customers(month: str) -> pl.DataFrame:
     """How often a customer buys, and for how much."""
+    cents = (pl.col("euros") * 100).round().cast(pl.Int64)
     query = pl.scan_csv(home / f"{month}.csv").group_by("customer")
-    return query.agg(orders=pl.len().log1p(), euros=pl.col("euros").mean().log()).sort("customer").collect()
+    return query.agg(orders=pl.len().log1p(), euros=(cents.sum() / pl.len() / 100).log()).sort("customer").collect()
 
 
 FEATURES = ["orders", "euros"]
 may, june = customers("may"), customers("june")
 
 # %%
-# May: a model, its note, and its file. It keeps its sums, so rows can be added to it later.
-model = pk.KMeans(3, seed=1, scale="standard", sort_by="euros", keep_sums=True).fit(may, FEATURES)
+# May: a model, its note, and its file. It keeps its sums, so rows can be added to it later. With tol=0 the fit goes on
+# until its centroids are the means of these sums.
+model = pk.KMeans(3, seed=1, scale="standard", sort_by="euros", tol=0, keep_sums=True).fit(may, FEATURES)
 model.with_metadata({"orders": "may.csv"}).save(home / "segments.parquet")
 
 # %%

@@ -7,6 +7,7 @@
 ``KMeansModel``        what it gives: centroids, labels of other rows, files
 ``KMeansModels``       one model per group: ``KMeans(k=3).fit(frame, "x", by="g")``
 ``choose_k``           fits for several k, and measures that compare them
+``stability``          how many rows keep their cluster when the rows are drawn again
 ``moved``              how many rows went from which old cluster to which new one
 ``Plan``               what a fit is expected to take: ``KMeans(k=3).plan(frame, "x", "y")``
 ``Progress``           what a fit shows of itself: ``fit(..., progress=...)``
@@ -29,6 +30,7 @@ from polars_kmeans._moved import moved
 from polars_kmeans._plan import Plan
 from polars_kmeans._progress import Progress
 from polars_kmeans._sphere import sphere, sphere_degrees, sphere_km
+from polars_kmeans._stability import stability
 from polars_kmeans._versions import show_versions, versions
 
 # The exceptions are names of this package too. `help(polars_kmeans)` leaves them to the module `errors`.
@@ -76,6 +78,7 @@ __all__ = [
     "sphere",
     "sphere_degrees",
     "sphere_km",
+    "stability",
     "typed_errors",
     "versions",
 ]

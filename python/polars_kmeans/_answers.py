@@ -6,7 +6,7 @@ from typing import Any, Literal, overload
 
 import polars as pl
 
-from polars_kmeans import _arrays, _frames, _plugin, _rows
+from polars_kmeans import _arrays, _frames, _names, _plugin, _rows
 from polars_kmeans._facts import Facts
 from polars_kmeans._keywords import checked
 from polars_kmeans._options import text
@@ -238,12 +238,18 @@ class Answers(Facts):
 
     @overload
     def label(
-        self, data: pl.LazyFrame, /, *columns: IntoFeatures, name: str = ..., device: Device = ...
+        self, data: pl.LazyFrame, /, *columns: IntoFeatures, name: str = ..., names: bool = ..., device: Device = ...
     ) -> pl.LazyFrame: ...
 
     @overload
     def label(
-        self, data: pl.DataFrame | IntoFrame, /, *columns: IntoFeatures, name: str = ..., device: Device = ...
+        self,
+        data: pl.DataFrame | IntoFrame,
+        /,
+        *columns: IntoFeatures,
+        name: str = ...,
+        names: bool = ...,
+        device: Device = ...,
     ) -> pl.DataFrame: ...
 
     @checked
@@ -253,6 +259,7 @@ class Answers(Facts):
         /,
         *columns: IntoFeatures,
         name: str = "cluster",
+        names: bool = False,
         device: Device = "auto",
     ) -> pl.DataFrame | pl.LazyFrame:
         """Add the labels to a frame, as its last column. `columns` and `device` are those of :meth:`predict`.
@@ -265,18 +272,23 @@ class Answers(Facts):
             The features, as in :meth:`predict`.
         name
             The name of the new column. By default it is that of :attr:`centroids`, so that the two frames join.
+        names
+            True: the names of the clusters in place of their numbers. They are an `Enum`: texts that sort in the order
+            of the clusters, and a type that is known before a query runs.
         device
             As in :meth:`predict`.
 
         Returns
         -------
         DataFrame
-            All columns of `data`, and the labels (UInt32). A LazyFrame for a LazyFrame.
+            All columns of `data`, and the labels (UInt32, or Enum). A LazyFrame for a LazyFrame.
 
         Raises
         ------
         InvalidColumnError
             If the frame has a column of this name.
+        InvalidParameterError
+            For `names=True`, if the model has no :attr:`cluster_names`.
 
         Examples
         --------
@@ -288,7 +300,14 @@ class Answers(Facts):
         [(0.0, 0), (2.0, 0), (5.0, 1)]
 
         """
-        return _frames.with_labels(data, self.predict(*columns, device=device), name)
+        labels = self.predict(*columns, device=device)
+        if names is not False:
+            known = self.cluster_names if names is True else None
+            if known is None:
+                msg = "names: expected False, or True for a model that has names"
+                raise InvalidParameterError(f"{msg}, got {names!r:.80}: model.with_names gives names")
+            labels = _names.of(labels, known)
+        return _frames.with_labels(data, labels, name)
 
     @overload
     def silhouette(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from polars_kmeans import _centroids, _frames, _internal, _plugin
+from polars_kmeans import _centroids, _frames, _internal, _names, _plugin
 from polars_kmeans.errors import InvalidColumnError
 
 if TYPE_CHECKING:
@@ -141,7 +141,15 @@ class Facts:
     @property
     def metadata(self) -> dict[str, str]:
         """The texts that :meth:`with_metadata` gave the model."""
-        return _internal.model_metadata(self._encoded)
+        return {key: text for key, text in _internal.model_metadata(self._encoded).items() if key != _names.KEY}
+
+    @property
+    def cluster_names(self) -> list[str] | None:
+        """The names that :meth:`with_names` gave the clusters, in order. None without names.
+
+        Names that are not those of the clusters, in a file that something else wrote, are an `InvalidModelError`.
+        """
+        return _names.decoded(_internal.model_metadata(self._encoded), self._k)
 
     @property
     def factors(self) -> dict[str, float] | None:
@@ -252,6 +260,11 @@ class Facts:
             "sizes": table["size"].to_list(),
             "centroids": features.to_series().to_list() if nested else [list(row) for row in features.rows()],
         }
+
+    def _named(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Put the names, if there are any, into a column `name` right of the column `cluster`."""
+        names = self.cluster_names
+        return frame if names is None else frame.insert_column(1, _names.of(frame["cluster"], names).alias("name"))
 
     def _sum_names(self) -> list[str]:
         """Return the names of the features, one by one."""

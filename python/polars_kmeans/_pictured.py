@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import polars as pl
 
-from polars_kmeans import _frames, _plugin, _rows
+from polars_kmeans import _frames, _names, _plugin, _rows
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 
 if TYPE_CHECKING:
@@ -80,15 +80,38 @@ def components(
     return rows.select("cluster", x=pl.Series(flat[:, 0]), y=pl.Series(flat[:, 1])), titles
 
 
-def thinned(rows: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
+def is_logarithmic(values: pl.Series, title: str, log: bool | None) -> bool:
+    """Whether an axis is logarithmic: as asked for, or where rows would lie on top of each other at one end."""
+    if not isinstance(log, (bool, type(None))):
+        raise InvalidParameterError(f"log: expected True, False or None, got {log!r:.80}")
+    low, middle, high = (cast("float", value or 0.0) for value in (values.min(), values.median(), values.max()))
+    if log and low <= 0 and len(values):
+        raise InvalidParameterError(f'log: expected values above 0 on the axis "{title}", got {low}')
+    return middle - low < (high - low) / 10 and low > 0 if log is None else log
+
+
+def texts(model: KMeansModel, sizes: pl.DataFrame) -> dict[str, list[str]]:
+    """Return what charts call the clusters: their names, or their numbers, and the same with their numbers of rows."""
+    names = model.cluster_names or [str(cluster) for cluster in range(model.n_clusters)]
+    rows = dict(sizes.select("cluster", "rows").iter_rows())
+    return {"name": names, "title": [f"{name} ({rows.get(cluster, 0):,})" for cluster, name in enumerate(names)]}
+
+
+def titled(frame: pl.DataFrame, called: dict[str, list[str]]) -> pl.DataFrame:
+    """Add these texts to a frame, as columns."""
+    return frame.with_columns(_names.of(frame["cluster"], of).cast(pl.String).alias(at) for at, of in called.items())
+
+
+def thinned(rows: pl.DataFrame, logs: Sequence[bool]) -> tuple[pl.DataFrame, bool]:
     """Count rows in the cells of a grid, if there are too many. The grid is as fine as the limit allows.
 
-    Also return whether rows were counted.
+    `logs`: whether x and y have logarithmic axes. Also return whether rows were counted.
     """
     if rows.height <= MOST:
         return rows.with_columns(rows=pl.lit(1, dtype=pl.UInt32)), False
     cells = _CELLS
-    extent = [(pl.col(name) - pl.col(name).min()) / (pl.col(name).max() - pl.col(name).min()) for name in "xy"]
+    drawn = [pl.col(name).log() if log else pl.col(name) for name, log in zip("xy", logs, strict=True)]
+    extent = [(place - place.min()) / (place.max() - place.min()) for place in drawn]
     places = [(part.fill_nan(0.0) * cells).floor().clip(0, cells - 1).cast(pl.Int32) for part in extent]
     counted = rows.select("cluster", "x", "y", pl.lit(1, dtype=pl.UInt32).alias("rows"), at_x=places[0], at_y=places[1])
     weighted = [(pl.col(name) * pl.col("rows")).sum() / pl.col("rows").sum() for name in "xy"]

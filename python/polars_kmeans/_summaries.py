@@ -88,7 +88,9 @@ class Summaries(Answers):
         DataFrame
             One row for each cluster and column, in order. Values are in the units of the columns.
 
-            - `cluster` (UInt32), `size` (UInt64: rows of positive weight), `share` (Float64: of the weight of all rows
+            - `cluster` (UInt32). Then `name` (Enum), if :meth:`with_names <polars_kmeans.KMeansModel.with_names>` gave
+              names.
+            - `size` (UInt64: rows of positive weight), `share` (Float64: of the weight of all rows
               that have a cluster).
             - `feature` (String): the column that the rest of the row describes.
             - `mean`, `std` (Float64; of the population, not of a sample).
@@ -133,7 +135,8 @@ class Summaries(Answers):
 
         query, columns = self._query(data, columns, (by, weight), weight)
         described = self._features(columns) if by is None else _plugin.features((by,)).exprs
-        return _profile.profile(query, self.predict(*columns), described, self.centroids, weight, quantiles)
+        found = _profile.profile(query, self.predict(*columns), described, self.centroids, weight, quantiles)
+        return self._named(found)
 
     @checked
     def nearest(

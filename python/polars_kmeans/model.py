@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Literal, cast
 
 import polars as pl
 
-from polars_kmeans import _centroids, _files, _frames, _internal, _living, _plugin
+from polars_kmeans import _centroids, _files, _frames, _internal, _living, _names, _plugin
 from polars_kmeans._facts import Ran
 from polars_kmeans._keywords import checked
 from polars_kmeans._options import FitOptions
@@ -63,7 +63,8 @@ class KMeansModel(Summaries):
     def with_metadata(self, metadata: Mapping[str, str]) -> KMeansModel:
         """Return the same model with texts of yours in place of those that it had. They are saved with it.
 
-        They do not count when models are compared. Anything but texts is an `InvalidParameterError`.
+        They do not count when models are compared. The names of the clusters stay. Anything but texts, and the key
+        `"polars_kmeans.cluster_names"`, is an `InvalidParameterError`.
 
         Examples
         --------
@@ -77,8 +78,39 @@ class KMeansModel(Summaries):
         texts = dict(metadata) if isinstance(metadata, Mapping) else {"": metadata}
         if not all(isinstance(text, str) for pair in texts.items() for text in pair):
             raise InvalidParameterError(f"metadata: expected texts by name, got {metadata!r:.80}")
+        if _names.KEY in texts:
+            msg = f"metadata: expected another key than {_names.KEY!r}, which holds the names of the clusters"
+            raise InvalidParameterError(f"{msg}: model.with_names gives names")
+        kept = _internal.model_metadata(self._encoded)
+        return self._noted(texts | {key: kept[key] for key in kept if key == _names.KEY})
+
+    def with_names(self, names: Sequence[str] | pl.Series | None) -> KMeansModel:
+        """Return the same model with names of its clusters, in the order of the clusters. They are saved with it.
+
+        :attr:`cluster_names` has them. :meth:`profile`, `label(names=True)` and the charts show them. :meth:`updated`
+        keeps them. A new fit has none, because its clusters are others. They do not count when models are compared.
+
+        Parameters
+        ----------
+        names
+            A list or a Series with one text for each cluster, all different. Anything else is an
+            `InvalidParameterError`. None or an empty list takes the names away.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> df = pl.DataFrame({"euros": [9.0, 250.0, 11.0]})
+        >>> model = pk.KMeans(k=2, sort_by="euros").fit(df, "euros").with_names(["small", "large"])
+        >>> model.label(df, names=True)["cluster"].to_list()
+        ['small', 'large', 'small']
+
+        """
+        return self._noted(self.metadata | _names.encoded(names, self._k))
+
+    def _noted(self, metadata: dict[str, str]) -> KMeansModel:
         noted = copy.copy(self)
-        noted._encoded = _internal.model_with(self._encoded, texts)
+        noted._encoded = _internal.model_with(self._encoded, metadata)
         return noted
 
     @checked
@@ -104,7 +136,8 @@ class KMeansModel(Summaries):
         removed
             A table of rows to take away again, with the labels that they had when they were added.
         start
-            `"kept"`: the sums that this model keeps, which needs a fit with `keep_sums=True` or an updated model.
+            `"kept"`: the sums that this model keeps, which needs a fit with `keep_sums=True` (best with `tol=0`, see
+            :doc:`/guide/living-models`) or an updated model.
             `"zero"`: no rows.
         decay
             What weights and sums of earlier rows are multiplied by first, from 0 to 1. The number is rounded to 32 bits.
@@ -138,7 +171,7 @@ class KMeansModel(Summaries):
         >>> import polars as pl
         >>> import polars_kmeans as pk
         >>> may, june = pl.DataFrame({"x": [0.0, 2.0, 9.0]}), pl.DataFrame({"x": [11.0]})
-        >>> model = pk.KMeans(k=2, init=[[1.0], [9.0]], keep_sums=True).fit(may, "x")
+        >>> model = pk.KMeans(k=2, init=[[1.0], [9.0]], tol=0, keep_sums=True).fit(may, "x")
         >>> later = model.updated(june.select(model.sums()))
         >>> later.centroids["x"].to_list()
         [1.0, 10.0]

@@ -52,6 +52,7 @@ def scatter(
     y: str | pl.Expr | None = None,
     *,
     columns: IntoFeatures = (),
+    log: bool | None = None,
     device: Device = "auto",
 ) -> alt.LayerChart:
     """Show the rows of a frame in two dimensions, coloured by their clusters, and the mean of each cluster.
@@ -67,6 +68,9 @@ def scatter(
         rows as the model sees them: scaled and normalised as in the fit.
     columns
         The features, in the model's order. By default, the columns that the model was fitted to.
+    log
+        Whether axes are logarithmic. None: an axis is, if all its values are above 0 and half of them lie in the first
+        tenth of a linear axis, where they would hide each other. True needs values above 0.
     device
         As in :meth:`KMeansModel.predict <polars_kmeans.KMeansModel.predict>`.
 
@@ -75,7 +79,8 @@ def scatter(
     LayerChart
         Up to 4,000 rows are circles. If there are more rows, the picture is divided into cells, and a circle stands for
         all rows of a cluster in a cell. It lies at the mean of these rows, and its area grows with their number. Rows
-        without a cluster, or without finite values of `x` and `y`, are left out.
+        without a cluster, or without finite values of `x` and `y`, are left out. The legend has the names of the
+        clusters, if the model has some, and the rows of each.
 
     Raises
     ------
@@ -93,23 +98,25 @@ def scatter(
     else:
         rows, titles = _pictured.plane(model, query, names, (x, y), device)
     rows = rows.filter(pl.col("cluster").is_not_null(), pl.col("x").is_finite(), pl.col("y").is_finite())
-    points, counted = _pictured.thinned(rows)
+    logs = [_pictured.is_logarithmic(rows[name], title, log) for name, title in zip("xy", titles, strict=True)]
+    points, counted = _pictured.thinned(rows, logs)
     means = rows.group_by("cluster").agg(pl.col("x", "y").mean(), rows=pl.len()).sort("cluster")
-    across = alt.X("x:Q", title=titles[0]).scale(zero=False)
-    up = alt.Y("y:Q", title=titles[1]).scale(zero=False)
-    hints: list[Any] = ["cluster:N", "rows:Q", alt.Tooltip("x:Q", title=titles[0]), alt.Tooltip("y:Q", title=titles[1])]
-    circles = (
-        alt.Chart(points).mark_circle(opacity=0.55).encode(across, up, color=_colour(model.n_clusters), tooltip=hints)
-    )
+    called = _pictured.texts(model, means)
+    points, means = (_pictured.titled(part, called) for part in (points, means))
+    scales = [alt.Scale(type="log", nice=False, padding=8) if one else alt.Scale(zero=False) for one in logs]
+    across, up = alt.X("x:Q", title=titles[0], scale=scales[0]), alt.Y("y:Q", title=titles[1], scale=scales[1])
+    hints: list[Any] = ["name:N", "rows:Q", alt.Tooltip("x:Q", title=titles[0]), alt.Tooltip("y:Q", title=titles[1])]
+    circles = alt.Chart(points).mark_circle(opacity=0.55).encode(across, up, color=_colour(called), tooltip=hints)
     size = alt.Size("rows:Q").scale(range=[8, 260]) if counted else alt.value(24)
     marks = alt.Chart(means).encode(across, up, tooltip=hints)
     layers = [
         circles.encode(size=size),
         marks.mark_point(shape="diamond", size=140, filled=True, color="black", stroke="white", opacity=1),
-        marks.mark_text(dx=12, dy=-8, fontWeight="bold", stroke="white", strokeWidth=3).encode(text="cluster:N"),
-        marks.mark_text(dx=12, dy=-8, fontWeight="bold").encode(text="cluster:N"),
+        marks.mark_text(dx=12, dy=-8, fontWeight="bold", stroke="white", strokeWidth=3).encode(text="name:N"),
+        marks.mark_text(dx=12, dy=-8, fontWeight="bold").encode(text="name:N"),
     ]
-    return _layered(layers, 420, 340)
+    said = "diamonds: the means of the clusters" + ("; circles: areas grow with their rows" if counted else "")
+    return _layered(layers, 420, 340, f"{rows.height:,} rows in {model.n_clusters} clusters", said)
 
 
 def profile(
@@ -149,7 +156,8 @@ def profile(
     )
     kept = order.filter(order.is_in(largest["feature"].head(most).to_list()))
     # A frame without rows has no shares.
-    shares = [f"{cluster} ({share or 0.0:.1%})" for cluster, share in found.select("cluster", "share").iter_rows()]
+    names = found["cluster" if model.cluster_names is None else "name"]
+    shares = [f"{name} ({share or 0.0:.1%})" for name, share in zip(names, found["share"], strict=True)]
     texts = [_short(mean) for mean in found["mean"]]
     cells = (
         found.select("cluster", "size", "share", "feature", "mean", "difference")
@@ -157,9 +165,10 @@ def profile(
         .filter(pl.col("feature").is_in(kept.to_list()))
     )
     reach = max([1.0, *cells["difference"].drop_nulls().abs().to_list()])
-    title = f"{len(kept)} of {len(order)} features, those that differ most" if len(kept) < len(order) else None
+    most_of = f"{len(kept)} of {len(order)} features, those that differ most; " if len(kept) < len(order) else ""
+    said = f"{most_of}{sum(found.unique('cluster')['size']):,} rows"
     base = alt.Chart(cells).encode(
-        alt.X("feature:N", title=title, sort=kept.to_list()).axis(labelAngle=-40, orient="top"),
+        alt.X("feature:N", title=None, sort=kept.to_list()).axis(labelAngle=-40, orient="top"),
         alt.Y("name:N", title="cluster", sort=cells["name"].unique(maintain_order=True).to_list()),
     )
     colour = (
@@ -168,7 +177,7 @@ def profile(
         .scale(scheme="blueorange", domain=[-reach, reach], domainMid=0)
     )
     hints: list[Any] = [
-        "cluster:N",
+        alt.Tooltip("name:N", title="cluster"),
         "feature:N",
         "size:Q",
         alt.Tooltip("share:Q", format=".1%"),
@@ -186,7 +195,7 @@ def profile(
             )
         )
     step = 56 if len(kept) <= _WITH_TEXT else 20
-    return _layered(layers, alt.Step(step), alt.Step(26))
+    return _layered(layers, alt.Step(step), alt.Step(26), "What sets the clusters apart", said)
 
 
 def choose_k(found: pl.DataFrame) -> alt.ConcatChart:
@@ -228,7 +237,7 @@ def choose_k(found: pl.DataFrame) -> alt.ConcatChart:
             marked = base.transform_filter(alt.datum.k == best)
             layers.append(marked.mark_point(size=140, filled=True, color="#d62728", opacity=1))
         charts.append(alt.layer(*layers, width=220, height=130))
-    return alt.concat(*charts, columns=3)
+    return alt.concat(*charts, columns=3, title=alt.Title("How many clusters", subtitle="red: the best k of a measure"))
 
 
 def silhouette(
@@ -265,19 +274,22 @@ def silhouette(
     if model.n_clusters == 1:
         raise InvalidParameterError("model: expected at least 2 clusters for silhouettes, got 1")
     blocks, areas, mean = _pictured.silhouettes(model, *model._query(data, columns, ()), device)
+    called = _pictured.texts(model, blocks)
+    blocks, areas = (_pictured.titled(part, called) for part in (blocks, areas))
     down = alt.Y("at:Q", title=None, axis=None).scale(reverse=True, nice=False)
     across = alt.X("silhouette:Q", title="simplified silhouette", stack=None).scale(domain=[0, 1])
-    hints: list[Any] = ["cluster:N", "rows:Q", alt.Tooltip("mean:Q", format=".3f")]
+    hints: list[Any] = ["name:N", "rows:Q", alt.Tooltip("mean:Q", format=".3f")]
     layers = [
         alt.Chart(areas)
         .mark_area(orient="horizontal")
-        .encode(across, down, color=_colour(model.n_clusters), tooltip="cluster:N"),
+        .encode(across, down, color=_colour(called).legend(None), tooltip="title:N"),
         alt.Chart(pl.DataFrame({"silhouette": [mean]})).mark_rule(strokeDash=[4, 4]).encode(across),
         alt.Chart(blocks)
         .mark_text(align="right", dx=-6)
-        .encode(x=alt.value(0), y=alt.Y("middle:Q"), text="cluster:N", tooltip=hints),
+        .encode(x=alt.value(0), y=alt.Y("middle:Q"), text="title:N", tooltip=hints),
     ]
-    return _layered(layers, 420, max(340, 16 * model.n_clusters))
+    said = f"{sum(blocks['rows']):,} rows" + (f"; dashed: their mean, {mean:.2f}" if mean is not None else "")
+    return _layered(layers, 420, max(340, 16 * model.n_clusters), "How clearly rows belong to their clusters", said)
 
 
 def _names(columns: IntoFeatures) -> tuple[IntoFeatures, ...]:
@@ -292,11 +304,13 @@ def _short(mean: float | None) -> str:
     return f"{mean:,.0f}" if 1000 <= abs(mean) < 1e6 else f"{mean:.3g}"
 
 
-def _layered(charts: list[alt.Chart], width: float | alt.Step, height: float | alt.Step) -> alt.LayerChart:
-    return alt.LayerChart(layer=charts, width=width, height=height)
+def _layered(charts: list[alt.Chart], width: Any, height: Any, title: str, said: str) -> alt.LayerChart:
+    return alt.LayerChart(layer=charts, width=width, height=height, title=alt.Title(title, subtitle=said))
 
 
-def _colour(k: int) -> Any:
+def _colour(called: dict[str, list[str]]) -> Any:
     """Return a colour for each cluster. Many clusters share colours, and need no legend."""
-    colour = alt.Color("cluster:N").scale(domain=list(range(k)), scheme="tableau10" if k <= 10 else "tableau20")
-    return colour if k <= 20 else colour.legend(None)
+    titles = called["title"]
+    scale = alt.Scale(domain=titles, scheme="tableau10" if len(titles) <= 10 else "tableau20")
+    colour = alt.Color("title:N", title="cluster (rows)", scale=scale)
+    return colour if len(titles) <= 20 else colour.legend(None)

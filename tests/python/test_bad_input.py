@@ -241,6 +241,9 @@ PARAMETERS: list[Case] = [
         lambda: fitted().predict(pl.DataFrame({"x": [None], "y": [1.0]}, schema=DF.schema), null_policy="raise"),
     ),
     ("`model.sums` of values beyond the fit", InvalidDataError, query(lambda: fitted().sums(pl.col("x") * 1e9, "y"))),
+    ("`model.with_names` of one name", InvalidParameterError, lambda: fitted().with_names(["a"])),
+    ("`model.label(names=True)` without names", InvalidParameterError, lambda: fitted().label(DF, names=True)),
+    ("`pk.stability(resamples=0)`", InvalidParameterError, lambda: pk.stability(DF, "x", k=2, resamples=0)),
     ("`model.updated` without kept sums", InvalidParameterError, lambda: fitted().updated(DF.select(fitted().sums()))),
     ('`weight=pl.col("x", "y")`', InvalidParameterError, option(weight=pl.col("x", "y"))),
     ('`KMeans(2, history="some")`', InvalidParameterError, lambda: pk.KMeans(2, history="some")),  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """The Python code of the README and of the pages of the documentation runs unchanged."""
 
+import importlib.metadata
 import importlib.util
 import pkgutil
 import re
@@ -16,6 +17,9 @@ from helpers import ROOT, code_of, printed_by, run_page
 
 import polars_kmeans as pk
 
+IN_A_CLONE = pytest.mark.skipif(
+    not (ROOT / "CONTRIBUTING.md").exists(), reason="not a clone: other files are missing too"
+)
 # Pages with code, and how many blocks each has. The blocks of a page run in order.
 PAGES = {
     "README.md": 3,
@@ -23,7 +27,7 @@ PAGES = {
     "docs/clusters.md": 7,
     "docs/coming-from.md": 3,
     "docs/exact.md": 4,
-    "docs/faq.md": 1,
+    "docs/faq.md": 2,
     "docs/guide/arrays.md": 1,
     "docs/guide/cluster-numbers.md": 2,
     "docs/guide/devices.md": 1,
@@ -38,7 +42,7 @@ PAGES = {
     "docs/guide/places.md": 2,
     "docs/guide/progress.md": 2,
     "docs/guide/queries.md": 5,
-    "docs/guide/row-order.md": 1,
+    "docs/guide/row-order.md": 2,
     "docs/guide/scaling.md": 1,
     "docs/guide/starting-centroids.md": 3,
     "docs/guide/two-ways.md": 1,
@@ -46,6 +50,7 @@ PAGES = {
     "docs/models.md": 8,
     "docs/promises.md": 1,
     "docs/scikit-learn.md": 4,
+    "docs/stability.md": 2,
 }
 NEEDS = {
     "docs/choosing-k.md": "altair",
@@ -69,6 +74,10 @@ def test_python_blocks_run(page: str) -> None:
     check_results(page, run_page(ROOT / page))
 
 
+def sizes(model: pk.KMeansModel) -> list[int]:
+    return sorted(model.centroids["size"])
+
+
 def check_results(page: str, names: dict[str, Any]) -> None:
     """Check what a page says of its results."""
     match page:
@@ -87,6 +96,23 @@ def check_results(page: str, names: dict[str, Any]) -> None:
             assert names["sure"].height == 600
         case "docs/guide/directions.md":
             assert names["embeddings"].centroids["e"].dtype == pl.Array(pl.Float32, 2)
+        case "docs/faq.md":
+            buyers, models = names["buyers"], names["models"]
+            assert sizes(models["standard"]) == sizes(models["robust"]) == [1, 599]
+            # With a second column of groups, one scale finds them and the other does not.
+            more = buyers.with_columns(other=pl.col("age"))
+            found = [sizes(pk.KMeans(2, n_init=5, scale=scale).fit(more, pl.all())) for scale in ("standard", "robust")]
+            assert found == [[298, 302], [1, 599]]
+            for remedy in ("clipped", "logarithms", "without them"):
+                assert min(sizes(models[remedy])) > 290
+            # Those of the two groups of ages, also of the row that was left out.
+            groups = pl.Series([0] * 300 + [1] * 300, dtype=pl.UInt32)
+            assert (names["labels"][1:] == groups[1:]).mean() > 0.99
+        case "docs/guide/row-order.md":
+            assert names["shops"]["euros"].to_list() == names["rounded"]["euros"].to_list() == [5.0, 11.75]
+        case "docs/guide/living-models.md":
+            model, nothing = names["model"], names["visits"].clear()
+            assert model.updated(nothing.select(model.sums())).centroids["x"].equals(model.centroids["x"])
         case "docs/guide/devices.md":
             assert names["model"].device == "cpu"
         case "docs/guide/larger-than-memory.md":
@@ -99,6 +125,8 @@ def check_results(page: str, names: dict[str, Any]) -> None:
             assert low[0] == low[1] != low[2] == low[3] and high[0] != high[1] == high[2] and alone == [None]
             assert names["rows"].height == 8
             assert [places[0] == places[1] != places[2] for places in names["labelled"]["place"]] == [True, True]
+        case "docs/stability.md":
+            assert names["found"]["kept"].min() > 0.95
         case "docs/models.md":
             assert names["tiers"].predict(pl.DataFrame({"price": [7.0, 180.0]})).to_list() == [0, 2]
             assert len(names["models"]) == 2
@@ -170,6 +198,29 @@ def test_tables_of_figures_are_those_of_the_record() -> None:
     assert all(places)
 
 
+@IN_A_CLONE
+def test_pictures_say_what_they_show() -> None:
+    speed, readme = (ROOT / "docs" / "speed.svg").read_text(), (ROOT / "README.md").read_text()
+    assert "longer is faster" in speed and "500 x 2 x 4: 500 rows, 2 features, 4 clusters" in speed
+    assert "rows x features x clusters" in speed
+    # The picture that lesson 11 draws, with its names.
+    assert "](docs/segments.png)" in readme and (ROOT / "docs" / "segments.png").exists()
+
+
+@IN_A_CLONE
+def test_pages_that_compare_name_the_versions_of_the_others() -> None:
+    performance, compared = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("performance", "compared"))
+    for peer in ("scikit-learn", "scikit-learn-intelex", "faiss", "SuperKMeans", "flash-kmeans", "FlashLib"):
+        assert re.search(rf"\b{peer} \d+\.\d+\.\d+", performance), peer
+    for peer in ("scikit-learn", "cuML", "faiss", "Spark"):
+        assert re.search(rf"\b{peer} \d+", compared), peer
+    assert "faiss 1.16" in compared and "e-means" in compared
+    # New rows of the record have the version of each peer that is a package.
+    record = program("benches/record.py")
+    assert record.version_of("ours") is None
+    assert record.version_of("sklearn") == importlib.metadata.version("scikit-learn")
+
+
 SPEED = r"\d[\d.,]* ?(?:ms|us|µs|ns|[GT]B/s|TFLOP/s)\b|\d[\d.,]* times (?:as (?:fast|long)|faster|slower)"
 
 
@@ -190,11 +241,6 @@ def test_the_hash_of_the_record_is_that_of_this_machine() -> None:
         warnings.simplefilter("ignore", pk.ConvergenceWarning)
         found = hashes.hash_of(hashes.whole)
     assert set(pl.read_csv(ROOT / "benches" / "record" / "hashes.csv")["hash"]) == {found}
-
-
-IN_A_CLONE = pytest.mark.skipif(
-    not (ROOT / "CONTRIBUTING.md").exists(), reason="not a clone: other files are missing too"
-)
 
 
 @IN_A_CLONE

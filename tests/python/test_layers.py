@@ -14,13 +14,13 @@ PACKAGE = SOURCE if SOURCE.exists() else Path(str(find_spec("polars_kmeans").ori
 LAYERS = [
     ["errors", "_typing"],
     ["_internal"],
-    ["_devices", "_files", "_frames", "_generated", "_progress", "_spill", "_versions"],
+    ["_devices", "_files", "_frames", "_generated", "_names", "_progress", "_spill", "_versions"],
     ["_options", "_keywords"],
     ["_plugin", "_arrays", "_rows"],
     ["_centroids", "_html", "_living", "_nearest", "_plan", "_profile", "_sphere"],
     ["_facts", "_answers", "_summaries", "model"],
     ["_moved", "expressions", "estimator", "groups"],
-    ["_measures", "_pictured", "_choose_k", "parts"],
+    ["_measures", "_pictured", "_choose_k", "_stability", "parts"],
     ["plot", "ray", "sklearn", "sql"],
     ["__init__"],
 ]

@@ -76,7 +76,7 @@ def test_methods_refuse_keywords_that_they_lack(model: pk.KMeansModel) -> None:
     calls: list[tuple[Any, str, str]] = [
         (model.nearest, "n", "$"),
         (model.profile, "quantile", r"did you mean quantiles\?$"),
-        (model.label, "names", r"did you mean name\?$"),
+        (model.label, "nam", r"did you mean name\?$"),
         (model.score, "weights", "use weight$"),
         (model.silhouette, "devise", r"did you mean device\?$"),
         (model.transform, "output", "pass it to model.predict"),

@@ -87,6 +87,51 @@ def test_features_by_other_names() -> None:
     assert layers(plot.silhouette(MODEL, other, "w", "x", "y", "z"))[0].equals(layers(plot.silhouette(MODEL, DF))[0])
 
 
+def scales(chart: Any) -> list[str | None]:
+    encoding = chart.to_dict()["layer"][0]["encoding"]
+    return [encoding[axis]["scale"].get("type") for axis in "xy"]
+
+
+def test_an_axis_is_logarithmic_where_rows_would_hide_each_other() -> None:
+    random = np.random.default_rng(3)
+    tail = pl.DataFrame({"x": random.normal(size=5_000), "tail": random.lognormal(3, 1.5, 5_000)})
+    tail = tail.with_columns(below=pl.col("tail") - 1)
+    model = pk.KMeans(3).fit(tail.select("x", pl.col("tail").log()), "x", "tail")
+    given: dict[str, Any] = {"columns": ["x", pl.col("tail").log()]}
+    assert scales(plot.scatter(model, tail, "x", "tail", **given)) == [None, "log"]
+    assert scales(plot.scatter(model, tail, "x", pl.col("tail").log(), **given)) == [None, None]
+    assert scales(plot.scatter(model, tail, "x", "below", **given)) == [None, None]
+    assert scales(plot.scatter(model, tail, "x", "tail", log=False, **given)) == [None, None]
+    assert scales(plot.scatter(model, tail, pl.col("x").exp(), "tail", log=True, **given)) == ["log", "log"]
+    # Cells are even on the axis that is shown: the middle ones are not one cell.
+    points = layers(plot.scatter(model, tail, "x", "tail", **given))[0]
+    assert (points["y"] < 100).mean() > 0.5
+    with pytest.raises(pk.InvalidParameterError, match='log: expected values above 0 on the axis "below", got -'):
+        plot.scatter(model, tail, "tail", "below", log=True, **given)
+    with pytest.raises(pk.InvalidParameterError, match="log: expected True, False or None, got 'y'"):
+        plot.scatter(model, tail, "x", "tail", log="y", **given)  # type: ignore[arg-type]
+
+
+def test_charts_have_titles_and_the_sizes_of_clusters() -> None:
+    sizes = MODEL.centroids["size"].to_list()
+    charts = [
+        plot.scatter(MODEL, DF),
+        plot.profile(MODEL, DF),
+        plot.silhouette(MODEL, DF),
+        plot.choose_k(pk.choose_k(DF, pl.all(), k=[2, 3])),
+    ]
+    titles = [chart.to_dict()["title"] for chart in charts]
+    assert [title["text"] for title in titles] == [
+        "300 rows in 3 clusters",
+        "What sets the clusters apart",
+        "How clearly rows belong to their clusters",
+        "How many clusters",
+    ]
+    assert all(title["subtitle"] for title in titles)
+    domain = charts[0].to_dict()["layer"][0]["encoding"]["color"]["scale"]["domain"]
+    assert domain == [f"{cluster} ({size})" for cluster, size in enumerate(sizes)]
+
+
 def test_a_heat_map_shows_the_profile() -> None:
     cells = layers(plot.profile(MODEL, DF))[0]
     found = MODEL.profile(DF)
