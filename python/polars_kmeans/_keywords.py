@@ -42,7 +42,7 @@ _HINTS = {
     "haversine": f'use metric="cosine" {ON_A_SPHERE}',
     "standardize_features": 'use scale="standard"',
     "gpu": 'use device="cuda"',
-    "n_jobs": "set POLARS_MAX_THREADS before the import",
+    "n_jobs": "use threads",
     "algorithm": "leave it out: there is one algorithm",
     "copy_x": "leave it out: no call changes the values that it is given",
     "balanced": "leave it out: no option says how large clusters must be",

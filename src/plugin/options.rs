@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::base::error::{KMeansError, Result, STARTING_CENTROIDS};
 use crate::base::memory;
+use crate::base::parallel::pool_threads;
 use crate::base::params::declare::{options, words};
 use crate::base::params::{self, Init, KMeans, Numbers, Value};
 use crate::model::KMeansModel;
@@ -135,6 +136,8 @@ impl TryFrom<BTreeMap<String, Option<Value>>> for Values {
                 all.estimator.set(option, value.as_ref())?;
             }
         }
+        let threads = &mut all.estimator.execution.threads;
+        *threads = (*threads).min(pool_threads());
         Ok(all)
     }
 }

@@ -178,8 +178,10 @@ options! {
         device_memory_limit: Option<u64> = None,
             "a positive number of bytes, or none for what is free" if |limit| *limit != Some(0);
 
-        /// Number of threads that work on a large fit. 0: one per processor.
-        threads: usize = 0, "an integer of at least 0", only rust;
+        /// The number of threads that work on a large fit on the CPU. 0: all of the pool.
+        ///
+        /// In Python the pool has as many threads as that of Polars, and more threads than these are not started.
+        threads: usize = 0, "an integer of at least 0";
 
         /// How rows find their labels. Every strategy gives the same result. `"default"` runs on the CPU and on a GPU. Any other
         /// named strategy requires a GPU.
