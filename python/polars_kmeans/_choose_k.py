@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
+import math
 from collections.abc import Iterable
-from operator import index
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from polars_kmeans import _plugin
+from polars_kmeans import _numeric, _plugin, _warned
 from polars_kmeans.errors import InvalidParameterError, TooFewRowsWarning
 from polars_kmeans.estimator import KMeans
 from polars_kmeans.model import KMeansModel
@@ -143,7 +142,7 @@ def choose_k(
     none = [str(count) for count, fit in zip(counts, fits, strict=True) if fit is None]
     if none and warns:
         msg = f"k = {', '.join(none)}: there are fewer distinct rows than clusters, so the measures are null"
-        warnings.warn(msg, TooFewRowsWarning, stacklevel=2)
+        _warned.warn(msg, TooFewRowsWarning)
     return pl.DataFrame(found, schema=_SCHEMA)
 
 
@@ -151,10 +150,9 @@ def _counts(k: Iterable[int]) -> list[int]:
     """Return the numbers of clusters. Their domain is checked where they are used."""
     expected = "k: expected numbers of clusters, such as range(2, 11)"
     try:
-        given = list(k)
-        if isinstance(k, str) or any(isinstance(count, bool) for count in given):
+        if isinstance(k, str):
             raise TypeError
-        counts = [index(count) for count in given]
+        counts = [_numeric.integer("k", count, least=-math.inf, most=math.inf) for count in k]
     except TypeError:
         raise InvalidParameterError(f"{expected}, got {k!r:.80}") from None
     if not counts:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from polars_kmeans import _centroids, _frames, _internal, _plugin
-from polars_kmeans.errors import InvalidColumnError
+from polars_kmeans import _centroids, _frames, _internal, _plugin, _warned
+from polars_kmeans.errors import InvalidColumnError, WeightWarning
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,6 +30,9 @@ class Ran(NamedTuple):
 
 class Facts:
     """What a model holds."""
+
+    # Whether the model has warned that it counts rows without their weights.
+    _warned = False
 
     def __init__(self, encoded: bytes) -> None:
         self._encoded = encoded
@@ -238,6 +241,13 @@ class Facts:
             "sizes": table["size"].to_list(),
             "centroids": features.to_series().to_list() if nested else [list(row) for row in features.rows()],
         }
+
+    def _weigh(self, weight: object) -> None:
+        """Warn, once, if the model of a fit with weights is asked about rows without them."""
+        if weight is None and not self._warned and self.parameters["weighted"]:
+            self._warned = True
+            msg = "the model is of a fit with weights, and each row counts as 1 here: pass weight= to count as the fit"
+            _warned.warn(msg, WeightWarning)
 
     def _sum_names(self) -> list[str]:
         """Return the names of the features, one by one."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any
 
 import polars as pl
 
-from polars_kmeans import _arrays, _frames, _living, _plugin
+from polars_kmeans import _arrays, _frames, _living, _plugin, _rows
 from polars_kmeans._answers import Answers
 from polars_kmeans._keywords import checked
 from polars_kmeans._typing import Device, IntoArray, IntoFeatures, IntoFrame
@@ -47,11 +47,15 @@ class Summaries(Answers):
             For columns, weights or a device that cannot be used: see :mod:`polars_kmeans.errors`.
 
         """
+        self._weigh(weight)
+        return self._score(data, columns, weight, device)
+
+    def _score(self, data: Any, columns: tuple[IntoFeatures, ...], weight: Any, device: Device) -> float:
         if _arrays.is_array(data):
             _arrays.alone(data, columns, None)
-            return _arrays.score(self._encoded, data, cast("IntoArray | None", weight), device)
+            return _arrays.score(self._encoded, data, weight, device)
         frame = _frames.polars_frame(data, *self._asked(columns), weight)
-        expr = _plugin.score(self._features(columns), self._encoded, cast("str | pl.Expr | None", weight), device)
+        expr = _plugin.score(self._features(columns), self._encoded, weight, device)
         return float(_plugin.item(frame, expr))
 
     @checked
@@ -131,9 +135,11 @@ class Summaries(Answers):
         """
         from polars_kmeans import _profile
 
+        self._weigh(weight)
         query, columns = self._query(data, columns, (by, weight), weight)
         described = self._features(columns) if by is None else _plugin.features((by,)).exprs
-        return _profile.profile(query, self.predict(*columns), described, self.centroids, weight, quantiles)
+        label, features = self.predict(*columns), by is None
+        return _profile.profile(query, label, described, self.centroids, weight, quantiles, features=features)
 
     @checked
     def nearest(
@@ -182,10 +188,17 @@ class Summaries(Answers):
         return _nearest.nearest(query, self.predict(*columns, output="struct"), m)
 
     @checked
-    def drift(self, data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray, *columns: IntoFeatures) -> pl.DataFrame:
+    def drift(
+        self,
+        data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
+        *columns: IntoFeatures,
+        weight: str | pl.Expr | None = None,
+    ) -> pl.DataFrame:
         """Compare the rows of today with those of the fit, to see whether the model still describes them.
 
-        `data` and `columns` are those of :meth:`score`. A model of a fit with weights is an `InvalidParameterError`.
+        `data` and `columns` are those of :meth:`score`, and `weight` is that of :meth:`profile`. With weights, shares
+        and distances are those of the weight. A model of a fit with weights that does not know the weights of its
+        clusters (:attr:`weights`) then is an `InvalidParameterError`.
 
         Returns
         -------
@@ -207,11 +220,19 @@ class Summaries(Answers):
         0.275
 
         """
-        if self.parameters["weighted"]:
-            raise InvalidParameterError("model: expected one of a fit without weights, got one with weights")
-        query, columns = self._query(data, columns, ())
-        answers = query.select(self.predict(*columns, output="struct")).unnest("cluster")
-        return _living.drift(self.centroids, answers)
+        self._weigh(weight)
+        then = self.centroids.select("cluster", "size", "inertia", mass=pl.col("size").cast(pl.Float64))
+        known = getattr(self, "weights", None) if self.parameters["weighted"] else then["mass"]
+        then = then.with_columns(weight=pl.lit(None, pl.Float64) if known is None else pl.Series(known))
+        if weight is not None:
+            if known is None:
+                msg = "model: expected one that knows the weights of its clusters, got one without: fit it again"
+                raise InvalidParameterError(msg)
+            then = then.with_columns(mass="weight")
+        query, columns = self._query(data, columns, (weight,), weight)
+        answers = query.select(self.predict(*columns, output="struct"), *_plugin.weights(weight))
+        found = _rows.collect(answers).unnest("cluster")
+        return _living.drift(then, found, weighted=weight is not None)
 
     @checked
     def sums(

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Literal, cast
 
 import polars as pl
 
-from polars_kmeans import _centroids, _files, _frames, _internal, _living, _plugin
+from polars_kmeans import _centroids, _files, _frames, _internal, _living, _numeric, _plugin
 from polars_kmeans._facts import Ran
 from polars_kmeans._keywords import checked
 from polars_kmeans._options import FitOptions
@@ -84,7 +84,7 @@ class KMeansModel(Summaries):
     @checked
     def updated(
         self,
-        sums: pl.DataFrame | pl.LazyFrame | pl.Series | IntoFrame,
+        sums: pl.DataFrame | pl.LazyFrame | pl.Series | IntoFrame | None = None,
         *,
         removed: pl.DataFrame | pl.LazyFrame | pl.Series | IntoFrame | None = None,
         start: Literal["kept", "zero"] = "kept",
@@ -98,7 +98,7 @@ class KMeansModel(Summaries):
         Parameters
         ----------
         sums
-            A table of :meth:`sums`, or a frame with a column of such tables. Rows of one cluster add up.
+            A table of :meth:`sums`, or a frame with a column of such tables. Rows of one cluster add up. None: no rows.
         removed
             A table of rows to take away again, with the labels that they had when they were added.
         start
@@ -134,14 +134,12 @@ class KMeansModel(Summaries):
         [1.0, 9.0]
 
         """
-        if decay is not None and (isinstance(decay, bool) or not isinstance(decay, (int, float))):
-            raise InvalidParameterError(f"decay: expected a number from 0 to 1, got {decay!r:.80}")
         if start not in ("kept", "zero"):
             raise InvalidParameterError(f'start: expected "kept" or "zero", got {start!r:.80}')
-        added = _living.table(sums, "sums")
         taken = None if removed is None else _living.table(removed, "removed")
+        added = _living.no_rows(self._sum_names()) if sums is None else _living.table(sums, "sums")
         found = _living.extents(extents, self._sum_names())
-        number = None if decay is None else float(decay)
+        number = None if decay is None else _numeric.number("decay", decay, "a number from 0 to 1")
         return KMeansModel(_internal.update_model(self._encoded, added, taken, start, number, found))
 
     @checked
@@ -337,7 +335,7 @@ class KMeansModel(Summaries):
             model = KMeansModel.from_bytes(b64decode(parts.pop(_FILE), validate=True))
         except InvalidModelError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise InvalidModelError("model: expected JSON that KMeansModel.to_json wrote, got something else") from None
         if parts != model._readable():
             msg = f"model: expected parts that agree with {_FILE}, got others"

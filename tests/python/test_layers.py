@@ -14,7 +14,7 @@ PACKAGE = SOURCE if SOURCE.exists() else Path(str(find_spec("polars_kmeans").ori
 LAYERS = [
     ["errors", "_typing"],
     ["_internal"],
-    ["_devices", "_files", "_frames", "_generated", "_progress", "_spill", "_versions"],
+    ["_devices", "_files", "_frames", "_generated", "_numeric", "_progress", "_spill", "_versions", "_warned"],
     ["_options", "_keywords"],
     ["_plugin", "_arrays", "_rows"],
     ["_centroids", "_html", "_living", "_nearest", "_plan", "_profile", "_sphere"],

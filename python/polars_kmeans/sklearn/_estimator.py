@@ -269,7 +269,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         if on_gpu(rows):
             # A model leaves out rows that have no label. Here they are refused.
             codebook.labels(rows, self.device)
-        return codebook.model.score(rows, weight=checked_weights(sample_weight, rows), device=self.device)
+        return codebook.model._score(rows, (), checked_weights(sample_weight, rows), self.device)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

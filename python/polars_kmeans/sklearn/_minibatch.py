@@ -248,7 +248,7 @@ class MiniBatchKMeans(KMeans):
         self._n_features_out = self.n_clusters
         if self.compute_labels:
             self.labels_ = self._codebook.labels(rows, self.device)
-            self.inertia_ = -self.model_.score(rows, weight=weights)
+            self.inertia_ = -self.model_._score(rows, (), weights, "auto")
 
 
 def _shift(before: bytes, after: bytes) -> float:
