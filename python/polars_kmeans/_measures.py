@@ -47,7 +47,9 @@ def measures(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: s
     spread = _rows.totals(squares, "cluster", parts)
     within = math.fsum(spread["within"])
     present = sums.height
-    found: dict[str, float | None] = {}
+    found: dict[str, float | None] = {"smallest": model.centroids["size"].min()}  # type: ignore[dict-item]
+    if model.n_clusters > 1:
+        found["border"] = _border(model, rows, names, device, weight)
     if present > 1:
         found["silhouette"] = math.fsum(sums["silhouette"]) / mass
         found["calinski_harabasz"] = _calinski_harabasz(sums, x, mass, within)
@@ -55,6 +57,32 @@ def measures(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: s
     if metric == "euclidean":
         found["bic"] = _bic(sums["mass"].to_list(), mass, within, len(values))
     return found
+
+
+def _border(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: str, weight: pl.Expr) -> float | None:
+    """Return the share of the rows that lie near the border between their two nearest clusters.
+
+    Along the line between two centroids, the border is in the middle. These rows have come less than a quarter of the
+    way from there to their centroid.
+    """
+    near = model.nearest_clusters(2, names, squared=True, device=device).alias(_ANSWER)
+    clusters, squares = (pl.col(_ANSWER).struct.field(name).arr for name in ("clusters", "distances"))
+    k = model.n_clusters
+    pairs = rows.lazy().select(near, weight=weight).filter(pl.col(_ANSWER).is_not_null(), _rows.counts(pl.col("weight")))
+    found = _rows.collect(
+        pairs.select(
+            "weight",
+            pair=clusters.get(0).cast(pl.UInt64) * k + clusters.get(1),
+            apart=squares.get(1) - squares.get(0),
+        )
+    )
+    centroids = model._compared()
+    known = found["pair"].unique()
+    limits = [math.fsum((a - b) ** 2 for a, b in zip(centroids[p // k], centroids[p % k], strict=True)) / 4 for p in known]
+    joined = found.lazy().join(pl.LazyFrame({"pair": known, "limit": limits}), on="pair")
+    close = pl.col("apart") < pl.col("limit")
+    sums = _rows.totals(joined, "pair", {"all": pl.col("weight"), "close": pl.when(close).then(pl.col("weight"))})
+    return math.fsum(sums["close"].drop_nulls()) / math.fsum(sums["all"]) if sums.height else None
 
 
 def _square(some: list[str], others: list[str]) -> pl.Expr:

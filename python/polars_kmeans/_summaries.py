@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import polars as pl
 
@@ -143,7 +143,7 @@ class Summaries(Answers):
 
     @checked
     def nearest(
-        self, data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray, m: int, *columns: IntoFeatures
+        self, data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray, m: SupportsIndex, *columns: IntoFeatures
     ) -> pl.DataFrame:
         """Find the `m` rows nearest each centroid: typical rows, which show what a cluster holds.
 
@@ -233,6 +233,56 @@ class Summaries(Answers):
         answers = query.select(self.predict(*columns, output="struct"), *_plugin.weights(weight))
         found = _rows.collect(answers).unnest("cluster")
         return _living.drift(then, found, weighted=weight is not None)
+
+    def limits(self) -> pl.DataFrame:
+        """Return the cut points between the clusters of a model of one feature.
+
+        They are exact: :meth:`predict` gives a value of the type of the fit this cluster if, and only if, `from < value
+        <= to`. They lie halfway between centroids, up to rounding, and where a value is equally near to two, the
+        smaller number gets it. (This is also so for values that are some 10^15 times farther out than the centroids are
+        apart: float64 cannot tell their distances apart.) The values are in the units of the column, also if the fit
+        scaled it.
+
+        Returns
+        -------
+        DataFrame
+            One row for each cluster, in the order of the centroids: `cluster` (UInt32), `from` and `to` (the type of
+            the fit). The first `from` and the last `to` are null: there is no limit. `pl.Series.cut` takes
+            `to.drop_nulls()`.
+
+        Raises
+        ------
+        InvalidParameterError
+            For a model of several features, and for one of `metric="cosine"`.
+
+        Examples
+        --------
+        >>> import polars_kmeans as pk
+        >>> pk.KMeansModel.from_centroids([[70.0], [20.0], [40.0]], ["age"]).limits().rows()
+        [(1, None, 30.0), (2, 30.0, 55.0), (0, 55.0, None)]
+
+        """
+        names = self._sum_names()
+        if len(names) != 1 or self.parameters["metric"] == "cosine":
+            got = f'{len(names)} features and metric="{self.parameters["metric"]}"'
+            raise InvalidParameterError(f'model: expected one of one feature and metric="euclidean", got {got}')
+        feature = self.centroids.to_series(len(_frames.OWN_COLUMNS))
+        values = feature.explode(empty_as_null=True) if feature.dtype.is_nested() else feature
+        order = pl.Series(self._compared()).explode(empty_as_null=True).arg_sort()
+        places = order.arg_sort()
+        low, high = values[order][:-1], values[order][1:]
+        below = pl.Series(range(self._k - 1), dtype=pl.UInt32)
+        # Between two neighbours, labels change once. Halve until the two floats are next to each other.
+        while True:
+            middle = (low.cast(pl.Float64) / 2 + high.cast(pl.Float64) / 2).cast(low.dtype)
+            if ((middle == low) | (middle == high)).all():
+                break
+            rows = (middle.reshape((-1, 1)) if feature.dtype.is_nested() else middle).alias(feature.name).to_frame()
+            lower = places[self.predict(rows, feature.name, device="cpu")] <= below
+            low, high = middle.zip_with(lower, low), high.zip_with(lower, middle)
+        none = pl.Series([None], dtype=low.dtype)
+        ends = {"from": pl.concat([none, low]), "to": pl.concat([low, none])}
+        return pl.DataFrame({"cluster": order.cast(pl.UInt32), **ends})
 
     @checked
     def sums(

@@ -92,6 +92,7 @@ class MiniBatchKMeans(KMeans):
     metric = "euclidean"
     device = "auto"
     algorithm = "lloyd"
+    null_policy = "raise"
 
     def __init__(
         self,
