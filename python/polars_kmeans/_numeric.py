@@ -17,6 +17,11 @@ def _one(value: Any) -> Any:
     return value
 
 
+def is_row(value: Any) -> bool:
+    """Whether a value holds several numbers."""
+    return hasattr(type(value), "__iter__") and getattr(value, "ndim", 1) != 0
+
+
 def integer(name: str, value: Any, expected: str = "a positive integer", least: float = 1, most: float = 2**63 - 1) -> int:
     """Return an integer of Python."""
     try:

@@ -208,7 +208,7 @@ def _given(init: Any) -> tuple[bytes, list[str] | None, list[int]]:
             return init.astype("<f8").tobytes(), None, [1] * init.shape[1]
         init = init.tolist()
     try:
-        if not any(hasattr(type(row), "__iter__") for row in init):
+        if not any(map(_numeric.is_row, init)):
             # One feature.
             init = [[value] for value in init]
         rows = [[float("nan") if value is None else float(value) for value in row] for row in init]

@@ -247,8 +247,7 @@ class Summaries(Answers):
         -------
         DataFrame
             One row for each cluster, in the order of the centroids: `cluster` (UInt32), `from` and `to` (the type of
-            the fit). The first `from` and the last `to` are null: there is no limit. `pl.Series.cut` takes
-            `to.drop_nulls()`.
+            the fit). The first `from` and the last `to` are null: there is no limit.
 
         Raises
         ------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from numbers import Number
 from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, cast, overload
 
 import polars as pl
@@ -92,7 +93,7 @@ class KMeans(Generic[_Fitted]):
     def __repr__(self) -> str:
         """Show the parameters that are not the default."""
         shown = self._options.chosen | ({} if self._weight is None else {"weight": self._weight})
-        plain = (str, int, float, dict, type(None))
+        plain = (str, Number, dict, type(None))
         texts = (
             f"{value!r:.80}" if isinstance(value, plain) else f"{type(value).__name__}(...)" for value in shown.values()
         )

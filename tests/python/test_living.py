@@ -235,8 +235,6 @@ def test_drift_counts_half_a_row_for_none() -> None:
     assert found["distance_then"].to_list() == [0.5, 0.5]
     assert found["stability_index"][0] == pytest.approx((0.25 - 0.5) * np.log(0.25 / 0.5))
     assert model.drift(model.centroids.rename({"cluster": "c"}))["share_now"].to_list() == [0.5, 0.5]
-    with pytest.raises(InvalidParameterError, match="without weights"):
-        pk.KMeans(2, weight="w").fit(rows(20, 1), "x", "y").drift(rows(20, 1))
 
 
 @pytest.mark.parametrize("dtype", [pl.Float32, pl.Float64])
