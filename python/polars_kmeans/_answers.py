@@ -345,11 +345,11 @@ class Answers(Facts):
     ) -> pl.Expr | pl.Series | Any:
         """Say how clearly each row belongs to its cluster: the simplified silhouette.
 
-        As an expression, or at once for a frame or an array. It is `(second - first) / second`, from the distances to the nearest
-        and to the second nearest centroid. 1 is a row on its centroid. 0 is a row halfway between two. The expression
-        is elementwise, so it can stream, and it labels the rows once. Rousseeuw's silhouette needs the distances
-        between all rows. The simplified one (Hruschka, de Castro & Campello 2004) needs only the distances to the
-        centroids.
+        As an expression, or at once for a frame or an array. It is `(second - first) / second`, from the distances to
+        the nearest and to the second nearest centroid. 1 is a row on its centroid. 0 is a row halfway between two. The
+        expression is elementwise, so it can stream, and it labels the rows once. Rousseeuw's silhouette needs the
+        distances between all rows. The simplified one (Hruschka, de Castro & Campello 2004) needs only the distances to
+        the centroids.
 
         Parameters
         ----------

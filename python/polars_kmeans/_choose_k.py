@@ -75,10 +75,10 @@ def choose_k(
           of each cluster. Low is good. The same as scikit-learn's `davies_bouldin_score`. (Davies & Bouldin 1979)
         - `bic` (Float64): the Bayesian information criterion of round clusters that are equally wide. Low is good.
           Null with `metric="cosine"`: directions are not such clusters. (Schwarz 1978; Pelleg & Moore 2000)
-        - `border` (Float64): the share of the rows that lie near a border between clusters. On the line from the middle
-          between their two nearest centroids to the nearest one, they have come less than a quarter of the way. Clusters
-          that are far apart leave borders empty. Evenly spread rows have 0.125 or more. No k is clear if every `border`
-          is above 0.05, and then there is a warning.
+        - `border` (Float64): the share of the rows that lie near a border between clusters: on the line from the middle
+          of their two nearest centroids to the nearest one, less than a quarter of the way. Clusters that are far apart
+          leave borders empty. Evenly spread rows have about 0.125 or more. No k is clear if every `border` is above
+          0.05, and then there is a warning.
         - `seconds` (Float64): the time of the fit and of its measures. The time for the rows, which all `k` share, is
           not in it.
 
@@ -158,7 +158,8 @@ def choose_k(
     least = table["border"].min()
     if least is not None and cast("float", least) > _CLEAR:
         msg = f"no clear k: for every k, more than {_CLEAR:.0%} of the rows lie near a border between clusters"
-        _warned.warn(f"{msg}, less than a quarter of the way from it to their centroid (column border)", NoClearKWarning)
+        msg += ", less than a quarter of the way from it to their centroid (column border)"
+        _warned.warn(msg, NoClearKWarning)
     return table
 
 

@@ -65,12 +65,12 @@ def moved(
             raise InvalidParameterError(f"{name}: expected a KMeansModel, got {_frames.type_name(model)}")
         model._weigh(weight)
     query, columns = old._query(data, columns, (*new._asked(columns), weight), weight)
-    rows = query.select(
-        *_plugin.weights(weight), before=old.predict(*columns), after=new.predict(*columns)
-    )
+    rows = query.select(*_plugin.weights(weight), before=old.predict(*columns), after=new.predict(*columns))
     if weight is not None:
         known = _rows.collect(rows)
-        rows = known.lazy().with_columns(weight=_rows.masses(known, weighted=True)).filter(_rows.counts(pl.col("weight")))
+        rows = (
+            known.lazy().with_columns(weight=_rows.masses(known, weighted=True)).filter(_rows.counts(pl.col("weight")))
+        )
     pair = ["before", "after"]
     counts = rows.group_by(pair).agg(size=pl.len().cast(pl.UInt64))
     found = _plugin.collect(counts.sort(pair, nulls_last=True))

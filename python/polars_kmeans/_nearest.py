@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import SupportsIndex
 
 import polars as pl
 
@@ -13,7 +14,7 @@ _BATCH = 1 << 18
 _FOUND = {"cluster": pl.UInt32, "rank": pl.UInt32, "distance": pl.Float64}
 
 
-def nearest(query: pl.LazyFrame, answer: pl.Expr, m: int) -> pl.DataFrame:
+def nearest(query: pl.LazyFrame, answer: pl.Expr, m: SupportsIndex) -> pl.DataFrame:
     """Find the rows nearest each centroid: see :meth:`KMeansModel.nearest`. `answer`: labels with distances."""
     m = _numeric.integer("m", m)
     none = pl.DataFrame(schema=query.collect_schema())

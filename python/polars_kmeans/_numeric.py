@@ -22,7 +22,9 @@ def is_row(value: Any) -> bool:
     return hasattr(type(value), "__iter__") and getattr(value, "ndim", 1) != 0
 
 
-def integer(name: str, value: Any, expected: str = "a positive integer", least: float = 1, most: float = 2**63 - 1) -> int:
+def integer(
+    name: str, value: Any, expected: str = "a positive integer", least: float = 1, most: float = 2**63 - 1
+) -> int:
     """Return an integer of Python."""
     try:
         number = index(_one(value))

@@ -138,7 +138,7 @@ class FitOptions:
             raise InvalidParameterError(f"{error}{_hint(str(error).partition(':')[0], passed)}") from None
         if not isinstance(init, str):
             if idle:
-                msg = f"{', '.join(idle)}: no effect, since init has the starting centroids of the one start: leave it out"
+                msg = f"{', '.join(idle)}: no effect, since init has the centroids of the only start: leave it out"
                 _warned.warn(msg, OptionWarning)
             # Convert with the engine's own rounding, so that centroids have the same bits in every host program.
             with _internal.FloatEnvironment():

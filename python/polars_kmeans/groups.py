@@ -291,7 +291,7 @@ def _numbers(columns: pl.DataFrame, keys: pl.DataFrame) -> pl.Series:
         texts = isinstance(given, _TEXTS) and isinstance(known, _TEXTS)
         if not texts and pl.Null not in (given, known):
             msg = f'column "{name}": expected keys of type {known}, as in the fit, got {given}'
-            casts = [pl.String()] if isinstance(given, _TEXTS[1:]) else []
+            casts: list[pl.DataType] = [pl.String()] if isinstance(given, _TEXTS[1:]) else []
             casts += [pl.String() if isinstance(known, _TEXTS[1:]) else known]
             cast = "".join(f".cast(pl.{dtype})" for dtype in dict.fromkeys(casts))
             raise InvalidColumnError(f'{msg}: pl.col("{name}"){cast}')

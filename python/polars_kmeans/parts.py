@@ -109,7 +109,9 @@ def fit(estimator: KMeans[Any], ask: Ask, parts: int, *, progress: OnProgress = 
         msg = "weight: expected the weights of the rows in each part, got them in the estimator: Part(..., weight=...)"
         raise InvalidParameterError(msg)
     with shown(progress) as call, typed_errors():
-        fitted = _internal.fit_parts(ask, _numeric.integer("parts", parts), {**estimator._options.keywords, "weighted": False}, call)
+        fitted = _internal.fit_parts(
+            ask, _numeric.integer("parts", parts), {**estimator._options.keywords, "weighted": False}, call
+        )
     if fitted is None:
         return None
     model = KMeansModel._of_fit(*fitted)

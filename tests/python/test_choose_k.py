@@ -379,7 +379,9 @@ def test_clusters_far_apart_have_a_clear_k(features: int, sizes: tuple[int, ...]
         weighted = pk.choose_k(pl.DataFrame(points).with_columns(w=2.0), pl.exclude("w"), k=[2, 3], weight="w")
     assert found["smallest"][2] == min(sizes) and found["smallest"][0] == sum(sizes)
     assert found["border"][2] < 0.02
-    assert weighted["border"][1] == pytest.approx(found["border"][2], abs=1e-12) or weighted["smallest"][1] != min(sizes)
+    assert weighted["border"][1] == pytest.approx(found["border"][2], abs=1e-12) or weighted["smallest"][1] != min(
+        sizes
+    )
 
 
 def test_borders_agree_with_projections() -> None:
