@@ -97,7 +97,7 @@ def flat(columns: Iterable[Any], depth: int = 0) -> Iterator[str | pl.Expr]:
             elif isinstance(item, pl.Series):
                 msg += ": pass its name, and the frame that it is in"
             elif isinstance(item, SupportsIndex):
-                msg += f': a name is a text, as "{item}", also that of a pandas column named {item}'
+                msg += f': names are texts, as "{item}"'
             raise InvalidColumnError(msg)
 
 

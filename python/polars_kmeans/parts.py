@@ -110,7 +110,10 @@ def fit(estimator: KMeans[Any], ask: Ask, parts: int, *, progress: OnProgress = 
         raise InvalidParameterError(msg)
     with shown(progress) as call, typed_errors():
         fitted = _internal.fit_parts(
-            ask, _numeric.integer("parts", parts), {**estimator._options.keywords, "weighted": False}, call
+            ask,
+            _numeric.integer("parts", parts, "a number of parts", 0),
+            {**estimator._options.keywords, "weighted": False},
+            call,
         )
     if fitted is None:
         return None
