@@ -114,6 +114,11 @@ def transform(model: bytes, data: IntoArray, device: Device, *, squared: bool) -
 def silhouette(model: bytes, data: IntoArray, device: Device) -> Any:
     """Say how clearly the rows of an array belong to their clusters. The answer is as in `predict`."""
     _, first, second = predict(model, data, "struct", device, complete=False)
+    if isinstance(first, _internal.Answers):
+        # Those for an unknown library cannot be subtracted.
+        import numpy as np
+
+        first, second = np.asarray(first), None if second is None else np.asarray(second)
     # If the second distance is 0, so is the first.
     return first * float("nan") if second is None else (second - first) / (second + (second == 0))
 

@@ -32,7 +32,7 @@ class Facts:
     """What a model holds."""
 
     # Whether the model has warned that it counts rows without their weights.
-    _warned = False
+    _told = False
 
     def __init__(self, encoded: bytes) -> None:
         self._encoded = encoded
@@ -244,8 +244,8 @@ class Facts:
 
     def _weigh(self, weight: object) -> None:
         """Warn, once, if the model of a fit with weights is asked about rows without them."""
-        if weight is None and not self._warned and self.parameters["weighted"]:
-            self._warned = True
+        if weight is None and not self._told and self.parameters["weighted"]:
+            self._told = True
             msg = "the model is of a fit with weights, and each row counts as 1 here: pass weight= to count as the fit"
             _warned.warn(msg, WeightWarning)
 

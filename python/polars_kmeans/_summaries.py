@@ -35,7 +35,8 @@ class Summaries(Answers):
         *columns
             The features, as in :meth:`predict`.
         weight
-            Non-negative row weights: a column or an expression. For an array: an array of one dimension.
+            Non-negative row weights: a column or an expression. For an array: an array of one dimension. Without it, the
+            model of a fit with weights warns once (:class:`WeightWarning <polars_kmeans.WeightWarning>`).
         device
             The device to run on. The bits are the same on every device. `"auto"`: a GPU if one can be used, the data
             fit on it and it is predicted to be faster, else the CPU. `"cpu"`, `"cuda"` or `"cuda:1"`: this device, or
@@ -83,7 +84,7 @@ class Summaries(Answers):
             The columns that describe the clusters: names, expressions or selectors of numbers or booleans. They need
             not be features. By default, the features. An Array column `e` is described as `e[0]`, `e[1]`, ...
         weight
-            Non-negative row weights: a column or an expression. A row of weight 2 counts as two rows, except in `size`.
+            Non-negative row weights, as in :meth:`score`. A row of weight 2 counts as two rows, except in `size`.
         quantiles
             Which quantiles to show, from 0 to 1.
 

@@ -275,6 +275,9 @@ def test_nearest_clusters_and_silhouettes_of_frames_and_arrays() -> None:
     expected = frame.select(model.silhouette()).to_series()
     assert model.silhouette(frame.to_arrow()).equals(expected)
     assert pl.Series(model.silhouette(rows), nan_to_null=True).to_list() == expected.to_list()
+    unknown = type("Rows", (), {"__array_interface__": rows.__array_interface__, "kept": rows})()
+    np.testing.assert_array_equal(model.silhouette(unknown), model.silhouette(rows))
+    np.testing.assert_array_equal(model.nearest_clusters(2, unknown).clusters, model.nearest_clusters(2, rows).clusters)
     one = pk.KMeansModel.from_centroids([[0.0, 0.0]])
     assert np.isnan(one.silhouette(rows)).all() and one.silhouette(rows).shape == (5,)
     with pytest.raises(pk.InvalidParameterError, match="m: expected an integer from 1 to 3, the number of clusters"):
