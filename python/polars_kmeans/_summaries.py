@@ -258,8 +258,8 @@ class Summaries(Answers):
         Examples
         --------
         >>> import polars_kmeans as pk
-        >>> pk.KMeansModel.from_centroids([[70.0], [20.0], [40.0]], ["age"]).limits().rows()
-        [(1, None, 30.0), (2, 30.0, 55.0), (0, 55.0, None)]
+        >>> pk.KMeansModel.from_centroids([[20.0], [40.0], [70.0]], ["age"]).limits().rows()
+        [(0, None, 30.0), (1, 30.0, 55.0), (2, 55.0, None)]
 
         """
         names = self._sum_names()
