@@ -139,9 +139,9 @@ def _narrowed(data: Any, columns: tuple[object, ...]) -> Any:
             return data
         names += found
     # Polars takes over names that are no texts, such as numbers, as texts.
-    known = [str(name) for name in data.columns]
-    missing = [name for name in names if name not in known]
+    known, asked = [str(name) for name in data.columns], set(names)
+    missing = sorted(asked.difference(known))
     if missing:
         with typed_errors():
             raise ColumnNotFoundError(f'"{missing[0]}" not found: expected one of the columns {known!s:.300}')
-    return data.loc[:, [name in names for name in known]] if names else data
+    return data.loc[:, [name in asked for name in known]] if names else data

@@ -35,8 +35,8 @@ class Summaries(Answers):
         *columns
             The features, as in :meth:`predict`.
         weight
-            Non-negative row weights: a column or an expression. For an array: an array of one dimension. Without it, the
-            model of a fit with weights warns once (:class:`WeightWarning <polars_kmeans.WeightWarning>`).
+            Non-negative row weights: a column or an expression. For an array: an array of one dimension. Without them,
+            the model of a fit with weights warns once (:class:`WeightWarning <polars_kmeans.WeightWarning>`).
         device
             The device to run on. The bits are the same on every device. `"auto"`: a GPU if one can be used, the data
             fit on it and it is predicted to be faster, else the CPU. `"cpu"`, `"cuda"` or `"cuda:1"`: this device, or
