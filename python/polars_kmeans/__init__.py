@@ -45,10 +45,13 @@ from polars_kmeans.errors import InvalidModelError as InvalidModelError
 from polars_kmeans.errors import InvalidParameterError as InvalidParameterError
 from polars_kmeans.errors import KMeansError as KMeansError
 from polars_kmeans.errors import ModelFileError as ModelFileError
+from polars_kmeans.errors import NoClearKWarning as NoClearKWarning
 from polars_kmeans.errors import NoMemoryError as NoMemoryError
+from polars_kmeans.errors import OptionWarning as OptionWarning
 from polars_kmeans.errors import SpillError as SpillError
 from polars_kmeans.errors import TooFewRowsError as TooFewRowsError
 from polars_kmeans.errors import TooFewRowsWarning as TooFewRowsWarning
+from polars_kmeans.errors import WeightWarning as WeightWarning
 from polars_kmeans.errors import typed_errors
 from polars_kmeans.estimator import KMeans
 from polars_kmeans.expressions import centroids, kmeans

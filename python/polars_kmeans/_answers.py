@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any, Literal, SupportsIndex, overload
 
 import polars as pl
 
-from polars_kmeans import _arrays, _frames, _names, _plugin, _rows
+from polars_kmeans import _arrays, _frames, _names, _numeric, _plugin, _rows
 from polars_kmeans._facts import Facts
 from polars_kmeans._keywords import checked
 from polars_kmeans._options import text
@@ -187,13 +187,38 @@ class Answers(Facts):
         name = "squared_distances" if squared else "distances"
         return self._answer("transform", columns, device, {"k": self._k, "squared": squared}, name)
 
+    @overload
+    def nearest_clusters(
+        self,
+        m: SupportsIndex,
+        data: pl.DataFrame | pl.LazyFrame | IntoFrame,
+        /,
+        *columns: IntoFeatures,
+        squared: bool = ...,
+        device: Device = ...,
+    ) -> pl.Series: ...
+
+    @overload
+    def nearest_clusters(
+        self, m: SupportsIndex, data: IntoArray, /, *, squared: bool = ..., device: Device = ...
+    ) -> Any: ...
+
+    @overload
+    def nearest_clusters(
+        self, m: SupportsIndex, *columns: IntoFeatures, squared: bool = ..., device: Device = ...
+    ) -> pl.Expr: ...
+
     @checked
     def nearest_clusters(
-        self, m: int, *columns: IntoFeatures, squared: bool = False, device: Device = "auto"
-    ) -> pl.Expr:
-        """Find the `m` nearest clusters of every row, in order.
+        self,
+        m: SupportsIndex,
+        *columns: IntoFeatures | pl.LazyFrame | IntoFrame | IntoArray,
+        squared: bool = False,
+        device: Device = "auto",
+    ) -> pl.Expr | pl.Series | Any:
+        """Find the `m` nearest clusters of every row, in order: as an expression, or at once for a frame or an array.
 
-        The expression is elementwise, so it can stream.
+        The expression is elementwise, so it can stream. An array is copied.
 
         Parameters
         ----------
@@ -213,6 +238,11 @@ class Answers(Facts):
             (`Array(Float64, m)`). The nearest is first. Of clusters that are equally near, the smaller number is. The
             distances are those of :meth:`transform`. Null for rows with nulls, NaNs or infinities.
 
+            For a frame: a Series of the same values.
+
+            For an array: a tuple of two arrays of its library, rows x m: `clusters` (int32; -1 for such rows) and
+            `distances` (float64; NaN for such rows).
+
         Raises
         ------
         InvalidParameterError
@@ -228,13 +258,21 @@ class Answers(Facts):
         {'clusters': [1, 0], 'distances': [0.0, 2.0]}
 
         """
-        if not isinstance(m, int) or isinstance(m, bool) or not 1 <= m <= self._k:
-            msg = f"m: expected an integer from 1 to {self._k}, the number of clusters, got {m!r:.80}"
-            raise InvalidParameterError(msg)
+        expected = f"an integer from 1 to {self._k}, the number of clusters"
+        m = _numeric.integer("m", m, expected, most=self._k)
         if not isinstance(squared, bool):
             raise InvalidParameterError(f"squared: expected True or False, got {squared!r:.80}")
-        expr = _plugin.nearest_clusters(self._features(columns), self._encoded, m, squared=squared, device=device)
-        return expr.alias("nearest_clusters")
+        array = _arrays.in_place_of(columns)
+        data, features = (array, ()) if array is not None else _frames.ahead_of(columns)
+        query = None
+        if data is not None:
+            query, features = self._query(data, features, ())
+        expr = _plugin.nearest_clusters(self._features(features), self._encoded, m, squared=squared, device=device)
+        expr = expr.alias("nearest_clusters")
+        if query is None:
+            return expr
+        found = _plugin.collect(query.select(expr)).to_series()
+        return found if array is None else _arrays.nearest_clusters(array, found, m)
 
     @overload
     def label(
@@ -315,24 +353,27 @@ class Answers(Facts):
     ) -> pl.Series: ...
 
     @overload
+    def silhouette(self, data: IntoArray, /, *, device: Device = ...) -> Any: ...
+
+    @overload
     def silhouette(self, *columns: IntoFeatures, device: Device = ...) -> pl.Expr: ...
 
     @checked
     def silhouette(
-        self, *columns: IntoFeatures | pl.LazyFrame | IntoFrame, device: Device = "auto"
-    ) -> pl.Expr | pl.Series:
+        self, *columns: IntoFeatures | pl.LazyFrame | IntoFrame | IntoArray, device: Device = "auto"
+    ) -> pl.Expr | pl.Series | Any:
         """Say how clearly each row belongs to its cluster: the simplified silhouette.
 
-        As an expression, or at once for a frame. It is `(second - first) / second`, from the distances to the nearest
-        and to the second nearest centroid. 1 is a row on its centroid. 0 is a row halfway between two. The expression
-        is elementwise, so it can stream, and it labels the rows once. Rousseeuw's silhouette needs the distances
-        between all rows. The simplified one (Hruschka, de Castro & Campello 2004) needs only the distances to the
-        centroids.
+        As an expression, or at once for a frame or an array. It is `(second - first) / second`, from the distances to
+        the nearest and to the second nearest centroid. 1 is a row on its centroid. 0 is a row halfway between two. The
+        expression is elementwise, so it can stream, and it labels the rows once. Rousseeuw's silhouette needs the
+        distances between all rows. The simplified one (Hruschka, de Castro & Campello 2004) needs only the distances to
+        the centroids.
 
         Parameters
         ----------
         *columns
-            As in :meth:`predict`, but not an array.
+            As in :meth:`predict`.
         device
             As in :meth:`predict`.
 
@@ -345,10 +386,12 @@ class Answers(Facts):
 
             For a frame: a Series of the same values.
 
+            For an array: an array of its library on its device (float64; NaN in place of null).
+
         Raises
         ------
         InvalidParameterError
-            At once, for an array in place of columns, or for a text that is not the name of a device.
+            At once, for a text that is not the name of a device.
 
         Examples
         --------
@@ -360,9 +403,9 @@ class Answers(Facts):
         [0.8, 0.667, 1.0]
 
         """
-        if _arrays.in_place_of(columns) is not None:
-            msg = 'columns: expected names or expressions, got an array: predict(array, output="struct") has distances'
-            raise InvalidParameterError(msg)
+        array = _arrays.in_place_of(columns)
+        if array is not None:
+            return _arrays.silhouette(self._encoded, array, device)
         data, features = _frames.ahead_of(columns)
         answer = self.predict(*features, output="struct", device=device)
         expr = _rows.with_silhouette(answer).struct.field("silhouette")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import polars as pl
+
 from polars_kmeans import _internal, _plugin
 from polars_kmeans._frames import is_array as is_array
 from polars_kmeans._options import FitOptions
@@ -24,6 +26,15 @@ class Prediction(NamedTuple):
     """The distances to the nearest centroid (float64). NaN for the same rows."""
     second_distance: Any
     """The distances to the second nearest centroid (float64). None if there is one centroid."""
+
+
+class NearestClusters(NamedTuple):
+    """Arrays of `m` values per row."""
+
+    clusters: Any
+    """The clusters (int32). -1: the row holds a null, a NaN or an infinity."""
+    distances: Any
+    """The distances to their centroids (float64). NaN for the same rows."""
 
 
 def on_gpu(data: object) -> bool:
@@ -100,6 +111,29 @@ def transform(model: bytes, data: IntoArray, device: Device, *, squared: bool) -
     return _returned(data, _internal.transform_array(model, data, _plugin.device_name(device), squared))
 
 
+def silhouette(model: bytes, data: IntoArray, device: Device) -> Any:
+    """Say how clearly the rows of an array belong to their clusters. The answer is as in `predict`."""
+    _, first, second = predict(model, data, "struct", device, complete=False)
+    if isinstance(first, _internal.Answers):
+        # Those for an unknown library cannot be subtracted.
+        import numpy as np
+
+        first, second = np.asarray(first), None if second is None else np.asarray(second)
+    # If the second distance is 0, so is the first.
+    return first * float("nan") if second is None else (second - first) / (second + (second == 0))
+
+
+def nearest_clusters(data: IntoArray, found: pl.Series, m: int) -> NearestClusters:
+    """Return the nearest clusters of the rows of an array as arrays of its library."""
+    rows = found.struct.unnest()
+    ranks = [pl.col(rows.columns).arr.get(rank).name.suffix(f"_{rank}") for rank in range(m)]
+    numbers = rows.select(ranks)
+    names = [[f"{name}_{rank}" for rank in range(m)] for name in rows.columns]
+    clusters = numbers.select(pl.col(names[0]).cast(pl.Int32).fill_null(-1))
+    both = [part.to_numpy(order="c", writable=True) for part in (clusters, numbers.select(names[1]))]
+    return NearestClusters(*(_returned(data, values) for values in both))
+
+
 def score(model: bytes, data: IntoArray, weight: IntoArray | None, device: Device) -> float:
     """Score the rows of an array."""
     _plugin.check_process(runs=True)
@@ -114,7 +148,7 @@ def _refuse_gaps(labels: Any) -> None:
         raise InvalidDataError(f'{msg} (null_policy="skip" labels them -1)')
 
 
-def _returned(data: object, answers: _internal.Answers) -> Any:
+def _returned(data: Any, answers: Any) -> Any:
     """Return answers as an array of the caller's library, without a copy. For an unknown library, as they are."""
     namespace = getattr(data, "__array_namespace__", None)
     library: Any = namespace() if namespace else sys.modules.get(type(data).__module__.partition(".")[0])
@@ -122,4 +156,8 @@ def _returned(data: object, answers: _internal.Answers) -> Any:
         # Older versions of NumPy take arrays over by DLPack as read-only.
         return library.asarray(answers)
     from_dlpack = getattr(library, "from_dlpack", None)
-    return answers if from_dlpack is None else from_dlpack(answers)
+    if from_dlpack is None:
+        return answers
+    answer = from_dlpack(answers)
+    # Answers that were computed on the host follow a tensor to its GPU.
+    return answer.to(data.device) if hasattr(answer, "to") and on_gpu(data) and not on_gpu(answer) else answer

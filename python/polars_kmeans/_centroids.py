@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from polars_kmeans import _arrays, _frames
+from polars_kmeans import _arrays, _frames, _numeric
 from polars_kmeans.errors import InvalidParameterError
 
 # The attribute of a frame that says how its model compares rows with its centroids.
@@ -60,7 +60,7 @@ def _frame(centroids: Any) -> pl.DataFrame:
             shape = getattr(values, "shape", None)
             if shape is not None:
                 return pl.DataFrame(values.reshape(-1, 1) if len(shape) == 1 else values, orient="row")
-            rows = [row if hasattr(type(row), "__iter__") else [row] for row in values]
+            rows = [row if _numeric.is_row(row) else [row[()] if hasattr(row, "ndim") else row] for row in values]
             return pl.DataFrame(rows, orient="row")
         except (TypeError, ValueError, pl.exceptions.PolarsError):
             expected = "a frame, an array of clusters x features, or rows of numbers"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
+import math
 from collections.abc import Iterable
-from operator import index
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 
-from polars_kmeans import _plugin
-from polars_kmeans.errors import InvalidParameterError, TooFewRowsWarning
+from polars_kmeans import _numeric, _plugin, _warned
+from polars_kmeans.errors import InvalidParameterError, NoClearKWarning, TooFewRowsWarning
 from polars_kmeans.estimator import KMeans
 from polars_kmeans.model import KMeansModel
 
@@ -20,13 +19,17 @@ if TYPE_CHECKING:
 
 _SCHEMA = {
     "k": pl.UInt32,
+    "smallest": pl.UInt64,
     "inertia": pl.Float64,
     "silhouette": pl.Float64,
     "calinski_harabasz": pl.Float64,
     "davies_bouldin": pl.Float64,
     "bic": pl.Float64,
+    "border": pl.Float64,
     "seconds": pl.Float64,
 }
+# No k is clear if a larger share of the rows lies near borders for each.
+_CLEAR = 0.05
 
 
 def choose_k(
@@ -62,6 +65,7 @@ def choose_k(
         normalises.
 
         - `k` (UInt32).
+        - `smallest` (UInt64): the rows of the smallest cluster. A cluster of a few rows may be one of outliers.
         - `inertia` (Float64): falls with every `k`, so it cannot choose one.
         - `silhouette` (Float64): the mean of :meth:`KMeansModel.silhouette <polars_kmeans.KMeansModel.silhouette>`,
           from 0 to 1. High is good. (Hruschka, de Castro & Campello 2004)
@@ -71,14 +75,20 @@ def choose_k(
           of each cluster. Low is good. The same as scikit-learn's `davies_bouldin_score`. (Davies & Bouldin 1979)
         - `bic` (Float64): the Bayesian information criterion of round clusters that are equally wide. Low is good.
           Null with `metric="cosine"`: directions are not such clusters. (Schwarz 1978; Pelleg & Moore 2000)
+        - `border` (Float64): the share of the rows that lie near a border between clusters: on the line from the middle
+          of their two nearest centroids to the nearest one, less than a quarter of the way. Clusters that are far apart
+          leave borders empty. Evenly spread rows have about 0.125 or more. No k is clear if every `border` is above
+          0.05, and then there is a warning.
         - `seconds` (Float64): the time of the fit and of its measures. The time for the rows, which all `k` share, is
           not in it.
 
-        Silhouette, Calinski-Harabasz and Davies-Bouldin compare clusters, so they are null for `k=1`. A row of weight
-        2 counts as two rows.
+        Silhouette, Calinski-Harabasz, Davies-Bouldin and border compare clusters, so they are null for `k=1`. A row of
+        weight 2 counts as two rows, but not in `smallest`.
 
     Warns
     -----
+    NoClearKWarning
+        If no `k` is clear, by the rule of `border`. The message has the rule.
     TooFewRowsWarning
         If a `k` is larger than the number of distinct rows, unless `too_few` is given.
     ConvergenceWarning
@@ -143,18 +153,23 @@ def choose_k(
     none = [str(count) for count, fit in zip(counts, fits, strict=True) if fit is None]
     if none and warns:
         msg = f"k = {', '.join(none)}: there are fewer distinct rows than clusters, so the measures are null"
-        warnings.warn(msg, TooFewRowsWarning, stacklevel=2)
-    return pl.DataFrame(found, schema=_SCHEMA)
+        _warned.warn(msg, TooFewRowsWarning)
+    table = pl.DataFrame(found, schema=_SCHEMA)
+    least = table["border"].min()
+    if least is not None and cast("float", least) > _CLEAR:
+        msg = f"no clear k: for every k, more than {_CLEAR:.0%} of the rows lie near a border between clusters"
+        msg += ", less than a quarter of the way from it to their centroid (column border)"
+        _warned.warn(msg, NoClearKWarning)
+    return table
 
 
 def _counts(k: Iterable[int]) -> list[int]:
     """Return the numbers of clusters. Their domain is checked where they are used."""
     expected = "k: expected numbers of clusters, such as range(2, 11)"
     try:
-        given = list(k)
-        if isinstance(k, str) or any(isinstance(count, bool) for count in given):
+        if isinstance(k, str):
             raise TypeError
-        counts = [index(count) for count in given]
+        counts = [_numeric.integer("k", count, least=-math.inf, most=math.inf) for count in k]
     except TypeError:
         raise InvalidParameterError(f"{expected}, got {k!r:.80}") from None
     if not counts:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from polars_kmeans import _centroids, _frames, _internal, _names, _plugin
-from polars_kmeans.errors import InvalidColumnError
+from polars_kmeans import _centroids, _frames, _internal, _names, _plugin, _warned
+from polars_kmeans.errors import InvalidColumnError, WeightWarning
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,6 +30,9 @@ class Ran(NamedTuple):
 
 class Facts:
     """What a model holds."""
+
+    # Whether the model has warned that it counts rows without their weights.
+    _told = False
 
     def __init__(self, encoded: bytes) -> None:
         self._encoded = encoded
@@ -265,6 +268,13 @@ class Facts:
         """Put the names, if there are any, into a column `name` right of the column `cluster`."""
         names = self.cluster_names
         return frame if names is None else frame.insert_column(1, _names.of(frame["cluster"], names).alias("name"))
+
+    def _weigh(self, weight: object) -> None:
+        """Warn, once, if the model of a fit with weights is asked about rows without them."""
+        if weight is None and not self._told and self.parameters["weighted"]:
+            self._told = True
+            msg = "the model is of a fit with weights, and each row counts as 1 here: pass weight= to count as the fit"
+            _warned.warn(msg, WeightWarning)
 
     def _sum_names(self) -> list[str]:
         """Return the names of the features, one by one."""

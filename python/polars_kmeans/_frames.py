@@ -8,8 +8,9 @@ from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from polars.exceptions import ColumnNotFoundError
 
-from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
+from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -137,5 +138,10 @@ def _narrowed(data: Any, columns: tuple[object, ...]) -> Any:
         if not (isinstance(found, (list, tuple)) and all(isinstance(name, str) for name in found)):
             return data
         names += found
-    # A name that is not there gets the error of Polars.
-    return data[[name for name in dict.fromkeys(names) if name in data.columns]] if names else data
+    # Polars takes over names that are no texts, such as numbers, as texts.
+    known, asked = [str(name) for name in data.columns], set(names)
+    missing = sorted(asked.difference(known))
+    if missing:
+        with typed_errors():
+            raise ColumnNotFoundError(f'"{missing[0]}" not found: expected one of the columns {known!s:.300}')
+    return data.loc[:, [name in asked for name in known]] if names else data

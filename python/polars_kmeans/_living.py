@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from polars_kmeans import _frames, _plugin, _rows
+from polars_kmeans import _frames, _numeric, _plugin, _rows
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 
 _MARK = "fingerprint"
@@ -39,7 +39,8 @@ def extents(values: Any, names: list[str]) -> list[float] | None:
     if values is None:
         return None
     try:
-        return [float(value) for value in ([values[n] for n in names] if isinstance(values, Mapping) else values)]
+        given = [values[n] for n in names] if isinstance(values, Mapping) else values
+        return [_numeric.number("extents", value) for value in given]
     except (KeyError, TypeError, ValueError):
         msg = f"extents: expected a number for each of {names!r:.80}, by name or in order, got {values!r:.80}"
         raise InvalidParameterError(msg) from None
@@ -52,14 +53,6 @@ def check_features(values: Mapping[Any, Any], names: list[str]) -> None:
             raise InvalidParameterError(f"extents: expected features of the model, {names!r:.80}, got {name!r:.80}")
 
 
-def number(name: str, value: Any) -> float | None:
-    """Return a number, or None."""
-    try:
-        return None if value is None else float(value)
-    except (TypeError, ValueError):
-        raise InvalidParameterError(f"{name}: expected a number, got {value!r:.80}") from None
-
-
 def key(name: str, value: Any) -> str | None:
     """Return the key of a batch."""
     if value is None or isinstance(value, str):
@@ -67,27 +60,33 @@ def key(name: str, value: Any) -> str | None:
     raise InvalidParameterError(f"{name}: expected a text, as in {name}='2026-11-28', got {value!r:.80}")
 
 
-def drift(then: pl.DataFrame, answers: pl.LazyFrame) -> pl.DataFrame:
-    """Compare the clusters of a fit with those of later rows. `answers`: their clusters and distances."""
-    counted = answers.filter(pl.col("cluster").is_not_null()).with_columns(square=pl.col("distance") ** 2)
-    now = _rows.totals(counted, "cluster", {"size": pl.lit(1.0), "square": pl.col("square")})
-    both = then.select("cluster", "size", "inertia").join(
-        now, on="cluster", how="left", suffix="_now", maintain_order="left"
-    )
-    size, later = pl.col("size").cast(pl.Float64), pl.col("size_now").fill_null(0.0)
+def drift(then: pl.DataFrame, answers: pl.DataFrame, *, weighted: bool) -> pl.DataFrame:
+    """Compare the clusters of a fit with those of later rows.
 
-    def share(sizes: pl.Expr) -> pl.Expr:
+    `then`: their `size`, `inertia`, `mass` (what shares are of) and `weight` (what the inertia is of). `answers`:
+    clusters, distances and, if the rows are `weighted`, weights.
+    """
+    w, square = pl.col("mass"), pl.col("mass") * pl.col("distance") ** 2
+    counted = answers.with_columns(mass=_rows.masses(answers, weighted=weighted))
+    counted = counted.filter(pl.col("cluster").is_not_null(), _rows.counts(w))
+    now = _rows.totals(counted.lazy(), "cluster", {"size": pl.lit(1.0), "mass": w, "square": square})
+    both = then.join(now, on="cluster", how="left", suffix="_now", maintain_order="left")
+    size, rows = pl.col("mass"), pl.col("size").cast(pl.Float64)
+    later, rows_now = pl.col("mass_now").fill_null(0.0), pl.col("size_now").fill_null(0.0)
+
+    def share(sizes: pl.Expr, rows: pl.Expr) -> pl.Expr:
         # Half a row stands for none, so that the logarithm is finite.
-        return pl.when(sizes.sum() > 0).then(pl.max_horizontal(sizes, 0.5) / sizes.sum())
+        half = 0.5 * (sizes.sum() / rows.sum())
+        return pl.when(sizes.sum() > 0).then(pl.max_horizontal(sizes, half) / sizes.sum())
 
     def root(squares: pl.Expr, sizes: pl.Expr) -> pl.Expr:
         return pl.when(sizes > 0).then((squares / sizes).sqrt())
 
     return both.select(
         "cluster",
-        share_then=share(size),
-        share_now=share(later),
-        distance_then=root(pl.col("inertia"), size),
+        share_then=share(size, rows),
+        share_now=share(later, rows_now),
+        distance_then=root(pl.col("inertia"), pl.col("weight")),
         distance_now=root(pl.col("square"), later),
     ).with_columns(
         stability_index=(pl.col("share_now") - pl.col("share_then"))

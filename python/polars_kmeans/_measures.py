@@ -47,7 +47,9 @@ def measures(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: s
     spread = _rows.totals(squares, "cluster", parts)
     within = math.fsum(spread["within"])
     present = sums.height
-    found: dict[str, float | None] = {}
+    found: dict[str, float | None] = {"smallest": min(model.centroids["size"])}
+    if model.n_clusters > 1:
+        found["border"] = _border(model, rows, names, device, weight)
     if present > 1:
         found["silhouette"] = math.fsum(sums["silhouette"]) / mass
         found["calinski_harabasz"] = _calinski_harabasz(sums, x, mass, within)
@@ -55,6 +57,30 @@ def measures(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: s
     if metric == "euclidean":
         found["bic"] = _bic(sums["mass"].to_list(), mass, within, len(values))
     return found
+
+
+def _border(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: str, weight: pl.Expr) -> float | None:
+    """Return the share of the rows that lie near the border between their two nearest clusters.
+
+    Along the line between two centroids, the border is in the middle. These rows have come less than a quarter of the
+    way from there to their centroid.
+    """
+    near = model.nearest_clusters(2, names, squared=True, device=device).struct.unnest()
+    first, second = (pl.col("clusters").arr.get(at).cast(pl.UInt64) for at in range(2))
+    k, apart = model.n_clusters, pl.col("distances").arr.get(1) - pl.col("distances").arr.get(0)
+    query = rows.lazy().select(near, weight=weight)
+    found = _rows.collect(query.select("weight", pair=first * k + second, apart=apart))
+    found = found.filter(pl.col("pair").is_not_null(), _rows.counts(pl.col("weight")))
+    if found.is_empty():
+        return None
+    limits, centroids = {}, model._compared()
+    for pair in found["pair"].unique():
+        one, other = centroids[pair // k], centroids[pair % k]
+        limits[pair] = math.fsum((a - b) * (a - b) for a, b in zip(one, other, strict=True)) / 4
+    close = pl.col("apart") < pl.col("pair").replace_strict(limits, return_dtype=pl.Float64)
+    weights = {"all": pl.col("weight"), "close": pl.when(close).then("weight").otherwise(0.0)}
+    sums = _rows.totals(found.lazy(), "pair", weights)
+    return math.fsum(sums["close"]) / math.fsum(sums["all"])
 
 
 def _square(some: list[str], others: list[str]) -> pl.Expr:

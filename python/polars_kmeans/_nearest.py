@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import index
-from typing import Any
+from typing import SupportsIndex
 
 import polars as pl
 
-from polars_kmeans import _plugin, _rows
-from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
+from polars_kmeans import _numeric, _plugin, _rows
+from polars_kmeans.errors import InvalidColumnError, typed_errors
 
 _BATCH = 1 << 18
 _FOUND = {"cluster": pl.UInt32, "rank": pl.UInt32, "distance": pl.Float64}
 
 
-def nearest(query: pl.LazyFrame, answer: pl.Expr, m: int) -> pl.DataFrame:
+def nearest(query: pl.LazyFrame, answer: pl.Expr, m: SupportsIndex) -> pl.DataFrame:
     """Find the rows nearest each centroid: see :meth:`KMeansModel.nearest`. `answer`: labels with distances."""
-    m = _positive(m)
+    m = _numeric.integer("m", m)
     none = pl.DataFrame(schema=query.collect_schema())
     if "rank" in none.columns:
         raise _taken("rank", "")
@@ -62,15 +61,6 @@ def _without_answers(batch: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
 def _taken(name: str, why: str) -> InvalidColumnError:
     msg = f'column "{name}": the answer has a column of this name{why}: rename or drop the one of the frame'
     return InvalidColumnError(msg)
-
-
-def _positive(m: Any) -> int:
-    try:
-        if isinstance(m, bool) or index(m) < 1:
-            raise TypeError
-    except TypeError:
-        raise InvalidParameterError(f"m: expected a positive integer, got {m!r:.80}") from None
-    return index(m)
 
 
 def _batches(query: pl.LazyFrame) -> Iterator[pl.DataFrame]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from array import array
 from ast import literal_eval
 from collections.abc import Mapping
 from itertools import chain
-from operator import index
 from typing import Any, SupportsIndex, TypeAlias
 
 import polars as pl
 
-from polars_kmeans import _internal
+from polars_kmeans import _internal, _numeric, _warned
 from polars_kmeans._frames import OWN_COLUMNS, is_foreign, is_number, polars_frame
-from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
+from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, OptionWarning
 
 OPTIONS = {option.name: option for option in _internal.options()}
 # What other libraries call the values of options, and what takes their place.
@@ -38,6 +38,8 @@ _VALUES = {
     "scale": {"zscore": 'use "standard"', "standardize": 'use "standard"'},
     "device": {"gpu": 'use "cuda"'},
 }
+# The options that choose starting centroids.
+_SEEDING = ("n_init", "oversampling", "rounds", "chain_length", "init_sample")
 DEFAULTS = {name: literal_eval(option.default) for name, option in OPTIONS.items()}
 
 
@@ -65,25 +67,10 @@ def check_name(name: str) -> None:
 
 def _integer(name: str, value: Any, expected: str) -> str:
     """Return the digits of an integer. It may be larger than the library's integers."""
-    try:
-        if isinstance(value, (bool, str)):
-            raise TypeError
-        integer = index(value)
-    except TypeError:
-        raise InvalidParameterError(f"{name}: expected {expected}, got {value!r:.80}") from None
+    integer = _numeric.integer(name, value, expected, -math.inf, math.inf)
     if integer.bit_length() > 127:
         raise InvalidParameterError(f"{name}: expected {expected}, got one of {integer.bit_length()} bits")
     return str(integer)
-
-
-def _number(name: str, value: Any, expected: str) -> float:
-    try:
-        if isinstance(value, (bool, str)):
-            raise TypeError
-        with _internal.FloatEnvironment():
-            return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidParameterError(f"{name}: expected {expected}, got {value!r:.80}") from None
 
 
 # What the numbers by name of an option are.
@@ -98,7 +85,7 @@ def _by_name(name: str, value: Mapping[Any, Any]) -> dict[str, float]:
         if not isinstance(column, str):
             raise InvalidParameterError(f"{name}: expected names of columns, got {column!r:.80}")
         check_name(column)
-        numbers[text(column)] = _number(f"{name}[{column!r}]", number, _BY_NAME[name])
+        numbers[text(column)] = _numeric.number(f"{name}[{column!r}]", number, _BY_NAME[name])
     return numbers
 
 
@@ -108,7 +95,7 @@ def _passed(name: str, value: Any) -> _Passed:
     if name in _BY_NAME and isinstance(value, Mapping):
         return _by_name(name, value)
     if name == "extents" and hasattr(value, "__iter__") and not isinstance(value, str):
-        return [_number(f"{name}[{at}]", number, _BY_NAME[name]) for at, number in enumerate(value)]
+        return [_numeric.number(f"{name}[{at}]", number, _BY_NAME[name]) for at, number in enumerate(value)]
     if name == "device":
         return device_text(value)
     if option.none and value is None:
@@ -121,7 +108,7 @@ def _passed(name: str, value: Any) -> _Passed:
         if option.integers:
             return _integer(name, value, option.expected)
         if option.floats:
-            return _number(name, value, option.expected)
+            return _numeric.number(name, value, option.expected)
     return text(value)
 
 
@@ -133,8 +120,13 @@ class FitOptions:
         passed: dict[str, _Passed] = {"k": _integer("k", k, "an integer")}
         if isinstance(init, str):
             values["init"] = init
-        elif hasattr(init, "centroids"):
-            values = _continued(init, values)
+        else:
+            if isinstance(init, Mapping) and hasattr(init, "centroids"):
+                msg = f"init: expected the centroids of one fit, got a {type(init).__name__}"
+                raise InvalidParameterError(f"{msg}: fit each group from its own, as in KMeans(k, init=models[key])")
+            idle = [n for n in _SEEDING if n in values and _is_chosen(n, values[n]) and values[n] not in ("auto", 1)]
+            if hasattr(init, "centroids") and hasattr(init, "parameters"):
+                values = _continued(init, values)
         for name, value in values.items():
             # The library knows the defaults.
             if _is_chosen(name, value) and not (name == "sort_by" and hasattr(value, "_encoded")):
@@ -152,6 +144,9 @@ class FitOptions:
         except InvalidParameterError as error:
             raise InvalidParameterError(f"{error}{_hint(str(error).partition(':')[0], passed)}") from None
         if not isinstance(init, str):
+            if idle:
+                msg = f"{', '.join(idle)}: no effect, since init has the centroids of the only start: leave it out"
+                _warned.warn(msg, OptionWarning)
             # Convert with the engine's own rounding, so that centroids have the same bits in every host program.
             with _internal.FloatEnvironment():
                 self.keywords |= zip(("given", "given_names", "given_widths"), _given(init), strict=True)
@@ -220,7 +215,7 @@ def _given(init: Any) -> tuple[bytes, list[str] | None, list[int]]:
             return init.astype("<f8").tobytes(), None, [1] * init.shape[1]
         init = init.tolist()
     try:
-        if not any(hasattr(type(row), "__iter__") for row in init):
+        if not any(map(_numeric.is_row, init)):
             # One feature.
             init = [[value] for value in init]
         rows = [[float("nan") if value is None else float(value) for value in row] for row in init]

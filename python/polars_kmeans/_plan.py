@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import index
 from typing import Any
 
 import polars as pl
 
-from polars_kmeans import _arrays, _frames, _internal, _plugin
+from polars_kmeans import _arrays, _frames, _internal, _numeric, _plugin
 from polars_kmeans._options import FitOptions
 from polars_kmeans._typing import IntoFeatures
 from polars_kmeans.errors import InvalidDataError, InvalidParameterError, typed_errors
@@ -72,11 +71,11 @@ def of_array(data: Any, columns: tuple[IntoFeatures, ...], options: FitOptions, 
 def of_shape(shape: Any, dtype: Any, options: FitOptions, *, weighted: bool) -> Plan:
     """Plan a fit of so many rows and features, which lie row by row."""
     try:
-        rows, features = (index(length) for length in shape)
-        if isinstance(shape, (str, set)) or not (0 <= rows < 2**63 and 0 < features < 2**31):
+        rows, features = (_numeric.integer("shape", length, least=0) for length in shape)
+        if isinstance(shape, (str, set)) or not 0 < features < 2**31:
             raise ValueError
     except (TypeError, ValueError):
-        raise InvalidParameterError(f"shape: expected (rows, features), got {shape!r:.80}") from None
+        raise _numeric.refused("shape", "(rows, features)", shape) from None
     column = _dtype(dtype)
     schema: dict[str, Any] = {f"column_{f}": column for f in range(features)}
     if weighted:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 import polars as pl
 import polars.selectors as cs
@@ -96,6 +96,8 @@ def flat(columns: Iterable[Any], depth: int = 0) -> Iterator[str | pl.Expr]:
                 msg += ": an expression is part of a query, as in frame.select(...)"
             elif isinstance(item, pl.Series):
                 msg += ": pass its name, and the frame that it is in"
+            elif isinstance(item, SupportsIndex):
+                msg += f': names are texts, as "{item}"'
             raise InvalidColumnError(msg)
 
 

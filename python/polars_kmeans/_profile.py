@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from polars_kmeans import _frames, _plugin, _rows
-from polars_kmeans.errors import InvalidColumnError, InvalidDataError, InvalidParameterError
+from polars_kmeans import _numeric, _plugin, _rows
+from polars_kmeans.errors import InvalidDataError, InvalidParameterError
 
 _LABEL = "__cluster__"
 
@@ -20,24 +20,27 @@ def profile(
     centroids: pl.DataFrame,
     weight: str | pl.Expr | None,
     quantiles: Sequence[float],
+    *,
+    features: bool,
 ) -> pl.DataFrame:
-    """Describe the clusters by some columns: see :meth:`KMeansModel.profile`."""
+    """Describe the clusters by some columns, which may be the features: see :meth:`KMeansModel.profile`."""
     shares = _quantiles(quantiles)
     weights = _plugin.weights(weight)
     rows = _rows.collect(data.select(label.alias(_LABEL), *described, *weights))
     schema = dict(rows.schema)
     del schema[_LABEL]
+    mass = _rows.masses(rows, weighted=bool(weights))
     if weights:
-        _check_weight(schema.pop(_plugin.WEIGHT), rows[_plugin.WEIGHT])
-    values = _rows.coordinates(schema, _rows.widths(centroids, schema))
+        del schema[_plugin.WEIGHT]
+    widths = _rows.widths(centroids, schema) if features else {}
+    values = _rows.coordinates(schema, {**widths, **_rows.lengths(rows, schema)})
     x = _rows.numbered(len(values))
     w = pl.col("weight")
     finite = [pl.when(value.is_finite()).then(value).alias(n) for n, value in zip(x, values.values(), strict=True)]
-    mass = _plugin.column(_plugin.WEIGHT).cast(pl.Float64) if weights else pl.lit(1.0)
     query = (
         rows.lazy()
         .select(pl.col(_LABEL).alias("cluster"), mass.alias("weight"), *finite)
-        .filter(pl.col("cluster").is_not_null(), w.is_finite(), w > 0)
+        .filter(pl.col("cluster").is_not_null(), _rows.counts(w))
     )
     _check_range(query, dict(zip(values, x, strict=True)))
     numbers = _numbers(query, x, bool(weights), shares)
@@ -48,20 +51,12 @@ def _quantiles(quantiles: Sequence[float]) -> dict[str, float]:
     """Return quantiles by the names that Polars gives them in `describe`."""
     expected = "quantiles: expected numbers from 0 to 1"
     try:
-        shares = [float(share) for share in quantiles]
+        shares = [_numeric.number("quantiles", share) for share in quantiles]
     except (TypeError, ValueError):
         raise InvalidParameterError(f"{expected}, got {quantiles!r:.80}") from None
     if not all(0 <= share <= 1 for share in shares) or len(set(shares)) < len(shares):
         raise InvalidParameterError(f"{expected}, each once, got {quantiles!r:.80}")
     return {f"{share * 100:g}%": share for share in shares}
-
-
-def _check_weight(dtype: pl.DataType, weights: pl.Series) -> None:
-    """Refuse weights that no fit takes."""
-    if not _frames.is_number(dtype):
-        raise InvalidColumnError(f"weight: expected numbers, got {dtype}")
-    if dtype.is_numeric() and (weights < 0).any():
-        raise InvalidDataError(f"weight: expected non-negative values, got {weights.min()!r}")
 
 
 def _check_range(query: pl.LazyFrame, x: dict[str, str]) -> None:

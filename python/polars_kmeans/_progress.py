@@ -101,7 +101,7 @@ def _bar() -> Iterator[Call]:
     try:
         from tqdm.auto import tqdm
     except ImportError as error:
-        raise ImportError("progress=True needs tqdm: install polars-kmeans[progress], or pass a function") from error
+        raise ImportError("progress=True needs tqdm: pip install tqdm, or pass a function") from error
     with tqdm(desc="k-means", unit=" iterations") as bar:
 
         def call(*stage: object) -> bool:

@@ -10,7 +10,7 @@ import polars as pl
 from polars.exceptions import DuplicateError
 
 from polars_kmeans import _arrays, _frames, _internal, _plugin
-from polars_kmeans.errors import InvalidColumnError
+from polars_kmeans.errors import InvalidColumnError, InvalidDataError, InvalidParameterError
 
 # Values are scaled to 80 bits before they become integers. So a sum of 2^47 of them has less than 128 bits.
 _BITS = 80
@@ -65,6 +65,37 @@ def widths(centroids: pl.DataFrame, names: Iterable[str]) -> dict[str, int]:
     """Return the length of the lists in the feature columns of a frame that have these names, in the model's order."""
     features = centroids.dtypes[len(_frames.OWN_COLUMNS) :]
     return {name: dtype.size for name, dtype in zip(names, features, strict=False) if isinstance(dtype, pl.Array)}
+
+
+def lengths(rows: pl.DataFrame, names: Iterable[str]) -> dict[str, int]:
+    """Return the length of the lists in each List column of a frame that has these names. All lists must have it."""
+    found = {}
+    for name in names:
+        if isinstance(rows.schema[name], pl.List):
+            known = rows[name].list.len().drop_nulls().unique(maintain_order=True)
+            if len(known):
+                found[name] = known[0]
+            if len(known) > 1:
+                msg = f'every list of column "{name}": expected {known[0]} values, got {known[1]}'
+                raise InvalidParameterError(msg)
+    return found
+
+
+def masses(rows: pl.DataFrame, *, weighted: bool) -> pl.Expr:
+    """Return the weights of collected rows. Refuse weights that no fit takes."""
+    if not weighted:
+        return pl.lit(1.0)
+    weights = rows[_plugin.WEIGHT]
+    if not _frames.is_number(weights.dtype):
+        raise InvalidColumnError(f"weight: expected numbers, got {weights.dtype}")
+    if weights.dtype.is_numeric() and (weights < 0).any():
+        raise InvalidDataError(f"weight: expected non-negative values, got {weights.min()!r}")
+    return _plugin.column(_plugin.WEIGHT).cast(pl.Float64)
+
+
+def counts(weight: pl.Expr) -> pl.Expr:
+    """Whether rows of these weights count."""
+    return weight.is_finite() & (weight > 0)
 
 
 def numbered(count: int, letter: str = "x") -> list[str]:

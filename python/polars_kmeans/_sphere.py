@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from polars_kmeans import _plugin
-from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
+from polars_kmeans import _numeric, _plugin
+from polars_kmeans.errors import InvalidColumnError
 
 
 def _one(name: str, value: str | pl.Expr) -> pl.Expr:
@@ -151,6 +151,8 @@ def sphere_km(distance: str | pl.Expr, *, radius: float = 6371.0088) -> pl.Expr:
     └─────────┴──────┘
 
     """
-    if isinstance(radius, bool) or not isinstance(radius, (int, float)) or not 0 < radius < float("inf"):
-        raise InvalidParameterError(f"radius: expected a positive finite number of kilometres, got {radius!r:.80}")
-    return _plugin.row_by_row("sphere_km", [_one("distance", distance)], {"radius": float(radius)}).alias("km")
+    expected = "a positive finite number of kilometres"
+    kilometres = _numeric.number("radius", radius, expected)
+    if not 0 < kilometres < float("inf"):
+        raise _numeric.refused("radius", expected, radius)
+    return _plugin.row_by_row("sphere_km", [_one("distance", distance)], {"radius": kilometres}).alias("km")

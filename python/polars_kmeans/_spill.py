@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from operator import index
 from typing import Any
 
 import polars as pl
 
-from polars_kmeans import _internal
+from polars_kmeans import _internal, _numeric
 from polars_kmeans.errors import InvalidParameterError, typed_errors
 
 
@@ -24,13 +23,8 @@ class Spill:
     def checked(cls, memory_limit: Any, directory: Any) -> Spill:
         """Refuse values that are not a number of bytes and a folder."""
         if memory_limit is not None:
-            try:
-                if isinstance(memory_limit, bool) or not 0 <= index(memory_limit) < 2**64:
-                    raise TypeError
-            except TypeError:
-                msg = f"memory_limit: expected a number of bytes, from 0 to 2^64 - 1, got {memory_limit!r:.80}"
-                raise InvalidParameterError(msg) from None
-            memory_limit = index(memory_limit)
+            expected = "a number of bytes, from 0 to 2^64 - 1"
+            memory_limit = _numeric.integer("memory_limit", memory_limit, expected, 0, 2**64 - 1)
         if directory is not None:
             try:
                 directory = os.fsdecode(directory)

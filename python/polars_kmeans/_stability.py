@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from array import array
-from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import polars as pl
 
-from polars_kmeans import _internal, _plugin, _rows
+from polars_kmeans import _internal, _numeric, _plugin, _rows
 from polars_kmeans.errors import InvalidParameterError
 from polars_kmeans.estimator import KMeans
 
@@ -67,9 +66,7 @@ def stability(
     [(0, 3, 1.0, 1.0), (1, 3, 1.0, 1.0)]
 
     """
-    count = index(resamples) if hasattr(resamples, "__index__") and not isinstance(resamples, bool) else 0
-    if not 1 <= count <= _MOST:
-        raise InvalidParameterError(f"resamples: expected an integer from 1 to {_MOST:,}, got {resamples!r:.80}")
+    count = _numeric.integer("resamples", resamples, f"an integer from 1 to {_MOST:,}", most=_MOST)
     if options.get("too_few") == "null":
         raise InvalidParameterError('too_few: expected "raise" or "fewer", got "null"')
     weight = options.get("weight")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, SupportsIndex
 
 import polars as pl
 
-from polars_kmeans import _arrays, _frames, _living, _plugin
+from polars_kmeans import _arrays, _frames, _living, _plugin, _rows
 from polars_kmeans._answers import Answers
 from polars_kmeans._keywords import checked
 from polars_kmeans._typing import Device, IntoArray, IntoFeatures, IntoFrame
@@ -35,7 +35,8 @@ class Summaries(Answers):
         *columns
             The features, as in :meth:`predict`.
         weight
-            Non-negative row weights: a column or an expression. For an array: an array of one dimension.
+            Non-negative row weights: a column or an expression. For an array: an array of one dimension. Without them,
+            the model of a fit with weights warns once (:class:`WeightWarning <polars_kmeans.WeightWarning>`).
         device
             The device to run on. The bits are the same on every device. `"auto"`: a GPU if one can be used, the data
             fit on it and it is predicted to be faster, else the CPU. `"cpu"`, `"cuda"` or `"cuda:1"`: this device, or
@@ -47,11 +48,15 @@ class Summaries(Answers):
             For columns, weights or a device that cannot be used: see :mod:`polars_kmeans.errors`.
 
         """
+        self._weigh(weight)
+        return self._score(data, columns, weight, device)
+
+    def _score(self, data: Any, columns: tuple[IntoFeatures, ...], weight: Any, device: Device) -> float:
         if _arrays.is_array(data):
             _arrays.alone(data, columns, None)
-            return _arrays.score(self._encoded, data, cast("IntoArray | None", weight), device)
+            return _arrays.score(self._encoded, data, weight, device)
         frame = _frames.polars_frame(data, *self._asked(columns), weight)
-        expr = _plugin.score(self._features(columns), self._encoded, cast("str | pl.Expr | None", weight), device)
+        expr = _plugin.score(self._features(columns), self._encoded, weight, device)
         return float(_plugin.item(frame, expr))
 
     @checked
@@ -79,7 +84,7 @@ class Summaries(Answers):
             The columns that describe the clusters: names, expressions or selectors of numbers or booleans. They need
             not be features. By default, the features. An Array column `e` is described as `e[0]`, `e[1]`, ...
         weight
-            Non-negative row weights: a column or an expression. A row of weight 2 counts as two rows, except in `size`.
+            Non-negative row weights, as in :meth:`score`. A row of weight 2 counts as two rows, except in `size`.
         quantiles
             Which quantiles to show, from 0 to 1.
 
@@ -133,14 +138,16 @@ class Summaries(Answers):
         """
         from polars_kmeans import _profile
 
+        self._weigh(weight)
         query, columns = self._query(data, columns, (by, weight), weight)
         described = self._features(columns) if by is None else _plugin.features((by,)).exprs
-        found = _profile.profile(query, self.predict(*columns), described, self.centroids, weight, quantiles)
+        label, features = self.predict(*columns), by is None
+        found = _profile.profile(query, label, described, self.centroids, weight, quantiles, features=features)
         return self._named(found)
 
     @checked
     def nearest(
-        self, data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray, m: int, *columns: IntoFeatures
+        self, data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray, m: SupportsIndex, *columns: IntoFeatures
     ) -> pl.DataFrame:
         """Find the `m` rows nearest each centroid: typical rows, which show what a cluster holds.
 
@@ -185,10 +192,16 @@ class Summaries(Answers):
         return _nearest.nearest(query, self.predict(*columns, output="struct"), m)
 
     @checked
-    def drift(self, data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray, *columns: IntoFeatures) -> pl.DataFrame:
+    def drift(
+        self,
+        data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
+        *columns: IntoFeatures,
+        weight: str | pl.Expr | None = None,
+    ) -> pl.DataFrame:
         """Compare the rows of today with those of the fit, to see whether the model still describes them.
 
-        `data` and `columns` are those of :meth:`score`. A model of a fit with weights is an `InvalidParameterError`.
+        `data` and `columns` are those of :meth:`score`, and `weight` is that of :meth:`profile`. With weights, shares
+        and distances are those of the weight: then of :attr:`weights`.
 
         Returns
         -------
@@ -210,11 +223,62 @@ class Summaries(Answers):
         0.275
 
         """
-        if self.parameters["weighted"]:
-            raise InvalidParameterError("model: expected one of a fit without weights, got one with weights")
-        query, columns = self._query(data, columns, ())
-        answers = query.select(self.predict(*columns, output="struct")).unnest("cluster")
-        return _living.drift(self.centroids, answers)
+        self._weigh(weight)
+        then = self.centroids.select("cluster", "size", "inertia", self.weights)
+        then = then.with_columns(mass=pl.col("size" if weight is None else "weight").cast(pl.Float64))
+        query, columns = self._query(data, columns, (weight,), weight)
+        answers = query.select(self.predict(*columns, output="struct"), *_plugin.weights(weight))
+        found = _rows.collect(answers).unnest("cluster")
+        return _living.drift(then, found, weighted=weight is not None)
+
+    def limits(self) -> pl.DataFrame:
+        """Return the cut points between the clusters of a model of one feature.
+
+        They are exact: :meth:`predict` gives a value of the type of the fit this cluster if, and only if, `from < value
+        <= to`. They lie halfway between centroids, up to rounding, and where a value is equally near to two, the
+        smaller number gets it. (This is also so for values that are some 10^15 times farther out than the centroids are
+        apart: float64 cannot tell their distances apart.) The values are in the units of the column, also if the fit
+        scaled it.
+
+        Returns
+        -------
+        DataFrame
+            One row for each cluster, in the order of the centroids: `cluster` (UInt32), `from` and `to` (the type of
+            the fit). The first `from` and the last `to` are null: there is no limit.
+
+        Raises
+        ------
+        InvalidParameterError
+            For a model of several features, and for one of `metric="cosine"`.
+
+        Examples
+        --------
+        >>> import polars_kmeans as pk
+        >>> pk.KMeansModel.from_centroids([[20.0], [40.0], [70.0]], ["age"]).limits().rows()
+        [(0, None, 30.0), (1, 30.0, 55.0), (2, 55.0, None)]
+
+        """
+        names = self._sum_names()
+        if len(names) != 1 or self.parameters["metric"] == "cosine":
+            got = f'{len(names)} features and metric="{self.parameters["metric"]}"'
+            raise InvalidParameterError(f'model: expected one of one feature and metric="euclidean", got {got}')
+        feature = self.centroids.to_series(len(_frames.OWN_COLUMNS))
+        values = feature.explode(empty_as_null=True) if feature.dtype.is_nested() else feature
+        order = pl.Series(self._compared()).explode(empty_as_null=True).arg_sort()
+        places = order.arg_sort()
+        low, high = values[order][:-1], values[order][1:]
+        below = pl.Series(range(self._k - 1), dtype=pl.UInt32)
+        # Between two neighbours, labels change once. Halve until the two floats are next to each other.
+        while True:
+            middle = (low.cast(pl.Float64) / 2 + high.cast(pl.Float64) / 2).cast(low.dtype)
+            if ((middle == low) | (middle == high)).all():
+                break
+            rows = (middle.reshape((-1, 1)) if feature.dtype.is_nested() else middle).alias(feature.name).to_frame()
+            lower = places[self.predict(rows, feature.name, device="cpu")] <= below
+            low, high = middle.zip_with(lower, low), high.zip_with(lower, middle)
+        none = pl.Series([None], dtype=low.dtype)
+        ends = {"from": pl.concat([none, low]), "to": pl.concat([low, none])}
+        return pl.DataFrame({"cluster": order.cast(pl.UInt32), **ends})
 
     @checked
     def sums(

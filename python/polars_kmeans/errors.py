@@ -28,10 +28,13 @@ __all__ = [
     "InvalidParameterError",
     "KMeansError",
     "ModelFileError",
+    "NoClearKWarning",
     "NoMemoryError",
+    "OptionWarning",
     "SpillError",
     "TooFewRowsError",
     "TooFewRowsWarning",
+    "WeightWarning",
     "typed_errors",
 ]
 
@@ -108,6 +111,18 @@ class EmptyClusterWarning(UserWarning):
 
 class TooFewRowsWarning(UserWarning):
     """One of several numbers of clusters is larger than the number of distinct rows: see ``choose_k``."""
+
+
+class NoClearKWarning(UserWarning):
+    """No number of clusters leaves the borders between the clusters empty: see ``choose_k``."""
+
+
+class OptionWarning(UserWarning):
+    """An option was given that has no effect beside the others, as `n_init` beside starting centroids."""
+
+
+class WeightWarning(UserWarning):
+    """A model of a fit with weights counts rows without weights. Each model warns once. `weight=` counts as the fit."""
 
 
 _IN_QUERY = re.compile(r"^the plugin failed with message: (?:\w+: )??(\w+Error): (.*?)(?:\n\n.*)?$", re.DOTALL)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
-import warnings
 from collections.abc import Sequence
+from numbers import Number
 from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, cast, overload
 
 import polars as pl
 
-from polars_kmeans import _arrays, _frames, _plan, _plugin
+from polars_kmeans import _arrays, _frames, _plan, _plugin, _warned
 from polars_kmeans._generated import ModelOptions
 from polars_kmeans._keywords import checked, takes
 from polars_kmeans._options import FitOptions
@@ -94,7 +93,7 @@ class KMeans(Generic[_Fitted]):
     def __repr__(self) -> str:
         """Show the parameters that are not the default."""
         shown = self._options.chosen | ({} if self._weight is None else {"weight": self._weight})
-        plain = (str, int, float, dict, type(None))
+        plain = (str, Number, dict, type(None))
         texts = (
             f"{value!r:.80}" if isinstance(value, plain) else f"{type(value).__name__}(...)" for value in shown.values()
         )
@@ -369,18 +368,10 @@ class KMeans(Generic[_Fitted]):
         if unfinished:
             which = "the fit" if len(models) == 1 else f"{unfinished} of {len(models)} fits"
             msg = f"{which} used all {most} iterations, and the centroids still moved: raise max_iter, or raise tol"
-            warnings.warn(msg, ConvergenceWarning, stacklevel=_outside())
+            _warned.warn(msg, ConvergenceWarning)
         lost = [model.relocated for model in models if model.relocated]
         if lost and not isinstance(self._options.given["init"], str):
             numbers = ", ".join(map(str, sorted(set().union(*lost))))
             where = "" if len(models) == 1 else f" in {len(lost)} of {len(models)} fits"
             msg = f"starting centroids lost all of their rows{where}, and rows far away took their places: {numbers}"
-            warnings.warn(msg, EmptyClusterWarning, stacklevel=_outside())
-
-
-def _outside() -> int:
-    """Return the level of the first caller outside this package, as the function that calls this one counts them."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith("polars_kmeans."):
-        level, frame = level + 1, frame.f_back
-    return level
+            _warned.warn(msg, EmptyClusterWarning)

@@ -269,6 +269,10 @@ _DTYPES: dict[str, pl.DataType] = {
 }
 
 
+# Keys of these types are compared as texts.
+_TEXTS = (pl.String, pl.Categorical, pl.Enum)
+
+
 def _scalars(keys: pl.DataFrame) -> list[Any]:
     """Return the keys of a mapping: values of one column, or tuples of several."""
     return keys.to_series().to_list() if keys.width == 1 else keys.rows()
@@ -280,6 +284,19 @@ def _numbers(columns: pl.DataFrame, keys: pl.DataFrame) -> pl.Series:
     places = [str(place) for place in range(keys.width)]
     named, groups = columns.clone(), keys.clone()
     named.columns = groups.columns = places
+    for place, name in zip(places, keys.columns, strict=True):
+        given, known = named.schema[place], groups.schema[place]
+        if given == known or (given.is_integer() and known.is_integer()) or (given.is_float() and known.is_float()):
+            continue
+        texts = isinstance(given, _TEXTS) and isinstance(known, _TEXTS)
+        if not texts and pl.Null not in (given, known):
+            msg = f'column "{name}": expected keys of type {known}, as in the fit, got {given}'
+            casts: list[pl.DataType] = [pl.String()] if isinstance(given, _TEXTS[1:]) else []
+            casts += [pl.String() if isinstance(known, _TEXTS[1:]) else known]
+            cast = "".join(f".cast(pl.{dtype})" for dtype in dict.fromkeys(casts))
+            raise InvalidColumnError(f'{msg}: pl.col("{name}"){cast}')
+        common = pl.String() if texts else known if given == pl.Null else given
+        named, groups = (frame.with_columns(pl.col(place).cast(common)) for frame in (named, groups))
     groups = groups.with_row_index(_GROUP)
     return named.join(groups, on=places, how="left", nulls_equal=True, maintain_order="left")[_GROUP]
 
@@ -297,6 +314,12 @@ def fit_groups(
             msg = f"column {name!r}: expected another name, since models of groups use this one: rename it"
             raise InvalidColumnError(msg)
     columns = frame.select(_plugin.column(name) for name in names)
+    for name, dtype in columns.schema.items():
+        if dtype.is_nested() or dtype == pl.Object:
+            text = f'pl.col("{name}").cast(pl.List(pl.String)).list.join(",")'
+            hint = f'frame.unnest("{name}") has its fields' if isinstance(dtype, pl.Struct) else f"make texts: {text}"
+            hint = "make texts or numbers of it" if dtype == pl.Object else hint
+            raise InvalidColumnError(f'by: column "{name}": expected single values as keys, got {dtype!s:.80}: {hint}')
     keys = columns.unique(maintain_order=True)
     groups = frame.with_columns(_numbers(columns, keys)).partition_by(_GROUP, maintain_order=True, include_key=False)
     models = []

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Literal, cast
 
 import polars as pl
 
-from polars_kmeans import _centroids, _files, _frames, _internal, _living, _names, _plugin
+from polars_kmeans import _centroids, _files, _frames, _internal, _living, _names, _numeric, _plugin
 from polars_kmeans._facts import Ran
 from polars_kmeans._keywords import checked
 from polars_kmeans._options import FitOptions
@@ -179,15 +179,13 @@ class KMeansModel(Summaries):
         [1.0, 9.0]
 
         """
-        if decay is not None and (isinstance(decay, bool) or not isinstance(decay, (int, float))):
-            raise InvalidParameterError(f"decay: expected a number from 0 to 1, got {decay!r:.80}")
         if start not in ("kept", "zero"):
             raise InvalidParameterError(f'start: expected "kept" or "zero", got {start!r:.80}')
         options = {
             "sums": None if sums is None else _living.table(sums, "sums"),
             "removed": None if removed is None else _living.table(removed, "removed"),
             "start": start,
-            "decay": None if decay is None else float(decay),
+            "decay": None if decay is None else _numeric.number("decay", decay, "a number from 0 to 1"),
             "extents": _living.extents(extents, self._sum_names()),
             "batch": _living.key("batch", batch),
             "removed_batch": _living.key("removed_batch", removed_batch),
@@ -236,7 +234,8 @@ class KMeansModel(Summaries):
             _living.check_features(extents, names)
             extents = {name: extents.get(name, 0.0) for name in names}
         found = _living.extents(extents, names) or [0.0] * len(names)
-        return KMeansModel(_internal.widen_model(self._encoded, found, _living.number("weight", weight)))
+        largest = None if weight is None else _numeric.number("weight", weight)
+        return KMeansModel(_internal.widen_model(self._encoded, found, largest))
 
     @checked
     def match(self, other: KMeansModel) -> pl.DataFrame:
@@ -431,7 +430,7 @@ class KMeansModel(Summaries):
             model = KMeansModel.from_bytes(b64decode(parts.pop(_FILE), validate=True))
         except InvalidModelError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise InvalidModelError("model: expected JSON that KMeansModel.to_json wrote, got something else") from None
         if parts != model._readable():
             msg = f"model: expected parts that agree with {_FILE}, got others"

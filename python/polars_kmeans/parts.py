@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from polars_kmeans import _frames, _internal, _plugin
+from polars_kmeans import _frames, _internal, _numeric, _plugin
 from polars_kmeans._progress import OnProgress, shown
 from polars_kmeans._typing import Ask, IntoFeatures, IntoFrame
 from polars_kmeans.errors import InvalidParameterError, typed_errors
@@ -109,7 +109,12 @@ def fit(estimator: KMeans[Any], ask: Ask, parts: int, *, progress: OnProgress = 
         msg = "weight: expected the weights of the rows in each part, got them in the estimator: Part(..., weight=...)"
         raise InvalidParameterError(msg)
     with shown(progress) as call, typed_errors():
-        fitted = _internal.fit_parts(ask, parts, {**estimator._options.keywords, "weighted": False}, call)
+        fitted = _internal.fit_parts(
+            ask,
+            _numeric.integer("parts", parts, "a number of parts", 0),
+            {**estimator._options.keywords, "weighted": False},
+            call,
+        )
     if fitted is None:
         return None
     model = KMeansModel._of_fit(*fitted)

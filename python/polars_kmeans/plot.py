@@ -1,4 +1,4 @@
-"""Pictures of clusters, as Altair charts. This module needs `pip install "polars-kmeans[plot]"`.
+"""Pictures of clusters, as Altair charts. This module needs `pip install altair numpy`.
 
 A chart never holds more than some thousands of points. So the chart of a million rows is as small as that of some
 thousands.
@@ -26,7 +26,7 @@ from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 try:
     import altair as alt
 except ImportError as error:
-    raise ImportError('polars_kmeans.plot needs Altair: pip install "polars-kmeans[plot]"') from error
+    raise ImportError("polars_kmeans.plot needs Altair: pip install altair numpy") from error
 
 if TYPE_CHECKING:
     from polars_kmeans._typing import Device, IntoArray, IntoFeatures, IntoFrame

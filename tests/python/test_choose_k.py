@@ -180,6 +180,7 @@ def test_an_outlier_does_not_hide_the_spread_of_the_rest() -> None:
     check_measures(row, far.to_numpy(), mine, rel=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore::polars_kmeans.NoClearKWarning")
 @pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early
 def test_the_bits_do_not_depend_on_chunks_engines_or_threads() -> None:
     frame = pl.DataFrame(np.random.default_rng(5).normal(size=(60_000, 3)).astype("float32"))
@@ -322,8 +323,7 @@ def test_silhouettes_of_rows() -> None:
     assert frame.select(model.silhouette("x")).columns == ["silhouette"]
     one = pk.KMeans(1).fit(frame.head(3), "x")
     assert frame.select(one.silhouette()).to_series().to_list() == [None] * 7
-    with pytest.raises(pk.InvalidParameterError, match="got an array"):
-        model.silhouette(X)
+    assert model.silhouette(frame.head(4).to_numpy()).tolist() == [1.0, (3 - 1) / 3, 0.0, 1.0]
 
 
 def test_silhouettes_stream_and_label_once() -> None:
@@ -338,3 +338,64 @@ def test_fits_that_do_not_end_warn_the_caller() -> None:
     with pytest.warns(pk.ConvergenceWarning, match="used all 1 iterations") as caught:
         pk.choose_k(DF, "a", k=[2, 3], max_iter=1, tol=0.0)
     assert {warning.filename for warning in caught} == {__file__}
+
+
+RNG = np.random.default_rng(8)
+# Rows without clusters, in shapes that k-means cuts in various ways.
+SHAPELESS = {
+    "uniform, 1 feature": RNG.uniform(size=(900, 1)),
+    "uniform, 2 features": RNG.uniform(size=(900, 2)),
+    "uniform, long": RNG.uniform(size=(900, 2)) * [10, 1],
+    "uniform, 20 features": RNG.uniform(size=(900, 20)),
+    "one blob": RNG.normal(size=(900, 2)),
+    "one long blob": RNG.normal(size=(900, 3)) * [10, 1, 1],
+    "one blob, 20 features": RNG.normal(size=(900, 20)),
+    "exponential": RNG.exponential(size=(900, 2)),
+}
+
+
+@pytest.mark.parametrize("name", SHAPELESS)
+def test_rows_without_clusters_have_no_clear_k(name: str) -> None:
+    rule = "for every k, more than 5% of the rows lie near a border between clusters, less than a quarter of the way"
+    with pytest.warns(pk.NoClearKWarning, match=f"^no clear k: {rule}") as caught:
+        found = pk.choose_k(SHAPELESS[name], k=range(1, 8), n_init=3)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert found["border"][0] is None and found["border"].min() > 0.05
+    with warnings.catch_warnings():
+        # One cluster has no borders.
+        warnings.simplefilter("error")
+        pk.choose_k(SHAPELESS[name], k=[1])
+
+
+@pytest.mark.parametrize("features", [1, 2, 20])
+@pytest.mark.parametrize("sizes", [(300, 300, 300), (700, 150, 50)])
+def test_clusters_far_apart_have_a_clear_k(features: int, sizes: tuple[int, ...]) -> None:
+    centers = np.eye(3, features) * 8 if features > 2 else np.array([[0, 0], [8, 0], [0, 16]])[:, -features:]
+    centers = centers if features > 1 else np.array([[0.0], [8.0], [16.0]])
+    points = np.concatenate([RNG.normal(size=(n, features)) + c for n, c in zip(sizes, centers, strict=True)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = pk.choose_k(points, k=range(1, 7), n_init=5, init="kmeans-parallel")
+        weighted = pk.choose_k(pl.DataFrame(points).with_columns(w=2.0), pl.exclude("w"), k=[2, 3], weight="w")
+    assert found["smallest"][2] == min(sizes) and found["smallest"][0] == sum(sizes)
+    assert found["border"][2] < 0.02
+    assert weighted["border"][1] == pytest.approx(found["border"][2], abs=1e-12) or weighted["smallest"][1] != min(
+        sizes
+    )
+
+
+def test_borders_agree_with_projections() -> None:
+    """The share of the rows near borders, from the line between two centroids."""
+    for options in ({}, {"scale": "standard"}, {"metric": "cosine"}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = pk.choose_k(DF, "a", "b", "c", k=[3, 6], **options)
+        for count, border in found.select("k", "border").iter_rows():
+            model = pk.KMeans(count, **options).fit(DF, "a", "b", "c")
+            points = X / X.std(axis=0) if "scale" in options else X
+            points = points / np.linalg.norm(points, axis=1, keepdims=True) if "metric" in options else points
+            middles = np.array(model._compared())
+            first, second = np.argsort(np.linalg.norm(points[:, None] - middles, axis=2), axis=1)[:, :2].T
+            line = middles[first] - middles[second]
+            along = ((points - (middles[first] + middles[second]) / 2) * line).sum(axis=1) / (line**2).sum(axis=1)
+            assert border == pytest.approx(np.mean(along < 0.125), abs=1e-12)

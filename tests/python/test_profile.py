@@ -244,3 +244,21 @@ def test_a_loaded_model_has_no_device(tmp_path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert "device: unknown" in pk.KMeansModel.load(tmp_path / "model.parquet")._repr_html_()
+
+
+@pytest.mark.parametrize("dtype", [pl.List(pl.Float64), pl.Array(pl.Float64, 2)])
+def test_columns_beside_one_column_of_several_values(dtype: pl.DataType) -> None:
+    """Columns that describe the clusters are not taken for the features."""
+    frame = DF.select("spent", "x", e=pl.concat_list("x", "y").cast(dtype), u=pl.concat_list("y", "y", "y"))
+    model = pk.KMeans(3, seed=1).fit(frame, "e")
+    plain = pk.KMeans(3, seed=1).fit(DF, "x", "y")
+    assert model.profile(frame, by="spent").equals(plain.profile(DF, by="spent"))
+    assert model.profile(frame, by=["spent", "x"]).equals(plain.profile(DF, by=["spent", "x"]))
+    names = model.profile(frame, by=["u", "e", "x"])["feature"].unique(maintain_order=True).to_list()
+    assert names == ["u[0]", "u[1]", "u[2]", "e[0]", "e[1]", "x"]
+    renamed = model.profile(frame.rename({"e": "z"}), "z")
+    assert renamed.drop("feature").equals(plain.profile(DF).drop("feature"))
+    assert model.profile(frame.clear())["feature"].to_list() == ["e[0]", "e[1]"] * 3
+    ragged = frame.with_columns(u=pl.Series([[1.0]] * 99 + [[1.0, 2.0]]))
+    with pytest.raises(pk.InvalidParameterError, match='every list of column "u": expected 1 values, got 2'):
+        model.profile(ragged, by="u")

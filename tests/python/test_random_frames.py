@@ -185,6 +185,7 @@ def check_groups(case: Case, expr: pl.Expr) -> None:
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate, Phase.shrink],
 )
+@pytest.mark.filterwarnings("ignore::polars_kmeans.OptionWarning")
 @given(cases())
 def test_random_frames(case: Case) -> None:
     frame, options, expected = case.frame, case.options, verdict(case)

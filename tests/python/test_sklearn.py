@@ -1,5 +1,6 @@
 """The estimator of scikit-learn: its checks, its parameters and attributes, its errors."""
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -7,10 +8,11 @@ import numpy as np
 import polars as pl
 import pytest
 from helpers import run
+from sklearn.base import clone
 from sklearn.cluster import KMeans as Theirs
 from sklearn.datasets import load_iris
-from sklearn.exceptions import NotFittedError
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 from sklearn_rows import FRAME, PANDAS, X
 
 import polars_kmeans as pk
@@ -46,9 +48,10 @@ print(len(results) > 40, {result["status"] for result in results})
 # ---- the surface ----------------------------------------------------------------------------------------------------
 
 
-def test_parameters_are_those_of_scikit_learn_and_three_more() -> None:
+def test_parameters_are_those_of_scikit_learn_and_some_more() -> None:
     theirs, ours = Theirs().get_params(), KMeans().get_params()
     own = {"metric": "euclidean", "device": "auto", "row_order": "given"}
+    own |= {"scale": None, "null_policy": "raise", "sort_by": None}
     assert ours == theirs | own
     assert list(ours) == sorted(ours)
 
@@ -146,5 +149,69 @@ try:
 except ImportError as error:
     print(error)
 """
-    expected = 'polars_kmeans.sklearn needs scikit-learn 1.6 or newer: pip install "polars-kmeans[sklearn]"'
+    expected = "polars_kmeans.sklearn needs scikit-learn 1.6 or newer: pip install -U scikit-learn"
     assert run(code).strip() == expected
+
+
+# ---- options of the engine, and its model ---------------------------------------------------------------------------
+
+
+def test_the_model_of_the_fit() -> None:
+    kmeans = KMeans(3, random_state=1, scale="standard", sort_by="size").fit(X)
+    engine = pk.KMeans(3, seed=1, scale="standard", sort_by="size", tol=1e-4, too_few="fewer").fit(X)
+    assert kmeans.model_ == engine
+    assert kmeans.labels_.tolist() == engine.predict(X).tolist() == kmeans.predict(X).tolist()
+    np.testing.assert_array_equal(kmeans.cluster_centers_, engine.centroids_array())
+    np.testing.assert_array_equal(kmeans.transform(X), engine.transform(X))
+    assert kmeans.score(X) == engine.score(X) == -kmeans.inertia_
+    sizes = np.bincount(kmeans.labels_)
+    assert sizes.tolist() == sorted(sizes)
+    frame = pl.DataFrame(X, schema=list("abcd"))
+    assert frame.select(kmeans.model_.predict(*"abcd")).to_series().to_list() == kmeans.labels_.tolist()
+    few = KMeans(3)
+    with pytest.warns(ConvergenceWarning):
+        few.fit([[0.0], [1.0], [1.0]])
+    assert few.model_.k == 2 and len(few.cluster_centers_) == 3
+
+
+def test_options_name_features_of_the_data() -> None:
+    for data, names in ((PANDAS, list(PANDAS.columns)), (X, [f"column_{at}" for at in range(4)])):
+        kmeans = KMeans(3, random_state=1, scale={names[1]: 0.5}, sort_by=names[2]).fit(data)
+        assert kmeans.model_.factors == {"column_0": 1.0, "column_1": 0.5, "column_2": 1.0, "column_3": 1.0}
+        assert kmeans.cluster_centers_[:, 2].tolist() == sorted(kmeans.cluster_centers_[:, 2])
+        again = clone(KMeans(3, random_state=7, sort_by=kmeans.model_, scale={names[1]: 0.5})).fit(data)
+        assert again.model_.match(kmeans.model_)["matched"].to_list() == [0, 1, 2]
+        assert clone(kmeans).fit(data).model_ == kmeans.model_
+        assert pickle.loads(pickle.dumps(kmeans)).model_ == kmeans.model_
+    kmeans.cluster_centers_ = kmeans.cluster_centers_[::-1].copy()
+    assert (2 - kmeans.predict(X)).tolist() == kmeans.labels_.tolist()
+    with pytest.raises(pk.InvalidParameterError, match="sort_by"):
+        KMeans(2, sort_by="nothing").fit(X)
+
+
+def test_rows_that_are_left_out() -> None:
+    gaps = X.copy()
+    gaps[3, 1], gaps[7, 0] = np.nan, -np.inf
+    kept = np.isfinite(gaps).all(axis=1)
+    with pytest.raises(ValueError, match="contains NaN"):
+        KMeans(3).fit(gaps)
+    kmeans, whole = (KMeans(3, random_state=1, null_policy="skip").fit(rows) for rows in (gaps, X[kept]))
+    np.testing.assert_array_equal(kmeans.cluster_centers_, whole.cluster_centers_)
+    assert kmeans.labels_[~kept].tolist() == [-1, -1] and (kmeans.labels_[kept] == whole.labels_).all()
+    assert (kmeans.predict(gaps) == kmeans.labels_).all()
+    assert np.isnan(kmeans.transform(gaps)[~kept]).all() and np.isfinite(kmeans.transform(gaps)[kept]).all()
+    assert kmeans.score(gaps) == whole.score(X[kept])
+    kmeans.cluster_centers_ = kmeans.cluster_centers_[[0, 0, 1]]
+    assert kmeans.predict(gaps)[~kept].tolist() == [-1, -1] and kmeans.predict(gaps).max() == 2
+    assert kmeans.__sklearn_tags__().input_tags.allow_nan and not KMeans().__sklearn_tags__().input_tags.allow_nan
+    zeros = np.concatenate([[[0.0] * 4], X])
+    directions = KMeans(2, metric="cosine", null_policy="skip").fit(zeros)
+    assert directions.labels_[0] == directions.predict(zeros)[0] == -1
+
+
+@pytest.mark.parametrize("options", [{"scale": "standard"}, {"sort_by": "size"}, {"null_policy": "skip"}])
+def test_checks_of_scikit_learn_with_options_of_the_engine(options: dict[str, Any]) -> None:
+    # Standard deviations and sizes count rows, not their weights.
+    fails = {} if "null_policy" in options else {"check_sample_weight_equivalence_on_dense_data": "rows are counted"}
+    kmeans = KMeans(row_order="values", **options)
+    check_estimator(kmeans, on_fail="raise", on_skip=None, expected_failed_checks=fails)

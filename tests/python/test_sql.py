@@ -244,5 +244,5 @@ except ModuleNotFoundError as error:
     print(error)
 """
     said = run(code)
-    assert said.endswith(": pip install polars-kmeans[duckdb] or polars-kmeans[datafusion]\n")
+    assert said.endswith(": pip install duckdb, or datafusion, and numpy and pyarrow\n")
     assert "pyarrow" in said

@@ -1,6 +1,6 @@
 """K-means on the workers of a Ray cluster, with the bits of a fit in one process.
 
-It needs Ray: ``pip install "polars-kmeans[ray]"``. Each worker is an actor that holds some of the rows. A worker that
+It needs Ray: ``pip install ray pyarrow``. Each worker is an actor that holds some of the rows. A worker that
 is lost is made again by Ray, loads its rows again, and the fit goes on without a changed bit.
 """
 
@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import polars as pl
 
-from polars_kmeans import _plugin, parts
+from polars_kmeans import _numeric, _plugin, parts
 from polars_kmeans._progress import OnProgress
 from polars_kmeans._typing import IntoFeatures
 from polars_kmeans.errors import InvalidParameterError, KMeansError
@@ -100,6 +100,8 @@ class KMeans:
             msg = 'row_order: expected "values" for a Ray Dataset, which has no order, got "given"'
             raise InvalidParameterError(msg)
         weight = parameters.pop("weight")
+        cpus_per_worker = _numeric.integer("cpus_per_worker", cpus_per_worker)
+        gpus_per_worker = _numeric.number("gpus_per_worker", gpus_per_worker)
         if gpus_per_worker:
             parameters["device"] = "cuda"
         features = tuple(_plugin.flat(columns))
@@ -149,6 +151,7 @@ def predict(
     """
     ray = _ray()
     features = tuple(_plugin.flat(columns))
+    cpus_per_worker = _numeric.integer("cpus_per_worker", cpus_per_worker)
     _plugin.check_row_by_row(features)
     own = _shares(data, num_workers, cpus_per_worker, 0)
     target = _new_folder(folder)
@@ -240,11 +243,8 @@ def _shares(data: Any, num_workers: int | None, cpus_per_worker: int, gpus_per_w
     if not ray.is_initialized():
         ray.init()
     if num_workers is None:
-        num_workers = _workers_of(ray.nodes(), max(1, cpus_per_worker), gpus_per_worker)
-    for option, value in {"num_workers": num_workers, "cpus_per_worker": cpus_per_worker}.items():
-        if not isinstance(value, int) or value < 1:
-            raise InvalidParameterError(f"{option}: expected a positive integer, got {value!r}")
-    return shares(data, num_workers)
+        num_workers = _workers_of(ray.nodes(), cpus_per_worker, gpus_per_worker)
+    return shares(data, _numeric.integer("num_workers", num_workers))
 
 
 def _workers_of(nodes: list[dict[str, Any]], cpus: int, gpus: float) -> int:
@@ -273,6 +273,6 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        msg = 'polars_kmeans.ray needs Ray: pip install "polars-kmeans[ray]"'
+        msg = "polars_kmeans.ray needs Ray: pip install ray pyarrow"
         raise ImportError(msg, name=error.name) from error
     return ray

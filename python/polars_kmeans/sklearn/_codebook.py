@@ -36,7 +36,9 @@ class Codebook:
         return cls(_centers(model)[centroids], model, numbers[: model.n_clusters], centroids)
 
     @classmethod
-    def of_centers(cls, centers: Any, metric: Literal["euclidean", "cosine"]) -> Codebook:
+    def of_centers(
+        cls, centers: Any, metric: Literal["euclidean", "cosine"], factors: dict[str, float] | None = None
+    ) -> Codebook:
         """Take centers that did not come from a fit.
 
         Raises
@@ -50,25 +52,28 @@ class Codebook:
         order = np.argsort(first)
         clusters = first[order]
         distinct = centers[clusters]
-        model = KMeansModel.from_centroids(distinct, metric=metric)
+        model = KMeansModel.from_centroids(distinct, metric=metric, scale=factors)
         if not np.array_equal(_centers(model), distinct):
             msg = "cluster_centers_: expected values that a model can hold exactly, got others: fit with them as init"
             raise InvalidParameterError(msg)
         return cls(centers, model, clusters, np.argsort(order)[inverse.reshape(-1)])
 
-    def labels(self, rows: Any, device: str | Sequence[str]) -> Any:
-        """Label rows: int32."""
+    def labels(self, rows: Any, device: str | Sequence[str], null_policy: str = "raise") -> Any:
+        """Label rows: int32. With `"skip"`, rows that have no nearest center get -1."""
         labels = self.model.predict(rows, device=device)
-        refuse(labels < 0)
+        if null_policy == "raise":
+            refuse(labels < 0)
         if _counts_up(self.clusters):
             return labels
-        return self.clusters.astype(np.int32)[np.asarray(labels)]
+        # The last place is that of -1.
+        return np.append(self.clusters, -1).astype(np.int32)[np.asarray(labels)]
 
-    def distances(self, rows: Any, device: str | Sequence[str]) -> Any:
+    def distances(self, rows: Any, device: str | Sequence[str], null_policy: str = "raise") -> Any:
         """Measure the distances of rows to the centers: rows x clusters."""
         distances = self.model.transform(rows, device=device)
         nearest = distances[:, 0]
-        refuse(nearest != nearest)
+        if null_policy == "raise":
+            refuse(nearest != nearest)
         if _counts_up(self.centroids):
             return distances
         return distances[:, self.centroids.tolist()]

@@ -28,8 +28,9 @@ def checked_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
     if isinstance(X, pl.LazyFrame):
         raise InvalidParameterError("X: expected rows, got the query of a LazyFrame: collect it first")
     if not on_gpu(X):
-        rows = validate_data(estimator, X, reset=reset, dtype=_FLOATS)
-        if estimator.metric == "cosine":
+        whole = estimator.null_policy == "raise"
+        rows = validate_data(estimator, X, reset=reset, dtype=_FLOATS, ensure_all_finite=whole)
+        if estimator.metric == "cosine" and whole:
             refuse(~rows.any(axis=1))
         return rows
     if len(X.shape) != 2:

@@ -67,6 +67,16 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
     row_order
         `"given"` or `"values"`. With `"values"`, the order of the rows does not matter, and a row of weight 2 counts
         like two rows. Then the fit works on a sorted copy of the rows.
+    scale
+        None, `"standard"`, `"robust"` or a dict of factors by feature, as for :class:`polars_kmeans.KMeans`. Centers
+        are in the units of the data. Distances and inertia are those of scaled values.
+    null_policy
+        `"raise"`, or `"skip"`: rows with NaNs or infinities (`metric="cosine"`: also rows of zeros) are left out of the
+        fit and of the score. Their labels are -1, and their distances NaN.
+    sort_by
+        None, `"size"`, the name of a feature, or a :class:`polars_kmeans.KMeansModel` such as another estimator's
+        `model_`: the order of the clusters, as for :class:`polars_kmeans.KMeans`. Features without names are
+        `column_0`, `column_1`, ...
 
     Attributes
     ----------
@@ -78,6 +88,10 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         Weighted sum of the squared distances of the rows to their centers.
     n_iter_
         Iterations of the restart that was kept.
+    model_
+        The :class:`polars_kmeans.KMeansModel` of the fit: for expressions, files, profiles. Its features are named
+        `column_0`, `column_1`, ..., so pass it columns, as in `model_.predict("a", "b")`. It has fewer clusters if
+        there were fewer distinct rows, and does not follow centers that you assign.
     n_features_in_
         The number of features.
     feature_names_in_
@@ -112,6 +126,9 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         "metric": [StrOptions({"euclidean", "cosine"})],
         "device": [str, list, tuple],
         "row_order": [StrOptions({"given", "values"})],
+        "scale": [StrOptions({"standard", "robust"}), dict, None],
+        "null_policy": [StrOptions({"raise", "skip"})],
+        "sort_by": [str, KMeansModel, None],
     }
 
     # How many restarts "auto" means where starts differ much.
@@ -134,6 +151,9 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         metric: Literal["euclidean", "cosine"] = "euclidean",
         device: str | Sequence[str] = "auto",
         row_order: Literal["given", "values"] = "given",
+        scale: Literal["standard", "robust"] | dict[str, float] | None = None,
+        null_policy: Literal["raise", "skip"] = "raise",
+        sort_by: str | KMeansModel | None = None,
     ) -> None:
         self.n_clusters = n_clusters
         self.init = init
@@ -147,6 +167,9 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         self.metric = metric
         self.device = device
         self.row_order = row_order
+        self.scale = scale
+        self.null_policy = null_policy
+        self.sort_by = sort_by
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
@@ -188,11 +211,12 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         weights = checked_weights(sample_weight, rows)
         with fit_task(self, X=rows, y=y, metadata={"sample_weight": sample_weight}):
             model, labels = self._best(rows, weights)
+            self.model_ = model
             self._codebook = Codebook.of_fit(model, self.n_clusters)
             # A copy, so that a change in place is seen.
             self.cluster_centers_ = self._codebook.centers.copy()
             self._n_features_out = self.n_clusters
-            # Rows that have no label were refused before.
+            # Rows that have no label were refused before, or have -1.
             self.labels_ = labels
             self.inertia_ = model.inertia
             self.n_iter_ = model.n_iter
@@ -235,7 +259,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
 
         """
         check_is_fitted(self)
-        return self._known().labels(checked_rows(self, X, reset=False), self.device)
+        return self._known().labels(checked_rows(self, X, reset=False), self.device, self.null_policy)
 
     def transform(self, X: Any) -> Any:
         """Measure the distances of rows to the centers.
@@ -268,17 +292,18 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         rows, codebook = checked_rows(self, X, reset=False), self._known()
         if on_gpu(rows):
             # A model leaves out rows that have no label. Here they are refused.
-            codebook.labels(rows, self.device)
-        return codebook.model.score(rows, weight=checked_weights(sample_weight, rows), device=self.device)
+            codebook.labels(rows, self.device, self.null_policy)
+        return codebook.model._score(rows, (), checked_weights(sample_weight, rows), self.device)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.null_policy == "skip"
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
     def _distances(self, X: Any) -> Any:
         rows = checked_rows(self, X, reset=False)
-        distances = self._known().distances(rows, self.device)
+        distances = self._known().distances(rows, self.device, self.null_policy)
         return distances if on_gpu(rows) else distances.astype(rows.dtype, copy=False)
 
     def _check_size(self, rows: Any) -> None:
@@ -328,6 +353,9 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
             history="full" if self.verbose else "light",
             device=self.device,
             row_order=self.row_order,
+            scale=self._named(self.scale),
+            null_policy=self.null_policy,
+            sort_by=self._named(self.sort_by),
             too_few="fewer",
         )
         printer = Printer(self.max_iter) if self.verbose else None
@@ -336,6 +364,13 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
             printer.end()
         # Only `too_few="null"` finds nothing.
         return cast("tuple[KMeansModel, Any]", found)
+
+    def _named(self, value: Any) -> Any:
+        """Return an option with the names that the engine has for features, in place of those of the data."""
+        names = {name: f"column_{at}" for at, name in enumerate(getattr(self, "feature_names_in_", ()))}
+        if isinstance(value, dict):
+            return {names.get(name, name): factor for name, factor in value.items()}
+        return names.get(value, value) if isinstance(value, str) else value
 
     def _seed(self, random_state: np.random.RandomState) -> int:
         """Return the engine's seed: the one that was given, or one that is drawn."""
@@ -347,4 +382,4 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         """Return what the fit found, with the centers that the estimator has now."""
         if np.array_equal(self.cluster_centers_, self._codebook.centers):
             return self._codebook
-        return Codebook.of_centers(self.cluster_centers_, self.metric)
+        return Codebook.of_centers(self.cluster_centers_, self.metric, self._codebook.model.factors)

@@ -12,7 +12,7 @@ from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polars_kmeans import _internal, _living
+from polars_kmeans import _internal, _living, _numeric
 from polars_kmeans.errors import InvalidParameterError
 from polars_kmeans.estimator import KMeans as Engine
 from polars_kmeans.model import KMeansModel
@@ -94,6 +94,7 @@ class MiniBatchKMeans(KMeans):
     metric = "euclidean"
     device = "auto"
     algorithm = "lloyd"
+    null_policy = "raise"
 
     def __init__(
         self,
@@ -200,7 +201,7 @@ class MiniBatchKMeans(KMeans):
         names = list(getattr(self, "feature_names_in_", [f"column_{at}" for at in range(rows.shape[1])]))
         _living.check_features(self.extents, names)
         found = zip(names, np.abs(rows).max(axis=0), strict=True)
-        return [_living.number("extents", self.extents.get(name, own)) for name, own in found]
+        return [_numeric.number("extents", self.extents.get(name, own)) for name, own in found]
 
     def _init_rows(self, n: int) -> int:
         size = max(3 * self.batch_size, 3 * self.n_clusters) if self.init_size is None else self.init_size
@@ -259,7 +260,7 @@ class MiniBatchKMeans(KMeans):
         self._n_features_out = self.n_clusters
         if self.compute_labels:
             self.labels_ = self._codebook.labels(rows, self.device)
-            self.inertia_ = -self.model_.score(rows, weight=weights)
+            self.inertia_ = -self.model_._score(rows, (), weights, "auto")
 
 
 def _shift(before: bytes, after: bytes) -> float:

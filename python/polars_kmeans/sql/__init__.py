@@ -16,7 +16,7 @@ from polars_kmeans.sql._fits import Fits
 try:
     from polars_kmeans.sql._models import predictors
 except ModuleNotFoundError as error:
-    missing = f"{error}: pip install polars-kmeans[duckdb] or polars-kmeans[datafusion]"
+    missing = f"{error}: pip install duckdb, or datafusion, and numpy and pyarrow"
     raise ModuleNotFoundError(missing, name=error.name) from None
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def register(
     ----------
     connection
         A connection of DuckDB (or the module `duckdb`, for its default connection), or a `SessionContext` of
-        DataFusion. The packages come with `pip install polars-kmeans[duckdb]` or `polars-kmeans[datafusion]`.
+        DataFusion. It needs `pip install duckdb numpy pyarrow` or `pip install datafusion numpy pyarrow`.
     models
         Models by the names of their functions. The arguments of such a function are the features, in the model's order.
         It gives the clusters of rows, and NULL for rows with a NULL, a NaN or an infinity. Names have lower-case

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from operator import index
 from typing import Any
 
 import polars as pl
 
+from polars_kmeans import _numeric
 from polars_kmeans._options import OPTIONS, FitOptions
 from polars_kmeans.errors import InvalidColumnError, InvalidDataError, InvalidParameterError, typed_errors
 from polars_kmeans.expressions import centroids, kmeans
@@ -43,9 +43,7 @@ class Fits:
     def to_json(self) -> str:
         """Return the options as a text that an engine keeps."""
         # Numbers of NumPy and others become Python's.
-        return json.dumps(
-            self._given, default=lambda value: index(value) if hasattr(value, "__index__") else float(value)
-        )
+        return json.dumps(self._given, default=_numeric.plain)
 
     def labels(self, rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> pl.Series:
         """Label the rows of one partition: lists of features, the same `k` in each row, and weights."""
