@@ -21,7 +21,9 @@ impl ColumnType for DataType {
     fn kind(&self) -> Kind {
         let values =
             |dtype: &DataType| value_type!(dtype, DataType, DataType::Int128 | DataType::UInt128 | DataType::Decimal(..));
-        let (numbers, width) = match self {
+        // Extension types are read by their storage.
+        let stored = self.to_storage();
+        let (numbers, width) = match &stored {
             DataType::Array(inner, width) => (&**inner, Some(*width)),
             DataType::List(inner) => (&**inner, None),
             Self::Null => return Kind::Nulls,
@@ -69,8 +71,9 @@ impl Source for Column {
     }
 
     fn try_for_each_length(&self, mut see: impl FnMut(usize) -> Result<()>) -> Result<()> {
-        let DataType::List(_) = self.dtype() else { return Ok(()) };
-        for array in self.as_materialized_series().list()?.downcast_iter() {
+        let series = self.as_materialized_series().to_storage();
+        let DataType::List(_) = series.dtype() else { return Ok(()) };
+        for array in series.list()?.downcast_iter() {
             for (i, len) in array.offsets().lengths().enumerate() {
                 if array.validity().is_none_or(|validity| validity.get_bit(i)) {
                     see(len)?;
@@ -81,7 +84,7 @@ impl Source for Column {
     }
 
     fn cast_to(&self, to: Cast) -> Result<Self> {
-        let series = self.as_materialized_series();
+        let series = self.as_materialized_series().to_storage();
         let numbers = |numbers: Series| to_float(&numbers, to);
         let cast = match (series.dtype(), to.width) {
             // Polars would join the chunks.

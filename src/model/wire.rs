@@ -30,8 +30,15 @@ use crate::base::parallel::FirstProcess;
 
 /// The format of the bytes that are written. No other can be read.
 pub const FORMAT: u8 = 1;
-/// Every encoded model starts with this.
-const MAGIC: &[u8] = b"polars-kmeans";
+/// What is encoded: a model, or models of groups.
+#[derive(PartialEq)]
+pub(super) struct What {
+    /// How the bytes start.
+    pub(super) magic: [u8; 13],
+    /// Python's class that reads and writes files of it.
+    pub(super) class: &'static str,
+}
+pub(super) const MODEL: What = What { magic: *b"polars-kmeans", class: "KMeansModel" };
 /// Bytes of the length.
 const LENGTH: usize = 8;
 /// Bytes of the hash.
@@ -102,7 +109,7 @@ impl KMeansModel {
             bytes = postcard::to_extend(&costs, bytes).map_err(refused)?;
         }
         let (head, body) = bytes.split_at_mut(Head::BYTES);
-        head.copy_from_slice(&Head::of(body).bytes());
+        head.copy_from_slice(&Head::of(body).bytes(&MODEL));
         Ok(bytes)
     }
 
@@ -113,7 +120,7 @@ impl KMeansModel {
     #[doc(hidden)]
     pub fn into_wire(self) -> Result<Vec<u8>> {
         let bytes = self.to_wire()?;
-        if let Some(head) = Head::read(&bytes)?.filter(|_| OWNER.enter()) {
+        if let Some(head) = Head::read(&bytes, &MODEL)?.filter(|_| OWNER.enter()) {
             keep(head, Arc::new(self));
         }
         Ok(bytes)
@@ -125,10 +132,8 @@ impl KMeansModel {
     /// [`KMeansError::InvalidModel`] for anything else.
     #[doc(hidden)]
     pub fn from_wire(bytes: &[u8]) -> Result<Arc<Self>> {
-        let head = Head::read(bytes)?.ok_or_else(|| invalid("bytes of a model of this version", "something else"))?;
-        let body = &bytes[Head::BYTES..];
-        // Check the body before the lookup in the cache. The cache finds models by the hash and would accept altered bytes.
-        head.check(body)?;
+        // The cache finds models by the hash and would accept altered bytes. So the body is checked before.
+        let (head, body) = checked(bytes)?;
         // If this process was forked, a thread of the parent may have held the lock. That thread does not exist here.
         if !OWNER.enter() {
             return Ok(Arc::new(decode(body)?));
@@ -141,6 +146,20 @@ impl KMeansModel {
     }
 }
 
+/// The head and the body of an encoded model.
+fn checked(bytes: &[u8]) -> Result<(Head, &[u8])> {
+    let head = Head::read(bytes, &MODEL)?.ok_or_else(|| invalid("bytes of a model of this version", "something else"))?;
+    let body = &bytes[Head::BYTES..];
+    head.check(body)?;
+    Ok((head, body))
+}
+
+/// Refuses bytes that are no model, without a look at the cache.
+#[cfg(feature = "arrow")]
+pub(super) fn check(bytes: &[u8]) -> Result<()> {
+    decode(checked(bytes)?.1).map(drop)
+}
+
 /// What the bytes say about the body.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Head {
@@ -150,20 +169,20 @@ pub(super) struct Head {
 
 impl Head {
     /// Bytes before the body.
-    pub(super) const BYTES: usize = MAGIC.len() + 1 + LENGTH + HASH;
+    pub(super) const BYTES: usize = MODEL.magic.len() + 1 + LENGTH + HASH;
 
-    fn of(body: &[u8]) -> Self {
+    pub(super) fn of(body: &[u8]) -> Self {
         Self { length: body.len() as u64, hash: xxh3_128(body).to_le_bytes() }
     }
 
-    fn bytes(self) -> Vec<u8> {
-        [MAGIC, &[FORMAT], &self.length.to_le_bytes(), &self.hash].concat()
+    pub(super) fn bytes(self, what: &What) -> Vec<u8> {
+        [&what.magic[..], &[FORMAT], &self.length.to_le_bytes(), &self.hash].concat()
     }
 
-    /// Reads the head at the beginning of these bytes. `None` if they do not start as a model does.
-    pub(super) fn read(bytes: &[u8]) -> Result<Option<Self>> {
-        let Some(rest) = bytes.strip_prefix(MAGIC) else {
-            return if MAGIC.starts_with(bytes) { Err(breaks_off()) } else { Ok(None) };
+    /// Reads the head at the beginning of these bytes. `None` if they do not start as those of `what` do.
+    pub(super) fn read(bytes: &[u8], what: &What) -> Result<Option<Self>> {
+        let Some(rest) = bytes.strip_prefix(&what.magic) else {
+            return if what.magic.starts_with(bytes) { Err(breaks_off()) } else { Ok(None) };
         };
         let (format, rest) = rest.split_first().ok_or_else(breaks_off)?;
         if *format != FORMAT {
