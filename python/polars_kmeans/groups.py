@@ -222,7 +222,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
             # Names that both have, or lists of other lengths in each group.
             table = self._keys
         # What other programs do not know is text for them.
-        table = table.cast({cs.by_dtype(pl.Categorical, pl.Enum, pl.Int128, pl.UInt128): pl.String})
+        table = table.cast({cs.by_dtype(pl.Categorical, pl.Enum, pl.Int128, pl.UInt128, pl.Null): pl.String})
         return _internal.groups_to_file(self._keys, [model and model._encoded for model in self._models], table)
 
     @staticmethod

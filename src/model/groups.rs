@@ -17,6 +17,8 @@ use super::file::{read, with_table};
 use super::wire::{self, Head, MODEL, What};
 use super::{KMeansModel, invalid};
 use crate::base::error::Result;
+#[cfg(feature = "python")]
+use crate::base::memory;
 
 /// Encoded models of groups.
 pub(super) const GROUPS: What = What { magic: *b"kmeans-groups", class: "KMeansModels" };
@@ -118,7 +120,8 @@ impl<'a> Groups<'a> {
     /// else.
     ///
     /// Such a file has a checksum for each model, and none for keys. The reader is that of arrow-rs, which checks what it reads
-    /// and panics at worst: the caller catches that. The most rows are bounded here.
+    /// and panics at worst: the caller catches that. The most rows are bounded here. A page may claim 2 GiB of memory, which the
+    /// reader reserves and does not touch.
     ///
     /// # Errors
     /// [`KMeansError::InvalidModel`](crate::KMeansError::InvalidModel) if the table cannot be read.
@@ -132,6 +135,7 @@ impl<'a> Groups<'a> {
         if !file.starts_with(b"PAR1") || ours(&MODEL) || ours(&GROUPS) {
             return Ok(None);
         }
+        drop(memory::with_room::<u8>(i32::MAX as usize, "a page of a file of an older version")?);
         let unreadable = |error: &dyn std::fmt::Display| invalid("a table of models of groups", format!("{error:.200}"));
         let reader = ParquetRecordBatchReaderBuilder::try_new(bytes::Bytes::copy_from_slice(file));
         let reader = reader.map_err(|error| unreadable(&error))?;

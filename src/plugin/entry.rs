@@ -240,6 +240,12 @@ macro_rules! expression {
 }
 pub(crate) use expression;
 
+/// Prints no panics from now on: a caught panic is returned as an error.
+pub fn quiet() {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+}
+
 /// The text of this thread's last error.
 #[unsafe(no_mangle)]
 pub extern "C" fn _polars_plugin_get_last_error_message() -> *const c_char {
@@ -250,9 +256,7 @@ pub extern "C" fn _polars_plugin_get_last_error_message() -> *const c_char {
 /// else.
 #[unsafe(no_mangle)]
 pub extern "C" fn _polars_plugin_get_version() -> u32 {
-    static QUIET: Once = Once::new();
-    // A caught panic is returned as an error, so it need not be printed as well.
-    QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+    quiet();
     let (major, minor) = polars_ffi::get_version();
     u32::from(major) << 16 | u32::from(minor)
 }

@@ -16,8 +16,9 @@ use pyo3::types::{PyBytes, PyCapsule};
 use pyo3_polars::PyDataFrame;
 
 use super::copy_to_python;
-use super::entry::without_panic;
+use super::entry::{quiet, without_panic};
 use crate::base::error::{KMeansError, Result};
+use crate::model::KMeansModel;
 use crate::model::groups::{Groups, Key, Keys, model_of_file};
 
 /// Types of keys that nothing belongs to.
@@ -127,6 +128,8 @@ fn column(keys: &Keys<'_>) -> Result<Column> {
     };
     let series = match dtype {
         DataType::Decimal(precision, scale) => stored.into_decimal(precision, scale)?,
+        // A cast knows no time zones in this build of Polars.
+        DataType::Datetime(unit, zone) => stored.i64()?.clone().into_datetime(unit, zone).into_series(),
         dtype => stored.strict_cast(&dtype)?,
     };
     Ok(series.with_name(keys.name.into()).into_column())
@@ -158,7 +161,7 @@ fn old_column(field: &ArrowField, keys: &ArrayRef) -> Result<Column> {
     let dtype = match (said("_PL_ENUM_VALUES2", usize::MAX), said("_PL_CATEGORICAL2", 2)) {
         (Some(parts), _) => parts.and_then(|parts| dtype_of("Enum", &parts)),
         (None, Some(parts)) => parts.and_then(|parts| dtype_of("Categorical", &parts)),
-        (None, None) => Some(series.dtype().clone()),
+        (None, None) => return Ok(series.into_column()),
     };
     Ok(series.strict_cast(&dtype.ok_or_else(|| wrong("categories", "something else"))?)?.into_column())
 }
@@ -199,7 +202,10 @@ pub fn groups_to_file<'py>(
             let of = of.iter().map(String::as_str).collect();
             Ok(Keys { name: series.name(), dtype, of, values: values(stored)? })
         });
-        let models: Vec<_> = models.iter().map(|model| model.as_deref()).collect();
+        // What depends on the device of a fit is not saved.
+        let saved = |model: &PyBackedBytes| KMeansModel::from_wire(model)?.to_saved_wire();
+        let models: Vec<_> = models.iter().map(|model| model.as_ref().map(saved).transpose()).collect::<Result<_>>()?;
+        let models = models.iter().map(Option::as_deref).collect();
         Groups { keys: keys.collect::<Result<_>>()?, models }.to_bytes(&schema, &table)
     });
     Ok(copy_to_python(py, &bytes?)?)
@@ -208,6 +214,7 @@ pub fn groups_to_file<'py>(
 /// The keys and the models of groups, from the bytes of their file.
 #[pyfunction]
 pub fn groups_from_file<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<(PyDataFrame, Vec<Option<Bound<'py, PyBytes>>>)> {
+    quiet();
     let (keys, models) = without_panic(|| {
         if let Some(table) = Groups::old(bytes)? {
             return old(&table);
