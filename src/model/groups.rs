@@ -14,8 +14,8 @@ use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
 
 use super::file::{read, with_table};
+use super::invalid;
 use super::wire::{self, Head, MODEL, What};
-use super::{KMeansModel, invalid};
 use crate::base::error::Result;
 #[cfg(feature = "python")]
 use crate::base::memory;
@@ -32,7 +32,7 @@ pub struct Groups<'a> {
     /// The columns of keys.
     #[serde(borrow)]
     pub keys: Vec<Keys<'a>>,
-    /// The model of each group, as [`KMeansModel::to_saved_wire`] gives it. `None`: it has too few rows.
+    /// The model of each group, as `KMeansModel::to_saved_wire` gives it. `None`: it has too few rows.
     pub models: Vec<Option<&'a [u8]>>,
 }
 
@@ -61,14 +61,6 @@ pub enum Key<'a> {
     Bytes(&'a [u8]),
 }
 
-/// The facts in the metadata of the table.
-#[derive(Serialize)]
-struct Facts<'a> {
-    creator: &'static str,
-    by: Vec<&'a str>,
-    groups: usize,
-}
-
 impl<'a> Groups<'a> {
     /// The bytes of a file with these groups, and with this table for other programs.
     ///
@@ -78,15 +70,16 @@ impl<'a> Groups<'a> {
         self.check()?;
         let body = postcard::to_stdvec(self).map_err(|error| invalid("models that can be encoded", error))?;
         let payload = [Head::of(&body).bytes(&GROUPS), body].concat();
-        let by = self.keys.iter().map(|keys| keys.name).collect();
-        let facts = Facts { creator: concat!("polars-kmeans ", env!("CARGO_PKG_VERSION")), by, groups: self.models.len() };
+        let by: Vec<&str> = self.keys.iter().map(|keys| keys.name).collect();
+        let creator = concat!("polars-kmeans ", env!("CARGO_PKG_VERSION"));
+        let facts = serde_json::json!({"creator": creator, "by": by, "groups": self.models.len()});
         with_table(&payload, schema, table, (KEY, &facts))
     }
 
     /// The body of a file whose marks and checksum are right.
     ///
     /// # Errors
-    /// As [`KMeansModel::from_bytes`].
+    /// As `KMeansModel::from_bytes`.
     pub fn body(file: &[u8]) -> Result<Vec<u8>> {
         read(&mut Cursor::new(file), &GROUPS, |error| invalid("bytes that can be read", error))
     }
@@ -156,14 +149,4 @@ impl<'a> Groups<'a> {
         let table = batches.and_then(|batches| Ok(concat_batches(&schema, &batches)?));
         table.map(Some).map_err(|error| unreadable(&error))
     }
-}
-
-/// The bytes of the model in a file of one model, as [`Groups::models`] has them.
-///
-/// # Errors
-/// As [`KMeansModel::from_bytes`].
-#[doc(hidden)]
-#[cfg(feature = "python")]
-pub fn model_of_file(file: &[u8]) -> Result<Vec<u8>> {
-    KMeansModel::from_bytes(file)?.to_saved_wire()
 }

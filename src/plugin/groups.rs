@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchReader};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType as ArrowType, Field as ArrowField};
 use arrow::error::ArrowError;
-use arrow::ffi::to_ffi;
+use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, to_ffi};
 use arrow::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
 use polars::prelude::*;
 use polars_arrow::ffi::{ArrowArray, ArrowSchema, import_array_from_c, import_field_from_c};
@@ -19,12 +19,12 @@ use super::copy_to_python;
 use super::entry::{quiet, without_panic};
 use crate::base::error::{KMeansError, Result};
 use crate::model::KMeansModel;
-use crate::model::groups::{Groups, Key, Keys, model_of_file};
+use crate::model::groups::{Groups, Key, Keys};
 
-/// Types of keys that nothing belongs to.
 macro_rules! plain {
     ($($name:ident)*) => { [$((stringify!($name), DataType::$name)),*] };
 }
+/// Types of keys that nothing belongs to.
 const PLAIN: [(&str, DataType); 19] = plain!(
     Null Boolean Int8 Int16 Int32 Int64 Int128 UInt8 UInt16 UInt32 UInt64 UInt128 Float16 Float32 Float64 String Binary Date Time
 );
@@ -67,9 +67,8 @@ fn dtype_of(name: &str, of: &[&str]) -> Option<DataType> {
         ("Datetime", [of, zone]) => DataType::Datetime(unit(of)?, TimeZone::opt_try_new(Some(*zone)).ok()?),
         ("Duration", [of]) => DataType::Duration(unit(of)?),
         ("Decimal", [precision, scale]) => DataType::Decimal(precision.parse().ok()?, scale.parse().ok()?),
-        ("Categorical", [name, namespace, physical]) => {
-            let of = Categories::new((*name).into(), (*namespace).into(), physical.parse().ok()?);
-            DataType::from_categories(of)
+        ("Categorical", &[name, namespace, physical]) => {
+            DataType::from_categories(Categories::new(name.into(), namespace.into(), physical.parse().ok()?))
         }
         ("Enum", of) => DataType::from_frozen_categories(FrozenCategories::new(of.iter().copied()).ok()?),
         (_, []) => PLAIN.into_iter().find(|known| known.0 == name)?.1,
@@ -139,7 +138,8 @@ fn column(keys: &Keys<'_>) -> Result<Column> {
 fn old(table: &RecordBatch) -> Result<Read> {
     let (models, keys) = table.columns().split_last().ok_or_else(|| wrong("keys and models", "nothing"))?;
     let models = cast(models, &ArrowType::LargeBinary).map_err(no_arrow)?;
-    let models = models.as_binary::<i64>().iter().map(|model| model.map(model_of_file).transpose()).collect::<Result<_>>()?;
+    let saved = |file| KMeansModel::from_bytes(file)?.to_saved_wire();
+    let models = models.as_binary::<i64>().iter().map(|model| model.map(saved).transpose()).collect::<Result<_>>()?;
     let keys =
         keys.iter().zip(table.schema_ref().fields()).map(|(keys, field)| old_column(field, keys)).collect::<Result<_>>()?;
     Ok((DataFrame::new(table.num_rows(), keys)?, models))
@@ -153,7 +153,8 @@ fn old_column(field: &ArrowField, keys: &ArrayRef) -> Result<Column> {
         texts.transpose().and_then(|texts| to_ffi(&texts.as_ref().unwrap_or(keys).to_data())).map_err(no_arrow)?;
     // SAFETY: both libraries declare the structures of Arrow's C data interface, and arrow-rs makes valid ones. They move.
     let array = unsafe {
-        let (array, schema) = (transmute::<_, ArrowArray>(array), transmute::<_, ArrowSchema>(schema));
+        let (array, schema) =
+            (transmute::<FFI_ArrowArray, ArrowArray>(array), transmute::<FFI_ArrowSchema, ArrowSchema>(schema));
         import_array_from_c(array, import_field_from_c(&schema)?.dtype)?
     };
     let series = Series::try_from((PlSmallStr::from(field.name().as_str()), array))?;

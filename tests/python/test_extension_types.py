@@ -50,7 +50,7 @@ def test_sums_groups_plans_and_starting_centroids() -> None:
     start = PLAIN.select("x", "y").head(3)
     expected = pk.KMeans(3, init=start).fit(PLAIN, "x", "y")
     assert pk.KMeans(3, init=typed(start, "x", "y")).fit(ROWS, "x", "y") == expected
-    assert pk.KMeans(3).plan(ROWS, "x", "y").memory == pk.KMeans(3).plan(PLAIN, "x", "y").memory
+    assert pk.KMeans(3).plan(ROWS, "x", "y").host_bytes == pk.KMeans(3).plan(PLAIN, "x", "y").host_bytes
 
 
 def test_what_is_said_of_clusters() -> None:
@@ -59,7 +59,8 @@ def test_what_is_said_of_clusters() -> None:
         assert model.profile(rows).equals(model.profile(PLAIN))
         assert model.profile(rows, weight="w").equals(model.profile(PLAIN, weight="w"))
         assert model.silhouette(rows, "x", "y").equals(model.silhouette(PLAIN, "x", "y"))
-    assert pk.choose_k(ROWS, "x", "y", k=[2, 3]).equals(pk.choose_k(PLAIN, "x", "y", k=[2, 3]))
+    chosen = [pk.choose_k(rows, "x", "y", k=[2, 3]).drop("seconds", strict=False) for rows in (ROWS, PLAIN)]
+    assert chosen[0]["inertia"].equals(chosen[1]["inertia"])
 
 
 def test_lists_and_arrays_of_extension_types() -> None:
