@@ -223,7 +223,8 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
             table = self._keys
         # What other programs do not know is text for them.
         table = table.cast({cs.by_dtype(pl.Categorical, pl.Enum, pl.Int128, pl.UInt128, pl.Null): pl.String})
-        return _internal.groups_to_file(self._keys, [model and model._encoded for model in self._models], table)
+        models = [None if model is None else model._encoded for model in self._models]
+        return _internal.groups_to_file(self._keys, models, table)
 
     @staticmethod
     def from_bytes(content: bytes) -> KMeansModels:
@@ -237,7 +238,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
         """
         try:
             keys, models = _internal.groups_from_file(content)
-            groups = KMeansModels(keys, [model and KMeansModel(model) for model in models])
+            groups = KMeansModels(keys, [None if model is None else KMeansModel(model) for model in models])
             if len(groups._places) == len(groups) == keys.unique().height:
                 return groups
             got = f"{len(groups)} keys of which some are equal"

@@ -18,7 +18,7 @@ import polars_kmeans as pk
 from polars_kmeans import KMeansModel, KMeansModels
 
 FLIPS, CUTS = 10_000, 2_000
-DF = pl.DataFrame({"shop": ["a", "a", "a", "b", "b", "c"], "n": [1, 1, 1, 2, 2, 3], "x": [0.0, 0.2, 5.0, 7.0, 1.0, 3.0]})
+DF = pl.DataFrame({"shop": list("aaabbc"), "n": [1, 1, 1, 2, 2, 3], "x": [0.0, 0.2, 5.0, 7.0, 1.0, 3.0]})
 TYPED = DF.with_columns(
     e=pl.col("shop").cast(pl.Enum(["unused; 1", "c", "b", "a"])),
     c=pl.col("shop").cast(pl.Categorical),
@@ -116,7 +116,7 @@ def test_older_files_are_checked() -> None:
 
 
 KEYS: dict[str, pl.Series] = {
-    **{str(dtype): pl.Series([3, None, 1], dtype=dtype) for dtype in sorted(pl.datatypes.group.INTEGER_DTYPES, key=str)},
+    **{str(t): pl.Series([3, None, 1], dtype=t) for t in sorted(pl.datatypes.group.INTEGER_DTYPES, key=str)},
     "largest": pl.Series([2**128 - 1, 2**127, 0], dtype=pl.UInt128),
     **{str(t): pl.Series([-0.0, float("nan"), None], dtype=t) for t in (pl.Float16, pl.Float32, pl.Float64)},
     "Float32 values": pl.Series([0.1, float("inf"), -1e-45], dtype=pl.Float32),

@@ -184,7 +184,7 @@ def test_other_files_are_refused(models: KMeansModels, tmp_path: Path) -> None:
     with pytest.raises(pk.InvalidModelError, match="format 1, got format 2 of a newer version"):
         KMeansModels.load(path)
     models.save(path)
-    with pytest.raises(pk.InvalidModelError, match="got one of another kind: KMeansModels.load reads it"):
+    with pytest.raises(pk.InvalidModelError, match=r"got one of another kind: KMeansModels\.load reads it"):
         pk.KMeansModel.load(path)
     with pytest.raises(pk.ModelFileError, match="no such file or folder"):
         KMeansModels.load(tmp_path / "missing.parquet")
