@@ -205,9 +205,9 @@ words: ## Count the words of each page, and check the limits
 # The fuzzer is built with the address sanitizer, in its own directory.
 FUZZ_SECONDS ?= 600
 .PHONY: fuzz
-fuzz: ## Read generated model files for ten minutes (needs a nightly Rust and cargo-fuzz)
-	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fuzz cargo +nightly fuzz run model_file -- \
-		-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -malloc_limit_mb=512 -timeout=10
+fuzz: ## Read generated model files of both kinds, ten minutes each (needs a nightly Rust and cargo-fuzz)
+	for target in model_file groups_file; do CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fuzz cargo +nightly fuzz run $$target -- \
+		-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -malloc_limit_mb=512 -timeout=10 || exit; done
 
 .PHONY: bench
 bench: measured-build ## Time fit, assign and update on the CPU shapes, beside scikit-learn

@@ -85,7 +85,10 @@ pub fn become_float64<'t, D: ColumnType + 't>(
             |remedy: &str| Err(KMeansError::UnsupportedDtype { column: name.into(), got: format!("{dtype}{remedy}") });
         float64 |= match dtype.kind() {
             Kind::Lists(_, Some(0)) => return unsupported(""),
-            Kind::Lists(..) if columns > 1 => return unsupported(" beside other columns: pass it alone"),
+            Kind::Lists(_, width) if columns > 1 => {
+                let concat = if width.is_some() { "concat_arr" } else { "concat_list" };
+                return unsupported(&format!(" beside other columns: pass it alone, or pl.{concat}(...) of all"));
+            }
             Kind::Numbers(values) | Kind::Lists(values, _) => values.is_wide(),
             Kind::Nulls if nulls => false,
             Kind::Nulls | Kind::Other => return unsupported(&dtype.remedy(name)),

@@ -1,5 +1,8 @@
 //! Models as files: what is in a file, which damage is noticed, and what saving does to existing files.
 
+#[path = "files/groups.rs"]
+mod groups;
+
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::sync::Arc;

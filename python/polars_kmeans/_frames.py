@@ -108,6 +108,14 @@ def collected(data: object, *columns: object) -> pl.DataFrame:
     return frame.collect() if isinstance(frame, pl.LazyFrame) else frame
 
 
+def stored(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame whose columns of extension types are those of their storage."""
+    for name, dtype in frame.schema.items():
+        if isinstance(dtype, pl.BaseExtension):
+            frame = frame.with_columns(frame[name].ext.storage())
+    return frame
+
+
 def is_number(dtype: pl.DataType, *, nested: bool = False) -> bool:
     """Whether values are numbers or booleans or, if `nested`, rows of them."""
     inner = dtype.inner if nested and isinstance(dtype, (pl.Array, pl.List)) else dtype

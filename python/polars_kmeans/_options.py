@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex, TypeAlias
 import polars as pl
 
 from polars_kmeans import _internal, _numeric, _warned
-from polars_kmeans._frames import OWN_COLUMNS, is_foreign, is_number, polars_frame
+from polars_kmeans._frames import OWN_COLUMNS, is_foreign, is_number, polars_frame, stored
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, OptionWarning
 
 OPTIONS = {option.name: option for option in _internal.options()}
@@ -193,7 +193,7 @@ def _given(init: Any) -> tuple[bytes, list[str] | None, list[int]]:
     if is_foreign(init) and len(getattr(init, "shape", (0, 0))) == 2:
         init = polars_frame(init)
     if isinstance(init, pl.DataFrame):
-        frame = init.drop(OWN_COLUMNS, strict=False)
+        frame = stored(init).drop(OWN_COLUMNS, strict=False)
         if frame.is_empty():
             raise InvalidParameterError("init: expected starting centroids, got a frame without rows or columns")
         for name in frame.columns:

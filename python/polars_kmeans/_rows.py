@@ -34,7 +34,7 @@ def query(
 def collect(query: pl.LazyFrame) -> pl.DataFrame:
     """Run a query on columns that the caller names."""
     try:
-        return _plugin.collect(query)
+        return _frames.stored(_plugin.collect(query))
     except DuplicateError as error:
         msg = f"columns: expected different names, got one twice: {str(error).splitlines()[0]}"
         raise InvalidColumnError(msg) from None

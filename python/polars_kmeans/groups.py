@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, overload
 
 import polars as pl
-from polars.exceptions import PolarsError
+import polars.selectors as cs
+from polars.exceptions import PanicException, PolarsError
 
-from polars_kmeans import _files, _frames, _plugin
+from polars_kmeans import _files, _frames, _internal, _plugin
 from polars_kmeans._typing import Device, IntoFeatures, IntoFrame, Output
 from polars_kmeans.errors import (
     InvalidColumnError,
@@ -23,10 +21,8 @@ from polars_kmeans.errors import (
 )
 from polars_kmeans.model import KMeansModel
 
-_METADATA = "polars-kmeans-groups"
-_FORMAT = 1
 # Names of columns that are added to those of the caller.
-_MODEL, _GROUP, _ROW = "__model__", "__group__", "__row__"
+_GROUP, _ROW = "__group__", "__row__"
 
 
 class KMeansModels(Mapping[Any, "KMeansModel | None"]):
@@ -94,12 +90,11 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
             if name in self.by:
                 msg = f"by: expected other names for a frame of centroids, got {name!r}, which is a column of it"
                 raise InvalidColumnError(f"{msg}: rename the column of the rows before the fit")
-        frames = [
-            keys.join(model.centroids, how="cross")
-            for keys, model in zip(self._keys.iter_slices(1), self._models, strict=True)
-            if model is not None
-        ]
-        return pl.concat(frames) if frames else self._keys.clear()
+        models = [(place, model) for place, model in enumerate(self._models) if model is not None]
+        if not models:
+            return self._keys.clear()
+        keys = self._keys[[place for place, model in models for _ in range(model.k)]]
+        return pl.concat([keys, pl.concat([model.centroids for _, model in models])], how="horizontal")
 
     def predict(self, *columns: IntoFeatures, output: Output = "label", device: Device = "auto") -> pl.Expr:
         """Label rows by the model of their group: an expression that is elementwise, so it can stream.
@@ -177,9 +172,10 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
         return _frames.with_labels(data, self.predict(*columns, device=device), name)
 
     def save(self, path: str | PathLike[str] | BinaryIO) -> None:
-        """Save all models as one Parquet file: one row per group, with its key and the bytes of its model's file.
+        """Save all models as one file, with one checksum of keys, order and models.
 
-        An existing file is replaced only after the new file is complete.
+        It is a Parquet file, too: other programs read keys and centroids from it, as in :attr:`centroids`. :meth:`load`
+        does not read that table. An existing file is replaced only after the new file is complete.
 
         Parameters
         ----------
@@ -195,16 +191,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
         if not isinstance(path, (str, PathLike)):
             _files.write(path, self.to_bytes())
             return
-        target = Path(os.path.realpath(_files.expanded(path)))
-        new = target.with_name(f".polars-kmeans-{os.getpid()}-{target.name}")
-        try:
-            try:
-                new.write_bytes(self.to_bytes())
-                new.replace(target)
-            finally:
-                new.unlink(missing_ok=True)
-        except OSError as error:
-            raise _files.file_error(target, error) from error
+        _internal.replace_file(_files.expanded(path), self.to_bytes())
 
     @staticmethod
     def load(path: str | PathLike[str] | BinaryIO) -> KMeansModels:
@@ -229,12 +216,15 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the file that :meth:`save` writes."""
-        models = [None if model is None else model.to_bytes() for model in self._models]
-        table = self._keys.with_columns(pl.Series(_MODEL, models, dtype=pl.Binary))
-        file = io.BytesIO()
-        header = json.dumps({"format": _FORMAT, "by": self.by})
-        table.write_parquet(file, statistics=False, metadata={_METADATA: header})
-        return file.getvalue()
+        try:
+            table = self.centroids
+        except (InvalidColumnError, PolarsError):
+            # Names that both have, or lists of other lengths in each group.
+            table = self._keys
+        # What other programs do not know is text for them.
+        table = table.cast({cs.by_dtype(pl.Categorical, pl.Enum, pl.Int128, pl.UInt128, pl.Null): pl.String})
+        models = [None if model is None else model._encoded for model in self._models]
+        return _internal.groups_to_file(self._keys, models, table)
 
     @staticmethod
     def from_bytes(content: bytes) -> KMeansModels:
@@ -247,20 +237,16 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
 
         """
         try:
-            metadata = pl.read_parquet_metadata(io.BytesIO(content))
-            table = pl.read_parquet(io.BytesIO(content)) if _METADATA in metadata else pl.DataFrame()
-        except (PolarsError, OSError) as error:
-            msg = f"models: expected a readable Parquet file, got something else ({error!s:.200})"
-            raise InvalidModelError(msg) from None
-        if table.schema.get(_MODEL) != pl.Binary or table.width < 2:
-            msg = "models: expected a file that KMeansModels.save wrote, got another one"
-            hint = ": KMeansModel.load reads one model" if "polars-kmeans" in metadata else ""
-            raise InvalidModelError(msg + hint)
-        if json.loads(metadata[_METADATA]).get("format") != _FORMAT:
-            msg = f"models: expected format {_FORMAT}, got {metadata[_METADATA]:.200}, of a newer version"
-            raise InvalidModelError(msg)
-        models = [None if model is None else KMeansModel.from_bytes(model) for model in table[_MODEL]]
-        return KMeansModels(table.drop(_MODEL), models)
+            keys, models = _internal.groups_from_file(content)
+            groups = KMeansModels(keys, [None if model is None else KMeansModel(model) for model in models])
+            if len(groups._places) == len(groups) == keys.unique().height:
+                return groups
+            got = f"{len(groups)} keys of which some are equal"
+        except (PanicException, PolarsError, OverflowError, ValueError) as error:
+            if isinstance(error, KMeansError):
+                raise
+            got = f"others ({error!s:.200})"
+        raise InvalidModelError(f"models: expected keys that differ and that Python can hold, got {got}")
 
 
 _DTYPES: dict[str, pl.DataType] = {
@@ -309,10 +295,9 @@ def fit_groups(
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise InvalidParameterError(f"by: expected one or several different names of columns, got {by!r:.80}")
     frame = _frames.collected(data)
-    for name in (_MODEL, _GROUP):
-        if name in frame.columns:
-            msg = f"column {name!r}: expected another name, since models of groups use this one: rename it"
-            raise InvalidColumnError(msg)
+    if _GROUP in frame.columns:
+        msg = f"column {_GROUP!r}: expected another name, since models of groups use this one: rename it"
+        raise InvalidColumnError(msg)
     columns = frame.select(_plugin.column(name) for name in names)
     for name, dtype in columns.schema.items():
         if dtype.is_nested() or dtype == pl.Object:

@@ -122,7 +122,8 @@ pub enum KMeansError {
     /// The columns of a model are looked up by name, but the model was fitted to expressions.
     #[error(
         "model: expected the columns to use, since it was fitted to expressions named {names:?} and columns of these names may \
-        hold something else"
+        hold something else: make the columns first, as in made = frame.with_columns(pl.col({0:?}).log1p()), and name them, as in \
+        model.label(made, {0:?})", .names.first().map_or("", String::as_str)
     )]
     ComputedFeatures { names: Vec<String> },
     /// A column was asked for by name but does not exist.

@@ -21,7 +21,9 @@ impl ColumnType for DataType {
     fn kind(&self) -> Kind {
         let values =
             |dtype: &DataType| value_type!(dtype, DataType, DataType::Int128 | DataType::UInt128 | DataType::Decimal(..));
-        let (numbers, width) = match self {
+        // Extension types are read by their storage.
+        let stored = self.to_storage();
+        let (numbers, width) = match &stored {
             DataType::Array(inner, width) => (&**inner, Some(*width)),
             DataType::List(inner) => (&**inner, None),
             Self::Null => return Kind::Nulls,
@@ -40,10 +42,15 @@ impl ColumnType for DataType {
             DataType::Duration(_) => by("dt.total_seconds()"),
             DataType::Time => by("cast(pl.Int64), the nanoseconds since midnight"),
             DataType::String | DataType::Categorical(..) | DataType::Enum(..) => {
-                let text = if *self == DataType::String { "" } else { ".cast(pl.String)" };
+                let (text, missing) = match self {
+                    DataType::String => {
+                        ("", ". If some texts stand for missing values, pass null_values=\"NA\" to pl.read_csv")
+                    }
+                    _ => (".cast(pl.String)", ""),
+                };
                 format!(
                     ": frame.to_dummies({column:?}) makes a column of 0 and 1 of each value, and \
-                    pl.col({column:?}){text}.cast(pl.Float64) makes numbers of texts such as \"1.5\""
+                    pl.col({column:?}){text}.cast(pl.Float64) makes numbers of texts such as \"1.5\"{missing}"
                 )
             }
             DataType::Struct(_) => by("struct.field(\"*\"), its fields"),
@@ -69,8 +76,9 @@ impl Source for Column {
     }
 
     fn try_for_each_length(&self, mut see: impl FnMut(usize) -> Result<()>) -> Result<()> {
-        let DataType::List(_) = self.dtype() else { return Ok(()) };
-        for array in self.as_materialized_series().list()?.downcast_iter() {
+        let series = self.as_materialized_series().to_storage();
+        let DataType::List(_) = series.dtype() else { return Ok(()) };
+        for array in series.list()?.downcast_iter() {
             for (i, len) in array.offsets().lengths().enumerate() {
                 if array.validity().is_none_or(|validity| validity.get_bit(i)) {
                     see(len)?;
@@ -81,7 +89,7 @@ impl Source for Column {
     }
 
     fn cast_to(&self, to: Cast) -> Result<Self> {
-        let series = self.as_materialized_series();
+        let series = self.as_materialized_series().to_storage();
         let numbers = |numbers: Series| to_float(&numbers, to);
         let cast = match (series.dtype(), to.width) {
             // Polars would join the chunks.

@@ -24,13 +24,16 @@ mod disk;
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
 use serde::Serialize;
 
-use super::wire::{self, Head, breaks_off};
+use super::groups::GROUPS;
+use super::wire::{self, Head, MODEL, What, breaks_off};
 use super::{AnyModel, KMeansModel, Scaling, Settings, invalid};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
@@ -42,8 +45,6 @@ const KEY: &str = "polars-kmeans";
 const PARQUET: &[u8; 4] = b"PAR1";
 /// Bytes before the body of the model.
 const START: usize = PARQUET.len() + Head::BYTES;
-/// What errors expect.
-const OURS: &str = "a file that KMeansModel.save wrote";
 
 /// What the metadata of the table say.
 #[derive(Serialize)]
@@ -66,9 +67,7 @@ impl KMeansModel {
     /// [`KMeansError::File`] if it cannot be written. If the mode of an existing file lets nobody write, the file is not
     /// replaced, not even by root.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        let bytes = self.to_bytes()?;
-        disk::replace(path, &bytes).map_err(|error| file_error(path, error))
+        replace(path.as_ref(), &self.to_bytes()?)
     }
 
     /// Reads a model from a file that [`KMeansModel::save`] wrote.
@@ -78,7 +77,7 @@ impl KMeansModel {
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let mut file = disk::open(path).map_err(|error| file_error(path, error))?;
-        match read(&mut file, |error| file_error(path, error)) {
+        match read(&mut file, &MODEL, |error| file_error(path, error)).and_then(|(head, body)| wire::decode(head, &body)) {
             Err(KMeansError::InvalidModel { expected, got }) => {
                 Err(KMeansError::InvalidModel { expected, got: format!("{got} (file \"{}\")", path.display()) })
             }
@@ -92,7 +91,7 @@ impl KMeansModel {
     /// [`KMeansError::InvalidModel`] if it cannot be encoded, [`KMeansError::NoMemory`].
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let _environment = FloatEnvironment::default_rounding();
-        let model = self.without_costs()?.to_wire()?;
+        let model = self.to_saved_wire()?;
         let table = self.centroids_batch()?;
         let facts = Facts {
             creator: concat!("polars-kmeans ", env!("CARGO_PKG_VERSION")),
@@ -101,24 +100,7 @@ impl KMeansModel {
             inertia: self.inertia(),
             scaling: self.scaling(),
         };
-        let refused = |error: &dyn std::fmt::Display| invalid("a model that can be written", error);
-        let facts = serde_json::to_string(&facts).map_err(|error| refused(&error))?;
-        let properties = WriterProperties::builder()
-            .set_writer_version(WriterVersion::PARQUET_1_0)
-            .set_compression(Compression::UNCOMPRESSED)
-            .set_dictionary_enabled(false)
-            .set_statistics_enabled(EnabledStatistics::None)
-            .set_key_value_metadata(Some(vec![KeyValue::new(KEY.into(), facts)]))
-            .build();
-        let write = || {
-            // The writer starts the file with the mark.
-            let mut writer = ArrowWriter::try_new(Vec::new(), table.schema(), Some(properties))?;
-            writer.write_all(&model)?;
-            writer.write(&table)?;
-            writer.into_inner()
-        };
-        let bytes: parquet::errors::Result<Vec<u8>> = write();
-        bytes.map(with_type_order).map_err(|error| refused(&error))
+        with_table(&model, &table.schema(), &[table], (KEY, &facts))
     }
 
     /// A model from the bytes of a file.
@@ -126,7 +108,17 @@ impl KMeansModel {
     /// # Errors
     /// [`KMeansError::InvalidModel`] if they are not the bytes of a whole file that [`KMeansModel::save`] wrote.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        read(&mut Cursor::new(bytes), |error| invalid("bytes that can be read", error))
+        let (head, body) = read(&mut Cursor::new(bytes), &MODEL, |error| invalid("bytes that can be read", error))?;
+        wire::decode(head, &body)
+    }
+
+    /// The model as its file holds it: [`KMeansModel::to_wire`] without the figures of iterations that depend on the device.
+    ///
+    /// # Errors
+    /// As [`KMeansModel::to_wire`].
+    #[doc(hidden)]
+    pub fn to_saved_wire(&self) -> Result<Vec<u8>> {
+        self.without_costs()?.to_wire()
     }
 
     /// A copy without the figures of iterations that depend on the device.
@@ -139,16 +131,62 @@ impl KMeansModel {
     }
 }
 
-/// Reads the model of a file. `refused` makes the error if the system cannot read it.
-fn read(input: &mut (impl Read + Seek), refused: impl Fn(std::io::Error) -> KMeansError) -> Result<KMeansModel> {
+/// The bytes of a file: the payload for us, then a table for everybody else, with facts in its metadata.
+pub(super) fn with_table(
+    payload: &[u8],
+    schema: &SchemaRef,
+    table: &[RecordBatch],
+    (key, facts): (&str, &impl Serialize),
+) -> Result<Vec<u8>> {
+    let refused = |error: &dyn std::fmt::Display| invalid("a model that can be written", error);
+    let facts = serde_json::to_string(facts).map_err(|error| refused(&error))?;
+    let properties = WriterProperties::builder()
+        .set_writer_version(WriterVersion::PARQUET_1_0)
+        .set_compression(Compression::UNCOMPRESSED)
+        .set_dictionary_enabled(false)
+        .set_statistics_enabled(EnabledStatistics::None)
+        .set_key_value_metadata(Some(vec![KeyValue::new(key.into(), facts)]))
+        .build();
+    let write = || {
+        // The writer starts the file with the mark.
+        let mut writer = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties))?;
+        writer.write_all(payload)?;
+        table.iter().try_for_each(|batch| writer.write(batch))?;
+        writer.into_inner()
+    };
+    let bytes: parquet::errors::Result<Vec<u8>> = write();
+    bytes.map(with_type_order).map_err(|error| refused(&error))
+}
+
+/// Replaces a file by a new one with these bytes, or creates it.
+///
+/// # Errors
+/// As [`KMeansModel::save`].
+#[doc(hidden)]
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    disk::replace(path, bytes).map_err(|error| file_error(path, error))
+}
+
+/// Reads the payload of a file: its head, and its body after a check. `refused` makes the error if the system cannot read it.
+pub(super) fn read(
+    input: &mut (impl Read + Seek),
+    what: &What,
+    refused: impl Fn(std::io::Error) -> KMeansError,
+) -> Result<(Head, Vec<u8>)> {
     let length = input.seek(SeekFrom::End(0)).map_err(&refused)?;
     let mut start = [0; START];
     let start = &mut start[..usize::try_from(length).map_or(START, |length| length.min(START))];
     input.rewind().and_then(|()| input.read_exact(start)).map_err(&refused)?;
-    let head = start.strip_prefix(PARQUET).ok_or_else(|| invalid(OURS, "something that is no Parquet file"))?;
-    let head = Head::read(head)?.ok_or_else(|| {
-        invalid(OURS, "a Parquet file of another program (KMeansModel.from_centroids of Python makes a model of its table)")
-    })?;
+    let other = |got: &str| invalid(&format!("a file that {}.save wrote", what.class), got);
+    let head = start.strip_prefix(PARQUET).ok_or_else(|| other("something that is no Parquet file"))?;
+    let head =
+        Head::read(head, what)?.ok_or_else(|| match [MODEL, GROUPS].iter().find(|what| head.starts_with(&what.magic)) {
+            Some(What { class, .. }) => other(&format!("one of another kind: {class}.load reads it")),
+            None if *what == MODEL => {
+                other("a Parquet file of another program (KMeansModel.from_centroids of Python makes a model of its table)")
+            }
+            None => other("a Parquet file of another program"),
+        })?;
     // The file is as long as the body and the two marks need, at the least. So no claim of the head asks for more memory.
     let room = length.checked_sub((START + PARQUET.len()) as u64).filter(|&room| head.length <= room);
     room.ok_or_else(breaks_off)?;
@@ -161,7 +199,7 @@ fn read(input: &mut (impl Read + Seek), refused: impl Fn(std::io::Error) -> KMea
     let mut body = memory::zeroed(bytes, wire::BYTES)?;
     input.seek(SeekFrom::Start(START as u64)).and_then(|_| input.read_exact(&mut body)).map_err(&refused)?;
     head.check(&body)?;
-    wire::decode(head, &body)
+    Ok((head, body))
 }
 
 /// Declares that the values of every column are ordered as their type defines.

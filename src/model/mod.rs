@@ -7,7 +7,11 @@
 mod any;
 mod device_model;
 #[cfg(feature = "arrow")]
-mod file;
+#[doc(hidden)]
+pub mod file;
+#[cfg(feature = "arrow")]
+#[doc(hidden)]
+pub mod groups;
 #[cfg(feature = "serde")]
 mod kmeans_model;
 mod living;

@@ -32,12 +32,21 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::parallel::FirstProcess;
 
-/// The newest format of the bytes that are written. It and those before can be read.
+/// The newest format of a model's bytes. It and those before can be read.
 pub const FORMAT: u8 = 2;
-/// The format of models that have nothing of [`Later`].
-const FIRST_FORMAT: u8 = 1;
-/// Every encoded model starts with this.
-const MAGIC: &[u8] = b"polars-kmeans";
+/// The format of models that have nothing of [`Later`], and of models of groups.
+pub(super) const FIRST_FORMAT: u8 = 1;
+/// What is encoded: a model, or models of groups.
+#[derive(PartialEq)]
+pub(super) struct What {
+    /// How the bytes start.
+    pub(super) magic: [u8; 13],
+    /// Python's class that reads and writes files of it.
+    pub(super) class: &'static str,
+    /// The newest format.
+    pub(super) newest: u8,
+}
+pub(super) const MODEL: What = What { magic: *b"polars-kmeans", class: "KMeansModel", newest: FORMAT };
 /// Bytes of the length.
 const LENGTH: usize = 8;
 /// Bytes of the hash.
@@ -113,7 +122,7 @@ impl KMeansModel {
             bytes = postcard::to_extend(later, bytes).map_err(refused)?;
         }
         let (head, body) = bytes.split_at_mut(Head::BYTES);
-        head.copy_from_slice(&Head::of(if is_first { FIRST_FORMAT } else { FORMAT }, body).bytes());
+        head.copy_from_slice(&Head::of(if is_first { FIRST_FORMAT } else { FORMAT }, body).bytes(&MODEL));
         Ok(bytes)
     }
 
@@ -124,7 +133,7 @@ impl KMeansModel {
     #[doc(hidden)]
     pub fn into_wire(self) -> Result<Vec<u8>> {
         let bytes = self.to_wire()?;
-        if let Some(head) = Head::read(&bytes)?.filter(|_| OWNER.enter()) {
+        if let Some(head) = Head::read(&bytes, &MODEL)?.filter(|_| OWNER.enter()) {
             keep(head, Arc::new(self));
         }
         Ok(bytes)
@@ -136,10 +145,8 @@ impl KMeansModel {
     /// [`KMeansError::InvalidModel`] for anything else.
     #[doc(hidden)]
     pub fn from_wire(bytes: &[u8]) -> Result<Arc<Self>> {
-        let head = Head::read(bytes)?.ok_or_else(|| invalid("bytes of a model of this version", "something else"))?;
-        let body = &bytes[Head::BYTES..];
-        // Check the body before the lookup in the cache. The cache finds models by the hash and would accept altered bytes.
-        head.check(body)?;
+        // The cache finds models by the hash and would accept altered bytes. So the body is checked before.
+        let (head, body) = checked(bytes)?;
         // If this process was forked, a thread of the parent may have held the lock. That thread does not exist here.
         if !OWNER.enter() {
             return Ok(Arc::new(decode(head, body)?));
@@ -152,6 +159,21 @@ impl KMeansModel {
     }
 }
 
+/// The head and the body of an encoded model.
+fn checked(bytes: &[u8]) -> Result<(Head, &[u8])> {
+    let head = Head::read(bytes, &MODEL)?.ok_or_else(|| invalid("bytes of a model of this version", "something else"))?;
+    let body = &bytes[Head::BYTES..];
+    head.check(body)?;
+    Ok((head, body))
+}
+
+/// Refuses bytes that are no model, without a look at the cache.
+#[cfg(feature = "arrow")]
+pub(super) fn check(bytes: &[u8]) -> Result<()> {
+    let (head, body) = checked(bytes)?;
+    decode(head, body).map(drop)
+}
+
 /// What the bytes say about the body.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Head {
@@ -162,26 +184,26 @@ pub(super) struct Head {
 
 impl Head {
     /// Bytes before the body.
-    pub(super) const BYTES: usize = MAGIC.len() + 1 + LENGTH + HASH;
+    pub(super) const BYTES: usize = MODEL.magic.len() + 1 + LENGTH + HASH;
 
-    fn of(format: u8, body: &[u8]) -> Self {
+    pub(super) fn of(format: u8, body: &[u8]) -> Self {
         Self { format, length: body.len() as u64, hash: xxh3_128(body).to_le_bytes() }
     }
 
-    fn bytes(self) -> Vec<u8> {
-        [MAGIC, &[self.format], &self.length.to_le_bytes(), &self.hash].concat()
+    pub(super) fn bytes(self, what: &What) -> Vec<u8> {
+        [&what.magic[..], &[self.format], &self.length.to_le_bytes(), &self.hash].concat()
     }
 
-    /// Reads the head at the beginning of these bytes. `None` if they do not start as a model does.
-    pub(super) fn read(bytes: &[u8]) -> Result<Option<Self>> {
-        let Some(rest) = bytes.strip_prefix(MAGIC) else {
-            return if MAGIC.starts_with(bytes) { Err(breaks_off()) } else { Ok(None) };
+    /// Reads the head at the beginning of these bytes. `None` if they do not start as those of `what` do.
+    pub(super) fn read(bytes: &[u8], what: &What) -> Result<Option<Self>> {
+        let Some(rest) = bytes.strip_prefix(&what.magic) else {
+            return if what.magic.starts_with(bytes) { Err(breaks_off()) } else { Ok(None) };
         };
         let (format, rest) = rest.split_first().ok_or_else(breaks_off)?;
-        if !(FIRST_FORMAT..=FORMAT).contains(format) {
-            let version = if *format > FORMAT { "a newer" } else { "an older" };
+        if !(FIRST_FORMAT..=what.newest).contains(format) {
+            let version = if *format > what.newest { "a newer" } else { "an older" };
             let got = format!("format {format} of {version} version of polars-kmeans");
-            return Err(invalid(&format!("a model of format {FIRST_FORMAT} or {FORMAT}"), got));
+            return Err(invalid(&format!("a model of format {FIRST_FORMAT} to {}", what.newest), got));
         }
         let (length, rest) = rest.split_first_chunk::<LENGTH>().ok_or_else(breaks_off)?;
         let hash = rest.first_chunk::<HASH>().ok_or_else(breaks_off)?;

@@ -14,8 +14,10 @@ use std::sync::Once;
 use std::thread::LocalKey;
 
 use polars::prelude::*;
-use polars_arrow::ffi::{ArrowSchema, export_field_to_c, import_field_from_c};
-use polars_ffi::version_0::{SeriesExport, export_series, import_series_buffer};
+use polars_arrow::ffi::{
+    ArrowArray, ArrowSchema, export_array_to_c, export_field_to_c, import_array_from_c, import_field_from_c,
+};
+use polars_ffi::version_0::{SeriesExport, export_series};
 use serde::de::DeserializeOwned;
 
 use super::signals::{self, InQuery};
@@ -97,6 +99,49 @@ fn keywords<K: DeserializeOwned>(bytes: &[u8]) -> PolarsResult<K> {
 /// A pointer and a length, as Polars passes them.
 pub struct Raw<P>(pub P, pub usize);
 
+/// A field as it is stored: extension types, also those in lists and structs, become the types below them.
+pub fn storage(mut field: polars_arrow::datatypes::Field) -> polars_arrow::datatypes::Field {
+    field.dtype = field.dtype.to_storage_recursive();
+    field
+}
+
+/// An array as it is stored, without a copy.
+pub fn stored(array: ArrayRef) -> PolarsResult<ArrayRef> {
+    let dtype = array.dtype().to_storage_recursive();
+    // SAFETY: a valid array was exported, and values of an extension type are stored as those of the type below it.
+    if dtype == *array.dtype() { Ok(array) } else { unsafe { import_array_from_c(export_array_to_c(array), dtype) } }
+}
+
+/// Takes series over, as they are stored. Polars' own function panics at extension types, which only a build of all of Polars knows.
+///
+/// # Safety
+/// As in [`evaluate`].
+unsafe fn import(inputs: Raw<*mut SeriesExport>) -> PolarsResult<Vec<Series>> {
+    /// How a [`SeriesExport`] begins in version 0 of this interface.
+    #[repr(C)]
+    struct Parts {
+        field: *mut ArrowSchema,
+        arrays: *mut *mut ArrowArray,
+        len: usize,
+    }
+    // SAFETY: the caller promises that there are so many series.
+    let all: Vec<SeriesExport> = (0..inputs.1).map(|i| unsafe { inputs.0.add(i).read() }).collect();
+    let series = all.iter().map(|export| {
+        // SAFETY: the layout is that of C. Field and arrays are valid, and each array is taken once.
+        let (field, arrays) = unsafe {
+            let parts = &*std::ptr::from_ref(export).cast::<Parts>();
+            (storage(import_field_from_c(&*parts.field)?), std::slice::from_raw_parts(parts.arrays, parts.len))
+        };
+        // SAFETY: as above. The types of the arrays are that of the field.
+        unsafe {
+            let chunks = arrays.iter().map(|array| import_array_from_c(array.read(), field.dtype.clone()));
+            let chunks = chunks.collect::<PolarsResult<Vec<_>>>()?;
+            Series::_try_from_arrow_unchecked_with_md(field.name, chunks, &field.dtype, field.metadata.as_deref())
+        }
+    });
+    series.collect()
+}
+
 /// Calls `function` on the inputs. If there is an error, `out` does not change.
 ///
 /// # Safety
@@ -113,8 +158,7 @@ pub unsafe fn evaluate<K: DeserializeOwned>(
     let result = guarded(|| {
         call.check()?;
         // SAFETY: the caller promises that the series may be taken over and that the keywords are readable.
-        let (inputs, kwargs) =
-            unsafe { (import_series_buffer(inputs.0, inputs.1)?, std::slice::from_raw_parts(kwargs.0, kwargs.1)) };
+        let (inputs, kwargs) = unsafe { (import(inputs)?, std::slice::from_raw_parts(kwargs.0, kwargs.1)) };
         let kwargs = last.with(|last| last.keywords(kwargs))?;
         function(&inputs, &kwargs).map(|series| export_series(&series))
     });
@@ -142,7 +186,7 @@ pub unsafe fn resolve<K: DeserializeOwned>(
             (std::slice::from_raw_parts(fields.0, fields.1), keywords(std::slice::from_raw_parts(kwargs.0, kwargs.1))?)
         };
         // SAFETY: the caller promises that each field is a valid schema.
-        let fields = fields.iter().map(|field| Ok(Field::from(&unsafe { import_field_from_c(field) }?)));
+        let fields = fields.iter().map(|field| Ok(Field::from(&storage(unsafe { import_field_from_c(field) }?))));
         let field = function(&fields.collect::<PolarsResult<Vec<_>>>()?, &kwargs)?;
         Ok(export_field_to_c(&field.to_arrow(CompatLevel::newest())))
     });
@@ -196,6 +240,12 @@ macro_rules! expression {
 }
 pub(crate) use expression;
 
+/// Prints no panics from now on: a caught panic is returned as an error.
+pub fn quiet() {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+}
+
 /// The text of this thread's last error.
 #[unsafe(no_mangle)]
 pub extern "C" fn _polars_plugin_get_last_error_message() -> *const c_char {
@@ -206,9 +256,7 @@ pub extern "C" fn _polars_plugin_get_last_error_message() -> *const c_char {
 /// else.
 #[unsafe(no_mangle)]
 pub extern "C" fn _polars_plugin_get_version() -> u32 {
-    static QUIET: Once = Once::new();
-    // A caught panic is returned as an error, so it need not be printed as well.
-    QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+    quiet();
     let (major, minor) = polars_ffi::get_version();
     u32::from(major) << 16 | u32::from(minor)
 }

@@ -123,8 +123,10 @@ pub fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> 
     let no_model = |expected: &str, got: &str| KMeansError::InvalidModel { expected: expected.into(), got: got.into() };
     let (literal, rest) = inputs.split_last().ok_or_else(|| no_model("a model after the features", "nothing"))?;
     let list = literal.list()?.get_as_series(0);
-    let bytes = list.as_ref().map(|list| list.binary()).transpose()?.and_then(|bytes| bytes.first());
-    let bytes = bytes.ok_or_else(|| no_model("a model as a list of one binary value", "null"))?;
+    // Short values around the model keep it out of the text of an expression.
+    let values = list.as_ref().map(|list| list.binary()).transpose()?;
+    let bytes = values.and_then(|values| values.iter().flatten().max_by_key(|bytes| bytes.len()));
+    let bytes = bytes.ok_or_else(|| no_model("a list with the bytes of a model", "null"))?;
     Ok((KMeansModel::from_wire(bytes)?, columns(rest)?))
 }
 

@@ -15,10 +15,9 @@ use polars::prelude::*;
 use polars_arrow::ffi::{ArrowArrayStream, ArrowArrayStreamReader};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
-use pyo3_polars::PyDataFrame;
 use serde::Deserialize;
 
-use super::entry::{expression, without_panic};
+use super::entry::{expression, stored, without_panic};
 use super::expressions::{fit_fields, unless_too_few};
 use super::options::FitOptions;
 use super::signals::{Raised, interruptible, watched};
@@ -86,11 +85,27 @@ pub fn streamed(name: PlSmallStr, column: &Bound<'_, PyAny>) -> PyResult<Series>
         let mut chunks = Vec::new();
         // SAFETY: as above.
         while let Some(chunk) = unsafe { reader.next() } {
-            chunks.push(chunk?);
+            chunks.push(stored(chunk?)?);
         }
         Ok(Series::try_from((name, chunks))?)
     };
     Ok(without_panic(read)?)
+}
+
+/// A frame of Python, as it is stored: see [`stored`].
+pub struct Frame(pub DataFrame);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Frame {
+    type Error = PyErr;
+
+    fn extract(frame: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let column = |series: PyResult<Bound<'py, PyAny>>| {
+            let series = series?;
+            Ok(streamed(series.getattr("name")?.extract::<String>()?.into(), &series)?.into_column())
+        };
+        let columns = frame.call_method0("get_columns")?.try_iter()?.map(column).collect::<PyResult<_>>()?;
+        Ok(Self(DataFrame::new(frame.getattr("height")?.extract()?, columns).map_err(KMeansError::from)?))
+    }
 }
 
 impl Columns {
@@ -151,7 +166,7 @@ impl Gathered {
     }
 
     /// Takes the rows that follow.
-    fn push(&self, py: Python<'_>, batch: PyDataFrame) -> Result<()> {
+    fn push(&self, py: Python<'_>, batch: Frame) -> Result<()> {
         self.with(py, |gathered| match gathered {
             Some(gathered) => gathered.push(batch.0.columns()),
             None => Err(KMeansError::NoFeatures),

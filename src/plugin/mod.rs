@@ -13,6 +13,7 @@ mod entry;
 mod expressions;
 mod external;
 mod fit;
+mod groups;
 mod living;
 mod options;
 mod parts;
@@ -191,6 +192,12 @@ fn load_model(py: Python<'_>, path: PathBuf) -> Result<Bound<'_, PyBytes>> {
     copy_to_python(py, &bytes)
 }
 
+/// Replaces a file by a new one with these bytes, or creates it.
+#[pyfunction]
+fn replace_file(py: Python<'_>, path: PathBuf, bytes: &[u8]) -> Result<()> {
+    py.detach(|| crate::model::file::replace(&path, bytes))
+}
+
 /// A Python context manager: `with FloatEnvironment(): ...`. In the block, floats round by the engine's rules, whatever the
 /// host program has set.
 #[pyclass(unsendable)]
@@ -248,7 +255,7 @@ fn check_device(name: &str) -> Result<()> {
 /// Encodes starting centroids as float64, little-endian, row-major. Also returns the names of the columns that hold numbers,
 /// and how many values each has in a row. Nulls become NaN, which the fit refuses.
 #[pyfunction]
-fn encode_centroids(py: Python<'_>, frame: PyDataFrame) -> Result<(Bound<'_, PyBytes>, Vec<String>, Vec<usize>)> {
+fn encode_centroids(py: Python<'_>, frame: fit::Frame) -> Result<(Bound<'_, PyBytes>, Vec<String>, Vec<usize>)> {
     let rows = crate::frame::row_major(&frame.0)?;
     let bytes = to_python(py, rows.values.len() * size_of::<f64>(), |bytes| {
         let values = bytes.as_chunks_mut::<8>().0.iter_mut().zip(&rows.values);
@@ -311,7 +318,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ($($function:path),* $(,)?) => { $(module.add_function(wrap_pyfunction!($function, module)?)?;)* };
     }
     add!(model_centroids, model_history, model_facts, model_columns, model_parameters, model_factors, models_equal);
-    add!(model_to_file, model_from_file, save_model, load_model);
+    add!(model_to_file, model_from_file, save_model, load_model, replace_file);
+    add!(groups::groups_to_file, groups::groups_from_file);
     add!(check_process, check_options, check_device, encode_centroids, devices, machine, options::options);
     add!(fit::fit, fit::fit_each, parts::fit_parts, plan::plan, plan::plan_array, signals::check_signals);
     add!(expressions::answer_columns, arrays::array_frame);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
-use pyo3_polars::PyDataFrame;
 
 use super::expressions::unless_too_few;
+use super::fit::Frame;
 use super::options::{FitOptions, invalid};
 use super::signals::{Raised, interruptible, watched};
 use super::{Fit, copy_to_python, encoded};
@@ -29,7 +29,7 @@ impl Part {
     /// instruction set; only tests have a reason to.
     #[new]
     #[pyo3(signature = (frame, weighted, computed, instructions=None))]
-    fn new(frame: PyDataFrame, weighted: bool, computed: bool, instructions: Option<&str>) -> PyResult<Self> {
+    fn new(frame: Frame, weighted: bool, computed: bool, instructions: Option<&str>) -> PyResult<Self> {
         let rows = FrameRows::of(Rows::new(frame.0.columns().to_vec(), weighted), computed);
         let set = match instructions {
             None => Ok(InstructionSet::detect()),

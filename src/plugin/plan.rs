@@ -2,11 +2,11 @@
 
 use polars::prelude::*;
 use pyo3::prelude::*;
-use pyo3_polars::PyDataFrame;
 
 use super::entry::without_panic;
 use super::expressions::fit_fields;
 use super::external::ExternalArray;
+use super::fit::Frame;
 use super::options::FitOptions;
 use crate::base::error::{KMeansError, Result};
 use crate::base::names::FeatureLayout;
@@ -27,7 +27,7 @@ type Planned = (String, String, String, u64, u64, f64, f64);
 #[pyo3(signature = (frame, options, rows, width, array, computed))]
 pub fn plan(
     py: Python<'_>,
-    frame: PyDataFrame,
+    frame: Frame,
     options: FitOptions,
     rows: u64,
     width: Option<usize>,

@@ -208,3 +208,22 @@ def test_transform(df: pl.DataFrame) -> None:
     lazy = df.lazy().select(swapped)
     assert lazy.collect_schema() == {"distances": pl.Array(pl.Float64, 4)}
     assert lazy.collect(engine="streaming").equals(df.select(swapped))
+
+
+def test_texts_of_expressions_show_no_bytes_of_a_model() -> None:
+    rows = pl.DataFrame({"x": [0.0, 1.0, 5.0], "y": [1.0, 2.0, None]})
+    model = pk.KMeans(2, keep_sums=True).fit(rows, "x")
+    both = pk.KMeans(2, null_policy="skip").fit(rows, "x", "y")
+    exprs = (model.predict(), model.transform(), model.nearest_clusters(1), model.sums(), both.predict("x", "y"))
+    errors = []
+    for query in (
+        rows.lazy().select(model.sums(pl.col("y").alias("x"))),
+        rows.lazy().select(both.predict(pl.col("x"), pl.col("y").head(2))),
+        rows.lazy().select(model.predict().cast(pl.String).str.to_date("%Y")),
+    ):
+        with pytest.raises(pl.exceptions.PolarsError) as raised:
+            query.collect(engine="in-memory")
+        errors.append(str(raised.value))
+    for text in (*map(str, exprs), *errors, rows.lazy().select(model.predict()).explain()):
+        assert "polars-kmeans" not in text.replace(str(Path(pk.__file__).parent), ""), text
+        assert len(text.replace(str(Path(pk.__file__).parent), "")) < 500

@@ -26,6 +26,7 @@ options! {
         init: Init = Init::KMeansPlusPlus;
 
         /// The number of restarts. The result with the least inertia is kept. `"auto"`: 10 for random starts, else 1.
+        /// Given centroids are one start: other numbers then warn.
         n_init: Restarts = Restarts::Auto,
             "\"auto\" or an integer from 1 to 2^32 - 1" if |restarts| *restarts != Restarts::Count(0);
 
