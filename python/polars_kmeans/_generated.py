@@ -19,8 +19,8 @@ class Options(TypedDict, total=False):
     centroid takes its place, and the estimator warns. Default: `"k-means++"`."""
 
     n_init: SupportsIndex | Literal["auto"]
-    """The number of restarts. The result with the least inertia is kept. `"auto"`: 10 for random starts, else 1.
-    Default: `"auto"`."""
+    """The number of restarts. The result with the least inertia is kept. `"auto"`: 10 for random starts, else 1. Given
+    centroids are one start: other numbers then warn. Default: `"auto"`."""
 
     seed: SupportsIndex
     """The seed of every draw, from 0 to 2^64 - 1. Default: `0`."""
@@ -93,6 +93,10 @@ class Options(TypedDict, total=False):
     device_memory_limit: SupportsIndex | None
     """How many bytes of the GPU's memory the fit may use. None: nine tenths of the free memory. Without effect on the
     CPU. Default: `None`."""
+
+    threads: SupportsIndex
+    """The number of threads that work on a large fit on the CPU. 0: all of the pool. In Python the pool has as many
+    threads as that of Polars, and more threads than these are not started. Default: `0`."""
 
 
 class ModelOptions(Options, total=False):
