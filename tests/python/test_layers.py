@@ -17,7 +17,7 @@ LAYERS = [
     ["_devices", "_files", "_frames", "_generated", "_progress", "_spill", "_versions"],
     ["_options", "_keywords"],
     ["_plugin", "_arrays", "_rows"],
-    ["_centroids", "_html", "_living", "_nearest", "_plan", "_profile", "_sphere"],
+    ["_centroids", "_export", "_html", "_living", "_nearest", "_plan", "_profile", "_sphere"],
     ["_facts", "_answers", "_summaries", "model"],
     ["_moved", "expressions", "estimator", "groups"],
     ["_measures", "_pictured", "_choose_k", "parts"],

@@ -1,0 +1,302 @@
+"""The label of a model in programs without this package: one formula, written for Polars and for dialects of SQL.
+
+The formula follows `predict` step by step: rows are rounded where it rounds them, and the norm of a direction has the
+bits of the chain of fused multiply-adds. Only distances are sums without fused multiply-adds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partialmethod, reduce
+from operator import add, and_
+from typing import Any
+
+import polars as pl
+
+from polars_kmeans import _frames, _internal, _plugin
+from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
+
+# Columns of these types, and of no others, arrive as float32.
+_SINGLE = frozenset({pl.Float32, pl.Float16, pl.Boolean, pl.Int8, pl.Int16, pl.UInt8, pl.UInt16})
+# Values that the operators of a target combine: expressions of Polars, or texts of SQL.
+_Value = Any
+
+
+def check_case(names: Sequence[str]) -> None:
+    """Refuse names that differ by the case of ASCII letters only: DuckDB and SQLite take them for one name."""
+    seen: dict[bytes, str] = {}
+    for name in names:
+        # The case of bytes is that of ASCII.
+        other = seen.setdefault(name.encode().lower(), name)
+        if other is not name:
+            msg = f"features: expected names that differ by more than case, since SQL takes them for one, got {other!r}"
+            rename = f"fit frame.rename({{{name!r}: {name + '_2'!r}}})"
+            raise InvalidColumnError(f"{msg} and {name!r}: rename one, as in {rename}")
+
+
+class Formula:
+    """What a label is computed from."""
+
+    def __init__(self, model: Any, types: Any) -> None:
+        features = model.centroids.drop(_frames.OWN_COLUMNS)
+        self.names = features.columns
+        if features.dtypes[0].is_nested():
+            msg = f"expected a model of columns of numbers, got one of the Array column {self.names[0]!r}"
+            raise InvalidColumnError(f"model: {msg}: fit it to its fields")
+        try:
+            _internal.model_columns(model._encoded)
+        except InvalidColumnError:
+            msg = f"model: expected one of columns, got one of expressions named {self.names!r:.80}, and columns of"
+            hint = "make the columns first, as in fit(frame.with_columns(log_x), 'log_x')"
+            raise InvalidColumnError(f"{msg} these names may hold something else: {hint}") from None
+        self.cosine = model.parameters["metric"] == "cosine"
+        self.factors = None if model.factors is None else list(model.factors.values())
+        # As the model compares them: with scaled rows.
+        self.centroids: Sequence[Sequence[float]] = model._compared()
+        transformed = self.cosine or self.factors is not None
+        single = features.dtypes[0] == pl.Float32 and (types is None or self._arrives_as_single(types))
+        # Whether rows are rounded to float32 when they are transformed.
+        self.rounded = transformed and single
+
+    def _arrives_as_single(self, types: Any) -> bool:
+        named = {"float32": pl.Float32, "float64": pl.Float64}
+        try:
+            given = [types[name] for name in self.names] if isinstance(types, Mapping) else [types]
+            dtypes = [named[dtype] if isinstance(dtype, str) else dtype for dtype in given]
+            if all(dtype in _SINGLE or dtype.is_numeric() for dtype in dtypes):
+                return all(dtype in _SINGLE for dtype in dtypes)
+        except (AttributeError, KeyError, TypeError):
+            pass
+        msg = 'types: expected "float32", "float64", a dtype of numbers, or one of these for each name, as frame.schema'
+        raise InvalidParameterError(f"{msg}, got {types!r:.80}")
+
+    def polars(self) -> pl.Expr:
+        """Return the label as an expression of plain Polars."""
+        label: pl.Expr = self._label(_Polars())
+        return label.alias("cluster")
+
+    def sql(self, dialect: str) -> str:
+        """Return the label as an expression of SQL."""
+        if dialect not in _DIALECTS:
+            raise InvalidParameterError(f'dialect: expected "duckdb", "sqlite" or "ansi", got {dialect!r:.80}')
+        check_case(self.names)
+        if self.rounded and dialect != "duckdb":
+            msg = 'dialect: expected "duckdb" for a float32 model with scale or metric="cosine", got'
+            hint = f'{dialect!r}, which cannot round to float32: types="float64" gives the labels of Float64 columns'
+            raise InvalidParameterError(f"{msg} {hint}")
+        label: _Text = self._label(_DIALECTS[dialect](self.names))
+        return label.text
+
+    def _label(self, to: Any) -> Any:
+        x = to.bind([to.column(name) for name in self.names])
+        if self.factors is not None:
+            x = to.bind([self._round(to, v * to.number(f)) for v, f in zip(x, self.factors, strict=True)])
+        if self.cosine:
+            x = self._directions(to, x)
+        rows = ([(v - to.number(c)) for v, c in zip(x, row, strict=True)] for row in self.centroids)
+        distances = [reduce(add, [t * t for t in row]) for row in rows]
+        return to.result(reduce(and_, [to.finite(v) for v in x]), distances)
+
+    def _round(self, to: Any, value: _Value) -> _Value:
+        return to.single(value) if self.rounded else value
+
+    def _directions(self, to: Any, x: list[_Value]) -> list[_Value]:
+        """Give rows the length 1. A row of zeros becomes NaN or NULL."""
+        if not self.rounded:
+            # A power of two changes no bit of the result, if no square overflows or vanishes, but for those of tiny values.
+            (size,) = to.bind([reduce(add, [to.magnitude(v) for v in x])])
+            high, low, one = (to.number(value) for value in (2.0**-700, 2.0**700, 1.0))
+            small = to.choose(size < to.number(2.0**-300), low, one)
+            (factor,) = to.bind([to.choose(size > to.number(2.0**300), high, small)])
+            x = to.bind([v * factor for v in x])
+        (norm,) = to.bind([to.root(to.chain(x, _added if self.rounded else _fused))])
+        return list(to.bind([self._round(to, v / norm) for v in x]))
+
+
+def _added(to: Any, s: _Value, y: _Value) -> _Value:
+    """Return s + y * y. The square of a float32 is exact."""
+    return s + y * y
+
+
+def _fused(to: Any, s: _Value, y: _Value) -> _Value:
+    """Return s + y * y as a fused multiply-add rounds it: the errors of product (Dekker) and sum (Knuth) are added."""
+    p = y * y
+    much = to.number(134217729.0) * y
+    high = much - (much - y)
+    low = y - high
+    lost = ((high * high - p) + (high * low + high * low)) + low * low
+    h = s + p
+    return h + (((s - (h - (h - s))) + (p - (h - s))) + lost)
+
+
+class _Polars:
+    """Expressions of Polars. Bound values are fields of a struct."""
+
+    def __init__(self) -> None:
+        self.row: pl.Expr | None = None
+        self.bound = 0
+
+    column = staticmethod(lambda name: _plugin.column(name).cast(pl.Float64))
+    number = staticmethod(lambda value: pl.lit(value, pl.Float64))
+    single = staticmethod(lambda value: value.cast(pl.Float32).cast(pl.Float64))
+    magnitude = staticmethod(pl.Expr.abs)
+    root = staticmethod(pl.Expr.sqrt)
+    finite = staticmethod(pl.Expr.is_finite)
+    choose = staticmethod(lambda when, one, other: pl.when(when).then(one).otherwise(other))
+
+    def bind(self, values: list[pl.Expr]) -> list[pl.Expr]:
+        """Compute values once, for several uses."""
+        names = [str(self.bound + place) for place in range(len(values))]
+        self.bound += len(values)
+        fields = [value.alias(name) for value, name in zip(values, names, strict=True)]
+        self.row = pl.struct(fields) if self.row is None else self.row.struct.with_fields(fields)
+        return [pl.field(name) for name in names]
+
+    def chain(self, values: list[Any], step: Any) -> Any:
+        """Add up squares from the left."""
+        s = values[0] * values[0]
+        for value in values[1:]:
+            (s,) = self.bind([step(self, s, value)])
+        return s
+
+    def result(self, known: pl.Expr, distances: list[pl.Expr]) -> pl.Expr:
+        """Return the place of the first of the least distances."""
+        least = pl.concat_list(distances).list.arg_min().cast(pl.UInt32)
+        self.bind([pl.when(known).then(least)])
+        assert self.row is not None
+        return self.row.struct.field(str(self.bound - 1))
+
+
+@dataclass(frozen=True)
+class _Text:
+    """An expression of SQL."""
+
+    text: str
+
+    def _with(self, sign: str, other: _Text) -> _Text:
+        return _Text(f"({self.text} {sign} {other.text})")
+
+    __add__ = partialmethod(_with, "+")
+    __sub__ = partialmethod(_with, "-")
+    __mul__ = partialmethod(_with, "*")
+    __truediv__ = partialmethod(_with, "/")
+    __lt__ = partialmethod(_with, "<")
+    __gt__ = partialmethod(_with, ">")
+    __and__ = partialmethod(_with, "AND")
+
+
+class _Ansi:
+    """SQL that many engines read. Bound values are columns of common table expressions with one row.
+
+    DISTINCT keeps an engine from putting an expression in each place of its name: the text would grow with powers.
+    """
+
+    quote = '"'
+    real = "DOUBLE PRECISION"
+
+    def __init__(self, names: list[str]) -> None:
+        self.stages: list[str] = []
+        self.bound = 0
+        # No feature has a name that begins like those of bound values.
+        self.prefix = "v"
+        while any(name.lower().startswith(self.prefix) for name in names):
+            self.prefix += "_"
+
+    chain = _Polars.chain
+    finite = staticmethod(lambda value: _Text(f"{value.text} - {value.text} = 0"))
+    magnitude = staticmethod(lambda value: _Text(f"ABS({value.text})"))
+    root = staticmethod(lambda value: _Text(f"NULLIF(SQRT({value.text}), 0)"))
+
+    def column(self, name: str) -> _Text:
+        """Return a column as float64."""
+        return _Text(f"CAST({self._quoted(name)} AS {self.real})")
+
+    def _quoted(self, name: str) -> str:
+        return self.quote + name.replace(self.quote, self.quote * 2) + self.quote
+
+    def number(self, value: float) -> _Text:
+        """Return a number as an integer and powers of two: engines need not round a decimal to the nearest float64."""
+        numerator, denominator = value.as_integer_ratio()
+        twos = max(0, numerator.bit_length() - 53)
+        text = f"CAST({numerator >> twos} AS {self.real})"
+        for sign, power in (("*", twos), ("/", denominator.bit_length() - 1)):
+            text += "".join(f" {sign} {1 << min(62, power - done)}" for done in range(0, power, 62))
+        return _Text(f"({text})")
+
+    def choose(self, when: _Text, one: _Text, other: _Text) -> _Text:
+        """Return one value or the other."""
+        return _Text(f"CASE WHEN {when.text} THEN {one.text} ELSE {other.text} END")
+
+    def bind(self, values: list[_Text]) -> list[_Text]:
+        """Compute values once, for several uses."""
+        names = [f"{self.prefix}{self.bound + place}" for place in range(len(values))]
+        self.bound += len(values)
+        self._stage([f"{value.text} AS {name}" for value, name in zip(values, names, strict=True)])
+        return [_Text(name) for name in names]
+
+    def _stage(self, columns: list[str]) -> None:
+        number = len(self.stages)
+        before = f" FROM {self.prefix}_{number - 1}" if number else ""
+        everything = ["*"] if number else []
+        self.stages.append(f"{self.prefix}_{number} AS (SELECT DISTINCT {', '.join(everything + columns)}{before})")
+
+    def result(self, known: _Text, distances: list[_Text]) -> _Text:
+        """Return the place of the first of the least distances."""
+        names = [value.text for value in self.bind(distances)]
+        least = " ".join(
+            f"WHEN {' AND '.join(f'{name} <= {other}' for other in names[j + 1 :])} THEN {j}"
+            for j, name in enumerate(names[:-1])
+        )
+        label = f"CASE {least} ELSE {len(names) - 1} END" if least else "0"
+        select = f"SELECT CASE WHEN {known.text} THEN {label} END FROM {self.prefix}_{len(self.stages) - 1}"
+        return _Text(f"(WITH {', '.join(self.stages)} {select})")
+
+
+class _Sqlite(_Ansi):
+    """SQLite takes a name in double quotes that no column has for a text, and a column may hold texts."""
+
+    quote = "`"
+    real = "REAL"
+
+    def column(self, name: str) -> _Text:
+        """Return a column as float64. A text has no value."""
+        kind = f"typeof({self._quoted(name)}) IN ('real', 'integer')"
+        return _Text(f"CASE WHEN {kind} THEN {super().column(name).text} END")
+
+
+class _Duckdb(_Ansi):
+    """Plain expressions, which can stream. Bound values are fields of the one item of a list."""
+
+    real = "DOUBLE"
+    single = staticmethod(lambda value: _Text(f"TRY_CAST({value.text} AS FLOAT)::DOUBLE"))
+
+    def number(self, value: float) -> _Text:
+        """Return a float64. Without an exponent, DuckDB reads a decimal, whose conversion has another rounding."""
+        text = repr(value) if "e" in repr(value) else f"{value!r}e0"
+        return _Text(f"({text})" if math.copysign(1.0, value) < 0 else text)
+
+    def bind(self, values: list[_Text]) -> list[_Text]:
+        """Compute values once, for several uses."""
+        name = f"{self.prefix}{len(self.stages)}"
+        self.stages.append(", ".join(f"'f{place}': {value.text}" for place, value in enumerate(values)))
+        return [_Text(f"{name}.f{place}") for place in range(len(values))]
+
+    def chain(self, values: list[_Text], step: Any) -> _Text:
+        """Add up squares from the left."""
+        s, y = _Text(f"{self.prefix}_s"), _Text(f"{self.prefix}_y")
+        items = ", ".join(value.text for value in values)
+        return _Text(f"list_reduce([0e0, {items}], lambda {s.text}, {y.text}: {step(self, s, y).text})")
+
+    def result(self, known: _Text, distances: list[_Text]) -> _Text:
+        """Return the place of the first of the least distances."""
+        least, items = f"{self.prefix}_d", ", ".join(value.text for value in distances)
+        place = f"[list_position({least}, list_min({least})) - 1 FOR {least} IN [[{items}]]][1]"
+        text = f"CASE WHEN {known.text} THEN {place}::UINTEGER END"
+        for number, fields in reversed(list(enumerate(self.stages))):
+            text = f"[{text} FOR {self.prefix}{number} IN [{{{fields}}}]][1]"
+        return _Text(text)
+
+
+_DIALECTS = {"duckdb": _Duckdb, "sqlite": _Sqlite, "ansi": _Ansi}
