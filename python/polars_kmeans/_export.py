@@ -6,7 +6,6 @@ bits of the chain of fused multiply-adds. Only distances are sums without fused 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partialmethod, reduce
@@ -20,8 +19,8 @@ from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 
 # Columns of these types, and of no others, arrive as float32.
 _SINGLE = frozenset({pl.Float32, pl.Float16, pl.Boolean, pl.Int8, pl.Int16, pl.UInt8, pl.UInt16})
-# Values that the operators of a target combine: expressions of Polars, or texts of SQL.
-_Value = Any
+# How names of bound values begin. A column of such a name would hide them.
+_OWN = "__pk"
 
 
 def check_case(names: Sequence[str]) -> None:
@@ -48,23 +47,23 @@ class Formula:
         try:
             _internal.model_columns(model._encoded)
         except InvalidColumnError:
-            msg = f"model: expected one of columns, got one of expressions named {self.names!r:.80}, and columns of"
-            hint = "make the columns first, as in fit(frame.with_columns(log_x), 'log_x')"
-            raise InvalidColumnError(f"{msg} these names may hold something else: {hint}") from None
+            msg = f"model: expected one of columns, got one of expressions named {self.names!r:.80}"
+            hint = f"frame.with_columns(new=pl.col({self.names[0]!r}).log1p())"
+            raise InvalidColumnError(f"{msg}: make columns first, as in {hint}, and fit to these") from None
         self.cosine = model.parameters["metric"] == "cosine"
         self.factors = None if model.factors is None else list(model.factors.values())
         # As the model compares them: with scaled rows.
         self.centroids: Sequence[Sequence[float]] = model._compared()
         transformed = self.cosine or self.factors is not None
-        single = features.dtypes[0] == pl.Float32 and (types is None or self._arrives_as_single(types))
         # Whether rows are rounded to float32 when they are transformed.
-        self.rounded = transformed and single
+        self.rounded = self._single(types) and transformed and features.dtypes[0] == pl.Float32
 
-    def _arrives_as_single(self, types: Any) -> bool:
-        named = {"float32": pl.Float32, "float64": pl.Float64}
+    def _single(self, types: Any) -> bool:
+        """Whether columns of these types arrive as float32."""
+        named = {None: pl.Float32, "float32": pl.Float32, "float64": pl.Float64}
         try:
             given = [types[name] for name in self.names] if isinstance(types, Mapping) else [types]
-            dtypes = [named[dtype] if isinstance(dtype, str) else dtype for dtype in given]
+            dtypes = [named[dtype] if isinstance(dtype, (str, type(None))) else dtype for dtype in given]
             if all(dtype in _SINGLE or dtype.is_numeric() for dtype in dtypes):
                 return all(dtype in _SINGLE for dtype in dtypes)
         except (AttributeError, KeyError, TypeError):
@@ -86,7 +85,7 @@ class Formula:
             msg = 'dialect: expected "duckdb" for a float32 model with scale or metric="cosine", got'
             hint = f'{dialect!r}, which cannot round to float32: types="float64" gives the labels of Float64 columns'
             raise InvalidParameterError(f"{msg} {hint}")
-        label: _Text = self._label(_DIALECTS[dialect](self.names))
+        label: _Text = self._label(_DIALECTS[dialect]())
         return label.text
 
     def _label(self, to: Any) -> Any:
@@ -99,28 +98,23 @@ class Formula:
         distances = [reduce(add, [t * t for t in row]) for row in rows]
         return to.result(reduce(and_, [to.finite(v) for v in x]), distances)
 
-    def _round(self, to: Any, value: _Value) -> _Value:
+    def _round(self, to: Any, value: Any) -> Any:
         return to.single(value) if self.rounded else value
 
-    def _directions(self, to: Any, x: list[_Value]) -> list[_Value]:
+    def _directions(self, to: Any, x: list[Any]) -> list[Any]:
         """Give rows the length 1. A row of zeros becomes NaN or NULL."""
         if not self.rounded:
-            # A power of two changes no bit of the result, if no square overflows or vanishes, but for those of tiny values.
+            # A power of two changes no bit of the result, where no square overflows or vanishes.
             (size,) = to.bind([reduce(add, [to.magnitude(v) for v in x])])
             high, low, one = (to.number(value) for value in (2.0**-700, 2.0**700, 1.0))
             small = to.choose(size < to.number(2.0**-300), low, one)
             (factor,) = to.bind([to.choose(size > to.number(2.0**300), high, small)])
             x = to.bind([v * factor for v in x])
-        (norm,) = to.bind([to.root(to.chain(x, _added if self.rounded else _fused))])
+        (norm,) = to.bind([to.root(to.chain(x))])
         return list(to.bind([self._round(to, v / norm) for v in x]))
 
 
-def _added(to: Any, s: _Value, y: _Value) -> _Value:
-    """Return s + y * y. The square of a float32 is exact."""
-    return s + y * y
-
-
-def _fused(to: Any, s: _Value, y: _Value) -> _Value:
+def _fused(to: Any, s: Any, y: Any) -> Any:
     """Return s + y * y as a fused multiply-add rounds it: the errors of product (Dekker) and sum (Knuth) are added."""
     p = y * y
     much = to.number(134217729.0) * y
@@ -154,11 +148,11 @@ class _Polars:
         self.row = pl.struct(fields) if self.row is None else self.row.struct.with_fields(fields)
         return [pl.field(name) for name in names]
 
-    def chain(self, values: list[Any], step: Any) -> Any:
+    def chain(self, values: list[Any]) -> Any:
         """Add up squares from the left."""
-        s = values[0] * values[0]
-        for value in values[1:]:
-            (s,) = self.bind([step(self, s, value)])
+        s = self.number(0.0)
+        for value in values:
+            (s,) = self.bind([_fused(self, s, value)])
         return s
 
     def result(self, known: pl.Expr, distances: list[pl.Expr]) -> pl.Expr:
@@ -196,25 +190,21 @@ class _Ansi:
     quote = '"'
     real = "DOUBLE PRECISION"
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self) -> None:
         self.stages: list[str] = []
         self.bound = 0
-        # No feature has a name that begins like those of bound values.
-        self.prefix = "v"
-        while any(name.lower().startswith(self.prefix) for name in names):
-            self.prefix += "_"
 
     chain = _Polars.chain
     finite = staticmethod(lambda value: _Text(f"{value.text} - {value.text} = 0"))
     magnitude = staticmethod(lambda value: _Text(f"ABS({value.text})"))
     root = staticmethod(lambda value: _Text(f"NULLIF(SQRT({value.text}), 0)"))
+    choose = staticmethod(
+        lambda when, one, other: _Text(f"CASE WHEN {when.text} THEN {one.text} ELSE {other.text} END")
+    )
 
     def column(self, name: str) -> _Text:
         """Return a column as float64."""
-        return _Text(f"CAST({self._quoted(name)} AS {self.real})")
-
-    def _quoted(self, name: str) -> str:
-        return self.quote + name.replace(self.quote, self.quote * 2) + self.quote
+        return _Text(f"CAST({self.quote}{name.replace(self.quote, self.quote * 2)}{self.quote} AS {self.real})")
 
     def number(self, value: float) -> _Text:
         """Return a number as an integer and powers of two: engines need not round a decimal to the nearest float64."""
@@ -225,33 +215,25 @@ class _Ansi:
             text += "".join(f" {sign} {1 << min(62, power - done)}" for done in range(0, power, 62))
         return _Text(f"({text})")
 
-    def choose(self, when: _Text, one: _Text, other: _Text) -> _Text:
-        """Return one value or the other."""
-        return _Text(f"CASE WHEN {when.text} THEN {one.text} ELSE {other.text} END")
-
     def bind(self, values: list[_Text]) -> list[_Text]:
         """Compute values once, for several uses."""
-        names = [f"{self.prefix}{self.bound + place}" for place in range(len(values))]
+        names = [f"{_OWN}{self.bound + place}" for place in range(len(values))]
         self.bound += len(values)
-        self._stage([f"{value.text} AS {name}" for value, name in zip(values, names, strict=True)])
+        columns = [f"{value.text} AS {name}" for value, name in zip(values, names, strict=True)]
+        select = f"*, {', '.join(columns)} FROM {_OWN}_{len(self.stages)}" if self.stages else ", ".join(columns)
+        self.stages.append(f"{_OWN}_{len(self.stages) + 1} AS (SELECT DISTINCT {select})")
         return [_Text(name) for name in names]
-
-    def _stage(self, columns: list[str]) -> None:
-        number = len(self.stages)
-        before = f" FROM {self.prefix}_{number - 1}" if number else ""
-        everything = ["*"] if number else []
-        self.stages.append(f"{self.prefix}_{number} AS (SELECT DISTINCT {', '.join(everything + columns)}{before})")
 
     def result(self, known: _Text, distances: list[_Text]) -> _Text:
         """Return the place of the first of the least distances."""
         names = [value.text for value in self.bind(distances)]
-        least = " ".join(
-            f"WHEN {' AND '.join(f'{name} <= {other}' for other in names[j + 1 :])} THEN {j}"
-            for j, name in enumerate(names[:-1])
+        least = [" AND ".join(f"{name} <= {other}" for other in names[j + 1 :]) for j, name in enumerate(names[:-1])]
+        whens = "".join(f"WHEN {condition} THEN {j} " for j, condition in enumerate(least))
+        label = f"CASE {whens}ELSE {len(least)} END" if least else "0"
+        # Without a row, the value is NULL.
+        return _Text(
+            f"(WITH {', '.join(self.stages)} SELECT {label} FROM {_OWN}_{len(self.stages)} WHERE {known.text})"
         )
-        label = f"CASE {least} ELSE {len(names) - 1} END" if least else "0"
-        select = f"SELECT CASE WHEN {known.text} THEN {label} END FROM {self.prefix}_{len(self.stages) - 1}"
-        return _Text(f"(WITH {', '.join(self.stages)} {select})")
 
 
 class _Sqlite(_Ansi):
@@ -262,8 +244,9 @@ class _Sqlite(_Ansi):
 
     def column(self, name: str) -> _Text:
         """Return a column as float64. A text has no value."""
-        kind = f"typeof({self._quoted(name)}) IN ('real', 'integer')"
-        return _Text(f"CASE WHEN {kind} THEN {super().column(name).text} END")
+        value = super().column(name).text
+        kind = value.removeprefix("CAST(").removesuffix(" AS REAL)")
+        return _Text(f"CASE WHEN typeof({kind}) IN ('real', 'integer') THEN {value} END")
 
 
 class _Duckdb(_Ansi):
@@ -271,31 +254,28 @@ class _Duckdb(_Ansi):
 
     real = "DOUBLE"
     single = staticmethod(lambda value: _Text(f"TRY_CAST({value.text} AS FLOAT)::DOUBLE"))
-
-    def number(self, value: float) -> _Text:
-        """Return a float64. Without an exponent, DuckDB reads a decimal, whose conversion has another rounding."""
-        text = repr(value) if "e" in repr(value) else f"{value!r}e0"
-        return _Text(f"({text})" if math.copysign(1.0, value) < 0 else text)
+    # Without an exponent, DuckDB reads a decimal, whose conversion has another rounding.
+    number = staticmethod(lambda value: _Text(repr(value) if "e" in repr(value) else f"{value!r}e0"))
 
     def bind(self, values: list[_Text]) -> list[_Text]:
         """Compute values once, for several uses."""
-        name = f"{self.prefix}{len(self.stages)}"
+        name = f"{_OWN}{len(self.stages)}"
         self.stages.append(", ".join(f"'f{place}': {value.text}" for place, value in enumerate(values)))
         return [_Text(f"{name}.f{place}") for place in range(len(values))]
 
-    def chain(self, values: list[_Text], step: Any) -> _Text:
+    def chain(self, values: list[_Text]) -> _Text:
         """Add up squares from the left."""
-        s, y = _Text(f"{self.prefix}_s"), _Text(f"{self.prefix}_y")
+        s, y = _Text(f"{_OWN}s"), _Text(f"{_OWN}y")
         items = ", ".join(value.text for value in values)
-        return _Text(f"list_reduce([0e0, {items}], lambda {s.text}, {y.text}: {step(self, s, y).text})")
+        return _Text(f"list_reduce([0e0, {items}], lambda {s.text}, {y.text}: {_fused(self, s, y).text})")
 
     def result(self, known: _Text, distances: list[_Text]) -> _Text:
         """Return the place of the first of the least distances."""
-        least, items = f"{self.prefix}_d", ", ".join(value.text for value in distances)
+        least, items = f"{_OWN}d", ", ".join(value.text for value in distances)
         place = f"[list_position({least}, list_min({least})) - 1 FOR {least} IN [[{items}]]][1]"
         text = f"CASE WHEN {known.text} THEN {place}::UINTEGER END"
         for number, fields in reversed(list(enumerate(self.stages))):
-            text = f"[{text} FOR {self.prefix}{number} IN [{{{fields}}}]][1]"
+            text = f"[{text} FOR {_OWN}{number} IN [{{{fields}}}]][1]"
         return _Text(text)
 
 

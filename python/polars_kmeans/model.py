@@ -177,27 +177,21 @@ class KMeansModel(Summaries):
     def to_expr(self, *, types: IntoTypes | None = None) -> pl.Expr:
         """Return the label as an expression of plain Polars, for programs that do not have this package.
 
-        Nulls and labels are those of :meth:`predict`, which alone is exact: without a fused multiply-add, the label of
-        a row may differ if its two least squared distances differ by less than `(d + 2) 2^-51` of themselves.
+        Nulls and labels are those of :meth:`predict`. But without a fused multiply-add, the label of a row may differ
+        if its two least squared distances differ by less than `(d + 2) 2^-51` of themselves.
 
         Parameters
         ----------
         types
-            The types of the columns, if they are not those of the fit: `"float32"`, `"float64"`, a dtype, or a mapping
-            of these by name, as `frame.schema`. They count for a float32 model with factors or of directions: it rounds
-            rows to float32 only if no column is wider.
+            The types of the columns, if they are not those of the fit: `"float32"`, `"float64"`, a dtype, or one for
+            each name, as `frame.schema`. They matter where a float32 model scales rows or takes directions: rows are
+            rounded to float32 unless a column is wider. Other types are an `InvalidParameterError`.
 
         Returns
         -------
         Expr
-            A column named `cluster` (UInt32). It grows with clusters times features.
-
-        Raises
-        ------
-        InvalidColumnError
-            For a model of an Array column or of expressions.
-        InvalidParameterError
-            For other types.
+            A column named `cluster` (UInt32). It grows with clusters times features. A model of an Array column or of
+            expressions is an `InvalidColumnError`.
 
         Examples
         --------
@@ -216,25 +210,17 @@ class KMeansModel(Summaries):
         Parameters
         ----------
         dialect
-            `"duckdb"`, `"sqlite"`, or `"ansi"` for engines that take `WITH` inside an expression, and an identifier in
-            double quotes. SQLite needs its mathematical functions for directions. An engine that raises for an
-            overflow, as PostgreSQL does, raises for values whose squares overflow.
+            `"duckdb"` (1.3 or newer), `"sqlite"`, or `"ansi"` for engines that take `WITH` inside of expressions. An
+            engine that raises for an overflow, as PostgreSQL does, raises for rows whose squares overflow.
         types
-            As in :meth:`to_expr`. Only DuckDB rounds to float32: for the others, a float32 model with factors or of
-            directions needs `types="float64"`, and labels rows as :meth:`predict` labels Float64 columns.
+            As in :meth:`to_expr`. Only DuckDB rounds to float32. So for others, where a float32 model scales rows or
+            takes directions, only `types="float64"` is taken: labels are those of Float64 columns.
 
         Returns
         -------
         str
-            One expression, as in `SELECT *, {model.to_sql()} AS cluster FROM rows`. It names the model's features.
-            Labels and NULLs are those of :meth:`to_expr`.
-
-        Raises
-        ------
-        InvalidColumnError
-            As in :meth:`to_expr`, and for names that differ by case only.
-        InvalidParameterError
-            For other dialects and types, and where a dialect cannot round to float32.
+            One expression, as in `SELECT *, {model.to_sql()} AS cluster FROM rows`. Labels, NULLs and errors are those
+            of :meth:`to_expr`. Features whose names differ by case only are an `InvalidColumnError`.
 
         Examples
         --------
