@@ -74,7 +74,7 @@ class Formula:
     def polars(self) -> pl.Expr:
         """Return the label as an expression of plain Polars."""
         label: pl.Expr = self._label(_Polars())
-        return label.alias("cluster")
+        return label
 
     def sql(self, dialect: str) -> str:
         """Return the label as an expression of SQL."""
@@ -85,33 +85,35 @@ class Formula:
             msg = 'dialect: expected "duckdb" for a float32 model with scale or metric="cosine", got'
             hint = f'{dialect!r}, which cannot round to float32: types="float64" gives the labels of Float64 columns'
             raise InvalidParameterError(f"{msg} {hint}")
-        label: _Text = self._label(_DIALECTS[dialect]())
-        return label.text
+        label: str = self._label(_DIALECTS[dialect]())
+        return label
 
     def _label(self, to: Any) -> Any:
+        to.rounded = to.single if self.rounded else lambda value: value
         x = to.bind([to.column(name) for name in self.names])
         if self.factors is not None:
-            x = to.bind([self._round(to, v * to.number(f)) for v, f in zip(x, self.factors, strict=True)])
+            x = to.bind([to.rounded(v * to.number(f)) for v, f in zip(x, self.factors, strict=True)])
         if self.cosine:
             x = self._directions(to, x)
         rows = ([(v - to.number(c)) for v, c in zip(x, row, strict=True)] for row in self.centroids)
         distances = [reduce(add, [t * t for t in row]) for row in rows]
         return to.result(reduce(and_, [to.finite(v) for v in x]), distances)
 
-    def _round(self, to: Any, value: Any) -> Any:
-        return to.single(value) if self.rounded else value
-
     def _directions(self, to: Any, x: list[Any]) -> list[Any]:
         """Give rows the length 1. A row of zeros becomes NaN or NULL."""
-        if not self.rounded:
+        if self.rounded:
+            # The squares are exact, and so sums are those of fused multiply-adds.
+            square = reduce(add, [v * v for v in x])
+        else:
             # A power of two changes no bit of the result, where no square overflows or vanishes.
             (size,) = to.bind([reduce(add, [to.magnitude(v) for v in x])])
             high, low, one = (to.number(value) for value in (2.0**-700, 2.0**700, 1.0))
             small = to.choose(size < to.number(2.0**-300), low, one)
             (factor,) = to.bind([to.choose(size > to.number(2.0**300), high, small)])
             x = to.bind([v * factor for v in x])
-        (norm,) = to.bind([to.root(to.chain(x))])
-        return list(to.bind([self._round(to, v / norm) for v in x]))
+            square = to.chain(x)
+        (norm,) = to.bind([to.root(square)])
+        return list(to.bind([to.rounded(v / norm) for v in x]))
 
 
 def _fused(to: Any, s: Any, y: Any) -> Any:
@@ -129,7 +131,7 @@ class _Polars:
     """Expressions of Polars. Bound values are fields of a struct."""
 
     def __init__(self) -> None:
-        self.row: pl.Expr | None = None
+        self.row: Any = None
         self.bound = 0
 
     column = staticmethod(lambda name: _plugin.column(name).cast(pl.Float64))
@@ -159,8 +161,8 @@ class _Polars:
         """Return the place of the first of the least distances."""
         least = pl.concat_list(distances).list.arg_min().cast(pl.UInt32)
         self.bind([pl.when(known).then(least)])
-        assert self.row is not None
-        return self.row.struct.field(str(self.bound - 1))
+        label: pl.Expr = self.row.struct.field(str(self.bound - 1)).alias("cluster")
+        return label
 
 
 @dataclass(frozen=True)
@@ -168,9 +170,12 @@ class _Text:
     """An expression of SQL."""
 
     text: str
+    sign: str = ""
 
     def _with(self, sign: str, other: _Text) -> _Text:
-        return _Text(f"({self.text} {sign} {other.text})")
+        # Sums need no parentheses from the left, and parsers take few.
+        left = self.text[1:-1] if sign == self.sign else self.text
+        return _Text(f"({left} {sign} {other.text})", sign)
 
     __add__ = partialmethod(_with, "+")
     __sub__ = partialmethod(_with, "-")
@@ -224,16 +229,14 @@ class _Ansi:
         self.stages.append(f"{_OWN}_{len(self.stages) + 1} AS (SELECT DISTINCT {select})")
         return [_Text(name) for name in names]
 
-    def result(self, known: _Text, distances: list[_Text]) -> _Text:
+    def result(self, known: _Text, distances: list[_Text]) -> str:
         """Return the place of the first of the least distances."""
         names = [value.text for value in self.bind(distances)]
         least = [" AND ".join(f"{name} <= {other}" for other in names[j + 1 :]) for j, name in enumerate(names[:-1])]
         whens = "".join(f"WHEN {condition} THEN {j} " for j, condition in enumerate(least))
         label = f"CASE {whens}ELSE {len(least)} END" if least else "0"
         # Without a row, the value is NULL.
-        return _Text(
-            f"(WITH {', '.join(self.stages)} SELECT {label} FROM {_OWN}_{len(self.stages)} WHERE {known.text})"
-        )
+        return f"(WITH {', '.join(self.stages)} SELECT {label} FROM {_OWN}_{len(self.stages)} WHERE {known.text})"
 
 
 class _Sqlite(_Ansi):
@@ -269,14 +272,14 @@ class _Duckdb(_Ansi):
         items = ", ".join(value.text for value in values)
         return _Text(f"list_reduce([0e0, {items}], lambda {s.text}, {y.text}: {_fused(self, s, y).text})")
 
-    def result(self, known: _Text, distances: list[_Text]) -> _Text:
+    def result(self, known: _Text, distances: list[_Text]) -> str:
         """Return the place of the first of the least distances."""
         least, items = f"{_OWN}d", ", ".join(value.text for value in distances)
         place = f"[list_position({least}, list_min({least})) - 1 FOR {least} IN [[{items}]]][1]"
         text = f"CASE WHEN {known.text} THEN {place}::UINTEGER END"
         for number, fields in reversed(list(enumerate(self.stages))):
             text = f"[{text} FOR {_OWN}{number} IN [{{{fields}}}]][1]"
-        return _Text(text)
+        return text
 
 
 _DIALECTS = {"duckdb": _Duckdb, "sqlite": _Sqlite, "ansi": _Ansi}
