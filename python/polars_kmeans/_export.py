@@ -150,12 +150,12 @@ class _Polars:
         self.row = pl.struct(fields) if self.row is None else self.row.struct.with_fields(fields)
         return [pl.field(name) for name in names]
 
-    def chain(self, values: list[Any]) -> Any:
-        """Add up squares from the left."""
-        s = self.number(0.0)
-        for value in values:
-            (s,) = self.bind([_fused(self, s, value)])
-        return s
+    def chain(self, values: list[pl.Expr]) -> pl.Expr:
+        """Add up squares from the left: in a struct of few fields, because the time of a plan grows with their number."""
+        row = pl.struct(pl.concat_list(values).alias("y"), self.number(0.0).alias("s"))
+        for place in range(len(values)):
+            row = row.struct.with_fields(_fused(self, pl.field("s"), pl.field("y").list.get(place)).alias("s"))
+        return row.struct.field("s")
 
     def result(self, known: pl.Expr, distances: list[pl.Expr]) -> pl.Expr:
         """Return the place of the first of the least distances."""
@@ -199,7 +199,6 @@ class _Ansi:
         self.stages: list[str] = []
         self.bound = 0
 
-    chain = _Polars.chain
     finite = staticmethod(lambda value: _Text(f"{value.text} - {value.text} = 0"))
     magnitude = staticmethod(lambda value: _Text(f"ABS({value.text})"))
     root = staticmethod(lambda value: _Text(f"NULLIF(SQRT({value.text}), 0)"))
@@ -220,6 +219,13 @@ class _Ansi:
             text += "".join(f" {sign} {1 << min(62, power - done)}" for done in range(0, power, 62))
         return _Text(f"({text})")
 
+    def chain(self, values: list[_Text]) -> _Text:
+        """Add up squares from the left."""
+        s = self.number(0.0)
+        for value in values:
+            (s,) = self.bind([_fused(self, s, value)])
+        return s
+
     def bind(self, values: list[_Text]) -> list[_Text]:
         """Compute values once, for several uses."""
         names = [f"{_OWN}{self.bound + place}" for place in range(len(values))]
@@ -235,8 +241,9 @@ class _Ansi:
         least = [" AND ".join(f"{name} <= {other}" for other in names[j + 1 :]) for j, name in enumerate(names[:-1])]
         whens = "".join(f"WHEN {condition} THEN {j} " for j, condition in enumerate(least))
         label = f"CASE {whens}ELSE {len(least)} END" if least else "0"
-        # Without a row, the value is NULL.
-        return f"(WITH {', '.join(self.stages)} SELECT {label} FROM {_OWN}_{len(self.stages)} WHERE {known.text})"
+        # Not a WHERE: SQLite would write its condition in terms of the columns, whose text grows with powers.
+        select = f"SELECT CASE WHEN {known.text} THEN {label} END FROM {_OWN}_{len(self.stages)}"
+        return f"(WITH {', '.join(self.stages)} {select})"
 
 
 class _Sqlite(_Ansi):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from helpers import ROOT, code_of
 from numpy.typing import NDArray
 
 import polars_kmeans as pk
@@ -143,3 +144,139 @@ def test_random_models_have_the_labels_of_predict() -> None:
     print(dict(whole))
     assert whole["null"] == whole["wrong"] == 0
     assert whole["equal"] > 0.99 * whole.total()
+
+
+def test_names_that_sql_takes_for_one_are_refused() -> None:
+    df = pl.DataFrame({"x": [0.0, 0.0, 9.0, 9.0], "X": [0.0, 9.0, 0.0, 9.0]})
+    model = pk.KMeans(4, seed=1).fit(df, "x", "X")
+    for dialect in ("duckdb", "sqlite", "ansi"):
+        with pytest.raises(pk.InvalidColumnError, match=r"got 'x' and 'X': .* fit frame.rename\(\{'X': 'X_2'\}\)"):
+            model.to_sql(dialect)  # type: ignore[arg-type]
+    assert df.select(model.to_expr()).to_series().equals(model.predict(df))
+    for names in ({"X": "X_2"}, {"x": "é", "X": "É"}, {"x": "ß", "X": "SS"}, {"x": "k", "X": "\u212a"}):
+        renamed = df.rename(names)
+        model = pk.KMeans(4, seed=1).fit(renamed, *renamed.columns)
+        assert of_duckdb(renamed, model.to_sql()).equals(model.predict(renamed))
+        assert of_sqlite(renamed, model.to_sql("sqlite")).equals(model.predict(renamed))
+
+
+def test_models_of_expressions_have_no_exports() -> None:
+    df = pl.DataFrame({"F": [0.0, 1.0, 50.0, 900.0]})
+    model = pk.KMeans(2, seed=1).fit(df, pl.col("F").log1p())
+    for export in (model.to_expr, model.to_sql, lambda: model.to_sql("sqlite")):
+        with pytest.raises(pk.InvalidColumnError, match=r"as in frame.with_columns\(new=pl.col\('F'\).log1p\(\)\)"):
+            export()
+    made = df.with_columns(new=pl.col("F").log1p())
+    model = pk.KMeans(2, seed=1).fit(made, "new")
+    assert of_duckdb(made, model.to_sql()).equals(model.predict(made))
+
+
+def test_types_say_when_rows_are_rounded() -> None:
+    df = pl.DataFrame({"x": [0.0, 1.0, 3.0], "y": [0.0, 4.0, 1.0]}, schema={"x": pl.Float32, "y": pl.Int16})
+    model = pk.KMeans(2, seed=1, scale="standard").fit(df, "x", "y")
+    wide: list[Any] = [
+        "float64",
+        pl.Float64,
+        pl.Int64(),
+        {"x": "float32", "y": pl.Float64},
+        {"x": pl.UInt32, "y": "float32"},
+    ]
+    narrow: list[Any] = [None, "float32", pl.Float16, df.schema, {"x": "float32", "y": pl.Boolean, "other": pl.String}]
+    assert (
+        len({model.to_sql(types=types) for types in wide}) == len({model.to_sql(types=types) for types in narrow}) == 1
+    )
+    assert model.to_sql(types=wide[0]) != model.to_sql()
+    other = pk.KMeans(2).fit(df.cast(pl.Float64), "x", "y")
+    assert other.to_sql(types="float32") == other.to_sql()
+    wrong: list[Any] = [
+        "double",
+        pl.String,
+        float,
+        {"x": "float32"},
+        {"x": "float32", "y": None},
+        3,
+        ["float32", "float32"],
+    ]
+    for types in wrong:
+        for made in (model, other):
+            with pytest.raises(
+                pk.InvalidParameterError, match='types: expected "float32", "float64", a dtype of numbers'
+            ):
+                made.to_expr(types=types)
+
+
+def test_numbers_are_read_as_they_are() -> None:
+    """SQLite and decimals of DuckDB round some literals to another float64 than the nearest."""
+    from polars_kmeans._export import _DIALECTS
+
+    random = np.random.default_rng(3)
+    values = [
+        *random.normal(size=200),
+        *10.0 ** random.uniform(-307, 308, 200),
+        5e-324,
+        -3e-310,
+        1.7976931348623157e308,
+        0.0,
+    ]
+    for name, engines in {"duckdb": "d", "sqlite": "s", "ansi": "ds"}.items():
+        texts = [_DIALECTS[name]().number(float(value)).text for value in values]
+        for engine in engines:
+            query = "SELECT " + ", ".join(texts)
+            connection: Any = duckdb.connect() if engine == "d" else sqlite3.connect(":memory:")
+            assert connection.execute(query).fetchall() == [tuple(values)]
+
+
+def test_the_text_grows_with_clusters_times_features() -> None:
+    """An engine that puts an expression in each place of its name would not come to an end."""
+    random = np.random.default_rng(3)
+    df = pl.DataFrame(random.normal(size=(30, 60)), schema=[f"x{f}" for f in range(60)])
+    model = pk.KMeansModel.from_centroids(df[:8], metric="cosine")
+    for dialect in ("sqlite", "ansi"):
+        label = model.to_sql(dialect)  # type: ignore[arg-type]
+        assert len(label) < 300_000
+        assert of_sqlite(df, label).equals(model.predict(df))
+
+
+def test_a_column_that_sqlite_does_not_have_is_an_error() -> None:
+    label = pk.KMeansModel.from_centroids([[0.0], [5.0]], ["x"]).to_sql("sqlite")
+    with pytest.raises(sqlite3.OperationalError, match="no such column"):
+        of_sqlite(pl.DataFrame({"y": [1.0]}), label)
+    connection = sqlite3.connect(":memory:")
+    found = connection.execute(f"SELECT {label} FROM (SELECT 'text' AS x UNION ALL SELECT 7 UNION ALL SELECT x'00')")
+    assert found.fetchall() == [(None,), (1,), (None,)]
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "scaled": {"scale": "standard"},
+    "directions": {"metric": "cosine"},
+    "scaled directions": {"scale": "robust", "metric": "cosine"},
+}
+
+
+@pytest.mark.parametrize("dtype", [pl.Float32, pl.Float64])
+@pytest.mark.parametrize("kind", RECIPES)
+def test_recipes_without_python_label_any_rows(kind: str, dtype: Any) -> None:
+    """The rows have repeated ids, nulls and NaNs, and names that need quotes. Blocks compare with `predict` themselves."""
+    setup, *blocks = code_of(ROOT / "docs" / "guide" / "without-python.md")
+    random = np.random.default_rng(6)
+    columns = ["order", 'a "b"', "x.y"]
+    rows = pl.DataFrame(random.normal(size=(60, 3)) * [1.0, 50.0, 1e-3] + 1, schema=dict.fromkeys(columns, dtype))
+    model = pk.KMeans(4, seed=1, **RECIPES[kind]).fit(rows, *columns)
+    special = [
+        [None, 1.0, 1.0],
+        [np.nan, 1.0, None],
+        [1.0, -np.inf, 1.0],
+        [0.0, -0.0, 0.0],
+        [1e30, 1e-30, 0.0],
+        [None] * 3,
+    ]
+    people = pl.concat([rows, rows[:9], pl.DataFrame(special, schema=rows.schema, orient="row")])
+    people = people.with_columns(id=pl.int_range(pl.len()) // 3)
+    names: dict[str, Any] = {}
+    exec(setup, names)
+    names |= {"people": people, "model": model}
+    for block in blocks:
+        exec(block, names)
+    assert model.predict(people).null_count() >= 4
+    assert [block.count("assert") for block in blocks] == [2, 0, 1]
