@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partialmethod, reduce
 from operator import add, and_
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 
@@ -31,8 +31,7 @@ def check_case(names: Sequence[str]) -> None:
         other = seen.setdefault(name.encode().lower(), name)
         if other is not name:
             msg = f"features: expected names that differ by more than case, since SQL takes them for one, got {other!r}"
-            rename = f"fit frame.rename({{{name!r}: {name + '_2'!r}}})"
-            raise InvalidColumnError(f"{msg} and {name!r}: rename one, as in {rename}")
+            raise InvalidColumnError(f"{msg} and {name!r}: fit frame.rename({{{name!r}: {name + '_2'!r}}})")
 
 
 class Formula:
@@ -54,16 +53,20 @@ class Formula:
         self.factors = None if model.factors is None else list(model.factors.values())
         # As the model compares them: with scaled rows.
         self.centroids: Sequence[Sequence[float]] = model._compared()
-        transformed = self.cosine or self.factors is not None
         # Whether rows are rounded to float32 when they are transformed.
-        self.rounded = self._single(types) and transformed and features.dtypes[0] == pl.Float32
+        single = self._single(types) and features.dtypes[0] == pl.Float32
+        self.rounded = single and (self.cosine or self.factors is not None)
 
     def _single(self, types: Any) -> bool:
         """Whether columns of these types arrive as float32."""
-        named = {None: pl.Float32, "float32": pl.Float32, "float64": pl.Float64}
+        named = {"float32": pl.Float32, "float64": pl.Float64}
         try:
-            given = [types[name] for name in self.names] if isinstance(types, Mapping) else [types]
-            dtypes = [named[dtype] if isinstance(dtype, (str, type(None))) else dtype for dtype in given]
+            given = (
+                [types[name] for name in self.names]
+                if isinstance(types, Mapping)
+                else ["float32" if types is None else types]
+            )
+            dtypes = [named[dtype] if isinstance(dtype, str) else dtype for dtype in given]
             if all(dtype in _SINGLE or dtype.is_numeric() for dtype in dtypes):
                 return all(dtype in _SINGLE for dtype in dtypes)
         except (AttributeError, KeyError, TypeError):
@@ -73,8 +76,7 @@ class Formula:
 
     def polars(self) -> pl.Expr:
         """Return the label as an expression of plain Polars."""
-        label: pl.Expr = self._label(_Polars())
-        return label
+        return cast("pl.Expr", self._label(_Polars()))
 
     def sql(self, dialect: str) -> str:
         """Return the label as an expression of SQL."""
@@ -85,8 +87,7 @@ class Formula:
             msg = 'dialect: expected "duckdb" for a float32 model with scale or metric="cosine", got'
             hint = f'{dialect!r}, which cannot round to float32: types="float64" gives the labels of Float64 columns'
             raise InvalidParameterError(f"{msg} {hint}")
-        label: str = self._label(_DIALECTS[dialect]())
-        return label
+        return str(self._label(_DIALECTS[dialect]()))
 
     def _label(self, to: Any) -> Any:
         to.rounded = to.single if self.rounded else lambda value: value
@@ -107,9 +108,8 @@ class Formula:
         else:
             # A power of two changes no bit of the result, where no square overflows or vanishes.
             (size,) = to.bind([reduce(add, [to.magnitude(v) for v in x])])
-            high, low, one = (to.number(value) for value in (2.0**-700, 2.0**700, 1.0))
-            small = to.choose(size < to.number(2.0**-300), low, one)
-            (factor,) = to.bind([to.choose(size > to.number(2.0**300), high, small)])
+            small = to.choose(size < to.number(2.0**-300), to.number(2.0**700), to.number(1.0))
+            (factor,) = to.bind([to.choose(size > to.number(2.0**300), to.number(2.0**-700), small)])
             x = to.bind([v * factor for v in x])
             square = to.chain(x)
         (norm,) = to.bind([to.root(square)])
@@ -151,7 +151,7 @@ class _Polars:
         return [pl.field(name) for name in names]
 
     def chain(self, values: list[pl.Expr]) -> pl.Expr:
-        """Add up squares from the left: in a struct of few fields, because the time of a plan grows with their number."""
+        """Add up squares from the left. With more fields, the plan would take longer."""
         row = pl.struct(pl.concat_list(values).alias("y"), self.number(0.0).alias("s"))
         for place in range(len(values)):
             row = row.struct.with_fields(_fused(self, pl.field("s"), pl.field("y").list.get(place)).alias("s"))
@@ -161,8 +161,7 @@ class _Polars:
         """Return the place of the first of the least distances."""
         least = pl.concat_list(distances).list.arg_min().cast(pl.UInt32)
         self.bind([pl.when(known).then(least)])
-        label: pl.Expr = self.row.struct.field(str(self.bound - 1)).alias("cluster")
-        return label
+        return cast("pl.Expr", self.row.struct.field(str(self.bound - 1)).alias("cluster"))
 
 
 @dataclass(frozen=True)
@@ -221,10 +220,7 @@ class _Ansi:
 
     def chain(self, values: list[_Text]) -> _Text:
         """Add up squares from the left."""
-        s = self.number(0.0)
-        for value in values:
-            (s,) = self.bind([_fused(self, s, value)])
-        return s
+        return reduce(lambda s, value: self.bind([_fused(self, s, value)])[0], values, self.number(0.0))
 
     def bind(self, values: list[_Text]) -> list[_Text]:
         """Compute values once, for several uses."""
@@ -239,10 +235,9 @@ class _Ansi:
         """Return the place of the first of the least distances."""
         names = [value.text for value in self.bind(distances)]
         least = [" AND ".join(f"{name} <= {other}" for other in names[j + 1 :]) for j, name in enumerate(names[:-1])]
-        whens = "".join(f"WHEN {condition} THEN {j} " for j, condition in enumerate(least))
-        label = f"CASE {whens}ELSE {len(least)} END" if least else "0"
+        whens = " ".join(f"WHEN {condition} THEN {j}" for j, condition in enumerate([*least, "0 = 0"]))
         # Not a WHERE: SQLite would write its condition in terms of the columns, whose text grows with powers.
-        select = f"SELECT CASE WHEN {known.text} THEN {label} END FROM {_OWN}_{len(self.stages)}"
+        select = f"SELECT CASE WHEN {known.text} THEN CASE {whens} END END FROM {_OWN}_{len(self.stages)}"
         return f"(WITH {', '.join(self.stages)} {select})"
 
 
@@ -255,8 +250,7 @@ class _Sqlite(_Ansi):
     def column(self, name: str) -> _Text:
         """Return a column as float64. A text has no value."""
         value = super().column(name).text
-        kind = value.removeprefix("CAST(").removesuffix(" AS REAL)")
-        return _Text(f"CASE WHEN typeof({kind}) IN ('real', 'integer') THEN {value} END")
+        return _Text(f"CASE WHEN typeof({value[5:-9]}) IN ('real', 'integer') THEN {value} END")
 
 
 class _Duckdb(_Ansi):

@@ -114,7 +114,7 @@ def test_names_that_differ_only_in_case(connection: duckdb.DuckDBPyConnection) -
     """DuckDB takes them for one name. It knows the case of ASCII letters only."""
     frame = pl.DataFrame({"x": [0.0, 1.0, 5.0], "X": [0.0, 9.0, 9.0]})
     model = pk.KMeans(3, seed=3).fit(frame, "x", "X")
-    with pytest.raises(pk.InvalidColumnError, match=r"got 'x' and 'X': .* fit frame.rename\(\{'X': 'X_2'\}\)"):
+    with pytest.raises(pk.InvalidColumnError, match=r"got 'x' and 'X': fit frame.rename\(\{'X': 'X_2'\}\)"):
         pk.sql.register(connection, models={"zone": model})
     for names in ({"X": "X_2"}, {"x": "é", "X": "É"}, {"x": "ß", "X": "SS"}):
         renamed = frame.rename(names)
