@@ -27,8 +27,7 @@ def check_case(names: Sequence[str]) -> None:
     """Refuse names that differ by the case of ASCII letters only: DuckDB and SQLite take them for one name."""
     seen: dict[bytes, str] = {}
     for name in names:
-        # The case of bytes is that of ASCII.
-        other = seen.setdefault(name.encode().lower(), name)
+        other = seen.setdefault(name.encode().lower(), name)  # the case of bytes is that of ASCII
         if other is not name:
             msg = f"features: expected names that differ by more than case, since SQL takes them for one, got {other!r}"
             raise InvalidColumnError(f"{msg} and {name!r}: fit frame.rename({{{name!r}: {name + '_2'!r}}})")
@@ -196,14 +195,11 @@ class _Ansi:
 
     def __init__(self) -> None:
         self.stages: list[str] = []
-        self.bound = 0
 
     finite = staticmethod(lambda value: _Text(f"{value.text} - {value.text} = 0"))
     magnitude = staticmethod(lambda value: _Text(f"ABS({value.text})"))
     root = staticmethod(lambda value: _Text(f"NULLIF(SQRT({value.text}), 0)"))
-    choose = staticmethod(
-        lambda when, one, other: _Text(f"CASE WHEN {when.text} THEN {one.text} ELSE {other.text} END")
-    )
+    choose = staticmethod(lambda when, a, b: _Text(f"CASE WHEN {when.text} THEN {a.text} ELSE {b.text} END"))
 
     def column(self, name: str) -> _Text:
         """Return a column as float64."""
@@ -224,8 +220,7 @@ class _Ansi:
 
     def bind(self, values: list[_Text]) -> list[_Text]:
         """Compute values once, for several uses."""
-        names = [f"{_OWN}{self.bound + place}" for place in range(len(values))]
-        self.bound += len(values)
+        names = [f"{_OWN}{len(self.stages)}_{place}" for place in range(len(values))]
         columns = [f"{value.text} AS {name}" for value, name in zip(values, names, strict=True)]
         select = f"*, {', '.join(columns)} FROM {_OWN}_{len(self.stages)}" if self.stages else ", ".join(columns)
         self.stages.append(f"{_OWN}_{len(self.stages) + 1} AS (SELECT DISTINCT {select})")

@@ -146,6 +146,19 @@ def test_random_models_have_the_labels_of_predict() -> None:
     assert whole["equal"] > 0.99 * whole.total()
 
 
+def test_values_that_overflow_or_vanish_when_they_are_squared_or_scaled() -> None:
+    big = pl.DataFrame({"x": [1e200, -1e200, 1e-200, -3e-310, 1e10], "y": [1e200, -1e200, 1e-200, 0.0, 0.0]})
+    directions = pk.KMeansModel.from_centroids([[1.0, 1.0], [-1.0, -1.0]], ["x", "y"], metric="cosine")
+    given = pl.DataFrame({"x": [1e-30, 5e-30], "y": [1.0, 2.0]}, schema={"x": pl.Float32, "y": pl.Float32})
+    scaled = pk.KMeansModel.from_centroids(given, scale={"x": 1e30, "y": 1.0})
+    for model, df in ((directions, big), (scaled, big.cast(pl.Float32))):
+        label = model.predict(df)
+        assert of_duckdb(df, model.to_sql()).equals(label)
+        assert df.select(model.to_expr()).to_series().equals(label)
+    assert directions.predict(big).to_list() == [0, 1, 0, 1, 0]
+    assert scaled.predict(big.cast(pl.Float32)).to_list()[4] is None
+
+
 def test_names_that_sql_takes_for_one_are_refused() -> None:
     df = pl.DataFrame({"x": [0.0, 0.0, 9.0, 9.0], "X": [0.0, 9.0, 0.0, 9.0]})
     model = pk.KMeans(4, seed=1).fit(df, "x", "X")

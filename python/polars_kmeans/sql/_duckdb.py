@@ -77,7 +77,6 @@ def add(connection: Any, fits: Fits, models: dict[str, Predictor]) -> None:
         connection.execute(_MACRO + macro)
     connection.execute(f"SET VARIABLE {_KEPT} = ?", [fits.to_json()])
     for name, predictor in models.items():
-        # Features name the parameters of the macro.
         features = ", ".join('"{}"'.format(feature.replace('"', '""')) for feature in predictor.features)
         function = _create(connection, name, predictor, "UINTEGER")
         connection.execute(f'{_MACRO} "{name}"({features}) AS {function}({features})')
