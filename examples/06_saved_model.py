@@ -51,7 +51,8 @@ distances = [
     pl.sum_horizontal(((pl.col(name) - centroid[name]) * factors[name]) ** 2 for name in features)
     for centroid in table.iter_rows(named=True)
 ]
-plain = new.select(cluster=pl.concat_list(distances).list.arg_min())
+known = pl.all_horizontal(pl.col(features).is_finite())
+plain = new.select(cluster=pl.when(known).then(pl.concat_list(distances).list.arg_min()))
 
 # %%
 # The loaded model gives the same labels. (If a row were almost equally far from two centroids, rounding could change

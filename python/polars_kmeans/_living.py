@@ -1,17 +1,14 @@
-"""Models over time: tables of sums, what has changed, and models as expressions of other engines."""
+"""Models over time: tables of sums, and what has changed."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import add
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
-from polars_kmeans import _frames, _numeric, _plugin, _rows
-from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
+from polars_kmeans import _frames, _numeric, _rows
+from polars_kmeans.errors import InvalidParameterError
 
 _MARK = "fingerprint"
 
@@ -92,66 +89,3 @@ def drift(then: pl.DataFrame, answers: pl.DataFrame, *, weighted: bool) -> pl.Da
         stability_index=(pl.col("share_now") - pl.col("share_then"))
         * (pl.col("share_now") / pl.col("share_then")).log()
     )
-
-
-class Formula:
-    """What a label is computed from."""
-
-    def __init__(self, model: Any) -> None:
-        features = model.centroids.drop(_frames.OWN_COLUMNS)
-        if features.dtypes[0].is_nested():
-            msg = f"expected a model of columns of numbers, got one of the Array column {features.columns[0]!r}"
-            raise InvalidColumnError(f"model: {msg}: fit it to its fields")
-        self.float32 = features.dtypes[0] == pl.Float32
-        self.names = features.columns
-        self.cosine = model.parameters["metric"] == "cosine"
-        self.factors = None if model.factors is None else list(model.factors.values())
-        # As the model compares them: with scaled rows.
-        self.centroids: Sequence[Sequence[float]] = model._compared()
-
-    def polars(self) -> pl.Expr:
-        """Return the label as an expression of plain Polars."""
-        x = [_plugin.column(name).cast(pl.Float64) for name in self.names]
-        known = pl.all_horizontal(value.is_not_null() & value.is_finite() for value in x)
-        if self.factors is not None:
-            x = [self._rounded(value * pl.lit(factor)) for value, factor in zip(x, self.factors, strict=True)]
-        if self.cosine:
-            length = _chain([value * value for value in x]).sqrt()
-            known = known & (length > 0)
-            x = [self._rounded(value / length) for value in x]
-        distances = [
-            _chain([(v - pl.lit(c)) * (v - pl.lit(c)) for v, c in zip(x, row, strict=True)]) for row in self.centroids
-        ]
-        least = pl.concat_list(distances).list.arg_min()
-        return pl.when(known).then(least.cast(pl.UInt32)).alias("cluster")
-
-    def _rounded(self, value: pl.Expr) -> pl.Expr:
-        return value.cast(pl.Float32).cast(pl.Float64) if self.float32 else value
-
-    def duckdb(self) -> str:
-        """Return the label as an expression of DuckDB."""
-        x = ['"' + name.replace('"', '""') + '"::DOUBLE' for name in self.names]
-        known = " AND ".join(f"isfinite({value})" for value in x)
-        cast = "::FLOAT::DOUBLE" if self.float32 else ""
-        if self.factors is not None:
-            x = [f"({v} * {_number(factor)}){cast}" for v, factor in zip(x, self.factors, strict=True)]
-        if self.cosine:
-            length = "sqrt(" + " + ".join(f"{v} * {v}" for v in x) + ")"
-            known += f" AND {length} > 0"
-            x = [f"({v} / {length}){cast}" for v in x]
-        rows = []
-        for row in self.centroids:
-            differences = [f"({v} - {_number(c)})" for v, c in zip(x, row, strict=True)]
-            rows.append(" + ".join(f"{t} * {t}" for t in differences))
-        distances = "[" + ", ".join(rows) + "]"
-        return f"CASE WHEN {known} THEN (list_position({distances}, list_min({distances})) - 1)::UINTEGER END"
-
-
-def _number(value: float) -> str:
-    """Return a number that DuckDB reads as this float64."""
-    return f"({value!r}::DOUBLE)" if math.copysign(1.0, value) < 0 else f"{value!r}::DOUBLE"
-
-
-def _chain(terms: list[pl.Expr]) -> pl.Expr:
-    """Add up from the left."""
-    return reduce(add, terms)

@@ -48,6 +48,9 @@ class SupportsArrowStream(Protocol):
 IntoFrame: TypeAlias = SupportsArrowStream
 """A data frame that another library has."""
 
+IntoTypes: TypeAlias = str | pl.DataType | type[pl.DataType] | Mapping[str, "str | pl.DataType | type[pl.DataType]"]
+"""The types of columns: one for all, or one for each name, as the schema of a frame."""
+
 IntoFeatures: TypeAlias = str | pl.Expr | Iterable[str | pl.Expr]
 """One column name, expression or selector, or several of them."""
 

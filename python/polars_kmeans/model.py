@@ -11,12 +11,12 @@ from typing import Any, BinaryIO, Literal, cast
 
 import polars as pl
 
-from polars_kmeans import _centroids, _files, _frames, _internal, _living, _names, _numeric, _plugin
+from polars_kmeans import _centroids, _export, _files, _frames, _internal, _living, _names, _numeric, _plugin
 from polars_kmeans._facts import Ran
 from polars_kmeans._keywords import checked
 from polars_kmeans._options import FitOptions
 from polars_kmeans._summaries import Summaries
-from polars_kmeans._typing import Fit, IntoArray, IntoFrame
+from polars_kmeans._typing import Fit, IntoArray, IntoFrame, IntoTypes
 from polars_kmeans.errors import InvalidModelError, InvalidParameterError, TooFewRowsError
 
 # The name of the model's file in its JSON.
@@ -267,17 +267,24 @@ class KMeansModel(Summaries):
             rows, schema={"cluster": pl.UInt32, "matched": pl.UInt32, "distance": pl.Float64}, orient="row"
         )
 
-    def to_expr(self) -> pl.Expr:
+    def to_expr(self, *, types: IntoTypes | None = None) -> pl.Expr:
         """Return the label as an expression of plain Polars, for programs that do not have this package.
 
-        Without this package there is no fused multiply-add. So distances have other last bits, and a row that is as
-        good as equally near to two centroids may get the other one. :meth:`predict` is exact.
+        Nulls and labels are those of :meth:`predict`. But without a fused multiply-add, the label of a row may differ
+        if its two least squared distances differ by less than `(d + 2) 2^-51` of themselves.
+
+        Parameters
+        ----------
+        types
+            The types of the columns, if they are not those of the fit: `"float32"`, `"float64"`, a dtype, or one for
+            each name, as `frame.schema`. They matter where a float32 model scales rows or takes directions: rows are
+            rounded to float32 unless a column is wider. Other types are an `InvalidParameterError`.
 
         Returns
         -------
         Expr
-            A column named `cluster` (UInt32). Rows with nulls, NaNs or infinities are null. It grows with clusters
-            times features. A model of an Array column is an `InvalidColumnError`.
+            A column named `cluster` (UInt32). It grows with clusters times features. A model of an Array column or of
+            expressions is an `InvalidColumnError`.
 
         Examples
         --------
@@ -288,27 +295,36 @@ class KMeansModel(Summaries):
         [0, 0, 1, None]
 
         """
-        return _living.Formula(self).polars()
+        return _export.Formula(self, types).polars()
 
-    def to_sql(self, dialect: Literal["duckdb"] = "duckdb") -> str:
-        """Return the label as an expression of SQL, for DuckDB without this package.
+    def to_sql(self, dialect: Literal["duckdb", "sqlite", "ansi"] = "duckdb", *, types: IntoTypes | None = None) -> str:
+        """Return the label as an expression of SQL, for engines without this package.
+
+        Parameters
+        ----------
+        dialect
+            `"duckdb"` (1.3 or newer), `"sqlite"`, or `"ansi"` for engines that take `WITH` inside of expressions. An
+            engine that raises for an overflow, as PostgreSQL does, raises for rows whose squares overflow.
+        types
+            As in :meth:`to_expr`. Only DuckDB rounds to float32. So for others, where a float32 model scales rows or
+            takes directions, only `types="float64"` is taken: labels are those of Float64 columns.
 
         Returns
         -------
         str
-            One expression for a SELECT, as in `SELECT *, {model.to_sql()} AS cluster FROM rows`. It names the model's
-            features. Rows with NULLs, NaNs or infinities are NULL. Labels and errors are as in :meth:`to_expr`.
+            One expression, as in `SELECT *, {model.to_sql()} AS cluster FROM rows`. Labels, NULLs and errors are those
+            of :meth:`to_expr`. Features whose names differ by case only are an `InvalidColumnError`.
 
         Examples
         --------
+        >>> import sqlite3
         >>> import polars_kmeans as pk
-        >>> print(pk.KMeansModel.from_centroids([[0.5], [5.0]], ["x"]).to_sql()[:44])
-        CASE WHEN isfinite("x"::DOUBLE) THEN (list_p
+        >>> label = pk.KMeansModel.from_centroids([[0.5], [5.0]], ["x"]).to_sql("sqlite")
+        >>> sqlite3.connect(":memory:").execute(f"SELECT {label} FROM (SELECT 1.5 AS x UNION SELECT 4)").fetchall()
+        [(0,), (1,)]
 
         """
-        if dialect != "duckdb":
-            raise InvalidParameterError(f'dialect: expected "duckdb", got {dialect!r:.80}')
-        return _living.Formula(self).duckdb()
+        return _export.Formula(self, types).sql(dialect)
 
     def save(self, path: str | PathLike[str] | BinaryIO) -> None:
         """Save as a file: the model, with a checksum, and beside it a table that any Parquet reader reads.

@@ -28,7 +28,7 @@ LAYERS = [
     ],
     ["_options", "_keywords"],
     ["_plugin", "_arrays", "_rows"],
-    ["_centroids", "_html", "_living", "_nearest", "_plan", "_profile", "_sphere"],
+    ["_centroids", "_export", "_html", "_living", "_nearest", "_plan", "_profile", "_sphere"],
     ["_facts", "_answers", "_summaries", "model"],
     ["_moved", "expressions", "estimator", "groups"],
     ["_measures", "_pictured", "_choose_k", "_stability", "parts"],

@@ -111,11 +111,19 @@ def test_cursors_have_their_own_functions(connection: duckdb.DuckDBPyConnection)
 
 
 def test_names_that_differ_only_in_case(connection: duckdb.DuckDBPyConnection) -> None:
+    """DuckDB takes them for one name. It knows the case of ASCII letters only."""
     frame = pl.DataFrame({"x": [0.0, 1.0, 5.0], "X": [0.0, 9.0, 9.0]})
     model = pk.KMeans(3, seed=3).fit(frame, "x", "X")
-    pk.sql.register(connection, models={"zone": model})
-    found = connection.sql("SELECT zone(a, b) AS cluster FROM (VALUES (0, 0), (1, 9), (5, 9)) AS t(a, b)").pl()
-    assert found.equals(frame.select(model.predict()))
+    with pytest.raises(pk.InvalidColumnError, match=r"got 'x' and 'X': fit frame.rename\(\{'X': 'X_2'\}\)"):
+        pk.sql.register(connection, models={"zone": model})
+    for names in ({"X": "X_2"}, {"x": "é", "X": "É"}, {"x": "ß", "X": "SS"}):
+        renamed = frame.rename(names)
+        model = pk.KMeans(3, seed=3).fit(renamed, *renamed.columns)
+        pk.sql.register(connection, models={"zone": model})
+        connection.register("renamed", renamed.to_arrow())
+        columns = ", ".join(f'"{name}"' for name in renamed.columns)
+        found = connection.sql(f"SELECT zone({columns}) AS cluster FROM renamed").pl()
+        assert found.equals(renamed.select(model.predict()))
 
 
 def test_nothing_is_written_to_the_database(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
+from polars_kmeans import _export
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 from polars_kmeans.sql._fits import Fits
 from polars_kmeans.sql._models import Predictor
@@ -54,6 +55,8 @@ def add(connection: Any, fits: Fits, models: dict[str, Predictor]) -> None:
     query = "SELECT function_name FROM duckdb_functions() WHERE internal AND list_contains(?, function_name)"
     if taken := connection.execute(query, [list(models)]).fetchall():
         raise InvalidParameterError(f"models: expected names of new functions, got {taken[0][0]!r}, which DuckDB has")
+    for predictor in models.values():
+        _export.check_case(predictor.features)
 
     def labels(rows: Any, k: Any, weights: Any) -> pa.Array:
         return fits.labels_of_groups(*_arguments(rows, k, weights)).to_arrow()
@@ -74,8 +77,8 @@ def add(connection: Any, fits: Fits, models: dict[str, Predictor]) -> None:
         connection.execute(_MACRO + macro)
     connection.execute(f"SET VARIABLE {_KEPT} = ?", [fits.to_json()])
     for name, predictor in models.items():
+        features = ", ".join('"{}"'.format(feature.replace('"', '""')) for feature in predictor.features)
         function = _create(connection, name, predictor, "UINTEGER")
-        features = ", ".join(_parameters(predictor.features))
         connection.execute(f'{_MACRO} "{name}"({features}) AS {function}({features})')
 
 
@@ -104,13 +107,6 @@ def _names(names: pa.Array) -> pa.Array:
             hint = f"WITH others AS (SELECT * EXCLUDE (\"{name}\") FROM points) FROM kmeans('others', ...)"
             raise InvalidColumnError(f"{msg}: leave it out, as in {hint}")
     return names
-
-
-def _parameters(features: list[str]) -> list[str]:
-    """Name the parameters of a macro after features, unless names differ only in case: DuckDB finds them equal."""
-    if len({feature.casefold() for feature in features}) < len(features):
-        return [f"feature_{index}" for index in range(len(features))]
-    return ['"{}"'.format(feature.replace('"', '""')) for feature in features]
 
 
 def _arguments(rows: Any, k: Any, weights: Any) -> tuple[pl.Series, pl.Series, pl.Series | None]:
