@@ -36,6 +36,7 @@ pub(super) struct What {
     /// How the bytes start.
     pub(super) magic: [u8; 13],
     /// Python's class that reads and writes files of it.
+    #[cfg_attr(not(feature = "arrow"), allow(dead_code))]
     pub(super) class: &'static str,
 }
 pub(super) const MODEL: What = What { magic: *b"polars-kmeans", class: "KMeansModel" };
