@@ -35,6 +35,7 @@ __all__ = [
     "load_model",
     "machine",
     "match_models",
+    "model_batches",
     "model_centroids",
     "model_columns",
     "model_compared",
@@ -44,11 +45,9 @@ __all__ = [
     "model_history",
     "model_metadata",
     "model_parameters",
-    "model_batches",
     "model_starting_at",
-    "model_weights",
-    "widen_model",
     "model_to_file",
+    "model_weights",
     "model_with",
     "models_equal",
     "options",
@@ -61,6 +60,7 @@ __all__ = [
     "step_array",
     "transform_array",
     "update_model",
+    "widen_model",
 ]
 
 __version__: str

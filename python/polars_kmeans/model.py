@@ -140,8 +140,8 @@ class KMeansModel(Summaries):
             :doc:`/guide/living-models`) or an updated model.
             `"zero"`: no rows.
         decay
-            What weights and sums of earlier rows are multiplied by first, from 0 to 1. The number is rounded to 32 bits.
-            A cluster without rows in `sums` keeps its centroid, bit for bit, and remembers the product of its decays
+            What weights and sums of earlier rows are multiplied by first: a number from 0 to 1, rounded to 32 bits. A
+            cluster without rows in `sums` keeps its centroid, bit for bit, and remembers the product of its decays
             until rows come. After a decay below 1, rows can no longer be removed.
         extents
             As in :meth:`sums`.
@@ -163,8 +163,8 @@ class KMeansModel(Summaries):
         Raises
         ------
         InvalidParameterError
-            For a table of other models, for totals that no rows can have, for `start="kept"` where no sums are kept, for
-            `removed` after a decay, and for a key that was taken before.
+            For a table of other models, for totals that no rows can have, for `start="kept"` where no sums are kept,
+            for `removed` after a decay, and for a key that was taken before.
 
         Examples
         --------

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::file::{read, with_table};
 use super::invalid;
-use super::wire::{self, FIRST_FORMAT, Head, MODEL, What};
+use super::wire::{self, FIRST_FORMAT, Head, What};
 use crate::base::error::Result;
 #[cfg(feature = "python")]
 use crate::base::memory;
@@ -125,7 +125,7 @@ impl<'a> Groups<'a> {
         /// The most groups for each byte of a file. Groups without a model take less than a byte, if their keys are regular.
         const MOST: u64 = 64;
         let ours = |what: &What| file.get(4..).is_some_and(|rest| rest.starts_with(&what.magic));
-        if !file.starts_with(b"PAR1") || ours(&MODEL) || ours(&GROUPS) {
+        if !file.starts_with(b"PAR1") || ours(&wire::MODEL) || ours(&GROUPS) {
             return Ok(None);
         }
         drop(memory::with_room::<u8>(i32::MAX as usize, "a page of a file of an older version")?);

@@ -42,11 +42,17 @@ pub(super) struct What {
     /// How the bytes start.
     pub(super) magic: [u8; 13],
     /// Python's class that reads and writes files of it.
+    #[cfg(feature = "arrow")]
     pub(super) class: &'static str,
     /// The newest format.
     pub(super) newest: u8,
 }
-pub(super) const MODEL: What = What { magic: *b"polars-kmeans", class: "KMeansModel", newest: FORMAT };
+pub(super) const MODEL: What = What {
+    magic: *b"polars-kmeans",
+    #[cfg(feature = "arrow")]
+    class: "KMeansModel",
+    newest: FORMAT,
+};
 /// Bytes of the length.
 const LENGTH: usize = 8;
 /// Bytes of the hash.

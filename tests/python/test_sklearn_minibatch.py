@@ -90,7 +90,7 @@ def test_extents_by_feature() -> None:
     assert named.model_ == in_order.model_
     with pytest.raises(ValueError, match="a largest magnitude for each of 4 features"):
         MiniBatchKMeans(4, extents=[1.0]).partial_fit(X)
-    with pytest.raises(ValueError, match="expected features of the model, .*got 'x'"):
+    with pytest.raises(ValueError, match=r"expected features of the model, .*got 'x'"):
         MiniBatchKMeans(4, extents={"x": 1.0}).partial_fit(frame)
 
 
