@@ -55,7 +55,11 @@ pub const LEAST_SHARE: f64 = 1.0 / (1u64 << 14) as f64;
 /// The binary logarithms of t.
 pub const BALANCES: [f64; 2] = [-4.0, 6.0];
 
-/// B.
+/// B. If U were 0.97 U in this bound, no answer would change. With the thousandth of `slopes`, `E_x + e_j` is above the products
+/// of norms by at least `0.000999 q X |c_j|`: `1.001 a^2 + b^2 - 2 a b` is at least `0.001 a^2`, which we take for
+/// `a^2 = t q X^2 / 2`, and at least `0.000999 b^2`, which we take for `b^2 = q |c_j|^2 / (2 t)`. As q is at least 2^-14, this is
+/// more than `U X |c_j|`. Three percent of the terms with U are less: `0.4 U X |c_j|`, and a quarter of the thousandth for the sums
+/// of 2^16 squares.
 const SUM: f64 = 5.01 * U;
 /// Covers what is far below a bound, and the roundings of its own computation.
 const AROUND: f64 = 1.000_01;

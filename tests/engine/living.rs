@@ -262,21 +262,30 @@ fn nearest<T: Engine>(kind: &str, [n, d, k, m]: [usize; 4]) {
     let mut rows = x.clone();
     rows[d * (n / 2)] = T::from_f64(f64::NAN);
     let features = Features::from_rows(&rows, d).unwrap();
-    let near = fit.model.nearest_clusters(&features, m, true).unwrap();
-    let all = fit.model.transform(&features, true).unwrap();
+    let order = check_nearest(&fit.model, &features, m, &format!("{kind} n {n} d {d} k {k} m {m}"));
+    assert!(order.iter().enumerate().all(|(i, order)| order.is_some() == (i != n / 2)));
+}
+
+/// Squared distances and clusters, in ascending order.
+type Order = Vec<(f64, u32)>;
+
+/// Checks the m nearest clusters. Returns the order of all clusters for each row with an answer.
+fn check_nearest<T: Engine>(model: &Model<T>, features: &Features<'_, T>, m: usize, what: &str) -> Vec<Option<Order>> {
+    let near = model.nearest_clusters(features, m, true).unwrap();
     if let Some(device) = gpu() {
-        assert_eq!(fit.model.on(device).nearest_clusters(&features, m, true).unwrap(), near, "{kind} n {n} d {d} k {k} m {m}");
+        assert_eq!(model.on(device).nearest_clusters(features, m, true).unwrap(), near, "{what}");
     }
-    for (i, all) in all.chunks_exact(k).enumerate() {
-        assert_eq!(near.answered.get(i), i != n / 2);
-        if i != n / 2 {
-            let mut order: Vec<(f64, u32)> = all.iter().copied().zip(0..).collect();
-            order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-            let found: Vec<(f64, u32)> =
-                near.distances[i * m..][..m].iter().copied().zip(near.clusters[i * m..][..m].iter().copied()).collect();
-            assert_eq!(found, order[..m], "{kind} n {n} d {d} k {k} m {m} row {i}");
-        }
-    }
+    let check = |(i, all): (usize, &[f64])| {
+        let mut order: Order = all.iter().copied().zip(0..).collect();
+        order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let found: Order =
+            near.distances[i * m..][..m].iter().copied().zip(near.clusters[i * m..][..m].iter().copied()).collect();
+        near.answered.get(i).then(|| {
+            assert_eq!(found, order[..m], "{what} row {i}");
+            order
+        })
+    };
+    model.transform(features, true).unwrap().chunks_exact(model.n_clusters()).enumerate().map(check).collect()
 }
 
 in_both_types!(the_nearest_clusters_are_those_of_all_distances, T => {
@@ -286,6 +295,40 @@ in_both_types!(the_nearest_clusters_are_those_of_all_distances, T => {
     }
     nearest::<T>("lattice", [1_500, 12, 1_300, 8]);
     nearest::<T>("blobs", [20_000, 10, 100, 4]);
+});
+
+/// Clusters enough for a tree are the points of a lattice, in an order of their numbers that has nothing to do with their places.
+/// Rows lie on the lattice, or between 2, 4, .. of its points, or in a corner: many clusters are equally near, in several leaves.
+fn nearest_of_equals<T: Engine>(d: usize, side: usize) {
+    let (k, shuffle) = (side.pow(d as u32), 7_919);
+    let point = |p: usize| (0..d as u32).map(move |f| (p / side.pow(f) % side) as f64);
+    let centroids: Vec<T> = (0..k).flat_map(|j| point(j * shuffle % k)).map(T::from_f64).collect();
+    let given = Init::Given(centroids.iter().map(|c| c.to_f64()).collect());
+    let estimator = KMeans::new(k).init(given).max_iter(1).tol(0.0);
+    let model = estimator.fit_features(&Features::from_rows(&centroids, d).unwrap(), None).unwrap().model;
+    assert!(model.centroids() == centroids, "each point is a cluster");
+    let halves = |r: usize| move |f: usize| if r >> f & 1 == 1 { 0.5 } else { 0.0 };
+    let rows: Vec<T> =
+        (0..150).flat_map(|r| point(r * 31 % k).enumerate().map(move |(f, x)| T::from_f64(x + halves(r)(f)))).collect();
+    let features = Features::from_rows(&rows, d).unwrap();
+    // The last one is more than a leaf holds.
+    for m in [1, 2, 3, 4, 5, 7, 12, 40] {
+        let order = check_nearest(&model, &features, m, &format!("lattice d {d} k {k} m {m}"));
+        let ties = order.iter().flatten().filter(|order| order[m - 1].0 == order[m].0).count();
+        assert!(ties > 20, "d {d} m {m}: the last place is between equals in {ties} rows");
+        let found = model.predict_distances(&features).unwrap();
+        for (found, order) in found.iter().flatten().zip(order.iter().flatten()) {
+            let [(nearest, label), (second, _)] = [order[0], order[1]];
+            let expected = (label, nearest.sqrt(), Some(second.sqrt()));
+            assert_eq!((found.label, found.distance, found.second_distance), expected, "lattice d {d}");
+        }
+        let labels = model.predict(&features).unwrap();
+        assert!(labels.iter().flatten().eq(order.iter().flatten().map(|order| order[0].1)), "lattice d {d}");
+    }
+}
+
+in_both_types!(of_equally_near_clusters_the_smallest_numbers_come_first, T => {
+    [[1, 600], [2, 23], [3, 11], [4, 6]].into_iter().for_each(|[d, side]| nearest_of_equals::<T>(d, side));
 });
 
 #[test]

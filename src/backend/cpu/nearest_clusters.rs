@@ -197,7 +197,8 @@ fn keep(near: &mut Vec<(f64, u32)>, m: usize, s: f64, j: u32) {
     near.insert(near.partition_point(|kept| kept.0 <= s), (s, j));
 }
 
-/// The m nearest centroids that a search has seen, by (distance, number).
+/// The m nearest centroids that a search has seen, by (distance, number). It sees each centroid once. So no pair is equal to
+/// a kept one, and `<` and `<=` between pairs give the same answers.
 struct Closest<'n> {
     m: usize,
     near: &'n mut Vec<(f64, u32)>,

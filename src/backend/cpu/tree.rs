@@ -103,7 +103,8 @@ pub trait Best {
     fn limit(&self) -> f64;
 
     /// Whether a centroid at this distance is kept. `number`: its number, or the least that it may have. [`NOBODY`], who is
-    /// infinitely far, is never kept.
+    /// infinitely far, is never kept. For the number of a centroid that is kept already, both answers are right: no other centroid
+    /// has this number, so that `<=` between numbers costs a visit at most.
     fn wants(&self, distance: f64, number: impl FnOnce() -> u32) -> bool;
 
     /// Sees a centroid that is not above the limit. It may be one that was seen before.
@@ -247,7 +248,7 @@ impl<T: Float> CentroidTree<T> {
         self.levels[child.level as usize].first[child.index as usize]
     }
 
-    /// Whether a search goes to this child before another one of the same node.
+    /// Whether a search goes to this child before another one of the same node. No answer depends on this order.
     #[inline(always)]
     fn is_before(&self, one: Place, other: Place) -> bool {
         one.bound < other.bound || one.bound == other.bound && self.first(one) < self.first(other)
