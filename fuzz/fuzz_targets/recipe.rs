@@ -105,7 +105,7 @@ fn varint(mut value: u64) -> Vec<u8> {
 // ---- memory ---------------------------------------------------------------------------------------------------
 
 /// Reads a file, and sees to it that reading takes no more memory than the file is worth.
-pub fn in_room<R>(bytes: &[u8], read: impl FnOnce(&[u8]) -> R) -> R {
+pub fn in_room<'b, R>(bytes: &'b [u8], read: impl FnOnce(&'b [u8]) -> R) -> R {
     let room = ROOM.0 + ROOM.1 * bytes.len();
     let before = PEAK.restart();
     let result = read(bytes);

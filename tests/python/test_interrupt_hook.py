@@ -1,8 +1,8 @@
 """Why the package looks for signals where Polars makes a `ComputeError`: ten situations without that, each worse.
 
-Ctrl-C stops a query, and the handler of SIGINT of the program must run before the error of the query reaches it. Only
-Python code on the main thread can run it, and between the query and the program there is no other Python code than the
-constructor of the error. `test_interrupts.py` shows the same situations with it.
+Ctrl-C stops a query, and the program's handler of SIGINT must run before the error of the query reaches the program.
+Only Python code on the main thread can run it, and between the query and the program there is no other Python code
+than the constructor of the error. `test_interrupts.py` shows the same situations with it.
 """
 
 import pytest
