@@ -8,8 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Limits of some pages, and of all of docs and CONTRIBUTING together. What commands wrote counts too. All had 40,000
 # before there were pages for companies and of stability, and code for extreme rows and for sums of floats.
-LIMITS = {"README.md": 1_200, "docs/decisions.md": 4_000}
-ALL = 42_000
+LIMITS = {"README.md": 1_200, "docs/decisions.md": 4_500}
+ALL = 43_000
 
 
 def main() -> None:

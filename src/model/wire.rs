@@ -209,7 +209,8 @@ impl Head {
         if !(FIRST_FORMAT..=what.newest).contains(format) {
             let version = if *format > what.newest { "a newer" } else { "an older" };
             let got = format!("format {format} of {version} version of polars-kmeans");
-            return Err(invalid(&format!("a model of format {FIRST_FORMAT} to {}", what.newest), got));
+            let or_newer = if what.newest > FIRST_FORMAT { format!(" or {}", what.newest) } else { String::new() };
+            return Err(invalid(&format!("a model of format {FIRST_FORMAT}{or_newer}"), got));
         }
         let (length, rest) = rest.split_first_chunk::<LENGTH>().ok_or_else(breaks_off)?;
         let hash = rest.first_chunk::<HASH>().ok_or_else(breaks_off)?;

@@ -380,7 +380,7 @@ MODELS: list[Case] = [
     (
         "a model file of a newer version",
         InvalidModelError,
-        load("newer.parquet", edited(lambda content: content.replace(b"polars-kmeans\x01", b"polars-kmeans\x02", 1))),
+        load("newer.parquet", edited(lambda content: content.replace(b"polars-kmeans\x01", b"polars-kmeans\x03", 1))),
     ),
     (
         "a model file that was altered",
