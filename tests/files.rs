@@ -12,7 +12,7 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use polars_kmeans::{AnyModel, ErrorKind, History, Init, KMeans, KMeansError, KMeansModel, Metric, Scale};
+use polars_kmeans::{AnyModel, Decay, ErrorKind, History, Init, KMeans, KMeansError, KMeansModel, Metric, Scale, Update};
 use xxhash_rust::xxh3::xxh3_128;
 
 fn batch(columns: impl IntoIterator<Item = (&'static str, ArrayRef)>) -> RecordBatch {
@@ -209,9 +209,11 @@ fn a_stopped_fit_is_one_in_files_too() {
 fn a_wrong_head_is_refused() {
     let file = small().to_bytes().unwrap();
     let head = |at: usize, new: &[u8]| refusal(&[&file[..at], new, &file[at + new.len()..]].concat());
-    for (format, version) in [(0, "an older"), (2, "a newer"), (255, "a newer")] {
+    // The other format needs another body.
+    assert!(head(FORMAT_AT, &[2]).contains("a whole model"));
+    for (format, version) in [(0, "an older"), (3, "a newer"), (255, "a newer")] {
         let message = head(FORMAT_AT, &[format]);
-        assert!(message.contains(&format!("a model of format 1, got format {format} of {version} version")), "{message}");
+        assert!(message.contains(&format!("a model of format 1 or 2, got format {format} of {version} version")), "{message}");
     }
     for length in [u64::MAX, u64::MAX - 45, 1 << 60, file.len() as u64, (file.len() - BODY_AT - 3) as u64] {
         assert!(head(LENGTH_AT, &length.to_le_bytes()).contains("a whole model, got one that breaks off"), "{length}");
@@ -468,5 +470,36 @@ mod on_disk {
             assert!(matches!(KMeansModel::load(&path), Err(KMeansError::InvalidModel { .. })));
         }
         assert!(peak() - before < 16 << 20, "{} MiB more", (peak() - before) >> 20);
+    }
+}
+
+/// What only some models have: see `Later` in `src/model/wire.rs`.
+#[test]
+fn the_second_format_is_read_and_never_taken_for_the_first() {
+    let rows = batch([("x", float64(&[0.0, 0.1, 5.0, 5.3, 9.0])), ("w", float64(&[1.0, 2.0, 0.5, 0.0, 1.0]))]);
+    let weighted = KMeans::new(2).fit_batches(&[rows], ["x"], Some("w")).unwrap().model;
+    let plain =
+        KMeans::new(2).keep_sums(true).fit_batches(&[batch([("x", float64(&[0.0, 1.0, 9.0]))])], ["x"], None).unwrap().model;
+    let AnyModel::F64(of_plain) = plain.as_any() else { panic!("float64 columns") };
+    let keyed = plain.updated(&Update { sums: of_plain.kept_sums(), batch: Some("may"), ..Update::default() }).unwrap();
+    let decayed = plain.updated(&Update { decay: Some(Decay::try_from(0.5).unwrap()), ..Update::default() }).unwrap();
+    for model in [weighted, keyed, plain.with_wider_extents(&[1e6], None).unwrap(), decayed] {
+        let file = model.to_bytes().unwrap();
+        assert_eq!(file[FORMAT_AT], 2);
+        let loaded = KMeansModel::from_bytes(&file).unwrap();
+        assert_eq!((loaded.weights(), loaded.batches()), (model.weights(), model.batches()));
+        assert_eq!(loaded.to_bytes().unwrap(), file);
+        for bit in 0..body_end(&file) * 8 {
+            let mut flipped = file.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            refusal(&flipped);
+        }
+        let body = &file[BODY_AT..body_end(&file)];
+        for cut in 0..body.len() {
+            refusal(&with_body(&file, &body[..cut]));
+        }
+        let mut first = file.clone();
+        first[FORMAT_AT] = 1;
+        assert!(refusal(&first).contains("nothing after the model"));
     }
 }

@@ -261,11 +261,11 @@ pub(super) fn decode(head: Head, body: &[u8]) -> Result<KMeansModel> {
         rest => {
             let (Tail { stopped, mut living, metadata }, mut rest) = part::<Tail<Living, BTreeMap<String, String>>>(rest)?;
             let mut costs = Vec::new();
-            if !rest.is_empty() || head.format > FIRST_FORMAT {
-                (costs, rest) = part::<Vec<Cost>>(rest)?;
-            }
             if head.format > FIRST_FORMAT {
+                (costs, rest) = part::<Vec<Cost>>(rest)?;
                 (living.later, rest) = part::<Later>(rest)?;
+            } else if let Ok(found) = part::<Vec<Cost>>(rest) {
+                (costs, rest) = found;
             }
             if !rest.is_empty() {
                 return Err(invalid("nothing after the model", format!("{} bytes", rest.len())));
