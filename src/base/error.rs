@@ -22,7 +22,7 @@ type Word = &'static str;
 /// The names of all options of a fit. (A list of its own: the options import this file, so this file imports no options.)
 #[cfg(feature = "parts")]
 pub(crate) const OPTIONS: &str = "init n_init seed oversampling rounds chain_length init_sample max_iter tol tol_labels metric scale null_policy \
-                                  row_order sort_by keep_sums too_few history device device_memory_limit threads strategy";
+                                  row_order sort_by keep_sums extents too_few history device device_memory_limit threads strategy";
 
 /// Reads a word of this library. One that is not known here becomes a general one.
 #[cfg(feature = "parts")]
