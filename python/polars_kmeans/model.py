@@ -233,7 +233,7 @@ class KMeansModel(Summaries):
         if isinstance(extents, Mapping):
             _living.check_features(extents, names)
             extents = {name: extents.get(name, 0.0) for name in names}
-        found = _living.extents(extents, names) or [0.0] * len(names)
+        found = _living.extents([0.0] * len(names) if extents is None else extents, names) or []
         largest = None if weight is None else _numeric.number("weight", weight)
         return KMeansModel(_internal.widen_model(self._encoded, found, largest))
 

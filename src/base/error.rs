@@ -186,7 +186,7 @@ pub enum KMeansError {
     /// A value is so large that sums of earlier rows would lose their digits beside it.
     #[error(
         "column {column:?}: expected magnitudes of at most {limit:e}, beside which the sums of earlier rows keep their digits, got \
-        one of about {got:e}: make null what stands for missing values, or fit a model to rows that have such values"
+        a magnitude of about {got:e}: make null what stands for missing values, or fit a model to rows that have such values"
     )]
     BeyondSums { column: String, got: f64, limit: f64 },
     /// Values have magnitudes for which distances cannot be computed.

@@ -208,7 +208,7 @@ pub fn times(v: i128, factor: f64) -> i128 {
         }
         _ => round_shifted((high << (64 - shift)) | (low >> shift), low & ((1 << shift) - 1), shift),
     } as i128;
-    if v < 0 { -rounded } else { rounded }
+    if v < 0 { rounded.wrapping_neg() } else { rounded }
 }
 
 /// `kept + rest / 2^shift`, rounded to an integer, ties to even.
@@ -227,7 +227,7 @@ pub fn coarser(v: i128, shift: i32) -> i128 {
     }
     let magnitude = v.unsigned_abs();
     let rounded = round_shifted(magnitude >> shift, magnitude & ((1 << shift) - 1), shift) as i128;
-    if v < 0 { -rounded } else { rounded }
+    if v < 0 { rounded.wrapping_neg() } else { rounded }
 }
 
 /// `numerator * 2^exponent / denominator`, rounded once to `T` (to nearest, ties to even).

@@ -6,8 +6,8 @@
 //!           then the table is added
 //! widen     weight, sums = rint of the same numbers in coarser units
 //! ```
-//! A decay does not touch the integers of a cluster that gets no rows. So its centroid, their quotient, stays bit for bit.
-//! Integers that were rounded at every decay would leave it: after 300 decays of 0.9 of a sum of 5, little is right.
+//! A decay does not touch the integers of a cluster that gets no rows. So its centroid, their quotient, stays bit for bit. If every
+//! decay rounded the integers, the centroid would drift.
 //!
 //! With `a` as the factor of each decay, a mean differs from the one of fractions by at most `1 + 1 / (1 - a)` quanta and one
 //! rounding, for clusters whose weight is at least 2^-20 of the largest.
@@ -75,22 +75,16 @@ impl Living {
 
     /// What an update starts from. `none`: the sums of no rows.
     pub(super) fn started(&self, start: Start, none: impl FnOnce() -> Result<Sums>) -> Result<Self> {
-        let Self { quanta, kept, decayed, later } = self;
-        let none = none()?;
-        match (start, kept) {
-            (Start::Zero, _) => {
-                let Later { first, earlier, .. } = later.copied()?;
-                let later = Later { first, earlier, ..Later::default() };
-                Ok(Self { quanta: quanta.clone(), kept: Some(none), decayed: false, later })
-            }
-            (Start::Kept, Some(kept)) => {
-                Ok(Self { quanta: quanta.clone(), kept: Some(kept.copied()?), decayed: *decayed, later: later.copied()? })
-            }
+        let later = self.later.copied()?;
+        let (kept, decayed, later) = match (start, &self.kept) {
+            (Start::Zero, _) => (none()?, false, Later { earlier: later.earlier, ..Later::default() }),
+            (Start::Kept, Some(kept)) => (kept.copied()?, self.decayed, later),
             (Start::Kept, None) => {
                 let expected = "\"zero\" for a model that keeps no sums: those of KMeans(keep_sums=True) do";
-                Err(invalid("start", expected, "\"kept\""))
+                return Err(invalid("start", expected, "\"kept\""));
             }
-        }
+        };
+        Ok(Self { quanta: self.quanta.clone(), kept: Some(kept), decayed, later })
     }
 
     /// Decays what is kept, adds sums and takes away sums.
@@ -130,7 +124,7 @@ impl Living {
         }
         self.check_fingerprint(removed.fingerprint)?;
         self.kept.as_mut().map_or(Ok(()), |total| total.subtract(removed))?;
-        self.forget_weightless();
+        self.forget_weightless(Some(removed));
         Ok(())
     }
 
@@ -191,31 +185,31 @@ impl Living {
     pub(super) fn add(&mut self, table: &Sums) -> Result<()> {
         self.check_fingerprint(table.fingerprint)?;
         let Some(total) = &mut self.kept else { return Ok(()) };
+        total.check_shape(table)?;
         let d = total.sums.len() / total.rows.len().max(1);
         for (j, factor) in self.later.factors.iter_mut().enumerate().filter(|(_, factor)| **factor != 1.0) {
-            let nonzero = |values: Option<&[i128]>| values.is_some_and(|values| values.iter().any(|value| *value != 0));
-            let comes = nonzero(table.weights.get(j..j + 1)) || nonzero(table.sums.get(j * d..(j + 1) * d));
-            if comes || table.rows.get(j).is_some_and(|rows| *rows != 0) {
+            let comes = table.sums[j * d..][..d].iter().any(|sum| *sum != 0);
+            if comes || table.rows[j] != 0 || table.weights[j] != 0 {
                 total.weights[j] = times(total.weights[j], *factor);
                 total.sums[j * d..][..d].iter_mut().for_each(|sum| *sum = times(*sum, *factor));
                 *factor = 1.0;
             }
         }
-        // Their rows stay, so this is no removal.
-        self.forget_weightless();
+        self.forget_weightless(None);
         self.kept.as_mut().map_or(Ok(()), |total| total.add(table))?;
         self.tidy();
         Ok(())
     }
 
-    /// A cluster whose weight was rounded to 0 has no sums.
-    fn forget_weightless(&mut self) {
+    /// A cluster whose weight was rounded to 0 has no sums. In coarser units, weights and sums of `removed` rows are rounded one by
+    /// one. So what is left of none may be a few quanta.
+    fn forget_weightless(&mut self, removed: Option<&Sums>) {
         let rounded = self.is_rounded();
         let Some(total) = self.kept.as_mut().filter(|_| rounded) else { return };
         let d = total.sums.len() / total.rows.len().max(1);
         for (j, weight) in total.weights.iter_mut().enumerate() {
-            // A removal from sums in coarser units may leave a quantum or two of nothing.
-            if total.rows[j] == 0 {
+            let rounding = removed.map_or(0, |removed| i128::from(removed.rows[j]));
+            if total.rows[j] == 0 || (-rounding..0).contains(weight) {
                 *weight = 0;
             }
             if *weight == 0 {
@@ -225,7 +219,7 @@ impl Living {
     }
 
     /// Factors of 1 need no list.
-    fn tidy(&mut self) {
+    pub(super) fn tidy(&mut self) {
         if self.later.factors.iter().all(|factor| *factor == 1.0) {
             self.later.factors = Vec::new();
         }
@@ -276,7 +270,7 @@ impl Living {
         later.first = Some(first);
         memory::push(&mut later.earlier, own, SUMS)?;
         let mut wide = Self { quanta: Some(to.clone()), kept, decayed: self.decayed, later };
-        wide.forget_weightless();
+        wide.forget_weightless(None);
         Ok(Ok(wide))
     }
 

@@ -8,6 +8,7 @@ use super::sums::{SUMS, invalid};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::base::parallel::FloatEnvironment;
 use crate::base::params::Metric;
 use crate::exact::fixed::{ColumnScale, Limbs, exponent_at_or_above, power_of_two};
 use crate::exact::rng::{NO_VALUES, hash_bits};
@@ -169,6 +170,7 @@ impl<T: Float> Model<T> {
 
     /// For each feature, the exponent of the largest contribution of rows of these magnitudes and this weight.
     fn exponents(&self, extents: &[f64], weight: f64) -> Result<Vec<i32>> {
+        let _environment = FloatEnvironment::default_rounding();
         if extents.len() != self.d {
             return Err(invalid("extents", &format!("a largest magnitude for each of {} features", self.d), extents.len()));
         }
@@ -181,7 +183,7 @@ impl<T: Float> Model<T> {
     }
 }
 
-fn check_weight(weight: f64) -> Result<()> {
+pub(super) fn check_weight(weight: f64) -> Result<()> {
     let valid = (power_of_two(-64)..=power_of_two(64)).contains(&weight);
     if valid { Ok(()) } else { Err(KMeansError::WeightOutOfRange { got: weight }) }
 }

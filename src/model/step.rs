@@ -10,10 +10,13 @@
 //! labels do.
 
 use super::living::Living;
-use super::sums::{Start, Sums};
+use super::quanta::check_weight;
+use super::sums::{Start, Sums, most_of};
 use super::{DeviceModel, Model};
 use crate::backend::answers::Labels;
-use crate::base::error::{KMeansError, Result};
+#[cfg(feature = "python")]
+use crate::base::error::KMeansError;
+use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::Device;
@@ -71,22 +74,30 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
         let mut far: Vec<usize> = memory::collected(far, BATCH)?;
         far.sort_by(|a, b| distances.nearest[*b].total_cmp(&distances.nearest[*a]).then(a.cmp(b)));
         let mut far = far.into_iter().filter_map(|row| Some((row, labels.get(row)? as usize)));
-        for &j in &light {
+        let (d, scales) = (model.d, model.quanta()?.scales()?);
+        'light: for &j in &light {
+            let factor = living.factor(above);
             let Some(total) = &mut living.kept else { break };
-            let Some((row, donor)) = far.find(|&(_, donor)| total.rows[donor] > 1 && !light.contains(&donor)) else { break };
-            let weight = weights.map(|weights| weights.slice(row..row + 1)).transpose()?;
-            let label = Labels::of_kept(&[donor as u32], &[(Default::default(), 1)])?;
-            let one = model.sums(&batch.slice(row..row + 1)?, weight.as_ref(), Some(&label))?;
-            // The donor has rows of this batch, so its factor is 1.
-            total.subtract(&one)?;
-            // The mean of the cluster is the row.
-            let lightest = living.later.factors.get(above).map_or(total.weights[above], |g| times(total.weights[above], *g));
-            (total.rows[j], total.weights[j]) = (total.rows[above].max(1), lightest.max(1));
-            for f in 0..model.d {
-                total.sums[j * model.d + f] = scaled(one.sums[donor * model.d + f], total.weights[j], one.weights[donor]);
+            let (rows, heavy) = (total.rows[above].max(1), times(total.weights[above], factor).max(1));
+            loop {
+                let next = far.find(|&(_, donor)| total.rows[donor] > 1 && !light.contains(&donor));
+                let Some((row, donor)) = next else { break 'light };
+                let weight = weights.map(|weights| weights.slice(row..row + 1)).transpose()?;
+                let label = Labels::of_kept(&[donor as u32], &[(Default::default(), 1)])?;
+                let one = model.sums(&batch.slice(row..row + 1)?, weight.as_ref(), Some(&label))?;
+                // The mean of the cluster is the row. A row so light that the sum has no room stays where it is.
+                let sum = |f: usize| scaled(one.sums[donor * d + f], heavy, one.weights[donor]);
+                let fits = |f: usize| sum(f).filter(|sum| sum.unsigned_abs() <= most_of(rows, &scales[f]));
+                let Some(sums) = (0..d).map(fits).collect::<Option<Vec<i128>>>() else { continue };
+                // The donor has rows of this batch, so its factor is 1.
+                total.subtract(&one)?;
+                (total.rows[j], total.weights[j]) = (rows, heavy);
+                total.sums[j * d..][..d].copy_from_slice(&sums);
+                break;
             }
             living.later.factors.get_mut(j).into_iter().for_each(|factor| *factor = 1.0);
         }
+        living.tidy();
         Ok((living, inertia))
     }
 }
@@ -106,24 +117,27 @@ impl<T: Predictor> Model<T> {
         loop {
             let found = model.found(batch, weights, Some(labels), None)?;
             let quanta = model.quanta()?;
-            if found.refused.is_none() {
+            // An infinite product has no units.
+            if found.refused.is_none() || found.beyond.iter().any(|beyond| beyond.is_infinite()) {
                 let sums = model.checked(found, &quanta.scales()?)?;
                 return Ok((model, sums));
             }
             let exponent = |beyond: &f64| if *beyond > 0.0 { exponent_at_or_above(*beyond) } else { i32::MIN };
             let (features, weight) = found.beyond.split_at(model.d);
+            if weight[0] > 0.0 {
+                check_weight(weight[0])?;
+            }
             let wanted = memory::collected(features.iter().map(exponent), BATCH)?;
             let weights = quanta.weights.map(|e| e.max(exponent(&weight[0])));
-            let wide = model.at_exponents(&wanted, weights)?;
-            if wide.living == model.living {
-                return Err(model.checked(found, &quanta.scales()?).err().unwrap_or(KMeansError::NoFeatures));
-            }
-            model = wide;
+            // Each round makes a unit coarser.
+            model = model.at_exponents(&wanted, weights)?;
         }
     }
 }
 
-/// `sum * weight / unit`, for `unit > 0`: exact where the weight is a multiple of the unit, and else as good as float64.
-fn scaled(sum: i128, weight: i128, unit: i128) -> i128 {
-    (sum * (weight / unit)).wrapping_add((sum as f64 * ((weight % unit) as f64 / unit as f64)).round_ties_even() as i128)
+/// `sum * weight / unit`, for `unit > 0`: exact where the weight is a multiple of the unit, and else as good as float64. `None` if
+/// there is no room for it.
+fn scaled(sum: i128, weight: i128, unit: i128) -> Option<i128> {
+    let rest = (sum as f64 * ((weight % unit) as f64 / unit as f64)).round_ties_even() as i128;
+    sum.checked_mul(weight / unit)?.checked_add(rest)
 }

@@ -145,16 +145,22 @@ impl Sums {
         self.merge(other, i128::wrapping_sub, i64::wrapping_sub)
     }
 
+    /// Refuses sums of other numbers of clusters or features.
+    pub(super) fn check_shape(&self, other: &Self) -> Result<()> {
+        let shape = |sums: &Self| (sums.rows.len(), sums.weights.len(), sums.sums.len());
+        if shape(self) == shape(other) {
+            return Ok(());
+        }
+        Err(invalid("sums", "sums of as many clusters and features", format!("{:?}", shape(other))))
+    }
+
     /// Only totals count. So what is between them may wrap, as it does in Polars.
     fn merge(&mut self, other: &Self, wide: fn(i128, i128) -> i128, count: fn(i64, i64) -> i64) -> Result<()> {
         if other.fingerprint != self.fingerprint {
             let expected = format!("sums of this model (fingerprint {})", self.fingerprint);
             return Err(invalid("sums", &expected, format!("those of another: {}", other.fingerprint)));
         }
-        let shape = |sums: &Self| (sums.rows.len(), sums.weights.len(), sums.sums.len());
-        if shape(self) != shape(other) {
-            return Err(invalid("sums", "sums of as many clusters and features", format!("{:?}", shape(other))));
-        }
+        self.check_shape(other)?;
         self.rows.iter_mut().zip(&other.rows).for_each(|(a, b)| *a = count(*a, *b));
         let (a, b) = (self.weights.iter_mut().chain(&mut self.sums), other.weights.iter().chain(&other.sums));
         a.zip(b).for_each(|(a, b)| *a = wide(*a, *b));
@@ -186,6 +192,7 @@ impl<T: Float> Model<T> {
     }
 
     pub(super) fn weights_of_clusters(&self) -> Result<Vec<f64>> {
+        let _environment = FloatEnvironment::default_rounding();
         let stored = &self.living.later.weights;
         match self.living.weights() {
             Some(weights) => memory::collected(weights, SUMS),
@@ -260,10 +267,15 @@ impl<T: Float> Model<T> {
     }
 }
 
+/// The largest magnitude of a sum of so many rows.
+pub(super) fn most_of(rows: i64, scale: &ColumnScale) -> u128 {
+    (rows as u128) << (scale.bits() + BEYOND as u32)
+}
+
 /// Refuses totals that no rows have. Where weights and sums were rounded, they may be too small for their rows.
 fn check(total: &Sums, scales: &[ColumnScale], rounded: bool) -> Result<()> {
     let refused = |j: usize, what: &str, got: i128| {
-        let expected = format!("totals that rows can have (is a table added twice, or removed twice?), {what} in cluster {j}");
+        let expected = format!("{what} in cluster {j}, as its rows can have (is a table added twice, or removed twice?)");
         Err(invalid("sums", &expected, got))
     };
     for (j, (&rows, &weight)) in total.rows.iter().zip(&total.weights).enumerate() {
@@ -275,7 +287,7 @@ fn check(total: &Sums, scales: &[ColumnScale], rounded: bool) -> Result<()> {
             return refused(j, &format!("a weight from {least} to {most}"), weight);
         }
         for (sum, scale) in total.sums[j * scales.len()..].iter().zip(scales) {
-            let most = (rows as u128) << (scale.bits() + BEYOND as u32);
+            let most = most_of(rows, scale);
             if sum.unsigned_abs() > most || (weight == 0 && *sum != 0) {
                 return refused(j, &format!("a sum of at most {most}"), *sum);
             }

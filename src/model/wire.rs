@@ -11,7 +11,7 @@
 //! metadata have the bytes that they always had, and files that were written before are read.
 //!
 //! In the second format, the body is the model, a whole tail, the costs of the iterations, and [`Later`]. It is written only for
-//! models that have something of the latter: keys of batches, factors of a decay, units of a widened model, weights of clusters.
+//! models with keys of batches, factors of a decay, wider units, or weights of clusters.
 //!
 //! Postcard names no fields. So any change of what is encoded needs another format. A test holds the bytes of models to
 //! golden hashes. A new word for an option, such as another metric, needs none: `Settings::check` refuses words that it does not

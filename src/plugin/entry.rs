@@ -112,7 +112,7 @@ pub fn stored(array: ArrayRef) -> PolarsResult<ArrayRef> {
     if dtype == *array.dtype() { Ok(array) } else { unsafe { import_array_from_c(export_array_to_c(array), dtype) } }
 }
 
-/// Takes series over, as they are stored. Polars' own function panics at extension types, which only a build of all of Polars knows.
+/// Takes series over, as they are stored. Polars' own function panics at extension types, which this build of Polars lacks.
 ///
 /// # Safety
 /// As in [`evaluate`].
@@ -124,6 +124,7 @@ unsafe fn import(inputs: Raw<*mut SeriesExport>) -> PolarsResult<Vec<Series>> {
         arrays: *mut *mut ArrowArray,
         len: usize,
     }
+    const { assert!(size_of::<SeriesExport>() == 5 * size_of::<usize>()) };
     // SAFETY: the caller promises that there are so many series.
     let all: Vec<SeriesExport> = (0..inputs.1).map(|i| unsafe { inputs.0.add(i).read() }).collect();
     let series = all.iter().map(|export| {

@@ -59,7 +59,7 @@ fn described(dtype: &DataType) -> Option<(&'static str, Vec<String>)> {
     })
 }
 
-/// The type that [`described`] gives so.
+/// The type with this name and these texts.
 fn dtype_of(name: &str, of: &[&str]) -> Option<DataType> {
     let unit = |text: &str| UNITS.iter().find(|known| known.0 == text).map(|known| known.1);
     Some(match (name, of) {

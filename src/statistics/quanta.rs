@@ -63,8 +63,8 @@ pub fn contribution<T: Float>(extent: f64, factor: f64, metric: Metric, weight: 
     if extent >= 0.0 && largest <= power_of_two(450) && (largest == 0.0 || largest >= power_of_two(-450)) {
         return Ok(largest);
     }
-    let expected = "magnitudes from about 3.4e-136 to 2.9e135, or 0".into();
-    Err(KMeansError::InvalidOption { option: "extents", expected, got: extent.to_string() })
+    let expected = format!("magnitudes that are 0 or from about 3.4e-136 to 2.9e135, scaled and as {}", T::NAME);
+    Err(KMeansError::InvalidOption { option: "extents", expected, got: format!("{extent:e}") })
 }
 
 /// What [`contribution`] says of each feature for which a fit was given a magnitude, and -1 for all others.

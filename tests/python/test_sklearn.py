@@ -215,3 +215,15 @@ def test_checks_of_scikit_learn_with_options_of_the_engine(options: dict[str, An
     fails = {} if "null_policy" in options else {"check_sample_weight_equivalence_on_dense_data": "rows are counted"}
     kmeans = KMeans(row_order="values", **options)
     check_estimator(kmeans, on_fail="raise", on_skip=None, expected_failed_checks=fails)
+
+
+def test_features_may_have_the_names_of_words() -> None:
+    frame = pl.DataFrame({"standard": [0.0, 1.0, 9.0], "size": [5.0, 1.0, 2.0]})
+    for options in ({"scale": "standard"}, {"sort_by": "size"}, {"scale": {"standard": 2.0}, "sort_by": "standard"}):
+        plain = frame.rename({"standard": "a", "size": "b"})
+        renamed = {"scale": {"a": 2.0}, "sort_by": "a"} if "scale" in options and "sort_by" in options else options
+        found, expected = (
+            KMeans(2, random_state=0, **options).fit(frame),
+            KMeans(2, random_state=0, **renamed).fit(plain),
+        )
+        assert (found.labels_ == expected.labels_).all()

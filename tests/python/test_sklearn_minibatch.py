@@ -101,3 +101,19 @@ def test_light_clusters_take_far_rows() -> None:
     assert [500.0, 500.0] in moved.cluster_centers_.tolist()
     stays = MiniBatchKMeans(3, init=start, extents=[1e4, 1e4], reassignment_ratio=0.0).partial_fit(X)
     assert stays.cluster_centers_[2].tolist() == [-1e4, -1e4]
+
+
+def test_weights_and_values_far_beyond_the_first_batch() -> None:
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    # A product that is infinite, and a weight above the largest that a fit takes, leave the estimator as it was.
+    for values, weight in (([1e300, 0.0], 2.0**29), ([1.0, 1.0], 2.0**70)):
+        known = MiniBatchKMeans(3, random_state=0).partial_fit(X, sample_weight=np.ones(200))
+        before = known.model_, known.n_steps_, known.labels_.tolist()
+        with pytest.raises(pk.KMeansError):
+            known.partial_fit([values], sample_weight=[weight])
+        assert (known.model_, known.n_steps_, known.labels_.tolist()) == before
+    # A light row far out is the mean of no cluster whose sums have no room for it.
+    known = MiniBatchKMeans(3, random_state=0, reassignment_ratio=0.9).partial_fit(X, sample_weight=np.ones(200))
+    known.partial_fit(X[:20] * 2.0**30, sample_weight=np.full(20, 2.0**-40))
+    known.partial_fit([[1e3, 1e3]], sample_weight=[2.0**-60])
+    assert pk.KMeansModel.from_bytes(known.model_.to_bytes()) == known.model_

@@ -353,9 +353,9 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
             history="full" if self.verbose else "light",
             device=self.device,
             row_order=self.row_order,
-            scale=self._named(self.scale),
+            scale=self._named(self.scale) if isinstance(self.scale, dict) else self.scale,
             null_policy=self.null_policy,
-            sort_by=self._named(self.sort_by),
+            sort_by=self.sort_by if self.sort_by == "size" else self._named(self.sort_by),
             too_few="fewer",
         )
         printer = Printer(self.max_iter) if self.verbose else None

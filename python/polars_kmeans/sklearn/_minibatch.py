@@ -159,9 +159,8 @@ class MiniBatchKMeans(KMeans):
                 self.max_no_improvement is not None and since >= self.max_no_improvement
             ):
                 break
-        self.n_steps_ = step + 1
+        self._take(encoded, rows, weights, step + 1)
         self.n_iter_ = int(np.ceil(self.n_steps_ * batch / n))
-        self._take(encoded, rows, weights)
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
@@ -180,10 +179,8 @@ class MiniBatchKMeans(KMeans):
             seed = self._seed(check_random_state(self.random_state))
             largest = np.abs(rows).max(axis=0) if self.extents is None else self._largest(rows)
             encoded = self._start(rows, weights, seed, largest, weights)
-            self.n_steps_ = 0
         encoded, _ = _internal.step_array(encoded, rows, weights, self.reassignment_ratio)
-        self.n_steps_ += 1
-        self._take(encoded, rows, weights)
+        self._take(encoded, rows, weights, self.n_steps_ + 1 if known else 1)
         return self
 
     def _checked(self, X: Any, sample_weight: Any, *, reset: bool) -> tuple[Any, Any]:
@@ -197,7 +194,7 @@ class MiniBatchKMeans(KMeans):
     def _largest(self, rows: Any) -> Any:
         """Return the extents that the user gives. Features that are not named have those of the rows."""
         if not isinstance(self.extents, Mapping):
-            return np.asarray(self.extents, dtype=float)
+            return [_numeric.number("extents", extent) for extent in self.extents]
         names = list(getattr(self, "feature_names_in_", [f"column_{at}" for at in range(rows.shape[1])]))
         _living.check_features(self.extents, names)
         found = zip(names, np.abs(rows).max(axis=0), strict=True)
@@ -253,14 +250,16 @@ class MiniBatchKMeans(KMeans):
         missing = self.n_clusters - len(centers)
         return [np.concatenate([centers, np.repeat(centers[:1], missing, axis=0)])] if missing else seen
 
-    def _take(self, encoded: bytes, rows: Any, weights: Any) -> None:
-        self.model_ = KMeansModel(encoded)
-        self._codebook = Codebook.of_fit(self.model_, self.n_clusters)
-        self.cluster_centers_ = self._codebook.centers.copy()
-        self._n_features_out = self.n_clusters
+    def _take(self, encoded: bytes, rows: Any, weights: Any, steps: int) -> None:
+        """Take a model over. Whatever fails before that leaves the estimator as it was."""
+        model = KMeansModel(encoded)
+        codebook = Codebook.of_fit(model, self.n_clusters)
         if self.compute_labels:
-            self.labels_ = self._codebook.labels(rows, self.device)
-            self.inertia_ = -self.model_._score(rows, (), weights, "auto")
+            labels, inertia = codebook.labels(rows, self.device), -model._score(rows, (), weights, "auto")
+            self.labels_, self.inertia_ = labels, inertia
+        self.model_, self._codebook, self.n_steps_ = model, codebook, steps
+        self.cluster_centers_ = codebook.centers.copy()
+        self._n_features_out = self.n_clusters
 
 
 def _shift(before: bytes, after: bytes) -> float:
