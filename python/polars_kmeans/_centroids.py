@@ -44,6 +44,8 @@ def features_of(centroids: Any, columns: str | Sequence[str] | None) -> pl.DataF
         if len(names) != frame.width:
             msg = f"columns: expected a name for each of {frame.width} features, got {len(names)}"
             raise InvalidParameterError(msg)
+        if len(set(names)) < len(names):
+            raise InvalidParameterError(f"columns: expected different names, got {names!r:.80}")
         frame.columns = names
     if frame.is_empty():
         raise InvalidParameterError("centroids: expected at least one row and one feature, got none")

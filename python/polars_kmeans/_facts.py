@@ -179,9 +179,10 @@ class Facts:
         """The weight of each cluster (Float64), in the order of :attr:`centroids`.
 
         It is the weight of the rows of the fit. In a model that keeps sums, it is that of the rows in the sums, after
-        decays. Rows without weights weigh 1 each.
+        decays. Rows without weights weigh 1 each. Null in a file of a weighted fit that does not say it.
         """
-        return pl.Series("weight", _internal.model_weights(self._encoded), dtype=pl.Float64)
+        weights: list[Any] = [*_internal.model_weights(self._encoded)] or [None] * self._k
+        return pl.Series("weight", weights, dtype=pl.Float64)
 
     @property
     def batches(self) -> dict[str, list[str]]:

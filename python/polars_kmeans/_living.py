@@ -52,7 +52,8 @@ def check_features(values: Mapping[Any, Any], names: list[str]) -> None:
 
 def key(name: str, value: Any) -> str | None:
     """Return the key of a batch."""
-    if value is None or isinstance(value, str):
+    # Half of a surrogate pair is no text.
+    if value is None or (isinstance(value, str) and not any("\ud800" <= sign <= "\udfff" for sign in value)):
         return value
     raise InvalidParameterError(f"{name}: expected a text, as in {name}='2026-11-28', got {value!r:.80}")
 

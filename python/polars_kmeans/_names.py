@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import polars as pl
 
@@ -17,7 +17,8 @@ _Labels = TypeVar("_Labels", pl.Expr, pl.Series)
 
 def encoded(names: Sequence[str] | pl.Series | None, k: int) -> dict[str, str]:
     """Return the metadata of names: one text for each cluster. None without names."""
-    given = list(names) if isinstance(names, (Sequence, pl.Series)) and not isinstance(names, str) else names
+    several = isinstance(names, (Sequence, pl.Series)) or hasattr(names, "__array__")
+    given: Any = list(cast("Any", names)) if several and not isinstance(names, str) else names
     if given is None or given == []:
         return {}
     if not _are_names(given, k):

@@ -225,6 +225,8 @@ class Summaries(Answers):
         """
         self._weigh(weight)
         then = self.centroids.select("cluster", "size", "inertia", self.weights)
+        if weight is not None and then["weight"].has_nulls():
+            raise InvalidParameterError("weight: expected a model that knows the weights of its clusters: fit it again")
         then = then.with_columns(mass=pl.col("size" if weight is None else "weight").cast(pl.Float64))
         query, columns = self._query(data, columns, (weight,), weight)
         answers = query.select(self.predict(*columns, output="struct"), *_plugin.weights(weight))
@@ -244,7 +246,8 @@ class Summaries(Answers):
         -------
         DataFrame
             One row for each cluster, in the order of the centroids: `cluster` (UInt32), `from` and `to` (the type of
-            the fit). The first `from` and the last `to` are null: there is no limit.
+            the fit). The first `from` and the last `to` are null: there is no limit. Of equal centroids, all
+            but the first one have an empty interval.
 
         Raises
         ------
@@ -264,7 +267,8 @@ class Summaries(Answers):
             raise InvalidParameterError(f'model: expected one of one feature and metric="euclidean", got {got}')
         feature = self.centroids.to_series(len(_frames.OWN_COLUMNS))
         values = feature.explode(empty_as_null=True) if feature.dtype.is_nested() else feature
-        order = pl.Series(self._compared()).explode(empty_as_null=True).arg_sort()
+        numbered = pl.Series("value", self._compared()).explode(empty_as_null=True).to_frame().with_row_index("cluster")
+        order = numbered.sort("value", "cluster")["cluster"]
         places = order.arg_sort()
         low, high = values[order][:-1], values[order][1:]
         below = pl.Series(range(self._k - 1), dtype=pl.UInt32)
@@ -276,6 +280,9 @@ class Summaries(Answers):
             rows = (middle.reshape((-1, 1)) if feature.dtype.is_nested() else middle).alias(feature.name).to_frame()
             lower = places[self.predict(rows, feature.name, device="cpu")] <= below
             low, high = middle.zip_with(lower, low), high.zip_with(lower, middle)
+        # Of equal centroids, the smallest number has all rows, and the others have none.
+        low = low.zip_with(values[order][:-1] != values[order][1:], pl.Series([None], dtype=low.dtype))
+        low = low.fill_null(strategy="backward").fill_null(float("inf"))
         none = pl.Series([None], dtype=low.dtype)
         ends = {"from": pl.concat([none, low]), "to": pl.concat([low, none])}
         return pl.DataFrame({"cluster": order.cast(pl.UInt32), **ends})

@@ -287,6 +287,18 @@ def _numbers(columns: pl.DataFrame, keys: pl.DataFrame) -> pl.Series:
     return named.join(groups, on=places, how="left", nulls_equal=True, maintain_order="left")[_GROUP]
 
 
+def _check_keys(keys: pl.Series) -> None:
+    """Refuse keys that Python cannot hold, or cannot tell apart: it has no nanoseconds."""
+    try:
+        if len(set(keys.to_list())) == keys.n_unique() or keys.dtype.is_float():
+            return
+        got = "some that are equal to the microsecond"
+    except (PanicException, PolarsError, OverflowError, ValueError) as error:
+        got = f"others ({error!s:.80})"
+    msg = f'by: column "{keys.name}": expected keys that Python can hold and tell apart, got {got}'
+    raise InvalidColumnError(f'{msg}: pl.col("{keys.name}").cast(pl.String) makes texts of them')
+
+
 def fit_groups(
     data: object, by: str | Sequence[str], fit: Callable[[pl.DataFrame], KMeansModel | None]
 ) -> KMeansModels:
@@ -306,6 +318,8 @@ def fit_groups(
             hint = "make texts or numbers of it" if dtype == pl.Object else hint
             raise InvalidColumnError(f'by: column "{name}": expected single values as keys, got {dtype!s:.80}: {hint}')
     keys = columns.unique(maintain_order=True)
+    for name in names:
+        _check_keys(keys.to_series(keys.get_column_index(name)))
     groups = frame.with_columns(_numbers(columns, keys)).partition_by(_GROUP, maintain_order=True, include_key=False)
     models = []
     for group in groups:

@@ -179,16 +179,16 @@ pub enum KMeansError {
     /// A later value is far larger than those that a model's quanta were made for.
     #[error(
         "column {column:?}: expected magnitudes of at most {limit:e} (16 times those of the fit, scaled and times the weight), got \
-        {got:e}: model.widened({}) makes a model that takes such values, and so does a fit with extents",
-        if *.weight { format!("weight={extent:e}") } else { format!("{{{column:?}: {extent:e}}}") }
+        {got:e}: {remedy}"
     )]
-    BeyondExtent { column: String, got: f64, limit: f64, extent: f64, weight: bool },
+    BeyondExtent { column: String, got: f64, limit: f64, remedy: String },
     /// A value is so large that sums of earlier rows would lose their digits beside it.
     #[error(
         "column {column:?}: expected magnitudes of at most {limit:e}, beside which the sums of earlier rows keep their digits, got \
-        a magnitude of about {got:e}: make null what stands for missing values, or fit a model to rows that have such values"
+        a magnitude of about {got:e}: {}, or fit with extents that hold for all rows",
+        if *.weight { "divide the weights by one number" } else { "leave out what stands for missing values" }
     )]
-    BeyondSums { column: String, got: f64, limit: f64 },
+    BeyondSums { column: String, got: f64, limit: f64, weight: bool },
     /// Values have magnitudes for which distances cannot be computed.
     #[error(
         "{what}: expected a largest magnitude of {} about {}, got {got:e}: {} the values by one number{}",

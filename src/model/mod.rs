@@ -256,7 +256,8 @@ facts! {
     pub fn fingerprint(&self) -> Result<u64> = self.hash_of_units();
     /// The sums that the model keeps, before the factors of a decay: see [`Model::weights`].
     pub fn kept_sums(&self) -> Option<&Sums> = self.living.kept.as_ref();
-    /// The weight of each cluster: of the rows in the sums that the model keeps, after decays, or else of the rows of the fit.
+    /// The weight of each cluster: of the rows in the sums that the model keeps, after decays, or else of the rows of the fit. Empty
+    /// if a file of a weighted fit does not say it.
     pub fn weights(&self) -> Result<Vec<f64>> = self.weights_of_clusters();
     /// The keys of the batches that the model has added and not removed, and of those that were removed, in ascending order.
     pub fn batches(&self) -> [&[String]; 2] = [&self.living.later.added, &self.living.later.removed];

@@ -162,7 +162,12 @@ impl<T: Float> Model<T> {
             Ok(living) => model.living = Arc::new(living),
             Err((f, most)) => {
                 let column = self.names.get(f).unwrap_or_else(|| "weight".into());
-                return Err(KMeansError::BeyondSums { column, got: asked(f), limit: power_of_two(most.clamp(-1074, 1023)) });
+                return Err(KMeansError::BeyondSums {
+                    column,
+                    got: asked(f),
+                    limit: power_of_two(most.clamp(-1074, 1023)),
+                    weight: f == self.d,
+                });
             }
         }
         Ok(model)

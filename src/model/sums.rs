@@ -30,7 +30,7 @@ use crate::base::parallel::{FloatEnvironment, PoolShare};
 use crate::base::params::declare::words;
 use crate::base::params::{Metric, NullPolicy};
 use crate::exact::cluster_sums::{ClusterSums, UNASSIGNED};
-use crate::exact::fixed::{BEYOND, ColumnScale, power_of_two};
+use crate::exact::fixed::{BEYOND, ColumnScale, exponent_at_or_above, power_of_two};
 use crate::input::features::{Column, Features};
 use crate::input::tile::{Part, WeightScale};
 use crate::input::transform::finish_centroid;
@@ -196,7 +196,7 @@ impl<T: Float> Model<T> {
         let stored = &self.living.later.weights;
         match self.living.weights() {
             Some(weights) => memory::collected(weights, SUMS),
-            None if !stored.is_empty() => memory::copied(stored, SUMS),
+            None if !stored.is_empty() || self.settings.weighted => memory::copied(stored, SUMS),
             None => memory::collected(self.sizes.iter().map(|size| *size as f64), SUMS),
         }
     }
@@ -367,13 +367,21 @@ impl<T: Float> Model<T> {
     /// The sums that were found, or the error for a row that they do not take.
     pub(super) fn checked(&self, found: Found, scales: &[ColumnScale]) -> Result<Sums> {
         let Some(Refused { feature, got, .. }) = found.refused else { return self.table(found.sums) };
+        let quanta = self.quanta()?;
         let (column, limit) = match feature {
             Some(f) => (self.names.get(f).unwrap_or_default(), scales[f].limit()),
-            None => ("weight".into(), power_of_two(self.quanta()?.weights.unwrap_or(0) + BEYOND)),
+            None => ("weight".into(), power_of_two(quanta.weights.unwrap_or(0) + BEYOND)),
         };
         // Of a scaled column and of a weighted row, in the units of the column. The limit has room for the rounding.
         let factor = feature.and_then(|f| self.scaling.as_ref().map(|scaling| scaling.factors[f])).unwrap_or(1.0);
-        let weight = feature.and(self.quanta()?.weights).map_or(1.0, power_of_two);
-        Err(KMeansError::BeyondExtent { column, got, limit, extent: got.abs() / weight / factor, weight: feature.is_none() })
+        let weight = feature.and(quanta.weights).map_or(1.0, power_of_two);
+        let extent = got.abs() / weight / factor;
+        let room = feature.map_or_else(|| format!("weight={extent:e}"), |_| format!("{{{column:?}: {extent:e}}}"));
+        // Where no wider units help, the error says so.
+        let at = |f| if Some(f) == feature { exponent_at_or_above(got.abs().min(f64::MAX)) } else { i32::MIN };
+        let weights = quanta.weights.map(|e| if feature.is_none() { exponent_at_or_above(got.abs()) } else { e });
+        self.at_exponents(&memory::collected((0..self.d).map(at), SUMS)?, weights)?;
+        let remedy = format!("model.widened({room}) makes a model that takes such values, and so does a fit with extents");
+        Err(KMeansError::BeyondExtent { column, got, limit, remedy })
     }
 }

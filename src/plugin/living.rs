@@ -12,7 +12,7 @@ use super::copy_to_python;
 use super::entry::{expression, without_panic};
 use super::expressions::{feature_type, with_model};
 use super::signals::{Raised, interruptible};
-use crate::base::error::Result;
+use crate::base::error::{KMeansError, Result};
 use crate::base::params::Device;
 use crate::frame::sums_dtype;
 use crate::model::{AnyModel, Decay, KMeansModel, Match, Update};
@@ -40,7 +40,13 @@ fn sums(inputs: &[Series], kwargs: &SumsOptions) -> PolarsResult<Series> {
     let weights = if kwargs.weighted { columns.pop() } else { None };
     let with_quanta = kwargs.extents.as_ref().map(|extents| model.with_extents(extents, None)).transpose()?;
     let placed = with_quanta.as_ref().unwrap_or(&model).on(Device::Auto);
-    let table = placed.sums_columns(&columns, weights.as_ref(), labels.as_ref())?;
+    let table = placed.sums_columns(&columns, weights.as_ref(), labels.as_ref()).map_err(|error| match error {
+        KMeansError::BeyondExtent { column, got, limit, .. } if with_quanta.is_some() => {
+            let remedy = "give larger extents to sums, and the same ones to updated".into();
+            KMeansError::BeyondExtent { column, got, limit, remedy }
+        }
+        error => error,
+    })?;
     Ok(table.into_struct("sums".into()).into_series().implode()?.into_series())
 }
 

@@ -203,9 +203,8 @@ in_both_types!(values_up_to_sixteen_times_the_extent_are_taken, T => {
     assert_eq!(updated.centroids().iter().map(|c| c.to_f64()).collect::<Vec<_>>(), [-128.0, 127.9375]);
     let beyond = T::from_f64(128.0).to_f64() * (1.0 + if T::IS_F32 { f64::from(f32::EPSILON) } else { f64::EPSILON });
     let refused = sums_of(&model, &[1.0, beyond], None).unwrap_err();
-    let column = || "column_0".to_owned();
-    let expected = KMeansError::BeyondExtent { column: column(), got: beyond, limit: 128.0, extent: beyond, weight: false };
-    assert_eq!(refused, expected);
+    let is_right = matches!(&refused, KMeansError::BeyondExtent { column, got, limit: 128.0, .. } if column == "column_0" && *got == beyond);
+    assert!(is_right, "{refused}");
     let weighted = small::<T>(Some(&[1.0, 2.0, 1.0, 2.0]));
     assert!(sums_of(&weighted, &[1.0], Some(&[32.0])).is_ok());
     assert!(matches!(sums_of(&weighted, &[1.0], Some(&[33.0])), Err(KMeansError::BeyondExtent { limit: 32.0, .. })));
@@ -512,7 +511,7 @@ in_both_types!(a_column_of_zeros_takes_values_once_it_is_widened, T => {
     let later = [1e20, 2.0].map(T::from_f64);
     let later = Features::from_rows(&later, 2).unwrap();
     let refused = model.sums(&later, None, None).unwrap_err();
-    assert!(matches!(&refused, KMeansError::BeyondExtent { extent, .. } if *extent == T::from_f64(1e20).to_f64()), "{refused}");
+    assert!(matches!(&refused, KMeansError::BeyondExtent { remedy, .. } if remedy.contains("widened({\"column_0\": ")), "{refused}");
     let means = |model: &Model<T>| model.centroids().iter().map(|c| c.to_f64()).collect::<Vec<_>>();
     let half = T::from_f64(T::from_f64(1e20).to_f64() / 2.0).to_f64();
     let extents = KMeans::extents(zeros, Extents::InOrder(vec![1e20, 0.0])).fit_features(&Features::from_rows(&x, 2).unwrap(), None);

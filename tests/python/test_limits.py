@@ -66,3 +66,23 @@ def test_models_of_other_kinds() -> None:
     ):
         with pytest.raises(pk.InvalidParameterError, match='model: expected one of one feature and metric="euclidean"'):
             model.limits()
+
+
+def test_of_equal_centroids_the_smallest_number_has_the_interval() -> None:
+    start = pk.KMeansModel.from_centroids([[1.0], [2.0], [3.0]], ["x"])
+    rows = pl.DataFrame({"x": [7.0, 7.0, 9.0]})
+    below = float(np.nextafter(8.0, 0.0))
+    for labels, expected in (
+        ([0, 1, 2], [(0, None, 8.0), (1, 8.0, 8.0), (2, 8.0, None)]),
+        # A tie goes to the smallest number, which is above here.
+        ([2, 1, 0], [(1, None, below), (2, below, below), (0, below, None)]),
+    ):
+        table = rows.with_columns(c=pl.Series(labels)).select(start.sums("x", labels="c", extents=[9.0]))
+        model = start.updated(table, start="zero", extents=[9.0])
+        assert model.limits().rows() == expected
+        found = model.predict(pl.DataFrame({"x": [-1e3, 8.0, 8.1, 1e3]})).to_list()
+        assert found == [expected[0][0], min(expected[0][0], expected[2][0]), expected[2][0], expected[2][0]]
+    two = pk.KMeansModel.from_centroids([[1.0], [2.0]], ["x"])
+    both = rows.head(2).with_columns(c=pl.Series([0, 1])).select(two.sums("x", labels="c", extents=[9.0]))
+    ends = two.updated(both, start="zero", extents=[9.0]).limits().rows()
+    assert ends == [(0, None, float("inf")), (1, float("inf"), None)]

@@ -341,8 +341,15 @@ def test_tables_from_before_a_model_was_widened_are_refused_with_the_reason() ->
     ):
         with pytest.raises(InvalidParameterError):
             call()
-    with pytest.raises(pk.InvalidDataError, match="keep their digits"):
-        model.widened([1e37])
+    for call in (
+        lambda: model.widened([1e37]),
+        lambda: pl.DataFrame({"x": [1e37]}).select(model.sums()),
+    ):
+        with pytest.raises(pk.InvalidDataError, match="leave out what stands for missing values"), pk.typed_errors():
+            call()
+    given = pk.KMeansModel.from_centroids([[0.0], [5.0]], ["x"])
+    with pytest.raises(pk.InvalidDataError, match="give larger extents to sums"), pk.typed_errors():
+        pl.DataFrame({"x": [1e5]}).select(given.sums(extents=[5.0]))
 
 
 def test_models_know_the_weights_of_their_clusters() -> None:

@@ -112,6 +112,10 @@ def test_weights_and_values_far_beyond_the_first_batch() -> None:
         with pytest.raises(pk.KMeansError):
             known.partial_fit([values], sample_weight=[weight])
         assert (known.model_, known.n_steps_, known.labels_.tolist()) == before
+    # The rule of a fit: one value must not make all others of its column vanish.
+    zeros = MiniBatchKMeans(2, random_state=0).partial_fit(np.array([[1.0, 0], [2, 0], [10, 0], [11, 0]]))
+    with pytest.raises(pk.InvalidDataError, match="not tiny beside the largest"):
+        zeros.partial_fit(np.array([[1.0, 1e37], [10, 5.0], [11, 7.0]]))
     # A light row far out is the mean of no cluster whose sums have no room for it.
     known = MiniBatchKMeans(3, random_state=0, reassignment_ratio=0.9).partial_fit(X, sample_weight=np.ones(200))
     known.partial_fit(X[:20] * 2.0**30, sample_weight=np.full(20, 2.0**-40))

@@ -309,3 +309,28 @@ def test_no_message_advises_an_install_of_this_package() -> None:
     sources = [file.read_text() for file in package.rglob("*.py")]
     assert len(sources) > 30
     assert not [text for text in sources if "pip install polars" in text or "polars-kmeans[" in text]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pl.Series("g", [1, 2, 3]).cast(pl.Datetime("ns")),
+        pl.Series("g", [1, 2, 3]).cast(pl.Duration("ns")),
+        pl.Series("g", [1, 2, 3]).cast(pl.Time),
+        pl.Series("g", [2**31 - 1, 1, 2], dtype=pl.Int32).cast(pl.Date),
+    ],
+)
+def test_keys_that_python_cannot_tell_apart_are_refused(keys: pl.Series) -> None:
+    frame = pl.DataFrame({"x": [0.0, 1.0, 2.0]}).with_columns(keys)
+    with pytest.raises(pk.errors.InvalidColumnError, match='by: column "g": expected keys that Python can hold'):
+        pk.KMeans(1).fit(frame, "x", by="g")
+    assert len(pk.KMeans(1).fit(frame.with_columns(pl.col("g").cast(pl.Int64)), "x", by="g")) == 3
+
+
+def test_names_that_are_arrays_and_names_that_are_equal() -> None:
+    model = pk.KMeansModel.from_centroids([[0.0], [5.0]], ["x"])
+    assert model.with_names(np.array(["low", "high"])).cluster_names == ["low", "high"]
+    with pytest.raises(pk.InvalidParameterError, match="columns: expected different names"):
+        pk.KMeansModel.from_centroids([[0.0, 1.0], [2.0, 3.0]], ["a", "a"])
+    with pytest.raises(pk.InvalidParameterError, match="batch: expected a text"):
+        model.updated(batch="\ud800")

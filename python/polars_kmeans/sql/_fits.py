@@ -20,7 +20,7 @@ _NO_LABELS = pl.lit(pl.Series([[]], dtype=pl.List(pl.UInt32)))
 _NO_CENTROIDS = pl.lit(pl.Series([[]], dtype=CENTROIDS))
 
 # SQL itself gives k and the weights. The others cannot be chosen in SQL.
-_NOT_IN_SQL = ("k", "weight", "row_order", "history", "output")
+_NOT_IN_SQL = ("k", "weight", "row_order", "history", "extents", "output")
 _OPTIONS = [name for name in OPTIONS if name not in _NOT_IN_SQL]
 _ROWS, _WEIGHT = "features", "weight"
 
