@@ -275,7 +275,7 @@ pub(super) fn most_of(rows: i64, scale: &ColumnScale) -> u128 {
 /// Refuses totals that no rows have. Where weights and sums were rounded, they may be too small for their rows.
 fn check(total: &Sums, scales: &[ColumnScale], rounded: bool) -> Result<()> {
     let refused = |j: usize, what: &str, got: i128| {
-        let expected = format!("{what} in cluster {j}, as its rows can have (is a table added twice, or removed twice?)");
+        let expected = format!("{what} in cluster {j} (is a table added twice, or removed twice?)");
         Err(invalid("sums", &expected, got))
     };
     for (j, (&rows, &weight)) in total.rows.iter().zip(&total.weights).enumerate() {

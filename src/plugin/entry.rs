@@ -181,6 +181,8 @@ pub unsafe fn resolve<K: DeserializeOwned>(
     out: *mut ArrowSchema,
     function: fn(&[Field], &K) -> PolarsResult<Field>,
 ) {
+    // The types of a query are asked for before it runs. So a signal that has come is not for this query.
+    signals::forget();
     let result = guarded(|| {
         // SAFETY: the caller promises that the fields and the keywords are readable.
         let (fields, kwargs) = unsafe {

@@ -221,7 +221,7 @@ in_both_types!(what_cannot_be_is_refused, T => {
     assert_eq!(twice, none);
     let taken = model.updated(&update(&none, model.kept_sums(), Start::Kept, None)).unwrap();
     assert_eq!((taken.sizes(), taken.centroids()), (&[0, 0][..], model.centroids()), "without rows, centroids stay");
-    assert!(text(taken.updated(&update(&none, Some(&one), Start::Kept, None))).contains("0 to 2^33 - 1 rows in cluster 0, got -1"));
+    assert!(text(taken.updated(&update(&none, Some(&one), Start::Kept, None))).contains("0 to 2^33 - 1 rows in cluster 0 (is a table added twice, or removed twice?), got -1"));
     let mut light = one.clone();
     light.weights[0] = 0;
     assert!(text(model.updated(&update(&light, None, Start::Zero, None))).contains("a weight from 1 to"));

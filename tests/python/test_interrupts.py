@@ -185,3 +185,23 @@ def test_the_prompt_of_python(engine: str) -> None:
         os.waitpid(process, 0)
         os.close(terminal)
     assert b"lost sys.stderr" not in shown and shown.count(b"KeyboardInterrupt") == 1, shown
+
+
+# The query ends, and Ctrl-C comes at once, while no query runs. The expression was made before.
+JUST_AFTER = """
+import os
+frame, model = pl.DataFrame({"x": [0.0, 1.0, 9.0]}).lazy(), pk.KMeansModel.from_centroids([[0.0], [5.0]], ["x"])
+for expr in (pk.kmeans("x", k=2), model.predict(), pk.kmeans("x", k=2).over(pl.lit(1))):
+    frame.select(expr).collect(engine=engine)
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+    except KeyboardInterrupt:
+        print(frame.select(expr).collect(engine=engine).height)
+"""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_query_right_after_ctrl_c_is_not_stopped(engine: str) -> None:
+    output, error, code = interrupted(JUST_AFTER, engine)
+    assert (output, code) == ("3\n3\n3\n", 0), error
