@@ -331,11 +331,8 @@ fn kept_sums<T: Float>(
     if params.output.keep_sums {
         return Ok((Some(session.cluster_sums()?.copied()?), Vec::new()));
     }
-    let weighted = statistics.weights.is_some();
-    Ok((
-        None,
-        if weighted { memory::copied(&session.cluster_sums()?.mass, "the weights of the clusters")? } else { Vec::new() },
-    ))
+    let weights = if statistics.weights.is_some() { &session.cluster_sums()?.mass[..] } else { &[] };
+    Ok((None, memory::copied(weights, "the weights of the clusters")?))
 }
 
 /// The run of rows that are their own centroids: one iteration, in which nothing moves.

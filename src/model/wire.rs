@@ -103,16 +103,10 @@ impl KMeansModel {
     #[doc(hidden)]
     pub fn to_wire(&self) -> Result<Vec<u8>> {
         let refused = |error| invalid("a model that can be encoded", error);
-        let size = |length: std::result::Result<usize, postcard::Error>| length.map_err(refused);
         let tail = Tail { stopped: self.stopped(), living: self.living(), metadata: &self.metadata };
         let (costs, later) = (self.costs()?, &self.living().later);
-        let lengths = [
-            size(postcard::experimental::serialized_size(self))?,
-            size(postcard::experimental::serialized_size(&tail))?,
-            size(postcard::experimental::serialized_size(&costs))?,
-            size(postcard::experimental::serialized_size(later))?,
-        ];
-        let mut bytes = memory::with_room(Head::BYTES + lengths.iter().sum::<usize>(), BYTES)?;
+        let length = postcard::experimental::serialized_size(&(self, &tail, &costs, later)).map_err(refused)?;
+        let mut bytes = memory::with_room(Head::BYTES + length, BYTES)?;
         bytes.extend([0; Head::BYTES]);
         let mut bytes: Vec<u8> = postcard::to_extend(self, bytes).map_err(refused)?;
         let is_first = *later == Later::default();
