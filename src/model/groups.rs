@@ -2,7 +2,7 @@
 //!
 //! The file is laid out as that of one model (`file.rs`): the mark of Parquet, the payload, a table for other programs, the mark.
 //! The payload has the head of `wire.rs`, with a magic of its own, and [`Groups`] as postcard encodes them. Only the payload is
-//! read. No reader of a general format sees bytes that nobody has checked: such readers may end the process.
+//! read. Readers of Parquet and IPC may end the process at wrong bytes, so they do not see a payload.
 //!
 //! Files that were written before this payload are Parquet tables without a checksum of all: see [`Groups::old`].
 
