@@ -47,9 +47,9 @@ use std::sync::Mutex;
 use self::int_dot::ByCopies;
 #[cfg(feature = "bench")]
 pub use self::int_dot::seconds_a_score;
-pub use self::method::{LabelPlan, Method, Tries};
-use self::partition::Groups;
-use self::plan::{Planned, Rows, pays};
+pub use self::method::{MethodDecision, MethodExplanation, PossibleMethods};
+use self::partition::Partition;
+use self::plan::{PlannedGroups, RowOrderStep, pays};
 use self::scores::GROUPS;
 pub use self::scores::{BLOCK, MOST_GROUPS, Scores, largest};
 use self::sorted::{RowLayout, Sorted};
@@ -57,8 +57,8 @@ pub use self::step::GroupStep;
 pub use self::task::GroupScratch;
 use self::task::{GroupTask, TaskRowsOrder, shared_labels};
 use super::CpuSession;
-use super::filter::Form;
-use super::pass::{Shared, Worker};
+use super::filter::ScoreForm;
+use super::pass::{Shared, WorkerBuffers};
 use super::product::DotTable;
 use super::tree;
 use crate::backend::cpu::tasks::TaskRows;
@@ -107,7 +107,7 @@ pub enum UseIntDot {
 
 /// Groups of centroids, and the rows in their order. Labels do not depend on them.
 pub struct GroupPruning<T> {
-    pub groups: Groups<T>,
+    pub groups: Partition<T>,
     /// For each group, about the largest distance of its rows from its point: that of a sample, with some room.
     radii: Vec<f64>,
     /// The most groups that there is memory for.
@@ -141,7 +141,7 @@ impl<T: Float> GroupPruning<T> {
     }
 
     /// Takes other groups, of which there are at most as many as before. Rows stay in the order of the same points.
-    fn take_groups(&mut self, Planned { groups, radii, .. }: Planned<T>) {
+    fn take_groups(&mut self, PlannedGroups { groups, radii, .. }: PlannedGroups<T>) {
         self.is_sorted &= groups.points == self.groups.points;
         (self.groups, self.radii) = (groups, radii);
         (self.shares, self.assigns, self.patience) = (None, 0, 2 * self.patience);
@@ -167,7 +167,7 @@ impl<T: Float> CpuSession<'_, T> {
             if scratches.is_empty() {
                 let layout = kept.first().map_or(Sorted::<T>::layout([false, false, by_columns], *d), |kept| kept.layout);
                 let most = if is_kept { longest } else { together };
-                let room = |worker: &mut Worker<T>| {
+                let room = |worker: &mut WorkerBuffers<T>| {
                     worker.assigner.reserve_near::<T>(*k, *d)?;
                     let sorted = || Sorted::new([*d, most, *most_groups], layout, None, [part.weights.is_some(), false]);
                     let scratch = GroupScratch::new([*d, most, worker.tile.stride], layout)?;
@@ -198,7 +198,7 @@ impl<T: Float> CpuSession<'_, T> {
         };
         let (step, copied) = match make_room() {
             Err(KMeansError::NoMemory { .. }) => {
-                self.plan = LabelPlan::NoMemory;
+                self.plan = MethodDecision::NoMemory;
                 self.pruning = None;
                 return Ok(None);
             }
@@ -234,7 +234,7 @@ impl<T: Float> CpuSession<'_, T> {
         let scores = workers.iter_mut().map(|worker| std::mem::take(&mut worker.assigner.scores));
         let scores = scores.fold(Scores::default(), Scores::add);
         // Without labels, differences have long lists.
-        let is_usual = step.known || Form::of::<T>(*d) == Form::Product;
+        let is_usual = step.known || ScoreForm::of::<T>(*d) == ScoreForm::Product;
         (found.known, found.is_sorted) = (true, is_kept);
         found.assigns += 1;
         let share = scores.computed as f64 / (rows * *k as f64).max(1.0);
@@ -261,9 +261,9 @@ impl<T: Float> CpuSession<'_, T> {
         }
         // Without their copies, such rows are gathered.
         let is_kept = pruning.kept.first().is_some_and(|kept| kept.layout != RowLayout::Unmoved);
-        let rows = if is_kept { Rows::Kept } else { Rows::Sorted };
+        let rows = if is_kept { RowOrderStep::Kept } else { RowOrderStep::Sorted };
         let by_columns = self.part.features.is_by_columns();
-        let is_surprise = matches!(self.plan, LabelPlan::Groups { remains, .. } if share > SURPRISE * remains);
+        let is_surprise = matches!(self.plan, MethodDecision::Groups { remains, .. } if share > SURPRISE * remains);
         // Integer copies pay without anything left out.
         let pays = pruning.by_copies.is_some() || pays(1.0 - share, [self.k, self.d], rows, by_columns);
         if is_usual && self.use_groups == UseGroups::Auto && !pays {
@@ -271,9 +271,9 @@ impl<T: Float> CpuSession<'_, T> {
             // Whether the last assign was the first one by these groups.
             if pruning.assigns <= 1 || groups == 1 {
                 if tree::pays(self.k, self.d) {
-                    self.plan = LabelPlan::Tree;
+                    self.plan = MethodDecision::Tree;
                 } else if groups > 1 {
-                    self.plan = LabelPlan::GivenUp { groups, remained: share };
+                    self.plan = MethodDecision::GivenUp { groups, remained: share };
                 }
                 self.pruning = None;
             } else {

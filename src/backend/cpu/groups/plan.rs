@@ -1,14 +1,14 @@
 //! What a session decides before its first assign: whether rows are compared with near centroids only, and whether integer copies
 //! are compared first.
 
-use super::int_dot::{ByCopies, Copies};
-use super::method::{Copied, LabelPlan, Tries};
-use super::partition::{self, FarApart, Groups};
+use super::int_dot::{ByCopies, IntegerCopies};
+use super::method::{CopiesDecision, MethodDecision, PossibleMethods};
+use super::partition::{self, FarApart, Partition};
 use super::sorted::{self, Sorted};
 use super::{BLOCK, GROUPS, GroupPruning, GroupStep, MOST_GROUPS, UseGroups, UseIntDot};
 use crate::backend::cpu::CpuSession;
-use crate::backend::cpu::filter::{Form, GROUP};
-use crate::backend::cpu::layout::{Layout, Lie, MAX_WORK};
+use crate::backend::cpu::filter::{GROUP, ScoreForm};
+use crate::backend::cpu::layout::{MAX_WORK, MemoryOrder, SessionLayout};
 use crate::backend::cpu::tasks::TaskRows;
 use crate::backend::cpu::tree::{self, CentroidTree, Visits};
 use crate::base::error::{KMeansError, Result};
@@ -50,7 +50,7 @@ const FEWEST_CLUSTERS: usize = 16;
 const FEWEST_ROWS: usize = 8_192;
 /// Fewer rows are, if they have as many values as this.
 const FEWEST_VALUES: usize = 1 << 22;
-/// The fewest rows of a worker for [`Rows::ToCopy`].
+/// The fewest rows of a worker for [`RowOrderStep::ToCopy`].
 const FEWEST_TO_COPY: usize = 1_024;
 /// Most rows that are sorted together, and the fewest parts of the rows for each worker.
 const MOST_ROWS: usize = 16_384;
@@ -82,7 +82,7 @@ fn fewest_dot_centroids(d: usize) -> f64 {
 
 /// What an assign does with the order of the rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Rows {
+pub enum RowOrderStep {
     /// The order of an earlier assign is used again.
     Kept,
     /// A new order is made, and kept.
@@ -95,23 +95,23 @@ pub enum Rows {
 
 /// Whether it pays to put rows in the order of their groups and leave out this share of the scores. Measured on two cores of a
 /// Zen 4.
-pub fn pays(skipped: f64, [k, d]: [usize; 2], rows: Rows, by_columns: bool) -> bool {
+pub fn pays(skipped: f64, [k, d]: [usize; 2], rows: RowOrderStep, by_columns: bool) -> bool {
     // For each value and for each row: the time to sort it and to measure its distance, in multiply-adds of the kernel.
     let (of_value, of_row) = match (rows, by_columns) {
-        (Rows::Kept, _) => (14.0, 60.0),
+        (RowOrderStep::Kept, _) => (14.0, 60.0),
         // A part of the sort, too: most fits have a dozen iterations.
-        (Rows::ToKeep, _) => (22.0, 60.0),
-        (Rows::ToCopy, _) => (12.0, 60.0),
+        (RowOrderStep::ToKeep, _) => (22.0, 60.0),
+        (RowOrderStep::ToCopy, _) => (12.0, 60.0),
         _ if d <= sorted::FEW => (40.0, 150.0),
-        (Rows::Sorted, false) => (50.0, 150.0),
-        (Rows::Sorted, true) => (100.0, 150.0),
+        (RowOrderStep::Sorted, false) => (50.0, 150.0),
+        (RowOrderStep::Sorted, true) => (100.0, 150.0),
     };
     skipped * k as f64 * d as f64 > of_value * d as f64 + of_row
 }
 
 /// Groups that were chosen by a sample of the rows.
-pub struct Planned<T> {
-    pub groups: Groups<T>,
+pub struct PlannedGroups<T> {
+    pub groups: Partition<T>,
     /// For each group, about the largest distance of its rows from its point: that of the sample, with some room.
     pub radii: Vec<f64>,
     /// The share of the scores that remains, with those of empty places.
@@ -122,23 +122,23 @@ pub struct Planned<T> {
 
 /// The most groups of a part of the rows.
 fn most_groups<T: Float>(d: usize) -> usize {
-    if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS }
+    if ScoreForm::of::<T>(d) == ScoreForm::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS }
 }
 
-impl Layout {
+impl SessionLayout {
     /// How rows are put in order. `copied`: whether they have integer copies. `kept`: whether an order is kept without copies.
-    fn rows(&self, copied: bool, kept: bool) -> Rows {
+    fn rows(&self, copied: bool, kept: bool) -> RowOrderStep {
         match (copied, kept) {
             // With few rows, to choose groups takes longer than they save.
-            (true, _) if self.n / self.workers >= FEWEST_TO_COPY => Rows::ToCopy,
-            (false, false) => Rows::Sorted,
-            _ => Rows::ToKeep,
+            (true, _) if self.n / self.workers >= FEWEST_TO_COPY => RowOrderStep::ToCopy,
+            (false, false) => RowOrderStep::Sorted,
+            _ => RowOrderStep::ToKeep,
         }
     }
 
     /// How many rows are sorted together, where this is not limited otherwise. A group should have two blocks of them.
     fn rows_of_part<T: Float>(&self, groups: usize) -> usize {
-        let most = if Form::of::<T>(self.d) == Form::Difference { MOST_SHORT_ROWS } else { MOST_ROWS };
+        let most = if ScoreForm::of::<T>(self.d) == ScoreForm::Difference { MOST_SHORT_ROWS } else { MOST_ROWS };
         let of_worker = self.n / self.workers;
         most.min((of_worker / PARTS).max(of_worker.min(LEAST_ROWS))).max((2 * BLOCK * groups).min(of_worker))
     }
@@ -165,14 +165,14 @@ impl Layout {
     fn sorted_bytes<T: Float>(&self, unit: Option<DotUnit>, groups: usize) -> usize {
         let (count, d) = (self.count_of_parts::<T>(groups), self.d);
         let longest = self.n.min(self.n.div_ceil(self.task).div_ceil(count) * self.task).max(1);
-        let layout = Sorted::<T>::layout([true, unit.is_some(), self.lie == Lie::Columns], d);
+        let layout = Sorted::<T>::layout([true, unit.is_some(), self.memory_order == MemoryOrder::Columns], d);
         let of_part = Sorted::<T>::bytes([d, longest, groups], layout, unit.map(|unit| unit.lanes(d)));
         count.saturating_mul(of_part)
     }
 
     /// The most bytes of sorted rows and of the centroids near their groups.
-    pub fn bytes_of_groups<T: Float>(&self, tries: Tries) -> f64 {
-        let Tries { groups, copies, .. } = tries;
+    pub fn bytes_of_groups<T: Float>(&self, tries: PossibleMethods) -> f64 {
+        let PossibleMethods { groups, copies, .. } = tries;
         if !groups && !copies {
             return 0.0;
         }
@@ -189,20 +189,25 @@ impl Layout {
     }
 
     /// What a session tries for so many kept rows.
-    pub fn tries<T: Float>(&self, kept: usize, set: InstructionSet) -> Tries {
-        let (d, k, form) = (self.d, self.k, Form::of::<T>(self.d));
+    pub fn tries<T: Float>(&self, kept: usize, set: InstructionSet) -> PossibleMethods {
+        let (d, k, form) = (self.d, self.k, ScoreForm::of::<T>(self.d));
         let tree = tree::pays(k, d).then(|| tree::is_certain(k, d) || kept < FEWEST_ROWS);
         let is_small = kept < FEWEST_ROWS && kept.saturating_mul(d) < FEWEST_VALUES;
         if is_small || tree == Some(true) {
-            return Tries { form, groups: false, copies: false, tree };
+            return PossibleMethods { form, groups: false, copies: false, tree };
         }
         let fits = |unit| self.sorted_bytes::<T>(unit, 1) <= MOST_BYTES;
-        let suits = form == Form::Product && (FEWEST_DOT_FEATURES..=MOST_FEATURES).contains(&d);
+        let suits = form == ScoreForm::Product && (FEWEST_DOT_FEATURES..=MOST_FEATURES).contains(&d);
         let enough = k as f64 >= fewest_dot_centroids(d) && set == InstructionSet::detect();
         let copies = suits && enough && DotUnit::detect()[0].is_some_and(|unit| fits(Some(unit)));
         let rows = self.rows(copies, fits(None));
         let groups = k >= FEWEST_CLUSTERS && self.n.div_ceil(self.workers) >= 2 * FEWEST_IN_GROUP;
-        Tries { form, groups: groups && pays(1.0, [k, d], rows, self.lie == Lie::Columns), copies, tree }
+        PossibleMethods {
+            form,
+            groups: groups && pays(1.0, [k, d], rows, self.memory_order == MemoryOrder::Columns),
+            copies,
+            tree,
+        }
     }
 }
 
@@ -235,7 +240,7 @@ impl<T: Float> CpuSession<'_, T> {
         self.decided = true;
         match planned {
             Err(KMeansError::NoMemory { .. }) => {
-                self.plan = LabelPlan::NoMemory;
+                self.plan = MethodDecision::NoMemory;
                 self.pruning = None;
             }
             planned => planned?,
@@ -249,7 +254,7 @@ impl<T: Float> CpuSession<'_, T> {
         if let Some((_, last)) = pruning.shares
             && self.suits_tree(centroids, last)?
         {
-            (self.pruning, self.plan) = (None, LabelPlan::Tree);
+            (self.pruning, self.plan) = (None, MethodDecision::Tree);
             return Ok(());
         }
         let planned = match self.use_groups {
@@ -258,7 +263,7 @@ impl<T: Float> CpuSession<'_, T> {
                 self.plan_groups(centroids, rows, self.sample()?)?.0
             }
             _ => {
-                let groups = Groups::new(centroids, self.d, pruning.groups.count(), self.set, threads)?;
+                let groups = Partition::new(centroids, self.d, pruning.groups.count(), self.set, threads)?;
                 Some(self.planned(groups, centroids, self.sample()?)?)
             }
         };
@@ -276,17 +281,17 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     /// Decides before the first assign whether rows are compared with near centroids only, and whether by integer copies first.
-    fn plan_pruning(&self, centroids: &[T]) -> Result<(Option<GroupPruning<T>>, LabelPlan)> {
+    fn plan_pruning(&self, centroids: &[T]) -> Result<(Option<GroupPruning<T>>, MethodDecision)> {
         let d = self.d;
         let is_asked = self.use_groups != UseGroups::Auto || self.use_int_dot != UseIntDot::Auto;
         let is_tried = is_asked || self.tries.groups || self.tries.copies;
         let is_small = self.labels.is_empty() || !is_tried;
         let is_forced = self.use_groups == UseGroups::Tree && tree::is_possible(d);
         if tree::is_certain(self.k, d) || is_small && tree::pays(self.k, d) || is_forced {
-            return Ok((None, LabelPlan::Tree));
+            return Ok((None, MethodDecision::Tree));
         }
         if is_small {
-            return Ok((None, LabelPlan::ALL));
+            return Ok((None, MethodDecision::ALL));
         }
         let sample = self.sample()?;
         let by_columns = self.part.features.is_by_columns();
@@ -301,7 +306,7 @@ impl<T: Float> CpuSession<'_, T> {
         let copies_fit =
             |unit: DotUnit, groups| fits(Sorted::<T>::layout([true, true, by_columns], d), Some(unit.lanes(d)), groups);
         let mut copies = self.plan_copies().filter(|_| may_keep);
-        if let Some(Copies { unit, .. }) = copies
+        if let Some(IntegerCopies { unit, .. }) = copies
             && !copies_fit(unit, 1)?
         {
             copies = None;
@@ -309,11 +314,11 @@ impl<T: Float> CpuSession<'_, T> {
         let rows = self.layout.rows(copies.is_some(), plain_fits(1)?);
         let (mut found, mut share) = self.plan_groups(centroids, rows, sample)?;
         if self.suits_tree(centroids, found.as_ref().map_or(1.0, |found| found.share))? {
-            return Ok((None, LabelPlan::Tree));
+            return Ok((None, MethodDecision::Tree));
         }
         // How many groups there are, and with how many centroids a row is compared: at least with one panel, whose places may
         // not all have a centroid.
-        let extent = |found: &Option<Planned<T>>| {
+        let extent = |found: &Option<PlannedGroups<T>>| {
             let (count, share) = found.as_ref().map_or((1, 1.0), |found| (found.groups.count(), found.share));
             (count, (share * self.k as f64).max(GROUP as f64))
         };
@@ -325,17 +330,17 @@ impl<T: Float> CpuSession<'_, T> {
             Ok(many && has_room(unit, (count, compared))?)
         };
         let mut left_out = None;
-        if let Some(Copies { unit, .. }) = copies
+        if let Some(IntegerCopies { unit, .. }) = copies
             && !suit(unit, extent(&found))?
         {
             left_out = copies.take();
         }
         let is_kept = plain_fits(extent(&found).0)? || copies.is_some();
         let without = self.layout.rows(false, is_kept);
-        if copies.is_none() && rows != without && rows != Rows::Sorted {
+        if copies.is_none() && rows != without && rows != RowOrderStep::Sorted {
             // Groups that were chosen for copies may not pay without. Then all rows together may have copies.
             (found, share) = self.plan_groups(centroids, without, sample)?;
-            if let Some(Copies { unit, .. }) = left_out
+            if let Some(IntegerCopies { unit, .. }) = left_out
                 && found.is_none()
                 && suit(unit, extent(&None))?
             {
@@ -344,13 +349,13 @@ impl<T: Float> CpuSession<'_, T> {
         }
         let (count, compared) = extent(&found);
         let mut plan = match (&found, share) {
-            (Some(found), Some(remains)) => LabelPlan::Groups { groups: found.groups.count(), remains, copies: None },
-            _ => LabelPlan::All { remains: share, copies: None },
+            (Some(found), Some(remains)) => MethodDecision::Groups { groups: found.groups.count(), remains, copies: None },
+            _ => MethodDecision::All { remains: share, copies: None },
         };
-        let Planned { groups, radii, .. } = match found {
+        let PlannedGroups { groups, radii, .. } = match found {
             Some(found) => found,
-            None if copies.is_some() => Planned {
-                groups: Groups::new(centroids, d, 1, self.set, 1)?,
+            None if copies.is_some() => PlannedGroups {
+                groups: Partition::new(centroids, d, 1, self.set, 1)?,
                 radii: memory::filled(1, f64::INFINITY, GROUPS)?,
                 share: 1.0,
                 squares: 0.0,
@@ -398,8 +403,8 @@ impl<T: Float> CpuSession<'_, T> {
             }
         }
         if let Some(copies) = copies {
-            if let LabelPlan::Groups { copies: copied, .. } | LabelPlan::All { copies: copied, .. } = &mut plan {
-                *copied = Some(Copied { unit: copies.unit, given_up: false });
+            if let MethodDecision::Groups { copies: copied, .. } | MethodDecision::All { copies: copied, .. } = &mut plan {
+                *copied = Some(CopiesDecision { unit: copies.unit, given_up: false });
             }
             pruning.by_copies = Some(ByCopies::new(copies, count)?);
         }
@@ -408,21 +413,26 @@ impl<T: Float> CpuSession<'_, T> {
 
     /// The groups, if rows should be compared with near centroids only. The share of the scores of a sample that remains by
     /// groups, if a sample was looked at.
-    fn plan_groups(&self, centroids: &[T], rows: Rows, sample: &[T]) -> Result<(Option<Planned<T>>, Option<f64>)> {
+    fn plan_groups(
+        &self,
+        centroids: &[T],
+        rows: RowOrderStep,
+        sample: &[T],
+    ) -> Result<(Option<PlannedGroups<T>>, Option<f64>)> {
         let (n, k, d, by_columns) = (self.labels.len(), self.k, self.d, self.part.features.is_by_columns());
-        let (threads, is_kept) = (self.workers.len(), rows != Rows::Sorted);
+        let (threads, is_kept) = (self.workers.len(), rows != RowOrderStep::Sorted);
         let of_worker = self.part.features.n_rows().div_ceil(self.workers.len());
         let together = if is_kept { of_worker } else { self.sorted_together(of_worker) };
         let most = most_groups::<T>(d).min(together / FEWEST_IN_GROUP);
         match self.use_groups {
             UseGroups::Never | UseGroups::Tree => return Ok((None, None)),
             UseGroups::Always => {
-                let groups = Groups::new(centroids, d, MOST_GROUPS.min(k / 3), self.set, threads)?;
+                let groups = Partition::new(centroids, d, MOST_GROUPS.min(k / 3), self.set, threads)?;
                 return Ok((Some(self.planned(groups, centroids, sample)?), Some(1.0)));
             }
             UseGroups::AlwaysSort => {
                 let picked = FarApart::new(sample, d, (sample.len() / d).clamp(1, FEWEST_SPLIT), self.set, threads)?;
-                let groups = Groups::of_rows(picked.means(sample, d)?, centroids, d, self.set, threads)?;
+                let groups = Partition::of_rows(picked.means(sample, d)?, centroids, d, self.set, threads)?;
                 return Ok((Some(self.planned(groups, centroids, sample)?), Some(1.0)));
             }
             UseGroups::Auto => {}
@@ -430,8 +440,8 @@ impl<T: Float> CpuSession<'_, T> {
         if !self.tries.groups || most < 2 || !pays(1.0, [k, d], rows, by_columns) {
             return Ok((None, None));
         }
-        let mut best: Option<(f64, Planned<T>)> = None;
-        let mut look_at = |groups: Groups<T>| -> Result<f64> {
+        let mut best: Option<(f64, PlannedGroups<T>)> = None;
+        let mut look_at = |groups: Partition<T>| -> Result<f64> {
             let of_rows = !groups.are_of_centroids;
             let mut planned = self.planned(groups, centroids, sample)?;
             let (groups, panels) = (planned.groups.count(), (planned.groups.order.len() / GROUP) as f64);
@@ -447,7 +457,7 @@ impl<T: Float> CpuSession<'_, T> {
             Ok(share)
         };
         let [few, many] = partition::few_and_many(k, most);
-        let mut share = look_at(Groups::new(centroids, d, few, self.set, threads)?)?;
+        let mut share = look_at(Partition::new(centroids, d, few, self.set, threads)?)?;
         // A group of rows has some rows of the sample.
         let most_seen = most.min(sample.len() / d / IN_SAMPLE).max(1);
         let picked = FarApart::new(sample, d, most_seen, self.set, threads)?;
@@ -458,19 +468,19 @@ impl<T: Float> CpuSession<'_, T> {
             Some(natural) => Some(FarApart::new(sample, d, natural, self.set, threads)?),
         };
         if let Some(picked) = of_rows {
-            share = share.min(look_at(Groups::of_rows(picked.means(sample, d)?, centroids, d, self.set, threads)?)?);
+            share = share.min(look_at(Partition::of_rows(picked.means(sample, d)?, centroids, d, self.set, threads)?)?);
         }
         // Many groups leave out more than few, but only where few leave out something, and they take longer.
         if many > few && (PROMISING.contains(&share) || d < MOST_SPLIT && share < PROMISING.end) {
-            look_at(Groups::new(centroids, d, many, self.set, threads)?)?;
+            look_at(Partition::new(centroids, d, many, self.set, threads)?)?;
         }
         let share = best.as_ref().map(|(_, planned)| planned.share);
         let mut found = best.map(|(_, planned)| planned);
-        if let Some(Planned { share, squares, .. }) = found
+        if let Some(PlannedGroups { share, squares, .. }) = found
             && !pays(1.0 - share, [k, d], rows, by_columns)
         {
-            let one = || self.planned(Groups::new(centroids, d, 1, self.set, threads)?, centroids, sample);
-            if rows != Rows::ToCopy || share >= 1.0 || squares * FINER > one()?.squares {
+            let one = || self.planned(Partition::new(centroids, d, 1, self.set, threads)?, centroids, sample);
+            if rows != RowOrderStep::ToCopy || share >= 1.0 || squares * FINER > one()?.squares {
                 found = None;
             }
         }
@@ -489,15 +499,15 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     /// These groups, and what a sample of the rows says of them.
-    fn planned(&self, groups: Groups<T>, centroids: &[T], sample: &[T]) -> Result<Planned<T>> {
+    fn planned(&self, groups: Partition<T>, centroids: &[T], sample: &[T]) -> Result<PlannedGroups<T>> {
         let step = GroupStep::new(&groups, centroids, false, None, self.set, self.workers.len())?;
         let (radii, [share, squares]) = self.look_at_sample(&step, sample)?;
-        Ok(Planned { groups, radii, share, squares })
+        Ok(PlannedGroups { groups, radii, share, squares })
     }
 
     /// Integer copies, if they should be compared first.
-    fn plan_copies(&self) -> Option<Copies> {
-        if Form::of::<T>(self.d) != Form::Product {
+    fn plan_copies(&self) -> Option<IntegerCopies> {
+        if ScoreForm::of::<T>(self.d) != ScoreForm::Product {
             return None;
         }
         let unit = match self.use_int_dot {
@@ -505,7 +515,7 @@ impl<T: Float> CpuSession<'_, T> {
             UseIntDot::Auto | UseIntDot::Never => None,
             UseIntDot::Always(unit) | UseIntDot::Twice(unit) => Some(unit.or_emulated()),
         };
-        Copies::new(unit?, &self.statistics, self.d)
+        IntegerCopies::new(unit?, &self.statistics, self.d)
     }
 
     /// How many of these rows a worker sorts together.

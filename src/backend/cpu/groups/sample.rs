@@ -1,9 +1,9 @@
 //! What a sample of the rows says of groups and of integer copies.
 
-use super::partition::{self, Group, Groups};
+use super::partition::{self, GroupNumber, Partition};
 use super::{BLOCK, GROUPS, GroupStep, UseGroups};
 use crate::backend::cpu::CpuSession;
-use crate::backend::cpu::filter::{Form, GROUP};
+use crate::backend::cpu::filter::{GROUP, ScoreForm};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -111,7 +111,7 @@ impl<T: Float> CpuSession<'_, T> {
         }
         let listed = seen.iter().enumerate().map(|(group, (most, count))| {
             // With few features, rows are much nearer to their labels than to the ends of their group.
-            let own = (Form::of::<T>(self.d) == Form::Difference).then_some(most / 2.0);
+            let own = (ScoreForm::of::<T>(self.d) == ScoreForm::Difference).then_some(most / 2.0);
             (step.listed(group, *most, own).len() * count * GROUP) as f64
         });
         let squares = nearest.iter().map(|(_, square)| f64::from(*square)).sum();
@@ -119,13 +119,13 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     /// For each row of a sample, the nearest point of some groups, and about the squared distance.
-    fn nearest_points(&self, groups: &Groups<T>, sample: &[T]) -> Result<Vec<(Group, f32)>> {
+    fn nearest_points(&self, groups: &Partition<T>, sample: &[T]) -> Result<Vec<(GroupNumber, f32)>> {
         partition::nearest(sample, self.d, &groups.points, self.set, self.workers.len())
     }
 
     /// Whether copies in bytes leave so much doubt that copies in words, with half of the products in an instruction, take less
     /// time. `compared`: the centroids that a row is compared with.
-    pub(super) fn suits_words(&self, groups: &Groups<T>, compared: f64, sample: &[T]) -> Result<bool> {
+    pub(super) fn suits_words(&self, groups: &Partition<T>, compared: f64, sample: &[T]) -> Result<bool> {
         let d = self.d as f64;
         let (mut coarseness, mut count) = (0.0, 0.0);
         for ((group, square), row) in self.nearest_points(groups, sample)?.iter().zip(sample.chunks_exact(self.d)) {

@@ -3,15 +3,15 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::int_dot::Copies;
-use super::partition::Group;
+use super::int_dot::IntegerCopies;
+use super::partition::GroupNumber;
 use super::sorted::{RowLayout, Sorted};
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::assign::{Near, ToLabel};
 use crate::backend::cpu::deltas::Moved;
 use crate::backend::cpu::distances::own_distances;
-use crate::backend::cpu::filter::{Filter, Form, GROUP};
-use crate::backend::cpu::pass::{Shared, Worker};
+use crate::backend::cpu::filter::{Filter, GROUP, ScoreForm};
+use crate::backend::cpu::pass::{Shared, WorkerBuffers};
 use crate::backend::cpu::product::{DotBlock, DotTable, PrefetchNext};
 use crate::backend::cpu::tasks::{TaskRows, pieces};
 use crate::base::error::Result;
@@ -25,7 +25,7 @@ pub struct GroupScratch<T> {
     /// A block of rows, where they are loaded.
     tile: Tile<T>,
     /// The groups of some rows, and for each physical row where it goes.
-    groups: Vec<Group>,
+    groups: Vec<GroupNumber>,
     to: Vec<u32>,
     /// The labels of some rows.
     labels: Vec<u32>,
@@ -92,7 +92,7 @@ impl<T> TaskRowsOrder<'_, T> {
 /// One task. It is compiled for each instruction set.
 pub struct GroupTask<'p, 'a, 'm, 'n, T> {
     pub shared: &'p Shared<'p, 'a, 'm, T>,
-    pub worker: &'p mut Worker<T>,
+    pub worker: &'p mut WorkerBuffers<T>,
     pub scratch: &'p mut GroupScratch<T>,
     pub sorted: TaskRowsOrder<'p, T>,
     pub task: &'p TaskRows,
@@ -100,7 +100,7 @@ pub struct GroupTask<'p, 'a, 'm, 'n, T> {
     pub labels: &'p [AtomicU32],
     pub step: &'p GroupStep<'n, T>,
     /// What integer copies share, and those of the centroids near each group. Empty if an assign does without.
-    pub copies: Option<&'p Copies>,
+    pub copies: Option<&'p IntegerCopies>,
     pub tables: &'p [DotTable],
 }
 
@@ -110,7 +110,8 @@ impl<T: Float> Task for GroupTask<'_, '_, '_, '_, T> {
     #[inline(always)]
     fn run<V: Vector>(mut self) {
         // A few blocks of short rows have one list of near centroids.
-        let stride = if Form::of::<T>(self.shared.table.d) == Form::Difference { self.worker.tile.stride } else { BLOCK };
+        let stride =
+            if ScoreForm::of::<T>(self.shared.table.d) == ScoreForm::Difference { self.worker.tile.stride } else { BLOCK };
         // The labels of a tile have room for this many rows.
         debug_assert!(stride <= self.worker.tile.stride);
         if let TaskRowsOrder::Sorted(sorted, unit) = &self.sorted {
@@ -213,7 +214,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let sorted = sorted.sorted();
         let Shared { part, statistics, table, .. } = shared;
         let GroupScratch { tile, labels: own, .. } = &mut **scratch;
-        let Worker { assigner, distances, deltas, moved, changed, .. } = &mut **worker;
+        let WorkerBuffers { assigner, distances, deltas, moved, changed, .. } = &mut **worker;
         let (values, weights, next) = if sorted.layout.has_columns() {
             let weights = sorted.weights.get(rows.start..).unwrap_or_default();
             (sorted.columns(rows.clone()), weights, PrefetchNext::Blocks(sorted.behind(rows.start)))
@@ -254,7 +255,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let Shared { part, statistics, table, .. } = fit;
         let (Some(shared), Some(copies), Some(dot_table)) = (copies, &sorted.copies, tables.get(group)) else { return false };
         let GroupScratch { tile, needed, order, open, .. } = &mut **scratch;
-        let Worker { assigner, deltas, moved, changed, .. } = &mut **worker;
+        let WorkerBuffers { assigner, deltas, moved, changed, .. } = &mut **worker;
         let listed = step.listed(group, sorted.radii[rows.start / BLOCK], None);
         // A block of rows far from the point needs more centroids than were copied.
         if listed.len() * GROUP > dot_table.own.len() {
