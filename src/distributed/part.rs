@@ -16,8 +16,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use super::message::{ANSWER, Answer, Call, REQUEST, Reply, Request, RequestStates, decode, encode};
+use super::message::{ANSWER, Answer, Asked, Call, REQUEST, Replied, Request, RequestStates, State, decode, encode};
 use super::serve;
+use crate::backend::call::out_of_turn;
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::parallel::{FloatEnvironment, PoolShare};
@@ -134,12 +135,13 @@ impl Server<'_> {
 pub struct Feed {
     incoming: Receiver<Vec<u8>>,
     outgoing: Sender<Vec<u8>>,
-    /// The fit and the state that the part is in.
-    state: Option<(u64, u64)>,
+    /// The fit and the number of the state that the part is in.
+    at: Option<(u64, u64)>,
+    state: State,
     /// The request that is worked on.
     current: Option<RequestStates>,
-    calls: VecDeque<Call>,
-    replies: Vec<Reply>,
+    calls: VecDeque<Asked>,
+    replies: Vec<Replied>,
     /// The last request that changed the state, and its answer.
     last: Option<(RequestStates, Vec<u8>)>,
     /// The part takes its share of the threads while it works.
@@ -148,21 +150,24 @@ pub struct Feed {
 
 impl Feed {
     fn new(incoming: Receiver<Vec<u8>>, outgoing: Sender<Vec<u8>>) -> Self {
-        let (calls, replies) = (VecDeque::new(), Vec::new());
-        Self { incoming, outgoing, state: None, current: None, calls, replies, last: None, share: None }
+        let (state, calls, replies) = (State::default(), VecDeque::new(), Vec::new());
+        Self { incoming, outgoing, at: None, state, current: None, calls, replies, last: None, share: None }
     }
 
-    /// The next call. The calls before it must have replies. `None` if there are no more requests.
-    pub fn next_call(&mut self) -> Option<Call> {
+    /// The next call that the state allows. The calls before it must have replies. `None` if there are no more requests.
+    pub fn next_call(&mut self) -> Option<Asked> {
         loop {
-            if let Some(call) = self.calls.pop_front() {
-                return Some(call);
+            if let Some(asked) = self.calls.pop_front() {
+                if self.state.allows(&asked.call, asked.values.len()) {
+                    return Some(asked);
+                }
+                self.fail(out_of_turn(&asked.call));
             }
             if let Some(head) = self.current.take() {
                 let answer = Answer::Replies(std::mem::take(&mut self.replies));
                 match encode(ANSWER, &answer) {
                     Ok(bytes) => {
-                        self.state = Some((head.fit, head.after));
+                        self.at = Some((head.fit, head.after));
                         if head.before != head.after {
                             self.last = Some((head, bytes.clone()));
                         }
@@ -182,12 +187,12 @@ impl Feed {
             Ok(request) => request,
             Err(error) => return self.send(failure(error)),
         };
-        let repeated = self.last.as_ref().filter(|(last, _)| *last == head && self.state == Some((head.fit, head.after)));
+        let repeated = self.last.as_ref().filter(|(last, _)| *last == head && self.at == Some((head.fit, head.after)));
         if let Some((_, answer)) = repeated.filter(|_| head.before != 0) {
             let answer = answer.clone();
             return self.send(answer);
         }
-        if head.before != 0 && self.state != Some((head.fit, head.before)) {
+        if head.before != 0 && self.at != Some((head.fit, head.before)) {
             return self.send(encode(ANSWER, &Answer::Lost).unwrap_or_else(failure));
         }
         (self.current, self.calls, self.share) = (Some(head), calls.into(), Some(PoolShare::enter()));
@@ -201,20 +206,24 @@ impl Feed {
     }
 
     /// Gives back a call for the function that called the present one.
-    pub fn give_back(&mut self, call: Call) {
-        self.calls.push_front(call);
+    pub fn give_back(&mut self, asked: Asked) {
+        self.calls.push_front(asked);
     }
 
-    pub fn reply(&mut self, reply: Result<Reply>) {
+    /// Takes the reply to a call.
+    pub fn reply(&mut self, call: &Call, reply: Result<Replied>) {
         match reply {
-            Ok(reply) => self.replies.push(reply),
+            Ok(reply) => {
+                self.state.done(call, &reply.0);
+                self.replies.push(reply);
+            }
             Err(error) => self.fail(error),
         }
     }
 
     /// Ends the present request with an error.
     fn fail(&mut self, error: KMeansError) {
-        (self.current, self.state, self.last) = (None, None, None);
+        (self.current, self.at, self.state, self.last) = (None, None, State::default(), None);
         self.calls.clear();
         self.replies.clear();
         self.send(failure(error));

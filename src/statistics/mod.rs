@@ -39,7 +39,7 @@ use crate::input::tile::{RowBlock, WeightScale};
 use crate::statistics::refused::check_vanished;
 
 /// Most rows of a fit.
-const MAX_ROWS: u64 = 1 << 36;
+pub(crate) const MAX_ROWS: u64 = 1 << 36;
 
 /// What the fit knows about its data.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::{SHARDS, Sharded, Shards};
-use crate::backend::call::{Call, Calls, Reply};
+use crate::backend::call::{Call, Calls, other_reply};
 use crate::backend::{DRAWN, DrawBy, Picked, PlusPlus, Sample, Sampled, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -69,7 +69,8 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
         let mut places = memory::with_room(targets.len(), DRAWN)?;
         for target in targets {
             let shard = ends.partition_point(|end| end <= target);
-            let Some(own) = own.get_mut(shard) else { unreachable!("targets are below the total") };
+            // Targets are below the total.
+            let own = own.get_mut(shard).ok_or_else(other_reply)?;
             places.push((shard, own.len()));
             memory::push(own, target + totals[shard] - ends[shard], DRAWN)?;
         }
@@ -77,13 +78,13 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
         let firsts = own.iter().scan(0, |next, own| Some(std::mem::replace(next, *next + own.len())));
         let firsts: Vec<usize> = memory::collected(firsts, SHARDS)?;
         let calls = memory::collected(own.into_iter().map(|own| (!own.is_empty()).then(|| call(own))), SHARDS)?;
-        let (Reply { rows, mut weights, .. }, values) = self.ask(Reply::default(), Calls::Each(calls), &[])?;
+        let mut found = self.rows_of(Calls::Each(calls))?;
         // Only picks tell the weights.
-        if weights.is_empty() {
-            weights = memory::filled(rows.len(), 1.0, DRAWN)?;
+        if found.weights.is_empty() {
+            found.weights = memory::filled(found.rows.len(), 1.0, DRAWN)?;
         }
         let places = memory::collected(places.into_iter().map(|(shard, place)| firsts[shard] + place), DRAWN)?;
-        Picked { rows, values, weights }.in_order(&places)
+        found.in_order(&places)
     }
 }
 
@@ -99,11 +100,11 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
         let shard = self.starts.partition_point(|start| *start <= row) - 1;
         let mut calls = memory::filled(self.starts.len(), None, SHARDS)?;
         calls[shard] = Some(Call::Row(row - self.starts[shard]));
-        Ok(self.ask(Reply::default(), Calls::Each(calls), &[])?.1)
+        Ok(self.rows_of(Calls::Each(calls))?.values)
     }
 
     fn start_draws(&mut self) -> Result<u128> {
-        let weights = self.ask_all(Call::StartDraws, &[])?.0.totals;
+        let weights = self.totals(Call::StartDraws, &[])?;
         let totals = memory::copied(&weights, SHARDS)?;
         self.draws = Draws { totals, weights, scale: None, gains: None, drawn: None };
         Ok(self.draws.totals.iter().sum())
@@ -130,14 +131,18 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
                 self.draws.totals.iter_mut().zip(gains).for_each(|(total, gain)| *total -= gain);
                 self.shards.later(call, centroids)?;
             }
-            None => self.draws.totals = self.ask_all(call, centroids)?.0.totals,
+            None => self.draws.totals = self.totals(call, centroids)?,
         }
         (self.draws.scale, self.draws.gains) = (Some(scale), None);
         Ok(self.draws.totals.iter().sum())
     }
 
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        let gains = self.ask_all(Call::Gains, candidates)?.0.totals;
+        let gains = self.totals(Call::Gains, candidates)?;
+        let of_shards = gains.chunks_exact((gains.len() / self.starts.len()).max(1));
+        if of_shards.zip(&self.draws.totals).any(|(gains, total)| gains.iter().any(|gain| gain > total)) {
+            return Err(other_reply());
+        }
         let all = self.sum(&gains)?;
         self.draws.gains = Some(Gains { candidates: memory::copied(candidates, DRAWN)?, gains });
         Ok(all)
@@ -160,19 +165,19 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
     }
 
     fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
-        self.drawn(by, targets, |targets| Call::Pick { by, targets })
+        self.drawn(by, targets, |targets| Call::Pick(by, targets))
     }
 
     fn all_rows(&mut self) -> Result<(Vec<T>, Vec<f64>)> {
-        let (reply, values) = self.ask_all(Call::AllRows, &[])?;
-        Ok((values, reply.weights))
+        let Picked { values, weights, .. } = self.rows_of(Calls::All(Call::AllRows))?;
+        Ok((values, weights))
     }
 
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
         let call = |start: &u64| Some(Call::Sample(Sample { first: sample.first + start, ..*sample }));
         let calls = Calls::Each(memory::collected(self.starts.iter().map(call), SHARDS)?);
-        let (reply, values) = self.ask(Reply::default(), calls, &[])?;
-        Ok(Sampled { rows: reply.rows, values })
+        let Picked { rows, values, .. } = self.rows_of(calls)?;
+        Ok(Sampled { rows, values })
     }
 
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
