@@ -1,7 +1,7 @@
 //! The calls of a session as values, and its replies. So the rows of a fit may be anywhere: in several sessions of this process
 //! (`sharded/sessions.rs`), or in other processes, where the values travel as bytes (`src/distributed`).
 
-use super::{Assigned, DRAWN, DrawBy, Far, Move, Picked, Sample, Sampled, Scales, Session};
+use super::{Assigned, DRAWN, Draw, Far, Move, Picked, Scales, Session};
 use crate::backend::answers::{DISTANCES, Distances, LABELS};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -13,18 +13,10 @@ use crate::exact::distances::DistanceScale;
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub enum Call {
-    Row(u64),
-    StartDraws,
-    /// The rows that these targets draw.
-    Draw(Vec<u128>),
-    TakeSeeds(DistanceScale),
+    Weigh,
+    Lower(DistanceScale),
     Gains,
-    Pick {
-        by: DrawBy,
-        targets: Vec<u128>,
-    },
-    AllRows,
-    Sample(Sample),
+    Pick(Draw),
     Masses,
     EndDraws,
     Reset,
@@ -45,11 +37,9 @@ pub enum Call {
 impl Call {
     /// Whether it is a pass over all rows that has a short reply.
     pub fn is_short_pass(&self) -> bool {
-        use Call::{Assign, Farthest, Gains, Inertia, Masses, Reset, Sample, StartDraws, TakeSeeds};
-        matches!(
-            self,
-            StartDraws | TakeSeeds(_) | Gains | Sample(_) | Masses | Reset | Assign { .. } | Farthest { .. } | Inertia(_)
-        )
+        use Call::{Assign, Farthest, Gains, Inertia, Lower, Masses, Pick, Reset, Weigh};
+        let sample = matches!(self, Pick(Draw::Each(_)));
+        sample || matches!(self, Weigh | Lower(_) | Gains | Masses | Reset | Assign { .. } | Farthest { .. } | Inertia(_))
     }
 }
 
@@ -132,22 +122,10 @@ impl<C> Calls<C> {
 pub fn answer<T: Float, S: Session<T> + ?Sized>(session: &mut S, call: &Call, values: &[T]) -> Result<(Reply, Vec<T>)> {
     let (mut reply, mut found) = (Reply::default(), Vec::new());
     match call {
-        Call::Row(row) => found = session.row(*row)?,
-        Call::StartDraws => reply.totals.push(session.start_draws()?),
-        Call::Draw(targets) => {
-            for target in targets {
-                let row = session.draw(*target)?;
-                memory::push(&mut reply.rows, row, DRAWN)?;
-                memory::extend(&mut found, &session.row(row)?, DRAWN)?;
-            }
-        }
-        Call::TakeSeeds(scale) => reply.totals.push(session.take_seeds(values, *scale)?),
+        Call::Weigh => reply.totals.push(session.weigh()?),
+        Call::Lower(scale) => reply.totals.push(session.lower(values, *scale)?),
         Call::Gains => reply.totals = session.gains(values)?,
-        Call::Pick { by, targets } => {
-            Picked { rows: reply.rows, values: found, weights: reply.weights } = session.pick(*by, targets)?;
-        }
-        Call::AllRows => (found, reply.weights) = session.all_rows()?,
-        Call::Sample(sample) => Sampled { rows: reply.rows, values: found } = session.sample(sample)?,
+        Call::Pick(draw) => Picked { rows: reply.rows, values: found, weights: reply.weights } = session.pick(draw)?,
         Call::Masses => reply.totals = session.masses(values)?,
         Call::EndDraws => session.end_draws(),
         Call::Reset => session.reset()?,

@@ -2,7 +2,7 @@
 
 use super::message::Call;
 use crate::backend::Move;
-use crate::backend::call::Call::{Assign, EndDraws, Relocate, Reset, StartDraws, TakeSeeds};
+use crate::backend::call::Call::{Assign, EndDraws, Lower, Relocate, Reset, Weigh};
 
 /// The state of the parts: the calls that made it, without those that later ones have undone. All parts do the same, but for rows
 /// that move to empty clusters.
@@ -31,8 +31,8 @@ impl Journal {
             Call::Survey | Call::Place if has(|call| matches!(call, Call::Place)) => return,
             Call::SkipBad if has(|call| matches!(call, Call::SkipBad)) => return,
             // The centroids that seeding has taken so far, in the last scale.
-            Call::Session(TakeSeeds(scale), centroids) => {
-                if let Some(Call::Session(TakeSeeds(last), taken)) = self.calls.last_mut() {
+            Call::Session(Lower(scale), centroids) => {
+                if let Some(Call::Session(Lower(last), taken)) = self.calls.last_mut() {
                     taken.extend_from_slice(centroids);
                     *last = *scale;
                     return;
@@ -72,8 +72,8 @@ fn undoes(call: &Call, before: &Call) -> bool {
         Call::RoundWeights(_) => matches!(before, Call::RoundWeights(_)),
         Call::Begin { .. } => matches!(before, Call::Begin { .. } | Call::Session(..)),
         // Seeding may keep numbers of its own where the labels are, and the loop begins without labels.
-        Call::Session(StartDraws, _) => matches!(before, Call::Session(..)),
-        Call::Session(EndDraws, _) => matches!(before, Call::Session(StartDraws | TakeSeeds(_), _)),
+        Call::Session(Weigh, _) => matches!(before, Call::Session(..)),
+        Call::Session(EndDraws, _) => matches!(before, Call::Session(Weigh | Lower(_), _)),
         Call::Session(Reset, _) => matches!(before, Call::Session(Reset | Assign { .. }, _)),
         Call::Session(Assign { .. }, _) => matches!(before, Call::Session(Assign { .. }, _)),
         _ => false,

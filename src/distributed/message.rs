@@ -152,10 +152,10 @@ pub enum Call {
 impl Call {
     /// Whether the part is in another state afterwards.
     pub fn changes_state(&self) -> bool {
-        use call::Call::{Assign, EndDraws, Relocate, Reset, StartDraws, TakeSeeds};
+        use call::Call::{Assign, EndDraws, Lower, Relocate, Reset, Weigh};
         match self {
             Self::Session(call, _) => {
-                matches!(call, StartDraws | TakeSeeds(_) | EndDraws | Reset | Assign { .. } | Relocate(_))
+                matches!(call, Weigh | Lower(_) | EndDraws | Reset | Assign { .. } | Relocate(_))
             }
             Self::Start(_) | Self::Survey | Self::Place | Self::SkipBad | Self::RoundWeights(_) | Self::Begin { .. } => true,
             _ => false,
@@ -218,6 +218,7 @@ pub(super) use taken;
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
+    use crate::backend::{Draw, DrawBy};
     use crate::exact::cluster_sums::ClusterSums;
     use crate::exact::distances::DistanceScale;
 
@@ -226,8 +227,8 @@ mod tests {
         let numbers = [0.0, -0.0, 1.0 / 3.0, f64::MIN_POSITIVE / 8.0, f64::MAX, f64::INFINITY, f64::NEG_INFINITY];
         let calls = [
             Call::Session(call::Call::Gains, numbers.to_vec()),
-            Call::Session(call::Call::Draw(vec![0, 1, u128::MAX, 1 << 127]), vec![]),
-            Call::Session(call::Call::TakeSeeds(DistanceScale::new(3.7, 1.5)), vec![]),
+            Call::Session(call::Call::Pick(Draw::Totals(DrawBy::Distance, vec![0, 1, u128::MAX, 1 << 127])), vec![]),
+            Call::Session(call::Call::Lower(DistanceScale::new(3.7, 1.5)), vec![]),
         ];
         let request = (RequestStates { fit: u64::MAX, before: 1, after: 2 }, calls.iter().collect::<Vec<_>>());
         let back: Request = decode(REQUEST, &encode(REQUEST, &request).unwrap()).unwrap();

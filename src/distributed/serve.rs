@@ -15,7 +15,7 @@ use crate::backend::cpu::CpuSession;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
 use crate::backend::select::{self, Choice, DeviceRequest, Place};
-use crate::backend::{DrawBy, Session};
+use crate::backend::{Draw, DrawBy, Session};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::params::{Device, DrawnCandidates, Init, KMeans, Metric, Params};
@@ -241,8 +241,7 @@ impl SessionState {
     /// Whether a session over so many rows can do a call.
     fn allows(&self, call: &Call, rows: u64) -> bool {
         use call::Call::{
-            AllRows, Assign, Draw, EndDraws, Farthest, Gains, Inertia, Labels, Masses, Nearest, Pick, Relocate, Reset, Row,
-            Sample, StartDraws, TakeSeeds,
+            Assign, EndDraws, Farthest, Gains, Inertia, Labels, Lower, Masses, Nearest, Pick, Relocate, Reset, Weigh,
         };
         let (call, values) = match call {
             Call::Session(call, values) => (call, values),
@@ -251,13 +250,11 @@ impl SessionState {
         };
         let whole = values.len().is_multiple_of(self.d);
         match call {
-            StartDraws | AllRows | EndDraws | Reset | Labels => true,
-            Row(row) => *row < rows,
-            Draw(_) => self.draws,
-            TakeSeeds(_) => self.draws && whole,
+            Weigh | EndDraws | Reset | Labels => true,
+            Lower(_) => self.draws && whole,
             Gains => self.taken && whole,
-            Pick { by, .. } => self.taken || *by != DrawBy::Distance,
-            Sample(_) => self.taken,
+            Pick(Draw::Totals(DrawBy::Distance, _) | Draw::Each(_)) => self.taken,
+            Pick(_) => true,
             Masses => !values.is_empty() && whole,
             Assign { .. } | Nearest => values.len() == self.k * self.d,
             Farthest { donors, .. } => self.assigned && donors.len() == self.k,
@@ -268,10 +265,10 @@ impl SessionState {
 
     /// Answers a call that is allowed.
     fn answer<T: Float>(&mut self, session: &mut dyn Session<T>, call: &call::Call, values: &[f64]) -> Result<Reply> {
-        use call::Call::{Assign, EndDraws, Reset, StartDraws, TakeSeeds};
+        use call::Call::{Assign, EndDraws, Lower, Reset, Weigh};
         match call {
-            StartDraws | EndDraws => (self.draws, self.taken) = (*call == StartDraws, false),
-            TakeSeeds(_) => self.taken = true,
+            Weigh | EndDraws => (self.draws, self.taken) = (*call == Weigh, false),
+            Lower(_) => self.taken = true,
             Reset | Assign { .. } => self.assigned = *call != Reset,
             _ => {}
         }

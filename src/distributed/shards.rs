@@ -13,6 +13,7 @@ use super::by_values;
 use super::fit::not_sorted;
 use super::link::{Link, PARTS};
 use super::message::{self, converted, refused, taken};
+use crate::backend::Draw;
 use crate::backend::call::{Call, Calls, Reply};
 use crate::backend::sharded::{Shards, Take};
 use crate::base::error::Result;
@@ -59,16 +60,18 @@ impl<'l, 'e> Parts<'l, 'e> {
             lengths == [d, k * d, k, k, k]
         });
         let (fits, what) = match call {
-            Call::StartDraws | Call::TakeSeeds(_) => (totals.len() == 1, "a reply to another call"),
+            Call::Weigh | Call::Lower(_) => (totals.len() == 1, "a reply to another call"),
             Call::EndDraws | Call::Reset | Call::Farthest { .. } => (true, ""),
             Call::Gains | Call::Masses => (totals.len() * d == asked, LISTS),
             Call::Inertia(_) => (totals.len() == k, LISTS),
-            Call::Draw(targets) | Call::Pick { targets, .. } => {
-                (rows.len() == targets.len() && found == rows.len() * d, "another number of rows than was asked for")
+            Call::Pick(draw) => {
+                let number = match draw {
+                    Draw::Totals(_, targets) => rows.len() == targets.len(),
+                    Draw::Each(_) => rows.len() == weights.len(),
+                    Draw::All => rows.is_empty(),
+                };
+                (number && found == weights.len() * d, "another number of rows than was asked for")
             }
-            Call::Row(_) => (found == d, LISTS),
-            Call::Sample(_) => (found == rows.len() * d, LISTS),
-            Call::AllRows => (found == weights.len() * d, LISTS),
             Call::Assign { want_inertia } => {
                 let inertia = assigned.as_ref().map(|assigned| assigned.inertia.as_ref().map(Vec::len));
                 (sums_fit && inertia == Some(want_inertia.then_some(k)), "sums of other clusters")
@@ -90,7 +93,7 @@ impl<T: Float> Shards<T> for Parts<'_, '_> {
     }
 
     fn ask(&mut self, calls: Calls<Call>, values: &[T], take: Take<'_, T>) -> Result<()> {
-        let draws = |call: &Call| matches!(call, Call::Draw(_) | Call::Pick { .. });
+        let draws = |call: &Call| matches!(call, Call::Pick(Draw::Totals(..)));
         if self.by_values && (0..self.rows.len()).any(|part| calls.of(part).is_some_and(draws)) {
             return Err(not_sorted("for a seeding that finds too few candidates and draws more rows"));
         }

@@ -19,7 +19,7 @@ mod deviations;
 mod wide;
 
 use self::deviations::Deviations;
-use crate::backend::Seeder;
+use crate::backend::{Draw, Picked, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -31,7 +31,7 @@ const CUTS: &str = "the table of optimal cuts";
 
 /// The means of the best clusters, ascending. If there are too few different values, these values.
 pub fn seed<T: Float>(session: &mut dyn Seeder<T>, params: &Params, statistics: &Statistics) -> Result<Vec<T>> {
-    let (values, weights) = session.all_rows()?;
+    let Picked { values, weights, .. } = session.pick(&Draw::All)?;
     let deviations = Deviations::new(&values, &weights, statistics)?;
     drop((values, weights));
     let starts = starts(&deviations, params.k.min(deviations.values()))?;

@@ -16,7 +16,7 @@
 
 use super::plus_plus::{self, First};
 use super::table::Table;
-use crate::backend::{PlusPlus, Sample, Seeder};
+use crate::backend::{Draw, PlusPlus, Sample, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -61,7 +61,8 @@ fn candidates<T: Float>(
             break;
         }
         let (seed, total) = (asked.seed, potential.total);
-        let sampled = session.sample(&Sample { seed, restart: asked.restart, round, total, expected, first: 0, by_values })?;
+        let sample = Sample { seed, restart: asked.restart, round, total, expected, first: 0, by_values };
+        let sampled = session.pick(&Draw::Each(sample))?;
         memory::extend(&mut rows, &sampled.rows, super::ROWS)?;
         memory::extend(&mut values, &sampled.values, super::ROWS)?;
         if round + 1 < params.seeding.rounds {

@@ -12,7 +12,6 @@
 mod assign;
 #[cfg(feature = "bench")]
 mod benchmark;
-mod candidates;
 mod centroids;
 pub(crate) mod deltas;
 mod difference;
@@ -25,6 +24,7 @@ mod groups;
 mod inertia;
 mod layout;
 mod least;
+mod masses;
 mod nearest_clusters;
 mod pass;
 mod picks;
