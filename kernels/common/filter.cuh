@@ -75,7 +75,7 @@ template <typename T, typename S = T> struct Assign {
     Sums sums;
     const Factors* factors; // (d)
     double mass_to_integer;
-    int table_copies; // copies of each cell in shared memory; 0: add directly to device memory
+    int table_copies; // copies of each accumulator in shared memory; 0: add directly to device memory
     int centroids_in_shared; // whether they fit there
     const T* centroid_columns; // (d, k): the centroids, column-major
     const T* centroids; // (k, d): the same, row-major
