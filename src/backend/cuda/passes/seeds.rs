@@ -4,7 +4,7 @@
 use crate::backend::cuda::arguments::{
     self, BernoulliArgument, DrawsArgument, GainsArgument, StepArgument, TakeArgument, TotalsArgument, weight_to_integer,
 };
-use crate::backend::cuda::device::{BlockShape, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
+use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::passes::byte_copies::{CopiedRows, copies_scale};
 use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::plus_plus::StepBuffers;
@@ -162,7 +162,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             let here = (m - first).min(MOST_AT_ONCE);
             let entry = rows.entry(arguments::seed_gains::<T>());
             let variant = format!("_{}", here.next_multiple_of(2));
-            let launch = entry.resident(&rows.queue.gpu, &variant, BlockShape::of(THREADS), usize::MAX)?;
+            let launch = entry.resident(&rows.queue.gpu, &variant, Block::of(THREADS), usize::MAX)?;
             let argument = GainsArgument {
                 rows: rows.argument(),
                 nearest: self.nearest.at(),
@@ -200,7 +200,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             first: i32::from(!self.taken),
             step,
         };
-        Ok((entry.resident(&rows.queue.gpu, "", BlockShape::of(THREADS), self.ranges.count)?, argument))
+        Ok((entry.resident(&rows.queue.gpu, "", Block::of(THREADS), self.ranges.count)?, argument))
     }
 
     /// Whether there are totals of ranges: rows that all weigh the same have none.
@@ -300,7 +300,7 @@ pub(super) fn totals(queue: &Queue, draws: DrawsArgument, totals: &Buffer<u128>)
 /// `totals` is the address of room for the total of each range.
 unsafe fn write_totals(queue: &Queue, draws: DrawsArgument, totals: u64) -> Result<Buffer<u128>> {
     let total = queue.zeros::<u128>(1, TOTALS)?;
-    let launch = arguments::seed_totals().exactly(&queue.gpu, "", BlockShape::of(256), draws.ranges as usize)?;
+    let launch = arguments::seed_totals().exactly(&queue.gpu, "", Block::of(256), draws.ranges as usize)?;
     // SAFETY: the kernel writes one total for each range. The caller promises room for them.
     unsafe { queue.run(&launch, &TotalsArgument { draws, totals, total: total.at() })? };
     Ok(total)
