@@ -241,7 +241,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         assert!(self.taken, "a sample is by the distances to centroids taken before");
         let (queue, draws) = (&rows.queue, self.draws(rows));
         let entry = rows.entry(arguments::seed_sample::<T>());
-        let launch = entry.resident(&queue.gpu, "", BlockShape::of(256), rows.n.div_ceil(256))?;
+        let launch = entry.resident(&queue.gpu, "", Block::of(256), rows.n.div_ceil(256))?;
         found_rows(queue, sample, rows.n, |found| {
             let argument = BernoulliArgument { rows: rows.argument(), draws, sample: sample.into(), found };
             // SAFETY: the kernel reads n distances and weights. It writes no more row numbers than there is room for.
