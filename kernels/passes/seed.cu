@@ -2,7 +2,7 @@
 //
 // Source:    Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007 (src/seeding/plus_plus.rs).
 //            Bahmani et al., "Scalable k-means++", PVLDB 2012: samples in which every row decides alone, and masses of candidates.
-// Used when: init="k-means++". `seed_totals`, `seed_search` and `seed_row` also for init="random" and for single rows.
+// Used when: init="k-means++". `seed_totals` and `seed_search` also for init="random".
 // Tile:      about 4,096 ranges of at least 256 rows, each with the total of its draw weights. One block makes a draw: it finds the
 //            range in the totals, and then the row in the range. In `seed_take` and `seed_gains` a thread has two rows and all
 //            candidates at once.
@@ -56,7 +56,7 @@ template <typename T, typename S = T> struct Search {
     const u128* targets; // one a block
     u64* found; // (targets): the rows drawn
     T* values; // (targets, d): the values of these rows
-    double* weights; // (targets): the weights of these rows. Null if nobody asks
+    double* weights; // (targets): the weights of these rows
 };
 
 template <typename T, typename S> __device__ __forceinline__ void seed_search(const Search<T, S>& a) {
@@ -65,16 +65,10 @@ template <typename T, typename S> __device__ __forceinline__ void seed_search(co
     const u64 row = a.draws.kind == DRAW_ROW ? (u64)target : drawn_row(a.draws, a.totals, target, shared);
     if (threadIdx.x == 0) {
         a.found[blockIdx.x] = row;
-        if (a.weights) a.weights[blockIdx.x] = a.rows.w ? a.rows.w[row] : 1.0;
+        a.weights[blockIdx.x] = a.rows.w ? a.rows.w[row] : 1.0;
     }
     copy_row(a.rows, row, a.values + (u64)blockIdx.x * a.rows.d);
 }
-
-template <typename T, typename S = T> struct Row {
-    Rows<T, S> rows;
-    T* values; // (d)
-    u64 row;
-};
 
 // ---- samples ---------------------------------------------------------------------------------------------------------
 
@@ -88,17 +82,6 @@ template <typename T, typename S = T> struct Bernoulli {
 template <typename T, typename S> __device__ __forceinline__ void seed_sample(const Bernoulli<T, S>& a) {
     for (u64 row = global_thread(); row < a.draws.n; row += all_threads())
         if (is_drawn(a.sample, a.rows, row, a.sample.first + row, draw_weight(a.draws, row))) add_found(a.found, row);
-}
-
-template <typename T, typename S = T> struct Gather {
-    Rows<T, S> rows;
-    const u64* wanted; // (count): numbers of rows
-    T* values; // (count, d)
-    u64 count;
-};
-
-template <typename T, typename S> __device__ __forceinline__ void seed_gather(const Gather<T, S>& a) {
-    for (u64 i = blockIdx.x; i < a.count; i += gridDim.x) copy_row(a.rows, a.wanted[i], a.values + i * a.rows.d);
 }
 
 // ---- taking a centroid -------------------------------------------------------------------------------------------------
@@ -282,14 +265,8 @@ extern "C" __global__ void __launch_bounds__(256) seed_weigh(const __grid_consta
     extern "C" __global__ void __launch_bounds__(SEARCHERS) seed_search_##SUFFIX(const __grid_constant__ Search<T, S> a) {           \
         seed_search(a);                                                                                                           \
     }                                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(256) seed_row_##SUFFIX(const __grid_constant__ Row<T, S> a) {                       \
-        copy_row(a.rows, a.row, a.values);                                                                                        \
-    }                                                                                                                             \
     extern "C" __global__ void __launch_bounds__(256) seed_sample_##SUFFIX(const __grid_constant__ Bernoulli<T, S> a) {              \
         seed_sample(a);                                                                                                           \
-    }                                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(256) seed_gather_##SUFFIX(const __grid_constant__ Gather<T, S> a) {                 \
-        seed_gather(a);                                                                                                           \
     }                                                                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS, 8) seed_take_##SUFFIX(const __grid_constant__ Take<T, S> a) {              \
         seed_take(a);                                                                                                             \

@@ -4,7 +4,7 @@
 //! A new call is an entry of the table below, and an arm where it is answered: in [`answer`], if a session answers it, else in
 //! `src/distributed/serve.rs`. A new kind of reply is a variant of [`Reply`].
 
-use super::{Assigned, DRAWN, DrawBy, Far, Move, Sample, Scales, Session};
+use super::{Assigned, Draw, Far, Move, Scales, Session};
 use crate::backend::answers::Distances;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -159,21 +159,12 @@ calls! { state, values, found:
     ValueDigits(beginning: Beginning): Begun, if beginning.fits(state.d) => None, ValueDigits(digits) if state.digits(digits);
     ValueRows(beginning: Beginning): Begun, if beginning.fits(state.d) => None,
         Rows(rows, weights) if state.drawn(rows, weights, found, weights.len());
-    Row(row: u64): Begun, if *row < state.rows => None, Rows(rows, weights) if state.drawn(rows, weights, found, 1);
-    StartDraws: Begun => Begins(Drawing), Totals(totals) if totals.len() == 1 && state.weighs(totals);
-    /// The rows that these targets draw.
-    Draw(targets: Vec<u128>): Drawing => None,
-        Rows(rows, weights) if rows.len() == targets.len() && state.drawn(rows, weights, found, rows.len());
-    TakeSeeds(scale: DistanceScale): Drawing, if state.whole(values) => Adds(Taken),
+    /// Begins a table of draws.
+    Weigh: Begun => Begins(Drawing), Totals(totals) if totals.len() == 1 && state.weighs(totals);
+    Lower(scale: DistanceScale): Drawing, if state.whole(values) => Adds(Taken),
         Totals(totals) if totals.len() == 1 && state.totals(totals);
     Gains: Taken, if state.whole(values) => None, Totals(totals) if totals.len() * state.d == values && state.totals(totals);
-    Pick(by: DrawBy, targets: Vec<u128>): Begun, if *by != DrawBy::Distance || state.has(Stage::Taken) => None,
-        Rows(rows, weights) if [rows.len(), weights.len()] == [targets.len(); 2]
-            && state.drawn(rows, weights, found, rows.len());
-    AllRows: Begun => None,
-        Rows(rows, weights) if weights.len() as u64 == state.rows && state.drawn(rows, weights, found, weights.len());
-    Sample(sample: Sample): Taken => None,
-        Rows(rows, weights) if rows.is_sorted_by(|a, b| a < b) && state.drawn(rows, weights, found, rows.len());
+    Pick(draw: Draw): Begun, if state.can_draw(draw) => None, Rows(rows, weights) if state.picked(draw, rows, weights, found);
     Masses: Begun, if values > 0 && state.whole(values) => None,
         Totals(totals) if totals.len() * state.d == values && state.weighs(totals);
     EndDraws: Begun => Ends(Drawing), Done;
@@ -194,10 +185,10 @@ calls! { state, values, found:
 impl Call {
     /// Whether it is a pass over all rows that has a short reply.
     pub fn is_short_pass(&self) -> bool {
-        use Call::{Assign, Farthest, Gains, Inertia, Masses, Reset, Sample, StartDraws, TakeSeeds};
+        use Call::{Assign, Farthest, Gains, Inertia, Lower, Masses, Pick, Reset, Weigh};
         matches!(
             self,
-            StartDraws | TakeSeeds(_) | Gains | Sample(_) | Masses | Reset | Assign { .. } | Farthest { .. } | Inertia(_)
+            Weigh | Lower(_) | Gains | Pick(Draw::Each(_)) | Masses | Reset | Assign { .. } | Farthest { .. } | Inertia(_)
         )
     }
 }
@@ -275,7 +266,7 @@ pub enum Reply {
     Began([u64; 2]),
     /// Each digit with the weight and the number of its rows.
     ValueDigits(Vec<(u32, u128, u64)>),
-    /// The numbers of rows, if the caller does not know them, and their `w^`, if the call asks for weights.
+    /// The numbers of rows, if the caller does not know them, and their `w^`.
     Rows(Vec<u64>, Vec<f64>),
     /// The total of all rows, or one for each candidate or cluster.
     Totals(Vec<u128>),
@@ -341,36 +332,15 @@ impl<C> Calls<C> {
 /// Answers a call with a session. `values`: the centroids or candidates of the call. Returns the reply, and the values of its
 /// rows.
 pub fn answer<T: Float, S: Session<T> + ?Sized>(session: &mut S, call: &Call, values: &[T]) -> Result<(Reply, Vec<T>)> {
-    let (mut rows, mut weights, mut found) = (Vec::new(), Vec::new(), Vec::new());
+    let mut found = Vec::new();
     let reply = match call {
-        Call::Row(row) => {
-            found = session.row(*row)?;
-            Reply::Rows(rows, weights)
-        }
-        Call::StartDraws => Reply::Totals(vec![session.start_draws()?]),
-        Call::Draw(targets) => {
-            for target in targets {
-                let row = session.draw(*target)?;
-                memory::push(&mut rows, row, DRAWN)?;
-                memory::extend(&mut found, &session.row(row)?, DRAWN)?;
-            }
-            Reply::Rows(rows, weights)
-        }
-        Call::TakeSeeds(scale) => Reply::Totals(vec![session.take_seeds(values, *scale)?]),
+        Call::Weigh => Reply::Totals(vec![session.weigh()?]),
+        Call::Lower(scale) => Reply::Totals(vec![session.lower(values, *scale)?]),
         Call::Gains => Reply::Totals(session.gains(values)?),
-        Call::Pick(by, targets) => {
-            let picked = session.pick(*by, targets)?;
+        Call::Pick(draw) => {
+            let picked = session.pick(draw)?;
             found = picked.values;
             Reply::Rows(picked.rows, picked.weights)
-        }
-        Call::AllRows => {
-            (found, weights) = session.all_rows()?;
-            Reply::Rows(rows, weights)
-        }
-        Call::Sample(sample) => {
-            let sampled = session.sample(sample)?;
-            found = sampled.values;
-            Reply::Rows(sampled.rows, weights)
         }
         Call::Masses => Reply::Totals(session.masses(values)?),
         Call::EndDraws => {

@@ -24,7 +24,7 @@ pub mod timed;
 pub mod update;
 
 pub(crate) use seeder::{DRAWN, trials};
-pub use seeder::{DrawBy, Picked, PlusPlus, Sample, Sampled, Seeder};
+pub use seeder::{Draw, DrawBy, Picked, PlusPlus, Sample, Seeder, SeedingDevice};
 pub use session::{Advanced, Assigned, Far, Iteration, Move, Scales, Session, Stop, Updated, WorkCounts};
 pub use sharded::{Sessions, Sharded};
 

@@ -1,4 +1,14 @@
-//! What seeding calls: draws of rows, and distances to the centroids taken so far.
+//! What seeding calls. A backend keeps a table of draws, which is state and nothing else: the weight of each row, its distance to
+//! the nearest centroid taken so far, the scale of the integer distances, and totals of the draw weights of ranges of rows.
+//!
+//! ```text
+//! weigh     the draw weight of every row is its weight
+//! lower     ... is its distance to the nearest centroid taken so far
+//! gains     what candidates would lower
+//! pick      rows, by totals of the draw weights or each by its own chance, with their values
+//! masses    the weight of the rows that are nearest to each candidate
+//! ```
+//! Integers come out, so the results of threads, chunks, devices and parts add up in any order to the same bits.
 
 use std::sync::Arc;
 
@@ -13,67 +23,59 @@ use crate::statistics::Statistics;
 /// What errors call rows that are drawn.
 pub(crate) const DRAWN: &str = "the rows drawn";
 
-/// The rows of a fit as seeding sees them. Every row has a draw weight, an integer.
+/// The rows of a fit as seeding sees them: a table of draws, and five verbs on it.
 ///
-/// Rows are counted from the session's first row.
+/// Rows are counted from the session's first row. Centroids and candidates are `(m, d)`, row-major.
 pub trait Seeder<T: Float>: Send {
     /// Number of kept rows of positive weight.
     fn positive_rows(&self) -> u64;
-    /// The values of a row.
-    fn row(&mut self, row: u64) -> Result<Vec<T>>;
-    /// Sets every row's draw weight to its `w^`. Returns the total.
-    fn start_draws(&mut self) -> Result<u128>;
-    /// The first row whose running total of draw weights, in row order, exceeds `target`.
-    fn draw(&mut self, target: u128) -> Result<u64>;
-    /// Takes centroids (`(m, d)`, row-major). Draw weights become integer distances to the nearest centroid taken so far, in this
-    /// scale. Returns the total. Without centroids, only the scale changes.
-    fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128>;
-    /// For each candidate (`(m, d)`, row-major), the amount by which it would lower the total. It is measured in the scale of the
-    /// last [`Seeder::take_seeds`].
+    /// Begins a table of draws: the draw weight of each row is the integer of its `w^`. Returns the total.
+    fn weigh(&mut self) -> Result<u128>;
+    /// Takes centroids: draw weights become integer distances to the nearest centroid taken so far, in this scale. Returns the
+    /// total. Without centroids, only the scale changes.
+    fn lower(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128>;
+    /// For each candidate, the amount by which it alone would lower the total, in the scale of the last [`Seeder::lower`].
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>>;
-    /// For each target, the row that it draws (see [`Seeder::draw`]) as a candidate, and the candidate's gain.
-    fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
-        let mut rows = Vec::new();
-        for &target in targets {
-            let row = self.draw(target)?;
-            memory::extend(&mut rows, &self.row(row)?, DRAWN)?;
-        }
-        let gains = self.gains(&rows)?;
-        Ok((rows, gains))
-    }
+    /// The rows that a draw names.
+    fn pick(&mut self, draw: &Draw) -> Result<Picked<T>>;
+    /// For each candidate, the total of the integers of `w^` of the rows that are nearest to it. The smaller candidate wins
+    /// ties. No table is needed.
+    fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>>;
+    /// Frees the table of draws.
+    fn end_draws(&mut self);
     /// Does steps of k-means++, as many as the session can do without the caller. Each step appends a centroid, and lowers the
-    /// potential, which is the total of the last [`Seeder::take_seeds`] or of the last such step. The last centroid need not be
+    /// potential, which is the total of the last [`Seeder::lower`] or of the last such step. The last centroid need not be
     /// taken. A session that can do none leaves both as they are.
     fn plus_plus_steps(&mut self, _asked: &PlusPlus, _potential: &mut DistanceSum, _centroids: &mut Vec<T>) -> Result<()> {
         Ok(())
     }
-    /// For each target, the first row whose running total of weights, in row order, exceeds it. Targets may be many.
-    fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>>;
-    /// The values of all rows, row-major, and their `w^`. For few features.
-    fn all_rows(&mut self) -> Result<(Vec<T>, Vec<f64>)>;
-    /// The rows of a sample for which every row decides alone. At least one centroid must be taken.
-    fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>>;
-    /// For each candidate (`(m, d)`, row-major), the total of the integers of `w^` of the rows that are nearest to it. The
-    /// smaller candidate wins ties.
-    fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>>;
-    /// For each of some rows, the nearest centroid (both row-major). The smaller number wins ties. None if a CPU is as fast.
-    fn nearest_of(&self, _rows: &[T], _centroids: &[T]) -> Option<Vec<u32>> {
+    /// The device of the rows, for work on a few other rows.
+    fn device(&self) -> Option<&dyn SeedingDevice<T>> {
         None
     }
-    /// A session over other rows for k centroids, on the same device, if there is room and it pays.
-    fn other_rows<'t>(
-        &self,
-        _part: &RowBlock<'t, T>,
-        _statistics: &Arc<Statistics>,
-        _k: usize,
-    ) -> Option<Box<dyn Seeder<T> + 't>> {
-        None
-    }
-    /// Frees the memory that only seeding needs.
-    fn end_draws(&mut self);
 }
 
-/// What rows weigh in a draw.
+/// What a device does for seeding beside the rows of the fit. Each answer is None if a CPU is as fast, or if there is no room.
+pub trait SeedingDevice<T: Float> {
+    /// For each of some rows, the nearest centroid (both row-major). The smaller number wins ties.
+    fn nearest(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>>;
+    /// A session over other rows for k centroids.
+    fn session<'t>(&self, part: &RowBlock<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Option<Box<dyn Seeder<T> + 't>>;
+}
+
+/// Which rows a pick names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
+pub enum Draw {
+    /// For each target, the first row whose running total of these weights, in row order, exceeds it. Targets may be many.
+    Totals(DrawBy, Vec<u128>),
+    /// The rows of a sample for which every row decides alone, in ascending order. At least one centroid must be taken.
+    Each(Sample),
+    /// All rows, in order. Their numbers are not listed. For few features.
+    All,
+}
+
+/// What rows weigh in a draw by totals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub enum DrawBy {
@@ -85,7 +87,7 @@ pub enum DrawBy {
     Positive,
 }
 
-/// The rows that targets draw, in the order of the targets.
+/// The rows of a draw, in the order of the targets or of the rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Picked<T> {
     pub rows: Vec<u64>,
@@ -96,13 +98,13 @@ pub struct Picked<T> {
 }
 
 impl<T: Float> Picked<T> {
-    /// The rows at these places, in this order.
-    pub fn in_order(&self, places: &[usize]) -> Result<Self> {
+    /// The entries of these indices, in this order.
+    pub fn in_order(&self, indices: &[usize]) -> Result<Self> {
         let d = self.values.len() / self.rows.len().max(1);
-        let mut values = memory::with_room(places.len().saturating_mul(d), DRAWN)?;
-        places.iter().for_each(|place| values.extend_from_slice(&self.values[place * d..][..d]));
-        let rows = memory::collected(places.iter().map(|&place| self.rows[place]), DRAWN)?;
-        let weights = memory::collected(places.iter().map(|&place| self.weights[place]), DRAWN)?;
+        let mut values = memory::with_room(indices.len().saturating_mul(d), DRAWN)?;
+        indices.iter().for_each(|index| values.extend_from_slice(&self.values[index * d..][..d]));
+        let rows = memory::collected(indices.iter().map(|&index| self.rows[index]), DRAWN)?;
+        let weights = memory::collected(indices.iter().map(|&index| self.weights[index]), DRAWN)?;
         Ok(Self { rows, values, weights })
     }
 }
@@ -156,12 +158,4 @@ impl Sample {
         // A draw weight is at most 2^90, so the product is at most 2^123.
         below(u, self.total) < u128::from(self.expected) * weight
     }
-}
-
-/// The rows of a sample, in ascending order.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Sampled<T> {
-    pub rows: Vec<u64>,
-    /// Their values: `(rows, d)`.
-    pub values: Vec<T>,
 }

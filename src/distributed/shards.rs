@@ -13,6 +13,7 @@ use super::by_values;
 use super::fit::not_sorted;
 use super::link::{Link, PARTS};
 use super::message::{Asked, converted, refused, taken};
+use crate::backend::Draw;
 use crate::backend::call::{Call, Calls};
 use crate::backend::sharded::{Shards, Take};
 use crate::base::error::Result;
@@ -55,7 +56,7 @@ impl<T: Float> Shards<T> for Parts<'_, '_> {
     }
 
     fn ask(&mut self, calls: Calls<Call>, values: &[T], take: Take<'_, T>) -> Result<()> {
-        let draws = |call: &Call| matches!(call, Call::Draw(_) | Call::Pick(..));
+        let draws = |call: &Call| matches!(call, Call::Pick(Draw::Totals(..)));
         if self.by_values && (0..self.rows.len()).any(|part| calls.of(part).is_some_and(draws)) {
             return Err(not_sorted("for a seeding that finds too few candidates and draws more rows"));
         }

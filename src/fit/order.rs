@@ -59,7 +59,7 @@ pub fn only_decides_ties(params: &Params) -> bool {
     let draws = match params.seeding.init {
         Init::Given(_) => false,
         Init::Optimal => params.seeding.init_sample.is_some(),
-        _ => true,
+        Init::Random | Init::KMeansPlusPlus | Init::KMeansParallel | Init::AfkMc2 => true,
     };
     params.rows.row_order == RowOrder::Values && !draws
 }

@@ -106,34 +106,33 @@ fn of_choice(choice: Choice, rows: PlannedRows, shape: Shape, params: &Params<'_
         let own = select::seconds_on_gpu(Shape { rows, ..shape }, &plan);
         [iteration.max(own[0]), pass.max(own[1])]
     });
-    let seconds_seeding = match params.seeding.init {
-        // The host finds these.
-        Init::Optimal | Init::AfkMc2 => seconds_seeding,
-        _ => f64::from(params.restarts) * seconds_of_seeding(shape, params, pass),
-    };
     FitPlan {
         method: choice.plan.strategy.to_string(),
         host_bytes: bytes_beside_gpu.saturating_add(LANES).saturating_add(rows.copied),
         device_bytes: shares().map(|(_, plan)| plan.bytes).fold(0, u64::saturating_add),
-        seconds_seeding,
+        seconds_seeding: seconds_of_seeding(shape, params, pass, seconds_seeding),
         seconds_iteration: iteration,
         choice,
     }
 }
 
-/// Seconds for the starting centroids of one restart on GPUs. `pass`: those of a pass over all rows.
-fn seconds_of_seeding(shape: Shape, params: &Params<'_>, pass: f64) -> f64 {
+/// Seconds for the starting centroids of all restarts on GPUs. `pass`: those of a pass over all rows. `on_host`: those of a fit on
+/// the CPU.
+fn seconds_of_seeding(shape: Shape, params: &Params<'_>, pass: f64, on_host: f64) -> f64 {
     let (seeding, k, rows) = (&params.seeding, params.k as f64, shape.rows as f64);
     let share = seeding.init_sample.map_or(1.0, |most| (most as f64 / rows).min(1.0));
-    match seeding.init {
+    let of_restart = match seeding.init {
         Init::Given(_) | Init::Random => GPU_STEP,
         Init::KMeansParallel => {
             let rounds = f64::from(seeding.rounds);
             let candidates = seeding.oversampling * k * rounds;
             rounds * pass + share * rows * shape.features as f64 * candidates / GPU_CANDIDATES
         }
-        _ => k * (GPU_STEP + share * pass),
-    }
+        Init::KMeansPlusPlus => k * (GPU_STEP + share * pass),
+        // The host finds these.
+        Init::AfkMc2 | Init::Optimal => return on_host,
+    };
+    f64::from(params.restarts) * of_restart
 }
 
 fn forecast<T: Float>(rows: PlannedRows, params: &Params<'_>) -> Forecast {

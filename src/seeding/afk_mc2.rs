@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use super::plus_plus::{self, First};
 use crate::backend::cpu::LeastDistances;
-use crate::backend::{DrawBy, PlusPlus, Seeder};
+use crate::backend::{Draw, DrawBy, PlusPlus, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -60,7 +60,7 @@ pub fn seed<T: Float>(session: &mut dyn Seeder<T>, params: &Params, statistics: 
         while step < until {
             let steps = BLOCK.min(until - step);
             let (block, rest) = rows.split_at(steps * chain * d);
-            let mut least = match session.nearest_of(block, &centroids) {
+            let mut least = match session.device().and_then(|device| device.nearest(block, &centroids)) {
                 Some(labels) => LeastDistances::to_known(block, &centroids, &labels, d, threads)?,
                 None => LeastDistances::new(block, &centroids, d, statistics.extent(), threads)?,
             };
@@ -138,7 +138,11 @@ impl<T: Float> Proposing<T> {
             targets[side].push(below(u, [self.distance.0, self.weight.0][side]));
             by_weight.push(side);
         }
-        let picked = [session.pick(DrawBy::Distance, &targets[0])?, session.pick(DrawBy::Weight, &targets[1])?];
+        let [by_distance, by_weight_too] = targets;
+        let picked = [
+            session.pick(&Draw::Totals(DrawBy::Distance, by_distance))?,
+            session.pick(&Draw::Totals(DrawBy::Weight, by_weight_too))?,
+        ];
         let mut values = memory::with_room(count.saturating_mul(d), super::ROWS)?;
         let mut odds = memory::with_room(count, super::ROWS)?;
         let mut next = [0; 2];
@@ -158,10 +162,10 @@ impl<T: Float> Proposing<T> {
         Ok((values, odds))
     }
 
-    /// Runs the chain of a step. `nearest`: the distances of its rows to the nearest centroid so far. Returns the place of the
+    /// Runs the chain of a step. `nearest`: the distances of its rows to the nearest centroid so far. Returns the index of the
     /// row in which the chain ends, unless that is a centroid already.
     fn run_chain(&self, step: usize, odds: &[Odds], nearest: &[f64]) -> Option<usize> {
-        let distance = |place: usize| odds[place].weight * nearest[place];
+        let distance = |index: usize| odds[index].weight * nearest[index];
         let mut x = 0;
         for y in 1..odds.len() {
             let u = (self.coin(step, y)[1] >> 11) as f64 * power_of_two(-53);

@@ -11,7 +11,7 @@
 //! roundings, and roundings are left out. The rows are then in the order of the draws.
 
 use super::{CENTROIDS, finish, plus_plus};
-use crate::backend::{PlusPlus, Seeder};
+use crate::backend::{Draw, DrawBy, PlusPlus, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -42,12 +42,11 @@ pub fn distinct_rows<T: Float>(session: &mut dyn Seeder<T>, params: &Params, sta
 }
 
 fn in_order<T: Float>(session: &mut dyn Seeder<T>, statistics: &Statistics, k: usize, d: usize) -> Result<Vec<T>> {
-    session.start_draws()?;
-    let first = session.draw(0)?;
-    let mut rows = session.row(first)?;
-    while rows.len() < k.saturating_mul(d) && session.take_seeds(&rows[rows.len() - d..], statistics.distances)? > 0 {
-        let next = session.draw(0)?;
-        memory::extend(&mut rows, &session.row(next)?, CENTROIDS)?;
+    session.weigh()?;
+    let first = |by| Draw::Totals(by, vec![0]);
+    let mut rows = session.pick(&first(DrawBy::Weight))?.values;
+    while rows.len() < k.saturating_mul(d) && session.lower(&rows[rows.len() - d..], statistics.distances)? > 0 {
+        memory::extend(&mut rows, &session.pick(&first(DrawBy::Distance))?.values, CENTROIDS)?;
     }
     Ok(rows)
 }

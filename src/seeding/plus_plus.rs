@@ -12,7 +12,7 @@
 //!             take the candidate with the least potential
 //! ```
 
-use crate::backend::{PlusPlus, Seeder, trials};
+use crate::backend::{Draw, DrawBy, Picked, PlusPlus, Seeder, trials};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -54,16 +54,17 @@ pub struct First<T> {
 
 /// Starts the draws of a session and draws the first centroid, by the weights of the rows.
 pub fn first<T: Float>(session: &mut dyn Seeder<T>, asked: &PlusPlus) -> Result<First<T>> {
-    let weight = session.start_draws()?;
-    let row = session.draw(asked.target(weight, 0, 0))?;
-    Ok(First { row, values: session.row(row)?, weight })
+    let weight = session.weigh()?;
+    let target = asked.target(weight, 0, 0);
+    let Picked { rows, values, .. } = session.pick(&Draw::Totals(DrawBy::Weight, vec![target]))?;
+    Ok(First { row: rows[0], values, weight })
 }
 
 /// Takes centroids. Returns the potential, which starts from the scale `base`.
 pub fn taken<T: Float>(session: &mut dyn Seeder<T>, centroids: &[T], base: DistanceScale) -> Result<DistanceSum> {
-    let total = session.take_seeds(centroids, base)?;
+    let total = session.lower(centroids, base)?;
     let rows = session.positive_rows();
-    DistanceSum { total, scale: base }.precise(rows, |finer| session.take_seeds(&[], finer))
+    DistanceSum { total, scale: base }.precise(rows, |finer| session.lower(&[], finer))
 }
 
 /// Appends centroids until there are `asked.k`, or as many as there are distinct rows. There must be one already.
@@ -75,7 +76,7 @@ pub fn complete<T: Float>(
     d: usize,
 ) -> Result<()> {
     if centroids.len() < asked.k.saturating_mul(d) {
-        session.start_draws()?;
+        session.weigh()?;
         let potential = taken(session, centroids, base)?;
         go_on(session, asked, potential, centroids, d)?;
     }
@@ -98,15 +99,16 @@ pub fn go_on<T: Float>(
         if step == asked.k || potential.total == 0 {
             return Ok(());
         }
-        let targets: Vec<u128> = (0..asked.trials).map(|trial| asked.target(potential.total, step, trial)).collect();
-        let (candidates, gains) = session.trials(&targets)?;
+        let targets = (0..asked.trials).map(|trial| asked.target(potential.total, step, trial)).collect();
+        let candidates = session.pick(&Draw::Totals(DrawBy::Distance, targets))?.values;
+        let gains = session.gains(&candidates)?;
         let mut best: Option<(DistanceSum, &[T])> = None;
         for (candidate, gain) in candidates.chunks_exact(d).zip(gains) {
             let left = DistanceSum { total: potential.total - gain, scale: potential.scale };
             // In the finer scale, a distance beyond the range is clamped to it, both before and after. So the difference is
             // exact.
             let left = left.precise(rows, |finer| {
-                let before = session.take_seeds(&[], finer)?;
+                let before = session.lower(&[], finer)?;
                 Ok(before - session.gains(candidate)?[0])
             })?;
             if best.as_ref().is_none_or(|(least, _)| left.exact() < least.exact()) {
@@ -118,7 +120,7 @@ pub fn go_on<T: Float>(
         potential = left;
         // The last centroid needs no distances. It only matters that there was a candidate to take.
         if step + 1 < asked.k {
-            potential.total = session.take_seeds(chosen, left.scale)?;
+            potential.total = session.lower(chosen, left.scale)?;
         }
     }
 }

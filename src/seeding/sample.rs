@@ -1,7 +1,7 @@
 //! Different rows of positive weight, each equally likely: `init_sample`, and `init="random"`.
 
 use super::without_replacement::WithoutReplacement;
-use crate::backend::{DrawBy, Picked, Seeder};
+use crate::backend::{Draw, DrawBy, Picked, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -12,14 +12,14 @@ use crate::exact::rng::{DrawPurpose, below, draw_u64};
 pub fn seed<T: Float>(session: &mut dyn Seeder<T>, params: &Params, restart: u32) -> Result<Vec<T>> {
     let n = session.positive_rows();
     let ranks = ranks(params.seeding.seed, DrawPurpose::Random, restart, n, (params.k as u64).min(n))?;
-    Ok(session.pick(DrawBy::Positive, &ranks)?.values)
+    Ok(session.pick(&Draw::Totals(DrawBy::Positive, ranks))?.values)
 }
 
 /// A sample of the rows, in row order.
 pub fn draw<T: Float>(session: &mut dyn Seeder<T>, params: &Params, restart: u32, rows: u64) -> Result<Picked<T>> {
     let mut ranks = ranks(params.seeding.seed, DrawPurpose::Sample, restart, session.positive_rows(), rows)?;
     ranks.sort_unstable();
-    session.pick(DrawBy::Positive, &ranks)
+    session.pick(&Draw::Totals(DrawBy::Positive, ranks))
 }
 
 /// Draws `count` of `n` ranks without replacement, in the order of the draws.

@@ -59,7 +59,7 @@ impl<T: Float> Table<T> {
     ) -> Result<R> {
         let features = Features::from_rows(&self.values, self.statistics.lows.len())?;
         let part = RowBlock::new(features, self.weights.as_ref().map(|weights| Column::from_slice(weights)));
-        if let Some(mut session) = near.other_rows(&part, &self.statistics, params.k) {
+        if let Some(mut session) = near.device().and_then(|device| device.session(&part, &self.statistics, params.k)) {
             match work(session.as_mut()) {
                 // The plan of a device does not count these rows.
                 Err(KMeansError::NoMemory { .. }) => {}

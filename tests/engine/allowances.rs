@@ -362,10 +362,10 @@ fn check_gain(row: Vec<f32>, seed: Vec<f32>, candidate: Vec<f32>) {
     assert!(near < far && total(near) < total(far));
     for set in SETS {
         let mut session = on_cpu(&data, &statistics, &params, &[0, ROWS], set);
-        session.start_draws().unwrap();
-        assert_eq!(session.take_seeds(&seed, statistics.distances).unwrap(), total(far));
+        session.weigh().unwrap();
+        assert_eq!(session.lower(&seed, statistics.distances).unwrap(), total(far));
         assert_eq!(session.gains(&candidate).unwrap(), [total(far) - total(near)], "{} features, {set:?}", case.d);
-        assert_eq!(session.take_seeds(&candidate, statistics.distances).unwrap(), total(near), "{} features, {set:?}", case.d);
+        assert_eq!(session.lower(&candidate, statistics.distances).unwrap(), total(near), "{} features, {set:?}", case.d);
     }
 }
 

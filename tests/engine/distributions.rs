@@ -1,7 +1,7 @@
 //! The draws of seedings have the distributions that their papers say: chi-square tests on a few rows.
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::backend::Sample;
+use polars_kmeans::backend::{Draw, Sample};
 use polars_kmeans::exact::reference;
 use polars_kmeans::seeding::seed;
 use polars_kmeans::{Init, KMeans};
@@ -45,8 +45,8 @@ fn rows_become_candidates_by_their_distances() {
     let statistics = data.statistics(&estimator);
     let params = estimator.validate(1).unwrap();
     let mut session = on_cpu(&data, &statistics, &params, &[0, 6], InstructionSet::detect());
-    session.start_draws().unwrap();
-    let total = session.take_seeds(&[3.0], statistics.distances).unwrap();
+    session.weigh().unwrap();
+    let total = session.lower(&[3.0], statistics.distances).unwrap();
     let distances: Vec<f64> = data.x.iter().zip(&weights).map(|(x, w)| w * (x - 3.0).powi(2)).collect();
     let sum: f64 = distances.iter().sum();
     let (trials, expected) = (20_000u32, 2u32);
@@ -57,7 +57,7 @@ fn rows_become_candidates_by_their_distances() {
         // Seeds, rounds and restarts all change the numbers.
         let (seed, round, restart) = (u64::from(number / 50), number % 5, number / 5 % 10);
         let sample = Sample { seed, restart, round, total, expected: expected.into(), first: 0, by_values: false };
-        let drawn = session.sample(&sample).unwrap().rows;
+        let drawn = session.pick(&Draw::Each(sample)).unwrap().rows;
         for (place, &i) in drawn.iter().enumerate() {
             one[i as usize] += 1;
             drawn[place + 1..].iter().for_each(|&j| two[i as usize][j as usize] += 1);

@@ -1,7 +1,7 @@
 //! What seeding asks of a session, against a direct computation: totals, samples in which every row decides alone, gains, draws and
 //! masses. Every backend, any parts and any number of threads give the same integers.
 
-use polars_kmeans::backend::{DrawBy, Picked, Sample, Sampled, Seeder};
+use polars_kmeans::backend::{Draw, DrawBy, Picked, Sample, Seeder};
 use polars_kmeans::exact::distances::DistanceScale;
 use polars_kmeans::exact::reference;
 use polars_kmeans::exact::rng::{below, philox};
@@ -64,11 +64,19 @@ impl<'a, T: Float> Direct<'a, T> {
         self.total(scale) - after.sum::<u128>()
     }
 
-    fn sample(&self, sample: &Sample, scale: DistanceScale) -> Sampled<T> {
+    fn sample(&self, sample: &Sample, scale: DistanceScale) -> Picked<T> {
         let weights = self.draw_weights(scale);
-        let rows: Vec<u64> =
-            (0..weights.len()).filter(|&i| is_drawn(sample, self.number(sample, i), weights[i])).map(|i| i as u64).collect();
-        Sampled { values: rows.iter().flat_map(|&i| self.row(i as usize)).copied().collect(), rows }
+        let drawn = |i: &usize| is_drawn(sample, self.number(sample, *i), weights[*i]);
+        self.picked((0..weights.len()).filter(drawn).map(|i| i as u64).collect())
+    }
+
+    /// These rows, with their values and weights.
+    fn picked(&self, rows: Vec<u64>) -> Picked<T> {
+        Picked {
+            values: rows.iter().flat_map(|&i| self.row(i as usize)).copied().collect(),
+            weights: rows.iter().map(|&i| self.weights[i as usize]).collect(),
+            rows,
+        }
     }
 
     /// The number that a row draws with.
@@ -84,12 +92,7 @@ impl<'a, T: Float> Direct<'a, T> {
                 Some(*end)
             })
             .collect();
-        let rows: Vec<u64> = targets.iter().map(|target| ends.iter().position(|end| end > target).unwrap() as u64).collect();
-        Picked {
-            values: rows.iter().flat_map(|&i| self.row(i as usize)).copied().collect(),
-            weights: rows.iter().map(|&i| self.weights[i as usize]).collect(),
-            rows,
-        }
+        self.picked(targets.iter().map(|target| ends.iter().position(|end| end > target).unwrap() as u64).collect())
     }
 
     fn masses(&self, candidates: &[T]) -> Vec<u128> {
@@ -137,11 +140,11 @@ fn some<T: Float>(data: &Data<T>, count: usize, random: &mut Random) -> Vec<T> {
 #[derive(Debug, PartialEq)]
 struct Answers<T> {
     totals: Vec<u128>,
-    samples: Vec<Sampled<T>>,
+    samples: Vec<Picked<T>>,
     gains: Vec<u128>,
-    drawn: Vec<u64>,
-    /// By weight, by distance, and among the rows of positive weight.
-    picked: [Picked<T>; 3],
+    /// By weight before a centroid is taken, by weight, by distance, and among the rows of positive weight.
+    picked: [Picked<T>; 4],
+    all: Picked<T>,
     masses: Vec<Vec<u128>>,
     positive: u64,
 }
@@ -152,8 +155,8 @@ struct Questions<T> {
     first: Vec<T>,
     batches: Vec<Vec<T>>,
     candidates: Vec<T>,
-    /// Shares of the total, in 2^-32.
-    targets: Vec<u64>,
+    /// The seed of the targets.
+    targets: u64,
     sample: Sample,
 }
 
@@ -164,13 +167,9 @@ impl<T: Float> Questions<T> {
         [sample, Sample { total: total / 8, restart: 9, by_values: true, ..sample }]
     }
 
-    fn target(&self, i: usize, total: u128) -> u128 {
-        (total >> 32) * u128::from(self.targets[i])
-    }
-
     /// Many targets below a total, in no order, some of them twice.
     fn many(&self, total: u128) -> Vec<u128> {
-        let random = &mut Random(self.targets[0]);
+        let random = &mut Random(self.targets);
         let mut targets: Vec<u128> = (0..400).map(|_| below(random.next(), total)).collect();
         targets.extend_from_within(..20);
         targets.extend([0, total - 1]);
@@ -178,32 +177,35 @@ impl<T: Float> Questions<T> {
     }
 
     fn ask(&self, session: &mut dyn Seeder<T>) -> Answers<T> {
-        let mut totals = vec![session.start_draws().unwrap(), session.take_seeds(&self.first, self.scales[0]).unwrap()];
+        let by = |session: &mut dyn Seeder<T>, by, total| session.pick(&Draw::Totals(by, self.many(total))).unwrap();
+        let mut totals = vec![session.weigh().unwrap()];
+        let before = by(session, DrawBy::Weight, totals[0]);
+        totals.push(session.lower(&self.first, self.scales[0]).unwrap());
         let mut samples = Vec::new();
         for (round, batch) in self.batches.iter().enumerate() {
             for sample in self.samples(round, totals[totals.len() - 1]) {
-                samples.push(session.sample(&sample).unwrap());
+                samples.push(session.pick(&Draw::Each(sample)).unwrap());
             }
-            totals.push(session.take_seeds(batch, self.scales[0]).unwrap());
+            totals.push(session.lower(batch, self.scales[0]).unwrap());
         }
-        totals.push(session.take_seeds(&[], self.scales[1]).unwrap());
+        totals.push(session.lower(&[], self.scales[1]).unwrap());
         let total = totals[totals.len() - 1];
         let gains = session.gains(&self.candidates).unwrap();
-        let targets: Vec<u128> = (0..self.targets.len()).map(|i| self.target(i, total)).collect();
-        let drawn: Vec<u64> = targets.iter().map(|&target| session.draw(target).unwrap()).collect();
-        let (values, _) = session.trials(&targets).unwrap();
-        let rows: Vec<T> = drawn.iter().flat_map(|&row| session.row(row).unwrap()).collect();
-        assert_eq!(values, rows, "the rows of trials are those that are drawn");
         let positive = session.positive_rows();
-        let picked = [(DrawBy::Weight, totals[0]), (DrawBy::Distance, total), (DrawBy::Positive, positive.into())]
-            .map(|(by, total)| session.pick(by, &self.many(total)).unwrap());
-        let none = session.pick(DrawBy::Distance, &[]).unwrap();
+        let picked = [
+            before,
+            by(session, DrawBy::Weight, totals[0]),
+            by(session, DrawBy::Distance, total),
+            by(session, DrawBy::Positive, positive.into()),
+        ];
+        let all_rows = session.pick(&Draw::All).unwrap();
+        let none = session.pick(&Draw::Totals(DrawBy::Distance, vec![])).unwrap();
         assert_eq!(none, Picked { rows: vec![], values: vec![], weights: vec![] });
         let mut all = self.first.clone();
         all.extend(self.batches.iter().flatten());
         let masses = vec![session.masses(&self.candidates).unwrap(), session.masses(&all).unwrap()];
         session.end_draws();
-        Answers { totals, samples, gains, drawn, picked, masses, positive }
+        Answers { totals, samples, gains, picked, all: all_rows, masses, positive }
     }
 
     fn answer(&self, mut direct: Direct<'_, T>) -> Answers<T> {
@@ -220,17 +222,18 @@ impl<T: Float> Questions<T> {
         let now = direct.total(self.scales[1]);
         totals.push(now);
         let weights = direct.draw_weights(self.scales[1]);
-        let drawn = (0..self.targets.len()).map(|i| drawn(&weights, self.target(i, now)) as u64).collect();
         let integers = direct.integers();
         let positives = integers.iter().map(|&integer| u128::from(integer > 0)).collect();
-        let picked = [integers, weights, positives].map(|weights| direct.pick(&weights, &self.many(weights.iter().sum())));
+        let picked = [integers.clone(), integers, weights, positives]
+            .map(|weights| direct.pick(&weights, &self.many(weights.iter().sum())));
+        let all_rows = Picked { rows: vec![], ..direct.picked((0..direct.x.len() as u64).collect()) };
         let mut all = self.first.clone();
         all.extend(self.batches.iter().flatten());
         let masses = vec![direct.masses(&self.candidates), direct.masses(&all)];
         let positive = direct.weights.iter().filter(|w| **w > 0.0).count() as u64;
         let candidates = self.candidates.chunks_exact(direct.x[0].len());
         let gains = candidates.map(|candidate| direct.gain(candidate, self.scales[1])).collect();
-        Answers { gains, totals, samples, drawn, picked, masses, positive }
+        Answers { gains, totals, samples, picked, all: all_rows, masses, positive }
     }
 }
 
@@ -248,7 +251,7 @@ fn check<T: Float>(kind: &str, shape: [usize; 2], weighted: bool, seeds: [usize;
         first: some(&data, 1, random),
         batches,
         candidates: some(&data, 13, random),
-        targets: (0..5).map(|_| random.next() >> 32).collect(),
+        targets: random.next(),
         // The numbers of the rows go from 32 to 33 bits.
         sample: Sample {
             seed: random.next(),
@@ -291,11 +294,12 @@ fn a_certain_row_is_always_in_the_sample() {
     let estimator = KMeans::new(1);
     let statistics = data.statistics(&estimator);
     every_way(&data, &statistics, &estimator, |what, session| {
-        session.start_draws().unwrap();
-        let total = session.take_seeds(&[1.0], statistics.distances).unwrap();
+        session.weigh().unwrap();
+        let total = session.lower(&[1.0], statistics.distances).unwrap();
         for seed in 0..20 {
             let sample = Sample { seed, restart: 0, round: 255, total, expected: 1, first: 0, by_values: false };
-            assert_eq!(session.sample(&sample).unwrap(), Sampled { rows: vec![1_234], values: vec![5.0] }, "{what}");
+            let picked = session.pick(&Draw::Each(sample)).unwrap();
+            assert_eq!(picked, Picked { rows: vec![1_234], values: vec![5.0], weights: vec![1.0] }, "{what}");
         }
         session.end_draws();
     });

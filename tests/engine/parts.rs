@@ -30,7 +30,7 @@ enum Loss {
 type Make = dyn Fn(usize) -> Part + Send;
 
 /// Parts in this process, one of which may get lost at some message.
-struct Here {
+pub struct Here {
     parts: Vec<Part>,
     make: Box<Make>,
     /// The messages so far.
@@ -79,7 +79,7 @@ impl Executor for Here {
 }
 
 /// The rows between these cuts as parts. Every other one works with another instruction set.
-fn parts<T: Engine>(x: &[T], weights: Option<&[f64]>, d: usize, cuts: &[usize]) -> Here {
+pub fn parts<T: Engine>(x: &[T], weights: Option<&[f64]>, d: usize, cuts: &[usize]) -> Here {
     let (x, weights, cuts) = (x.to_vec(), weights.map(<[f64]>::to_vec), cuts.to_vec());
     Here::new(cuts.len() - 1, move |part| {
         let range = cuts[part]..cuts[part + 1];

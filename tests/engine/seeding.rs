@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::cpu::CpuSession;
-use polars_kmeans::backend::{Seeder, Session, Sessions, Sharded};
+use polars_kmeans::backend::{Draw, DrawBy, Session, Sessions, Sharded};
 use polars_kmeans::exact::distances::{DistanceScale, DistanceSum};
 use polars_kmeans::statistics::gather;
 use polars_kmeans::{Float, KMeans, NullPolicy};
@@ -20,15 +20,23 @@ trait Seeding<T> {
     fn take(&mut self, centroids: &[T], scale: DistanceScale) -> u128;
 }
 
-impl<T: Float> Seeding<T> for &mut dyn Session<T> {
+/// A session, and whether a centroid was taken.
+struct Verbs<'s, 'a, T>(&'s mut (dyn Session<T> + 'a), bool);
+
+impl<T: Float> Seeding<T> for Verbs<'_, '_, T> {
     fn start(&mut self) -> u128 {
-        self.start_draws().unwrap()
+        self.0.weigh().unwrap()
     }
     fn trials(&mut self, targets: &[u128]) -> (Vec<T>, Vec<u128>) {
-        Seeder::trials(*self, targets).unwrap()
+        // Before the first centroid there are no gains.
+        let by = if self.1 { DrawBy::Distance } else { DrawBy::Weight };
+        let candidates = self.0.pick(&Draw::Totals(by, targets.to_vec())).unwrap().values;
+        let gains = if self.1 { self.0.gains(&candidates).unwrap() } else { vec![0; targets.len()] };
+        (candidates, gains)
     }
     fn take(&mut self, centroids: &[T], scale: DistanceScale) -> u128 {
-        self.take_seeds(centroids, scale).unwrap()
+        self.1 = true;
+        self.0.lower(centroids, scale).unwrap()
     }
 }
 
@@ -122,7 +130,7 @@ fn check<T: Float>(kind: &str, shape: [usize; 3], weighted: bool, nulls: bool) {
             .map(|part| Box::new(CpuSession::new(part, &statistics, k, threads, set).unwrap()) as Box<dyn Session<T>>)
             .collect();
         let mut session = Sharded::new(Sessions::new(sessions), &statistics, 1).unwrap();
-        let answers = seeding(&mut (&mut session as &mut dyn Session<T>), shape, statistics.distances);
+        let answers = seeding(&mut Verbs(&mut session, false), shape, statistics.distances);
         assert_eq!(answers, *expected, "{kind}, {shape:?}, {}, {threads} threads, {set:?}", T::NAME);
     }
 }

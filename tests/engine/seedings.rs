@@ -2,13 +2,16 @@
 
 use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::Seeder;
+use polars_kmeans::distributed::fit;
+use polars_kmeans::model::AnyFitted;
 use polars_kmeans::seeding::seed;
-use polars_kmeans::{Engine, Features, Init, KMeans, KMeansError, Restarts};
+use polars_kmeans::{Engine, Features, Init, KMeans, KMeansError, Restarts, Wanted};
 
-use crate::data::{KINDS, Random, gpu, on_gpu, rows};
+use crate::data::{KINDS, Random, gpu, hash, on_gpu, rows};
 use crate::exactness::{check_all, check_task, size};
 use crate::far;
 use crate::oracle::{Start, Task};
+use crate::parts::parts;
 use crate::sessions::{Data, every_way, on_cpu};
 
 /// A seeding of any kind, for d features.
@@ -96,22 +99,54 @@ fn check_every_way<T: Engine>(kind: &str, [n, d]: [usize; 2], weighted: bool, es
     });
 }
 
+/// The seedings by their words. A new seeding joins these tests by its word.
+fn methods() -> impl Iterator<Item = Init> {
+    Init::METHODS.iter().map(|word| word.parse().unwrap())
+}
+
+/// Every seeding on every backend: threads, parts and instruction sets of a CPU, rows on a GPU and rows that stream through it. Few
+/// rows are read where they are. Many rows are copied in an order of neighbours. A sample is a session of its own.
 #[test]
 fn seeds_are_the_same_in_every_way() {
+    for init in methods() {
+        let few_features = init == Init::Optimal;
+        for weighted in [false, true] {
+            let kmeans = |k: usize| KMeans::new(k).init(init.clone()).seed(7 + u64::from(weighted));
+            let shape = |n: usize, d: usize| [n, if few_features { 1 } else { d }];
+            check_every_way::<f32>("blobs", shape(6_000, 3), weighted, &kmeans(40));
+            check_every_way::<f64>("uniform", shape(900, 12), weighted, &kmeans(20));
+            check_every_way::<f32>("lattice", shape(5_000, 9), weighted, &kmeans(4));
+            check_every_way::<f32>("blobs", shape(6_000, 4), weighted, &kmeans(25).init_sample(Some(700)));
+        }
+    }
+    // With other options than the defaults.
     for weighted in [false, true] {
         let kmeans = |k: usize, init: Init| KMeans::new(k).init(init).seed(7 + u64::from(weighted));
-        check_every_way::<f32>("blobs", [6_000, 3], weighted, &kmeans(40, Init::KMeansParallel));
         check_every_way::<f64>("uniform", [5_000, 12], weighted, &kmeans(20, Init::KMeansParallel).oversampling(0.5).rounds(3));
         check_every_way::<f32>("lattice", [5_000, 9], weighted, &kmeans(30, Init::KMeansParallel).rounds(1));
-        check_every_way::<f32>("blobs", [6_000, 3], weighted, &kmeans(70, Init::AfkMc2));
         check_every_way::<f64>("uniform", [5_000, 20], weighted, &kmeans(40, Init::AfkMc2).chain_length(30));
         check_every_way::<f32>("duplicates", [4_000, 2], weighted, &kmeans(6, Init::AfkMc2).chain_length(2));
-        check_every_way::<f32>("blobs", [5_000, 1], weighted, &kmeans(9, Init::Optimal));
-        check_every_way::<f64>("lattice", [5_000, 1], weighted, &kmeans(3, Init::Optimal));
-        for init in [Init::KMeansPlusPlus, Init::Random, Init::KMeansParallel, Init::AfkMc2] {
-            check_every_way::<f32>("blobs", [6_000, 4], weighted, &kmeans(25, init).init_sample(Some(700)));
-        }
         check_every_way::<f64>("lattice", [5_000, 3], weighted, &kmeans(50, Init::KMeansPlusPlus).init_sample(Some(30)));
+    }
+}
+
+/// Every seeding of rows in other processes: values and integers travel as bytes.
+#[test]
+fn seeds_are_the_same_in_parts() {
+    for init in methods() {
+        for (weighted, sample) in [(false, None), (true, None), (false, Some(300)), (true, Some(300))] {
+            let (n, d, random) = (2_000, if init == Init::Optimal { 1 } else { 5 }, &mut Random(u64::from(weighted)));
+            let x: Vec<f32> = rows("blobs", n, d, random);
+            let weights = weighted.then(|| (0..n).map(|i| [0.0, 1.5, 9.0][i % 3]).collect::<Vec<f64>>());
+            let estimator = KMeans::new(13).init(init.clone()).init_sample(sample).max_iter(1).seed(5);
+            let column = weights.as_ref().map(|weights| polars_kmeans::Column::from_slice(weights));
+            let whole = estimator.fit_features(&Features::from_rows(&x, d).unwrap(), column.as_ref()).unwrap();
+            let mut executor = parts(&x, weights.as_deref(), d, &[0, 1, n / 3, n / 3 + 64, n]);
+            let AnyFitted::F32(fitted) = fit(&estimator, &mut executor, Wanted::Labels).unwrap() else {
+                panic!("another type")
+            };
+            assert_eq!(hash(&fitted), hash(&whole), "{init:?}, weights: {weighted}, a sample of {sample:?}");
+        }
     }
 }
 
@@ -134,7 +169,7 @@ fn of_all_seedings(x: &[f64], weights: Option<&[f64]>, k: usize) -> Vec<polars_k
     let features = Features::from_rows(x, 1).unwrap();
     let weights = weights.map(polars_kmeans::Column::from_slice);
     let mut all = Vec::new();
-    for init in [Init::KMeansPlusPlus, Init::Random, Init::KMeansParallel, Init::AfkMc2, Init::Optimal] {
+    for init in methods() {
         for sample in [None, Some(1), Some(2), Some(1_000)] {
             for restarts in [1, 3] {
                 let estimator =

@@ -14,11 +14,11 @@ use serde::forward_to_deserialize_any;
 use super::*;
 use crate::backend::answers::Distances;
 use crate::backend::call::Beginning;
-use crate::backend::{Assigned, DrawBy, Far, Move, Sample, WorkCounts};
+use crate::backend::{Assigned, Draw, DrawBy, Far, Move, Sample, WorkCounts};
 use crate::base::names::Names;
 use crate::base::params::{Init, KMeans, Metric, NullPolicy, Restarts, RowOrder, Scale, TooFew, Wanted};
 use crate::base::random::Random;
-use crate::distributed::{Executor, Part, Rows, fit};
+use crate::distributed::{Executor, OwnedRows, Part, fit};
 use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::distances::DistanceScale;
 use crate::exact::fixed::{ColumnScale, Limbs};
@@ -107,14 +107,14 @@ fn calls() -> Vec<Call> {
         Call::Selection,
         Call::ValueDigits(beginning.clone()),
         Call::ValueRows(beginning),
-        Call::Row(300),
-        Call::StartDraws,
-        Call::Draw(vec![0, 1, u128::MAX, 1 << 127]),
-        Call::TakeSeeds(DistanceScale::new(3.7, 1.5)),
+        Call::Weigh,
+        Call::Lower(DistanceScale::new(3.7, 1.5)),
         Call::Gains,
-        Call::Pick(DrawBy::Distance, vec![300, 5]),
-        Call::AllRows,
-        Call::Sample(sample),
+        Call::Pick(Draw::Totals(DrawBy::Weight, vec![300])),
+        Call::Pick(Draw::Totals(DrawBy::Distance, vec![0, 1, u128::MAX, 1 << 127])),
+        Call::Pick(Draw::Totals(DrawBy::Positive, vec![])),
+        Call::Pick(Draw::Each(sample)),
+        Call::Pick(Draw::All),
         Call::Masses,
         Call::EndDraws,
         Call::Reset,
@@ -183,7 +183,7 @@ fn layout() -> String {
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         writeln!(text, "{name} {hex}").unwrap();
     };
-    let head = Head { fit: u64::MAX, before: 300, after: 2 };
+    let head = RequestStates { fit: u64::MAX, before: 300, after: 2 };
     for call in calls() {
         let name = format!("call {}", call.name());
         let request: Request = (head, vec![Asked { call, values: vec![0.5, -0.0] }]);
@@ -249,7 +249,8 @@ fn again(answer: &Answer) -> Answer {
 unit_test!(messages_keep_every_bit);
 fn messages_keep_every_bit() {
     let numbers = [0.0, -0.0, 1.0 / 3.0, f64::MIN_POSITIVE / 8.0, f64::MAX, f64::INFINITY, f64::NEG_INFINITY];
-    let request = (Head { fit: u64::MAX, before: 1, after: 2 }, vec![Asked { call: Call::Gains, values: numbers.to_vec() }]);
+    let request =
+        (RequestStates { fit: u64::MAX, before: 1, after: 2 }, vec![Asked { call: Call::Gains, values: numbers.to_vec() }]);
     let back: Request = decode(REQUEST, &encode(REQUEST, &request).unwrap()).unwrap();
     assert_eq!(format!("{back:?}"), format!("{request:?}"));
     assert!(back.1[0].values.iter().zip(numbers).all(|(a, b)| a.to_bits() == b.to_bits()));
@@ -517,7 +518,7 @@ fn check_fitted<T: Float>(fitted: &Fitted<T>, estimator: &KMeans, wanted: Wanted
     assert!(k >= 1 && k <= estimator.k && model.centroids().iter().all(|c| c.to_f64().is_finite()));
     assert!(model.inertia() >= 0.0 && model.inertia().is_finite() && model.sizes().len() == k);
     assert!(fitted.labels.iter().all(|label| (*label as usize) < k));
-    let kept = fitted.selection.iter().map(|(selection, n)| (0..*n).filter(|i| selection.contains(*i)).count()).sum();
+    let kept: usize = fitted.selection.iter().map(|(selection, n)| (0..*n).filter(|i| selection.contains(*i)).count()).sum();
     assert_eq!(fitted.labels.len(), kept);
     if wanted == Wanted::Distances {
         let distances = fitted.distances.as_ref().unwrap();
@@ -541,13 +542,13 @@ fn a_wrong_reply_is_an_error_or_changes_numbers() {
             let x = if number == 10 && seed % 4 > 0 { &plain } else { &x };
             let worker = |cut: &[usize]| {
                 let (values, weights) = (x[3 * cut[0]..3 * cut[1]].to_vec(), weights[cut[0]..cut[1]].to_vec());
-                fn worker<T: crate::Engine>(rows: Rows<T>, weights: Option<Vec<f64>>) -> Part {
+                fn worker<T: crate::Engine>(rows: OwnedRows<T>, weights: Option<Vec<f64>>) -> Part {
                     Part::new(if let Some(weights) = weights { rows.weighted(weights) } else { rows }).unwrap()
                 }
                 let weights = weighted.then_some(weights);
                 match float32 {
-                    true => worker(Rows::new(values.iter().map(|x| *x as f32).collect(), 3), weights),
-                    false => worker(Rows::new(values, 3), weights),
+                    true => worker(OwnedRows::new(values.iter().map(|x| *x as f32).collect(), 3), weights),
+                    false => worker(OwnedRows::new(values, 3), weights),
                 }
             };
             // Also one worker alone, whose word nothing contradicts.

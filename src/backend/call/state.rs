@@ -3,7 +3,7 @@
 
 use super::{Beginning, Call, Effect, Facts, Reply, Stage};
 use crate::backend::answers::Distances;
-use crate::backend::{Assigned, Far, Move};
+use crate::backend::{Assigned, Draw, DrawBy, Far, Move};
 use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::fixed::{TWO_LIMB_BITS, power_of_two};
 use crate::input::tile::WeightScale;
@@ -142,6 +142,22 @@ impl State {
             && rows.iter().all(|row| *row < self.rows)
             && weights.iter().all(is_weight)
             && found.iter().all(|value| value.abs() <= self.largest)
+    }
+
+    /// Whether rows can be drawn so now.
+    pub fn can_draw(&self, draw: &Draw) -> bool {
+        let by_distance = matches!(draw, Draw::Totals(DrawBy::Distance, _) | Draw::Each(_));
+        !by_distance || self.has(Stage::Taken)
+    }
+
+    /// Whether these are the rows of a draw.
+    pub fn picked(&self, draw: &Draw, rows: &[u64], weights: &[f64], found: &[f64]) -> bool {
+        let listed = match draw {
+            Draw::Totals(_, targets) => rows.len() == targets.len(),
+            Draw::Each(_) => rows.is_sorted_by(|a, b| a < b),
+            Draw::All => rows.is_empty() && weights.len() as u64 == self.rows,
+        };
+        listed && (*draw == Draw::All || rows.len() == weights.len()) && self.drawn(rows, weights, found, weights.len())
     }
 
     /// Whether these can be the weights of disjoint groups of rows, together all rows.

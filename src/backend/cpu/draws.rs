@@ -1,20 +1,18 @@
 //! The rows of a fit on the CPU, as seeding sees them.
 
-use super::picks::Walk;
-use super::seeds::{Lent, Seeds};
-use super::{CpuSession, candidates, picks};
-use crate::backend::{DrawBy, Picked, Sample, Sampled, Seeder};
+use super::seeds::{SeedingContext, Seeds};
+use super::{CpuSession, masses, picks};
+use crate::backend::{Draw, Picked, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
-use crate::base::memory;
 use crate::exact::distances::DistanceScale;
 
 impl<'a, T: Float> CpuSession<'a, T> {
     /// The state of seeding, and what its passes need.
-    fn lend(&mut self) -> (Option<&mut Seeds<T>>, Lent<'_, 'a, T>) {
+    fn lend(&mut self) -> (Option<&mut Seeds<T>>, SeedingContext<'_, 'a, T>) {
         let Self { part, statistics, set, tasks, workers, seeds, .. } = self;
         let tiles = workers.iter_mut().map(|worker| &mut worker.tile).collect();
-        (seeds.as_mut(), Lent { set: *set, part, statistics, tasks, tiles })
+        (seeds.as_mut(), SeedingContext { set: *set, part, statistics, tasks, tiles })
     }
 }
 
@@ -23,51 +21,37 @@ impl<T: Float> Seeder<T> for CpuSession<'_, T> {
         self.tasks.iter().map(|task| task.positive as u64).sum()
     }
 
-    fn row(&mut self, row: u64) -> Result<Vec<T>> {
-        let mut values = memory::zeroed(self.d, "a row")?;
-        self.part.features.gather_tile(&[Walk::default().physical(self, row as usize)], 1, &mut values);
-        Ok(values)
-    }
-
-    fn start_draws(&mut self) -> Result<u128> {
+    fn weigh(&mut self) -> Result<u128> {
         self.seeds = None;
         let k = self.k;
-        let (_, mut lent) = self.lend();
-        let seeds = Seeds::new(&mut lent, k)?;
+        let (_, mut context) = self.lend();
+        let seeds = Seeds::new(&mut context, k)?;
         Ok(self.seeds.insert(seeds).total())
     }
 
-    fn draw(&mut self, target: u128) -> Result<u64> {
-        Ok(picks::by_distance(self, &[target])?[0])
-    }
-
-    fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {
-        let (Some(seeds), lent) = self.lend() else { unreachable!("draws were started") };
-        seeds.take(lent, centroids, scale)?;
+    fn lower(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {
+        let (Some(seeds), context) = self.lend() else { unreachable!("draws were started") };
+        seeds.lower(context, centroids, scale)?;
         Ok(seeds.total())
     }
 
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        let (Some(seeds), lent) = self.lend() else { unreachable!("draws were started") };
-        seeds.gains(lent, candidates)
+        let (Some(seeds), context) = self.lend() else { unreachable!("draws were started") };
+        seeds.gains(context, candidates)
     }
 
-    fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
-        picks::pick(self, by, targets)
-    }
-
-    fn all_rows(&mut self) -> Result<(Vec<T>, Vec<f64>)> {
-        picks::all(self)
-    }
-
-    fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
-        let rows = candidates::sample(self, sample)?;
-        let (values, _) = picks::load(self, &rows)?;
-        Ok(Sampled { rows, values })
+    fn pick(&mut self, draw: &Draw) -> Result<Picked<T>> {
+        let rows = match draw {
+            Draw::All => return picks::all(self),
+            Draw::Totals(by, targets) => picks::by_totals(self, *by, targets)?,
+            Draw::Each(sample) => picks::each(self, sample)?,
+        };
+        let (values, weights) = picks::load(self, &rows)?;
+        Ok(Picked { rows, values, weights })
     }
 
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        candidates::masses(self, candidates)
+        masses::masses(self, candidates)
     }
 
     fn end_draws(&mut self) {

@@ -114,7 +114,7 @@ impl CostModel<'_, '_> {
                 2.0 * of_block.max((64 << 20) as f64) + 4.0 * k * row
             }
             Init::Optimal => rows * (136.0 + 4.0 * k),
-            _ => 0.0,
+            Init::Given(_) | Init::Random | Init::KMeansPlusPlus => 0.0,
         };
         sample + state + drawn
     }

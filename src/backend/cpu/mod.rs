@@ -3,7 +3,7 @@
 //! ```text
 //! for each task (a few thousand rows), by whichever worker is free:
 //!   for each tile of it:
-//!     load (kept rows only) -> filter -> settle contested rows by reference distances
+//!     load (kept rows only) -> filter -> settle rows in doubt by reference distances
 //!     rows whose label changed: quantise, take from one cluster's limbs, add to the other's
 //! flush every worker's limbs into the canonical sums
 //! ```
@@ -12,7 +12,6 @@
 mod assign;
 #[cfg(feature = "bench")]
 mod benchmark;
-mod candidates;
 mod centroids;
 pub(crate) mod deltas;
 mod difference;
@@ -25,6 +24,7 @@ mod groups;
 mod inertia;
 mod layout;
 mod least;
+mod masses;
 mod nearest_clusters;
 mod pass;
 mod picks;

@@ -1,30 +1,29 @@
-//! The state of seeding: each row's reference distance to the nearest centroid taken so far, and totals of draw weights.
+//! Passes over a table of draws on the CPU (`seeds/table.rs`): gains of candidates, and distances that a centroid lowers.
 //!
 //! ```text
-//! start : totals of w^; for large fits a copy of the rows in an order of neighbours               seeds/order.rs, grouped.rs
-//! gains : for each block of rows in reach of a candidate, the rows that are nearer to it          seeds/blocks.rs, nearer.rs
-//! take  : the same with the candidate that was chosen, in the units of 32 rows where it had a gain
-//! draw  : the range of rows that has the target, then the row                                     seeds/ranges.rs
+//! new    totals of w^; for fits that fit a limit, a copy of the rows in an order of neighbours      seeds/copy.rs, tree.rs
+//! gains  for each block of rows in reach of a candidate, the rows that are nearer to it          seeds/blocks.rs, nearer.rs
+//! lower  the same with the candidate that was chosen, in the units of 32 rows where it had a gain
 //! ```
-//! What is skipped changes no distance, so all integers are those of a pass over all rows. Small fits have no copy: their rows
-//! come through tiles, and nothing is skipped.
+//! What is skipped changes no distance, so all integers are those of a pass over all rows. Very small and very large fits have no
+//! copy: their rows come through tiles (`seeds/tiles.rs`), and nothing is skipped.
 
 mod blocks;
-mod grouped;
+mod copy;
 mod nearer;
-mod order;
-mod ranges;
+pub mod table;
 mod tiles;
+mod tree;
 
 use std::ops::Range;
 
-use self::blocks::{BlockGains, BlockTake, Tried};
-use self::grouped::Grouped;
-pub use self::grouped::pays;
-use self::nearer::{Candidates, Changes, Gains, MOST, ONES, Share};
+use self::blocks::{BlockGains, BlockLower, KnownCandidate};
+use self::copy::NeighbourCopy;
+pub use self::copy::pays;
+use self::nearer::{CandidateBatch, GainSums, MOST, NearerShare, ONES, TotalChanges};
 pub use self::nearer::{Strip, UNIT};
-use self::ranges::Ranges;
-use self::tiles::{TileGains, TileTake};
+use self::table::{DrawTable, Ranges};
+use self::tiles::{TileGains, TileLower};
 use super::{TaskRows, for_each_weight, split_off};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -40,8 +39,8 @@ const DISTANCES: &str = "the distances of the rows to the nearest seed";
 /// The name for the gains in errors.
 const GAINS: &str = "the gains of candidates";
 
-/// What a session lends for a pass.
-pub struct Lent<'s, 'a, T> {
+/// What a pass needs of the session.
+pub struct SeedingContext<'s, 'a, T> {
     pub set: InstructionSet,
     pub part: &'s RowBlock<'a, T>,
     pub statistics: &'s Statistics,
@@ -50,129 +49,102 @@ pub struct Lent<'s, 'a, T> {
     pub tiles: Vec<&'s mut Tile<T>>,
 }
 
-/// The rows at some places.
+/// The numbers of the rows of some slots.
 #[derive(Clone, Copy)]
-pub enum Rows<'r> {
+pub enum RowNumbers<'r> {
     /// Consecutive rows from this one on.
     From(usize),
     List(&'r [u32]),
 }
 
-impl Rows<'_> {
+impl RowNumbers<'_> {
     #[inline(always)]
-    fn at(&self, place: usize) -> usize {
+    fn at(&self, slot: usize) -> usize {
         match self {
-            Self::From(first) => first + place,
-            Self::List(rows) => rows[place] as usize,
+            Self::From(first) => first + slot,
+            Self::List(rows) => rows[slot] as usize,
         }
     }
 }
 
-/// Draw weights of the rows: `w^` before the first centroid is taken, then integer distances.
+/// The table of draws, and what makes passes over it short.
 pub struct Seeds<T> {
-    /// Distances and weights are at the places of this order, or in row order.
-    grouped: Option<Grouped<T>>,
-    /// Reference distance to the nearest centroid taken so far. Infinite before the first; 0 in padding.
-    nearest: Vec<f64>,
-    /// `w^` of each row. Empty if all weights are 1.
-    weights: Vec<f64>,
-    ranges: Ranges,
-    /// Scale of the integer distances. `None` before the first centroid is taken.
-    scale: Option<DistanceScale>,
-    /// For each worker and range, what a take lowers the total by.
+    pub table: DrawTable,
+    /// The rows in an order of neighbours, if that pays. Then the slots of the table are those of the copy.
+    copy: Option<NeighbourCopy<T>>,
+    /// For each worker and range, what a pass lowers the total by.
     amounts: Vec<Vec<u128>>,
-    /// For each block, its largest distance.
+    /// For each block of the copy, its largest distance.
     farthest: Vec<f64>,
-    /// The candidates of the last gains, and for each unit of places those that are nearer to some row. Later takes only make
+    /// The candidates of the last gains, and for each unit of slots those that are nearer to some row. Later passes only make
     /// fewer rows nearer.
     tried: Vec<T>,
     gaining: Vec<u32>,
     /// `(units, candidates, UNIT)`: the distances to the candidates of `gaining`. Empty where it costs less to compute them
     /// again.
-    kept: Vec<f64>,
-    share: Share,
+    distances: Vec<f64>,
+    share: NearerShare,
 }
 
 impl<T: Float> Seeds<T> {
     /// `k`: the number of centroids that are to be taken.
-    pub fn new(lent: &mut Lent<'_, '_, T>, k: usize) -> Result<Self> {
-        let (rows, d) = (lent.part.features.n_rows(), lent.part.features.n_features());
-        let kept = lent.tasks.iter().map(|task| task.kept).sum();
-        let pays = grouped::pays::<T>(rows, d, k, lent.statistics.weights.is_some());
-        let grouped = pays.then(|| Grouped::new(lent.set, lent.part, lent.tasks, &mut lent.tiles)).transpose()?;
-        let places = grouped.as_ref().map_or(kept, |grouped| grouped.rows.len());
-        let blocks = grouped.as_ref().map_or(0, Grouped::blocks);
+    pub fn new(context: &mut SeedingContext<'_, '_, T>, k: usize) -> Result<Self> {
+        let SeedingContext { set, part, statistics, tasks, tiles } = context;
+        let (rows, d, kept) = (part.features.n_rows(), part.features.n_features(), tasks.iter().map(|task| task.kept).sum());
+        let pays = copy::pays::<T>(rows, d, k, statistics.weights.is_some());
+        let found = pays.then(|| NeighbourCopy::new(*set, part, tasks, tiles)).transpose()?;
+        let (copy, row_slots) = found.map_or((None, Vec::new()), |(copy, slots)| (Some(copy), slots));
+        let slots = copy.as_ref().map_or(kept, |copy| copy.rows.len());
+        let blocks = copy.as_ref().map_or(0, NeighbourCopy::blocks);
         let ranges = Ranges::new(kept)?;
-        let amounts = lent.tiles.iter().map(|_| memory::zeroed(ranges.totals.len(), "the totals of ranges of rows"));
-        let mut seeds = Self {
-            nearest: memory::filled(places, f64::INFINITY, DISTANCES)?,
-            weights: Vec::new(),
-            scale: None,
-            amounts: memory::try_collected(amounts, "the threads' buffers")?,
-            farthest: memory::filled(blocks, f64::INFINITY, DISTANCES)?,
-            tried: Vec::new(),
-            gaining: memory::zeroed(if blocks > 0 { places / UNIT } else { 0 }, GAINS)?,
-            kept: Vec::new(),
-            share: Share::default(),
-            ranges,
-            grouped,
-        };
-        if let Some(grouped) = &seeds.grouped {
-            let padding = seeds.nearest.iter_mut().zip(&grouped.rows).filter(|(_, row)| **row == grouped::NO_ROW);
+        let amounts = tiles.iter().map(|_| memory::zeroed(ranges.totals.len(), "the totals of ranges of rows"));
+        let amounts = memory::try_collected(amounts, "the threads' buffers")?;
+        let mut nearest = memory::filled(slots, f64::INFINITY, DISTANCES)?;
+        if let Some(copy) = &copy {
+            let padding = nearest.iter_mut().zip(&copy.rows).filter(|(_, row)| **row == copy::NO_ROW);
             padding.for_each(|(nearest, _)| *nearest = 0.0);
         }
-        seeds.copy_weights(lent)?;
-        seeds.add_up(lent)?;
+        let (weights, weight_scale) = (Vec::new(), statistics.weights);
+        let mut seeds = Self {
+            table: DrawTable { slots: row_slots, nearest, weights, weight_scale, scale: None, ranges },
+            amounts,
+            farthest: memory::filled(blocks, f64::INFINITY, DISTANCES)?,
+            tried: Vec::new(),
+            gaining: memory::zeroed(if blocks > 0 { slots / UNIT } else { 0 }, GAINS)?,
+            distances: Vec::new(),
+            share: NearerShare::default(),
+            copy,
+        };
+        seeds.copy_weights(context)?;
+        seeds.add_up(context)?;
         Ok(seeds)
     }
 
     /// Copies `w^` of all rows, unless all are 1.
-    fn copy_weights(&mut self, lent: &Lent<'_, '_, T>) -> Result<()> {
-        let Some(scale) = lent.statistics.weights else { return Ok(()) };
-        self.weights = memory::zeroed(self.nearest.len(), "the weights of the rows")?;
+    fn copy_weights(&mut self, context: &SeedingContext<'_, '_, T>) -> Result<()> {
+        let Some(scale) = self.table.weight_scale else { return Ok(()) };
+        self.table.weights = memory::zeroed(self.table.nearest.len(), "the weights of the rows")?;
         let mut row = 0;
-        for_each_weight(lent.part, 0..lent.part.features.n_rows(), |weight| {
-            let place = self.place(row);
-            self.weights[place] = scale.round(weight);
+        for_each_weight(context.part, 0..context.part.features.n_rows(), |weight| {
+            let slot = self.table.slot(row);
+            self.table.weights[slot] = scale.round(weight);
             row += 1;
         });
         Ok(())
     }
 
     pub fn total(&self) -> u128 {
-        self.ranges.totals.iter().sum()
-    }
-
-    /// The ranges of all rows in order, each with the total of its draw weights.
-    pub fn ranges(&self) -> impl Iterator<Item = (Range<usize>, u128)> + '_ {
-        self.ranges.totals.iter().enumerate().map(|(range, total)| (self.ranges.rows(range), *total))
-    }
-
-    /// The draw weight of a row.
-    #[inline(always)]
-    pub fn weight(&self, row: usize, statistics: &Statistics) -> u128 {
-        let place = self.place(row);
-        let weight = self.weights.get(place).map_or(1.0, |weight| *weight);
-        match self.scale {
-            Some(scale) => scale.quantise(weight, self.nearest[place]),
-            None => statistics.weights.map_or(1, |scale| scale.integer(weight) as u128),
-        }
-    }
-
-    /// Where the distance of a row is.
-    #[inline(always)]
-    fn place(&self, row: usize) -> usize {
-        self.grouped.as_ref().map_or(row, |grouped| grouped.places[row] as usize)
+        self.table.ranges.totals.iter().sum()
     }
 
     /// Adds up the draw weights of every range.
-    fn add_up(&mut self, lent: &Lent<'_, '_, T>) -> Result<()> {
-        let mut totals = std::mem::take(&mut self.ranges.totals);
-        let (this, statistics) = (&*self, lent.statistics);
-        for_each_task(&mut vec![(); lent.tiles.len()], totals.iter_mut().enumerate(), |(), (range, total)| {
-            *total = lent.set.run(AddUp { seeds: this, statistics, rows: this.ranges.rows(range) });
+    fn add_up(&mut self, context: &SeedingContext<'_, '_, T>) -> Result<()> {
+        let mut totals = std::mem::take(&mut self.table.ranges.totals);
+        let table = &self.table;
+        for_each_task(&mut vec![(); context.tiles.len()], totals.iter_mut().enumerate(), |(), (range, total)| {
+            *total = context.set.run(AddUp { table, rows: table.ranges.rows(range) });
         })?;
-        self.ranges.totals = totals;
+        self.table.ranges.totals = totals;
         Ok(())
     }
 
@@ -181,50 +153,50 @@ impl<T: Float> Seeds<T> {
         self.share.nearer * 8 <= self.share.asked
     }
 
-    /// Makes room to keep the distances to `m` candidates, if that is little beside the rows themselves.
+    /// Makes room for the distances to `m` candidates, if they are few beside the rows themselves.
     fn make_room(&mut self, m: usize, d: usize) -> Result<()> {
         let few = m * 4 * size_of::<f64>() <= d * size_of::<T>();
-        let len = if few && self.grouped.is_some() { self.nearest.len() * m } else { 0 };
-        if self.kept.len() != len {
-            self.kept = Vec::new();
-            self.kept = memory::zeroed(len, GAINS)?;
+        let len = if few && self.copy.is_some() { self.table.nearest.len() * m } else { 0 };
+        if self.distances.len() != len {
+            self.distances = Vec::new();
+            self.distances = memory::zeroed(len, GAINS)?;
         }
         Ok(())
     }
 
     /// The amount by which each candidate would lower the total.
-    pub fn gains(&mut self, lent: Lent<'_, '_, T>, candidates: &[T]) -> Result<Vec<u128>> {
-        let d = lent.part.features.n_features();
+    pub fn gains(&mut self, context: SeedingContext<'_, '_, T>, candidates: &[T]) -> Result<Vec<u128>> {
+        let d = context.part.features.n_features();
         let mut gains = memory::zeroed(candidates.len() / d, GAINS)?;
-        let scale = self.scale.unwrap_or(DistanceScale::NONE);
-        let Lent { set, part, statistics, tasks, tiles } = lent;
-        let workers = tiles.into_iter().map(|tile| (tile, [0u128; MOST], Share::default()));
+        let scale = self.table.scale.unwrap_or(DistanceScale::NONE);
+        let SeedingContext { set, part, statistics, tasks, tiles } = context;
+        let workers = tiles.into_iter().map(|tile| (tile, [0u128; MOST], NearerShare::default()));
         let mut workers = memory::collected(workers, "the threads' buffers")?;
         for (batch, gains) in candidates.chunks(MOST * d).zip(gains.chunks_mut(MOST)) {
-            let candidates = &Candidates::new(batch, d, self.filter_pays());
+            let candidates = &CandidateBatch::new(batch, d, self.filter_pays());
             self.make_room(candidates.count(), d)?;
-            if let Some(grouped) = &self.grouped {
+            if let Some(copy) = &self.copy {
                 self.tried = memory::copied(batch, GAINS)?;
-                let tasks = blocks::tasks(grouped, workers.len());
-                let (mut rest, mut rest_kept) = (self.gaining.as_mut_slice(), self.kept.as_mut_slice());
+                let tasks = blocks::tasks(copy, workers.len());
+                let (mut rest, mut rest_distances) = (self.gaining.as_mut_slice(), self.distances.as_mut_slice());
                 let work = tasks.map(|blocks| {
-                    let places = grouped.places(blocks.clone()).len();
-                    (blocks, split_off(&mut rest, places / UNIT), split_off(&mut rest_kept, places * candidates.count()))
+                    let slots = copy.slots(blocks.clone()).len();
+                    (blocks, split_off(&mut rest, slots / UNIT), split_off(&mut rest_distances, slots * candidates.count()))
                 });
-                let (near, weights, farthest) = (&self.nearest, &self.weights, &self.farthest);
-                for_each_task(&mut workers, work, |(_, gains, share), (blocks, gaining, kept)| {
-                    let out = Gains { scale, gains, share, gaining, kept };
-                    set.run(BlockGains { grouped, near, weights, farthest, candidates, blocks, out });
+                let (near, weights, farthest) = (&self.table.nearest, &self.table.weights, &self.farthest);
+                for_each_task(&mut workers, work, |(_, gains, share), (blocks, gaining, distances)| {
+                    let out = GainSums { scale, gains, share, gaining, distances };
+                    set.run(BlockGains { copy, near, weights, farthest, candidates, blocks, out });
                 })?;
             } else {
-                let near = &self.nearest;
+                let near = &self.table.nearest;
                 for_each_task(&mut workers, tasks.iter(), |(tile, gains, share), task| {
                     let near = &near[task.first..][..task.kept];
-                    let out = Gains { scale, gains, share, gaining: &mut [], kept: &mut [] };
+                    let out = GainSums { scale, gains, share, gaining: &mut [], distances: &mut [] };
                     set.run(TileGains { part, statistics, tile, task, near, candidates, out });
                 })?;
             }
-            self.share = Share::default();
+            self.share = NearerShare::default();
             for (_, more, share) in &mut workers {
                 gains.iter_mut().zip(std::mem::take(more)).for_each(|(all, more)| *all += more);
                 self.share.add(std::mem::take(share));
@@ -233,45 +205,45 @@ impl<T: Float> Seeds<T> {
         Ok(gains)
     }
 
-    /// Takes centroids (`(m, d)`, row-major). From now on, distances count in this scale.
-    pub fn take(&mut self, mut lent: Lent<'_, '_, T>, centroids: &[T], scale: DistanceScale) -> Result<()> {
-        let Lent { set, part, statistics, tasks, tiles } = &mut lent;
+    /// Lowers the distances of the rows to those to these centroids (`(m, d)`, row-major). From now on, distances count in this scale.
+    pub fn lower(&mut self, mut context: SeedingContext<'_, '_, T>, centroids: &[T], scale: DistanceScale) -> Result<()> {
+        let SeedingContext { set, part, statistics, tasks, tiles } = &mut context;
         let (set, part, statistics, d) = (*set, *part, *statistics, part.features.n_features());
-        let (first, anew) = (self.scale.is_none(), self.scale != Some(scale));
-        self.scale = Some(scale);
+        let (first, anew) = (self.table.scale.is_none(), self.table.scale != Some(scale));
+        self.table.scale = Some(scale);
         for batch in centroids.chunks(MOST * d) {
-            let candidates = &Candidates::new(batch, d, !first && self.filter_pays());
-            let Self { grouped, nearest, weights, ranges, amounts, farthest, tried, gaining, kept, .. } = self;
-            let (weights, ranges, mut rest) = (&*weights, &*ranges, nearest.as_mut_slice());
-            if let Some(grouped) = grouped {
+            let candidates = &CandidateBatch::new(batch, d, !first && self.filter_pays());
+            let Self { table, copy, amounts, farthest, tried, gaining, distances, .. } = self;
+            let (weights, ranges, mut rest) = (&*table.weights, &table.ranges, table.nearest.as_mut_slice());
+            if let Some(copy) = copy {
                 // A candidate of the last gains has something to lower only where it had a gain.
                 let number = tried.chunks_exact(d).position(|tried| tried == batch);
-                let tried = number.map(|number| Tried { number, of: tried.len() / d, gaining, kept });
-                let (grouped, mut rest_farthest) = (&*grouped, farthest.as_mut_slice());
-                let work = blocks::tasks(grouped, amounts.len()).map(|blocks| {
-                    let near = split_off(&mut rest, grouped.places(blocks.clone()).len());
+                let known = number.map(|number| KnownCandidate { number, of: tried.len() / d, gaining, distances });
+                let (copy, mut rest_farthest) = (&*copy, farthest.as_mut_slice());
+                let work = blocks::tasks(copy, amounts.len()).map(|blocks| {
+                    let near = split_off(&mut rest, copy.slots(blocks.clone()).len());
                     (blocks.clone(), near, split_off(&mut rest_farthest, blocks.len()))
                 });
                 for_each_task(amounts, work, |amounts, (blocks, near, farthest)| {
                     let amounts = if anew { &mut [] } else { amounts.as_mut_slice() };
-                    let changes = Changes { scale, ranges, amounts };
-                    set.run(BlockTake { grouped, near, weights, farthest, candidates, tried, blocks, changes });
+                    let changes = TotalChanges { scale, ranges, amounts };
+                    set.run(BlockLower { copy, near, weights, farthest, candidates, known, blocks, changes });
                 })?;
             } else {
                 let work = tasks.iter().map(|task| (task, split_off(&mut rest, task.kept)));
                 let mut workers: Vec<_> = tiles.iter_mut().zip(amounts).collect();
                 for_each_task(&mut workers, work, |(tile, amounts), (task, near)| {
                     let amounts = if anew { &mut [] } else { amounts.as_mut_slice() };
-                    let changes = Changes { scale, ranges, amounts };
-                    set.run(TileTake { part, statistics, tile, task, near, candidates, changes });
+                    let changes = TotalChanges { scale, ranges, amounts };
+                    set.run(TileLower { part, statistics, tile, task, near, candidates, changes });
                 })?;
             }
         }
         if anew {
-            self.add_up(&lent)?;
+            self.add_up(&context)?;
         } else {
             for amounts in &mut self.amounts {
-                self.ranges.totals.iter_mut().zip(amounts).for_each(|(total, amount)| *total -= std::mem::take(amount));
+                self.table.ranges.totals.iter_mut().zip(amounts).for_each(|(total, amount)| *total -= std::mem::take(amount));
             }
         }
         Ok(())
@@ -279,26 +251,25 @@ impl<T: Float> Seeds<T> {
 }
 
 /// Adds up the draw weights of some rows.
-struct AddUp<'p, T> {
-    seeds: &'p Seeds<T>,
-    statistics: &'p Statistics,
+struct AddUp<'p> {
+    table: &'p DrawTable,
     rows: Range<usize>,
 }
 
-impl<T: Float> Task for AddUp<'_, T> {
+impl Task for AddUp<'_> {
     type Output = u128;
 
     #[inline(always)]
     fn run<V: Vector>(self) -> u128 {
-        let Self { seeds, statistics, rows } = self;
-        let Some(scale) = seeds.scale else { return rows.map(|row| seeds.weight(row, statistics)).sum() };
+        let Self { table, rows } = self;
+        let Some(scale) = table.scale else { return rows.map(|row| table.draw_weight(row)).sum() };
         let mut total = 0;
         for start in rows.clone().step_by(UNIT) {
             let (mut near, mut weights) = ([0.0; UNIT], ONES);
             for (i, row) in (start..(start + UNIT).min(rows.end)).enumerate() {
-                let place = seeds.place(row);
-                near[i] = seeds.nearest[place];
-                if let Some(weight) = seeds.weights.get(place) {
+                let slot = table.slot(row);
+                near[i] = table.nearest[slot];
+                if let Some(weight) = table.weights.get(slot) {
                     weights[i] = *weight;
                 }
             }
@@ -315,7 +286,7 @@ mod tests {
     use super::super::CpuSession;
     use super::super::product::attacks::Random;
     use super::*;
-    use crate::backend::Seeder;
+    use crate::backend::{Draw, DrawBy, Seeder};
     use crate::base::params::KMeans;
     use crate::input::features::Features;
     use crate::statistics::gather;
@@ -331,18 +302,20 @@ mod tests {
         let mut parts = vec![RowBlock::new(Features::from_rows(&x, d).unwrap(), None)];
         let statistics = Arc::new(gather(&mut parts, &KMeans::new(CLUSTERS).validate(d).unwrap()).unwrap());
         let mut session = CpuSession::new(parts.remove(0), &statistics, CLUSTERS, 2, InstructionSet::detect()).unwrap();
-        let mut total = session.start_draws().unwrap();
+        let mut total = session.weigh().unwrap();
         let mut seed: Vec<f32> = x[..d].to_vec();
         for step in 0..CLUSTERS as u128 {
-            total = total.min(session.take_seeds(&seed, statistics.distances).unwrap());
-            let targets: Vec<u128> = (0..6).map(|trial| total / 360 * (6 * step + trial)).collect();
-            seed = session.trials(&targets).unwrap().0[..d].to_vec();
+            total = total.min(session.lower(&seed, statistics.distances).unwrap());
+            let targets = (0..6).map(|trial| total / 360 * (6 * step + trial)).collect();
+            let candidates = session.pick(&Draw::Totals(DrawBy::Distance, targets)).unwrap().values;
+            session.gains(&candidates).unwrap();
+            seed = candidates[..d].to_vec();
         }
         let seeds = session.seeds.unwrap();
         // A copy of the rows, and little more for each row.
-        let places = seeds.nearest.len();
-        assert!(places < ROWS * 5 / 4, "{places} places");
-        seeds.share.asked as f64 / (6 * places) as f64
+        let slots = seeds.table.nearest.len();
+        assert!(slots < ROWS * 5 / 4, "{slots} slots");
+        seeds.share.asked as f64 / (6 * slots) as f64
     }
 
     unit_test!(blocks_out_of_reach_are_passed_over);

@@ -1,36 +1,30 @@
 //! Shards of the rows as seeding sees them.
 //!
-//! Totals after a centroid was taken are those before it less its gains, which are known if it was a candidate. So that call says
-//! nothing new, and shards that are elsewhere may do it together with the next one.
-
-use std::sync::Arc;
+//! The total after a centroid was taken is the total before it, less the gain of the centroid. The gain is known if the centroid
+//! was a candidate. Then the reply to `Lower` is known too, and shards in other processes do it together with the next call.
 
 use super::{SHARDS, Sharded, Shards};
 use crate::backend::call::{Call, Calls, other_reply};
-use crate::backend::{DRAWN, DrawBy, Picked, PlusPlus, Sample, Sampled, Seeder};
+use crate::backend::{DRAWN, Draw, DrawBy, Picked, PlusPlus, Sample, Seeder, SeedingDevice};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::distances::{DistanceScale, DistanceSum};
-use crate::input::tile::RowBlock;
-use crate::statistics::Statistics;
 
-/// The number of a row that was drawn in another order than that of the shards: nobody knows its place.
+/// The number of a row that was drawn in another order than that of the shards: its number is not known.
 const IN_ORDER: u64 = u64::MAX;
 
-/// What seeding knows of the shards.
+/// The table of draws of all shards: their totals.
 pub struct Draws<T> {
     /// The draw total of each shard, its total weight, and the scale of the distances, once a centroid was taken.
     totals: Vec<u128>,
     weights: Vec<u128>,
     scale: Option<DistanceScale>,
-    gains: Option<Gains<T>>,
-    /// The row that was drawn last.
-    drawn: Option<(u64, Vec<T>)>,
+    gains: Option<KnownGains<T>>,
 }
 
 /// What candidates gain in each shard.
-struct Gains<T> {
+struct KnownGains<T> {
     candidates: Vec<T>,
     /// `(shards, candidates)`.
     gains: Vec<u128>,
@@ -39,21 +33,26 @@ struct Gains<T> {
 impl<T: Float> Draws<T> {
     pub fn new(shards: usize) -> Result<Self> {
         let (totals, weights) = (memory::zeroed(shards, SHARDS)?, memory::zeroed(shards, SHARDS)?);
-        Ok(Self { totals, weights, scale: None, gains: None, drawn: None })
+        Ok(Self { totals, weights, scale: None, gains: None })
     }
 
     /// The gains of a centroid of `d` values in each shard, if it was a candidate and distances have this scale.
     fn known_gains(&self, centroid: &[T], scale: DistanceScale, d: usize) -> Option<impl Iterator<Item = u128>> {
         let known = self.gains.as_ref().filter(|_| self.scale == Some(scale) && centroid.len() == d)?;
         let same = |candidate: &[T]| candidate.iter().zip(centroid).all(|(a, b)| a.to_f64().to_bits() == b.to_f64().to_bits());
-        let place = known.candidates.chunks_exact(d).position(same)?;
-        Some(known.gains[place..].iter().step_by(known.candidates.len() / d).copied())
+        let index = known.candidates.chunks_exact(d).position(same)?;
+        Some(known.gains[index..].iter().step_by(known.candidates.len() / d).copied())
     }
 }
 
 impl<T: Float, S: Shards<T>> Sharded<T, S> {
     /// Asks each shard for the rows that its targets draw. Returns the rows in the order of the targets.
-    fn drawn(&mut self, by: DrawBy, targets: &[u128], call: impl Fn(Vec<u128>) -> Call) -> Result<Picked<T>> {
+    fn by_totals(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
+        if let (DrawBy::Weight, [target]) = (by, targets)
+            && let Some(values) = self.shards.draw_in_order(*target)?
+        {
+            return Ok(Picked { rows: vec![IN_ORDER], values, weights: vec![1.0] });
+        }
         let totals = match by {
             DrawBy::Weight => &self.draws.weights,
             DrawBy::Distance => &self.draws.totals,
@@ -65,26 +64,22 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
         });
         let ends = memory::collected(ends, SHARDS)?;
         let mut own = memory::filled(totals.len(), Vec::new(), SHARDS)?;
-        // The shard of each target, and its place there.
-        let mut places = memory::with_room(targets.len(), DRAWN)?;
+        // The shard of each target, and its index among the targets of the shard.
+        let mut indices = memory::with_room(targets.len(), DRAWN)?;
         for target in targets {
             let shard = ends.partition_point(|end| end <= target);
             // Targets are below the total.
             let own = own.get_mut(shard).ok_or_else(other_reply)?;
-            places.push((shard, own.len()));
+            indices.push((shard, own.len()));
             memory::push(own, target + totals[shard] - ends[shard], DRAWN)?;
         }
         // Rows come in the order of the shards.
         let firsts = own.iter().scan(0, |next, own| Some(std::mem::replace(next, *next + own.len())));
         let firsts: Vec<usize> = memory::collected(firsts, SHARDS)?;
-        let calls = memory::collected(own.into_iter().map(|own| (!own.is_empty()).then(|| call(own))), SHARDS)?;
-        let mut found = self.rows_of(Calls::Each(calls))?;
-        // Only picks tell the weights.
-        if found.weights.is_empty() {
-            found.weights = memory::filled(found.rows.len(), 1.0, DRAWN)?;
-        }
-        let places = memory::collected(places.into_iter().map(|(shard, place)| firsts[shard] + place), DRAWN)?;
-        found.in_order(&places)
+        let call = |own: Vec<u128>| (!own.is_empty()).then(|| Call::Pick(Draw::Totals(by, own)));
+        let picked = self.rows_of(Calls::Each(memory::collected(own.into_iter().map(call), SHARDS)?))?;
+        let indices = indices.into_iter().map(|(shard, index)| firsts[shard] + index);
+        picked.in_order(&memory::collected(indices, DRAWN)?)
     }
 }
 
@@ -93,38 +88,15 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
         self.positive.iter().sum::<u128>() as u64
     }
 
-    fn row(&mut self, row: u64) -> Result<Vec<T>> {
-        if let Some((_, values)) = self.draws.drawn.take().filter(|(drawn, _)| *drawn == row) {
-            return Ok(values);
-        }
-        let shard = self.starts.partition_point(|start| *start <= row) - 1;
-        let mut calls = memory::filled(self.starts.len(), None, SHARDS)?;
-        calls[shard] = Some(Call::Row(row - self.starts[shard]));
-        Ok(self.rows_of(Calls::Each(calls))?.values)
-    }
-
-    fn start_draws(&mut self) -> Result<u128> {
-        let weights = self.totals(Call::StartDraws, &[])?;
+    fn weigh(&mut self) -> Result<u128> {
+        let weights = self.totals(Call::Weigh, &[])?;
         let totals = memory::copied(&weights, SHARDS)?;
-        self.draws = Draws { totals, weights, scale: None, gains: None, drawn: None };
+        self.draws = Draws { totals, weights, scale: None, gains: None };
         Ok(self.draws.totals.iter().sum())
     }
 
-    fn draw(&mut self, target: u128) -> Result<u64> {
-        let in_order = if self.draws.scale.is_none() { self.shards.draw_in_order(target)? } else { None };
-        let (row, values) = match in_order {
-            Some(values) => (IN_ORDER, values),
-            None => {
-                let found = self.drawn(DrawBy::Distance, &[target], Call::Draw)?;
-                (found.rows[0], found.values)
-            }
-        };
-        self.draws.drawn = Some((row, values));
-        Ok(row)
-    }
-
-    fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {
-        let call = Call::TakeSeeds(scale);
+    fn lower(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {
+        let call = Call::Lower(scale);
         let known = self.draws.known_gains(centroids, scale, self.statistics.lows.len());
         match known.map(|gains| memory::collected(gains, SHARDS)).transpose()? {
             Some(gains) => {
@@ -144,14 +116,29 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
             return Err(other_reply());
         }
         let all = self.sum(&gains)?;
-        self.draws.gains = Some(Gains { candidates: memory::copied(candidates, DRAWN)?, gains });
+        self.draws.gains = Some(KnownGains { candidates: memory::copied(candidates, DRAWN)?, gains });
         Ok(all)
     }
 
-    fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
-        let candidates = self.drawn(DrawBy::Distance, targets, Call::Draw)?.values;
-        let gains = self.gains(&candidates)?;
-        Ok((candidates, gains))
+    fn pick(&mut self, draw: &Draw) -> Result<Picked<T>> {
+        match draw {
+            Draw::Totals(by, targets) => self.by_totals(*by, targets),
+            Draw::Each(sample) => {
+                let call = |start: &u64| Some(Call::Pick(Draw::Each(Sample { first: sample.first + start, ..*sample })));
+                self.rows_of(Calls::Each(memory::collected(self.starts.iter().map(call), SHARDS)?))
+            }
+            Draw::All => self.rows_of(Calls::All(Call::Pick(Draw::All))),
+        }
+    }
+
+    fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
+        self.added(Call::Masses, candidates)
+    }
+
+    fn end_draws(&mut self) {
+        (self.draws.scale, self.draws.gains) = (None, None);
+        // No session fails to free memory.
+        let _ = self.shards.later(Call::EndDraws, &[]);
     }
 
     fn plus_plus_steps(&mut self, asked: &PlusPlus, potential: &mut DistanceSum, centroids: &mut Vec<T>) -> Result<()> {
@@ -159,47 +146,12 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
         let before = centroids.len();
         if in_step.plus_plus_steps(asked, potential, centroids)? && centroids.len() < asked.k * self.statistics.lows.len() {
             // The host goes on. The shards have not taken the new ones.
-            self.take_seeds(&centroids[before..], potential.scale)?;
+            self.lower(&centroids[before..], potential.scale)?;
         }
         Ok(())
     }
 
-    fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
-        self.drawn(by, targets, |targets| Call::Pick(by, targets))
-    }
-
-    fn all_rows(&mut self) -> Result<(Vec<T>, Vec<f64>)> {
-        let Picked { values, weights, .. } = self.rows_of(Calls::All(Call::AllRows))?;
-        Ok((values, weights))
-    }
-
-    fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
-        let call = |start: &u64| Some(Call::Sample(Sample { first: sample.first + start, ..*sample }));
-        let calls = Calls::Each(memory::collected(self.starts.iter().map(call), SHARDS)?);
-        let Picked { rows, values, .. } = self.rows_of(calls)?;
-        Ok(Sampled { rows, values })
-    }
-
-    fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        self.added(Call::Masses, candidates)
-    }
-
-    fn nearest_of(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>> {
-        self.shards.first()?.nearest_of(rows, centroids)
-    }
-
-    fn other_rows<'t>(
-        &self,
-        part: &RowBlock<'t, T>,
-        statistics: &Arc<Statistics>,
-        k: usize,
-    ) -> Option<Box<dyn Seeder<T> + 't>> {
-        self.shards.first()?.other_rows(part, statistics, k)
-    }
-
-    fn end_draws(&mut self) {
-        (self.draws.scale, self.draws.gains) = (None, None);
-        // No session fails to free memory.
-        let _ = self.shards.later(Call::EndDraws, &[]);
+    fn device(&self) -> Option<&dyn SeedingDevice<T>> {
+        self.shards.first()?.device()
     }
 }

@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
     use crate::backend::cpu::CpuSession;
-    use crate::backend::{Sample, Scales, Seeder, Sharded, Stop};
+    use crate::backend::{Draw, Sample, Scales, Seeder, Sharded, Stop};
     use crate::base::error::KMeansError;
     use crate::base::params::KMeans;
     use crate::base::progress::Watch;
@@ -143,10 +143,11 @@ mod tests {
         let all = |sessions: Sessions<'_, f64>, statistics: &Arc<Statistics>| {
             let mut sharded = Sharded::new(sessions, statistics, 1).unwrap();
             let scale = statistics.distances;
-            sharded.start_draws().unwrap();
-            let total = sharded.take_seeds(&[1.0, 2.0, 3.0, 4.0], scale).unwrap();
+            sharded.weigh().unwrap();
+            let total = sharded.lower(&[1.0, 2.0, 3.0, 4.0], scale).unwrap();
             let sample = Sample { seed: 5, restart: 0, round: 1, total, expected: 50, first: 0, by_values: false };
-            let seeding = (total, sharded.sample(&sample).unwrap(), sharded.masses(&[5.0, 6.0, 500.0, 600.0]).unwrap());
+            let seeding =
+                (total, sharded.pick(&Draw::Each(sample)).unwrap(), sharded.masses(&[5.0, 6.0, 500.0, 600.0]).unwrap());
             // Most of these centroids are far from all rows: their clusters are empty and take the farthest rows.
             let mut centroids: Vec<f64> = (0..14).map(|i| f64::from(i) * 300.0).collect();
             let stop = Stop { changed: 0.0, shift: 0.0 };

@@ -60,7 +60,7 @@ impl Seeding {
             }
             // If a chain finds no centroid, all centroids so far. They are not drawn in rounds.
             Init::AfkMc2 => DrawnCandidates { of_round: k as u64, rounds: 0 },
-            _ => DrawnCandidates::NONE,
+            Init::Given(_) | Init::Random | Init::KMeansPlusPlus | Init::Optimal => DrawnCandidates::NONE,
         }
     }
 }

@@ -40,8 +40,9 @@ impl CostModel<'_, '_> {
             }
             // One worker has all of it.
             Init::Optimal => return rows * k * (rows + 2.0).log2() * 18e-9,
-            _ if grouped => copy + rows * k.powf(0.95) * (0.6 + 0.65 * d) * (self.size / 4.0).sqrt(),
-            _ => rows * k * (8.0 + d * (value * f64::from(1 + trials(self.layout.k))).max(1.3)),
+            Init::Given(_) | Init::Random => 0.0,
+            Init::KMeansPlusPlus if grouped => copy + rows * k.powf(0.95) * (0.6 + 0.65 * d) * (self.size / 4.0).sqrt(),
+            Init::KMeansPlusPlus => rows * k * (8.0 + d * (value * f64::from(1 + trials(self.layout.k))).max(1.3)),
         };
         let sample = if rows < n { n * (40.0 + 3.0 * d) } else { 0.0 };
         f64::from(self.params.restarts) * (STEP * k + self.seconds(sample + work))

@@ -7,14 +7,14 @@
 //!     a row that is nearer adds to the candidate's gain, or takes its new distance
 //! ```
 
-use super::Rows;
-use super::ranges::Ranges;
+use super::RowNumbers;
+use super::table::Ranges;
 use crate::base::float::Float;
 use crate::bounds::skip::NearLimit;
 use crate::exact::distances::DistanceScale;
 use crate::simd::Vector;
 
-/// Rows whose distances are computed together. Four vectors of float64 hide the latency of a chain.
+/// RowNumbers whose distances are computed together. Four vectors of float64 hide the latency of a chain.
 pub const UNIT: usize = 32;
 /// Most candidates of one pass: they are bits of a word.
 pub const MOST: usize = 32;
@@ -29,7 +29,7 @@ const FEW: u32 = 8;
 /// Weights of rows without weights.
 pub const ONES: [f64; UNIT] = [1.0; UNIT];
 
-/// Rows in whole units. Feature f of row r of unit u is at `u * step + f * stride + r`.
+/// RowNumbers in whole units. Feature f of row r of unit u is at `u * step + f * stride + r`.
 #[derive(Clone, Copy)]
 pub struct Strip<'s, T> {
     pub x: &'s [T],
@@ -37,9 +37,9 @@ pub struct Strip<'s, T> {
     pub stride: usize,
 }
 
-/// Candidates of one pass.
+/// CandidateBatch of one pass.
 #[derive(Clone, Copy)]
-pub struct Candidates<'c, T> {
+pub struct CandidateBatch<'c, T> {
     /// `(m, d)`, with m at most [`MOST`].
     pub values: &'c [T],
     pub d: usize,
@@ -47,7 +47,7 @@ pub struct Candidates<'c, T> {
     limit: Option<NearLimit>,
 }
 
-impl<'c, T: Float> Candidates<'c, T> {
+impl<'c, T: Float> CandidateBatch<'c, T> {
     /// `filter`: whether float32 differences may help.
     pub fn new(values: &'c [T], d: usize, filter: bool) -> Self {
         let limit = (filter && T::IS_F32 && d > FILTER_ABOVE).then(|| NearLimit::new(d));
@@ -206,7 +206,12 @@ impl<T: Float> Strip<'_, T> {
 
     /// The reference distances of some pairs of a row of the unit and a candidate.
     #[inline(always)]
-    fn distances_of_pairs(&self, unit: usize, candidates: &Candidates<'_, T>, pairs: &[(usize, usize); PAIRS]) -> [f64; PAIRS] {
+    fn distances_of_pairs(
+        &self,
+        unit: usize,
+        candidates: &CandidateBatch<'_, T>,
+        pairs: &[(usize, usize); PAIRS],
+    ) -> [f64; PAIRS] {
         let mut s = [0.0f64; PAIRS];
         let values: [&[T]; PAIRS] = std::array::from_fn(|i| candidates.row(pairs[i].1));
         for f in 0..candidates.d {
@@ -221,14 +226,14 @@ impl<T: Float> Strip<'_, T> {
 }
 
 /// What was found about a unit of rows and each candidate.
-pub struct Found {
+pub struct UnitDistances {
     /// Reference distances, of the rows that are nearer at least. All others are not below the distance to the nearest seed.
     distances: [[f64; UNIT]; MOST],
     /// The rows that may be nearer.
     rows: [u32; MOST],
 }
 
-impl Found {
+impl UnitDistances {
     pub fn new() -> Self {
         Self { distances: [[0.0; UNIT]; MOST], rows: [0; MOST] }
     }
@@ -240,7 +245,7 @@ impl Found {
         strip: Strip<'_, T>,
         unit: usize,
         near: &[f64; UNIT],
-        candidates: &Candidates<'_, T>,
+        candidates: &CandidateBatch<'_, T>,
         asked: u32,
     ) -> u32 {
         let (mut open, mut nearer) = (candidates.open::<V>(strip, unit, near, asked, &mut self.rows), 0);
@@ -282,7 +287,7 @@ impl Found {
         strip: Strip<'_, T>,
         unit: usize,
         near: &[f64; UNIT],
-        candidates: &Candidates<'_, T>,
+        candidates: &CandidateBatch<'_, T>,
         pairs: &[(usize, usize); PAIRS],
     ) -> u32 {
         let mut nearer = 0;
@@ -296,12 +301,12 @@ impl Found {
 
 /// Counts pairs of rows and candidates, so that the next pass knows whether float32 differences save time.
 #[derive(Default, Clone, Copy)]
-pub struct Share {
+pub struct NearerShare {
     pub asked: u64,
     pub nearer: u64,
 }
 
-impl Share {
+impl NearerShare {
     pub fn add(&mut self, more: Self) {
         self.asked += more.asked;
         self.nearer += more.nearer;
@@ -309,14 +314,14 @@ impl Share {
 }
 
 /// Where gains go.
-pub struct Gains<'g> {
+pub struct GainSums<'g> {
     pub scale: DistanceScale,
     pub gains: &'g mut [u128; MOST],
-    pub share: &'g mut Share,
-    /// For each unit of the strip, the candidates that are nearer to some row. Empty if nobody asks.
+    pub share: &'g mut NearerShare,
+    /// For each unit of the strip, the candidates that are nearer to some row. Empty if they are not wanted.
     pub gaining: &'g mut [u32],
     /// `(units, m, UNIT)`: the distances to the candidates of `gaining`. Empty if they are not kept.
-    pub kept: &'g mut [f64],
+    pub distances: &'g mut [f64],
 }
 
 /// Adds to each of the `asked` candidates' gains what it would take off the draw weights of the strip's rows. `weights` is empty
@@ -326,10 +331,10 @@ pub fn add_gains<V: Vector, T: Float>(
     strip: Strip<'_, T>,
     near: &[f64],
     weights: &[f64],
-    candidates: &Candidates<'_, T>,
+    candidates: &CandidateBatch<'_, T>,
     asked: u32,
-    found: &mut Found,
-    out: &mut Gains<'_>,
+    found: &mut UnitDistances,
+    out: &mut GainSums<'_>,
 ) {
     let m = candidates.count();
     for (unit, near) in near.as_chunks::<UNIT>().0.iter().enumerate() {
@@ -341,29 +346,29 @@ pub fn add_gains<V: Vector, T: Float>(
         }
         while nearer != 0 {
             let [candidate] = take_bits(&mut nearer);
-            let distances = &found.distances[candidate];
-            out.gains[candidate] += out.scale.lowered(weights, near, distances);
-            out.share.nearer += near.iter().zip(distances).filter(|(near, s)| s < near).count() as u64;
-            if let Some(kept) = out.kept.get_mut((unit * m + candidate) * UNIT..(unit * m + candidate + 1) * UNIT) {
-                kept.copy_from_slice(distances);
+            let new = &found.distances[candidate];
+            out.gains[candidate] += out.scale.lowered(weights, near, new);
+            out.share.nearer += near.iter().zip(new).filter(|(near, s)| s < near).count() as u64;
+            if let Some(distances) = out.distances.get_mut((unit * m + candidate) * UNIT..(unit * m + candidate + 1) * UNIT) {
+                distances.copy_from_slice(new);
             }
         }
     }
 }
 
 /// Where the changes of draw weights go.
-pub struct Changes<'c> {
+pub struct TotalChanges<'c> {
     pub scale: DistanceScale,
     pub ranges: &'c Ranges,
     /// For each range, what its total falls by. Empty if all totals are added up anew.
     pub amounts: &'c mut [u128],
 }
 
-impl Changes<'_> {
-    /// Lowers the distances of a unit's rows, where the new ones are smaller. `first` is the place of the first row in `rows` and
+impl TotalChanges<'_> {
+    /// Lowers the distances of a unit's rows, where the new ones are smaller. `first` is the slot of the first row in `rows` and
     /// `weights`.
     #[inline(always)]
-    pub fn lower(&mut self, near: &mut [f64; UNIT], new: &[f64; UNIT], weights: &[f64], rows: Rows<'_>, first: usize) {
+    pub fn lower(&mut self, near: &mut [f64; UNIT], new: &[f64; UNIT], weights: &[f64], rows: RowNumbers<'_>, first: usize) {
         for r in 0..UNIT {
             if new[r] < near[r] {
                 if !self.amounts.is_empty() {
@@ -384,11 +389,11 @@ pub fn lower<V: Vector, T: Float>(
     strip: Strip<'_, T>,
     near: &mut [f64],
     weights: &[f64],
-    candidates: &Candidates<'_, T>,
+    candidates: &CandidateBatch<'_, T>,
     asked: u32,
-    rows: Rows<'_>,
-    found: &mut Found,
-    changes: &mut Changes<'_>,
+    rows: RowNumbers<'_>,
+    found: &mut UnitDistances,
+    changes: &mut TotalChanges<'_>,
 ) {
     for (unit, near) in near.as_chunks_mut::<UNIT>().0.iter_mut().enumerate() {
         let mut nearer = found.find::<V, T>(strip, unit, near, candidates, asked);

@@ -1,8 +1,8 @@
-//! Many drawn rows at once (`seed_search` of `kernels/passes/seed.cu`, a block a row), in batches that take no more memory than
+//! The rows that a draw names (`seed_search` of `kernels/passes/seed.cu`, a block a row), in batches that take no more memory than
 //! the steps of k-means++.
 
 use crate::backend::cuda::arguments::{self, DrawsArgument, SearchArgument};
-use crate::backend::cuda::device::{BlockShape, Buffer, Plain, buffers, bytes_of};
+use crate::backend::cuda::device::{Block, Buffer, Plain, buffers, bytes_of};
 use crate::backend::cuda::passes::seeds::{CANDIDATES, DeviceSeeds, Draw, Ranges, SEARCHERS, TOTALS, draws, totals};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::FitShape;
@@ -34,22 +34,30 @@ pub fn batch<T: Float + Plain>(shape: &FitShape) -> usize {
     sizes.into_iter().find(|&size| BatchBuffers::<T>::bytes(size, shape.d) <= room).unwrap_or(1)
 }
 
-/// The rows that targets draw. `seeds`: the distances, if the caller wants them.
+/// The rows that a draw names. `seeds`: the table of draws, if there is one.
 pub fn pick<T: Float + Plain>(
     rows: &DeviceRows<T>,
     seeds: Option<&DeviceSeeds<T>>,
     weights: Option<WeightScale>,
-    by: DrawBy,
-    targets: &[u128],
+    draw: &crate::backend::Draw,
     batch: usize,
 ) -> Result<Picked<T>> {
+    use crate::backend::Draw::{All, Each, Totals};
     let ranges = Ranges::new(rows.n);
-    match (by, seeds, weights) {
-        (DrawBy::Distance, Some(seeds), _) => search(rows, seeds.draws(rows), seeds.totals.at(), targets, batch),
-        (DrawBy::Distance, None, _) => unreachable!("draws were started"),
-        (_, _, None) => search(rows, draws(rows, ranges, Draw::Row, None), 0, targets, batch),
-        (_, _, Some(scale)) => {
-            let kind = if by == DrawBy::Positive { Draw::Positive } else { Draw::Weight };
+    match (draw, seeds, weights) {
+        (All, ..) => all(rows),
+        (Each(sample), Some(seeds), _) => {
+            let found = seeds.each(rows, sample)?;
+            let found: Vec<u128> = memory::collected(found.into_iter().map(u128::from), CANDIDATES)?;
+            search(rows, draws(rows, ranges, Draw::Row, None), 0, &found, batch)
+        }
+        (Totals(by, targets), Some(seeds), _) if seeds.is_by(*by) && seeds.has_totals() => {
+            search(rows, seeds.draws(rows), seeds.totals.at(), targets, batch)
+        }
+        (Totals(DrawBy::Distance, _) | Each(_), ..) => unreachable!("centroids were taken"),
+        (Totals(_, targets), _, None) => search(rows, draws(rows, ranges, Draw::Row, None), 0, targets, batch),
+        (Totals(by, targets), _, Some(scale)) => {
+            let kind = if *by == DrawBy::Positive { Draw::Positive } else { Draw::Weight };
             let draws = draws(rows, ranges, kind, Some(scale));
             let of_ranges: Buffer<u128> = rows.queue.alloc(ranges.count, TOTALS)?;
             totals(&rows.queue, draws, &of_ranges)?;
@@ -67,6 +75,7 @@ fn search<T: Float + Plain>(
     batch: usize,
 ) -> Result<Picked<T>> {
     let (queue, d, count) = (&rows.queue, rows.d, targets.len());
+    debug_assert!(targets.iter().all(|target| draws.kind != Draw::Row as i32 || *target < rows.n as u128));
     let mut picked = Picked {
         rows: memory::zeroed(count, CANDIDATES)?,
         values: memory::zeroed(count.saturating_mul(d), CANDIDATES)?,
@@ -74,10 +83,10 @@ fn search<T: Float + Plain>(
     };
     let most = batch.min(count.max(1));
     let buffers = BatchBuffers::<T>::allocate(queue, most, d)?;
-    let launch = rows.entry(arguments::seed_search::<T>()).exactly(&queue.gpu, "", BlockShape::of(SEARCHERS), 1)?;
+    let launch = rows.entry(arguments::seed_search::<T>()).exactly(&queue.gpu, "", Block::of(SEARCHERS), 1)?;
     for first in (0..count).step_by(most) {
-        let places = first..count.min(first + most);
-        buffers.targets.write(0, &targets[places.clone()])?;
+        let entries = first..count.min(first + most);
+        buffers.targets.write(0, &targets[entries.clone()])?;
         let argument = SearchArgument {
             rows: rows.argument(),
             draws,
@@ -89,16 +98,16 @@ fn search<T: Float + Plain>(
         };
         // SAFETY: each block reads one target, and writes a row number, a weight and the d values of this row. Targets are below
         // the total, so the rows exist.
-        unsafe { queue.run(&launch.with_blocks(places.len()), &argument)? };
-        buffers.rows.read(0, &mut picked.rows[places.clone()])?;
-        buffers.values.read(0, &mut picked.values[places.start * d..places.end * d])?;
-        buffers.weights.read(0, &mut picked.weights[places])?;
+        unsafe { queue.run(&launch.with_blocks(entries.len()), &argument)? };
+        buffers.rows.read(0, &mut picked.rows[entries.clone()])?;
+        buffers.values.read(0, &mut picked.values[entries.start * d..entries.end * d])?;
+        buffers.weights.read(0, &mut picked.weights[entries])?;
     }
     Ok(picked)
 }
 
-/// The values of all rows, row-major, and their weights.
-pub fn all<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<(Vec<T>, Vec<f64>)> {
+/// All rows.
+fn all<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<Picked<T>> {
     const WHAT: &str = "all rows";
     let (n, d) = (rows.n, rows.d);
     let (mut values, mut column) = (memory::zeroed(n.saturating_mul(d), WHAT)?, memory::zeroed(n, WHAT)?);
@@ -108,5 +117,5 @@ pub fn all<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<(Vec<T>, Vec<f64>)>
     }
     let mut weights = memory::filled(n, 1.0, WHAT)?;
     rows.weights.as_ref().map_or(Ok(()), |w| w.read(0, &mut weights))?;
-    Ok((values, weights))
+    Ok(Picked { rows: Vec::new(), values, weights })
 }

@@ -2,18 +2,16 @@
 //! the draw weights for ranges of rows (`kernels/passes/seed.cu`). Only totals, gains and drawn rows come to the host.
 
 use crate::backend::cuda::arguments::{
-    self, BernoulliArgument, DrawsArgument, GainsArgument, GatherArgument, RowArgument, SearchArgument, StepArgument,
-    TakeArgument, TotalsArgument, weight_to_integer,
+    self, BernoulliArgument, DrawsArgument, GainsArgument, StepArgument, TakeArgument, TotalsArgument, weight_to_integer,
 };
-use crate::backend::cuda::device::{BlockShape, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
+use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::passes::byte_copies::{CopiedRows, copies_scale};
 use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::plus_plus::StepBuffers;
 use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::FitShape;
-use crate::backend::trials;
-use crate::backend::{Sample, Sampled};
+use crate::backend::{DrawBy, Sample, trials};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -138,37 +136,16 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         DrawsArgument { nearest: self.nearest.at(), scale: self.scale, ..draws(rows, self.ranges, kind, self.weights) }
     }
 
-    /// The first row whose running total of draw weights, in row order, exceeds `target`.
-    pub fn draw(&self, rows: &DeviceRows<T>, target: u128) -> Result<u64> {
-        if !self.taken && self.weights.is_none() {
-            return Ok(target as u64);
-        }
-        let (found, _) = search(rows, self.draws(rows), &self.totals, &[target])?;
-        Ok(found.to_vec()?[0])
-    }
-
-    /// Does a whole step of the seeding except the choice: draws one row for each target, and computes by how much each row
-    /// would lower the total.
-    pub fn trials(&self, rows: &DeviceRows<T>, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
-        let (_, candidates) = search(rows, self.draws(rows), &self.totals, targets)?;
-        let gains = self.gains_of(rows, &candidates)?;
-        Ok((candidates.to_vec()?, gains.to_vec()?))
-    }
-
     /// For each candidate, by how much it would lower the total. `candidates`: `(m, d)`, row-major.
-    pub fn gains(&mut self, rows: &DeviceRows<T>, candidates: &[T]) -> Result<Vec<u128>> {
-        self.gains_of(rows, &rows.queue.upload(candidates, CANDIDATES)?)?.to_vec()
-    }
-
-    fn gains_of(&self, rows: &DeviceRows<T>, candidates: &Buffer<T>) -> Result<Buffer<u128>> {
+    pub fn gains(&self, rows: &DeviceRows<T>, candidates: &[T]) -> Result<Vec<u128>> {
         assert!(self.taken, "a gain is over a centroid taken before");
         let (queue, m) = (&rows.queue, candidates.len() / rows.d);
-        let gains = queue.zeros(m, CANDIDATES)?;
-        for (launch, argument) in self.gains_launches(rows, candidates, m, gains.at(), StepArgument::ZERO)? {
+        let (candidates, gains) = (queue.upload(candidates, CANDIDATES)?, queue.zeros::<u128>(m, CANDIDATES)?);
+        for (launch, argument) in self.gains_launches(rows, &candidates, m, gains.at(), StepArgument::ZERO)? {
             // SAFETY: there are m candidates and gains. `nearest` is as long as the stride.
             unsafe { queue.run(&launch, &argument)? };
         }
-        Ok(gains)
+        gains.to_vec()
     }
 
     /// The launches that add to `gains` (the address of `m` integers) by how much each candidate would lower the total. Each
@@ -185,7 +162,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             let here = (m - first).min(MOST_AT_ONCE);
             let entry = rows.entry(arguments::seed_gains::<T>());
             let variant = format!("_{}", here.next_multiple_of(2));
-            let launch = entry.resident(&rows.queue.gpu, &variant, BlockShape::of(THREADS), usize::MAX)?;
+            let launch = entry.resident(&rows.queue.gpu, &variant, Block::of(THREADS), usize::MAX)?;
             let argument = GainsArgument {
                 rows: rows.argument(),
                 nearest: self.nearest.at(),
@@ -223,12 +200,22 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             first: i32::from(!self.taken),
             step,
         };
-        Ok((entry.resident(&rows.queue.gpu, "", BlockShape::of(THREADS), self.ranges.count)?, argument))
+        Ok((entry.resident(&rows.queue.gpu, "", Block::of(THREADS), self.ranges.count)?, argument))
+    }
+
+    /// Whether there are totals of ranges: rows that all weigh the same have none.
+    pub(super) fn has_totals(&self) -> bool {
+        self.taken || self.weights.is_some()
+    }
+
+    /// Whether the draw weights are these.
+    pub fn is_by(&self, by: DrawBy) -> bool {
+        by == if self.taken { DrawBy::Distance } else { DrawBy::Weight }
     }
 
     /// Takes centroids (`(m, d)`, row-major). The draw weights become integer distances, in this scale, to the nearest centroid
     /// taken so far. Returns their total.
-    pub fn take(&mut self, rows: &DeviceRows<T>, centroids: &[T], scale: DistanceScale) -> Result<u128> {
+    pub fn lower(&mut self, rows: &DeviceRows<T>, centroids: &[T], scale: DistanceScale) -> Result<u128> {
         assert!(centroids.len().is_multiple_of(rows.d) && (self.taken || !centroids.is_empty()));
         self.scale = (&scale).into();
         let queue = &rows.queue;
@@ -249,18 +236,17 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         Ok(self.total)
     }
 
-    /// The rows of a sample in which every row decides alone.
-    pub fn sample(&self, rows: &DeviceRows<T>, sample: &Sample) -> Result<Sampled<T>> {
+    /// The numbers of the rows of a sample in which every row decides alone.
+    pub fn each(&self, rows: &DeviceRows<T>, sample: &Sample) -> Result<Vec<u64>> {
         assert!(self.taken, "a sample is by the distances to centroids taken before");
         let (queue, draws) = (&rows.queue, self.draws(rows));
         let entry = rows.entry(arguments::seed_sample::<T>());
-        let launch = entry.resident(&queue.gpu, "", BlockShape::of(256), rows.n.div_ceil(256))?;
-        let found = found_rows(queue, sample, rows.n, |found| {
+        let launch = entry.resident(&queue.gpu, "", Block::of(256), rows.n.div_ceil(256))?;
+        found_rows(queue, sample, rows.n, |found| {
             let argument = BernoulliArgument { rows: rows.argument(), draws, sample: sample.into(), found };
             // SAFETY: the kernel reads n distances and weights. It writes no more row numbers than there is room for.
             unsafe { queue.run(&launch, &argument) }
-        })?;
-        Ok(Sampled { values: gather(rows, &found)?, rows: found })
+        })
     }
 }
 
@@ -269,29 +255,6 @@ impl<T: Float + Plain> DeviceSeeds<T> {
 fn gains_blocks(n: usize, resident: u32) -> u32 {
     let tiles = n.div_ceil(TILE);
     tiles.min(tiles.div_ceil(MAX_TILES).max(resident as usize)) as u32
-}
-
-/// The values of a row.
-pub fn row<T: Float + Plain>(rows: &DeviceRows<T>, row: u64) -> Result<Vec<T>> {
-    assert!(row < rows.n as u64, "row {row} of {}", rows.n);
-    let values = rows.queue.alloc(rows.d, "a row")?;
-    let argument = RowArgument { rows: rows.argument(), values: values.at(), row };
-    let launch = rows.entry(arguments::seed_row::<T>()).exactly(&rows.queue.gpu, "", BlockShape::of(256), 1)?;
-    // SAFETY: the kernel writes d values. The row exists (asserted).
-    unsafe { rows.queue.run(&launch, &argument)? };
-    values.to_vec()
-}
-
-/// The values of these rows: `(m, d)`.
-fn gather<T: Float + Plain>(rows: &DeviceRows<T>, wanted: &[u64]) -> Result<Vec<T>> {
-    assert!(wanted.iter().all(|&row| row < rows.n as u64));
-    let (queue, count) = (&rows.queue, wanted.len());
-    let (wanted, values) = (queue.upload(wanted, CANDIDATES)?, queue.alloc(count * rows.d, CANDIDATES)?);
-    let argument = GatherArgument { rows: rows.argument(), wanted: wanted.at(), values: values.at(), count: count as u64 };
-    let launch = rows.entry(arguments::seed_gather::<T>()).resident(&queue.gpu, "", BlockShape::of(256), count)?;
-    // SAFETY: the kernel writes d values for each of `count` rows. The rows exist (asserted).
-    unsafe { queue.run(&launch, &argument)? };
-    values.to_vec()
 }
 
 /// The number of rows of positive weight.
@@ -337,7 +300,7 @@ pub(super) fn totals(queue: &Queue, draws: DrawsArgument, totals: &Buffer<u128>)
 /// `totals` is the address of room for the total of each range.
 unsafe fn write_totals(queue: &Queue, draws: DrawsArgument, totals: u64) -> Result<Buffer<u128>> {
     let total = queue.zeros::<u128>(1, TOTALS)?;
-    let launch = arguments::seed_totals().exactly(&queue.gpu, "", BlockShape::of(256), draws.ranges as usize)?;
+    let launch = arguments::seed_totals().exactly(&queue.gpu, "", Block::of(256), draws.ranges as usize)?;
     // SAFETY: the kernel writes one total for each range. The caller promises room for them.
     unsafe { queue.run(&launch, &TotalsArgument { draws, totals, total: total.at() })? };
     Ok(total)
@@ -349,33 +312,6 @@ pub fn weight_totals<T: Float + Plain>(rows: &DeviceRows<T>, scale: WeightScale,
     let ranges = Ranges { rows: range, count: rows.n.div_ceil(range) };
     // SAFETY: the caller has room for the totals.
     unsafe { write_totals(&rows.queue, draws(rows, ranges, Draw::Weight, Some(scale)), totals) }.map(drop)
-}
-
-/// Finds the row of each target, with the help of the totals of the ranges. Returns the rows and their values (`(m, d)`), on the
-/// device.
-fn search<T: Float + Plain>(
-    rows: &DeviceRows<T>,
-    draws: DrawsArgument,
-    totals: &Buffer<u128>,
-    targets: &[u128],
-) -> Result<(Buffer<u64>, Buffer<T>)> {
-    let (queue, m) = (&rows.queue, targets.len());
-    let (found, values) = (queue.alloc(m, CANDIDATES)?, queue.alloc(m * rows.d, CANDIDATES)?);
-    let targets = queue.upload(targets, CANDIDATES)?;
-    let argument = SearchArgument {
-        rows: rows.argument(),
-        draws,
-        totals: totals.at(),
-        targets: targets.at(),
-        found: found.at(),
-        values: values.at(),
-        weights: 0,
-    };
-    let launch = rows.entry(arguments::seed_search::<T>()).exactly(&queue.gpu, "", BlockShape::of(SEARCHERS), m)?;
-    // SAFETY: each block reads one target, and writes one row number and the d values of this row. Targets are below the total,
-    // so the rows exist.
-    unsafe { queue.run(&launch, &argument)? };
-    Ok((found, values))
 }
 
 #[cfg(feature = "tests")]

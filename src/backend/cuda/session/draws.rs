@@ -14,7 +14,7 @@ use crate::backend::cuda::predict::DeviceTable;
 use crate::backend::cuda::rows::chunks::RowChunks;
 use crate::backend::cuda::rows::stream::seeds::StreamedSeeds;
 use crate::backend::cuda::shape::FitShape;
-use crate::backend::{DrawBy, Picked, PlusPlus, Sample, Sampled, Seeder};
+use crate::backend::{Draw, Picked, PlusPlus, Seeder, SeedingDevice};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::exact::distances::{DistanceScale, DistanceSum};
@@ -35,11 +35,11 @@ pub trait Drawable: Send {
     fn chunks(&self) -> &RowChunks<'_, Self::Value>;
     /// Number of these rows that have a positive weight.
     fn positive(&self) -> u64;
-    fn lend(&mut self) -> Lent<'_, Self::Value>;
+    fn lend(&mut self) -> SeedingContext<'_, Self::Value>;
 }
 
 /// The rows, and what draws from them need.
-pub struct Lent<'s, T> {
+pub struct SeedingContext<'s, T> {
     pub rows: &'s RowChunks<'s, T>,
     pub shape: &'s FitShape,
     pub statistics: &'s Statistics,
@@ -51,7 +51,7 @@ pub struct Lent<'s, T> {
 /// Matches the draws that were started and their rows. Both are always of the same kind.
 macro_rules! on_rows {
     ($rows:expr, |$seeds:ident, $found:ident, $labels:ident| $resident:expr, $streamed:expr) => {{
-        let Lent { rows, draws, labels: $labels, .. } = $rows.lend();
+        let SeedingContext { rows, draws, labels: $labels, .. } = $rows.lend();
         match (draws, rows) {
             (Some(DeviceDraws::Resident($seeds)), RowChunks::Resident($found)) => $resident,
             (Some(DeviceDraws::Streamed($seeds)), RowChunks::Streamed($found)) => $streamed,
@@ -71,10 +71,10 @@ impl<T: Float + Plain> Drawable for CudaSession<'_, T> {
         self.positive
     }
 
-    fn lend(&mut self) -> Lent<'_, T> {
+    fn lend(&mut self) -> SeedingContext<'_, T> {
         let Self { rows, statistics, state, draws, .. } = self;
         let labels = SeedLabels { labels: state.labels.scratch(), bytes: state.labels.bytes };
-        Lent { rows, shape: &state.shape, statistics, labels, draws }
+        SeedingContext { rows, shape: &state.shape, statistics, labels, draws }
     }
 }
 
@@ -83,15 +83,8 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
         self.positive()
     }
 
-    fn row(&mut self, row: u64) -> Result<Vec<T>> {
-        match self.chunks() {
-            RowChunks::Resident(rows) => seeds::row(rows, row),
-            RowChunks::Streamed(stream) => Ok(stream.gather(row as usize..row as usize + 1)?.0),
-        }
-    }
-
-    fn start_draws(&mut self) -> Result<u128> {
-        let Lent { rows, statistics, shape, draws, .. } = self.lend();
+    fn weigh(&mut self) -> Result<u128> {
+        let SeedingContext { rows, statistics, shape, draws, .. } = self.lend();
         let (started, total) = match rows {
             RowChunks::Resident(rows) => {
                 let seeds = DeviceSeeds::start(rows, statistics)?;
@@ -108,26 +101,57 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
         Ok(total)
     }
 
-    fn draw(&mut self, target: u128) -> Result<u64> {
-        on_rows!(self, |seeds, rows, labels| seeds.draw(rows, target), seeds.draw(rows, &labels, target))
-    }
-
-    fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {
-        on_rows!(self, |seeds, rows, labels| seeds.take(rows, centroids, scale), seeds.take(rows, &labels, centroids, scale))
+    fn lower(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {
+        on_rows!(self, |seeds, rows, labels| seeds.lower(rows, centroids, scale), seeds.lower(rows, &labels, centroids, scale))
     }
 
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         on_rows!(self, |seeds, rows, labels| seeds.gains(rows, candidates), seeds.gains(rows, &labels, candidates))
     }
 
-    fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
-        on_rows!(self, |seeds, rows, labels| seeds.trials(rows, targets), seeds.trials(rows, &labels, targets))
+    fn pick(&mut self, draw: &Draw) -> Result<Picked<T>> {
+        let SeedingContext { rows, shape, statistics, labels, draws } = self.lend();
+        match (rows, draw, draws) {
+            (RowChunks::Resident(rows), _, draws) => {
+                let seeds = match draws {
+                    Some(DeviceDraws::Resident(seeds)) => Some(&*seeds),
+                    _ => None,
+                };
+                picks::pick(rows, seeds, statistics.weights, draw, batch::<T>(shape))
+            }
+            (RowChunks::Streamed(stream), Draw::All, _) => {
+                let (values, weights) = stream.gather_rounded(0..stream.sources.n, statistics.weights)?;
+                Ok(Picked { rows: Vec::new(), values, weights })
+            }
+            (RowChunks::Streamed(stream), Draw::Each(sample), Some(DeviceDraws::Streamed(seeds))) => {
+                seeds.each(stream, &labels, sample)
+            }
+            (RowChunks::Streamed(stream), Draw::Totals(by, targets), Some(DeviceDraws::Streamed(seeds)))
+                if seeds.is_by(*by) =>
+            {
+                seeds.pick(stream, &labels, targets)
+            }
+            (RowChunks::Streamed(stream), Draw::Totals(by, targets), _) => stream.pick(*by, statistics.weights, targets),
+            (RowChunks::Streamed(_), Draw::Each(_), _) => unreachable!("centroids were taken"),
+        }
+    }
+
+    fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
+        let SeedingContext { rows, statistics, .. } = self.lend();
+        let masses = rows.queue().zeros::<u128>(candidates.len() / rows.d(), "the masses of the candidates")?;
+        let table = DeviceTable::new(rows.queue().gpu.ordinal, candidates, rows.d())?;
+        rows.visit(|chunk| nearest_batch::add_masses(&table, chunk.rows, statistics.weights, &masses))?;
+        masses.to_vec()
+    }
+
+    fn end_draws(&mut self) {
+        *self.lend().draws = None;
     }
 
     fn plus_plus_steps(&mut self, asked: &PlusPlus, potential: &mut DistanceSum, centroids: &mut Vec<T>) -> Result<()> {
         let positive = self.positive();
         match self.lend() {
-            Lent { draws: Some(DeviceDraws::Resident(seeds)), rows: RowChunks::Resident(rows), .. } => {
+            SeedingContext { draws: Some(DeviceDraws::Resident(seeds)), rows: RowChunks::Resident(rows), .. } => {
                 seeds.plus_plus_steps(rows, asked, positive, potential, centroids)
             }
             // The host draws from rows that stream.
@@ -135,58 +159,18 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
         }
     }
 
-    fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
-        let Lent { rows, shape, statistics, labels, draws } = self.lend();
-        match (rows, draws) {
-            (RowChunks::Resident(rows), draws) => {
-                let seeds = match draws {
-                    Some(DeviceDraws::Resident(seeds)) => Some(&*seeds),
-                    _ => None,
-                };
-                picks::pick(rows, seeds, statistics.weights, by, targets, batch::<T>(shape))
-            }
-            (RowChunks::Streamed(stream), Some(DeviceDraws::Streamed(seeds))) if by == DrawBy::Distance => {
-                seeds.pick(stream, &labels, targets)
-            }
-            (RowChunks::Streamed(stream), _) => stream.pick(by, statistics.weights, targets),
-        }
+    fn device(&self) -> Option<&dyn SeedingDevice<T>> {
+        Some(self)
     }
+}
 
-    fn all_rows(&mut self) -> Result<(Vec<T>, Vec<f64>)> {
-        let Lent { rows, statistics, .. } = self.lend();
-        match rows {
-            RowChunks::Resident(rows) => picks::all(rows),
-            RowChunks::Streamed(stream) => stream.gather_rounded(0..stream.sources.n, statistics.weights),
-        }
-    }
-
-    fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
-        on_rows!(self, |seeds, rows, labels| seeds.sample(rows, sample), seeds.sample(rows, &labels, sample))
-    }
-
-    fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        let Lent { rows, statistics, .. } = self.lend();
-        let masses = rows.queue().zeros::<u128>(candidates.len() / rows.d(), "the masses of the candidates")?;
-        let table = DeviceTable::new(rows.queue().gpu.ordinal, candidates, rows.d())?;
-        rows.visit(|chunk| nearest_batch::add_masses(&table, chunk.rows, statistics.weights, &masses))?;
-        masses.to_vec()
-    }
-
-    fn nearest_of(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>> {
+impl<T: Float + Plain, D: Drawable<Value = T>> SeedingDevice<T> for D {
+    fn nearest(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>> {
         nearest_batch::nearest_of(self.chunks().queue(), rows, centroids, self.chunks().d())
     }
 
-    fn other_rows<'t>(
-        &self,
-        part: &RowBlock<'t, T>,
-        statistics: &Arc<Statistics>,
-        k: usize,
-    ) -> Option<Box<dyn Seeder<T> + 't>> {
+    fn session<'t>(&self, part: &RowBlock<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Option<Box<dyn Seeder<T> + 't>> {
         OtherRows::if_it_pays(self.chunks().queue(), part, statistics, k)
-    }
-
-    fn end_draws(&mut self) {
-        *self.lend().draws = None;
     }
 }
 

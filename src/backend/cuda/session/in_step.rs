@@ -52,7 +52,7 @@ impl<'a, T: Float + Plain> GpusInStep<'a, T> {
 /// longer than the step on one GPU.
 struct RowsOnOneGpu<'a, T> {
     rows: OtherRows<'a, T>,
-    /// How many values of the centroids it has taken.
+    /// The values of the centroids that the rows were compared with.
     taken: usize,
 }
 
@@ -77,7 +77,7 @@ impl<'a, T: Float + Plain> RowsOnOneGpu<'a, T> {
         }
         let rows = RowChunks::Resident(DeviceRows::gathered(queue, &parts)?);
         let mut rows = OtherRows::of(rows, statistics, shape.k)?;
-        rows.start_draws()?;
+        rows.weigh()?;
         Ok(Some(Self { rows, taken: 0 }))
     }
 }
@@ -99,7 +99,7 @@ impl<T: Float + Plain> Shards<T> for GpusInStep<'_, T> {
     }
 
     fn ask(&mut self, calls: Calls<Call>, values: &[T], take: Take<'_, T>) -> Result<()> {
-        if let Calls::All(Call::StartDraws | Call::EndDraws) = calls {
+        if let Calls::All(Call::Weigh | Call::EndDraws) = calls {
             self.gathered = None;
         }
         ask_sessions(&mut self.sessions, true, &calls, values, take)
@@ -142,7 +142,7 @@ impl<T: Float + Plain> InStep<T> for GpusInStep<'_, T> {
         }
         let Some(all) = &mut self.gathered else { return Ok(false) };
         // `all` has not taken the centroids of the steps that the host has done.
-        all.rows.take_seeds(&centroids[all.taken..], potential.scale)?;
+        all.rows.lower(&centroids[all.taken..], potential.scale)?;
         all.rows.plus_plus_steps(asked, potential, centroids)?;
         all.taken = centroids.len();
         Ok(true)

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::draws::{DeviceDraws, Drawable, Lent, positive_rows};
+use super::draws::{DeviceDraws, Drawable, SeedingContext, positive_rows};
 use crate::backend::Seeder;
 use crate::backend::cuda::device::{Buffer, Plain, Queue};
 use crate::backend::cuda::passes::labels::SeedLabels;
@@ -25,7 +25,7 @@ pub struct OtherRows<'t, T> {
     positive: u64,
     statistics: Arc<Statistics>,
     draws: Option<DeviceDraws<T>>,
-    /// Nothing: only seeding from rows that stream writes labels.
+    /// One byte that is never read: only streamed rows keep the numbers of their nearest seeds in the labels.
     labels: Buffer<u8>,
 }
 
@@ -78,8 +78,8 @@ impl<T: Float + Plain> Drawable for OtherRows<'_, T> {
         self.positive
     }
 
-    fn lend(&mut self) -> Lent<'_, T> {
+    fn lend(&mut self) -> SeedingContext<'_, T> {
         let Self { rows, shape, statistics, draws, labels, .. } = self;
-        Lent { rows, shape, statistics, labels: SeedLabels { labels, bytes: 1 }, draws }
+        SeedingContext { rows, shape, statistics, labels: SeedLabels { labels, bytes: 1 }, draws }
     }
 }

@@ -7,14 +7,13 @@ use std::ops::Range;
 use super::RowStream;
 use crate::backend::chunking::range_rows;
 use crate::backend::cuda::arguments::{self, PotentialsArgument, SeedsArgument, StreamSampleArgument};
-use crate::backend::cuda::device::{BlockShape, Buffer, Plain, bytes_of, product, sum};
+use crate::backend::cuda::device::{Block, Buffer, Plain, bytes_of, product, sum};
 use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::passes::seeds::weight_totals;
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::sweep::Sweep;
-use crate::backend::trials;
-use crate::backend::{Picked, Sample, Sampled};
+use crate::backend::{DrawBy, Picked, Sample, trials};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -138,11 +137,6 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         if self.totals.is_empty() { self.n as u128 } else { self.totals.iter().sum() }
     }
 
-    /// The first row whose running total of draw weights, in row order, exceeds `target`.
-    pub fn draw(&self, stream: &RowStream<'_, T>, labels: &SeedLabels<'_>, target: u128) -> Result<u64> {
-        Ok(self.pick(stream, labels, &[target])?.rows[0])
-    }
-
     /// For each candidate, by how much it would lower the total. `candidates`: `(m, d)`, row-major.
     pub fn gains(&mut self, stream: &RowStream<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<u128>> {
         let totals = self.pass(stream, labels, candidates)?;
@@ -153,16 +147,9 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         memory::collected(sums[1..].iter().map(|sum| sums[0] - sum), TOTALS)
     }
 
-    /// For each target, the row that is drawn as a candidate, and its gain.
-    pub fn trials(
-        &mut self,
-        stream: &RowStream<'_, T>,
-        labels: &SeedLabels<'_>,
-        targets: &[u128],
-    ) -> Result<(Vec<T>, Vec<u128>)> {
-        let candidates = self.pick(stream, labels, targets)?.values;
-        let gains = self.gains(stream, labels, &candidates)?;
-        Ok((candidates, gains))
+    /// Whether the draw weights are these.
+    pub fn is_by(&self, by: DrawBy) -> bool {
+        by == if self.taken.is_empty() { DrawBy::Weight } else { DrawBy::Distance }
     }
 
     /// Takes centroids (`(m, d)`, row-major). The draw weights become integer distances, in this scale, to the nearest centroid
@@ -170,7 +157,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
     ///
     /// If there is one centroid, it is one of the candidates of the last trials, and their scale is the same, this needs no
     /// pass. The next pass will take the centroid.
-    pub fn take(
+    pub fn lower(
         &mut self,
         stream: &RowStream<'_, T>,
         labels: &SeedLabels<'_>,
@@ -200,14 +187,14 @@ impl<T: Float + Plain> StreamedSeeds<T> {
     }
 
     /// The rows of a sample in which every row decides alone.
-    pub fn sample(&mut self, stream: &RowStream<'_, T>, labels: &SeedLabels<'_>, sample: &Sample) -> Result<Sampled<T>> {
+    pub fn each(&mut self, stream: &RowStream<'_, T>, labels: &SeedLabels<'_>, sample: &Sample) -> Result<Picked<T>> {
         assert!(!self.taken.is_empty(), "a sample is by the distances to centroids taken before");
         if self.known * self.d < self.taken.len() {
             self.pass(stream, labels, &[])?;
         }
         let queue = &stream.queue;
         let entry = arguments::stream_sample::<T>().half_if(stream.sources.half.is_some());
-        let launch = entry.resident(&queue.gpu, "", BlockShape::of(THREADS), usize::MAX)?;
+        let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), usize::MAX)?;
         let rows = found_rows(queue, sample, self.n, |found| {
             stream.visit(|chunk| {
                 let argument = StreamSampleArgument {
@@ -224,8 +211,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
                 unsafe { queue.run(&launch.with_blocks(blocks), &argument) }
             })
         })?;
-        let Picked { rows, values, .. } = stream.picked(rows, None)?;
-        Ok(Sampled { rows, values })
+        stream.picked(rows, self.weights)
     }
 
     /// The seeds as a kernel parameter. The labels take the first `known` of them into account.
@@ -249,7 +235,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
                 points.iter_mut().skip(j).step_by(width.max(1)).zip(candidate).for_each(|(to, x)| *to = x.to_f64());
             }
             let entry = arguments::potentials::<T>().half_if(stream.sources.half.is_some());
-            let launch = entry.resident(&queue.gpu, &format!("_{width}"), BlockShape::of(THREADS), usize::MAX)?;
+            let launch = entry.resident(&queue.gpu, &format!("_{width}"), Block::of(THREADS), usize::MAX)?;
             memory::push(&mut groups, (first, here, queue.upload(&points, SEEDS)?, launch), SEEDS)?;
         }
         let known = self.taken.len() / d;

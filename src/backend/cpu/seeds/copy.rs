@@ -9,8 +9,8 @@
 use std::ops::Range;
 
 use super::super::tasks::{TaskRows, pieces, split_off};
-use super::nearer::{Candidates, MOST, Strip, UNIT};
-use super::order::{ORDER, SAMPLE, Tree};
+use super::nearer::{CandidateBatch, MOST, Strip, UNIT};
+use super::tree::{ORDER, SAMPLE, SplitTree};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -36,23 +36,21 @@ pub const TASK_BLOCKS: usize = 64;
 /// Tasks of a worker that copies rows which lie side by side.
 const TASKS_OF_ROWS: usize = 64;
 
-/// The place of a block's padding in [`Grouped::rows`].
+/// The slot of a block's padding in [`NeighbourCopy::rows`].
 pub const NO_ROW: u32 = u32::MAX;
 
 /// The name for the copy in errors.
 const COPY: &str = "the rows in the order for seeding";
 
-/// The rows of a session in the new order. A *place* counts rows and padding in this order.
-pub struct Grouped<T> {
+/// The rows of a session in the new order. A *slot* is an index in this order, which has padding between blocks.
+pub struct NeighbourCopy<T> {
     d: usize,
-    /// `(places / UNIT, d, UNIT)`. A unit lies in one piece, as prefetchers want it. The padding of a block repeats its first
+    /// `(slots / UNIT, d, UNIT)`. A unit lies in one piece, as prefetchers want it. The padding of a block repeats its first
     /// row.
     x: Vec<T>,
-    /// The first place of each block, and the number of places. All are multiples of [`UNIT`].
+    /// The first slot of each block, and the number of slots. All are multiples of [`UNIT`].
     pub starts: Vec<usize>,
-    /// The place of each row.
-    pub places: Vec<u32>,
-    /// The row at each place, or [`NO_ROW`].
+    /// The row at each slot, or [`NO_ROW`].
     pub rows: Vec<u32>,
     /// The boxes of the blocks: `(d, blocks)`.
     lows: Vec<T>,
@@ -66,8 +64,14 @@ pub fn pays<T>(rows: usize, d: usize, k: usize, weighted: bool) -> bool {
     k >= LEAST_CLUSTERS && (LEAST_ROWS..NO_ROW as usize / 2).contains(&rows) && each.saturating_mul(rows) <= MOST_BYTES
 }
 
-impl<T: Float> Grouped<T> {
-    pub fn new(set: InstructionSet, part: &RowBlock<'_, T>, tasks: &[TaskRows], tiles: &mut [&mut Tile<T>]) -> Result<Self> {
+impl<T: Float> NeighbourCopy<T> {
+    /// Copies the rows. Returns the slot of each row too.
+    pub fn new(
+        set: InstructionSet,
+        part: &RowBlock<'_, T>,
+        tasks: &[TaskRows],
+        tiles: &mut [&mut Tile<T>],
+    ) -> Result<(Self, Vec<u32>)> {
         let (n, d) = (tasks.iter().map(|task| task.kept).sum::<usize>(), part.features.n_features());
         let physical = physical_rows(part)?;
         let depth = (n / LEAF_ROWS).max(1).ilog2() + 1;
@@ -77,29 +81,28 @@ impl<T: Float> Grouped<T> {
             let chosen = memory::collected(chosen, ORDER)?;
             let mut sample = memory::zeroed(m.saturating_mul(d), ORDER)?;
             part.features.gather_tile(&chosen, m, &mut sample);
-            Tree::grow(&sample, d, depth)?
+            SplitTree::grow(&sample, d, depth)?
         };
-        let mut places = memory::zeroed::<u32>(n, ORDER)?;
-        let mut rest = places.as_mut_slice();
+        let mut slots = memory::zeroed::<u32>(n, ORDER)?;
+        let mut rest = slots.as_mut_slice();
         let work = tasks.iter().map(|task| (task, split_off(&mut rest, task.kept)));
         for_each_task(tiles, work, |tile, (task, leaves)| set.run(Leaves { part, tree: &tree, tile, task, leaves }))?;
-        let starts = places_of_leaves(&mut places, 1 << depth)?;
+        let starts = slots_of_leaves(&mut slots, 1 << depth)?;
         let mut rows = memory::filled(starts[starts.len() - 1], NO_ROW, ORDER)?;
-        for (row, place) in places.iter().enumerate() {
-            rows[*place as usize] = row as u32;
+        for (row, slot) in slots.iter().enumerate() {
+            rows[*slot as usize] = row as u32;
         }
-        let mut grouped = Self {
+        let mut copied = Self {
             d,
             x: memory::zeroed(rows.len().saturating_mul(d), COPY)?,
             starts,
-            places,
             rows,
             lows: Vec::new(),
             highs: Vec::new(),
         };
-        grouped.copy(part, &physical, tiles.len())?;
-        (grouped.lows, grouped.highs) = grouped.boxes(tiles.len())?;
-        Ok(grouped)
+        copied.copy(part, &physical, tiles.len())?;
+        (copied.lows, copied.highs) = copied.boxes(tiles.len())?;
+        Ok((copied, slots))
     }
 
     fn copy(&mut self, part: &RowBlock<'_, T>, physical: &[u32], workers: usize) -> Result<()> {
@@ -154,17 +157,17 @@ impl<T: Float> Grouped<T> {
         self.starts.len() - 1
     }
 
-    /// The places of some blocks.
+    /// The slots of some blocks.
     #[inline(always)]
-    pub fn places(&self, blocks: Range<usize>) -> Range<usize> {
+    pub fn slots(&self, blocks: Range<usize>) -> Range<usize> {
         self.starts[blocks.start]..self.starts[blocks.end]
     }
 
     /// The rows of a block.
     #[inline(always)]
     pub fn strip(&self, block: usize) -> Strip<'_, T> {
-        let places = self.places(block..block + 1);
-        Strip { x: &self.x[places.start * self.d..places.end * self.d], step: self.d * UNIT, stride: UNIT }
+        let slots = self.slots(block..block + 1);
+        Strip { x: &self.x[slots.start * self.d..slots.end * self.d], step: self.d * UNIT, stride: UNIT }
     }
 
     /// For each of at most [`TASK_BLOCKS`] blocks, the candidates that can be nearer to some row than its nearest seed.
@@ -174,7 +177,7 @@ impl<T: Float> Grouped<T> {
         &self,
         blocks: Range<usize>,
         farthest: &[f64],
-        candidates: &Candidates<'_, T>,
+        candidates: &CandidateBatch<'_, T>,
         reach: &mut [u32; TASK_BLOCKS],
     ) {
         let (all, count) = (self.blocks(), blocks.len());
@@ -212,25 +215,25 @@ fn physical_row(physical: &[u32], row: usize) -> usize {
     physical.get(row).map_or(row, |row| *row as usize)
 }
 
-/// Turns the leaf of each row into its place. Returns the first place of each block, and the number of places.
-fn places_of_leaves(leaves: &mut [u32], count: usize) -> Result<Vec<usize>> {
+/// Turns the leaf of each row into its slot. Returns the first slot of each block, and the number of slots.
+fn slots_of_leaves(leaves: &mut [u32], count: usize) -> Result<Vec<usize>> {
     let mut next = memory::zeroed::<u32>(count, ORDER)?;
     leaves.iter().for_each(|leaf| next[*leaf as usize] += 1);
     let mut starts = memory::with_room(2 * count + 1 + leaves.len() / BLOCK_ROWS, ORDER)?;
-    let mut place = 0;
+    let mut slot = 0;
     for next in &mut next {
-        let end = place + (*next as usize).next_multiple_of(UNIT);
-        *next = place as u32;
-        // A block that is full has no padding, so the places of a leaf have no gaps.
-        while place < end {
-            starts.push(place);
-            place = (place + BLOCK_ROWS).min(end);
+        let end = slot + (*next as usize).next_multiple_of(UNIT);
+        *next = slot as u32;
+        // A block that is full has no padding, so the slots of a leaf have no gaps.
+        while slot < end {
+            starts.push(slot);
+            slot = (slot + BLOCK_ROWS).min(end);
         }
     }
-    starts.push(place);
-    for place in leaves {
-        let next = &mut next[*place as usize];
-        *place = *next;
+    starts.push(slot);
+    for slot in leaves {
+        let next = &mut next[*slot as usize];
+        *slot = *next;
         *next += 1;
     }
     Ok(starts)
@@ -239,7 +242,7 @@ fn places_of_leaves(leaves: &mut [u32], count: usize) -> Result<Vec<usize>> {
 /// Finds the leaves of the rows of one task.
 struct Leaves<'p, 'a, T> {
     part: &'p RowBlock<'a, T>,
-    tree: &'p Tree<T>,
+    tree: &'p SplitTree<T>,
     tile: &'p mut Tile<T>,
     task: &'p TaskRows,
     leaves: &'p mut [u32],

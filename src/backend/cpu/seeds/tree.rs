@@ -19,13 +19,13 @@ pub const ORDER: &str = "the order of the rows for seeding";
 pub const SAMPLE: usize = 8;
 
 /// A binary tree in which all leaves have the same depth. The children of node i are `2 i + 1` and `2 i + 2`.
-pub struct Tree<T> {
+pub struct SplitTree<T> {
     depth: u32,
     /// A row goes to the second child if its value of this feature is above the threshold.
     splits: Vec<(u32, T)>,
 }
 
-impl<T: Float> Tree<T> {
+impl<T: Float> SplitTree<T> {
     /// The tree of a sample (`(d, m)`, feature-major), with `2^depth` leaves.
     pub fn grow(sample: &[T], d: usize, depth: u32) -> Result<Self> {
         let m = sample.len() / d;
@@ -112,7 +112,7 @@ mod tests {
             let part = RowBlock::new(Features::from_rows(&x, 1).unwrap(), None);
             let mut tile = Tile::new(1, 320).unwrap();
             tile.load(&part, None, 0..300);
-            let tree = Tree::grow(&x, 1, 5).unwrap();
+            let tree = SplitTree::grow(&x, 1, 5).unwrap();
             let mut leaves = vec![9; 300];
             tree.leaves(&tile, &mut leaves);
             assert!((0..300).all(|i| leaves[i] < 32 && (0..300).all(|j| x[i] != x[j] || leaves[i] == leaves[j])));
