@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::by_values;
 use super::message::{Call, Facts, Reply, Start, converted};
-use super::part::{Feed, Server};
+use super::worker::{Feed, Server};
 use crate::backend::Session;
 use crate::backend::call::{self, out_of_turn};
 use crate::backend::cpu::CpuSession;

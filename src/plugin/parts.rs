@@ -21,7 +21,7 @@ use crate::simd::InstructionSet;
 
 /// Rows of a fit, and the answers to what a driver asks of them.
 #[pyclass(frozen, module = "polars_kmeans._internal")]
-pub struct Part(distributed::Part);
+pub struct Part(distributed::Worker);
 
 #[pymethods]
 impl Part {
@@ -38,7 +38,7 @@ impl Part {
             Some("portable") => Ok(InstructionSet::Portable),
             Some(other) => Err(invalid("instructions", "\"avx512\", \"avx2\" or \"portable\"", other)),
         };
-        let part = set.and_then(|set| distributed::Part::with_instructions(rows, set));
+        let part = set.and_then(|set| distributed::Worker::with_instructions(rows, set));
         Ok(Self(part?))
     }
 

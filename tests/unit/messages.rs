@@ -18,7 +18,7 @@ use crate::backend::{Assigned, Draw, DrawBy, Far, Move, Sample, WorkCounts};
 use crate::base::names::Names;
 use crate::base::params::{Init, KMeans, Metric, NullPolicy, Restarts, RowOrder, Scale, TooFew, Wanted};
 use crate::base::random::Random;
-use crate::distributed::{Executor, OwnedRows, Part, fit};
+use crate::distributed::{Executor, OwnedRows, Worker, fit};
 use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::distances::DistanceScale;
 use crate::exact::fixed::{ColumnScale, Limbs};
@@ -464,7 +464,7 @@ fn change_answer(random: &mut Random, answer: &mut Vec<u8>) {
 
 /// Workers in this process. The answer of one of them to one message is another one; to all later ones too, if `always`.
 struct Liar {
-    workers: Vec<Part>,
+    workers: Vec<Worker>,
     random: Random,
     messages: usize,
     lie: Option<(usize, usize)>,
@@ -542,8 +542,8 @@ fn a_wrong_reply_is_an_error_or_changes_numbers() {
             let x = if number == 10 && seed % 4 > 0 { &plain } else { &x };
             let worker = |cut: &[usize]| {
                 let (values, weights) = (x[3 * cut[0]..3 * cut[1]].to_vec(), weights[cut[0]..cut[1]].to_vec());
-                fn worker<T: crate::Engine>(rows: OwnedRows<T>, weights: Option<Vec<f64>>) -> Part {
-                    Part::new(if let Some(weights) = weights { rows.weighted(weights) } else { rows }).unwrap()
+                fn worker<T: crate::Engine>(rows: OwnedRows<T>, weights: Option<Vec<f64>>) -> Worker {
+                    Worker::new(if let Some(weights) = weights { rows.weighted(weights) } else { rows }).unwrap()
                 }
                 let weights = weighted.then_some(weights);
                 match float32 {
@@ -553,7 +553,7 @@ fn a_wrong_reply_is_an_error_or_changes_numbers() {
             };
             // Also one worker alone, whose word nothing contradicts.
             let cuts: &[usize] = if seed % 5 == 0 { &[0, 240] } else { &[0, 31, 240] };
-            let workers: Vec<Part> = cuts.windows(2).map(worker).collect();
+            let workers: Vec<Worker> = cuts.windows(2).map(worker).collect();
             let lie = lie.map(|(message, who)| (message, who % workers.len()));
             let mut liar = Liar { workers, random: Random(seed), messages: 0, lie, always: seed % 7 == 0 };
             let found = catch_unwind(AssertUnwindSafe(|| fit(estimator, &mut liar, *wanted)));

@@ -1,13 +1,13 @@
 //! The answering end: a thread that holds the rows of a part, and the requests on their way to it.
 //!
-//! A session borrows its rows. So it lives on the stack of a thread of the part, which works on one request after the other. The
+//! A session borrows its rows. So it lives on the stack of the worker's thread, which works on one request after the other. The
 //! functions in `serve.rs` do what the calls ask for.
 //!
 //! ```text
-//! request: needs another state than the part is in   -> "lost", and nothing is done
+//! request: needs another state than the worker is in -> "lost", and nothing is done
 //!          was the last one, repeated                -> the same answer
-//!          else: its calls, one after the other      -> their replies, and the part is in the next state
-//!                an error                            -> the error, and the part has lost its state
+//!          else: its calls, one after the other      -> their replies, and the worker is in the next state
+//!                an error                            -> the error, and the worker has lost its state
 //! ```
 
 use std::collections::VecDeque;
@@ -26,12 +26,12 @@ use crate::fit::engine::Engine;
 use crate::input::features::{Column, Features};
 use crate::simd::InstructionSet;
 
-/// Rows that a part can own.
+/// Rows that a worker can own.
 pub trait Owner: Send + 'static {
     /// Calls [`Server::run`] with a view of the rows.
     ///
     /// # Errors
-    /// Whatever is wrong with the rows. The part answers every request with it.
+    /// Whatever is wrong with the rows. The worker answers every request with it.
     fn serve(&self, server: Server<'_>) -> Result<()>;
 
     /// Whether features were computed by expressions.
@@ -40,25 +40,25 @@ pub trait Owner: Send + 'static {
     }
 }
 
-/// Some rows of a fit, and the answers to what a driver asks of them ([`crate::distributed::fit`]).
+/// Holds one part of the rows of a fit, and answers what a driver asks of them ([`crate::distributed::fit`]).
 ///
 /// Any executor may carry requests to it: a call in the same process, a pipe to another process, a message to another machine.
-/// A part that is made again from the same rows, after its process was lost, is a part as good as the first: the driver notices
-/// and brings it back to where it was.
-pub struct Part {
+/// A worker that is made again from the same rows, after its process was lost, is as good as the first: the driver notices and
+/// brings it back to where it was.
+pub struct Worker {
     line: Mutex<Line>,
     /// The process that the thread is in.
     process: u32,
 }
 
-/// The way to the thread of a part.
+/// The way to the thread of a worker.
 struct Line {
     requests: Sender<Vec<u8>>,
     answers: Receiver<Vec<u8>>,
 }
 
-impl Part {
-    /// A part with these rows.
+impl Worker {
+    /// A worker with these rows.
     ///
     /// # Errors
     /// [`KMeansError::Part`] if there is no thread for it.
@@ -66,7 +66,7 @@ impl Part {
         Self::with_instructions(rows, InstructionSet::detect())
     }
 
-    /// A part that works with this instruction set. The answers are the same.
+    /// A worker with this instruction set. The answers are the same.
     #[doc(hidden)]
     pub fn with_instructions(rows: impl Owner, set: InstructionSet) -> Result<Self> {
         let (requests, incoming) = channel();
@@ -117,7 +117,7 @@ fn failure(error: KMeansError) -> Vec<u8> {
     encode(ANSWER, &Answer::Failed(error)).unwrap_or_default()
 }
 
-/// The requests of a part, for its rows.
+/// The requests to a worker, for its rows.
 pub struct Server<'f> {
     pub(super) feed: &'f mut Feed,
     pub(super) set: InstructionSet,
@@ -135,7 +135,7 @@ impl Server<'_> {
 pub struct Feed {
     incoming: Receiver<Vec<u8>>,
     outgoing: Sender<Vec<u8>>,
-    /// The fit and the number of the state that the part is in.
+    /// The fit and the number of the state that the worker is in.
     at: Option<(u64, u64)>,
     state: State,
     /// The request that is worked on.
@@ -144,7 +144,7 @@ pub struct Feed {
     replies: Vec<Replied>,
     /// The last request that changed the state, and its answer.
     last: Option<(RequestStates, Vec<u8>)>,
-    /// The part takes its share of the threads while it works.
+    /// The worker takes its share of the threads while it works.
     share: Option<PoolShare>,
 }
 
