@@ -77,11 +77,12 @@ template <typename T, typename S = T> struct Bernoulli {
     Draws draws;
     Sample sample;
     FoundRows found;
+    u64 base; // the number of row 0 among all rows, if the rows are a chunk
 };
 
 template <typename T, typename S> __device__ __forceinline__ void seed_sample(const Bernoulli<T, S>& a) {
     for (u64 row = global_thread(); row < a.draws.n; row += all_threads())
-        if (is_drawn(a.sample, a.rows, row, a.sample.first + row, draw_weight(a.draws, row))) add_found(a.found, row);
+        if (is_drawn(a.sample, a.rows, row, a.sample.first + a.base + row, draw_weight(a.draws, row))) add_found(a.found, a.base + row);
 }
 
 // ---- taking a centroid -------------------------------------------------------------------------------------------------

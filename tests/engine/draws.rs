@@ -240,7 +240,6 @@ impl<T: Float> Questions<T> {
 fn check<T: Float>(kind: &str, shape: [usize; 2], weighted: bool, seeds: [usize; 3]) {
     let random = &mut Random(shape[0] as u64 * 3 + u64::from(weighted));
     let data: Data<T> = data(kind, shape, weighted, random);
-    // Labels of one byte, so that several seeds share a number where rows stream.
     let estimator = KMeans::new(5);
     let statistics = data.statistics(&estimator);
     let batches: Vec<Vec<T>> = seeds.iter().map(|&count| some(&data, count, random)).collect();

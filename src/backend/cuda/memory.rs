@@ -15,11 +15,10 @@ use super::exchange::Port;
 use super::passes::distances::InertiaSums;
 use super::passes::farthest::FarSearch;
 use super::passes::samples::candidate_bytes;
-use super::passes::seeds::DeviceSeeds;
+use super::passes::seeds::DeviceDraws;
 use super::passes::statistics::statistics_bytes;
 use super::predict::DeviceTable;
 use super::rows::DeviceRows;
-use super::rows::stream::seeds::StreamedSeeds;
 use super::session::{LONGEST_BATCH, nearest_bytes};
 use super::shape::{FitShape, GpuSize};
 use super::state::DeviceState;
@@ -141,8 +140,8 @@ fn planned_as<T: Float + Plain>(
     let fit = FitShape { more_copies: copies == PossibleCopies::All, ..fit_shape(shape, shape.rows) };
     let rows = DeviceRows::<T>::bytes(fit.chunk, if in_place { 0 } else { fit.d }, fit.weighted, fit.half);
     plan_of::<T>(&fit, (strategy, copies != PossibleCopies::None), gpu, rows, |fit| {
-        let draws = DeviceSeeds::<T>::bytes(fit);
-        draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 0, gpu))
+        let draws = DeviceDraws::<T>::bytes(fit, false);
+        draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, gpu))
     })
 }
 
@@ -217,9 +216,8 @@ fn planned_in_chunks<T: Float + Plain>(
     let rows = DeviceRows::<T>::bytes(fit.chunk, fit.d, fit.weighted, fit.half).saturating_mul(buffers);
     let pieces = piece_bytes(chunk.saturating_mul(row_bytes(shape)));
     plan_of::<T>(&fit, (strategy, false), gpu, sum([rows, pieces]), |fit| {
-        let draws = StreamedSeeds::<T>::bytes(fit);
-        // A longer list of seeds is there before the shorter one is gone.
-        draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 2, gpu))
+        let draws = DeviceDraws::<T>::bytes(fit, true);
+        draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, gpu))
     })
 }
 

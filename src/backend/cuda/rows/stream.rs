@@ -19,7 +19,6 @@
 
 pub mod order;
 mod picks;
-pub mod seeds;
 pub mod sweep;
 
 use std::ops::Range;
