@@ -54,8 +54,8 @@ pub fn pick<T: Float + Plain>(
     match (rows, draw, draws) {
         (RowChunks::Resident(rows), All, _) => all(rows),
         (RowChunks::Streamed(stream), All, _) => {
-            let (values, weights) = stream.gather_rounded(0..stream.sources.n, weights)?;
-            Ok(Picked { rows: Vec::new(), values, weights })
+            let all = 0..stream.sources.n;
+            Ok(Picked { rows: Vec::new(), values: stream.values_of(all.clone())?, weights: stream.weights_of(all, weights)? })
         }
         (_, Each(sample), Some(draws)) => {
             let found = draws.each(rows, sample)?;
@@ -67,7 +67,7 @@ pub fn pick<T: Float + Plain>(
                 RowChunks::Streamed(stream) => stream.picked(found, weights),
             }
         }
-        (_, Totals(by, targets), Some(draws)) if draws.is_by(*by) && draws.has_totals() => match rows {
+        (_, Totals(by, targets), Some(draws)) if draws.is_by(*by) => match rows {
             RowChunks::Resident(rows) => {
                 search(rows, draws.argument(&DeviceChunk::of_all(rows)), draws.totals.at(), targets, batch)
             }
@@ -110,13 +110,13 @@ fn sweep<T: Float + Plain>(stream: &RowStream<'_, T>, draws: &DeviceDraws<T>, ta
 /// The draw weights of some rows that stream.
 fn draw_weights<T: Float + Plain>(stream: &RowStream<'_, T>, draws: &DeviceDraws<T>, rows: Range<usize>) -> Result<Vec<u128>> {
     const TOGETHER: usize = 1_024;
-    let (d, w) = (stream.sources.d, stream.rounded_weights(rows.clone(), draws.weights)?);
-    if draws.kind() != Draw::Distance {
-        return memory::collected(w.iter().map(|w| draws.weights.map_or(1, |scale| scale.integer(*w) as u128)), TOTALS);
+    let (d, w) = (stream.sources.d, stream.weights_of(rows.clone(), draws.weights)?);
+    if let (Draw::Weight, Some(scale)) = (draws.kind(), draws.weights) {
+        return memory::collected(w.into_iter().map(|w| scale.integer(w) as u128), TOTALS);
     }
     let mut nearest = memory::zeroed::<f64>(rows.len(), TOTALS)?;
     draws.nearest.read(rows.start, &mut nearest)?;
-    let values = if draws.pending.is_empty() { Vec::new() } else { stream.gather(rows.clone())?.0 };
+    let values = if draws.pending.is_empty() { Vec::new() } else { stream.values_of(rows.clone())? };
     let mut weights = memory::zeroed::<u128>(rows.len(), TOTALS)?;
     let mut workers = vec![(); workers_for(0, rows.len().div_ceil(TOGETHER))];
     let tasks = (0..).step_by(TOGETHER).zip(weights.chunks_mut(TOGETHER));

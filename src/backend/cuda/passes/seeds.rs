@@ -75,7 +75,6 @@ pub struct DeviceDraws<T> {
     pub(super) lowered: Vec<u128>,
     /// The last candidates, if the rows stream.
     trial: Option<Trial<T>>,
-    streamed: bool,
 }
 
 /// Candidates, and what they would lower.
@@ -174,7 +173,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
     /// Makes every row's draw weight its `w^`.
     pub fn start(rows: &RowChunks<'_, T>, statistics: &Statistics) -> Result<Self> {
         const NEAREST: &str = "the distances of the rows to the nearest seed";
-        let (queue, n, streamed) = (rows.queue(), rows.n(), matches!(rows, RowChunks::Streamed(_)));
+        let (queue, n) = (rows.queue(), rows.n());
         let ranges = Ranges::new(n, rows.longest());
         let mut draws = Self {
             weights: statistics.weights,
@@ -182,7 +181,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
             copied: None,
             scale: DistanceScale::NONE,
             ranges,
-            gain_ranges: ranges.for_gains(streamed),
+            gain_ranges: ranges.for_gains(matches!(rows, RowChunks::Streamed(_))),
             nearest: queue.alloc(padded(n.max(1), ROW_ALIGNMENT), NEAREST)?,
             taken: false,
             totals: queue.alloc(ranges.count(), TOTALS)?,
@@ -190,9 +189,8 @@ impl<T: Float + Plain> DeviceDraws<T> {
             pending: Vec::new(),
             lowered: Vec::new(),
             trial: None,
-            streamed,
         };
-        if draws.has_totals() {
+        if draws.weights.is_some() {
             draws.pass(rows, true, |_, _| Ok(()))?;
         }
         Ok(draws)
@@ -207,14 +205,9 @@ impl<T: Float + Plain> DeviceDraws<T> {
         }
     }
 
-    /// Whether there are totals of ranges: rows that all weigh the same have none.
-    pub(super) fn has_totals(&self) -> bool {
-        self.kind() != Draw::Row
-    }
-
-    /// Whether the draw weights are these.
+    /// Whether the draw weights are these, and there are totals of them.
     pub(super) fn is_by(&self, by: DrawBy) -> bool {
-        by == if self.kind() == Draw::Distance { DrawBy::Distance } else { DrawBy::Weight }
+        matches!((self.kind(), by), (Draw::Distance, DrawBy::Distance) | (Draw::Weight, DrawBy::Weight))
     }
 
     /// The draw weights of a chunk as a kernel parameter.
@@ -306,7 +299,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
         let gains = gains.to_vec()?;
         let mut all = memory::zeroed::<u128>(m, CANDIDATES)?;
         gains.chunks_exact(m.max(1)).for_each(|of_range| all.iter_mut().zip(of_range).for_each(|(all, gain)| *all += gain));
-        if self.streamed {
+        if let RowChunks::Streamed(_) = rows {
             self.trial = Some(Trial { candidates: memory::copied(candidates, CANDIDATES)?, gains });
         }
         Ok(all)
@@ -393,10 +386,7 @@ pub fn positive_rows<T: Float + Plain>(rows: &RowChunks<'_, T>) -> Result<u64> {
     match rows {
         RowChunks::Streamed(stream) => Ok(stream.positive),
         RowChunks::Resident(rows) if rows.weights.is_none() => Ok(rows.n as u64),
-        RowChunks::Resident(rows) => {
-            let chunk = DeviceChunk::of_all(rows);
-            totals(&chunk, Draw::Positive, None).map(|(_, _, total)| total as u64)
-        }
+        RowChunks::Resident(rows) => totals(&DeviceChunk::of_all(rows), Draw::Positive, None).map(|(_, _, total)| total as u64),
     }
 }
 

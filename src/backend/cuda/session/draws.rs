@@ -22,9 +22,8 @@ use crate::statistics::Statistics;
 pub trait Drawable: Send {
     /// The type of the features.
     type Value: Float + Plain;
-    fn chunks(&self) -> &RowChunks<'_, Self::Value>;
-    /// Number of these rows that have a positive weight.
-    fn positive(&self) -> u64;
+    /// The rows, and the number of those that have a positive weight.
+    fn surveyed(&self) -> (&RowChunks<'_, Self::Value>, u64);
     fn lend(&mut self) -> SeedingContext<'_, Self::Value>;
 }
 
@@ -47,12 +46,8 @@ impl<'s, T> SeedingContext<'s, T> {
 impl<T: Float + Plain> Drawable for CudaSession<'_, T> {
     type Value = T;
 
-    fn chunks(&self) -> &RowChunks<'_, T> {
-        &self.rows
-    }
-
-    fn positive(&self) -> u64 {
-        self.positive
+    fn surveyed(&self) -> (&RowChunks<'_, T>, u64) {
+        (&self.rows, self.positive)
     }
 
     fn lend(&mut self) -> SeedingContext<'_, T> {
@@ -63,7 +58,7 @@ impl<T: Float + Plain> Drawable for CudaSession<'_, T> {
 
 impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
     fn positive_rows(&self) -> u64 {
-        self.positive()
+        self.surveyed().1
     }
 
     fn weigh(&mut self) -> Result<u128> {
@@ -101,7 +96,7 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
     }
 
     fn plus_plus_steps(&mut self, asked: &PlusPlus, potential: &mut DistanceSum, centroids: &mut Vec<T>) -> Result<()> {
-        let positive = self.positive();
+        let positive = self.positive_rows();
         match self.lend() {
             SeedingContext { draws: Some(draws), rows: RowChunks::Resident(rows), .. } => {
                 draws.plus_plus_steps(rows, asked, positive, potential, centroids)
@@ -118,10 +113,11 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
 
 impl<T: Float + Plain, D: Drawable<Value = T>> SeedingDevice<T> for D {
     fn nearest(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>> {
-        nearest_batch::nearest_of(self.chunks().queue(), rows, centroids, self.chunks().d())
+        let (own, _) = self.surveyed();
+        nearest_batch::nearest_of(own.queue(), rows, centroids, own.d())
     }
 
     fn session<'t>(&self, part: &RowBlock<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Option<Box<dyn Seeder<T> + 't>> {
-        OtherRows::if_it_pays(self.chunks().queue(), part, statistics, k)
+        OtherRows::if_it_pays(self.surveyed().0.queue(), part, statistics, k)
     }
 }

@@ -66,12 +66,8 @@ impl<'t, T: Float + Plain> OtherRows<'t, T> {
 impl<T: Float + Plain> Drawable for OtherRows<'_, T> {
     type Value = T;
 
-    fn chunks(&self) -> &RowChunks<'_, T> {
-        &self.rows
-    }
-
-    fn positive(&self) -> u64 {
-        self.positive
+    fn surveyed(&self) -> (&RowChunks<'_, T>, u64) {
+        (&self.rows, self.positive)
     }
 
     fn lend(&mut self) -> SeedingContext<'_, T> {
