@@ -7,6 +7,7 @@ use crate::backend::cuda::arguments::{self, LowerArgument, WeighArgument, weight
 use crate::backend::cuda::device::{Block, Buffer, Plain, Queue, product, sum};
 use crate::backend::cuda::predict::DeviceTable;
 use crate::backend::cuda::rows::DeviceRows;
+use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::rows::upload::upload;
 use crate::backend::cuda::shape::{FitShape, GpuSize, THREADS};
 use crate::backend::select::Job;
@@ -55,15 +56,20 @@ fn visit<T: Float + Plain>(
     queue.wait()
 }
 
-/// Lowers the distances of all rows by those to `candidates`: `(m, d)`, row-major. `first`: whether there are no distances yet.
-pub fn lower<T: Float + Plain>(rows: &DeviceRows<T>, nearest: &Buffer<f64>, candidates: &[T], first: bool) -> Result<()> {
-    let table = DeviceTable::new(rows.queue.gpu.ordinal, candidates, rows.d)?;
+/// Lowers the distances of the rows of a chunk by those to the candidates. `first`: whether there are no distances yet.
+pub fn lower<T: Float + Plain>(
+    table: &DeviceTable<T>,
+    chunk: &DeviceChunk<'_, T>,
+    nearest: &Buffer<f64>,
+    first: bool,
+) -> Result<()> {
+    let rows = chunk.rows;
     let entry = rows.entry(arguments::seed_lower::<T>());
-    visit(&table, rows, |queue, piece, labels| {
+    visit(table, rows, |queue, piece, labels| {
         let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), piece.len().div_ceil(THREADS as usize))?;
         let argument = LowerArgument {
             rows: rows.argument_of(piece.clone()),
-            nearest: nearest.at_index(piece.start),
+            nearest: nearest.at_index(chunk.first + piece.start),
             labels: labels.at(),
             candidates: table.centroids_at(),
             first: i32::from(first),

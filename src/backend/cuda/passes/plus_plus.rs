@@ -18,7 +18,7 @@
 use std::time::Instant;
 
 use super::byte_copies::{CopiedRows, FIRST_COPIES};
-use super::seeds::{DeviceSeeds, RANGES};
+use super::seeds::{DeviceDraws, RANGES};
 use crate::backend::PlusPlus;
 use crate::backend::cuda::arguments::{
     self, ByteCopiesArgument, MOST_TRIALS, Nearer, PlusDrawArgument, PlusFilterArgument, PlusNearArgument, PlusNextArgument,
@@ -26,6 +26,7 @@ use crate::backend::cuda::arguments::{
 };
 use crate::backend::cuda::device::{Argument, Block, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::rows::DeviceRows;
+use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::rows::download::{PIECE, download};
 use crate::backend::trials;
 use crate::base::error::Result;
@@ -93,7 +94,7 @@ impl<A: Argument> Queued for (Launch<A>, A) {
 /// A launch that there may be, and those that follow it.
 type Launches = (Option<Box<dyn Queued>>, Vec<Box<dyn Queued>>);
 
-impl<T: Float + Plain> DeviceSeeds<T> {
+impl<T: Float + Plain> DeviceDraws<T> {
     /// Does steps of k-means++, as many as it can. `positive`: the number of rows of positive weight.
     pub fn plus_plus_steps(
         &mut self,
@@ -164,7 +165,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
 
     /// What is launched before the first of some steps, and the launches of a step, in order.
     fn launches(&self, rows: &DeviceRows<T>, asked: &PlusPlus, positive: u64, buffers: &StepBuffers<T>) -> Result<Launches> {
-        let (gpu, m) = (&rows.queue.gpu, asked.trials as usize);
+        let (gpu, m, all) = (&rows.queue.gpu, asked.trials as usize, DeviceChunk::of_all(rows));
         let step = StepArgument {
             control: buffers.control.at(),
             candidates: buffers.candidates.at(),
@@ -181,9 +182,10 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let step = self.copied.as_ref().map_or(step, |copied| copied.step(step));
         let copied = self.copied.as_ref().filter(|copied| copied.ready);
         let copies = copied.map_or(ByteCopiesArgument::NONE, CopiedRows::argument);
-        let (rows_argument, nearest, totals, scale) = (rows.argument(), self.nearest.at(), self.totals.at(), self.scale);
+        let (rows_argument, nearest, totals, scale) =
+            (rows.argument(), self.nearest.at(), self.totals.at(), (&self.scale).into());
         let (key_low, key_high) = (asked.seed as u32, (asked.seed >> 32) as u32);
-        let (stream, restart, draws) = (asked.stream.word(), asked.restart, self.draws(rows));
+        let (stream, restart, draws) = (asked.stream.word(), asked.restart, self.argument(&all));
         let argument =
             PlusDrawArgument { rows: rows_argument, draws, totals, step, copies, key_low, key_high, stream, restart };
         let entry = rows.entry(arguments::plus_draw::<T>());
@@ -209,12 +211,12 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         } else {
             launches.push(draw);
             let gains = step.control + std::mem::offset_of!(StepControl, gains) as u64;
-            for gains in self.gains_launches(rows, &buffers.candidates, m, gains, step)? {
+            for gains in self.gains_launches(&all, 0..rows.n, &buffers.candidates, m, gains, step)? {
                 launches.push(Box::new(gains));
             }
             let launch = arguments::plus_take::<T>().exactly(gpu, "", Block::of(THREADS), gpu.processors as usize)?;
             launches.push(Box::new((launch, take)));
-            launches.push(Box::new(self.take_launch(rows, step.candidates, 0, step)?));
+            launches.push(Box::new(self.take_launch(&all, step.candidates, 0, step)?));
             Ok((None, launches))
         }
     }
