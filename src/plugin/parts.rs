@@ -6,7 +6,6 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
 
-use super::expressions::unless_too_few;
 use super::fit::Frame;
 use super::options::{FitOptions, invalid};
 use super::signals::{Raised, interruptible, watched};
@@ -97,15 +96,13 @@ pub fn fit_parts<'py>(
     let (py, options, raised) = (options.py(), options.extract::<FitOptions>()?, Raised::default());
     let mut executor = PythonExecutor { ask, parts, raised: raised.clone() };
     let fit = || {
-        unless_too_few(&options, || {
-            let facts = distributed::facts(&mut executor)?.swap_remove(0);
-            let layout = FeatureLayout::of_names(&facts.names)?;
-            layout.check()?;
-            let names = layout.columns().iter().map(String::as_str);
-            let estimator = watched(options.estimator(names, Some(facts.names.len()))?, progress, &raised);
-            let fitted = distributed::fit(&estimator, &mut executor, Wanted::Nothing)?;
-            Ok(KMeansModel::of_parts(fitted)?.with_computed(facts.computed))
-        })
+        let facts = distributed::facts(&mut executor)?.swap_remove(0);
+        let layout = FeatureLayout::of_names(&facts.names)?;
+        layout.check()?;
+        let names = layout.columns().iter().map(String::as_str);
+        let estimator = watched(options.estimator(names, Some(facts.names.len()))?, progress, &raised);
+        let fitted = distributed::fit(&estimator, &mut executor, Wanted::Nothing)?;
+        Ok(KMeansModel::of_parts(fitted)?.with_computed(facts.computed))
     };
-    Ok(encoded(py, interruptible(py, &raised, fit)?)?)
+    Ok(encoded(py, interruptible(py, &raised, || options.unless_too_few(fit()))?)?)
 }
