@@ -81,7 +81,7 @@ pub fn facts(executor: &mut dyn Executor) -> Result<Vec<Facts>> {
     Ok(Link::new(executor, &start)?.facts)
 }
 
-fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: SessionStart, wanted: Wanted) -> Result<Fitted<T>> {
+fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wanted: Wanted) -> Result<Fitted<T>> {
     let clusters = [estimator.k];
     let task = Task::new(estimator, &clusters, &link.facts[0].names, wanted)?;
     check_order(&task.params)?;
@@ -90,7 +90,7 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: SessionSta
     if let Some(row_transform) = row_transform {
         let factors = Some(row_transform.factors()).filter(|factors| !factors.is_empty());
         let factors = factors.map(|factors| memory::copied(factors, FACTORS)).transpose()?;
-        link.restart(&SessionStart { factors, metric: task.params.space.metric, ..start }, Some(row_transform))?;
+        link.restart(&Start { factors, metric: task.params.space.metric, ..start }, Some(row_transform))?;
     }
     let by_values = task.params.rows.row_order == RowOrder::Values;
     let statistics = gather_by::<T>(&mut RemotePasses(&link), &task.to_prepare())?;
