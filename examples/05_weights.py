@@ -2,7 +2,7 @@
 Weights
 =======
 
-Most rows of a survey stand for several people each, and one row stands for nobody.
+Most rows of a survey stand for several people each, and one row has weight 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-//! Weights: most rows stand for several people each, and one row stands for nobody.
+//! Weights: most rows stand for several people each, and one row has weight 0.
 
 use std::error::Error;
 

@@ -1,4 +1,4 @@
-// When the warps of a block may add to its table of sums, and when the table is flushed. A cell may hold only so many values. So a warp
+// When the warps of a block may add to its table of sums, and when the table is flushed. An accumulator may hold only so many values. So a warp
 // announces its rows before it adds them, and the warp that finds no room for its rows flushes the table. No warp waits for a barrier.
 #pragma once
 #include "../common/launch.cuh"
@@ -10,7 +10,7 @@ struct Gate {
 };
 
 // Announces `count` rows. If the table has no room for them, calls `flush` first, which must leave nothing out that was added before.
-// `capacity`: the rows that a cell may take, minus those that all other warps may have announced and not added yet. The whole warp must
+// `capacity`: the rows that an accumulator may take, minus those that all other warps may have announced and not added yet. The whole warp must
 // call this.
 template <typename Flush> __device__ __forceinline__ void enter(Gate& gate, u32 count, u32 capacity, int lane, Flush flush) {
     while (true) {

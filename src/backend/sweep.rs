@@ -7,7 +7,7 @@ use crate::base::memory;
 /// The targets that no row was found for yet, and the running total of the draw weights.
 pub struct Sweep<'t> {
     targets: &'t [u128],
-    /// The places of the targets, the largest target first.
+    /// The indices of the targets, the largest target first.
     left: Vec<usize>,
     running: u128,
     rows: Vec<u64>,
@@ -17,7 +17,7 @@ impl<'t> Sweep<'t> {
     /// For each target: the first row whose running total exceeds it.
     pub fn new(targets: &'t [u128]) -> Result<Self> {
         let mut left: Vec<usize> = memory::collected(0..targets.len(), DRAWN)?;
-        left.sort_unstable_by_key(|&place| std::cmp::Reverse(targets[place]));
+        left.sort_unstable_by_key(|&index| std::cmp::Reverse(targets[index]));
         Ok(Self { targets, left, running: 0, rows: memory::zeroed(targets.len(), DRAWN)? })
     }
 
@@ -28,7 +28,7 @@ impl<'t> Sweep<'t> {
 
     /// Whether a target lies in the next rows, which have this total. If none does, passes over them.
     pub fn is_in(&mut self, total: u128) -> bool {
-        let found = self.left.last().is_some_and(|&place| self.targets[place] - self.running < total);
+        let found = self.left.last().is_some_and(|&index| self.targets[index] - self.running < total);
         if !found {
             self.running += total;
         }
@@ -39,10 +39,10 @@ impl<'t> Sweep<'t> {
     #[inline(always)]
     pub fn visit(&mut self, row: usize, weight: u128) {
         self.running += weight;
-        while let Some(&place) = self.left.last()
-            && self.targets[place] < self.running
+        while let Some(&index) = self.left.last()
+            && self.targets[index] < self.running
         {
-            self.rows[place] = row as u64;
+            self.rows[index] = row as u64;
             self.left.pop();
         }
     }

@@ -162,10 +162,10 @@ impl<T: Float> Proposing<T> {
         Ok((values, odds))
     }
 
-    /// Runs the chain of a step. `nearest`: the distances of its rows to the nearest centroid so far. Returns the place of the
+    /// Runs the chain of a step. `nearest`: the distances of its rows to the nearest centroid so far. Returns the index of the
     /// row in which the chain ends, unless that is a centroid already.
     fn run_chain(&self, step: usize, odds: &[Odds], nearest: &[f64]) -> Option<usize> {
-        let distance = |place: usize| odds[place].weight * nearest[place];
+        let distance = |index: usize| odds[index].weight * nearest[index];
         let mut x = 0;
         for y in 1..odds.len() {
             let u = (self.coin(step, y)[1] >> 11) as f64 * power_of_two(-53);

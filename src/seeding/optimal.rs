@@ -43,17 +43,18 @@ pub fn seed<T: Float>(session: &mut dyn Seeder<T>, params: &Params, statistics: 
 /// The first value of each of the best `k` clusters.
 fn starts(deviations: &Deviations, k: usize) -> Result<Vec<usize>> {
     let m = deviations.values();
-    // Cluster j of k starts at value j or later, and leaves a value for each cluster after it. So it has this many places.
-    let places = m - k + 1;
+    // Cluster j of k starts at value j or later, and leaves a value for each cluster after it. So it has this many possible starts,
+    // which are counted from value j.
+    let starts_of_cluster = m - k + 1;
     if u32::try_from(m).is_err() {
         return Err(memory::no_memory(CUTS, m as u128 * k as u128 * size_of::<u64>() as u128));
     }
     let mut cuts = memory::with_room(k - 1, CUTS)?;
     let mut best: Vec<f64> = memory::collected((k - 1..m).map(|i| deviations.of(i..m)), CUTS)?;
     for j in (0..k - 1).rev() {
-        // Only one place is asked of the first cluster.
-        let places = if j == 0 { 1 } else { places };
-        let (mut next, mut cut) = (memory::zeroed(places, CUTS)?, memory::zeroed(places, CUTS)?);
+        // The first cluster starts at the first value.
+        let count = if j == 0 { 1 } else { starts_of_cluster };
+        let (mut next, mut cut) = (memory::zeroed(count, CUTS)?, memory::zeroed(count, CUTS)?);
         let layer = Layer { deviations, first: j, after: &best };
         layer.solve(&mut next, &mut cut, 0, 0..best.len());
         best = next;
@@ -62,7 +63,7 @@ fn starts(deviations: &Deviations, k: usize) -> Result<Vec<usize>> {
     let mut starts = memory::with_room(k, CUTS)?;
     starts.push(0);
     for (j, cut) in cuts.iter().rev().enumerate() {
-        // Places count from the least start that the cluster may have.
+        // The entries of a cut are counted from the least start of its cluster.
         starts.push(cut[starts[j] - j] as usize);
     }
     Ok(starts)
@@ -78,35 +79,35 @@ struct Layer<'d> {
 }
 
 impl Layer<'_> {
-    /// Finds the least deviations and the cuts for consecutive starts, of which `place` is the first. The cuts lie at the places
-    /// `within` of the cluster after it.
-    fn solve(&self, best: &mut [f64], cuts: &mut [u32], place: usize, within: std::ops::Range<usize>) {
+    /// Finds the least deviations and the cuts for consecutive starts, of which `start` is the first. The cuts lie `within` these
+    /// starts of the cluster after it.
+    fn solve(&self, best: &mut [f64], cuts: &mut [u32], start: usize, within: std::ops::Range<usize>) {
         let middle = best.len() / 2;
-        let (least, cut) = self.least(place + middle, within.clone());
+        let (least, cut) = self.least(start + middle, within.clone());
         best[middle] = least;
         cuts[middle] = (self.first + 1 + cut) as u32;
         let (best_before, best_after) = best.split_at_mut(middle);
         let (cuts_before, cuts_after) = cuts.split_at_mut(middle);
         if middle > 0 {
-            self.solve(best_before, cuts_before, place, within.start..cut + 1);
+            self.solve(best_before, cuts_before, start, within.start..cut + 1);
         }
         if best_after.len() > 1 {
-            self.solve(&mut best_after[1..], &mut cuts_after[1..], place + middle + 1, cut..within.end);
+            self.solve(&mut best_after[1..], &mut cuts_after[1..], start + middle + 1, cut..within.end);
         }
     }
 
-    /// The least deviation from a place on, and the place where the cluster after it starts.
-    fn least(&self, place: usize, within: std::ops::Range<usize>) -> (f64, usize) {
+    /// The least deviation from a start on, and the start of the cluster after it.
+    fn least(&self, start: usize, within: std::ops::Range<usize>) -> (f64, usize) {
         // The share by which roundings may make the deviation of more values smaller.
         const ROUNDING: f64 = 1.0 - 1.0 / (1u64 << 48) as f64;
         let (mut least, mut cut) = (f64::INFINITY, within.end);
-        // The cluster after it starts at least one value later, which is the same place.
-        for at in within.start.max(place)..within.end {
+        // The cluster after it starts at least one value later. Its starts are counted from one value later too.
+        for at in within.start.max(start)..within.end {
             let after = self.after[at];
             if after >= least {
                 continue;
             }
-            let own = self.deviations.of(self.first + place..self.first + 1 + at);
+            let own = self.deviations.of(self.first + start..self.first + 1 + at);
             if own * ROUNDING > least {
                 break;
             }

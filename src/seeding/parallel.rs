@@ -84,9 +84,9 @@ fn candidates<T: Float>(
 
 /// The rows of a list in its order, each only where it comes first.
 fn different<T: Float>(values: &[T], d: usize, order: &[usize]) -> Result<Vec<T>> {
-    let row = |place: usize| &values[order[place] * d..][..d];
+    let row = |index: usize| &values[order[index] * d..][..d];
     // -0.0 + 0.0 is 0.0, so both zeros are equal.
-    let bits = |place: usize| row(place).iter().map(|x| (x.to_f64() + 0.0).to_bits());
+    let bits = |index: usize| row(index).iter().map(|x| (x.to_f64() + 0.0).to_bits());
     let mut sorted: Vec<usize> = memory::collected(0..order.len(), super::ROWS)?;
     sorted.sort_unstable_by(|&a, &b| bits(a).cmp(bits(b)).then(a.cmp(&b)));
     let mut repeated = memory::zeroed::<bool>(order.len(), super::ROWS)?;
@@ -94,7 +94,7 @@ fn different<T: Float>(values: &[T], d: usize, order: &[usize]) -> Result<Vec<T>
         repeated[two[1]] = bits(two[0]).eq(bits(two[1]));
     }
     let mut kept = memory::with_room(values.len(), super::ROWS)?;
-    (0..order.len()).filter(|&place| !repeated[place]).for_each(|place| kept.extend_from_slice(row(place)));
+    (0..order.len()).filter(|&index| !repeated[index]).for_each(|index| kept.extend_from_slice(row(index)));
     Ok(kept)
 }
 

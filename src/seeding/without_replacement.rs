@@ -52,10 +52,10 @@ impl WithoutReplacement {
         }
         assert!(bucket < count, "the target is below what is left");
         let first = bucket as u64 * self.width;
-        let (place, number) = nth_not_drawn(&self.drawn[bucket], first, target);
+        let (index, number) = nth_not_drawn(&self.drawn[bucket], first, target);
         debug_assert!(number < self.n);
         memory::reserve(&mut self.drawn[bucket], 1, super::ROWS)?;
-        self.drawn[bucket].insert(place, number);
+        self.drawn[bucket].insert(index, number);
         let mut entry = bucket + 1;
         while entry <= count {
             self.left[entry] -= 1;

@@ -6,7 +6,7 @@ import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 import pytest
@@ -128,3 +128,10 @@ def test_an_unknown_option_is_refused_by_the_library() -> None:
     keywords["values"] = {**keywords["values"], "tolerance": 1.0}
     with pytest.raises(pk.InvalidParameterError, match=r'^option: expected k or one of init, .*, got "tolerance"$'):
         _internal.check_options(keywords)
+
+
+def test_seedings_are_those_of_the_engine() -> None:
+    words = [word for word in get_args(pk._typing.InitMethod)]
+    expected = ", ".join(f'"{word}"' for word in words) + " or starting centroids"
+    with pytest.raises(pk.errors.InvalidParameterError, match=re.escape(f"init: expected {expected}")):
+        pk.KMeans(k=2, init="nope")

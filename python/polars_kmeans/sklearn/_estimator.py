@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 from sklearn.base import (
@@ -20,14 +20,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from polars_kmeans._typing import InitMethod
 from polars_kmeans.estimator import KMeans as Engine
 from polars_kmeans.model import KMeansModel
 from polars_kmeans.sklearn._callbacks import CallbackSupportMixin, fit_task
 from polars_kmeans.sklearn._codebook import Codebook
 from polars_kmeans.sklearn._data import checked_centers, checked_rows, checked_weights, on_gpu
 from polars_kmeans.sklearn._verbose import Printer
-
-_METHODS = ("k-means++", "random", "kmeans-parallel", "afk-mc2", "optimal")
 
 
 class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -115,7 +114,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
-        "init": [StrOptions(set(_METHODS)), callable, "array-like"],
+        "init": [StrOptions(set(get_args(InitMethod))), callable, "array-like"],
         "n_init": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
@@ -138,9 +137,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         self,
         n_clusters: int = 8,
         *,
-        init: Literal["k-means++", "random", "kmeans-parallel", "afk-mc2", "optimal"]
-        | Callable[..., Any]
-        | Any = "k-means++",
+        init: InitMethod | Callable[..., Any] | Any = "k-means++",
         n_init: int | Literal["auto"] = "auto",
         max_iter: int = 300,
         tol: float = 1e-4,

@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from polars_kmeans import _internal, _living, _numeric
+from polars_kmeans._typing import InitMethod
 from polars_kmeans.errors import InvalidParameterError
 from polars_kmeans.estimator import KMeans as Engine
 from polars_kmeans.model import KMeansModel
@@ -100,7 +101,7 @@ class MiniBatchKMeans(KMeans):
         self,
         n_clusters: int = 8,
         *,
-        init: Literal["k-means++", "random", "kmeans-parallel", "afk-mc2"] | Callable[..., Any] | Any = "k-means++",
+        init: InitMethod | Callable[..., Any] | Any = "k-means++",
         max_iter: int = 100,
         batch_size: int = 1024,
         verbose: int = 0,

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::centroids::CentroidTable;
 use super::difference::{Compare, FEW, TileCentroids, TileResults};
 use super::distances::own_distances;
-use super::filter::{DifferenceTable, Filter, GROUP, NOBODY, ProductTable, ScoreForm};
+use super::filter::{DifferenceTable, Filter, GROUP, NO_CENTROID, ProductTable, ScoreForm};
 use super::groups::{BLOCK, Scores};
 use super::nearest_clusters::ScoreLists;
 use super::product::{self, FindNear, PrefetchNext, ProductScratch};
@@ -21,7 +21,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::input::features::Features;
-use crate::input::tile::{FeatureColumns, FeatureValues, Tile};
+use crate::input::tile::{ByFeature, FeatureValues, Tile};
 use crate::simd::Vector;
 
 /// Number of rows in a tile of the difference filter.
@@ -48,7 +48,7 @@ pub struct Assigner {
     marks: Vec<u64>,
     /// The places in a tree of centroids that a search has not seen.
     pub waiting: Waiting,
-    /// Scores of rows with near centroids, since somebody took them.
+    /// The counts of scores of rows with near centroids, since they were last taken.
     pub scores: Scores,
 }
 
@@ -176,7 +176,7 @@ impl Assigner {
     /// The exact labels of some rows. With `TWO`, the filter looks for the two nearest centroids, and `others` gets the second
     /// one where the filter is sure of both. Those of other rows are among the settled rows then.
     #[inline(always)]
-    pub fn label<V: Vector, T: Float, C: FeatureColumns<T>, const TWO: bool>(
+    pub fn label<V: Vector, T: Float, C: ByFeature<T>, const TWO: bool>(
         &mut self,
         rows: &ToLabel<'_, T, C>,
         table: &CentroidTable<T>,
@@ -222,7 +222,7 @@ impl Assigner {
 
     /// The exact labels of some rows by a tree. With `TWO`, `distances` gets those to the two nearest centroids.
     #[inline(always)]
-    fn search<V: Vector, T: Float, C: FeatureColumns<T>, const TWO: bool>(
+    fn search<V: Vector, T: Float, C: ByFeature<T>, const TWO: bool>(
         &mut self,
         rows: &ToLabel<'_, T, C>,
         tree: &CentroidTree<T>,
@@ -240,7 +240,7 @@ impl Assigner {
 
     /// The labels that the difference filter is sure of. Lists the rows that it leaves open.
     #[inline(always)]
-    fn compare_differences<V: Vector, T: Float, C: FeatureColumns<T>, const TWO: bool>(
+    fn compare_differences<V: Vector, T: Float, C: ByFeature<T>, const TWO: bool>(
         &mut self,
         rows: &ToLabel<'_, T, C>,
         copies: &DifferenceTable,
@@ -256,7 +256,7 @@ impl Assigner {
             listed.clear();
             let members = panels.iter().flat_map(|panel| &order[*panel as usize * GROUP..][..GROUP]);
             // In ascending order, so that the first of two equal scores has the smaller number.
-            for j in members.filter(|j| **j != NOBODY) {
+            for j in members.filter(|j| **j != NO_CENTROID) {
                 marks[*j as usize / 64] |= 1 << (j % 64);
             }
             for (first, marks) in (0..).step_by(64).zip(&mut *marks) {
@@ -276,16 +276,16 @@ impl Assigner {
         unsafe { V::call(Compare::<TWO> { x: &x, d, rows: count, table, found, others }) };
         if near.is_some() {
             for label in &mut found.labels[..count] {
-                // A row for which the filter found nothing is contested.
+                // A row for which the filter found nothing is in doubt.
                 *label = names.get(*label as usize).copied().unwrap_or(0);
             }
         }
-        open.all.append(&mut found.contested);
+        open.all.append(&mut found.in_doubt);
     }
 
     /// As [`Assigner::compare_differences`], with the product filter.
     #[inline(always)]
-    fn compare_products<V: Vector, T: Float, C: FeatureColumns<T>, const TWO: bool>(
+    fn compare_products<V: Vector, T: Float, C: ByFeature<T>, const TWO: bool>(
         &mut self,
         rows: &ToLabel<'_, T, C>,
         copies: &ProductTable,
@@ -315,7 +315,7 @@ impl Assigner {
         }
     }
 
-    /// Shows the scores of some rows of a tile, at most 64, to who wants `m` centroids of each. Returns what their errors add to
+    /// Collects the scores of some rows of a tile, at most 64, for a search of the `m` nearest centroids of each row. Returns what their errors add to
     /// their limits. `None` if there are no such scores, or if they would rule out few.
     #[inline(always)]
     pub fn candidates<V: Vector, T: Float>(
@@ -358,7 +358,7 @@ impl Assigner {
 /// The columns of few features as the difference kernel reads them: in a copy, if their magnitudes must be scaled.
 #[inline(always)]
 fn for_differences<'x, T: Float>(
-    values: &'x impl FeatureColumns<T>,
+    values: &'x impl ByFeature<T>,
     [d, rows]: [usize; 2],
     scale: f32,
     scaled: &'x mut Vec<f32>,
@@ -416,7 +416,7 @@ mod tests {
     /// Rows on a coarse lattice have many ties, and many centroids that are equally near.
     fn check<T: Float>(d: usize, k: usize, n: usize, levels: usize) {
         let mut random = Random((d * 1_000 + k) as u64);
-        let mut value = || T::from_f64(random.below(levels) as f64);
+        let mut value = || T::from_f64(random.index(levels) as f64);
         let centroids: Vec<T> = (0..k * d).map(|_| value()).collect();
         let x: Vec<T> = (0..n * d).map(|_| value()).collect();
         let part = RowBlock::new(Features::from_rows(&x, d).unwrap(), None);

@@ -12,7 +12,7 @@
 //! a tree of the centroids (`tree.rs`), it finds the m nearest.
 
 use super::CentroidTable;
-use super::filter::{Filter, GROUP, NOBODY};
+use super::filter::{Filter, GROUP, NO_CENTROID};
 use super::product::ROWS;
 use super::sinks::{Labeller, Sink};
 use super::tasks::split_off;
@@ -213,7 +213,7 @@ impl Best for Closest<'_> {
     #[inline(always)]
     fn wants(&self, distance: f64, number: impl FnOnce() -> u32) -> bool {
         match self.near.get(self.m - 1) {
-            None => number() != NOBODY,
+            None => number() != NO_CENTROID,
             Some((last, j)) => distance < *last || distance == *last && number() < *j,
         }
     }

@@ -100,17 +100,17 @@ pub fn load<T: Float>(session: &CpuSession<'_, T>, rows: &[u64]) -> Result<(Vec<
     let (d, part) = (session.d, &session.part);
     let (mut values, mut weights) = (memory::zeroed(rows.len().saturating_mul(d), ROWS)?, memory::zeroed(rows.len(), ROWS)?);
     let mut order: Vec<usize> = memory::collected(0..rows.len(), ROWS)?;
-    order.sort_unstable_by_key(|&place| rows[place]);
+    order.sort_unstable_by_key(|&index| rows[index]);
     let (mut tile, mut physical) = (Tile::new(d, TOGETHER)?, memory::with_room(TOGETHER, ROWS)?);
     let mut walk = Walk::default();
-    for places in order.chunks(TOGETHER) {
+    for indices in order.chunks(TOGETHER) {
         physical.clear();
-        physical.extend(places.iter().map(|&place| walk.physical(session, rows[place] as usize)));
+        physical.extend(indices.iter().map(|&index| walk.physical(session, rows[index] as usize)));
         tile.load_list(part, session.statistics.weights, &physical);
-        for (r, &place) in places.iter().enumerate() {
-            let row = &mut values[place * d..][..d];
+        for (r, &index) in indices.iter().enumerate() {
+            let row = &mut values[index * d..][..d];
             row.iter_mut().enumerate().for_each(|(f, x)| *x = tile.x[f * tile.stride + r]);
-            weights[place] = tile.weights[r];
+            weights[index] = tile.weights[r];
         }
     }
     Ok((values, weights))

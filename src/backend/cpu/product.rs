@@ -37,14 +37,14 @@ use self::lists::{ALL, Lists, MOST_CANDIDATES};
 pub use self::prefetch::{NextRows, PrefetchNext};
 use self::scores::OF_TILES;
 pub use self::scores::{CentroidFacts, MOST_STEPS, TableNorms};
-use super::filter::{GROUP, NOBODY, ProductTable, Weight};
+use super::filter::{GROUP, NO_CENTROID, ProductTable, Weight};
 use super::groups::MOST_GROUPS;
 use super::nearest_clusters::ScoreLists;
 use crate::base::aligned::Lines;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::bounds::{Expanded, PANEL};
-use crate::input::tile::FeatureColumns;
+use crate::input::tile::ByFeature;
 use crate::simd::{Prefetch, SIDE, Task, Vector};
 
 /// Number of rows whose scores are computed together: four AVX-512 vectors.
@@ -145,15 +145,15 @@ impl ProductScratch {
                 // Most rows.
                 1 => {
                     candidates[0] = name(candidates[0]);
-                    *count = if candidates[0] == NOBODY { ALL } else { 1 };
+                    *count = if candidates[0] == NO_CENTROID { ALL } else { 1 };
                     continue;
                 }
                 _ => {}
             }
             let candidates = &mut candidates[..usize::from(*count)];
             candidates.iter_mut().for_each(|j| *j = name(*j));
-            // Nobody is in reach only where a score is NaN.
-            if candidates.contains(&NOBODY) {
+            // If no centroid is in reach, a score is NaN.
+            if candidates.contains(&NO_CENTROID) {
                 *count = ALL;
             }
         }
@@ -201,7 +201,7 @@ impl ProductScratch {
     #[inline(always)]
     fn copy_rows<T: Float>(
         &mut self,
-        values: impl FeatureColumns<T>,
+        values: impl ByFeature<T>,
         first: usize,
         features: Range<usize>,
         table: &ProductTable,
@@ -266,7 +266,7 @@ impl ProductScratch {
         }
     }
 
-    /// Lists the centroids in reach of a contested row.
+    /// Lists the centroids in reach of a row in doubt.
     #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN stays in reach
     fn list(&mut self, r: usize, k: usize, limit: f32) {
         let mut count = 0;
@@ -344,7 +344,7 @@ pub struct FindNear<'p, T, C, const TWO: bool> {
     pub several: Option<&'p mut ScoreLists>,
 }
 
-impl<T: Float, C: FeatureColumns<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO> {
+impl<T: Float, C: ByFeature<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO> {
     type Output = ();
 
     #[inline(always)]

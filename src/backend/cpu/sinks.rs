@@ -52,7 +52,7 @@ pub struct LabelTask<'p, 'a, T, S> {
     pub table: &'p CentroidTable<T>,
     pub rows: Range<usize>,
     pub labeller: &'p mut Labeller<T>,
-    /// For rows that nobody has checked: a bit for each row, all of which are set. Rows with a null or a value that is not finite
+    /// For rows that were not checked: a bit for each row, all of which are set. Rows with a null or a value that is not finite
     /// have no answer, and lose their bit. They have a place all the same.
     pub bits: Option<&'p mut [u8]>,
     pub sink: S,

@@ -26,7 +26,7 @@ mod order;
 use super::centroids::CentroidTable;
 use crate::base::float::Float;
 use crate::exact::reference::{self, Nearest};
-use crate::input::tile::FeatureColumns;
+use crate::input::tile::ByFeature;
 use crate::simd::{Doubles, Task, Vector};
 
 /// Centroids of a leaf, and children of a node.
@@ -57,9 +57,9 @@ pub fn is_certain(k: usize, d: usize) -> bool {
 #[derive(Debug)]
 pub struct CentroidTree<T> {
     d: usize,
-    /// `(leaves, WIDE)`: the centroids of each leaf. [`NOBODY`] fills up the last leaf.
+    /// `(leaves, WIDE)`: the centroids of each leaf. [`NO_CENTROID`] fills up the last leaf.
     names: Vec<u32>,
-    /// `(leaves, d, WIDE)`: their values. They are infinite where nobody is.
+    /// `(leaves, d, WIDE)`: their values. They are infinite at places without a centroid.
     leaves: Vec<T>,
     /// Nodes of leaves, nodes of these nodes, and so on up to the root.
     levels: Vec<Level<T>>,
@@ -102,8 +102,8 @@ pub trait Best {
     /// Centroids that are farther are left out.
     fn limit(&self) -> f64;
 
-    /// Whether a centroid at this distance is kept. `number`: its number, or the least that it may have. [`NOBODY`], who is
-    /// infinitely far, is never kept. For the number of a centroid that is kept already, both answers are right: no other centroid
+    /// Whether a centroid at this distance is kept. `number`: its number, or the least that it may have. [`NO_CENTROID`] is
+    /// infinitely far and never kept. For the number of a centroid that is kept already, both answers are right: no other centroid
     /// has this number, so that `<=` between numbers costs a visit at most.
     fn wants(&self, distance: f64, number: impl FnOnce() -> u32) -> bool;
 
@@ -172,7 +172,7 @@ pub struct TreeSearch<'s, T, C, const TWO: bool> {
     pub distances: [&'s mut [f64]; 2],
 }
 
-impl<T: Float, C: FeatureColumns<T>, const TWO: bool> Task for TreeSearch<'_, T, C, TWO> {
+impl<T: Float, C: ByFeature<T>, const TWO: bool> Task for TreeSearch<'_, T, C, TWO> {
     /// The number of leaves and nodes that were looked at.
     type Output = usize;
 

@@ -40,8 +40,8 @@ impl<T: Float> Draws<T> {
     fn known_gains(&self, centroid: &[T], scale: DistanceScale, d: usize) -> Option<impl Iterator<Item = u128>> {
         let known = self.gains.as_ref().filter(|_| self.scale == Some(scale) && centroid.len() == d)?;
         let same = |candidate: &[T]| candidate.iter().zip(centroid).all(|(a, b)| a.to_f64().to_bits() == b.to_f64().to_bits());
-        let place = known.candidates.chunks_exact(d).position(same)?;
-        Some(known.gains[place..].iter().step_by(known.candidates.len() / d).copied())
+        let index = known.candidates.chunks_exact(d).position(same)?;
+        Some(known.gains[index..].iter().step_by(known.candidates.len() / d).copied())
     }
 }
 

@@ -74,7 +74,7 @@ impl Deviations {
             let end = at + sorted[at..].iter().take_while(|(other, _)| same(x, *other)).count();
             let w = sorted[at..end].iter().map(|(_, w)| u128::from(*w)).sum();
             let before = sums[sums.len() - 1];
-            // A quantised value keeps its place among the others.
+            // Quantised values are in the same order.
             sums.push(before.and((scale.quantise(x) - least) as u128, w));
             different.push(x);
             at = end;

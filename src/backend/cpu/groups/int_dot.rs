@@ -14,7 +14,7 @@ pub use self::timed::seconds_a_score;
 use super::partition::Partition;
 use super::sorted::Sorted;
 use super::{BLOCK, GROUPS, GroupStep};
-use crate::backend::cpu::filter::{GROUP, NOBODY, binade};
+use crate::backend::cpu::filter::{GROUP, NO_CENTROID, binade};
 use crate::backend::cpu::product::{CentroidFacts, DotRows, DotTable, MOST_STEPS};
 use crate::backend::cpu::tasks::split_off;
 use crate::base::aligned::Lines;
@@ -40,13 +40,13 @@ const USUAL_SHARE: f64 = -14.0;
 const LEAST_LOGARITHM: f32 = -60.0;
 
 /// What all copies of a session share.
-pub struct IntegerCopies {
+pub struct Copies {
     pub unit: DotUnit,
     /// Copies are multiplied by two to this.
     exponent: i32,
 }
 
-impl IntegerCopies {
+impl Copies {
     /// The copies for rows within these limits, about any point between them. None if there is no suitable scale.
     pub fn new(unit: DotUnit, statistics: &Statistics, d: usize) -> Option<Self> {
         let extents = statistics.lows.iter().zip(&statistics.highs).map(|(low, high)| high - low);
@@ -148,7 +148,7 @@ impl IntegerRows {
         count: usize,
         groups: &Partition<T>,
         group: usize,
-        shared: &IntegerCopies,
+        shared: &Copies,
     ) {
         let (lanes, block, d) = (self.lanes, place / BLOCK, groups.d);
         // The thread that fills a block touches its memory first.
@@ -227,7 +227,7 @@ fn rows_of_group<T: Float>(group: usize, kept: &[Sorted<T>]) -> NormSums {
 
 /// Integer copies for the assigns of a session.
 pub struct ByCopies {
-    pub copies: IntegerCopies,
+    pub copies: Copies,
     /// For each group, the centroids near it.
     pub tables: Vec<DotTable>,
     /// Number of assigns since the last one with little doubt.
@@ -235,7 +235,7 @@ pub struct ByCopies {
 }
 
 impl ByCopies {
-    pub fn new(copies: IntegerCopies, groups: usize) -> Result<Self> {
+    pub fn new(copies: Copies, groups: usize) -> Result<Self> {
         Ok(Self { copies, tables: memory::collected((0..groups).map(|_| DotTable::default()), GROUPS)?, doubtful: 0 })
     }
 
@@ -315,7 +315,7 @@ struct CopyPanels<'p, 'n, T> {
     panels: &'p [u32],
     /// The group's point.
     point: &'p [T],
-    shared: &'p IntegerCopies,
+    shared: &'p Copies,
     packed: &'p mut [f32],
     facts: &'p mut [CentroidCopy],
 }
@@ -328,7 +328,7 @@ impl<T: Float> Task for CopyPanels<'_, '_, T> {
         let Self { step, centroids, panels, point, shared, packed, facts } = self;
         let d = step.groups.d;
         for (place, panel) in panels.iter().enumerate() {
-            for (c, j) in step.members(*panel).enumerate().filter(|(_, j)| *j != NOBODY) {
+            for (c, j) in step.members(*panel).enumerate().filter(|(_, j)| *j != NO_CENTROID) {
                 let centroid = &centroids[j as usize * d..][..d];
                 facts[place * GROUP + c] = copy_centroid(shared, place * GROUP + c, centroid, point, packed);
             }
@@ -342,15 +342,15 @@ fn bound_centroids<T: Float>(
     step: &GroupStep<'_, T>,
     (group, panels): (usize, &[u32]),
     rows: NormSums,
-    shared: &IntegerCopies,
+    shared: &Copies,
     facts: &[CentroidCopy],
     table: &mut DotTable,
 ) {
-    let (groups, IntegerCopies { exponent, unit }) = (step.groups, shared);
+    let (groups, Copies { exponent, unit }) = (step.groups, shared);
     let panels = || panels.iter().zip(facts.as_chunks::<GROUP>().0);
     let mut members = NormSums::default();
     for (panel, facts) in panels() {
-        for (j, copy) in step.members(*panel).zip(facts).filter(|(j, _)| *j != NOBODY) {
+        for (j, copy) in step.members(*panel).zip(facts).filter(|(j, _)| *j != NO_CENTROID) {
             if usize::from(groups.of[j as usize]) == group {
                 members.see(copy.square as f32, copy.rest as f32);
             }
@@ -365,7 +365,7 @@ fn bound_centroids<T: Float>(
     let bound = DotBound::new(groups.d, *exponent, (0.5 * share).exp2(), (0.5 * longer).exp2());
     table.slopes = bound.slopes();
     for (place, (panel, facts)) in panels().enumerate() {
-        for (c, _) in step.members(*panel).enumerate().filter(|(_, j)| *j != NOBODY) {
+        for (c, _) in step.members(*panel).enumerate().filter(|(_, j)| *j != NO_CENTROID) {
             let CentroidCopy { square, copy, rest, step, sum } = facts[c];
             let CentroidBound { lowered, slack } = bound.own([square, copy, rest]);
             assert!(step <= MOST_STEPS[1], "scores must be finite");
@@ -410,13 +410,13 @@ fn differences<T: Float>(chunk: usize, centroid: &[T], point: &[T], scale: f64) 
 /// the listed panels.
 #[inline(always)]
 fn copy_centroid<T: Float>(
-    shared: &IntegerCopies,
+    shared: &Copies,
     place: usize,
     centroid: &[T],
     point: &[T],
     packed_copies: &mut [f32],
 ) -> CentroidCopy {
-    let IntegerCopies { unit, exponent } = shared;
+    let Copies { unit, exponent } = shared;
     let (lanes, words, scale) = (unit.lanes(centroid.len()), unit.is_for_words(), power_of_two(*exponent));
     // The steps from 16 lanes to the next 16 ones, and from a lane to the next.
     let (width, steps) = if unit.is_tiled() { (SIDE, [SIDE * SIDE, 1]) } else { (GROUP, [SIDE * GROUP, GROUP]) };

@@ -1,7 +1,7 @@
 //! What a session decides before its first assign: whether rows are compared with near centroids only, and whether integer copies
 //! are compared first.
 
-use super::int_dot::{ByCopies, IntegerCopies};
+use super::int_dot::{ByCopies, Copies};
 use super::method::{CopiesDecision, MethodDecision, PossibleMethods};
 use super::partition::{self, FarApart, Partition};
 use super::sorted::{self, Sorted};
@@ -306,7 +306,7 @@ impl<T: Float> CpuSession<'_, T> {
         let copies_fit =
             |unit: DotUnit, groups| fits(Sorted::<T>::layout([true, true, by_columns], d), Some(unit.lanes(d)), groups);
         let mut copies = self.plan_copies().filter(|_| may_keep);
-        if let Some(IntegerCopies { unit, .. }) = copies
+        if let Some(Copies { unit, .. }) = copies
             && !copies_fit(unit, 1)?
         {
             copies = None;
@@ -330,7 +330,7 @@ impl<T: Float> CpuSession<'_, T> {
             Ok(many && has_room(unit, (count, compared))?)
         };
         let mut left_out = None;
-        if let Some(IntegerCopies { unit, .. }) = copies
+        if let Some(Copies { unit, .. }) = copies
             && !suit(unit, extent(&found))?
         {
             left_out = copies.take();
@@ -340,7 +340,7 @@ impl<T: Float> CpuSession<'_, T> {
         if copies.is_none() && rows != without && rows != RowOrderStep::Sorted {
             // Groups that were chosen for copies may not pay without. Then all rows together may have copies.
             (found, share) = self.plan_groups(centroids, without, sample)?;
-            if let Some(IntegerCopies { unit, .. }) = left_out
+            if let Some(Copies { unit, .. }) = left_out
                 && found.is_none()
                 && suit(unit, extent(&None))?
             {
@@ -506,7 +506,7 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     /// Integer copies, if they should be compared first.
-    fn plan_copies(&self) -> Option<IntegerCopies> {
+    fn plan_copies(&self) -> Option<Copies> {
         if ScoreForm::of::<T>(self.d) != ScoreForm::Product {
             return None;
         }
@@ -515,7 +515,7 @@ impl<T: Float> CpuSession<'_, T> {
             UseIntDot::Auto | UseIntDot::Never => None,
             UseIntDot::Always(unit) | UseIntDot::Twice(unit) => Some(unit.or_emulated()),
         };
-        IntegerCopies::new(unit?, &self.statistics, self.d)
+        Copies::new(unit?, &self.statistics, self.d)
     }
 
     /// How many of these rows a worker sorts together.

@@ -1,6 +1,6 @@
 //! What a sample of the rows says of groups and of integer copies.
 
-use super::partition::{self, GroupNumber, Partition};
+use super::partition::{self, Group, Partition};
 use super::{BLOCK, GROUPS, GroupStep, UseGroups};
 use crate::backend::cpu::CpuSession;
 use crate::backend::cpu::filter::{GROUP, ScoreForm};
@@ -119,7 +119,7 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     /// For each row of a sample, the nearest point of some groups, and about the squared distance.
-    fn nearest_points(&self, groups: &Partition<T>, sample: &[T]) -> Result<Vec<(GroupNumber, f32)>> {
+    fn nearest_points(&self, groups: &Partition<T>, sample: &[T]) -> Result<Vec<(Group, f32)>> {
         partition::nearest(sample, self.d, &groups.points, self.set, self.workers.len())
     }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::int_dot::IntegerRows;
-use super::partition::GroupNumber;
+use super::partition::Group;
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::ScoreForm;
 use crate::backend::cpu::tasks::pieces;
@@ -218,7 +218,7 @@ impl<T: Float> Sorted<T> {
         part: &RowBlock<'_, T>,
         weights: Option<WeightScale>,
         (physical, at): (Range<usize>, usize),
-        groups: &[GroupNumber],
+        groups: &[Group],
         to: &mut [u32],
         step: &GroupStep<'_, T>,
     ) {

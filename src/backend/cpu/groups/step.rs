@@ -3,13 +3,13 @@
 use super::guess::Guesses;
 use super::partition::{Partition, square};
 use super::{BLOCK, GROUPS, largest};
-use crate::backend::cpu::filter::{GROUP, NOBODY};
+use crate::backend::cpu::filter::{GROUP, NO_CENTROID};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::bounds::groups::GroupBound;
-use crate::input::tile::{FeatureColumns, FeatureValues};
+use crate::input::tile::{ByFeature, FeatureValues};
 use crate::simd::{InstructionSet, Task, Vector};
 
 /// The lists of one assign.
@@ -52,7 +52,7 @@ impl<T: Float> Task for Around<'_, T> {
     fn run<V: Vector>(self) {
         let row = |j: u32| &self.centroids[j as usize * self.d..][..self.d];
         for (panel, around) in self.order.chunks_exact(GROUP).zip(self.around) {
-            let others = panel.iter().filter(|j| **j != NOBODY).map(|j| square(row(*j), row(panel[0])));
+            let others = panel.iter().filter(|j| **j != NO_CENTROID).map(|j| square(row(*j), row(panel[0])));
             *around = self.bound.upper(largest(others));
         }
     }
@@ -94,7 +94,7 @@ impl<T: Float> Task for List<'_, T> {
         // The nearest centroid may be another one of its panel.
         for (found, panel) in found.iter().zip(all()) {
             if found.0 < *own {
-                let others = panel.iter().filter(|j| **j != NOBODY).map(|j| bound.upper(square(row(*j), point)));
+                let others = panel.iter().filter(|j| **j != NO_CENTROID).map(|j| bound.upper(square(row(*j), point)));
                 *own = others.fold(*own, f64::min);
             }
         }
@@ -126,7 +126,7 @@ pub fn add_squares<T: Float>(x: &[T], m: f64, sums: &mut [f64; BLOCK]) {
 
 impl<'n, T: Float> GroupStep<'n, T> {
     /// The lists of an assign by these centroids, which are those of the groups or later ones. `radii`: for each group, at least
-    /// the largest distance of its rows from its point. None if nobody knows them.
+    /// the largest distance of its rows from its point. None if they are not known.
     pub fn new(
         groups: &'n Partition<T>,
         centroids: &[T],

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::int_dot::IntegerCopies;
-use super::partition::GroupNumber;
+use super::int_dot::Copies;
+use super::partition::Group;
 use super::sorted::{RowLayout, Sorted};
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::assign::{Near, ToLabel};
@@ -25,7 +25,7 @@ pub struct GroupScratch<T> {
     /// A block of rows, where they are loaded.
     tile: Tile<T>,
     /// The groups of some rows, and for each physical row where it goes.
-    groups: Vec<GroupNumber>,
+    groups: Vec<Group>,
     to: Vec<u32>,
     /// The labels of some rows.
     labels: Vec<u32>,
@@ -55,7 +55,7 @@ impl<T: Float> GroupScratch<T> {
 /// Labels that several tasks look at and change, each those of its own rows.
 pub fn shared_labels(labels: &mut [u32]) -> &[AtomicU32] {
     // SAFETY: both types have the same size, and u32 is aligned as AtomicU32 wherever the latter exists (the assertion). The
-    // labels are borrowed mutably for as long as the result lives, so nobody looks at them otherwise.
+    // labels are borrowed mutably for as long as the result lives, so no other reference to them exists.
     unsafe { &*(std::ptr::from_mut(labels) as *const [AtomicU32]) }
 }
 
@@ -100,7 +100,7 @@ pub struct GroupTask<'p, 'a, 'm, 'n, T> {
     pub labels: &'p [AtomicU32],
     pub step: &'p GroupStep<'n, T>,
     /// What integer copies share, and those of the centroids near each group. Empty if an assign does without.
-    pub copies: Option<&'p IntegerCopies>,
+    pub copies: Option<&'p Copies>,
     pub tables: &'p [DotTable],
 }
 

@@ -1,6 +1,6 @@
 //! What is read next, and asked for meanwhile.
 
-use crate::input::tile::{FeatureColumns, RowsInPlace};
+use crate::input::tile::{ByFeature, RowsInPlace};
 use crate::simd::Prefetch;
 
 /// What is asked for while rows are compared, because it is read next.

@@ -4,7 +4,7 @@ use crate::base::error::Result;
 use crate::base::memory;
 use crate::simd::{DotUnit, Vector};
 
-/// The largest steps of rows and of centroids. Whoever makes copies holds to them.
+/// The largest steps of rows and of centroids. All code that makes copies keeps to them.
 ///
 /// A sum of products is below 2^31, so its product with both steps is below 2^127, and finite. So a score is finite, or infinite
 /// like the half square that is added, and never NaN: a NaN would lower no least score, and its centroid would be lost.
@@ -16,7 +16,7 @@ pub const OF_TILES: usize = 8;
 /// What belongs to a centroid.
 #[derive(Debug, Clone, Copy)]
 pub struct CentroidFacts {
-    /// The lowered half square. That of nobody is infinite.
+    /// The lowered half square. It is infinite at a place without a centroid.
     pub lowered: f32,
     pub step: f32,
     /// What its sums start at: the bits of an integer.
@@ -40,10 +40,10 @@ impl TableNorms {
     pub fn reset(&mut self, count: usize, unit: DotUnit, what: &'static str) -> Result<()> {
         let Self { lowered, steps, starts, slacks, .. } = self;
         let infinite = f32::INFINITY;
-        for (facts, of_nobody) in [(lowered, infinite), (steps, 0.0), (starts, 0.0), (slacks, infinite)] {
+        for (facts, of_none) in [(lowered, infinite), (steps, 0.0), (starts, 0.0), (slacks, infinite)] {
             facts.clear();
             memory::reserve(facts, unit.centroids(count), what)?;
-            facts.resize(unit.centroids(count), of_nobody);
+            facts.resize(unit.centroids(count), of_none);
         }
         self.count = count;
         Ok(())

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::backend::cuda::arguments::{self, DrawsArgument, SearchArgument};
-use crate::backend::cuda::device::{BlockShape, Plain, buffers, bytes_of};
+use crate::backend::cuda::device::{Block, Plain, buffers, bytes_of};
 use crate::backend::cuda::passes::seeds::{CANDIDATES, DeviceDraws, Draw, Ranges, SEARCHERS, TOTALS, argument, totals};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::chunks::{DeviceChunk, RowChunks};
@@ -147,10 +147,10 @@ fn search<T: Float + Plain>(
     };
     let most = batch.min(count.max(1));
     let buffers = BatchBuffers::<T>::allocate(queue, most, d)?;
-    let launch = rows.entry(arguments::seed_search::<T>()).exactly(&queue.gpu, "", BlockShape::of(SEARCHERS), 1)?;
+    let launch = rows.entry(arguments::seed_search::<T>()).exactly(&queue.gpu, "", Block::of(SEARCHERS), 1)?;
     for first in (0..count).step_by(most) {
-        let places = first..count.min(first + most);
-        buffers.targets.write(0, &targets[places.clone()])?;
+        let entries = first..count.min(first + most);
+        buffers.targets.write(0, &targets[entries.clone()])?;
         let argument = SearchArgument {
             rows: rows.argument(),
             draws,
@@ -162,10 +162,10 @@ fn search<T: Float + Plain>(
         };
         // SAFETY: each block reads one target, and writes a row number, a weight and the d values of this row. Targets are below
         // the total, so the rows exist.
-        unsafe { queue.run(&launch.with_blocks(places.len()), &argument)? };
-        buffers.rows.read(0, &mut picked.rows[places.clone()])?;
-        buffers.values.read(0, &mut picked.values[places.start * d..places.end * d])?;
-        buffers.weights.read(0, &mut picked.weights[places])?;
+        unsafe { queue.run(&launch.with_blocks(entries.len()), &argument)? };
+        buffers.rows.read(0, &mut picked.rows[entries.clone()])?;
+        buffers.values.read(0, &mut picked.values[entries.start * d..entries.end * d])?;
+        buffers.weights.read(0, &mut picked.weights[entries])?;
     }
     Ok(picked)
 }

@@ -16,7 +16,7 @@ use std::ops::Range;
 use crate::backend::cuda::arguments::{
     self, BernoulliArgument, DrawsArgument, GainsArgument, StepArgument, TakeArgument, TotalsArgument, weight_to_integer,
 };
-use crate::backend::cuda::device::{BlockShape, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
+use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::passes::byte_copies::{CopiedRows, copies_scale};
 use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::plus_plus::StepBuffers;
@@ -277,7 +277,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
             first: i32::from(!self.taken),
             step,
         };
-        Ok((entry.resident(&rows.queue.gpu, "", BlockShape::of(THREADS), ranges)?, argument))
+        Ok((entry.resident(&rows.queue.gpu, "", Block::of(THREADS), ranges)?, argument))
     }
 
     /// For each candidate, by how much it would lower the total. `candidates`: `(m, d)`, row-major.
@@ -321,7 +321,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
             let here = (m - first).min(MOST_AT_ONCE);
             let entry = rows.entry(arguments::seed_gains::<T>());
             let variant = format!("_{}", here.next_multiple_of(2));
-            let launch = entry.resident(&rows.queue.gpu, &variant, BlockShape::of(THREADS), usize::MAX)?;
+            let launch = entry.resident(&rows.queue.gpu, &variant, Block::of(THREADS), usize::MAX)?;
             let argument = GainsArgument {
                 rows: rows.argument_of(range.start - chunk.first..range.end - chunk.first),
                 nearest: self.nearest.at_index(range.start),
@@ -365,7 +365,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
             self.pass(rows, false, |draws, chunk| {
                 let (rows, draws, base) = (chunk.rows, draws.argument(chunk), chunk.first as u64);
                 let entry = rows.entry(arguments::seed_sample::<T>());
-                let launch = entry.resident(&queue.gpu, "", BlockShape::of(256), rows.n.div_ceil(256))?;
+                let launch = entry.resident(&queue.gpu, "", Block::of(256), rows.n.div_ceil(256))?;
                 let argument = BernoulliArgument { rows: rows.argument(), draws, sample: sample.into(), found, base };
                 // SAFETY: the kernel reads n distances and weights. It writes no more row numbers than there is room for.
                 unsafe { queue.run(&launch, &argument) }
@@ -430,7 +430,7 @@ pub(super) fn totals<T: Float + Plain>(
 /// # Safety
 /// `totals` is the address of room for the total of each range.
 unsafe fn add_totals(queue: &Queue, draws: DrawsArgument, totals: u64, total: &Buffer<u128>) -> Result<()> {
-    let launch = arguments::seed_totals().exactly(&queue.gpu, "", BlockShape::of(256), draws.ranges as usize)?;
+    let launch = arguments::seed_totals().exactly(&queue.gpu, "", Block::of(256), draws.ranges as usize)?;
     // SAFETY: the kernel writes one total for each range. The caller promises room for them.
     unsafe { queue.run(&launch, &TotalsArgument { draws, totals, total: total.at() }) }
 }

@@ -52,7 +52,7 @@ impl<'a, T: Float + Plain> GpusInStep<'a, T> {
 /// longer than the step on one GPU.
 struct RowsOnOneGpu<'a, T> {
     rows: OtherRows<'a, T>,
-    /// How many values of the centroids it has taken.
+    /// The values of the centroids that the rows were compared with.
     taken: usize,
 }
 
