@@ -13,6 +13,7 @@ pub use self::timed::seconds_a_score;
 
 use super::partition::Groups;
 use super::sorted::Sorted;
+use super::tuning::MOST_TABLE_BYTES;
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::{GROUP, NOBODY, binade};
 use crate::backend::cpu::product::{CentroidFacts, DotRows, DotTable, MOST_STEPS};
@@ -28,8 +29,6 @@ use crate::exact::fixed::power_of_two;
 use crate::simd::{DotUnit, InstructionSet, SIDE, Task, Vector, packed};
 use crate::statistics::{Statistics, unit_exponent};
 
-/// Most bytes of the copies of the centroids of one assign.
-const MOST_TABLE_BYTES: usize = 128 << 20;
 /// The largest numbers of copies in bytes and in words.
 const MOST: [f32; 2] = [127.0, 32_767.0];
 /// The largest norm of the numbers of a copy in words, but for rounding.

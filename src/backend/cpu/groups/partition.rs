@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use super::GROUPS;
+use super::tuning::{DROP, FEW_GROUPS, FEW_MEMBERS, MEMBERS};
 use crate::backend::cpu::filter::{GROUP, NOBODY};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -13,14 +14,6 @@ use crate::simd::{InstructionSet, Task, Vector};
 /// A number that names a group.
 pub type Group = u16;
 
-/// Clusters for each group, where few groups are made.
-const MEMBERS: usize = 8;
-/// Clusters for each group, where there are fewer groups than clusters would make.
-const FEW_MEMBERS: usize = 3;
-/// Few groups.
-const FEW_GROUPS: usize = 32;
-/// By how much the squared distance to the farthest centroid falls at least where each natural cluster has its first pick.
-const DROP: f32 = 3.0;
 /// Values of rows that are compared with points at a time, at least.
 const PICKED: usize = 1 << 13;
 /// Most rows whose nearest points are found in one task.

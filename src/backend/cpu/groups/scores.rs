@@ -4,8 +4,6 @@
 pub const GROUPS: &str = "the groups of near centroids";
 /// Rows whose largest distance from a point is known. The product filter compares as many together.
 pub const BLOCK: usize = 64;
-/// The most groups.
-pub const MOST_GROUPS: usize = 512;
 
 /// Numbers of scores.
 #[derive(Debug, Clone, Copy, Default)]

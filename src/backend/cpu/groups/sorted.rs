@@ -6,6 +6,7 @@ use super::int_dot::RowCopies;
 use super::partition::Group;
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::Form;
+use crate::backend::cpu::product::DotRows;
 use crate::backend::cpu::tasks::pieces;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -54,7 +55,7 @@ pub struct Sorted<T> {
     /// Places whose columns lie together.
     stride: usize,
     /// With [`RowLayout::Columns`], if there are weights: the `w^` of the row at each place.
-    pub weights: Vec<f64>,
+    weights: Vec<f64>,
     /// Whether the rows of [`RowLayout::Rows`] are there: see [`Sorted::take_rows`].
     pub has_rows: bool,
     /// For each group, its first place.
@@ -62,7 +63,7 @@ pub struct Sorted<T> {
     /// For each group, the place behind its last row.
     ends: Vec<usize>,
     /// For each place: where the row's label is, and the physical row.
-    pub places: Vec<u32>,
+    places: Vec<u32>,
     pub order: Vec<usize>,
     /// For each block: at least the largest distance of its rows from the group's point, or infinity if there is one group.
     pub radii: Vec<f64>,
@@ -176,12 +177,6 @@ impl<T: Float> Sorted<T> {
         place / self.stride * (self.d * self.stride + APART)
     }
 
-    /// The values of the block at a place and of all blocks after it. Nothing if columns are long.
-    #[inline(always)]
-    pub fn behind(&self, place: usize) -> &[T] {
-        if self.stride == BLOCK { &self.values[self.at(place)..] } else { &[] }
-    }
-
     /// The values of some rows of a group, up to the end of the last block. They are of one block, unless columns are long. With
     /// [`RowLayout::Columns`].
     #[inline(always)]
@@ -190,10 +185,11 @@ impl<T: Float> Sorted<T> {
         Values::new(&self.values[self.at(rows.start)..], self.stride).slice(first..first + rows.len().next_multiple_of(BLOCK))
     }
 
-    /// The values of a row of [`RowLayout::Rows`].
+    /// Some rows of a group. They begin with a block.
     #[inline(always)]
-    pub fn row(&self, place: usize) -> &[T] {
-        &self.values[self.places[place] as usize * self.d..][..self.d]
+    pub fn rows_of_group(&self, group: usize, range: Range<usize>) -> RowsOfGroup<'_, T> {
+        let (places, order) = (&self.places[range.clone()], &self.order[range.clone()]);
+        RowsOfGroup { sorted: self, group, places, order, range }
     }
 
     /// Takes the rows of a tile row by row, behind those before. `at`: where the label of the first one is.
@@ -265,22 +261,6 @@ impl<T: Float> Sorted<T> {
         }
     }
 
-    /// Loads the rows of some places. With [`RowLayout::Unmoved`] and [`RowLayout::Rows`]. `order`: their physical rows.
-    #[inline(always)]
-    pub fn load(
-        &self,
-        tile: &mut Tile<T>,
-        part: &Part<'_, T>,
-        weights: Option<WeightScale>,
-        order: &[usize],
-        places: impl Iterator<Item = usize>,
-    ) {
-        match self.layout {
-            RowLayout::Rows => tile.load_rows(part, weights, order, places.map(|place| self.row(place))),
-            _ => tile.load_list(part, weights, order),
-        }
-    }
-
     /// Gaps take the values of a row of their group: others may be NaN, which is compared for long.
     fn fill_gaps(&mut self) {
         for column in self.values[..self.d * self.stride].chunks_exact_mut(self.stride) {
@@ -306,6 +286,88 @@ impl<T: Float> Sorted<T> {
                     false => part.features.gather_tile(&self.order[rows], BLOCK, block),
                 }
             }
+        }
+    }
+}
+
+/// Some rows of a group, of one block unless columns are long.
+pub struct RowsOfGroup<'s, T> {
+    pub sorted: &'s Sorted<T>,
+    pub group: usize,
+    range: Range<usize>,
+    /// For each row, where its label is.
+    pub places: &'s [u32],
+    /// The physical rows.
+    pub order: &'s [usize],
+}
+
+impl<'s, T: Float> RowsOfGroup<'s, T> {
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// At least the largest distance of the rows from the group's point.
+    #[inline(always)]
+    pub fn radius(&self) -> f64 {
+        self.sorted.radius(self.range.clone())
+    }
+
+    /// The values up to the end of the last block. With [`RowLayout::Columns`].
+    #[inline(always)]
+    pub fn columns(&self) -> Values<'s, T> {
+        self.sorted.columns(self.range.clone())
+    }
+
+    /// The weights from the first row on, if there are weights. With [`RowLayout::Columns`].
+    #[inline(always)]
+    pub fn weights(&self) -> &'s [f64] {
+        self.sorted.weights.get(self.range.start..).unwrap_or_default()
+    }
+
+    /// The values of the block and of all blocks after it. Nothing if columns are long.
+    #[inline(always)]
+    pub fn behind(&self) -> &'s [T] {
+        let Sorted { stride, values, .. } = self.sorted;
+        if *stride == BLOCK { &values[self.sorted.at(self.range.start)..] } else { &[] }
+    }
+
+    /// The integer copies of the block, if there are some.
+    #[inline(always)]
+    pub fn copies(&self) -> Option<DotRows<'s>> {
+        self.sorted.copies.as_ref().map(|copies| copies.block(self.range.start))
+    }
+
+    /// The values of row `r`. With [`RowLayout::Rows`].
+    #[inline(always)]
+    pub fn row(&self, r: usize) -> &'s [T] {
+        &self.sorted.values[self.places[r] as usize * self.sorted.d..][..self.sorted.d]
+    }
+
+    /// Loads all rows. With [`RowLayout::Unmoved`] and [`RowLayout::Rows`].
+    #[inline(always)]
+    pub fn load(&self, tile: &mut Tile<T>, part: &Part<'_, T>, weights: Option<WeightScale>) {
+        match self.sorted.layout {
+            RowLayout::Rows => tile.load_rows(part, weights, self.order, (0..self.len()).map(|r| self.row(r))),
+            _ => tile.load_list(part, weights, self.order),
+        }
+    }
+
+    /// Loads a list of the rows. `order`: room for their physical rows.
+    #[inline(always)]
+    pub fn load_some<'r>(
+        &self,
+        tile: &mut Tile<T>,
+        part: &Part<'_, T>,
+        weights: Option<WeightScale>,
+        rows: impl Iterator<Item = &'r u32> + Clone,
+        order: &mut Vec<usize>,
+    ) {
+        order.clear();
+        order.extend(rows.clone().map(|r| self.order[*r as usize]));
+        match self.sorted.layout {
+            RowLayout::Rows => tile.load_rows(part, weights, order, rows.map(|r| self.row(*r as usize))),
+            _ => tile.load_list(part, weights, order),
         }
     }
 }
