@@ -46,7 +46,8 @@ impl<T: Float> RowOrder<T> {
     /// All rows were sorted.
     fn sorted(self, groups: usize) -> Self {
         let Self::Unsorted(parts, mut radii) = self else { return self };
-        radii.truncate(groups);
+        // There is room for the most groups.
+        radii.resize(groups, 0.0);
         for (group, radius) in radii.iter_mut().enumerate() {
             *radius = largest(parts.iter().map(|sorted| sorted.radius(sorted.rows(group))));
         }
@@ -134,17 +135,6 @@ pub struct AssignByGroups<'s, T> {
     pub workers: &'s mut [Worker<T>],
     pub labels: &'s mut [u32],
     pub cluster_sums: &'s mut ClusterSums,
-}
-
-/// What an assign says of later ones.
-struct Seen {
-    scores: Scores,
-    /// The share of the scores that were computed.
-    share: f64,
-    /// Whether the share says something of later assigns.
-    is_usual: bool,
-    /// Whether integer copies were there, but not used.
-    is_idle: bool,
 }
 
 impl<T: Float> Grouped<T> {
@@ -265,10 +255,9 @@ impl<T: Float> Grouped<T> {
         AssignByGroups { quantiser, known, workers, labels, cluster_sums, .. }: AssignByGroups<'_, T>,
         table: &CentroidTable<T>,
         sample: &[T],
-    ) -> Result<(State<T>, u64)> {
-        let SessionView { part, statistics, set, layout: &Layout { k, d, .. }, .. } = view;
+    ) -> Result<(State<T>, Option<u64>)> {
+        let SessionView { part, statistics, set, .. } = view;
         let Self { groups, radii, parts, order, copies, scratches, .. } = &mut self;
-        let rows = labels.len() as f64;
         let sorted = if let RowOrder::Sorted(sorted) = order { Some(&*sorted) } else { None };
         let is_sorted = sorted.is_some();
         let step = &Self::near_lists(view, groups, sorted, table, known, sample)?;
@@ -279,15 +268,12 @@ impl<T: Float> Grouped<T> {
         };
         let shared = &Shared { part, statistics, quantiser, table, cluster_sums: Mutex::new(cluster_sums) };
         let tables = copies.as_ref().filter(|_| copied).map_or(&[][..], |copies| &copies.tables);
-        let lists = Lists { shared, step, copies: copies.as_ref().map(|copies| &copies.copies), tables };
+        let lists = &Lists { shared, step, copies: copies.as_ref().map(|copies| &copies.copies), tables };
         label_parts(set, lists, workers, scratches, parts, order, labels)?;
         let scores = workers.iter_mut().map(|worker| std::mem::take(&mut worker.assigner.scores));
         let scores = scores.fold(Scores::default(), Scores::add);
-        let share = scores.computed as f64 / (rows * k as f64).max(1.0);
-        // Without labels, differences have long lists.
-        let is_usual = known || Form::of::<T>(d) == Form::Product;
         self.order = self.order.sorted(self.groups.count());
-        Ok((self.judged(view, Seen { scores, share, is_usual, is_idle: is_sorted && !copied }), scores.needed))
+        Ok((self.judged(view, scores, known, is_sorted && !copied), Some(scores.needed)))
     }
 
     /// For each group, the centroids near it. `sorted`: the rows, if they are in the order of the groups already.
@@ -310,19 +296,21 @@ impl<T: Float> Grouped<T> {
         Ok(step)
     }
 
-    /// Decides how the next assign is done.
-    fn judged(mut self, view: SessionView<'_, '_, T>, seen: Seen) -> State<T> {
-        let Seen { share, is_usual, .. } = seen;
+    /// Decides how the next assign is done. `is_idle`: whether integer copies were there, but not used.
+    fn judged(mut self, view: SessionView<'_, '_, T>, scores: Scores, known: bool, is_idle: bool) -> State<T> {
+        let SessionView { layout: &Layout { k, d, .. }, forced, .. } = view;
         self.trend.assigns += 1;
-        self.judge_copies(view.forced.copies, &seen);
-        if !is_usual {
+        self.judge_copies(forced.copies, scores, is_idle);
+        // Without labels, differences have long lists. That says nothing of later assigns.
+        if !known && Form::of::<T>(d) == Form::Difference {
             return self.judged_by_trend();
         }
+        let share = scores.computed as f64 / (view.rows as f64 * k as f64).max(1.0);
         self.trend.see(share);
-        if view.forced.groups != UseGroups::Auto {
+        if forced.groups != UseGroups::Auto {
             return self.judged_by_trend();
         }
-        let ([k, d], groups) = ([view.layout.k, view.layout.d], self.groups.count());
+        let groups = self.groups.count();
         let may_be_tree = tree::pays(k, d);
         let pays = self.copies.is_some() || pays(1.0 - share, [k, d], self.sorting(), view.part.features.is_by_columns());
         // Whether this was the first assign by these groups, or new groups would be the same.
@@ -345,9 +333,9 @@ impl<T: Float> Grouped<T> {
     }
 
     /// Gives up integer copies that did not pay twice in a row.
-    fn judge_copies(&mut self, forced: UseIntDot, Seen { scores, is_idle, .. }: &Seen) {
+    fn judge_copies(&mut self, forced: UseIntDot, scores: Scores, is_idle: bool) {
         let is_doubtful = match forced {
-            UseIntDot::Auto => *is_idle || scores.again * tuning::ONE_AGAIN_IN > scores.by_int_dot,
+            UseIntDot::Auto => is_idle || scores.again * tuning::ONE_AGAIN_IN > scores.by_int_dot,
             UseIntDot::Twice(_) => true,
             UseIntDot::Always(_) | UseIntDot::Never => false,
         };
@@ -371,7 +359,7 @@ impl<T: Float> Grouped<T> {
 /// Labels the rows of all parts, and sorts them where they are not sorted yet. Threads share the work.
 fn label_parts<T: Float>(
     set: InstructionSet,
-    lists: Lists<'_, '_, '_, '_, T>,
+    lists: &Lists<'_, '_, '_, '_, T>,
     workers: &mut [Worker<T>],
     scratches: &mut [GroupScratch<T>],
     parts: &[TaskRows],

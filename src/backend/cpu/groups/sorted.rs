@@ -313,23 +313,13 @@ impl<'s, T: Float> RowsOfGroup<'s, T> {
         self.sorted.radius(self.range.clone())
     }
 
-    /// The values up to the end of the last block. With [`RowLayout::Columns`].
+    /// With [`RowLayout::Columns`]: the values up to the end of the last block; the weights from the first row on, if there are
+    /// weights; the values of this block and of all blocks after it, or nothing if columns are long.
     #[inline(always)]
-    pub fn columns(&self) -> Values<'s, T> {
-        self.sorted.columns(self.range.clone())
-    }
-
-    /// The weights from the first row on, if there are weights. With [`RowLayout::Columns`].
-    #[inline(always)]
-    pub fn weights(&self) -> &'s [f64] {
-        self.sorted.weights.get(self.range.start..).unwrap_or_default()
-    }
-
-    /// The values of the block and of all blocks after it. Nothing if columns are long.
-    #[inline(always)]
-    pub fn behind(&self) -> &'s [T] {
-        let Sorted { stride, values, .. } = self.sorted;
-        if *stride == BLOCK { &values[self.sorted.at(self.range.start)..] } else { &[] }
+    pub fn columns(&self) -> (Values<'s, T>, &'s [f64], &'s [T]) {
+        let (Sorted { stride, values, weights, .. }, start) = (self.sorted, self.range.start);
+        let blocks = if *stride == BLOCK { &values[self.sorted.at(start)..] } else { &[] };
+        (self.sorted.columns(self.range.clone()), weights.get(start..).unwrap_or_default(), blocks)
     }
 
     /// The integer copies of the block, if there are some.

@@ -78,49 +78,40 @@ impl<T: Float> Grouping<T> {
     /// Decides how the next assign, by these centroids, finds labels.
     pub fn prepare(&mut self, view: SessionView<'_, '_, T>, workers: &mut [Worker<T>], centroids: &[T]) -> Result<()> {
         self.change(|state, sample| {
-            if let (State::Undecided, Some(plan)) = (&state, view.plan_without_sample()) {
-                return Ok((State::Without(plan), ()));
-            }
-            if matches!(state, State::Undecided) && sample.is_empty() {
-                *sample = view.take_sample()?;
-            }
-            let planner = Planner { view, centroids, sample };
-            let state = match state {
-                State::Undecided => planner.plan(workers)?,
-                State::Outdated(grouped) => grouped.planned_again(&planner, workers)?,
-                State::Without(_) | State::Grouped(_) => state,
+            let state = match (state, view.plan_without_sample()) {
+                (State::Undecided, Some(plan)) => State::Without(plan),
+                (State::Undecided, None) => {
+                    if sample.is_empty() {
+                        *sample = view.take_sample()?;
+                    }
+                    Planner { view, centroids, sample }.plan(workers)?
+                }
+                (State::Outdated(grouped), _) => grouped.planned_again(&Planner { view, centroids, sample }, workers)?,
+                (state, _) => state,
             };
-            Ok((state, ()))
+            Ok((state, None))
         })
-        .map(|_| ())
+        .map(drop)
     }
 
     /// Assigns by the centroids near each row, if that was decided. Returns the number of scores. None if the assign must compare
     /// all, also where there is no memory for the lists of near centroids.
     pub fn assign(&mut self, view: SessionView<'_, '_, T>, run: AssignByGroups<'_, T>) -> Result<Option<u64>> {
         let Some(table) = run.table else { return Ok(None) };
-        let needed = self.change(|state, sample| match state {
-            State::Grouped(grouped) | State::Outdated(grouped) => {
-                let (state, needed) = grouped.assign(view, run, table, sample)?;
-                Ok((state, Some(needed)))
-            }
+        self.change(|state, sample| match state {
+            State::Grouped(grouped) | State::Outdated(grouped) => grouped.assign(view, run, table, sample),
             State::Undecided | State::Without(_) => Ok((state, None)),
-        })?;
-        Ok(needed.flatten())
+        })
     }
 
     /// Replaces the state. Without memory for another one, all centroids are compared, and nothing is returned.
-    fn change<R>(&mut self, next: impl FnOnce(State<T>, &mut Vec<T>) -> Result<(State<T>, R)>) -> Result<Option<R>> {
-        match next(std::mem::replace(&mut self.state, State::Undecided), &mut self.sample) {
-            Ok((state, result)) => {
-                self.state = state;
-                Ok(Some(result))
-            }
-            Err(KMeansError::NoMemory { .. }) => {
-                self.state = State::Without(LabelPlan::NoMemory);
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
+    fn change(&mut self, next: impl FnOnce(State<T>, &mut Vec<T>) -> Result<(State<T>, Option<u64>)>) -> Result<Option<u64>> {
+        let changed = next(std::mem::replace(&mut self.state, State::Undecided), &mut self.sample);
+        let (state, scores) = match changed {
+            Err(KMeansError::NoMemory { .. }) => (State::Without(LabelPlan::NoMemory), None),
+            changed => changed?,
+        };
+        self.state = state;
+        Ok(scores)
     }
 }

@@ -82,17 +82,9 @@ pub struct Lists<'p, 'a, 'm, 'n, T> {
     pub tables: &'p [DotTable],
 }
 
-impl<T> Clone for Lists<'_, '_, '_, '_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Lists<'_, '_, '_, '_, T> {}
-
 /// Labels blocks of rows, with the buffers of a thread.
 pub struct Blocks<'p, 'a, 'm, 'n, T> {
-    pub lists: Lists<'p, 'a, 'm, 'n, T>,
+    pub lists: &'p Lists<'p, 'a, 'm, 'n, T>,
     pub worker: &'p mut Worker<T>,
     pub scratch: &'p mut GroupScratch<T>,
     /// Of all rows of the part.
@@ -233,7 +225,8 @@ impl<T: Float> Blocks<'_, '_, '_, '_, T> {
         let GroupScratch { tile, labels: own, .. } = &mut **scratch;
         let Worker { assigner, distances, deltas, moved, changed, .. } = &mut **worker;
         let (values, weights, next) = if rows.sorted.layout.has_columns() {
-            (rows.columns(), rows.weights(), PrefetchNext::Blocks(rows.behind()))
+            let (values, weights, blocks) = rows.columns();
+            (values, weights, PrefetchNext::Blocks(blocks))
         } else {
             if !is_loaded {
                 rows.load(tile, part, statistics.weights);

@@ -1,91 +1,96 @@
 //! The constants that decide how labels are found: whether rows have groups, how many groups there are, and whether integer copies
 //! are compared first. No constant can change a label.
 //!
-//! Units: a *score* is the time of one score of a row and a centroid. The end of each comment says how the value was found:
-//! *measured* (`docs/lab/cpu.md`, on two cores of a Zen 4), a *formula*, or *not measured* if no measurement is on record.
-//! `tree.rs` says where a tree may pay and where it is certain.
+//! Each comment begins with the unit; a *score* is the time of one score of a row and a centroid. *Measured*: in
+//! `docs/lab/cpu.md`, on two cores of a Zen 4. No measurement of the other values is on record. `tree.rs` says where a tree may
+//! pay and where it is certain.
 
 use std::ops::Range;
 
 use super::sorted;
 
 // Whether to look at a sample at all.
-
-/// Clusters: groups are not tried for fewer. Not measured.
-pub const FEWEST_CLUSTERS: usize = 16;
-/// Rows: no sample is taken for fewer, unless they have [`FEWEST_VALUES`]. Not measured.
-pub const FEWEST_ROWS: usize = 8_192;
-/// Values: so many make a sample worth it for few rows. Measured: uniform 8,000 x 1500 x 40.
-pub const FEWEST_VALUES: usize = 1 << 22;
+pub const FEWEST_CLUSTERS: usize = 16; // clusters: groups are not tried for fewer
+pub const FEWEST_ROWS: usize = 8_192; // rows: a sample of fewer is taken only if they have FEWEST_VALUES
+pub const FEWEST_VALUES: usize = 1 << 22; // values. Measured: uniform 8,000 x 1500 x 40
 
 // The sample.
-
-/// Rows of the sample. Not measured.
-pub const SAMPLE: usize = 2_048;
-/// Values of the sample, unless that leaves fewer than [`FEWEST_SAMPLED`] rows. Not measured.
-pub const SAMPLE_VALUES: usize = 1 << 19;
-/// Rows. Not measured.
-pub const FEWEST_SAMPLED: usize = 256;
-/// From this number of features on, the sample has at most one of [`SAMPLED`] rows. Not measured.
-pub const WIDE: usize = 512;
-/// Rows for each row of the sample. Not measured.
-pub const SAMPLED: usize = 32;
-/// Rows of the sample where no groups are tried. Not measured.
-pub const WITHOUT_GROUPS: usize = 128;
-/// Rows of the sample that lie side by side. Where features are columns, they share a cache line. Not measured.
-pub const SIDE_BY_SIDE: usize = 4;
-/// The radius of a group over that of its rows in the sample. Centroids within it are copied. Not measured.
-pub const MORE_RADIUS: f64 = 1.1;
+pub const SAMPLE: usize = 2_048; // rows
+pub const SAMPLE_VALUES: usize = 1 << 19; // values at most, but never fewer rows than FEWEST_SAMPLED
+pub const FEWEST_SAMPLED: usize = 256; // rows
+pub const WIDE: usize = 512; // features: with as many, at most one of SAMPLED rows is in the sample
+pub const SAMPLED: usize = 32; // rows for each row of the sample
+pub const WITHOUT_GROUPS: usize = 128; // rows of the sample, where no groups are tried
+pub const SIDE_BY_SIDE: usize = 4; // rows of the sample that lie side by side: features that are columns share cache lines
+pub const MORE_RADIUS: f64 = 1.1; // the radius of a group over that in the sample: centroids within it are copied
 
 // The number of groups.
-
-/// Groups where products are computed, at most. Not measured.
-pub const MOST_GROUPS: usize = 512;
-/// Groups where differences are computed, at most. Measured against 128: uniform 2,000,000 x 3 x 2000.
-pub const MOST_SMALL_GROUPS: usize = 256;
-/// Rows of a group in a part of the rows, on average, at least. Not measured.
-pub const FEWEST_IN_GROUP: usize = 32;
-/// Rows of a group in the sample, on average, at least. Not measured.
-pub const FEWEST_IN_SAMPLE: usize = 10;
-/// Clusters of a group, where few groups are made. Not measured.
-pub const MEMBERS: usize = 8;
-/// Clusters of a group, where [`MEMBERS`] would make fewer than half of [`FEW_GROUPS`]. Not measured.
-pub const FEW_MEMBERS: usize = 3;
-/// Groups that count as few. Not measured.
-pub const FEW_GROUPS: usize = 32;
-/// How many times smaller the squared distance to the farthest row is, at least, when each natural cluster has its first pick.
-/// Not measured.
-pub const DROP: f32 = 3.0;
-/// Features: where there are no natural clusters, groups of fewer features may be split. Not measured.
-pub const MOST_SPLIT: usize = 16;
-/// Groups that such a split makes, at least. Not measured.
-pub const FEWEST_SPLIT: usize = 64;
-/// Shares of the scores that other groups leave, between which many groups are tried. Not measured.
-pub const PROMISING: Range<f64> = 0.15..0.5;
+pub const MOST_GROUPS: usize = 512; // groups at most, where products are computed
+pub const MOST_SMALL_GROUPS: usize = 256; // the same for differences. Measured against 128: uniform 2,000,000 x 3 x 2000
+pub const FEWEST_IN_GROUP: usize = 32; // rows of a group in a part of the rows, on average, at least
+pub const FEWEST_IN_SAMPLE: usize = 10; // rows of a group in the sample, on average, at least
+pub const MEMBERS: usize = 8; // clusters of a group, where few groups are made
+pub const FEW_MEMBERS: usize = 3; // clusters of a group, where MEMBERS would make fewer than half of FEW_GROUPS
+pub const FEW_GROUPS: usize = 32; // groups: so many are few
+pub const DROP: f32 = 3.0; // how many times smaller the next farthest squared distance is, if clusters are natural
+pub const MOST_SPLIT: usize = 16; // features: with fewer, rows without natural clusters are split all the same
+pub const FEWEST_SPLIT: usize = 64; // groups of such a split, at least
+pub const PROMISING: Range<f64> = 0.15..0.5; // shares of the scores that others leave, where many groups are tried
 
 // The predicted time of groups.
-
-/// Scores that are computed for each one that a row needs. Not measured.
-pub const MORE_SCORES: f64 = 1.05;
-/// Empty places of a group's last block, on average. Not measured.
-pub const EMPTY_PLACES: f64 = 20.0;
-/// Scores: a distance between points in the lists. Not measured.
-pub const OF_LIST: f64 = 4.0;
-/// Scores: a copy of a listed centroid. Not measured.
-pub const OF_COPY: f64 = 10.0;
-/// Scores: a distance of a row without a label from a group's point. Not measured.
-pub const OF_GUESS: f64 = 2.0;
-/// Scores: a block of rows. Not measured.
-pub const OF_BLOCK: f64 = 250.0;
-/// Iterations that share what is done once. Not measured.
-pub const ITERATIONS: f64 = 12.0;
-/// Scores: a leaf or node of a tree. Not measured.
-pub const OF_VISIT: f64 = 110.0;
-/// Scores: what a row in a group takes besides its own scores. Not measured.
-pub const OF_GROUPED: f64 = 100.0;
-/// How many times smaller the squared distances from the points are, at least, where groups that leave out too little are made
-/// for finer copies. Measured with 40,000 x 768 x 24 blobs.
+pub const MORE_SCORES: f64 = 1.05; // scores that are computed for each one that a row needs
+pub const EMPTY_PLACES: f64 = 20.0; // places of a group's last block that are empty, on average
+pub const OF_LIST: f64 = 4.0; // scores: a distance between points in the lists
+pub const OF_COPY: f64 = 10.0; // scores: a copy of a listed centroid
+pub const OF_GUESS: f64 = 2.0; // scores: a distance of a row without a label from a group's point
+pub const OF_BLOCK: f64 = 250.0; // scores: a block of rows
+pub const ITERATIONS: f64 = 12.0; // iterations that share what is done once
+pub const OF_VISIT: f64 = 110.0; // scores: a leaf or node of a tree
+pub const OF_GROUPED: f64 = 100.0; // scores: what a row in a group takes besides
+/// How many times smaller squared distances from the points are, at least, than those from one point, where groups are made for
+/// finer copies alone. That groups make copies finer was measured: 40,000 x 768 x 24 blobs.
 pub const FINER: f64 = 4.0;
+
+// The parts of the rows that are sorted together.
+pub const MOST_ROWS: usize = 16_384; // rows of a part at most, where products are computed
+pub const MOST_SHORT_ROWS: usize = 65_536; // the same for differences. Measured together with MOST_SMALL_GROUPS
+pub const PARTS: usize = 4; // parts of a worker at least, unless they have fewer rows than LEAST_ROWS
+pub const LEAST_ROWS: usize = 4_096; // rows of a part
+pub const TIMES_WORK: usize = 4; // the most work of a part over that of a task. A call can be stopped between parts
+pub const MOST_BYTES: usize = 1 << 30; // bytes of all sorted rows that are kept, at most: a limit on memory
+pub const FEW_BYTES: usize = 96 << 20; // bytes of all sorted rows in large pages, at most. Large pages were measured
+pub const SORTED_VALUES: usize = 1 << 20; // values that a worker sorts together, where sorted rows are not kept
+pub const FEWEST_SORTED_ROWS: usize = 1_024; // rows that it sorts together at least
+pub const UNIT_VALUES: usize = 1 << 16; // values of sorted rows in a task of a later assign
+pub const MOST_OF_UNIT: usize = 4_096; // rows of such a task, at most
+
+// The groups of rows without labels.
+pub const FEWEST_GUESS_FEATURES: usize = 8; // features that tell rows apart, at least
+pub const GUESS_SAMPLE: usize = 256; // rows of the sample that they must tell apart
+
+// When groups are made again or given up.
+pub const WORSE: f64 = 1.15; // the last share over the first: groups are made again. Measured against fixed iterations
+pub const SURPRISE: f64 = 3.0; // the share of an assign over that of the sample: a surprise
+pub const ONE_AGAIN_IN: u64 = 3; // rows: copies leave much doubt where one of them is compared again
+
+// Integer copies.
+pub const FEWEST_DOT_FEATURES: usize = 32; // features at least. Measured: 494,080 x 34 x 32
+pub const FEWEST_BYTES: usize = 64; // features: copies of fewer have words. Measured
+pub const FEWEST_TO_COPY: usize = 1_024; // rows of a worker at least, for Sorting::ToCopy
+pub const MOST_TABLE_BYTES: usize = 128 << 20; // bytes of the copies of centroids of one assign, at most: a limit on memory
+pub const DOUBT: f64 = 5.0; // the share of rows in doubt by copies in bytes, over the coarseness of the copies
+pub const CLOSER: f64 = 200.0; // products of bytes: a closer look at a row with a few candidates
+pub const CLOSER_ROW: f64 = 4_096.0; // products of bytes, over the number of features: to load a row
+
+/// The fewest centroids that a row is compared with where copies are worth it. Measured.
+pub fn fewest_dot_centroids(d: usize) -> f64 {
+    match d {
+        ..64 => 128.0,
+        64..128 => 48.0,
+        128..512 => 8.0,
+        512.. => 4.0,
+    }
+}
 
 /// What an assign does with the order of the rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -113,73 +118,4 @@ pub fn pays(skipped: f64, [k, d]: [usize; 2], sorting: Sorting, by_columns: bool
         (Sorting::ForOneAssign, true) => (100.0, 150.0),
     };
     skipped * k as f64 * d as f64 > of_value * d as f64 + of_row
-}
-
-// The parts of the rows that are sorted together.
-
-/// Rows of a part where products are computed, at most. Not measured.
-pub const MOST_ROWS: usize = 16_384;
-/// Rows of a part where differences are computed, at most. Measured together with [`MOST_SMALL_GROUPS`].
-pub const MOST_SHORT_ROWS: usize = 65_536;
-/// Parts of a worker, at least, unless they have fewer than [`LEAST_ROWS`] rows. Not measured.
-pub const PARTS: usize = 4;
-/// Rows. Not measured.
-pub const LEAST_ROWS: usize = 4_096;
-/// The work of a part over that of a task, at most. Most of it is left out. A call can be stopped between parts. Not measured.
-pub const TIMES_WORK: usize = 4;
-/// Bytes of all sorted rows that are kept, at most. A limit on memory.
-pub const MOST_BYTES: usize = 1 << 30;
-/// Bytes of all sorted rows that lie in large pages, at most. Not measured; large pages themselves are.
-pub const FEW_BYTES: usize = 96 << 20;
-/// Values that a worker sorts together where sorted rows are not kept. Not measured.
-pub const SORTED_VALUES: usize = 1 << 20;
-/// Rows that a worker sorts together in any case. Not measured.
-pub const FEWEST_SORTED_ROWS: usize = 1_024;
-/// Values of sorted rows in a task of a later assign. Not measured.
-pub const UNIT_VALUES: usize = 1 << 16;
-/// Rows of such a task, at most. Not measured.
-pub const MOST_OF_UNIT: usize = 4_096;
-
-// The groups of rows without labels.
-
-/// Features that tell rows apart, at least. Not measured.
-pub const FEWEST_GUESS_FEATURES: usize = 8;
-/// Rows of the sample that these features must tell apart. Not measured.
-pub const GUESS_SAMPLE: usize = 256;
-
-// When groups are made again or given up.
-
-/// Groups are made again when the share of the computed scores is so many times the first one. Measured against new groups in
-/// fixed iterations; the value is not.
-pub const WORSE: f64 = 1.15;
-/// The share is a surprise when it is so many times that of the sample. Not measured.
-pub const SURPRISE: f64 = 3.0;
-/// Copies leave much doubt where one of so many rows is compared again. Not measured.
-pub const ONE_AGAIN_IN: u64 = 3;
-
-// Integer copies.
-
-/// Features: there are no copies for fewer. Measured: 494,080 x 34 x 32.
-pub const FEWEST_DOT_FEATURES: usize = 32;
-/// Features: copies have words for fewer. Measured, as `fewest_dot_centroids`.
-pub const FEWEST_BYTES: usize = 64;
-/// Rows of a worker, at least, for [`Sorting::ToCopy`]. Measured.
-pub const FEWEST_TO_COPY: usize = 1_024;
-/// Bytes of the copies of the centroids of one assign, at most. A limit on memory.
-pub const MOST_TABLE_BYTES: usize = 128 << 20;
-/// The share of the rows that copies in bytes leave in doubt, for each unit of their coarseness. Not measured.
-pub const DOUBT: f64 = 5.0;
-/// Products of bytes: a closer look at a row with a few candidates. Not measured.
-pub const CLOSER: f64 = 200.0;
-/// Products of bytes, times the number of features: what it takes to load a row. Not measured.
-pub const CLOSER_ROW: f64 = 4_096.0;
-
-/// Centroids that a row is compared with, at least, where copies are worth it. Measured.
-pub fn fewest_dot_centroids(d: usize) -> f64 {
-    match d {
-        ..64 => 128.0,
-        64..128 => 48.0,
-        128..512 => 8.0,
-        512.. => 4.0,
-    }
 }
