@@ -43,7 +43,7 @@ impl Form {
     }
 }
 
-/// What an assign knows of the centroids before it looks at their reference distances.
+/// What is prepared for the centroids of an assign, to decide most labels without reference distances.
 #[derive(Debug)]
 pub enum Filter<T> {
     Difference(DifferenceTable),
@@ -56,8 +56,8 @@ pub enum Filter<T> {
 
 impl<T: Float> Filter<T> {
     /// The filter for these centroids (`(k, d)`, row-major). `centre` is near most of them. `extent` is the largest known
-    /// magnitude of the rows. Both only cost time where they are wrong. `order`: that in which products are computed, some places
-    /// of it [`NOBODY`]'s. Empty: the centroids' own. `threads`: how many may share the work.
+    /// magnitude of the rows. If either is wrong, only time is lost. `order`: that in which products are computed, with
+    /// [`NOBODY`] at some places. Empty: the centroids' own. `threads`: how many may share the work.
     pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<Self> {
         match Form::of::<T>(d) {
             Form::Difference => {
@@ -73,8 +73,8 @@ impl<T: Float> Filter<T> {
         matches!(self, Self::Tree(_))
     }
 
-    /// Takes as many other centroids in place of those before, in the same memory. Returns whether it did: not where products
-    /// need another centre or order. See [`Filter::new`].
+    /// Replaces the centroids by as many others, in the same memory. Returns false, and replaces nothing, if products need another
+    /// centre or order. See [`Filter::new`].
     pub fn replace(&mut self, rows: &[T], centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<bool> {
         let table = match self {
             Self::Difference(table) => table,
@@ -139,7 +139,7 @@ struct Pack<'p, T> {
     exponent: i32,
     /// `(d, GROUP)`.
     packed: &'p mut [f32],
-    /// Infinite where a copy is not finite, and where nobody is.
+    /// Infinite where a copy is not finite, and at places without a centroid.
     half_squares: &'p mut [f64; GROUP],
 }
 
@@ -154,7 +154,7 @@ impl<T: Float> Task for Pack<'_, T> {
         let scale = crate::exact::fixed::Scale::new(exponent);
         let half = exponent / 2;
         let [first, second] = [half, exponent - half].map(|e| T::from_f64(crate::exact::fixed::power_of_two(e)));
-        // Nobody has the copy of somebody, but for what is forgotten below.
+        // A place without a centroid takes the copy of some centroid of the group. Below, its values are set to 0.
         let Some(someone) = names.iter().find(|name| **name != NOBODY) else { return };
         let members = names.map(|name| &rows[if name == NOBODY { *someone } else { name } as usize * d..][..d]);
         let (mut squares, mut finite) = ([0.0f64; GROUP], [true; GROUP]);
@@ -187,11 +187,11 @@ pub struct DifferenceTable {
 /// Copies for the product kernel.
 #[derive(Debug)]
 pub struct ProductTable {
-    /// `(groups, d, GROUP)`: the negated centred, scaled centroids. Zeros are where nobody is.
+    /// `(groups, d, GROUP)`: the negated centred, scaled centroids. Zeros are at places without a centroid.
     pub packed: Vec<f32>,
     /// The centroids in their order, or [`NOBODY`]. Empty if places are numbers of centroids.
     pub names: Vec<u32>,
-    /// `(groups, GROUP)`: the half squares of the copies. Infinite where nobody is.
+    /// `(groups, GROUP)`: the half squares of the copies. Infinite at places without a centroid.
     half_squares: Vec<f64>,
     /// For each weight of a tile, in the order of [`bounds::Expanded::WEIGHTS`].
     weights: Box<[Weighted; WEIGHTS]>,
@@ -205,7 +205,7 @@ pub struct ProductTable {
 /// Number of weights.
 const WEIGHTS: usize = bounds::Expanded::WEIGHTS.len();
 
-/// The bound for tiles of one weight, and what it makes of the centroids.
+/// The bound for tiles of one weight, and the values of the centroids under this bound.
 #[derive(Debug)]
 pub struct Weighted {
     pub bound: bounds::Expanded,
@@ -261,7 +261,7 @@ impl ProductTable {
         }
         *scale_exponent = unit_exponent(largest);
         let (exponent, names) = (*scale_exponent, &names[..]);
-        // A place has a centroid, or nobody.
+        // A place has a centroid or [`NOBODY`].
         let name = |place: usize| match names.get(place) {
             Some(name) => *name,
             None if names.is_empty() && place < k => place as u32,

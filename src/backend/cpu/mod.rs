@@ -151,7 +151,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
         Ok(session)
     }
 
-    /// The same session that prunes by groups and takes integer copies, or does not. For tests and benchmarks.
+    /// The same session, with groups and integer copies as demanded. For tests and benchmarks.
     #[doc(hidden)]
     pub fn forced(self, groups: UseGroups, copies: UseIntDot) -> Self {
         Self { forced: Forced { groups, copies }, ..self }
@@ -335,8 +335,8 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
 }
 
 impl<T: Float> CpuSession<'_, T> {
-    /// Before the first assign, no row has a label. The threads share the work: the system hands out the pages of the labels
-    /// meanwhile.
+    /// Before the first assign, no row has a label. The threads share the work, because the system provides the pages of the labels
+    /// at the first write.
     fn start_labels(&mut self) -> Result<()> {
         if self.labels_of == LabelsOf::Nothing {
             self.labels_of = LabelsOf::Other;

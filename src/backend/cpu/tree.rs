@@ -59,7 +59,7 @@ pub struct CentroidTree<T> {
     d: usize,
     /// `(leaves, WIDE)`: the centroids of each leaf. [`NOBODY`] fills up the last leaf.
     names: Vec<u32>,
-    /// `(leaves, d, WIDE)`: their values. They are infinite where nobody is.
+    /// `(leaves, d, WIDE)`: their values. They are infinite at places without a centroid.
     leaves: Vec<T>,
     /// Nodes of leaves, nodes of these nodes, and so on up to the root.
     levels: Vec<Level<T>>,
@@ -97,17 +97,17 @@ impl Default for Waiting {
     }
 }
 
-/// What a search keeps of the centroids that it has seen.
+/// The best of the centroids that a search has compared.
 pub trait Best {
     /// Centroids that are farther are left out.
     fn limit(&self) -> f64;
 
-    /// Whether a centroid at this distance is kept. `number`: its number, or the least that it may have. [`NOBODY`], who is
+    /// Whether a centroid at this distance is kept. `number`: its number, or the least that it may have. [`NOBODY`], which is
     /// infinitely far, is never kept. For the number of a centroid that is kept already, both answers are right: no other centroid
     /// has this number, so that `<=` between numbers costs a visit at most.
     fn wants(&self, distance: f64, number: impl FnOnce() -> u32) -> bool;
 
-    /// Sees a centroid that is not above the limit. It may be one that was seen before.
+    /// Takes a centroid that is not above the limit. The search may have passed the same centroid before.
     fn take(&mut self, j: u32, distance: f64);
 }
 
@@ -232,8 +232,7 @@ impl<T: Float> Task for Visits<'_, T> {
 }
 
 impl<T: Float> CentroidTree<T> {
-    /// Shows `best` the centroids that may be among those nearest to `x`. Returns the number of leaves and nodes that were looked
-    /// at.
+    /// Passes to `best` the centroids that may be among those nearest to `x`. Returns the number of visited leaves and nodes.
     #[inline(always)]
     pub fn search<V: Vector, B: Best>(&self, x: &[f64], best: &mut B, waiting: &mut Waiting) -> usize {
         match V::Doubles::LANES {
@@ -295,7 +294,7 @@ impl<T: Float, B: Best> Row<'_, T, B> {
         self.best.wants(place.bound, || self.tree.first(place))
     }
 
-    /// Puts the children that are in reach on the list, but for the nearest of them, which it returns.
+    /// Returns the nearest child in reach. Puts the other children in reach on the list.
     #[inline(always)]
     fn see_node<V: Vector, const R: usize>(
         &mut self,

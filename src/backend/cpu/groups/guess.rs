@@ -1,4 +1,4 @@
-//! The groups of rows that have no label yet: those whose points are nearest, but for rounding. Labels do not depend on them.
+//! The groups of rows that have no label yet: those whose points are nearest, apart from rounding. Labels do not depend on them.
 
 use super::partition::{Group, nearest};
 use super::step::add_squares;
@@ -15,11 +15,12 @@ const GUESSED: usize = 2;
 const TOGETHER: usize = 6;
 /// Points whose median is the middle. One point may be far from all others.
 const FOR_MIDDLE: usize = 15;
-/// The half squares of points are less. Then no product with a row as far out leaves the range of float32.
+/// The half squares of points must be less. Then products with rows as far out stay in the range of float32.
 const LARGEST_HALF: f32 = 1e36;
 
-/// What rows without labels are compared with. Points are nearer where half of their square, less a product, is less: that is one
-/// operation a value. Rows and points are moved to a middle, which keeps rounding small. Empty: squares of differences are added.
+/// What rows without labels are compared with. The nearest point has the least difference of half its square and its product with
+/// the row, which takes one operation a value. A middle is subtracted from rows and points, which keeps rounding errors small. If
+/// it is empty, squared differences are added up.
 #[derive(Default)]
 pub struct Guesses {
     middle: Vec<f32>,
@@ -64,7 +65,7 @@ impl<T: Float> GroupStep<'_, T> {
     /// Sees whether the first features of the rows say to which groups the rows of a sample belong: then it takes twice as many.
     fn guess_by_few_features(&mut self, sample: &[T], set: InstructionSet, workers: usize) -> Result<()> {
         let (d, mut few) = (self.groups.d, FEWEST_GUESS_FEATURES);
-        // From all over the rows, which may lie in the order of clusters.
+        // Rows from the whole sample, because it may be in the order of clusters.
         let step = (sample.len() / d / GUESS_SAMPLE).max(1);
         let spread: Vec<T>;
         let sample = match step {
@@ -93,7 +94,7 @@ impl<T: Float> GroupStep<'_, T> {
         Ok(())
     }
 
-    /// The groups whose points are nearest to the rows of a tile, but for rounding.
+    /// The groups whose points are nearest to the rows of a tile, apart from rounding.
     #[inline(always)]
     pub fn guess<V: Vector>(&self, tile: &Tile<T>, groups: &mut [Group]) {
         match T::as_f32s(&tile.x).filter(|_| !self.guesses.halves.is_empty()) {

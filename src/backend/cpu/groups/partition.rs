@@ -65,7 +65,7 @@ pub fn rough_square<T: Float>(a: &[T], b: &[T]) -> f32 {
     sums.iter().sum::<f32>() + rest.sum::<f32>()
 }
 
-/// Rows or centroids that are far apart: each is the farthest one from those before (Gonzalez 1985), but for rounding.
+/// Rows or centroids that are far apart: each is the farthest one from those before (Gonzalez 1985), apart from rounding.
 pub struct FarApart {
     /// For each row, the nearest pick.
     pub of: Vec<Group>,
@@ -140,7 +140,7 @@ impl FarApart {
     }
 }
 
-/// What all threads know of a pick.
+/// What all threads read of a pick.
 struct Round {
     /// The number of picks, with this one.
     picks: usize,
@@ -173,8 +173,8 @@ impl<T: Float> Task for Pick<'_, '_, T> {
     #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN is not above a limit
     #[inline(always)]
     fn run<V: Vector>(self) {
-        /// A pick so many times as far from another one is no nearer to the other one's rows, by the triangle inequality: four times
-        /// their squared distance, and room for rounding.
+        /// If another pick is more than twice as far from a row's nearest pick as the row is, it is not nearer to the row, by the
+        /// triangle inequality. These are squared distances, so 2 becomes 4, with some room for rounding.
         const FAR: f32 = 4.1;
         let Self { round: Round { picks, apart, .. }, point, piece: Piece { rows, of, nearest, most } } = self;
         *most = (0.0, 0);

@@ -36,7 +36,7 @@ impl Layout {
         most.min((of_worker / tuning::PARTS).max(of_worker.min(tuning::LEAST_ROWS))).max((2 * BLOCK * groups).min(of_worker))
     }
 
-    /// The most rows that are sorted together, but for half of a task.
+    /// The most rows that are sorted together. Half of a task more is allowed.
     fn most_of_part<T: Float>(&self, groups: usize) -> usize {
         let (of_worker, most) = (self.n / self.workers, self.rows_of_part::<T>(groups));
         // About as many, and the same number for each worker, so that they end together.

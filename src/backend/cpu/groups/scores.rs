@@ -12,7 +12,7 @@ pub struct Scores {
     pub needed: u64,
     /// As `needed`, with the empty places of blocks that are not full.
     pub computed: u64,
-    /// Rows that were compared by integer copies, and those of them that had to be compared again.
+    /// Rows that were compared by integer copies, and those of them that were compared again in float32.
     pub by_int_dot: u64,
     pub again: u64,
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::int_dot::RowCopies;
 use super::partition::Group;
+use super::tuning::FEW_FEATURES;
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::Form;
 use crate::backend::cpu::product::DotRows;
@@ -18,9 +19,9 @@ use crate::input::tile::{Part, Tile, Values, WeightScale};
 /// Where the values of the rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowLayout {
-    /// Feature by feature, in the order of the groups. Columns are `long` if all places lie together: for few features. Columns
-    /// of many features would be in each other's way. So they are as long as a block, and each column of features fills its part
-    /// of all blocks.
+    /// Feature by feature, in the order of the groups. With few features, columns are `long`: all places of a feature lie
+    /// together. Long columns of many features would evict one another from the cache. So there, columns are as long as a block,
+    /// and the blocks lie one behind the other.
     Columns { long: bool },
     /// Row by row, in the order of the labels, with integer copies: for features that lie column by column. To load one row from
     /// columns takes as long as to load several.
@@ -38,8 +39,6 @@ impl RowLayout {
     }
 }
 
-/// Most features of long columns where rows are sorted for one assign.
-pub const FEW: usize = 64;
 /// Values between blocks, so that their columns do not have the same place in a cache.
 const APART: usize = 16;
 
@@ -77,8 +76,8 @@ impl<T: Float> Sorted<T> {
     pub fn layout([kept, copied, by_columns]: [bool; 3], d: usize) -> RowLayout {
         match Form::of::<T>(d) {
             Form::Product if copied && by_columns => RowLayout::Rows,
-            Form::Product if copied || !kept && !by_columns && d > FEW => RowLayout::Unmoved,
-            Form::Product => RowLayout::Columns { long: !kept && d <= FEW },
+            Form::Product if copied || !kept && !by_columns && d > FEW_FEATURES => RowLayout::Unmoved,
+            Form::Product => RowLayout::Columns { long: !kept && d <= FEW_FEATURES },
             Form::Difference => RowLayout::Columns { long: true },
         }
     }
@@ -118,8 +117,8 @@ impl<T: Float> Sorted<T> {
     /// have few bytes.
     pub fn new(shape: [usize; 3], layout: RowLayout, lanes: Option<usize>, [weighted, few]: [bool; 2]) -> Result<Self> {
         let [d, most, groups] = shape;
-        // Linux has some large pages at hand, and takes long to make more. Few bytes are often memory that was in use before, where
-        // zeros must be written.
+        // Linux has some free large pages, and takes long to make more. A small buffer often gets memory that was in use before,
+        // where zeros must be written.
         let new_values = if layout == RowLayout::Rows && few { memory::room_to_fill } else { memory::zeroed };
         let places = Self::places(most, groups);
         let has_weights = weighted && layout.has_columns();
@@ -261,7 +260,7 @@ impl<T: Float> Sorted<T> {
         }
     }
 
-    /// Gaps take the values of a row of their group: others may be NaN, which is compared for long.
+    /// Gaps get the values of a row of their group. Other values may be NaN, and comparisons with NaN take long.
     fn fill_gaps(&mut self) {
         for column in self.values[..self.d * self.stride].chunks_exact_mut(self.stride) {
             for (first, end) in self.firsts.iter().zip(&self.ends) {

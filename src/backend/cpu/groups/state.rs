@@ -1,7 +1,7 @@
 //! What a session has decided about groups, and when that changes. Each transition consumes the state before.
 //!
 //! ```text
-//! Undecided --plan--> Without: all centroids, or a tree                                    the end, but for a reset
+//! Undecided --plan--> Without: all centroids, or a tree                                    the end, unless there is a reset
 //!           --plan--> Grouped, rows Unsorted, or Fleeting if sorted rows are not kept
 //! Grouped  --assign--> Grouped, rows Sorted or Fleeting                                    what is left out pays
 //!          --assign--> Outdated                                                            it is less than it was

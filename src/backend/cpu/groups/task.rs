@@ -295,9 +295,9 @@ impl<T: Float> Blocks<'_, '_, '_, '_, T> {
         Some(by_row)
     }
 
-    /// Settles the needed rows of a block that are in doubt, and moves those whose label changes. `moves_by_row`: whether rows that
-    /// move are read where they lie. Then only rows in doubt are loaded. Else the tile gets all needed rows, unless it holds the
-    /// whole block (`is_loaded`).
+    /// Settles the needed rows of a block that are in doubt, and moves those whose label changes. `moves_by_row`: whether rows
+    /// that move are read where they lie. Then only rows in doubt are loaded. Else the tile gets all needed rows, unless it holds
+    /// the whole block (`is_loaded`).
     #[inline(always)]
     fn settle_and_move<V: Vector>(&mut self, rows: &RowsOfGroup<'_, T>, is_loaded: bool, moves_by_row: bool) {
         let Self { lists: Lists { shared, .. }, worker, scratch, labels } = self;

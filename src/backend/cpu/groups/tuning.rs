@@ -7,8 +7,6 @@
 
 use std::ops::Range;
 
-use super::sorted;
-
 // Whether to look at a sample at all.
 pub const FEWEST_CLUSTERS: usize = 16; // clusters: groups are not tried for fewer
 pub const FEWEST_ROWS: usize = 8_192; // rows: a sample of fewer is taken only if they have FEWEST_VALUES
@@ -57,6 +55,7 @@ pub const MOST_SHORT_ROWS: usize = 65_536; // the same for differences. Measured
 pub const PARTS: usize = 4; // parts of a worker at least, unless they have fewer rows than LEAST_ROWS
 pub const LEAST_ROWS: usize = 4_096; // rows of a part
 pub const TIMES_WORK: usize = 4; // the most work of a part over that of a task. A call can be stopped between parts
+pub const FEW_FEATURES: usize = 64; // features of long columns at most, where rows are sorted for one assign
 pub const MOST_BYTES: usize = 1 << 30; // bytes of all sorted rows that are kept, at most: a limit on memory
 pub const FEW_BYTES: usize = 96 << 20; // bytes of all sorted rows in large pages, at most. Large pages were measured
 pub const SORTED_VALUES: usize = 1 << 20; // values that a worker sorts together, where sorted rows are not kept
@@ -113,7 +112,7 @@ pub fn pays(skipped: f64, [k, d]: [usize; 2], sorting: Sorting, by_columns: bool
         // A part of the sort, too: most fits have a dozen iterations.
         (Sorting::ToKeep, _) => (22.0, 60.0),
         (Sorting::ToCopy, _) => (12.0, 60.0),
-        _ if d <= sorted::FEW => (40.0, 150.0),
+        _ if d <= FEW_FEATURES => (40.0, 150.0),
         (Sorting::ForOneAssign, false) => (50.0, 150.0),
         (Sorting::ForOneAssign, true) => (100.0, 150.0),
     };

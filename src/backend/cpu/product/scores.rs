@@ -4,7 +4,7 @@ use crate::base::error::Result;
 use crate::base::memory;
 use crate::simd::{DotUnit, Vector};
 
-/// The largest steps of rows and of centroids. Whoever makes copies holds to them.
+/// The largest steps of rows and of centroids. The code that makes copies asserts both.
 ///
 /// A sum of products is below 2^31, so its product with both steps is below 2^127, and finite. So a score is finite, or infinite
 /// like the half square that is added, and never NaN: a NaN would lower no least score, and its centroid would be lost.
@@ -16,7 +16,7 @@ pub const OF_TILES: usize = 8;
 /// What belongs to a centroid.
 #[derive(Debug, Clone, Copy)]
 pub struct CentroidFacts {
-    /// The folded half square. That of nobody is infinite.
+    /// The folded half square. Infinite at places without a centroid.
     pub folded: f32,
     pub step: f32,
     /// What its sums start at: the bits of an integer.
@@ -36,14 +36,14 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Makes them those of `count` places without centroids: whole groups.
+    /// Makes room for whole groups of `count` places. They have no centroids yet.
     pub fn reset(&mut self, count: usize, unit: DotUnit, what: &'static str) -> Result<()> {
         let Self { folded, steps, starts, margins, .. } = self;
         let infinite = f32::INFINITY;
-        for (facts, of_nobody) in [(folded, infinite), (steps, 0.0), (starts, 0.0), (margins, infinite)] {
+        for (facts, of_empty) in [(folded, infinite), (steps, 0.0), (starts, 0.0), (margins, infinite)] {
             facts.clear();
             memory::reserve(facts, unit.centroids(count), what)?;
-            facts.resize(unit.centroids(count), of_nobody);
+            facts.resize(unit.centroids(count), of_empty);
         }
         self.count = count;
         Ok(())
