@@ -316,9 +316,9 @@ impl Assigner {
         }
     }
 
-    /// Passes the scores of some rows of a tile, at most 64, to `several`, which lists the candidates for the `m` nearest centroids
-    /// of each row. Returns what the errors of the scores add to the limits of the rows. `None` if there are no such scores, or if
-    /// they would rule out few centroids.
+    /// Passes the scores of some rows of a tile, at most 64, to `several`, which lists candidates for the `m` nearest centroids
+    /// of each row. Returns what the errors of the scores add to the limits of the rows. `None` if there are no such scores, or
+    /// if few centroids would be ruled out.
     #[inline(always)]
     pub fn candidates<V: Vector, T: Float>(
         &mut self,

@@ -16,17 +16,17 @@
 //!   a block is compared by its copies; only rows in doubt and rows whose label changes are loaded
 //!   a block with much doubt is compared again in float32
 //! ```
+//! `groups/state.rs` has the states of a session and what changes them, `groups/plan.rs` the decision before the first assign,
+//! `groups/choose.rs` the number of groups, `groups/grouped.rs` an assign and what it says of the next one, `groups/tuning.rs` all
+//! constants of these decisions. The groups read a [`SessionView`], and write what [`AssignByGroups`] lends them.
+//!
 //! Points to note: (1) `src/bounds/groups.rs` derives what may be left out. (2) A row that changes its label stays in its block
 //! until rows are put in order again: neither the row nor m has moved. (3) Before the first assign, rows take the group whose
 //! point is nearest, by few features where a sample says that they are enough. Later they take that of their label, if the points
-//! are means of centroids. (4) The sorted rows are kept from assign to assign where their copy is small enough. Else each assign
-//! sorts some of them at a time. (5) To sort takes time. So a sample of the rows decides at the first assign whether it pays, and
-//! every assign decides for the next one. (6) Where differences are computed (few features), U comes from the distances to the
-//! labels so far, for up to eight blocks together; else from R. (7) Where nothing can be left out, copies alone may pay. Then
-//! there is one group of all centroids. (8) There are as many groups as a sample says: few, one for each natural cluster of the
-//! rows, or many (`groups/plan.rs`). Where some natural clusters have no centroid yet, only points among the rows find them. (9)
-//! Rows of few features are not grouped where a tree finds the centroids near each row faster (`tree.rs`): where there are very
-//! many centroids, or where the sample or a bad assign says so.
+//! are means of centroids. (4) Sorted rows are kept from assign to assign where their copy is small enough. Else each assign sorts
+//! some of them at a time. (5) Where differences are computed (few features), U comes from the distances to the labels so far, for
+//! up to eight blocks together; else from R. (6) Where nothing can be left out, copies alone may pay. Then there is one group of
+//! all centroids. (7) Where some natural clusters have no centroid yet, only points among the rows find them.
 //!
 //! The idea is that of the rings of Drake & Hamerly (2012) and of blocks of rows as in the tree of Kanungo et al. (2002), for
 //! kernels that work on blocks.
@@ -52,6 +52,7 @@ pub use self::grouped::AssignByGroups;
 #[cfg(feature = "bench")]
 pub use self::int_dot::seconds_a_score;
 pub use self::method::{LabelPlan, Method, Tries};
+pub use self::partition::halve;
 use self::scores::GROUPS;
 pub use self::scores::{BLOCK, Scores, largest};
 pub use self::state::Grouping;

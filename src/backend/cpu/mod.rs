@@ -335,8 +335,8 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
 }
 
 impl<T: Float> CpuSession<'_, T> {
-    /// Before the first assign, no row has a label. The threads share the work, because the system provides the pages of the labels
-    /// at the first write.
+    /// Before the first assign, no row has a label. The threads share the work, because the system provides the pages of the
+    /// labels at the first write.
     fn start_labels(&mut self) -> Result<()> {
         if self.labels_of == LabelsOf::Nothing {
             self.labels_of = LabelsOf::Other;

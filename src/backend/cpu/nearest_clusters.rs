@@ -63,7 +63,7 @@ impl Candidates {
                     if V::bits(sum.not_above(V::load(sums.add((*m - 1) * ROWS)))) == 0 {
                         continue;
                     }
-                    // Each place keeps the smaller sum. The larger one goes to the next place. A sum that is NaN lowers none.
+                    // Each place keeps the smaller sum. The larger sum goes on to the next place. NaN lowers none.
                     for i in 0..*m {
                         let kept = V::load(sums.add(i * ROWS));
                         sum.min_or(kept).store(sums.add(i * ROWS));

@@ -259,7 +259,7 @@ impl<T: Float> Groups<T> {
             let count = rest.partition_point(|j| usize::from(of[*j as usize]) <= group);
             let (members, others) = rest.split_at_mut(count);
             rest = others;
-            split(members, centroids, &mut ranges, GROUP);
+            halve(members, centroids, &mut ranges, [GROUP; 2]);
             order.extend_from_slice(members);
             order.resize(order.len().next_multiple_of(GROUP), NOBODY);
         }
@@ -277,11 +277,14 @@ impl<T: Float> Groups<T> {
 }
 
 /// Puts centroids near each other next to each other: halves them along the feature of the widest range, at multiples of the
-/// width. `ranges`: room for the range of each feature.
-fn split<T: Float>(members: &mut [u32], centroids: &[T], ranges: &mut [[T; 2]], width: usize) {
+/// width. Pieces of this width are halved at multiples of `width / leaf`, and so on. `ranges`: room for the range of each feature.
+pub fn halve<T: Float>(members: &mut [u32], centroids: &[T], ranges: &mut [[T; 2]], [width, leaf]: [usize; 2]) {
     let d = ranges.len();
-    if members.len() <= width {
+    if members.len() <= leaf {
         return;
+    }
+    if members.len() <= width {
+        return halve(members, centroids, ranges, [width / leaf, leaf]);
     }
     let row = |j: u32| &centroids[j as usize * d..][..d];
     ranges.iter_mut().zip(row(members[0])).for_each(|(range, v)| *range = [*v; 2]);
@@ -304,8 +307,8 @@ fn split<T: Float>(members: &mut [u32], centroids: &[T], ranges: &mut [[T; 2]], 
         a.total_cmp(&b)
     });
     let (one, other) = members.split_at_mut(half);
-    split(one, centroids, ranges, width);
-    split(other, centroids, ranges, width);
+    halve(one, centroids, ranges, [width, leaf]);
+    halve(other, centroids, ranges, [width, leaf]);
 }
 
 #[cfg(feature = "tests")]
