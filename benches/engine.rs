@@ -12,7 +12,7 @@ use crate::{Arguments, median, seconds};
 use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::Session;
 use polars_kmeans::backend::cpu::CpuSession;
-use polars_kmeans::input::tile::Part;
+use polars_kmeans::input::tile::RowBlock;
 use polars_kmeans::statistics::gather;
 use polars_kmeans::{Device, Engine, Features, Init, KMeans, Restarts, RowOrder};
 
@@ -129,7 +129,7 @@ pub fn main(arguments: Arguments) {
         );
 
         let params = estimator.validate(d).expect("valid");
-        let mut parts = vec![Part::new(features.clone(), None)];
+        let mut parts = vec![RowBlock::new(features.clone(), None)];
         let statistics = Arc::new(gather(&mut parts, &params).expect("finite"));
         let mut session = CpuSession::new(parts.remove(0), &statistics, k, 0, InstructionSet::detect()).expect("memory for it");
         let start: Vec<f32> = start.iter().map(|c| *c as f32).collect();

@@ -12,7 +12,7 @@ use std::time::Instant;
 use polars_kmeans::backend::cpu::{CpuSession, UseGroups, UseIntDot};
 use polars_kmeans::backend::{Session, Sessions, Sharded, Stop};
 use polars_kmeans::base::progress::Watch;
-use polars_kmeans::input::tile::Part;
+use polars_kmeans::input::tile::RowBlock;
 use polars_kmeans::statistics::gather;
 use polars_kmeans::{DotUnit, InstructionSet};
 use polars_kmeans::{Features, Init, KMeans};
@@ -60,7 +60,7 @@ fn run(
 ) -> (f64, usize, u64) {
     let d = features.n_features();
     let estimator = KMeans::new(start.len() / d).init(Init::Given(start.to_vec())).tol(0.0);
-    let mut parts = vec![Part::new(features.clone(), None)];
+    let mut parts = vec![RowBlock::new(features.clone(), None)];
     let statistics = Arc::new(gather(&mut parts, &estimator.validate(d).expect("valid")).expect("finite"));
     let session = CpuSession::new(parts.remove(0), &statistics, start.len() / d, threads, set).expect("memory for it");
     let session = session.forced(groups, int_dot);

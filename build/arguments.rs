@@ -113,7 +113,7 @@ impl Arguments {
         if !self.add_struct(&argument, texts, false)? {
             return Err(format!("{name} takes {argument}, which neither this file nor a header defines"));
         }
-        // The first part with a digit begins the variant: `assign_tiled_f32_k128`, `assign_bounded_k64`.
+        // The first part with a digit begins the variant: `assign_tiled_f32_k128`, `assign_yinyang_k64`.
         let parts: Vec<&str> = name.split('_').collect();
         let end = parts.iter().position(|part| part.contains(|c: char| c.is_ascii_digit())).unwrap_or(parts.len());
         let stem = parts[..end].join("_");

@@ -125,7 +125,7 @@ impl Chains {
 /// E_x = unit t / 2 sum W_f x_f^2      e_j = unit / (2 t) sum W_f c_jf^2 + underflow of products and copies, below 2^-118
 /// ```
 /// With panels of p features, product f goes through the roundings in the rest of its panel, at most `ceil(d / p) - f / p`
-/// additions of panel sums, and the addition of the folded half square. A chain that starts at the folded half square has up to d
+/// additions of panel sums, and the addition of the lowered half square. A chain that starts at the lowered half square has up to d
 /// roundings for each product and for the half square. Then all weights are 1, and the roundings are part of the unit.
 ///
 /// A kernel gives the weighted sum of squares of the row's copy, and adds up the limit with roundings upwards. If a row is so
@@ -134,7 +134,7 @@ impl Chains {
 pub struct ExpandedTerms {
     d: usize,
     pub unit: f64,
-    /// g_h, the relative error of the folded half square.
+    /// g_h, the relative error of the lowered half square.
     pub start: f64,
     pub reference: own::Reference,
     /// t, a power of two.
@@ -170,7 +170,7 @@ impl ExpandedTerms {
         up((self.unit * self.balance + self.reference.of_row(self.balance)) * self.norm_factor * 1.001)
     }
 
-    /// What takes the place of the margins for a kernel that looks none up: see [`Ceiling`].
+    /// What takes the place of the slacks for a kernel that looks none up: see [`Ceiling`].
     pub fn ceiling(&self) -> Ceiling {
         let (t, g) = (self.balance, 2.03 * self.start + 2.02 * U);
         let relative =
@@ -197,19 +197,19 @@ impl ExpandedTerms {
     }
 
     /// `half_square`: half the sum of squares of the centroid, in float64. `weighted`: its weighted sum of squares. `lower`:
-    /// subtracted from the half squares of all centroids. `fold` in `kernels/passes/update.cu` computes the same.
+    /// subtracted from the half squares of all centroids. `centroid_bound` in `kernels/passes/update.cu` computes the same.
     #[cfg(feature = "tests")]
-    fn own(&self, half_square: f64, weighted: f64, lower: f64) -> own::Own {
+    fn own(&self, half_square: f64, weighted: f64, lower: f64) -> own::CentroidBound {
         let error = 1.001 * self.unit * weighted / (2.0 * self.balance) + 2f64.powi(-118);
         let reference = 1.001 * self.reference.of_centroid(half_square, self.balance);
         let offset = f64::from(self.slope()) * self.norm_offset;
-        own::Own::new(half_square, lower, self.d, error, self.start, reference + offset)
+        own::CentroidBound::new(half_square, lower, self.d, error, self.start, reference + offset)
     }
 }
 
-/// A threshold that needs no margin: the score of the best centroid says how long that centroid can be. All weights W are 1.
+/// A threshold that needs no slack: the score of the best centroid says how long that centroid can be. All weights W are 1.
 ///
-/// [`own::Own`] makes margins so that `F_b <= P |c_b|^2 + Q lower + N`, where `Q = 2.03 g_h + 2.02 u` counts the roundings of p.
+/// [`own::CentroidBound`] makes slacks so that `F_b <= P |c_b|^2 + Q lower + N`, where `Q = 2.03 g_h + 2.02 u` counts the roundings of p.
 /// For the distance `D_b` of the row from the centroid, `D_b^2 = 2 H_b + |x|^2`. So
 ///
 /// ```text
@@ -222,7 +222,7 @@ impl ExpandedTerms {
 /// ```text
 /// y_b + 6 p y_b + (unit t + r (1 + t) + p (4.5 + 3 unit t)) |x|^2 + (6 p (1 + Q) + Q) lower + (1 + 6 p) N
 /// ```
-/// Where the row is much nearer to its centroid than to the centre, this is about 1.5 times as wide as with margins. But nothing
+/// Where the row is much nearer to its centroid than to the centre, this is about 1.5 times as wide as with slacks. But nothing
 /// is looked up, and a long centroid makes only the threshold of its own rows wide.
 #[derive(Debug, Clone, Copy)]
 pub struct Ceiling {
@@ -289,9 +289,9 @@ mod tests {
                         v.iter().enumerate().map(|(f, &v)| f64::from(v).powi(2) * weight(f)).sum()
                     };
                     let lower = [0.0, 3.0 * sum(&x, false)][seed as usize % 2];
-                    // The score, the exact score, the margin.
+                    // The score, the exact score, the slack.
                     let score = |c: &[f32]| {
-                        let own::Own { folded: start, margin } = terms.own(0.5 * sum(c, false), sum(c, true), lower);
+                        let own::CentroidBound { lowered: start, slack } = terms.own(0.5 * sum(c, false), sum(c, true), lower);
                         let chain = |from: f32, part: std::ops::Range<usize>| part.fold(from, |s, f| (-x[f]).mul_add(c[f], s));
                         let exact =
                             0.5 * sum(c, false) - x.iter().zip(c).map(|(&x, &c)| f64::from(x) * f64::from(c)).sum::<f64>();
@@ -303,18 +303,18 @@ mod tests {
                                 (0..d).step_by(panel).map(part).reduce(|a, b| a + b).unwrap_or(0.0) + start
                             }
                         };
-                        (f64::from(found), exact, f64::from(margin))
+                        (f64::from(found), exact, f64::from(slack))
                     };
                     let square = sum(&x, true) as f32;
                     let scores = [score(&centroids[0]), score(&centroids[1])];
-                    for ((y, exact, _), (best, exact_best, margin), b) in [(scores[0], scores[1], 1), (scores[1], scores[0], 0)]
+                    for ((y, exact, _), (best, exact_best, slack), b) in [(scores[0], scores[1], 1), (scores[1], scores[0], 0)]
                     {
                         let error = (y - exact) - (best - exact_best);
-                        let width = margin + f64::from(square) * f64::from(terms.slope());
+                        let width = slack + f64::from(square) * f64::from(terms.slope());
                         let roundings = (d + 40) as f64 * U * 2.0 * (sum(&x, false) + sum(&centroids[b], false) + lower);
                         assert!(error < width && width < roundings, "{d} {chains:?} {seed} {b}: {error} {width} {roundings}");
                         if chains == Chains::FromHalf {
-                            // The same without the margin.
+                            // The same without the slack.
                             let ceiling = terms.ceiling();
                             let without = ceiling.threshold(f64::from(square), best, lower) - best;
                             let (rows, distance) = (sum(&x, false), 2.0 * exact_best + sum(&x, false));

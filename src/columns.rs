@@ -119,14 +119,14 @@ pub struct Cast {
 
 /// Numbers as they lie in memory.
 #[derive(Debug, Clone, Copy)]
-pub enum Numbers<'a> {
+pub enum NumberSlice<'a> {
     /// Their bits.
     Float16(&'a [u16]),
     Float32(&'a [f32]),
     Float64(&'a [f64]),
 }
 
-impl<'a> Numbers<'a> {
+impl<'a> NumberSlice<'a> {
     fn of_float32(self) -> Values<'a, f32> {
         match self {
             Self::Float16(bits) => Values::Half(bits, Half::Float16),
@@ -146,8 +146,8 @@ impl<'a> Numbers<'a> {
 
 /// A chunk of a column.
 #[derive(Debug, Clone, Copy)]
-pub struct Piece<'a> {
-    pub numbers: Numbers<'a>,
+pub struct ColumnPiece<'a> {
+    pub numbers: NumberSlice<'a>,
     pub validity: Option<Validity<'a>>,
     /// Which lists are there, if the numbers are in lists.
     pub rows: Option<Validity<'a>>,
@@ -172,12 +172,12 @@ pub trait Source: Sized {
     fn cast_to(&self, to: Cast) -> Result<Self>;
 
     /// The chunks of a column that was cast.
-    fn pieces(&self) -> impl Iterator<Item = Piece<'_>>;
+    fn pieces(&self) -> impl Iterator<Item = ColumnPiece<'_>>;
 }
 
 /// Feature columns in one float type.
 #[derive(Debug, Clone)]
-pub struct Table<S> {
+pub struct FeatureTable<S> {
     pub layout: FeatureLayout,
     pub d: usize,
     float64: bool,
@@ -187,7 +187,7 @@ pub struct Table<S> {
     pub all_null: bool,
 }
 
-impl<S: Source> Table<S> {
+impl<S: Source> FeatureTable<S> {
     /// Takes several columns of numbers, or one column of lists of numbers. `float64` asks for float64 whatever the types are.
     /// `expected`: the number of features that a model needs.
     pub fn new(columns: &[S], float64: bool, expected: Option<usize>) -> Result<Self> {
@@ -221,13 +221,13 @@ impl<S: Source> Table<S> {
     /// The columns as features.
     pub fn view(&self) -> Result<AnyFeatures<'_>> {
         Ok(if self.float64 {
-            AnyFeatures::F64(self.features(Numbers::of_float64)?)
+            AnyFeatures::F64(self.features(NumberSlice::of_float64)?)
         } else {
-            AnyFeatures::F32(self.features(Numbers::of_float32)?)
+            AnyFeatures::F32(self.features(NumberSlice::of_float32)?)
         })
     }
 
-    fn features<'a, T: Float>(&'a self, own: fn(Numbers<'a>) -> Values<'a, T>) -> Result<Features<'a, T>> {
+    fn features<'a, T: Float>(&'a self, own: fn(NumberSlice<'a>) -> Values<'a, T>) -> Result<Features<'a, T>> {
         let features = match &self.layout {
             FeatureLayout::Columns(_) => {
                 Features::new(memory::try_collected(self.columns.iter().map(|column| chunks(column, own)), COLUMNS)?)?
@@ -248,7 +248,7 @@ pub fn is_all_null(column: &impl Source) -> bool {
 }
 
 /// The chunks of a column, without a copy.
-fn chunks<'a, T: Float>(column: &'a impl Source, own: fn(Numbers<'a>) -> Values<'a, T>) -> Result<Column<'a, T>> {
+fn chunks<'a, T: Float>(column: &'a impl Source, own: fn(NumberSlice<'a>) -> Values<'a, T>) -> Result<Column<'a, T>> {
     Column::of(column.pieces().map(|piece| Chunk::of(own(piece.numbers), piece.validity)))
 }
 
@@ -286,5 +286,5 @@ pub fn weights<S: Source>(column: &S) -> Result<S> {
 
 /// Weights as the engine takes them.
 pub fn view_weights(weights: &impl Source) -> Result<Column<'_, f64>> {
-    chunks(weights, Numbers::of_float64)
+    chunks(weights, NumberSlice::of_float64)
 }

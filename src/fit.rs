@@ -39,7 +39,7 @@ use std::time::Instant;
 use self::prepared::LocalRows;
 pub(crate) use self::prepared::{Origin, PreparedRows};
 use crate::backend::answers::Distances;
-use crate::backend::cpu::Method;
+use crate::backend::cpu::MethodExplanation;
 use crate::backend::update;
 use crate::backend::{Advanced, Assigned, Iteration, Scales, Session, Stop};
 use crate::base::error::{KMeansError, Result};
@@ -52,9 +52,9 @@ use crate::base::progress::Watch;
 use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::distances::{DistanceSum, ExactSum};
 use crate::fit::engine::Engine;
-use crate::fit::sort_by::Key;
+use crate::fit::sort_by::SortKey;
 use crate::input::features::{Column, Features};
-use crate::input::tile::Part;
+use crate::input::tile::RowBlock;
 use crate::model::{Derived, Fitted, HistoryRow, Model, Scaling, Settings};
 use crate::seeding;
 use crate::simd::InstructionSet;
@@ -81,7 +81,7 @@ impl KMeans {
         weights: Option<&Column<'_, f64>>,
         wanted: Wanted,
     ) -> Result<Fitted<T>> {
-        self.fit_parts(vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect(), wanted)
+        self.fit_parts(vec![RowBlock::new(features.clone(), weights.cloned())], InstructionSet::detect(), wanted)
     }
 
     /// Fits the same rows once for each of these numbers of clusters, which take the place of this estimator's. Rows are sent and
@@ -107,7 +107,7 @@ impl KMeans {
         features: &Features<'_, T>,
         weights: Option<&Column<'_, f64>>,
     ) -> Result<Vec<Result<Fitted<T>>>> {
-        let parts = vec![Part::new(features.clone(), weights.cloned())];
+        let parts = vec![RowBlock::new(features.clone(), weights.cloned())];
         match T::fits(self, k, parts, InstructionSet::detect(), Wanted::Nothing) {
             // One number alone is refused before rows are sent.
             Err(error @ KMeansError::TooFewDistinct { .. }) => Ok(vec![Err(error)]),
@@ -117,7 +117,7 @@ impl KMeans {
 
     /// Fits the rows of several parts, in order, with one session per part. The bits are the same as with one session.
     #[doc(hidden)]
-    pub fn fit_parts<T: Engine>(&self, parts: Vec<Part<'_, T>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<T>> {
+    pub fn fit_parts<T: Engine>(&self, parts: Vec<RowBlock<'_, T>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<T>> {
         T::fits(self, &[self.k], parts, set, wanted)?.remove(0)
     }
 }
@@ -129,7 +129,7 @@ const FITS: &str = "the fits";
 fn fits<T: Float>(
     estimator: &KMeans,
     clusters: &[usize],
-    mut parts: Vec<Part<'_, T>>,
+    mut parts: Vec<RowBlock<'_, T>>,
     set: InstructionSet,
     wanted: Wanted,
 ) -> Result<Vec<Result<Fitted<T>>>> {
@@ -142,7 +142,7 @@ fn fits<T: Float>(
 
     let params = Params { wanted, k: most, ..estimator.validate(parts[0].features.n_features())? };
     clusters.iter().try_for_each(|k| estimator.check_clusters(*k))?;
-    Key::of(&params, parts[0].features.names(), &[])?;
+    SortKey::of(&params, parts[0].features.names(), &[])?;
 
     let choice = rows::place(&mut parts, &params)?;
     // Several fits, and one that may have fewer clusters, ask by themselves whether there are enough rows.
@@ -213,7 +213,7 @@ fn fit_prepared<T: Float>(rows: &dyn PreparedRows<T>, params: &Params<'_>, watch
     let session = rows.session(params)?;
     let Origin { names, selection, scaling, choice } = rows.origin(params)?;
     watch.show_rows(names.len(), scaling.as_ref().map_or(&[], Scaling::factors))?;
-    let key = Key::of(params, &names, scaling.as_ref().map_or(&[], Scaling::factors))?;
+    let key = SortKey::of(params, &names, scaling.as_ref().map_or(&[], Scaling::factors))?;
     let (run, labels, distances) = best_of_restarts(session, params, statistics, key, watch)?;
     let inertia: ExactSum = run.inertia.iter().collect();
     let model = Model {
@@ -246,7 +246,7 @@ struct Run<T> {
     history: Vec<HistoryRow>,
     /// The clusters that were empty in any iteration.
     emptied: Vec<u32>,
-    method: Option<Method>,
+    method: Option<MethodExplanation>,
     /// The sums under the final labels, if the model keeps them.
     sums: Option<ClusterSums>,
     /// The weight of each cluster in quanta, if rows have weights and the sums do not say it.
@@ -259,7 +259,7 @@ fn best_of_restarts<'a, T: Float>(
     mut session: Box<dyn Session<T> + 'a>,
     params: &Params,
     statistics: &Statistics,
-    key: Option<Key<'_>>,
+    key: Option<SortKey<'_>>,
     watch: &mut Watch<'_>,
 ) -> Result<(Run<T>, Vec<u32>, Option<Distances>)> {
     let mut best: Option<(ExactSum, Run<T>, Option<Vec<u32>>)> = None;

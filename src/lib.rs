@@ -53,7 +53,7 @@ mod simd;
 pub mod statistics;
 
 pub use backend::answers::{Answered, Distances, Labels, NearestClusters, Prediction, Predictions};
-pub use backend::cpu::{Method, Tries};
+pub use backend::cpu::{MethodExplanation, PossibleMethods};
 #[cfg(feature = "cuda")]
 pub use backend::cuda::array::{GpuArray, GpuPredictions};
 pub use backend::devices;

@@ -36,7 +36,7 @@ pub use doubles::{Doubles, MOST_LANES};
 pub use int_dot::{Dot, DotTask, DotUnit, packed};
 pub use portable::Portable;
 pub use prefetch::Prefetch;
-pub use tiles::{Meanwhile, SIDE, TOGETHER, Tiles};
+pub use tiles::{Meanwhile, SIDE, TOGETHER, TileRegisters};
 
 /// The instruction sets that kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The layers of `src`: a file imports its own layer and those below it, never one above.
+//! The layers of `src`: a file imports its own layer and those below it, never one above. And its names: few types share one.
 //!
 //! Imports are the paths that begin with `crate`, `super` or `self`. Comments and unit tests do not count. A path to a name that a
 //! module imports itself leads to the file that has the name.
@@ -26,6 +26,8 @@ const LAYERS: &[&[&str]] = &[
 ];
 /// The most files of a layer that may import one another in a circle.
 const MOST: usize = 12;
+/// The most names that more than one type has.
+const SHARED_NAMES: usize = 20;
 
 type Name = Vec<String>;
 type Links = BTreeMap<Name, BTreeSet<Name>>;
@@ -192,4 +194,31 @@ fn no_file_imports_a_layer_above() {
         let circle: Vec<_> = circle.map(|other| other.join("::")).collect();
         assert!(circle.len() <= MOST, "{} files import one another: {circle:#?}", circle.len());
     }
+}
+
+/// The name of the type that a line defines. An associated type has the name that its trait chose, so it does not count.
+fn defined(line: &str) -> Option<&str> {
+    let head = line.trim_start();
+    let nested = head.len() < line.len();
+    let head = match head.strip_prefix("pub(") {
+        Some(rest) => rest.split_once(") ").map_or("", |(_, head)| head),
+        None => head.strip_prefix("pub ").unwrap_or(head),
+    };
+    let (kind, rest) = head.strip_prefix("unsafe ").unwrap_or(head).split_once(' ')?;
+    let counts = ["struct", "enum", "trait", "union"].contains(&kind) || kind == "type" && !nested;
+    let name = rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()?;
+    (counts && !name.is_empty()).then_some(name)
+}
+
+#[test]
+fn few_types_share_a_name() {
+    let (root, mut texts) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), BTreeMap::new());
+    read(&root, &mut texts, &root);
+    let mut files = BTreeMap::<&str, Vec<String>>::new();
+    for (file, text) in texts.values() {
+        text.lines().filter_map(defined).for_each(|name| files.entry(name).or_default().push(file.display().to_string()));
+    }
+    assert!(files.len() > 500, "{} names", files.len());
+    files.retain(|_, files| files.len() > 1);
+    assert!(files.len() <= SHARED_NAMES, "{} names have more than one type: {files:#?}", files.len());
 }

@@ -12,7 +12,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::input::tile::Part;
+use polars_kmeans::input::tile::RowBlock;
 use polars_kmeans::{
     Column, Engine, Features, History, Init, KMeans, KMeansError, Metric, Model, NullPolicy, Result, RowOrder, Scale, Wanted,
 };
@@ -110,7 +110,7 @@ fn rows<T: Engine>(n: usize, d: usize) -> Vec<T> {
 /// The result of a fit, as bits.
 type Bits = (Vec<u64>, Vec<u32>, u64);
 
-fn fit<T: Engine>(estimator: &KMeans, parts: Vec<Part<'_, T>>) -> Result<Bits> {
+fn fit<T: Engine>(estimator: &KMeans, parts: Vec<RowBlock<'_, T>>) -> Result<Bits> {
     let fitted = estimator.fit_parts(parts, InstructionSet::detect(), Wanted::Distances)?;
     // The engine has answered. Allocations of the test itself, from here on, are not refused.
     LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| (left != NEVER).then_some(NEVER - 1)).ok();
@@ -127,7 +127,7 @@ fn fits<T: Engine>() {
         let what = |kind: &str| format!("{n} x {d} into {k}, {}, {kind}", T::NAME);
         let estimator = KMeans::new(k).max_iter(2).tol(0.0).threads(2).seed(3);
         let by_rows = Features::from_rows(&x, d).unwrap();
-        let part = |weighted: bool| vec![Part::new(by_rows.clone(), weighted.then(|| Column::from_slice(&weights)))];
+        let part = |weighted: bool| vec![RowBlock::new(by_rows.clone(), weighted.then(|| Column::from_slice(&weights)))];
         // Each seed takes one pass over the rows. For eight clusters of many rows, these are copied first.
         let plus_plus = KMeans::new(k.clamp(8, 40)).max_iter(2).tol(0.0).threads(2).seed(3);
         refuse_each(&what("k-means++"), 5, || part(false), |parts| fit(&plus_plus, parts));
@@ -138,26 +138,26 @@ fn fits<T: Engine>() {
         }
         let one = Features::from_rows(&x, 1).unwrap();
         let optimal = KMeans::new(3).max_iter(2).tol(0.0).threads(2).init(Init::Optimal);
-        refuse_each(&what("optimal"), 5, || vec![Part::new(one.clone(), None)], |parts| fit(&optimal, parts));
+        refuse_each(&what("optimal"), 5, || vec![RowBlock::new(one.clone(), None)], |parts| fit(&optimal, parts));
         let random = estimator.clone().init(Init::Random).n_init(polars_kmeans::Restarts::Count(2));
         refuse_each(&what("random"), 5, || part(true), |parts| fit(&random, parts));
         let from_given = estimator.clone().init(Init::Given(given)).history(History::Full).tol(1e-9);
         refuse_each(&what("given"), 5, || part(false), |parts| fit(&from_given, parts));
         let by_columns: Vec<Vec<T>> = (0..d).map(|f| x.iter().skip(f).step_by(d).copied().collect()).collect();
         let columns = Features::from_columns(by_columns.iter().map(|column| &column[..])).unwrap();
-        let halves = || [0..n / 2, n / 2..n].map(|range| Part::new(columns.slice(range).unwrap(), None)).into();
+        let halves = || [0..n / 2, n / 2..n].map(|range| RowBlock::new(columns.slice(range).unwrap(), None)).into();
         refuse_each(&what("two parts"), 5, halves, |parts| fit(&from_given, parts));
         refuse_each(&what("two parts, k-means++"), 5, halves, |parts| fit(&plus_plus, parts));
         let by_values = plus_plus.clone().row_order(RowOrder::Values);
         refuse_each(&what("two parts, by values"), 5, halves, |parts| fit(&by_values, parts));
-        let arriving = from_given.clone().scale(Scale::Standard).metric(Metric::Cosine);
-        refuse_each(&what("standard, cosine"), 5, || part(true), |parts| fit(&arriving, parts));
+        let transformed = from_given.clone().scale(Scale::Standard).metric(Metric::Cosine);
+        refuse_each(&what("standard, cosine"), 5, || part(true), |parts| fit(&transformed, parts));
         let robust = estimator.clone().init(Init::Random).scale(Scale::Robust);
         refuse_each(&what("robust"), 5, || part(false), |parts| fit(&robust, parts));
         x[n / 3 * d] = T::from_f64(f64::NAN);
         let by_rows = Features::from_rows(&x, d).unwrap();
         let skip = random.clone().null_policy(NullPolicy::Skip);
-        let part = || vec![Part::new(by_rows.clone(), Some(Column::from_slice(&weights)))];
+        let part = || vec![RowBlock::new(by_rows.clone(), Some(Column::from_slice(&weights)))];
         refuse_each(&what("skip"), 5, part, |parts| fit(&skip, parts));
         let skip_by_values = skip.row_order(RowOrder::Values);
         refuse_each(&what("skip, by values"), 5, part, |parts| fit(&skip_by_values, parts));

@@ -36,7 +36,7 @@ use std::time::Instant;
 
 use polars_kmeans::backend::cuda::{STAGES, measured, upload_benchmark};
 use polars_kmeans::base::parallel::for_each_task;
-use polars_kmeans::input::tile::Part;
+use polars_kmeans::input::tile::RowBlock;
 use polars_kmeans::model::Fitted;
 use polars_kmeans::{Chunk, Column, Device, Engine, Features, Init, KMeans, KMeansError, Restarts, Strategy};
 
@@ -60,7 +60,7 @@ fn report_upload(name: &str, (bytes, seconds, ceiling): &(u64, Vec<f64>, f64)) {
 }
 
 fn uploads<T: Engine>(columns: &[Vec<T>], shape: Shape) {
-    let time = |parts: &[Part<'_, T>]| upload_benchmark(0, parts, 6).expect("a GPU");
+    let time = |parts: &[RowBlock<'_, T>]| upload_benchmark(0, parts, 6).expect("a GPU");
     let chunked = |chunks: usize| {
         let step = shape.n.div_ceil(chunks);
         let chunk = |values| Chunk::new(values, None).expect("no validity");
@@ -68,7 +68,7 @@ fn uploads<T: Engine>(columns: &[Vec<T>], shape: Shape) {
         Features::new(columns).expect("equal lengths")
     };
     for chunks in [1, 10, 1_000] {
-        let parts = [Part::new(chunked(chunks), None)];
+        let parts = [RowBlock::new(chunked(chunks), None)];
         report_upload(&format!("{chunks} chunks a column"), &time(&parts));
     }
     if shape.n * shape.d <= 1 << 28 {
@@ -81,7 +81,7 @@ fn uploads<T: Engine>(columns: &[Vec<T>], shape: Shape) {
             }
         })
         .expect("nobody stops it");
-        let parts = [Part::new(Features::from_rows(&rows, shape.d).expect("whole rows"), None)];
+        let parts = [RowBlock::new(Features::from_rows(&rows, shape.d).expect("whole rows"), None)];
         report_upload("row-major", &time(&parts));
     }
 }
@@ -329,7 +329,7 @@ fn memory(name: &str) -> f64 {
 fn streamed<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, limit: u64) {
     let Shape { n, d, .. } = shape;
     let features = features_of(columns);
-    let some = [Part::new(features.slice(0..n.min(1 << 24)).expect("memory for a view"), None)];
+    let some = [RowBlock::new(features.slice(0..n.min(1 << 24)).expect("memory for a view"), None)];
     let ceiling = || upload_benchmark(0, &some, 2).expect("a GPU").2;
     // Resets the peak memory, where the system allows it.
     let _ = std::fs::write("/proc/self/clear_refs", "5");

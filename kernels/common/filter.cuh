@@ -4,9 +4,9 @@
 #include "sums.cuh"
 
 // How far above the best score another score may be and still be in reach: src/bounds.rs, `ExpandedTerms`. A row needs the weighted
-// square of its copy, and the margin of the centroid with the best score.
+// square of its copy, and the slack of the centroid with the best score.
 //
-// A kernel that looks up no margins has a ceiling instead: the least score says how large the margin can be (`Ceiling` of src/bounds.rs).
+// A kernel that looks up no slacks has a ceiling instead: the least score says how large the slack can be (`Ceiling` of src/bounds.rs).
 struct Ceiling {
     float slope, rise, offset;
     int by_value; // whether assign_registers compares scores as floats, not as bits
@@ -24,10 +24,10 @@ struct Bound {
     int unused[2];
 };
 
-// Scores that are not greater than this are in reach. `margin` is that of the centroid with this score. If the copy's square is infinite
+// Scores that are not greater than this are in reach. `slack` is that of the centroid with this score. If the copy's square is infinite
 // or NaN, so is this, and no score is greater.
-__device__ __forceinline__ float reach(const Bound& b, float square, float score, float margin) {
-    return __fadd_ru(score, __fmaf_ru(square, b.slope, margin));
+__device__ __forceinline__ float reach(const Bound& b, float square, float score, float slack) {
+    return __fadd_ru(score, __fmaf_ru(square, b.slope, slack));
 }
 
 // The weight of features `group` to `group` + 15 in that square: `weight` of src/bounds.rs. It counts the roundings of their products,
@@ -66,7 +66,7 @@ template <typename T, typename S = T> struct Assign {
     T scale; // a power of two
     const float* copies; // minus the centred, scaled centroids, laid out for the kernel
     const float* half_squares; // (k padded): |c|^2 / 2, lowered by the centroid's own error; infinite from k on
-    const float* margins; // (k padded): by how much a score may exceed the centroid's own and still be in reach, without the row's part
+    const float* slacks; // (k padded): by how much a score may exceed the centroid's own and still be in reach, without the row's part
     const Bound* bound;
     Contested* contested; // rows that the filter could not decide
     Control* control;

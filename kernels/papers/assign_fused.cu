@@ -41,7 +41,7 @@ template <typename T, int D> __device__ __forceinline__ void assign_fused(const 
             return centred_copy(mine[f * (threads + 1)], __ldg(&a.minus_centre[f]), a.scale);
         });
         u32 label = near.index;
-        settle_at_once(a, place - (tid & 31), inside && near.doubt(bound, square, a.margins), label);
+        settle_at_once(a, place - (tid & 31), inside && near.doubt(bound, square, a.slacks), label);
         const bool adds = inside && counts(a.rows, row);
         if (inside) store_label(a.next, row, label);
         if (adds) {

@@ -48,7 +48,7 @@ template <typename T, int D, bool SHARED, bool SUMS> __device__ __forceinline__ 
         const float square = sweep_row<D>(copies, halves, a.k, d, system.width, near, [&](int f) {
             return centred_copy(a.rows.x[(u64)f * a.rows.stride + row], __ldg(&a.minus_centre[f]), a.scale);
         });
-        const bool doubt = inside && near.doubt(bound, square, a.margins);
+        const bool doubt = inside && near.doubt(bound, square, a.slacks);
         if constexpr (!SUMS) {
             if (inside) store_label(a.next, row, doubt ? load_label(a.labels, row) : near.index);
             contest(a, row, doubt);

@@ -111,8 +111,8 @@ struct Near {
         best = fminf(best, h);
     }
     // Whether only reference distances can decide. `square` is that of the row's copy.
-    __device__ __forceinline__ bool doubt(const Bound& bound, float square, const float* margins) const {
-        return !(second > reach(bound, square, best, __ldg(margins + index)));
+    __device__ __forceinline__ bool doubt(const Bound& bound, float square, const float* slacks) const {
+        return !(second > reach(bound, square, best, __ldg(slacks + index)));
     }
 };
 

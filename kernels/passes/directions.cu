@@ -7,7 +7,7 @@
 //            A mean is computed again where it is needed, because a block has no room for the means of all columns.
 // Memory:    (k, d) tables only.
 // Precision: 128-bit integers, then the operations of src/input/transform.rs in their order.
-#include "../common/arrival.cuh"
+#include "../common/transform.cuh"
 #include "cell.cuh"
 
 #define THREADS 256

@@ -9,7 +9,7 @@
 //            needs them, because it does the update instead.
 // Memory:    (k, d) tables only.
 // With metric="cosine", the new centroids come from `directions.cu`.
-// Precision: 128-bit integers. A mean is rounded once. The copies, the half squares and the margins are those of src/bounds.rs.
+// Precision: 128-bit integers. A mean is rounded once. The copies, the half squares and the slacks are those of src/bounds.rs.
 #include "../common/filter.cuh"
 #include "cell.cuh"
 
@@ -52,7 +52,7 @@ template <typename T> struct Update {
     T scale;
     float* copies;
     float* half_squares;
-    float* margins; // (k padded)
+    float* slacks; // (k padded)
     u64 copy_stride_j, copy_stride_f; // copies[j * copy_stride_j + f * copy_stride_f]
     u64 half_stride; // half_squares[j * half_stride]
     BoundTerms terms;
@@ -68,7 +68,7 @@ template <typename T> struct Update {
     u32 first_iteration; // of the batch
     int team; // threads of a cluster
     u32 most_unresolved; // if there are more such rows, the next step compares scores by value
-    int lowered; // whether half squares are lowered, so that most rows have a negative score
+    int subtracts_lower; // whether `lower` is subtracted from all half squares, so that most rows have a negative score
     int unused;
 };
 
@@ -152,24 +152,24 @@ struct Shared {
     u32 last;
 };
 
-// What a score starts from in place of the half square, and the margin of the centroid.
-struct Folded {
-    float start, margin;
+// `CentroidBound` of src/bounds/own.rs.
+struct CentroidBound {
+    float lowered, slack;
 };
 
-// `ExpandedTerms::fold` of src/bounds.rs.
-__device__ __forceinline__ Folded fold(const BoundTerms& a, double half_square, double weighted, double lower) {
-    const double slack = 1.001, v = 1.1102230246251565e-16;
-    const double error = slack * a.unit * weighted / (2.0 * a.balance) + 3.009265538105056e-36; // 2^-118
+// `ExpandedTerms::own` of src/bounds.rs.
+__device__ __forceinline__ CentroidBound centroid_bound(const BoundTerms& a, double half_square, double weighted, double lower) {
+    const double safety = 1.001, v = 1.1102230246251565e-16;
+    const double error = safety * a.unit * weighted / (2.0 * a.balance) + 3.009265538105056e-36; // 2^-118
     const double below = half_square * (1.0 - a.half) - lower, above = half_square * (1.0 + a.half) - lower;
     const double z = below - error;
     const float start = __double2float_rd(z - 1.01 * a.start * fabs(z));
-    const double reference = a.reference * (1.0 + 1.0 / a.balance) * 2.0 * half_square * slack + a.underflow;
-    const double margin = above - (double)start + 1.01 * a.start * fabs((double)start) + error + reference + a.offset;
-    return {start, __double2float_ru((margin + 4.0 * v * (half_square + lower)) * (1.0 + 8.0 * v))};
+    const double reference = a.reference * (1.0 + 1.0 / a.balance) * 2.0 * half_square * safety + a.underflow;
+    const double slack = above - (double)start + 1.01 * a.start * fabs((double)start) + error + reference + a.offset;
+    return {start, __double2float_ru((slack + 4.0 * v * (half_square + lower)) * (1.0 + 8.0 * v))};
 }
 
-// A team updates cluster j: fold, mean, shift and copies. START: only makes the copies of `centroids`. DIRECTIONS: the new centroids
+// A team updates cluster j: sums, mean, shift and copies. START: only makes the copies of `centroids`. DIRECTIONS: the new centroids
 // are in `previous`, which this thread overwrites. The first thread of the team has
 // the results for copies and rows. The first thread of its last warp has the shift. `stop` is checked after the first loads are issued;
 // if it is set, nothing is done.
@@ -254,9 +254,9 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
                 const double2 more = shared.squares[turn][warp + w];
                 sum.x += more.x, sum.y += more.y;
             }
-            const Folded folded = fold(a.terms, 0.5 * sum.x, sum.y, lower);
-            a.half_squares[j * a.half_stride] = folded.start;
-            a.margins[j] = folded.margin;
+            const CentroidBound own = centroid_bound(a.terms, 0.5 * sum.x, sum.y, lower);
+            a.half_squares[j * a.half_stride] = own.lowered;
+            a.slacks[j] = own.slack;
             part.exponents += max((int)(__double_as_longlong(0.5 * sum.x) >> 52) - 1023, -100);
             // Longer copies could overflow a score.
             if (!(sum.x < 1e37)) part.not_finite = 1;
@@ -310,7 +310,7 @@ __device__ __forceinline__ void make_bound(const Update<T>& a, const Control& be
     const int exponent = all.exponents / a.sums.k + 2;
     Bound b = {};
     b.slope = all.not_finite ? infinity_f() : a.terms.slope;
-    b.lower = a.lowered ? (float)power_of_two(min(max(exponent, -100), 20)) : 0.0f;
+    b.lower = a.subtracts_lower ? (float)power_of_two(min(max(exponent, -100), 20)) : 0.0f;
     b.ceiling.slope = all.not_finite ? infinity_f() : a.terms.ceiling_slope;
     b.ceiling.rise = a.terms.ceiling_rise;
     b.ceiling.offset = __double2float_ru(a.terms.ceiling_lower * lower + a.terms.ceiling_offset);

@@ -58,9 +58,9 @@ template <typename T, typename S, int D, int GROUP> __device__ __forceinline__ v
     __shared__ Factors factors[D];
     wait_for_kernel_before();
     if (a.control->stop) return;
-    const Arriving<T, S, D> next = {shared, shared + Arriving<T, S, D>::bytes(0)};
+    const AsyncTiles<T, S, D> next = {shared, shared + AsyncTiles<T, S, D>::bytes(0)};
     const bool fit = a.centroids_in_shared != 0;
-    float* centroids = (float*)(shared + Arriving<T, S, D>::bytes(a.labels.bytes));
+    float* centroids = (float*)(shared + AsyncTiles<T, S, D>::bytes(a.labels.bytes));
     const u32 centroid_words = fit ? a.k_padded * Centroid<D>::width + (GROUP ? a.k_padded / (GROUP ? GROUP : 1) * 4 : 0) : 0;
     const Table table = {(u32*)(centroids + centroid_words), a.sums.k * a.sums.columns * a.sums.limbs, a.table_copies};
     const Cells own = {table, (int*)(table.words + (size_t)table.cells * 2 * table.copies)};

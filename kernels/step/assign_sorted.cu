@@ -3,13 +3,13 @@
 //
 // Source:    nearest neighbours on a line are found by binary search.
 // Used when: one feature and more clusters than lists have numbers for (src/backend/cuda/step/grid/sorted.rs).
-// Tile:      up to 128 rows of one cell, as in assign_cells.cu. The range of the cell leaves few steps of the search.
+// Tile:      up to 128 rows of one cell, as in assign_grid.cu. The range of the cell leaves few steps of the search.
 // Memory:    the rows at their places, once, and centroids through caches: neighbouring rows read neighbouring centroids.
 // Types:     rows of 16 bits have no kernel: no more than 65,536 of them differ.
 // Precision: reference distances. Each rounding is monotone. So on each side of the row, a centroid that is farther away never has a smaller
 //            distance. The centroids of the least distance are therefore one run around the row. Binary search finds its ends, and the minima
 //            give its least number.
-#include "cells_pass.cuh"
+#include "grid_pass.cuh"
 #include "sorted.cuh"
 
 template <typename T> struct AssignSorted {

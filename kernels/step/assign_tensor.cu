@@ -22,8 +22,8 @@
 
 #define ROW_BYTES (TILE_ROWS * PLACE_BYTES)
 #define WHOLE_BYTES (TILE_CENTROIDS * PLACE_BYTES) // a chunk of a tile of copies
-#define FOLDED_ROOM 4096 // bytes for p of all stages
-#define HEADER (FOLDED_ROOM + 1024) // bytes before the stages
+#define LOWERED_ROOM 4096 // bytes for p of all stages
+#define HEADER (LOWERED_ROOM + 1024) // bytes before the stages
 
 // Where things are in shared memory. TILE: the centroids that a warpgroup multiplies at a time, a whole tile of copies or half of one. ROW_TILES: the
 // tiles of rows of a block. If there are several, their copies stay until all centroids were there.
@@ -35,13 +35,13 @@
 //   rows             that stay: (buffers, chunks, ROW_TILES, 128, 64) halves
 template <u32 TILE, u32 ROW_TILES> struct TensorShared {
     static constexpr bool ROWS_STAY = ROW_TILES > 1;
-    static constexpr u32 CENTROID_BYTES = TILE * PLACE_BYTES, CHUNK_OF_ROWS = ROW_TILES * ROW_BYTES, FOLDED_BYTES = TILE * 4;
+    static constexpr u32 CENTROID_BYTES = TILE * PLACE_BYTES, CHUNK_OF_ROWS = ROW_TILES * ROW_BYTES, LOWERED_BYTES = TILE * 4;
     static constexpr u32 STAGE = CENTROID_BYTES + (ROWS_STAY ? 0 : ROW_BYTES);
     const Tensor& a;
-    u32 folded, barriers, stages;
+    u32 lowered, barriers, stages;
 
-    __device__ __forceinline__ TensorShared(const Tensor& a, const u8* shared) : a(a), folded(shared_address(shared)) {
-        barriers = folded + FOLDED_ROOM, stages = folded + HEADER;
+    __device__ __forceinline__ TensorShared(const Tensor& a, const u8* shared) : a(a), lowered(shared_address(shared)) {
+        barriers = lowered + LOWERED_ROOM, stages = lowered + HEADER;
     }
     __device__ __forceinline__ u32 rows(u32 buffer) const { return stages + a.stages * STAGE + buffer * a.chunks * CHUNK_OF_ROWS; }
     __device__ __forceinline__ u32 full(const Turn& turn) const { return barriers + turn.barrier(); }
@@ -58,8 +58,8 @@ template <u32 TILE> __device__ __forceinline__ u32 width_of(u32 centroids, u32 t
 
 // The thread that requests the chunks of centroids, and those of rows if they do not stay.
 template <u32 TILE, u32 ROW_TILES> __device__ __forceinline__ void request(const Tensor& a, const TensorShared<TILE, ROW_TILES>& s) {
-    constexpr u32 CENTROID_BYTES = s.CENTROID_BYTES, FOLDED_BYTES = s.FOLDED_BYTES, PARTS = TILE_CENTROIDS / TILE;
-    const u32 with_folded = a.part == 0 ? 0 : a.chunks - 1; // the chunk that p comes with
+    constexpr u32 CENTROID_BYTES = s.CENTROID_BYTES, LOWERED_BYTES = s.LOWERED_BYTES, PARTS = TILE_CENTROIDS / TILE;
+    const u32 with_lowered = a.part == 0 ? 0 : a.chunks - 1; // the chunk that p comes with
     Turn turn;
 #pragma unroll 1
     for (u32 tile = blockIdx.x * ROW_TILES; tile < a.tiles; tile += gridDim.x * ROW_TILES) {
@@ -74,13 +74,13 @@ template <u32 TILE, u32 ROW_TILES> __device__ __forceinline__ void request(const
             for (u32 c = 0; c < a.chunks; c++) {
                 const u32 to = s.stages + turn.slot() * s.STAGE, full = s.full(turn), bytes = width_of<TILE>(centroids, t) * PLACE_BYTES;
                 await_barrier(s.empty_of(full), turn.parity() ^ 1);
-                arrive_for(full, (s.ROWS_STAY ? 0 : ROW_BYTES) + bytes + (c == with_folded ? FOLDED_BYTES : 0));
+                arrive_for(full, (s.ROWS_STAY ? 0 : ROW_BYTES) + bytes + (c == with_lowered ? LOWERED_BYTES : 0));
                 const u64 of_centroids = (of_group + t / PARTS) * a.stored + (s.ROWS_STAY ? c : chunk_of_centroids(a, c));
                 copy_bytes(to, a.centroids + of_centroids * WHOLE_BYTES + t % PARTS * CENTROID_BYTES, bytes, full);
                 const u64 of_rows = tile * a.stored + chunk_of_rows(a, c);
                 if (!s.ROWS_STAY) copy_bytes(to + CENTROID_BYTES, a.rows + of_rows * ROW_BYTES, ROW_BYTES, full);
-                const float* const folded = a.folded + (u64)of_group * TILE_CENTROIDS + t * TILE;
-                if (c == with_folded) copy_bytes(s.folded + turn.slot() * FOLDED_BYTES, folded, FOLDED_BYTES, full);
+                const float* const lowered = a.lowered + (u64)of_group * TILE_CENTROIDS + t * TILE;
+                if (c == with_lowered) copy_bytes(s.lowered + turn.slot() * LOWERED_BYTES, lowered, LOWERED_BYTES, full);
                 turn.next(a.stages);
             }
         }
@@ -152,13 +152,13 @@ template <u32 WIDTH, u32 STEPS, u32 SUMS> __device__ __forceinline__ void run(fl
     commit_products();
 }
 
-// What sums begin with: p, or 0 if it is added at the end. The sums of a second product lose less without it. `folded`: where the p of the lane's first
+// What sums begin with: p, or 0 if it is added at the end. The sums of a second product lose less without it. `lowered`: where the p of the lane's first
 // columns are.
-template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ void begin(float (&sums)[SUMS], u32 folded, bool at_end) {
+template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ void begin(float (&sums)[SUMS], u32 lowered, bool at_end) {
 #pragma unroll
     for (int i = 0; i < WIDTH / 8; i++) {
         float p[2] = {};
-        if (!at_end) load_folded(p, folded, i);
+        if (!at_end) load_lowered(p, lowered, i);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             sums[4 * i + e] = p[e % 2];
@@ -175,8 +175,8 @@ __device__ __forceinline__ void products(const Tensor& a, const TensorShared<TIL
     const u32 chunks = STEPS != 0 ? 1 : a.chunks;
     u32 before = 0;
     await_barrier(s.full(at.turn), at.turn.parity()); // p comes with the first chunk, unless it is added at the end
-    const u32 folded = s.folded + (threadIdx.x & 3) * 8;
-    begin<WIDTH>(sums, folded + at.turn.slot() * s.FOLDED_BYTES, at_end);
+    const u32 lowered = s.lowered + (threadIdx.x & 3) * 8;
+    begin<WIDTH>(sums, lowered + at.turn.slot() * s.LOWERED_BYTES, at_end);
 #pragma unroll 1
     for (u32 c = 0; c < chunks; c++) {
         const u32 full = s.full(at.turn), y = matrix_at(s.stages) + at.turn.slot() * (s.STAGE / 16);
@@ -199,7 +199,7 @@ __device__ __forceinline__ void products(const Tensor& a, const TensorShared<TIL
     }
     await_products<0>();
     if (at_end) {
-        add_folded<WIDTH>(sums, folded + (before - s.barriers) / 8 * s.FOLDED_BYTES);
+        add_lowered<WIDTH>(sums, lowered + (before - s.barriers) / 8 * s.LOWERED_BYTES);
         await_warpgroup(warpgroup()); // all have read p
     }
     if (first_of_warpgroup()) arrive(s.empty_of(before));
@@ -285,7 +285,7 @@ template <u32 TILE, u32 ROW_TILES, int FEWER, int MORE> __device__ __forceinline
             make_barrier(s.barriers + 8 * i, of_copies ? 1 : 2 * ROW_TILES);
         }
         if (s.stages % 1024 != 0) __trap(); // tensor cores would read other places than copies were written to
-        if (a.stages * s.FOLDED_BYTES > FOLDED_ROOM) __trap(); // p would be written over the barriers
+        if (a.stages * s.LOWERED_BYTES > LOWERED_ROOM) __trap(); // p would be written over the barriers
         show_barriers();
     }
     __syncthreads();

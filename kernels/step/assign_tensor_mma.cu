@@ -20,7 +20,7 @@
 #define PART 32 // features
 #define PART_BYTES (TILE_ROWS * 2 * PART) // as many for rows and for centroids
 #define PARTS 3 // of a block in shared memory
-#define FOLDED_BYTES (COLUMNS * 4) // of half squares
+#define LOWERED_BYTES (COLUMNS * 4) // of half squares
 #define SUMS (COLUMNS / 2) // of 16 rows, for a lane
 
 static_assert(COLUMNS == TILE_ROWS, "rows and centroids of a part have one form");
@@ -66,11 +66,11 @@ struct Source {
             copy_piece(stage + PART_BYTES + to + i * 32 * 2 * PART, c + i * 32 * PLACE_BYTES, wanted);
         }
     }
-    // Goes on to the part after it. `folded`: where half squares go, which come in the last turn of a tile.
-    __device__ __forceinline__ void advance(u32 folded) {
+    // Goes on to the part after it. `lowered`: where half squares go, which come in the last turn of a tile.
+    __device__ __forceinline__ void advance(u32 lowered) {
         if (tiles != 0 && ++part == turns) {
-            const float* const values = a.folded + (u64)first_copy * TILE_CENTROIDS + t * COLUMNS + threadIdx.x * 4;
-            copy_piece(folded + threadIdx.x * 16, values, threadIdx.x < FOLDED_BYTES / 16);
+            const float* const values = a.lowered + (u64)first_copy * TILE_CENTROIDS + t * COLUMNS + threadIdx.x * 4;
+            copy_piece(lowered + threadIdx.x * 16, values, threadIdx.x < LOWERED_BYTES / 16);
             part = 0;
             t = t + 1 < tiles ? t + 1 : 0;
             if (++seen == tiles) tile += gridDim.x, open();
@@ -106,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) assign_tensor_mma(c
     wait_for_kernel_before();
     if (a.control->stop) return;
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    const u32 ring = (u32)__cvta_generic_to_shared(shared), folded = ring + PARTS * (2 * PART_BYTES), end = folded;
+    const u32 ring = (u32)__cvta_generic_to_shared(shared), lowered = ring + PARTS * (2 * PART_BYTES), end = lowered;
     const u32 parts = 2 * a.chunks - (a.last_steps <= 2);
     // A tile has a turn for each part. It has three at least, so the half squares of one tile are under way at a time.
     const u32 turns = max(parts, 3u);
@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) assign_tensor_mma(c
 #pragma unroll 1
     for (u32 i = 1; i < PARTS; i++, to += 2 * PART_BYTES) {
         source.request(to);
-        source.advance(folded);
+        source.advance(lowered);
     }
     // Where this lane's row of a matrix is in a part: of rows, and of centroids. See `load_matrices`.
     const u32 places = lane / 2 & 3;
@@ -144,14 +144,14 @@ extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) assign_tensor_mma(c
                 if (part + 1 < parts || part + 1 == parts && !half_part) multiply_part<2>(sums, from + x_at, from + c_at, source, to);
                 else if (part < parts) multiply_part<1>(sums, from + x_at, from + c_at, source, to);
                 else source.request(to);
-                source.advance(folded);
+                source.advance(lowered);
                 to = to + 2 * PART_BYTES == end ? ring : to + 2 * PART_BYTES;
                 from = from + 2 * PART_BYTES == end ? ring : from + 2 * PART_BYTES;
             }
             const u32 first_copy = a.groups[g].first_copy;
 #pragma unroll
             for (int m = 0; m < 2; m++) {
-                add_folded<COLUMNS>(sums[m], folded + (lane & 3) * 8);
+                add_lowered<COLUMNS>(sums[m], lowered + (lane & 3) * 8);
                 kept += look<COLUMNS, COLUMNS>(a, first_copy, sums[m], best[m], t);
             }
         }

@@ -152,7 +152,7 @@ __device__ __forceinline__ void mark(u32& in_reach, u32 bit, float score, float 
 
 // Scores above this are out of reach. `nearest` has the best score.
 template <typename T, typename S> __device__ __forceinline__ float limit_of(const Assign<T, S>& a, float square, float best, u32 nearest) {
-    return reach(*a.bound, square, best, __ldg(a.margins + nearest));
+    return reach(*a.bound, square, best, __ldg(a.slacks + nearest));
 }
 
 // Adds the half squares to the products. Finds the nearest centroid and the second best score of each row. A score that is NaN makes

@@ -2,7 +2,7 @@
 // reach. If so, the row is in doubt, and `settle_rows` (settle_rows.cuh) will find its exact label.
 #pragma once
 #include "../common/filter.cuh"
-#include "arriving.cuh"
+#include "async_tiles.cuh"
 
 // A centroid in shared memory: D values and the half square, padded to a multiple of 16 bytes.
 template <int D> struct Centroid {

@@ -2,7 +2,7 @@
 // the warp share its (row, column) pairs, and move each contribution from one cluster to the other in the block's table.
 #pragma once
 #include "../common/filter.cuh"
-#include "arriving.cuh"
+#include "async_tiles.cuh"
 #include "gate.cuh"
 
 // The list is emptied once it has this many rows. There must still be room for all rows of one tile.
@@ -119,7 +119,7 @@ __device__ __forceinline__ void move_listed(const Assign<T, S>& a, const Factors
 
 // Adds rows of a tile that many lanes have in one cluster: their sum, by one lane. Returns the bits of the rows that are left.
 template <typename T, int D, typename S>
-__device__ __forceinline__ u32 add_together(const Assign<T, S>& a, const Factors* factors, const Arriving<T, S, D>& next, const Table& table,
+__device__ __forceinline__ u32 add_together(const Assign<T, S>& a, const Factors* factors, const AsyncTiles<T, S, D>& next, const Table& table,
                                             const u32 (&label)[ROWS], u32 valid, int lane) {
     const Sums& s = a.sums;
 #pragma unroll 1
@@ -147,7 +147,7 @@ __device__ __forceinline__ u32 add_together(const Assign<T, S>& a, const Factors
 // Adds the rows of a tile that had no labels, from the places where it arrived. Each lane adds its own rows, without a list.
 // SPARE: whether there are registers for `add_together`. It only looks for rows of one cluster if a tile's first rows are such.
 template <bool SPARE, typename T, int D, typename S>
-__device__ __forceinline__ void add_first(const Assign<T, S>& a, const Factors* factors, const Arriving<T, S, D>& next, const Cells& cells,
+__device__ __forceinline__ void add_first(const Assign<T, S>& a, const Factors* factors, const AsyncTiles<T, S, D>& next, const Cells& cells,
                                           const u32 (&label)[ROWS], u32 valid, int lane) {
     const Sums& s = a.sums;
     const Table& table = cells.table;

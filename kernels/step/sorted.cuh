@@ -1,6 +1,6 @@
-// The centroids of one feature in ascending order: kernels/step/cells_sorted.cu makes them, assign_sorted.cu reads them.
+// The centroids of one feature in ascending order: kernels/step/grid_sorted.cu makes them, assign_sorted.cu reads them.
 #pragma once
-#include "../common/cells.cuh"
+#include "../common/grid.cuh"
 
 // The head of a cell: all of its rows have this label; they have it already.
 #define SORTED_ONE 0x40000000u

@@ -18,9 +18,9 @@ struct Tensor {
     const u32* group_of_tile; // (tiles)
     const TensorGroup* groups;
     const u8* centroids; // (copied, stored, 256, 64) of 2 bytes, with the other sign
-    const float* folded; // (copied, 256): p
-    const float* margins; // (copied, 256): F
-    const float* tile_margins; // (copied): no F of a tile of centroids is larger
+    const float* lowered; // (copied, 256): p
+    const float* slacks; // (copied, 256): F
+    const float* tile_slacks; // (copied): no F of a tile of centroids is larger
     const u32* list; // (groups, k padded): centroids
     const u32* first_visit; // (tiles): the tile of centroids that a tile of rows begins with
     Labels next;
@@ -89,17 +89,17 @@ template <u32 LANE_SETS> __device__ __forceinline__ constexpr u32 sum_of(u32 r, 
 // Where this column is among those of all lanes, from the lane's first one on.
 template <u32 LANE_SETS> __device__ __forceinline__ u32 column_of(u32 e, u32 bit) { return LANE_SETS == 2 ? bit * 8 + e : bit / 2 * 8 + bit % 2; }
 
-// The p of a lane's columns 8 i and 8 i + 1. `folded`: where those of its first columns are, in shared memory.
-__device__ __forceinline__ void load_folded(float (&p)[2], u32 folded, int i) {
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(p[0]), "=f"(p[1]) : "r"(folded + i * 32));
+// The p of a lane's columns 8 i and 8 i + 1. `lowered`: where those of its first columns are, in shared memory.
+__device__ __forceinline__ void load_lowered(float (&p)[2], u32 lowered, int i) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(p[0]), "=f"(p[1]) : "r"(lowered + i * 32));
 }
 
 // Adds p to sums that began with 0: now they are scores.
-template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ void add_folded(float (&sums)[SUMS], u32 folded) {
+template <u32 WIDTH, u32 SUMS> __device__ __forceinline__ void add_lowered(float (&sums)[SUMS], u32 lowered) {
 #pragma unroll
     for (int i = 0; i < WIDTH / 8; i++) {
         float p[2];
-        load_folded(p, folded, i);
+        load_lowered(p, lowered, i);
 #pragma unroll
         for (int e = 0; e < 4; e++) sums[4 * i + e] = __fadd_rn(p[e % 2], sums[4 * i + e]);
     }
@@ -143,7 +143,7 @@ __device__ __forceinline__ u32 look(const Tensor& a, u32 first_copy, const float
             }
     const float own[2] = {fminf(least[0][0], least[0][LANE_SETS - 1]), fminf(least[1][0], least[1][LANE_SETS - 1])};
     if (!__any_sync(FULL_WARP, own[0] <= rows[0].limit || own[1] <= rows[1].limit)) return 0;
-    const float most = a.tile_margins[first_copy + tile * TILE / TILE_CENTROIDS]; // no F of the tile is larger
+    const float most = a.tile_slacks[first_copy + tile * TILE / TILE_CENTROIDS]; // no F of the tile is larger
 #pragma unroll
     for (u32 r = 0; r < 2; r++) rows[r].limit = fminf(rows[r].limit, __fadd_ru(of_quad(own[r]), __fadd_ru(most, rows[r].rise)));
     u32 in[2][LANE_SETS], kept = 0;
@@ -168,8 +168,8 @@ __device__ __forceinline__ u32 look(const Tensor& a, u32 first_copy, const float
             for (u32 e = 0; e < LANE_SETS; e++) {
                 // Places without a row may hold anything, and have no least score then.
                 const u32 bit = (__ffs(up_to<BITS, LANE_SETS>(sums, r, e, least[r][e])) - 1) & (BITS - 1);
-                const float margin = a.margins[first_copy * TILE_CENTROIDS + place_of<TILE, LANE_SETS>(bit, tile, threadIdx.x, e)];
-                limit = fminf(limit, __fadd_ru(least[r][e], __fadd_ru(margin, rows[r].rise)));
+                const float slack = a.slacks[first_copy * TILE_CENTROIDS + place_of<TILE, LANE_SETS>(bit, tile, threadIdx.x, e)];
+                limit = fminf(limit, __fadd_ru(least[r][e], __fadd_ru(slack, rows[r].rise)));
             }
             rows[r].limit = of_quad(limit);
 #pragma unroll
@@ -196,8 +196,8 @@ template <u32 WIDTH, u32 LANE_SETS> __device__ __forceinline__ void decide_one(c
     const u32 own_in = odd ? other.best_in : one.best_in, own_tile = odd ? other.tiles & 0xffff : one.tiles & 0xffff;
     float limit = best.limit;
     if (__popc(own_in) == 1) {
-        const float margin = a.margins[first_copy + place_of<WIDTH, LANE_SETS>(__ffs(own_in) - 1, own_tile, lane, odd)];
-        limit = fminf(limit, __fadd_ru(own, __fadd_ru(margin, best.rise)));
+        const float slack = a.slacks[first_copy + place_of<WIDTH, LANE_SETS>(__ffs(own_in) - 1, own_tile, lane, odd)];
+        limit = fminf(limit, __fadd_ru(own, __fadd_ru(slack, best.rise)));
     }
     limit = of_quad(limit);
     // The columns of this lane that are in reach.

@@ -83,7 +83,7 @@ template <typename T> __device__ __forceinline__ void tensor_list(const TensorCe
         const u32 first = g == a.most ? 0 : of_whole + atomicAdd(&a.few->copied, tiles);
         group->first_copy = first;
         group->centroids = first + tiles <= a.copied ? found : 0;
-        for (u32 i = 0; i < tiles && first + i < a.copied; i++) a.group_of_copy[first + i] = copied ? g : NO_ROW, a.tile_margins[first + i] = 0.0f;
+        for (u32 i = 0; i < tiles && first + i < a.copied; i++) a.group_of_copy[first + i] = copied ? g : NO_ROW, a.tile_slacks[first + i] = 0.0f;
         for (u32 i = tiles; g == a.most && i < of_whole; i++) a.group_of_copy[i] = NO_ROW;
     }
 }
@@ -103,9 +103,9 @@ template <typename T> __device__ __forceinline__ void tensor_centroids(const Ten
         u8* const copies = a.copies + (u64)tile * a.chunks * (TILE_CENTROIDS * PLACE_BYTES);
         const OwnTerms own = copy_centroid<false>(c, a.centres + g * centre_width(a.d), a.scale, group, a.bound, a.d, a.chunks, real, (u32)at % TILE_CENTROIDS, copies);
         if ((threadIdx.x & 31) != 0) continue;
-        a.folded[at] = own.folded, a.margins[at] = own.margin;
+        a.lowered[at] = own.lowered, a.slacks[at] = own.slack;
         // Not negative, so bits have the order of the values.
-        if (real) atomicMax((u32*)&a.tile_margins[tile], __float_as_uint(own.margin));
+        if (real) atomicMax((u32*)&a.tile_slacks[tile], __float_as_uint(own.slack));
     }
     // A tile of rows begins with the tile of centroids that has the label of one of its rows.
 #pragma unroll 1

@@ -20,9 +20,9 @@ template <typename T> struct TensorCentroids {
     u16* group_of_centroid; // (k): that of the nearest centre
     u32* list; // (most + 1, k padded): centroids
     u32* group_of_copy; // (copied): of each tile of copies, or NO_ROW
-    float* folded; // (copied, 256): p of src/bounds/own.rs
-    float* margins; // (copied, 256): F
-    float* tile_margins; // (copied): the largest F of a tile
+    float* lowered; // (copied, 256): p of src/bounds/own.rs
+    float* slacks; // (copied, 256): F
+    float* tile_slacks; // (copied): the largest F of a tile
     u8* copies; // (copied, chunks, 256, 64) of 2 bytes
     Labels labels; // before this step
     const u32* group_of_tile; // (tiles)

@@ -12,7 +12,7 @@ struct CopySquares {
 };
 
 struct OwnTerms {
-    float folded, margin; // p and F of src/bounds/own.rs
+    float lowered, slack; // p and F of src/bounds/own.rs
 };
 
 __device__ __forceinline__ __half half_of(double v) {
@@ -71,11 +71,11 @@ __device__ __forceinline__ OwnTerms copy_centroid(const T* c, const T* centre, T
     const double error = 1.00001 * ((squares / (2.0 * group.balance) + b.least + b.begin * half) / (1.0 - b.begin));
     const double below = half * (1.0 - b.half), above = half * (1.0 + b.half);
     const double roundings = 6.0e-8, z = below - error;
-    own.folded = __double2float_rd(z - 1.01 * roundings * fabs(z));
+    own.lowered = __double2float_rd(z - 1.01 * roundings * fabs(z));
     const double reference = 4.0 * b.reference * half + b.underflow * ((double)group.row_scale * group.centroid_scale);
-    const double p = (double)own.folded;
-    own.margin = __double2float_ru((above - p + 1.01 * roundings * fabs(p) + error + reference) * 1.00001);
+    const double p = (double)own.lowered;
+    own.slack = __double2float_ru((above - p + 1.01 * roundings * fabs(p) + error + reference) * 1.00001);
     // Copies that are not finite, or scores that could overflow: always in reach, and nothing is compared with it.
-    if (!(half < 1e36) || !(own.margin < 1e36f)) own = {-FARTHEST, infinity_f()};
+    if (!(half < 1e36) || !(own.slack < 1e36f)) own = {-FARTHEST, infinity_f()};
     return own;
 }

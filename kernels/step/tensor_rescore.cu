@@ -29,9 +29,9 @@ template <typename T, typename S = T> struct TensorRescore {
     u32* row_of_place; // (batches, capacity)
     u32* group_of_tile; // (capacity / 128): NO_ROW from the last tile on
     u8* copies; // (k padded / 256, 2 chunks, 256, 64) of 2 bytes: high, then low
-    float* folded; // (k padded)
-    float* margins; // (k padded)
-    float* tile_margins; // (k padded / 256), filled with 0
+    float* lowered; // (k padded)
+    float* slacks; // (k padded)
+    float* tile_slacks; // (k padded / 256), filled with 0
     TensorTerms bound;
     u32 chunks, capacity;
     u32 batch, batches;
@@ -85,8 +85,8 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rescore
             u8* const copies = a.copies + (u64)tile * 2 * a.chunks * (TILE_CENTROIDS * PLACE_BYTES);
             const OwnTerms own = copy_centroid<true>(c, a.centre, a.scale, whole, a.bound, a.rows.d, a.chunks, real, i % TILE_CENTROIDS, copies);
             if (!writes) continue;
-            a.folded[i] = own.folded, a.margins[i] = own.margin;
-            if (real) atomicMax((u32*)&a.tile_margins[tile], __float_as_uint(own.margin));
+            a.lowered[i] = own.lowered, a.slacks[i] = own.slack;
+            if (real) atomicMax((u32*)&a.tile_slacks[tile], __float_as_uint(own.slack));
             continue;
         }
         const u32 place = i - centroids;

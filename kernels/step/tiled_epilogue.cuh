@@ -128,7 +128,7 @@ __device__ __forceinline__ void decide(const Assign<typename S::T, typename S::V
         float sum = ((const float*)s.squares[0])[p];
 #pragma unroll
         for (int i = 1; i < S::warps; i++) sum = __fadd_rn(sum, ((const float*)s.squares[i])[p]);
-        const float limit = reach(*a.bound, sum, b.best, __ldg(a.margins + b.first()));
+        const float limit = reach(*a.bound, sum, b.best, __ldg(a.slacks + b.first()));
 
         u64 row = (u64)row_tile * ROWS + place_row<typename S::T>(p);
         const bool inside = row < a.rows.n, certified = b.second > limit;

@@ -11,7 +11,7 @@
 use std::fmt;
 
 use super::select::Shape;
-use crate::base::figures::Counted;
+use crate::base::figures::GroupedDigits;
 
 /// The rows of a chunk are a multiple of this number, because the kernels work on whole blocks of rows.
 pub const LEAST_ROWS: u64 = 1_024;
@@ -43,7 +43,7 @@ pub struct Chunking {
 
 impl fmt::Display for Chunking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (chunks, rows, there) = (Counted(self.chunks), Counted(self.rows), Counted(self.buffers));
+        let (chunks, rows, there) = (GroupedDigits(self.chunks), GroupedDigits(self.rows), GroupedDigits(self.buffers));
         write!(
             f,
             "the rows do not fit there and stream through it in {chunks} chunks of {rows}, of which it holds {there} at a time"

@@ -6,8 +6,8 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::distances::{DistanceScale, DistanceSum};
-use crate::exact::rng::{Stream, below, draw_u64};
-use crate::input::tile::Part;
+use crate::exact::rng::{DrawPurpose, below, draw_u64};
+use crate::input::tile::RowBlock;
 use crate::statistics::Statistics;
 
 /// What errors call rows that are drawn.
@@ -61,7 +61,12 @@ pub trait Seeder<T: Float>: Send {
         None
     }
     /// A session over other rows for k centroids, on the same device, if there is room and it pays.
-    fn other_rows<'t>(&self, _part: &Part<'t, T>, _statistics: &Arc<Statistics>, _k: usize) -> Option<Box<dyn Seeder<T> + 't>> {
+    fn other_rows<'t>(
+        &self,
+        _part: &RowBlock<'t, T>,
+        _statistics: &Arc<Statistics>,
+        _k: usize,
+    ) -> Option<Box<dyn Seeder<T> + 't>> {
         None
     }
     /// Frees the memory that only seeding needs.
@@ -112,7 +117,7 @@ pub fn trials(k: usize) -> u32 {
 pub struct PlusPlus {
     pub seed: u64,
     /// The stream of the draws.
-    pub stream: Stream,
+    pub stream: DrawPurpose,
     pub restart: u32,
     /// The number of centroids after the last step.
     pub k: usize,
@@ -146,7 +151,7 @@ impl Sample {
     /// Whether the row of this number is in the sample. `weight` is its draw weight.
     #[inline(always)]
     pub fn has(&self, number: u64, weight: u128) -> bool {
-        let stream = Stream::Parallel { round: self.round };
+        let stream = DrawPurpose::Parallel { round: self.round };
         let u = draw_u64(self.seed, stream, self.restart, number as u32, (number >> 32) as u32);
         // A draw weight is at most 2^90, so the product is at most 2^123.
         below(u, self.total) < u128::from(self.expected) * weight

@@ -57,7 +57,7 @@ const SEVERAL_MARGIN: f64 = 1.2;
 
 /// Where the caller wants a job to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct DeviceRequest {
     pub device: Device,
     /// How a fit labels rows.
     pub strategy: Strategy,
@@ -75,13 +75,13 @@ pub struct There {
     pub in_place: bool,
 }
 
-impl From<Device> for Request {
+impl From<Device> for DeviceRequest {
     fn from(device: Device) -> Self {
         Self { device, strategy: Strategy::Default, limit: None, there: None }
     }
 }
 
-impl Request {
+impl DeviceRequest {
     /// The same request for the GPU that the rows are on, if they are on one.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Request {
 ///
 /// # Errors
 /// As [`choose`].
-pub fn place(request: Request, shape: Shape) -> Result<Choice> {
+pub fn place(request: DeviceRequest, shape: Shape) -> Result<Choice> {
     let request = request.where_rows_are()?;
     let matter = match request.device {
         Device::Cpu => false,
@@ -138,7 +138,7 @@ pub fn place(request: Request, shape: Shape) -> Result<Choice> {
 /// [`KMeansError::NoMemory`] if the data do not fit on the demanded GPU; for a fit, if they do not fit even in chunks.
 /// [`KMeansError::InvalidOption`] if the strategy cannot do the shape.
 /// [`Device::Auto`] and [`Device::Cpu`] never give an error for the default strategy.
-pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choice> {
+pub fn choose(request: DeviceRequest, shape: Shape, devices: &Devices) -> Result<Choice> {
     let requested = request.device;
     let asked = || format!("device=\"{requested}\" was asked for");
     let cpu = |reason: String| Ok(Choice::cpu(reason));
@@ -192,7 +192,7 @@ pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choic
 }
 
 /// The choice of a device that was demanded.
-fn demanded(shape: Shape, request: Request, device: &DeviceInfo, reason: String) -> Result<Choice> {
+fn demanded(shape: Shape, request: DeviceRequest, device: &DeviceInfo, reason: String) -> Result<Choice> {
     Ok(choice_on(device, plan_on(device, shape, request, None)?.map_err(no_room)?, reason))
 }
 
@@ -202,7 +202,7 @@ fn no_room(what: String) -> KMeansError {
 }
 
 /// The choice of several devices that were demanded.
-fn demanded_on_all(shape: Shape, request: Request, devices: &[&DeviceInfo], reason: String) -> Result<Choice> {
+fn demanded_on_all(shape: Shape, request: DeviceRequest, devices: &[&DeviceInfo], reason: String) -> Result<Choice> {
     // A score needs the extents of all rows before it adds up, and has them on one GPU.
     if devices.len() == 1 || shape.job == Job::Score {
         let roomiest = devices.iter().max_by_key(|device| (device.memory_free, std::cmp::Reverse(device.ordinal)));
@@ -225,7 +225,7 @@ fn demanded_on_all(shape: Shape, request: Request, devices: &[&DeviceInfo], reas
 }
 
 /// The choice of all GPUs that can be used, if they are predicted to be enough faster than the plan for one of them.
-fn shared_if_it_pays(shape: Shape, request: Request, devices: &Devices, one: &Plan) -> Result<Option<Choice>> {
+fn shared_if_it_pays(shape: Shape, request: DeviceRequest, devices: &Devices, one: &Plan) -> Result<Option<Choice>> {
     let Ok(usable) = usable_of(devices) else { return Ok(None) };
     if shape.job != Job::Fit || usable.len() < 2 || usable.len() > Gpus::MOST || request.strategy != Strategy::Default {
         return Ok(None);
@@ -298,7 +298,7 @@ fn roomiest(devices: &Devices) -> OrWhy<&DeviceInfo> {
 /// # Errors
 /// [`KMeansError::InvalidOption`] if the strategy cannot do the shape.
 #[cfg(feature = "cuda")]
-fn plan_on(device: &DeviceInfo, shape: Shape, request: Request, shares: Option<u64>) -> Result<OrWhy<Plan>> {
+fn plan_on(device: &DeviceInfo, shape: Shape, request: DeviceRequest, shares: Option<u64>) -> Result<OrWhy<Plan>> {
     use super::cuda::memory;
     // A tenth is left for the context, fragmentation and other programs.
     let count = shares.unwrap_or(1).max(1);
@@ -311,13 +311,13 @@ fn plan_on(device: &DeviceInfo, shape: Shape, request: Request, shares: Option<u
         let in_place = request.there.is_some_and(|there| there.in_place);
         let fit = memory::fit(shape, request.strategy, gpu, in_place, room)?;
         if fit.bytes <= room && shape.rows <= MOST_ROWS {
-            let memory::Planned { strategy, more_copies, microseconds, bytes, .. } = fit;
+            let memory::ResidentFit { strategy, more_copies, microseconds, bytes, .. } = fit;
             return Ok(Ok(Plan { strategy, more_copies, microseconds, bytes: bytes + beside, ..here }));
         }
         match memory::in_chunks(shape, request.strategy, gpu, room)? {
             // Only rows on the host pass through a GPU in chunks.
             Ok(_) if request.there.is_some() => bytes(fit.bytes).to_string(),
-            Ok((chunking, memory::Planned { strategy, microseconds, bytes, .. })) => {
+            Ok((chunking, memory::ResidentFit { strategy, microseconds, bytes, .. })) => {
                 return Ok(Ok(Plan { chunking: Some(chunking), strategy, microseconds, bytes: bytes + beside, ..here }));
             }
             Err(needed) => format!("{} in chunks", bytes(needed)),
@@ -338,7 +338,7 @@ fn plan_on(device: &DeviceInfo, shape: Shape, request: Request, shares: Option<u
 }
 
 #[cfg(not(feature = "cuda"))]
-fn plan_on(_: &DeviceInfo, _: Shape, _: Request, _: Option<u64>) -> Result<OrWhy<Plan>> {
+fn plan_on(_: &DeviceInfo, _: Shape, _: DeviceRequest, _: Option<u64>) -> Result<OrWhy<Plan>> {
     unreachable!("without the feature there is no device")
 }
 

@@ -1,7 +1,7 @@
 //! A session: what the loop calls (assign, sums, empty clusters, inertia, labels), beside what seeding calls (`seeder.rs`).
 
 use super::Seeder;
-use super::cpu::Method;
+use super::cpu::MethodExplanation;
 use crate::backend::answers::{Distances, LABELS};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -200,7 +200,7 @@ pub trait Session<T: Float>: Seeder<T> {
     /// The integer inertia of each cluster under the current labels and the last centroids.
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>>;
     /// How labels are found, and why. None if the session does not say.
-    fn method(&self) -> Option<Method> {
+    fn method(&self) -> Option<MethodExplanation> {
         None
     }
     /// The labels in row order.

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 pub use self::sessions::Sessions;
 use super::call::{Call, Calls, Reply, append};
-use super::cpu::Method;
+use super::cpu::MethodExplanation;
 use super::{Advanced, Assigned, DRAWN, Far, Iteration, Move, PlusPlus, Scales, Session, Stop};
 use crate::backend::answers::{DISTANCES, Distances, LABELS};
 use crate::backend::update;
@@ -249,7 +249,7 @@ impl<T: Float, S: Shards<T>> Session<T> for Sharded<T, S> {
         self.added(Call::Inertia(memory::copied(scales, "the inertia of the clusters")?), &[])
     }
 
-    fn method(&self) -> Option<Method> {
+    fn method(&self) -> Option<MethodExplanation> {
         self.shards.first().and_then(|session| session.method())
     }
 

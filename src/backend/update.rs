@@ -24,7 +24,7 @@ const TASK: usize = 1 << 12;
 pub struct Scratch<T> {
     /// How far each centroid moved.
     moves: Vec<f64>,
-    workers: Vec<Worker<T>>,
+    workers: Vec<DivisionWorker<T>>,
     /// The clusters that were empty in any update so far, in ascending order.
     pub emptied: Vec<u32>,
 }
@@ -50,7 +50,8 @@ pub fn update<T: Float>(
     if moves.len() != cluster_sums.mass.len() {
         *moves = memory::zeroed(cluster_sums.mass.len(), "how far the centroids moved")?;
         let count = workers_for(threads, moves.len().div_ceil(clusters));
-        *workers = memory::try_collected((0..count).map(|_| Worker::new(d, statistics.metric)), "the threads' buffers")?;
+        *workers =
+            memory::try_collected((0..count).map(|_| DivisionWorker::new(d, statistics.metric)), "the threads' buffers")?;
     }
     moves.fill(0.0);
     workers.iter_mut().for_each(|worker| worker.moved = false);
@@ -70,7 +71,7 @@ pub fn update<T: Float>(
 }
 
 /// What a thread needs to divide.
-struct Worker<T> {
+struct DivisionWorker<T> {
     /// The sum of directions. Empty if the metric is Euclidean.
     direction: Vec<f64>,
     old: Vec<T>,
@@ -78,7 +79,7 @@ struct Worker<T> {
     moved: bool,
 }
 
-impl<T: Float> Worker<T> {
+impl<T: Float> DivisionWorker<T> {
     fn new(d: usize, metric: Metric) -> Result<Self> {
         let direction = memory::zeroed(if metric == Metric::Cosine { d } else { 0 }, "a centroid")?;
         Ok(Self { direction, old: memory::zeroed(d, "a centroid")?, moved: false })

@@ -8,7 +8,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::base::figures::Counted;
+use crate::base::figures::GroupedDigits;
 
 /// The result of every function in this crate that can fail.
 pub type Result<T> = std::result::Result<T, KMeansError>;
@@ -106,7 +106,7 @@ pub enum KMeansError {
         non-finite values)")).unwrap_or_default())]
     NoRows { skipped: Option<u64> },
     /// More rows than the fixed-point sums can hold.
-    #[error("rows: expected at most 68,719,476,736, got {}: fit a sample of them", Counted(*.got))]
+    #[error("rows: expected at most 68,719,476,736, got {}: fit a sample of them", GroupedDigits(*.got))]
     TooManyRows { got: u64 },
     /// Two things must have the same length but do not.
     #[error("{what}: expected {expected} values, got {got}")]
@@ -249,11 +249,11 @@ pub enum KMeansError {
     #[error(
         "spill_directory {directory:?}: expected room for the columns, which memory may not hold, got an error after {} \
         bytes: {message} (choose a folder with more room, or a larger memory_limit)",
-        Counted(*.written)
+        GroupedDigits(*.written)
     )]
     Spill { directory: String, written: u64, message: String },
     /// There is not enough memory for something. `bytes` is how many bytes it needed, where that is known.
-    #[error("memory: expected room for {what}{}, got none", .bytes.map(Bytes).unwrap_or_default())]
+    #[error("memory: expected room for {what}{}, got none", .bytes.map(ByteSuffix).unwrap_or_default())]
     NoMemory { what: Cow<'static, str>, bytes: Option<u64> },
     /// This process is a child that was forked from a process that had run queries.
     #[error(
@@ -277,11 +277,11 @@ pub enum KMeansError {
 
 /// A number of bytes in brackets, behind a space. By default it prints nothing.
 #[derive(Default)]
-struct Bytes(u64);
+struct ByteSuffix(u64);
 
-impl fmt::Display for Bytes {
+impl fmt::Display for ByteSuffix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == 0 { Ok(()) } else { write!(f, " ({} bytes)", Counted(self.0)) }
+        if self.0 == 0 { Ok(()) } else { write!(f, " ({} bytes)", GroupedDigits(self.0)) }
     }
 }
 

@@ -5,9 +5,9 @@ use std::fmt;
 
 /// A number with its digits in groups: 1234567 becomes "1,234,567".
 #[derive(Debug, Clone, Copy)]
-pub struct Counted(pub u64);
+pub struct GroupedDigits(pub u64);
 
-impl fmt::Display for Counted {
+impl fmt::Display for GroupedDigits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(number) = *self;
         let groups = number.checked_ilog10().unwrap_or(0) / 3;
@@ -47,7 +47,7 @@ mod tests {
 
     unit_test!(figures_read_well);
     fn figures_read_well() {
-        let numbers = [0, 7, 999, 1_000, 1_234_567, u64::MAX].map(|number| Counted(number).to_string());
+        let numbers = [0, 7, 999, 1_000, 1_234_567, u64::MAX].map(|number| GroupedDigits(number).to_string());
         assert_eq!(numbers, ["0", "7", "999", "1,000", "1,234,567", "18,446,744,073,709,551,615"]);
         let sizes = [12, 1_500, 149_000_000, 3_000_000_000_000].map(|size| bytes(size).to_string());
         assert_eq!(sizes, ["12 B", "1.5 kB", "149 MB", "3.0 TB"]);

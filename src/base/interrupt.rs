@@ -87,13 +87,13 @@ impl Stopped {
 
 /// The call that runs on this thread.
 #[derive(Clone)]
-struct Call {
+struct RunningCall {
     stopped: Arc<Stopped>,
     ask: Option<Rc<dyn Fn() -> bool>>,
 }
 
 thread_local! {
-    static CALL: RefCell<Option<Call>> = const { RefCell::new(None) };
+    static CALL: RefCell<Option<RunningCall>> = const { RefCell::new(None) };
     /// When the function of a call was asked last.
     static ASKED: Cell<Option<Instant>> = const { Cell::new(None) };
 }
@@ -103,7 +103,7 @@ const EVERY: Duration = Duration::from_millis(40);
 
 /// The part of a thread's work that belongs to a call.
 pub struct Scope {
-    outer: Option<Call>,
+    outer: Option<RunningCall>,
     /// It belongs to its thread.
     thread: std::marker::PhantomData<Rc<()>>,
 }
@@ -125,7 +125,7 @@ impl Scope {
     pub fn helping(stopped: Option<Arc<Stopped>>) -> Self {
         CALL.with_borrow_mut(|call| {
             let own = Stopped { outer: stopped, ..Stopped::default() };
-            Self { outer: call.replace(Call { stopped: Arc::new(own), ask: None }), thread: std::marker::PhantomData }
+            Self { outer: call.replace(RunningCall { stopped: Arc::new(own), ask: None }), thread: std::marker::PhantomData }
         })
     }
 
@@ -139,7 +139,7 @@ impl Scope {
                 before: ask.is_none().then(|| INTERRUPTS.load(Ordering::Relaxed)),
                 outer: outer.as_ref().map(|outer| outer.stopped.clone()),
             };
-            *call = Some(Call { stopped: Arc::new(stopped), ask });
+            *call = Some(RunningCall { stopped: Arc::new(stopped), ask });
             Self { outer, thread: std::marker::PhantomData }
         })
     }

@@ -78,12 +78,12 @@ impl Seconds {
 }
 
 /// The centroids may be missing.
-type Call = dyn Fn(&Progress, Option<ChunksExact<'_, f64>>) -> ControlFlow<()> + Send + Sync;
+type ProgressFunction = dyn Fn(&Progress, Option<ChunksExact<'_, f64>>) -> ControlFlow<()> + Send + Sync;
 
 /// The function that a fit calls after each stage.
 #[derive(Clone)]
 pub(crate) struct Observer {
-    call: Arc<Call>,
+    call: Arc<ProgressFunction>,
     /// Whether it wants the centroids.
     centroids: bool,
 }

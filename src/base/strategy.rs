@@ -68,9 +68,9 @@ strategies! {
         RegistersSingle "registers-single" "ours: a variant of registers",
         /// [`Strategy::Registers`] with centroids in groups of 8 or 16.
         RegistersGroups "registers-groups" "ours: a variant of registers",
-        /// Puts the rows in the order of small cells of space, and looks only at the centroids that can be nearest to a row of a
-        /// cell. At most 4 features.
-        Cells "cells" "ours; the filtering of Kanungo et al. 2002",
+        /// Divides space into small cells and puts the rows in their order. It compares rows only with centroids that can be nearest to a
+        /// row of the cell. At most 4 features.
+        Grid "grid" "ours; the filtering of Kanungo et al. 2002",
         /// Reads column by column and keeps the scores in registers. One pass finds labels and the sums of rows that changed. At
         /// most 32 clusters, at least 9 features.
         Columns "columns" "ours",

@@ -38,13 +38,13 @@ fn count(word: u64, of: u64) -> u64 {
     (word / of) & MOST
 }
 
-type Work<'w> = dyn Fn() + Sync + 'w;
+type TeamWork<'w> = dyn Fn() + Sync + 'w;
 
 #[derive(Default)]
 struct Team {
     word: AtomicU64,
     /// What helpers do, and for whom. Written while nobody is busy and no seat is free.
-    work: UnsafeCell<Option<(&'static Work<'static>, Thread)>>,
+    work: UnsafeCell<Option<(&'static TeamWork<'static>, Thread)>>,
     /// The first panic of a helper in this pass.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -60,9 +60,9 @@ thread_local! {
 }
 
 /// Closes the seats, and waits for the helpers.
-struct Open<'t>(&'t Team);
+struct OpenSeats<'t>(&'t Team);
 
-impl Drop for Open<'_> {
+impl Drop for OpenSeats<'_> {
     fn drop(&mut self) {
         self.0.word.fetch_and(!(MOST * SEAT), Ordering::Relaxed);
         let mut idle = Idle::new();
@@ -81,9 +81,9 @@ impl Team {
     ///
     /// # Safety
     /// The team must have been taken out of `TEAM`, and the result must be dropped before `work` ends.
-    unsafe fn open<'t>(self: &'t Arc<Self>, helpers: usize, work: &Work<'_>) -> Open<'t> {
+    unsafe fn open<'t>(self: &'t Arc<Self>, helpers: usize, work: &TeamWork<'_>) -> OpenSeats<'t> {
         // SAFETY: the caller keeps the work alive while seats are open or a helper is busy.
-        let work = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
+        let work = unsafe { std::mem::transmute::<&TeamWork<'_>, &'static TeamWork<'static>>(work) };
         // SAFETY: nobody else writes, and nobody reads: see `Sync`.
         unsafe { *self.work.get() = Some((work, thread::current())) };
         let helpers = (helpers as u64).min(MOST);
@@ -93,7 +93,7 @@ impl Team {
             let team = self.clone();
             rayon::spawn(move || team.help());
         }
-        Open(self)
+        OpenSeats(self)
     }
 
     /// What a helper does until it leaves.
@@ -156,7 +156,7 @@ impl Idle {
 /// Calls `help` on so many threads of the pool, while this thread works too. So a short pass does not wait for other threads to
 /// wake up. Helpers that come too late do nothing. Not generic: what the pool needs for a job is compiled once, and not once for
 /// each pass.
-pub fn with_help(helpers: usize, help: &Work<'_>, work_here: &mut dyn FnMut()) {
+pub fn with_help(helpers: usize, help: &TeamWork<'_>, work_here: &mut dyn FnMut()) {
     let team = TEAM.take().unwrap_or_default();
     {
         // SAFETY: the team was just taken, or is new. `_open` is dropped in this block, also after a panic, and `help` lives on.

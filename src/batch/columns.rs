@@ -9,7 +9,7 @@ use arrow::error::ArrowError;
 
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
-use crate::columns::{Cast, ColumnType, Kind, Numbers, Piece, Source, value_type};
+use crate::columns::{Cast, ColumnPiece, ColumnType, Kind, NumberSlice, Source, value_type};
 use crate::input::features::Validity;
 
 /// How error messages call lists of arrays.
@@ -98,21 +98,21 @@ impl Source for Arrays<'_> {
         Ok(Self { name: self.name, arrays: memory::try_collected(self.arrays.iter().map(one), ARRAYS)? })
     }
 
-    fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+    fn pieces(&self) -> impl Iterator<Item = ColumnPiece<'_>> {
         self.arrays.iter().map(piece)
     }
 }
 
 /// An array of floats, or of fixed-size lists of them.
-fn piece(array: &ArrayRef) -> Piece<'_> {
+fn piece(array: &ArrayRef) -> ColumnPiece<'_> {
     let validity = array.nulls().map(|nulls| Validity::new(nulls.validity(), nulls.offset()));
     let numbers = match array.data_type() {
-        DataType::FixedSizeList(..) => return Piece { rows: validity, ..piece(array.as_fixed_size_list().values()) },
-        DataType::Float16 => Numbers::Float16(array.as_primitive::<Float16Type>().values().inner().typed_data()),
-        DataType::Float32 => Numbers::Float32(array.as_primitive::<Float32Type>().values()),
-        _ => Numbers::Float64(array.as_primitive::<Float64Type>().values()),
+        DataType::FixedSizeList(..) => return ColumnPiece { rows: validity, ..piece(array.as_fixed_size_list().values()) },
+        DataType::Float16 => NumberSlice::Float16(array.as_primitive::<Float16Type>().values().inner().typed_data()),
+        DataType::Float32 => NumberSlice::Float32(array.as_primitive::<Float32Type>().values()),
+        _ => NumberSlice::Float64(array.as_primitive::<Float64Type>().values()),
     };
-    Piece { numbers, validity, rows: None }
+    ColumnPiece { numbers, validity, rows: None }
 }
 
 /// Casts an array. A value that does not fit is an error, not a null. Arrow copies an array of another type, and ends the

@@ -33,7 +33,7 @@
 //! A centre rules a candidate out for all of its rows ([`REACHED`]). Its reach is `R >= |x| + s sqrt(near)` for each of them, as it was
 //! when they were copied: `near` only falls. If `0.99 |c| - 2e-15 > R`, then `|c| - |x| >= s sqrt(near) + e` with `e >= 0.0099 |c| +
 //! 1e-15`, so `D >= s^2 near + e^2`. Since `D <= 4 |c|^2` where it is least, `g D <= 2^-33 |c|^2` and `s^2 h <= 2^-100` are less than
-//! e^2. The margin also covers that the norm is rounded up by 2^-19. A row with `near = 0` has no reach.
+//! e^2. The slack also covers that the norm is rounded up by 2^-19. A row with `near = 0` has no reach.
 
 use super::own::down;
 use super::up;
@@ -55,7 +55,7 @@ const APART: f32 = 2e-15;
 
 /// `ByteFacts` of the kernels.
 #[derive(Debug, Clone, Copy)]
-struct Facts {
+struct ByteFacts {
     square: f32,
     step: f32,
     norm: f32,
@@ -63,7 +63,7 @@ struct Facts {
 }
 
 /// A copy: the integers and the facts. The square is that of the norm, rounded down.
-fn copy(t: &[f64]) -> (Vec<i32>, Facts, f64) {
+fn copy(t: &[f64]) -> (Vec<i32>, ByteFacts, f64) {
     let largest = t.iter().fold(0.0f64, |m, t| m.max(t.abs()));
     let square = t.iter().fold(0.0f64, |sum, t| t.mul_add(*t, sum));
     let step = up(largest / 127.0);
@@ -80,7 +80,7 @@ fn copy(t: &[f64]) -> (Vec<i32>, Facts, f64) {
     // The kernels round these towards infinity. One step up is at least that.
     let norm = up((square.sqrt().next_up() * (1.0 + NORM)).next_up());
     let residual = up((residual.sqrt().next_up() * (1.0 + NORM)).next_up() + f64::from(norm) * ROUNDED);
-    (integers, Facts { square: down((square * (1.0 - ROUNDED)).next_down()), step, norm, residual }, square)
+    (integers, ByteFacts { square: down((square * (1.0 - ROUNDED)).next_down()), step, norm, residual }, square)
 }
 
 fn lead(square: f64, near: f64, scale: f64) -> f32 {
@@ -101,17 +101,17 @@ fn beyond_reach(norm: f32, reach: f32) -> bool {
     norm.mul_add(REACHED, -APART) > reach && norm < NEVER
 }
 
-fn slack(row: &Facts, c: &Facts) -> f32 {
+fn slack(row: &ByteFacts, c: &ByteFacts) -> f32 {
     SLACK.mul_add(row.square.abs() + row.norm.mul_add(row.norm, c.norm * c.norm), LEAST)
 }
 
-fn far_by_norms(row: &Facts, c: &Facts) -> bool {
+fn far_by_norms(row: &ByteFacts, c: &ByteFacts) -> bool {
     let apart = c.norm.mul_add(1.0 - 2.0 * SLACK, -row.norm);
     let near = row.norm.mul_add(row.norm, -row.square);
     row.square == NEVER || apart > 0.0 && apart * apart > near + slack(row, c)
 }
 
-fn far_by_bytes(row: &Facts, c: &Facts, product: i32) -> bool {
+fn far_by_bytes(row: &ByteFacts, c: &ByteFacts, product: i32) -> bool {
     let error = row.norm.mul_add(c.residual, row.residual * (c.norm + c.residual));
     let both = (row.step * c.step).mul_add(product as f32, error);
     (-2.0f32).mul_add(both, row.square + c.square) > slack(row, c)
@@ -252,9 +252,11 @@ mod tests {
 
     unit_test!(nothing_infinite_is_ruled_out);
     fn nothing_infinite_is_ruled_out() {
-        let c = Facts { square: 1.0, step: 0.1, norm: 1.0, residual: 0.01 };
+        let c = ByteFacts { square: 1.0, step: 0.1, norm: 1.0, residual: 0.01 };
         for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
-            for row in [Facts { square: value, ..c }, Facts { norm: value.abs(), ..c }, Facts { residual: value, ..c }] {
+            for row in
+                [ByteFacts { square: value, ..c }, ByteFacts { norm: value.abs(), ..c }, ByteFacts { residual: value, ..c }]
+            {
                 let far = (far_by_norms(&row, &c), far_by_bytes(&row, &c, 0));
                 // A residual is not part of the test by norms, and that of a row is never negative.
                 assert!(far == (false, false) || row.residual == f32::NEG_INFINITY, "{row:?}: {far:?}");

@@ -10,7 +10,7 @@ use crate::statistics::unit_exponent;
 const PADDING: usize = 128;
 
 /// What a GPU's filter reads, as `kernels/passes/update.cu` makes it. The bound is that of [`ExpandedTerms`].
-struct Copies<T> {
+struct FilterCopies<T> {
     /// `(d)`: the centre, negated and scaled.
     minus_centre: Vec<T>,
     scale: T,
@@ -20,11 +20,11 @@ struct Copies<T> {
     /// never nearest.
     half_squares: Vec<f32>,
     /// `(k padded)`.
-    margins: Vec<f32>,
+    slacks: Vec<f32>,
     slope: f32,
 }
 
-impl<T: Float> Copies<T> {
+impl<T: Float> FilterCopies<T> {
     /// Makes the copies. `centre`: a point near the data. `chains`: how the products of a score are added up. None if all
     /// centroids are equal, or if copies or their squares leave the range of float32.
     fn new(centroids: &[T], d: usize, centre: &[f64], chains: Chains) -> Option<Self> {
@@ -41,7 +41,7 @@ impl<T: Float> Copies<T> {
         let minus_centre: Vec<T> = centre.iter().map(|m| T::from_f64(-(m * scale))).collect();
         let mut values = vec![0f32; d * k_padded];
         let mut half_squares = vec![f32::INFINITY; k_padded];
-        let mut margins = vec![0f32; k_padded];
+        let mut slacks = vec![0f32; k_padded];
         let terms = ExpandedTerms::new(d, chains, exponent);
         for (j, row) in rows() {
             let (mut square, mut weighted) = (0.0f64, 0.0f64);
@@ -52,12 +52,12 @@ impl<T: Float> Copies<T> {
                 values[f * k_padded + j] = -(t as f32);
             }
             let own = terms.own(0.5 * square, weighted, 0.0);
-            (half_squares[j], margins[j]) = (own.folded, own.margin);
+            (half_squares[j], slacks[j]) = (own.lowered, own.slack);
         }
         let finite = |values: &[f32]| values.iter().all(|v| v.is_finite());
-        let usable = finite(&values) && finite(&half_squares[..k]) && finite(&margins);
+        let usable = finite(&values) && finite(&half_squares[..k]) && finite(&slacks);
         let (scale, slope) = (T::from_f64(scale), terms.slope());
-        usable.then_some(Self { minus_centre, scale, values, half_squares, margins, slope })
+        usable.then_some(Self { minus_centre, scale, values, half_squares, slacks, slope })
     }
 
     /// The copy of a row.
@@ -85,7 +85,7 @@ impl<T: Float> Copies<T> {
 }
 
 /// Does what `kernels/step/assign_tiled.cu` does with one row. Returns the label if the bound certifies it.
-fn certified<T: Float>(copies: &Copies<T>, x: &[T], k: usize, chains: Chains) -> Option<u32> {
+fn certified<T: Float>(copies: &FilterCopies<T>, x: &[T], k: usize, chains: Chains) -> Option<u32> {
     let k_padded = copies.half_squares.len();
     let (x, d) = (copies.of_row(x), x.len());
     let weighted = |s, (f, x): (usize, &f32)| (x * x).mul_add(chains.weight(f, d) as f32, s);
@@ -105,7 +105,7 @@ fn certified<T: Float>(copies: &Copies<T>, x: &[T], k: usize, chains: Chains) ->
         (best, label) = if s < best { (s, j as u32) } else { (best.min(s), label) };
     }
     // Rounded upwards, as on a GPU.
-    let width = up(f64::from(square).mul_add(f64::from(copies.slope), f64::from(copies.margins[label as usize])));
+    let width = up(f64::from(square).mul_add(f64::from(copies.slope), f64::from(copies.slacks[label as usize])));
     (second > up(f64::from(best) + f64::from(width))).then_some(label)
 }
 
@@ -124,7 +124,7 @@ fn certificates<T: Float>() {
         }
         let centre: Vec<f64> = centroids[..d].iter().map(|c| c.to_f64()).collect();
         let chains = [Chains::One, Chains::Panels(16)][case % 2];
-        let Some(copies) = Copies::new(&centroids, d, &centre, chains) else { continue };
+        let Some(copies) = FilterCopies::new(&centroids, d, &centre, chains) else { continue };
         for row in 0..40 {
             // Four kinds of rows: random like the centroids, equal to a centroid, half way between two centroids, or far
             // away in one feature.
@@ -163,7 +163,7 @@ unit_test!(copies_are_of_order_one_or_not_at_all);
 fn copies_are_of_order_one_or_not_at_all() {
     let of = |centroids: &[f64], d: usize| {
         let centre: Vec<f64> = centroids[..d].to_vec();
-        Copies::new(centroids, d, &centre, Chains::One)
+        FilterCopies::new(centroids, d, &centre, Chains::One)
     };
     for scale in [1.0, 2f64.powi(-440), 2f64.powi(440), 1e7] {
         let copies = of(&[0.0, 0.0, 3.0 * scale, -5.0 * scale], 2).unwrap();
@@ -171,14 +171,14 @@ fn copies_are_of_order_one_or_not_at_all() {
         assert!((0.5..1.0).contains(&largest), "{scale:e}");
         assert_eq!((copies.values.len(), copies.half_squares.len()), (2 * PADDING, PADDING));
         assert!(copies.half_squares[2..].iter().all(|half| *half == f32::INFINITY));
-        assert!(copies.margins[..2].iter().all(|margin| (0.0..1e-4).contains(margin)), "{scale:e} {:?}", copies.margins);
+        assert!(copies.slacks[..2].iter().all(|slack| (0.0..1e-4).contains(slack)), "{scale:e} {:?}", copies.slacks);
     }
     assert!(of(&[2.0, 2.0, 2.0], 1).is_none());
     // These centroids differ only by subnormal values, next to values so large that no scale fits both.
     assert!(of(&[1.0, 0.0, 1.0, 5e-324], 2).is_none());
     assert!(of(&[2f64.powi(450), 0.0, 2f64.powi(450), 2f64.powi(-700)], 2).is_none());
     let subnormal = f32::from_bits(1);
-    let copies = Copies::new(&[0.0, 100.0 * subnormal], 1, &[0.0], Chains::One).unwrap();
+    let copies = FilterCopies::new(&[0.0, 100.0 * subnormal], 1, &[0.0], Chains::One).unwrap();
     assert!(copies.values[1] < 0.0 && copies.scale == 2f32.powi(126));
-    assert!(Copies::new(&[f32::MAX, f32::MIN], 1, &[f64::from(f32::MAX)], Chains::One).is_some());
+    assert!(FilterCopies::new(&[f32::MAX, f32::MIN], 1, &[f64::from(f32::MAX)], Chains::One).is_some());
 }

@@ -10,7 +10,7 @@ pub const PANEL: usize = 64;
 /// statement about any such kernel. This is what the CPU's kernel is:
 ///
 /// ```text
-/// y_j = fl(fl(s_1 + s_2 + ..) + p_j),   s_i = the chain of products of panel i;   p_j is the folded half square
+/// y_j = fl(fl(s_1 + s_2 + ..) + p_j),   s_i = the chain of products of panel i;   p_j is the lowered half square
 /// ```
 /// The scores stand for the row `x = s (x' - m)` and the centroid `c = s (c' - m)`, where m is exact and s is a power of two. The
 /// copies are `x^ = fl32(s fl_T(x' - m))`. So
@@ -65,11 +65,11 @@ impl Expanded {
         }
     }
 
-    /// What the kernel adds for a centroid, and the centroid's margin. `half_square` is `|c_j|^2 / 2`, summed in float64.
-    pub fn own(&self, half_square: f64, d: usize) -> own::Own {
+    /// What the kernel adds for a centroid, and the centroid's slack. `half_square` is `|c_j|^2 / 2`, summed in float64.
+    pub fn own(&self, half_square: f64, d: usize) -> own::CentroidBound {
         let error = self.product * half_square / self.weight + self.underflow;
         let reference = self.reference.of_centroid(half_square, self.weight);
-        own::Own::new(half_square, 0.0, d, error * 1.001, 1.001 * U, reference)
+        own::CentroidBound::new(half_square, 0.0, d, error * 1.001, 1.001 * U, reference)
     }
 
     /// What a row's error adds to the threshold: `2 E_x + r (1 + t) |x|^2`. `square` is the float32 sum of the squares of the
@@ -80,7 +80,7 @@ impl Expanded {
         if square < 1e30 { self.slope * square } else { f32::INFINITY }
     }
 
-    /// The threshold. `best` is the float32 sum of a centroid's score and its margin. Two roundings of sums are covered: where
+    /// The threshold. `best` is the float32 sum of a centroid's score and its slack. Two roundings of sums are covered: where
     /// `|best| <= 64 width` by the factor 1.001 of the slope, elsewhere by four roundoffs of the result.
     #[inline(always)]
     pub fn threshold(best: f32, width: f32) -> f32 {

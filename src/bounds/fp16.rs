@@ -69,7 +69,7 @@ mod attacks;
 mod rescore;
 
 pub use self::adding::Added;
-use super::own::{Own, Reference};
+use super::own::{CentroidBound, Reference};
 use super::{U, V};
 
 /// The most features for which the row's part of a reference distance is far below its part of the bound.
@@ -123,14 +123,14 @@ impl Fp16Bound {
 
     /// What belongs to a centroid. `square`: its squared norm. `ratio`: the row's scale over the centroid's. `copy_centroid` in
     /// `kernels/step/tensor_copies.cuh` computes the same.
-    pub fn own(&self, square: f64, norms: Norms, ratio: f64, balance: f64) -> Own {
+    pub fn own(&self, square: f64, norms: Norms, ratio: f64, balance: f64) -> CentroidBound {
         let (rest, low) = (norms.rest + 1.2e-16 * square.sqrt(), norms.low);
         let copy = norms.high + 3.0 * low + self.subnormal;
         let own = self.share * square + rest * rest / self.share + self.sum * copy * copy + low * low;
         let half = 0.5 * ratio * square;
         let error = 1.000_01 * ((own / (2.0 * balance) + self.least + self.begin * half) / (1.0 - self.begin));
         let reference = 4.0 * self.reference.relative * half + self.reference.underflow;
-        Own::of_copies(half, self.half, error, reference)
+        CentroidBound::of_copies(half, self.half, error, reference)
     }
 }
 

@@ -25,7 +25,7 @@
 //! So `S_j(v) - S_i(v) > 4 g (S_j(v) + S_i(v) + U) + (d + 4) 2^-1070` is enough. The factor 4 also covers the rounding of both
 //! sides in float64: each is a few v of its terms, and `g >= 3 v`. What underflows in the product is less than 2^-1074. Where a
 //! number is infinite or NaN, the comparison is false. Corners and centroids are values of the rows' type, so they are exact.
-//! `Seen::is_farther` in `kernels/step/cells_lists.cu` computes the same.
+//! `Seen::is_farther` in `kernels/step/grid_lists.cu` computes the same.
 
 use super::{V, gamma};
 use crate::exact::fixed::power_of_two;

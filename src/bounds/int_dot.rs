@@ -43,7 +43,7 @@
 //! thousand features, unless a few numbers make up the whole norm. So bytes leave more rows in doubt, and have twice the products
 //! in an instruction.
 
-use super::own::{Own, Reference};
+use super::own::{CentroidBound, Reference};
 use super::{U, V};
 
 /// The most features: sums are exact, and the row's part of a reference distance is far below its part of the bound.
@@ -108,7 +108,7 @@ impl DotBound {
     }
 
     /// What belongs to a centroid: sums of squares in float64 of its values, of its copy and of what rounding left.
-    pub fn own(&self, [square, copy, rest]: [f64; 3]) -> Own {
+    pub fn own(&self, [square, copy, rest]: [f64; 3]) -> CentroidBound {
         let Self { d, share, balance, reference } = *self;
         let around = (d + 16) as f64 * V;
         // Differences, and products of a step and an integer, have a rounding each.
@@ -116,6 +116,6 @@ impl DotBound {
         let own = share * square + rest * rest / share + SUM * copy;
         let error = AROUND * (own / (2.0 * balance) + (d + 2) as f64 * 2f64.powi(-125));
         let of_reference = reference.relative * (1.0 + 1.0 / balance) * square + reference.underflow;
-        Own::of_copies(0.5 * square, around, error, of_reference)
+        CentroidBound::of_copies(0.5 * square, around, error, of_reference)
     }
 }

@@ -1,4 +1,4 @@
-//! Every centroid's own error, folded into what its score starts or ends with.
+//! The bound that belongs to one centroid: its error lowers the start or the end of its score.
 //!
 //! This holds for any kernel whose scores are described by
 //!
@@ -25,7 +25,7 @@
 //! ```text
 //! y_a <= y_b + F_b + (2 E_x + r (1 + t) |x|^2),   F_b = hs+ - p_b + 1.01 g_h |p_b| + e_b + r (1 + 1 / t) |c_b|^2 + 1.01 n
 //! ```
-//! F is made from the p that is used, so it absorbs the rounding of the fold. Only F_b is looked up: the errors of the other
+//! F is made from the p that is used, so it absorbs the rounding of p. Only F_b is looked up: the errors of the other
 //! centroids are in their scores. The least `y + F` gives the strictest threshold. With the second least `y + F`, the second
 //! nearest centroid is in reach too: of two different b, one is not nearer than the second nearest.
 //!
@@ -35,14 +35,14 @@ use super::V;
 
 /// What belongs to one centroid.
 #[derive(Debug, Clone, Copy)]
-pub struct Own {
+pub struct CentroidBound {
     /// p: the half square with the centroid's error taken off.
-    pub folded: f32,
+    pub lowered: f32,
     /// F: what a threshold that stands on this centroid adds to its score. Infinite if no threshold may stand on it.
-    pub margin: f32,
+    pub slack: f32,
 }
 
-impl Own {
+impl CentroidBound {
     /// `half_square` is half the sum of the squares of the d differences `c' - m`, scaled, in float64. `error` is e, with its
     /// absolute term. `roundings` is g_h. `reference` is [`Reference::of_centroid`]. Scores stand for `H_j - lower`, where all
     /// centroids have the same `lower`.
@@ -52,13 +52,13 @@ impl Own {
         let low = (half_square * (1.0 - around) - lower).next_down();
         let high = (half_square * (1.0 + around) - lower).next_up();
         let z = (low - error).next_down();
-        let folded = down((z - 1.01 * roundings * z.abs()).next_down());
-        let p = f64::from(folded);
-        let margin = high - p + 1.01 * roundings * p.abs() + error + reference;
+        let lowered = down((z - 1.01 * roundings * z.abs()).next_down());
+        let p = f64::from(lowered);
+        let slack = high - p + 1.01 * roundings * p.abs() + error + reference;
         // The roundings of this sum are far below e and below the roundings of p: e is at least 2^-29 of the half square.
-        let margin = super::up(margin * 1.000_01);
-        let known = roundings < 0.005 && half_square < 1e37 && folded.is_finite();
-        if known { Self { folded, margin } } else { Self::UNKNOWN }
+        let slack = super::up(slack * 1.000_01);
+        let known = roundings < 0.005 && half_square < 1e37 && lowered.is_finite();
+        if known { Self { lowered, slack } } else { Self::UNKNOWN }
     }
 
     /// The same for products of rounded copies, in fewer operations: `around` is the relative error of the half square, and its
@@ -66,16 +66,16 @@ impl Own {
     pub(super) fn of_copies(half_square: f64, around: f64, error: f64, reference: f64) -> Self {
         const ROUNDINGS: f64 = 6.0e-8;
         let z = half_square * (1.0 - around) - error;
-        let folded = down(z - 1.01 * ROUNDINGS * z.abs());
-        let p = f64::from(folded);
-        let margin = half_square * (1.0 + around) - p + 1.01 * ROUNDINGS * p.abs() + error + reference;
+        let lowered = down(z - 1.01 * ROUNDINGS * z.abs());
+        let p = f64::from(lowered);
+        let slack = half_square * (1.0 + around) - p + 1.01 * ROUNDINGS * p.abs() + error + reference;
         // Products of longer rows and centroids could overflow. A NaN is no less than anything.
-        let known = half_square < 1e37 && folded.is_finite();
-        if known { Self { folded, margin: super::up(margin * 1.000_01) } } else { Self::UNKNOWN }
+        let known = half_square < 1e37 && lowered.is_finite();
+        if known { Self { lowered, slack: super::up(slack * 1.000_01) } } else { Self::UNKNOWN }
     }
 
     /// A centroid that is always in reach, and that nothing is compared with.
-    pub const UNKNOWN: Self = Self { folded: f32::NEG_INFINITY, margin: f32::INFINITY };
+    pub const UNKNOWN: Self = Self { lowered: f32::NEG_INFINITY, slack: f32::INFINITY };
 }
 
 /// The rounding errors of reference distances, in scaled units.
@@ -132,11 +132,11 @@ mod tests {
             };
             let (d, g) = (1 + case as usize % 2_000, [1.001 * U, 40.0 * U][case as usize % 2]);
             let error = half * 2f64.powi(-(case % 30)) * unit() + (d + 4) as f64 * 2f64.powi(-147);
-            let Own { folded, margin } = Own::new(half, 0.0, d, error, g, 0.0);
-            let (p, around) = (f64::from(folded), half * (d + 5) as f64 * V);
+            let CentroidBound { lowered, slack } = CentroidBound::new(half, 0.0, d, error, g, 0.0);
+            let (p, around) = (f64::from(lowered), half * (d + 5) as f64 * V);
             // The differences of such numbers have roundings far below the allowances, which are compared.
             assert!(half - around - p >= (error + g * p.abs()) * (1.0 - 1e-12), "{half} {error}");
-            assert!(f64::from(margin) >= (half + around - p) + g * p.abs() + error, "{half} {error}");
+            assert!(f64::from(slack) >= (half + around - p) + g * p.abs() + error, "{half} {error}");
             // The allowances are no more than they must be: two roundings of float32 and a few of float64.
             assert!(half - p <= error + around + (g * 1.02 + 2.1 * U) * (half + error) + 2f64.powi(-148), "{half} {error}");
         }
@@ -149,20 +149,20 @@ mod tests {
         for weight in Expanded::WEIGHTS {
             let bound = Expanded::new(1, 0, weight);
             let own = centroids.map(|c| bound.own(0.5 * c * c, 1));
-            let scores: Vec<f32> = own.iter().zip(centroids).map(|(own, c)| own.folded - x * c as f32).collect();
+            let scores: Vec<f32> = own.iter().zip(centroids).map(|(own, c)| own.lowered - x * c as f32).collect();
             let width = bound.width(x * x);
             assert!(scores[1] < scores[0]);
             if weight <= 0 {
                 assert!(scores[0] > Expanded::threshold(scores[1], width), "without it, the label would be lost");
             }
-            assert!(scores[0] <= Expanded::threshold(scores[1] + own[1].margin, width), "weight {weight}");
+            assert!(scores[0] <= Expanded::threshold(scores[1] + own[1].slack, width), "weight {weight}");
         }
     }
 
     unit_test!(weights_move_the_error_between_row_and_centroid);
     /// The error of a centroid does not depend on the other centroids, and a suitable weight makes both halves small.
     fn weights_move_the_error_between_row_and_centroid() {
-        let of = |weight| (Expanded::new(16, 0, weight).width(1.0), Expanded::new(16, 0, weight).own(1.0, 16).margin);
+        let of = |weight| (Expanded::new(16, 0, weight).width(1.0), Expanded::new(16, 0, weight).own(1.0, 16).slack);
         let (rows, centroids) = (of(-4), of(6));
         assert!(rows.0 < of(0).0 / 15.0 && centroids.1 < of(0).1 / 5.0, "{rows:?} {centroids:?}");
         assert!(of(0).0 < 30.0 * up(U) && of(0).1 < 60.0 * up(U), "{:?}", of(0));
@@ -171,10 +171,10 @@ mod tests {
     unit_test!(what_is_not_known_is_in_reach);
     fn what_is_not_known_is_in_reach() {
         for (half, error) in [(f64::NAN, 0.0), (f64::INFINITY, 0.0), (1.0, f64::INFINITY), (1.0, f64::NAN)] {
-            let own = Own::new(half, 0.0, 3, error, U, 0.0);
-            assert!(own.folded == f32::NEG_INFINITY && own.margin == f32::INFINITY, "{half} {error}");
+            let own = CentroidBound::new(half, 0.0, 3, error, U, 0.0);
+            assert!(own.lowered == f32::NEG_INFINITY && own.slack == f32::INFINITY, "{half} {error}");
         }
         // No distance can be compared with one that underflows this far.
-        assert_eq!(Expanded::new(4, 600, 0).own(1.0, 4).margin, f32::INFINITY);
+        assert_eq!(Expanded::new(4, 600, 0).own(1.0, 4).slack, f32::INFINITY);
     }
 }

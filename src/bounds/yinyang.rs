@@ -1,4 +1,4 @@
-//! Bounds that a GPU carries from iteration to iteration: the constants of `kernels/papers/bounds.cuh`.
+//! Bounds that a GPU carries from iteration to iteration: the constants of `kernels/papers/yinyang.cuh`.
 //!
 //! All lengths are in the filter's scaled units, `x = s (x' - m)` and `c = s (c' - m)`, with s a power of two. `v = 2^-53`. A row
 //! belongs to centroid a. Let `U >= |x - c_a|` and `L <= |x - c_j|` be true in exact arithmetic.
@@ -31,10 +31,10 @@
 //!
 //! # Bounds from scores
 //!
-//! By `own.rs`, scores have `H_j >= y_j - E_x` and `H_b <= y_b + E_x + margin_b`, where `D^2 = |x|^2 + 2 H`. So with
+//! By `own.rs`, scores have `H_j >= y_j - E_x` and `H_b <= y_b + E_x + slack_b`, where `D^2 = |x|^2 + 2 H`. So with
 //!
 //! ```text
-//! low = RD(|x|^2 - 2 E_x),  high = RU(|x|^2 + 2 E_x):     RD(2 y_j + low) <= D_j^2,     RU(2 (y_b + margin_b) + high) >= D_b^2
+//! low = RD(|x|^2 - 2 E_x),  high = RU(|x|^2 + 2 E_x):     RD(2 y_j + low) <= D_j^2,     RU(2 (y_b + slack_b) + high) >= D_b^2
 //! ```
 //! `2 E_x = unit t sum W x_f^2`. Both sums of squares are float64 sums of `t = fl(s x' - s m)`, with at most d + 20 roundings.
 //! Where the bound of the filter does not hold (copies that are not finite, rows of squared length 1e37), low is -infinity and

@@ -1,6 +1,6 @@
 //! Fits of columns, and what models say of columns.
 
-use super::{Source, Table, view_weights};
+use super::{FeatureTable, Source, view_weights};
 use crate::backend::answers::{DISTANCES, KeptRows, Labels};
 #[cfg(feature = "polars")]
 use crate::backend::answers::{NearestClusters, Predictions};
@@ -49,7 +49,7 @@ impl KMeans {
         fit: impl FnOnce(FeatureLayout, AnyFeatures<'_>, Option<&Column<'_, f64>>) -> Result<R>,
     ) -> Result<R> {
         let _environment = FloatEnvironment::default_rounding();
-        let table = Table::new(columns, false, None)?;
+        let table = FeatureTable::new(columns, false, None)?;
         if table.all_null {
             return Err(self.refuse_null_lists(columns[0].name(), columns[0].rows()));
         }
@@ -70,10 +70,10 @@ impl KMeans {
 
 impl KMeansModel {
     /// The columns in the wider of the model's type and their own type: float64 input is never cast to float32. `None` if no row
-    /// can have an answer: see [`Table::all_null`].
-    pub(crate) fn table<S: Source>(&self, columns: &[S]) -> Result<Option<Table<S>>> {
+    /// can have an answer: see [`FeatureTable::all_null`].
+    pub(crate) fn table<S: Source>(&self, columns: &[S]) -> Result<Option<FeatureTable<S>>> {
         let _environment = FloatEnvironment::default_rounding();
-        let table = Table::new(columns, !self.is_f32(), Some(self.n_features()))?;
+        let table = FeatureTable::new(columns, !self.is_f32(), Some(self.n_features()))?;
         Ok((!table.all_null).then_some(table))
     }
 }

@@ -14,7 +14,7 @@ use super::message::{Call, Reply, refused, taken};
 use crate::base::error::Result;
 use crate::base::float::{Float, key, of_key};
 use crate::base::memory;
-use crate::input::tile::{Part, Tile, WeightScale};
+use crate::input::tile::{RowBlock, Tile, WeightScale};
 use crate::statistics::Statistics;
 use crate::statistics::passes::Merge;
 use crate::statistics::tiles::{Visit, for_each_tile, learn};
@@ -70,12 +70,12 @@ impl Beginning {
 /// The weight of the rows of one digit as an integer, and their number.
 type Counted = [u128; 2];
 
-struct CountDigits<'b> {
+struct WeighDigits<'b> {
     beginning: &'b Beginning,
     weights: Option<WeightScale>,
 }
 
-impl<T: Float> Visit<T> for CountDigits<'_> {
+impl<T: Float> Visit<T> for WeighDigits<'_> {
     type Learnt = Vec<Counted>;
 
     fn nothing(&self) -> Result<Self::Learnt> {
@@ -83,7 +83,7 @@ impl<T: Float> Visit<T> for CountDigits<'_> {
     }
 
     #[inline(always)]
-    fn visit(&self, counts: &mut Self::Learnt, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+    fn visit(&self, counts: &mut Self::Learnt, tile: &mut Tile<T>, part: &RowBlock<'_, T>, range: Range<usize>) {
         tile.load(part, self.weights, range);
         for row in 0..tile.rows {
             if let Some(digit) = self.beginning.digit(tile, row) {
@@ -107,7 +107,7 @@ impl<T: Float> Visit<T> for Find<'_> {
     }
 
     #[inline(always)]
-    fn visit(&self, found: &mut Self::Learnt, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+    fn visit(&self, found: &mut Self::Learnt, tile: &mut Tile<T>, part: &RowBlock<'_, T>, range: Range<usize>) {
         tile.load(part, self.weights, range);
         for row in 0..tile.rows {
             if self.beginning.digit(tile, row).is_some() {
@@ -127,19 +127,19 @@ fn integer(scale: Option<WeightScale>, weight: f64) -> u128 {
 
 /// The digits that rows with this beginning go on with: their weight, and how many rows there are.
 pub fn digits<T: Float>(
-    part: &Part<'_, T>,
+    part: &RowBlock<'_, T>,
     beginning: &Beginning,
     weights: Option<WeightScale>,
     threads: usize,
 ) -> Result<Reply> {
-    let all = learn(std::slice::from_ref(part), threads, &CountDigits { beginning, weights })?;
+    let all = learn(std::slice::from_ref(part), threads, &WeighDigits { beginning, weights })?;
     let some = (0u32..).zip(all).filter(|(_, [_, rows])| *rows > 0).map(|(digit, [weight, rows])| (digit, weight, rows as u64));
     Ok(Reply::ValueDigits(memory::collected(some, COUNTS)?))
 }
 
 /// The rows with this beginning.
 pub fn rows<T: Float>(
-    part: &Part<'_, T>,
+    part: &RowBlock<'_, T>,
     beginning: &Beginning,
     weights: Option<WeightScale>,
     threads: usize,

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Executor;
 use super::journal::Journal;
-use super::message::{self, ANSWER, Answer, Call, Facts, Head, REQUEST, Reply, Start, refused, taken};
+use super::message::{self, ANSWER, Answer, Call, Facts, REQUEST, Reply, RequestStates, SessionStart, refused, taken};
 use crate::backend::call::{self, Calls};
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt;
@@ -47,7 +47,7 @@ struct Asking<'e> {
 
 impl<'e> Link<'e> {
     /// Starts all parts and asks what rows they have.
-    pub fn new(executor: &'e mut dyn Executor, start: &Start) -> Result<Self> {
+    pub fn new(executor: &'e mut dyn Executor, start: &SessionStart) -> Result<Self> {
         let parts = executor.parts();
         if parts == 0 {
             return Err(KMeansError::Part { reason: "expected at least one part, got none".into() });
@@ -74,13 +74,13 @@ impl<'e> Link<'e> {
     }
 
     /// Starts all parts again: rows are transformed in another way.
-    pub fn restart(&mut self, start: &Start, row_transform: Option<Arc<RowTransform>>) -> Result<()> {
+    pub fn restart(&mut self, start: &SessionStart, row_transform: Option<Arc<RowTransform>>) -> Result<()> {
         let facts = self.facts_of(start)?;
         self.row_transform = row_transform;
         if facts == self.facts { Ok(()) } else { Err(other_rows()) }
     }
 
-    fn facts_of(&self, start: &Start) -> Result<Vec<Facts>> {
+    fn facts_of(&self, start: &SessionStart) -> Result<Vec<Facts>> {
         self.ask_all(Call::Start(start.clone()), taken!(Facts))
     }
 
@@ -118,7 +118,7 @@ impl Asking<'_> {
         let own = (0..self.parts).filter_map(|part| calls.of(part));
         let changes = own.chain(&first).any(Call::changes_state);
         let after = before + u64::from(changes);
-        let head = Head { fit: self.fit, before, after };
+        let head = RequestStates { fit: self.fit, before, after };
         // Parts that are asked the same share the bytes.
         let shared = match calls {
             Calls::All(call) => Some(encode(head, &in_order(&first, Some(call)))?),
@@ -159,7 +159,7 @@ impl Asking<'_> {
                     Answer::Lost if round < MOST_LOSSES => {
                         let replay = self.journal.replay(part);
                         let calls: Vec<_> = replay.iter().chain(in_order(&first, calls.of(part))).collect();
-                        again.push((part, encode(Head { before: 0, ..head }, &calls)?));
+                        again.push((part, encode(RequestStates { before: 0, ..head }, &calls)?));
                     }
                     Answer::Lost => {
                         let reason = format!("part {part} has lost its state {MOST_LOSSES} times in one request");
@@ -191,7 +191,7 @@ fn in_order<'c>(first: &'c [Call], own: Option<&'c Call>) -> Vec<&'c Call> {
     first.iter().chain(own).collect()
 }
 
-fn encode(head: Head, calls: &[&Call]) -> Result<Arc<[u8]>> {
+fn encode(head: RequestStates, calls: &[&Call]) -> Result<Arc<[u8]>> {
     Ok(message::encode(REQUEST, &(head, calls))?.into())
 }
 

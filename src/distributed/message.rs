@@ -69,11 +69,11 @@ pub fn converted<T: Float, U: Float>(values: &[T]) -> Result<Vec<U>> {
 }
 
 /// What a part is asked for: calls in this order. Those who ask have references to calls, which have the same bytes.
-pub type Request = (Head, Vec<Call>);
+pub type Request = (RequestStates, Vec<Call>);
 
 /// The states of the part that belong to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Head {
+pub struct RequestStates {
     /// The number of the fit.
     pub fit: u64,
     /// The state that the calls need, or 0 if they need none.
@@ -94,7 +94,7 @@ pub enum Answer {
 
 /// How rows are transformed, and where the part works on them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Start {
+pub struct SessionStart {
     /// One factor for each feature, if values are scaled.
     pub factors: Option<Vec<f64>>,
     pub metric: Metric,
@@ -110,7 +110,7 @@ pub struct Start {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Call {
     /// Forgets all that other calls have done.
-    Start(Start),
+    Start(SessionStart),
     // Preparation: `src/statistics/passes.rs`, `src/statistics/given.rs`.
     Survey,
     /// Brings rows to where the part works on them, as a survey does.
@@ -229,7 +229,7 @@ mod tests {
             Call::Session(call::Call::Draw(vec![0, 1, u128::MAX, 1 << 127]), vec![]),
             Call::Session(call::Call::TakeSeeds(DistanceScale::new(3.7, 1.5)), vec![]),
         ];
-        let request = (Head { fit: u64::MAX, before: 1, after: 2 }, calls.iter().collect::<Vec<_>>());
+        let request = (RequestStates { fit: u64::MAX, before: 1, after: 2 }, calls.iter().collect::<Vec<_>>());
         let back: Request = decode(REQUEST, &encode(REQUEST, &request).unwrap()).unwrap();
         assert_eq!(format!("{back:?}"), format!("{request:?}"));
         let [Call::Session(_, values), ..] = &back.1[..] else { panic!("another call") };

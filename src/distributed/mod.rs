@@ -31,7 +31,7 @@ use std::sync::Arc;
 pub use self::fit::{facts, fit};
 pub use self::message::{Facts, VERSION};
 pub use self::part::{Owner, Part, Server};
-pub use self::rows::Rows;
+pub use self::rows::OwnedRows;
 use crate::base::error::Result;
 pub use crate::model::AnyFitted;
 

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use super::message::{ANSWER, Answer, Call, Head, REQUEST, Reply, Request, decode, encode};
+use super::message::{ANSWER, Answer, Call, REQUEST, Reply, Request, RequestStates, decode, encode};
 use super::serve;
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
@@ -137,11 +137,11 @@ pub struct Feed {
     /// The fit and the state that the part is in.
     state: Option<(u64, u64)>,
     /// The request that is worked on.
-    current: Option<Head>,
+    current: Option<RequestStates>,
     calls: VecDeque<Call>,
     replies: Vec<Reply>,
     /// The last request that changed the state, and its answer.
-    last: Option<(Head, Vec<u8>)>,
+    last: Option<(RequestStates, Vec<u8>)>,
     /// The part takes its share of the threads while it works.
     share: Option<PoolShare>,
 }

@@ -8,14 +8,14 @@ use crate::input::features::{Column, Features};
 
 /// Rows that a part owns: `(n, d)`, row-major.
 #[derive(Debug, Clone)]
-pub struct Rows<T> {
+pub struct OwnedRows<T> {
     values: Vec<T>,
     d: usize,
     weights: Option<Vec<f64>>,
     names: Option<Names>,
 }
 
-impl<T: Engine> Rows<T> {
+impl<T: Engine> OwnedRows<T> {
     /// Rows of `d` features.
     pub fn new(values: Vec<T>, d: usize) -> Self {
         Self { values, d, weights: None, names: None }
@@ -34,7 +34,7 @@ impl<T: Engine> Rows<T> {
     }
 }
 
-impl<T: Engine> Owner for Rows<T> {
+impl<T: Engine> Owner for OwnedRows<T> {
     fn serve(&self, server: Server<'_>) -> Result<()> {
         let mut features = Features::from_rows(&self.values, self.d)?;
         if let Some(names) = &self.names {

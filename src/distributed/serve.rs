@@ -8,22 +8,22 @@
 use std::sync::Arc;
 
 use super::by_values;
-use super::message::{Call, Facts, Reply, Start, converted, refused};
+use super::message::{Call, Facts, Reply, SessionStart, converted, refused};
 use super::part::{Feed, Server};
 use crate::backend::call;
 use crate::backend::cpu::CpuSession;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
-use crate::backend::select::{self, Choice, Place, Request};
+use crate::backend::select::{self, Choice, DeviceRequest, Place};
 use crate::backend::{DrawBy, Session};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
-use crate::base::params::{Candidates, Device, Init, KMeans, Metric, Params};
+use crate::base::params::{Device, DrawnCandidates, Init, KMeans, Metric, Params};
 use crate::base::strategy::Strategy;
 use crate::fit::engine::Engine;
 use crate::fit::rows;
 use crate::input::features::{Column, Features};
-use crate::input::tile::{Part, WeightScale};
+use crate::input::tile::{RowBlock, WeightScale};
 use crate::input::transform::RowTransform;
 use crate::simd::InstructionSet;
 use crate::statistics::Statistics;
@@ -44,7 +44,7 @@ pub fn serve<T: Engine>(server: Server<'_>, features: &Features<'_, T>, weights:
                     computed,
                 };
                 let row_transform = RowTransform::new(start.factors.clone(), start.metric);
-                let mut parts = [Part::new(features.transformed_by(row_transform), weights.cloned())];
+                let mut parts = [RowBlock::new(features.transformed_by(row_transform), weights.cloned())];
                 match HostRows(&parts).count().and_then(|_| place(&mut parts, &start)) {
                     Ok(place) => {
                         feed.reply(Ok(Reply::Facts(facts)));
@@ -63,20 +63,22 @@ pub fn serve<T: Engine>(server: Server<'_>, features: &Features<'_, T>, weights:
 }
 
 /// Chooses where a part works on its rows.
-fn place<T: Engine>(parts: &mut [Part<'_, T>; 1], start: &Start) -> Result<Choice> {
+fn place<T: Engine>(parts: &mut [RowBlock<'_, T>; 1], start: &SessionStart) -> Result<Choice> {
     if start.metric == Metric::Cosine || start.factors.is_some() {
         // Such rows have more bits.
         parts[0].features = parts[0].features.widened();
     }
     let (of_round, rounds) = start.candidates;
-    let shape = rows::shape(&parts[..], start.clusters, Candidates { of_round, rounds });
+    let shape = rows::shape(&parts[..], start.clusters, DrawnCandidates { of_round, rounds });
     // A GPU has nothing to do without rows.
     let device = if shape.rows == 0 { Device::Cpu } else { start.device.parse()? };
-    let request = Request { device, strategy: Strategy::Default, limit: None, there: None };
+    let request = DeviceRequest { device, strategy: Strategy::Default, limit: None, there: None };
     let choice = select::place(request, shape)?;
     // A part has one GPU. Others are for other parts.
     match choice.place {
-        Place::Several(gpus) => select::place(Request { device: Device::Cuda(Some(gpus.ordinals()[0])), ..request }, shape),
+        Place::Several(gpus) => {
+            select::place(DeviceRequest { device: Device::Cuda(Some(gpus.ordinals()[0])), ..request }, shape)
+        }
         _ => Ok(choice),
     }
 }
@@ -84,8 +86,8 @@ fn place<T: Engine>(parts: &mut [Part<'_, T>; 1], start: &Start) -> Result<Choic
 /// Goes on until rows have to arrive again. An error is the answer to the next call.
 fn started<T: Engine>(
     feed: &mut Feed,
-    parts: &mut [Part<'_, T>; 1],
-    start: &Start,
+    parts: &mut [RowBlock<'_, T>; 1],
+    start: &SessionStart,
     place: &Choice,
     set: InstructionSet,
 ) -> Result<()> {
@@ -118,7 +120,7 @@ fn started<T: Engine>(
 /// Makes a session whenever a fit begins, and answers its calls. Gives back the first other call.
 fn answer_sessions<'s, T: Engine>(
     feed: &mut Feed,
-    part: &Part<'_, T>,
+    part: &RowBlock<'_, T>,
     threads: usize,
     session: impl Fn(&Arc<Statistics>, &Params<'_>) -> Result<Box<dyn Session<T> + 's>>,
 ) {
@@ -202,12 +204,12 @@ fn answer_passes<T: Float>(feed: &mut Feed, passes: &mut dyn Passes<T>, on_gpu: 
 fn answer_session<T: Float>(
     feed: &mut Feed,
     session: &mut dyn Session<T>,
-    part: &Part<'_, T>,
+    part: &RowBlock<'_, T>,
     weights: Option<WeightScale>,
     [k, threads]: [usize; 2],
 ) {
     feed.reply(Ok(Reply::Began([session.rows(), session.positive_rows()])));
-    let mut state = State { d: part.features.n_features(), k, draws: false, taken: false, assigned: false };
+    let mut state = SessionState { d: part.features.n_features(), k, draws: false, taken: false, assigned: false };
     while let Some(call) = feed.next_call() {
         if matches!(call, Call::Start(_) | Call::Begin { .. }) {
             return feed.give_back(call);
@@ -227,7 +229,7 @@ fn answer_session<T: Float>(
 }
 
 /// What has happened to a session: enough to refuse calls that it is not ready for.
-struct State {
+struct SessionState {
     d: usize,
     k: usize,
     draws: bool,
@@ -235,7 +237,7 @@ struct State {
     assigned: bool,
 }
 
-impl State {
+impl SessionState {
     /// Whether a session over so many rows can do a call.
     fn allows(&self, call: &Call, rows: u64) -> bool {
         use call::Call::{

@@ -66,12 +66,12 @@ pub fn power_of_two(e: i32) -> f64 {
 /// Multiplication by a power of two in two steps, so that neither factor leaves the float64 range.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
-pub struct Scale {
+pub struct PowerOfTwo {
     first: f64,
     second: f64,
 }
 
-impl Scale {
+impl PowerOfTwo {
     /// Scaling by `2^exponent`, for `|exponent| <= 2044`.
     pub fn new(exponent: i32) -> Self {
         let half = exponent / 2;
@@ -108,7 +108,7 @@ pub struct ColumnScale {
     /// `p`: the extent is at most `2^p`.
     pub exponent: i32,
     pub limbs: Limbs,
-    hi: Scale,
+    hi: PowerOfTwo,
     /// 2^45 for two limbs, 0 for one: the low limb of a one-limb column is always 0.
     lo: f64,
 }
@@ -119,7 +119,7 @@ impl ColumnScale {
             Limbs::One => (ONE_LIMB_BITS, 0.0),
             Limbs::Two => (LIMB_BITS, TWO_45),
         };
-        Self { exponent, limbs, hi: Scale::new(bits - exponent), lo }
+        Self { exponent, limbs, hi: PowerOfTwo::new(bits - exponent), lo }
     }
 
     /// The scale of a column whose largest magnitude is `extent`, of feature type `T`.
@@ -167,7 +167,7 @@ impl ColumnScale {
 
     /// The largest magnitude that [`ColumnScale::quantise_beyond`] takes: 16 times the power of two above the extent.
     pub fn limit(&self) -> f64 {
-        Scale::new(self.exponent + BEYOND).apply(1.0)
+        PowerOfTwo::new(self.exponent + BEYOND).apply(1.0)
     }
 
     /// Bits below the power of two above the extent.
@@ -290,7 +290,7 @@ pub(crate) fn round_scaled<T: Float>(negative: bool, magnitude: u128, inexact: b
     let shift = unit - exponent;
     let rounded = if shift <= 0 {
         debug_assert!(!inexact);
-        return signed(negative, Scale::new(exponent).apply(magnitude as f64));
+        return signed(negative, PowerOfTwo::new(exponent).apply(magnitude as f64));
     } else if shift > 127 {
         0
     } else {
@@ -299,7 +299,7 @@ pub(crate) fn round_scaled<T: Float>(negative: bool, magnitude: u128, inexact: b
         kept + u128::from(up)
     };
     // `rounded` has at most 53 bits, so it is exact as a float64. After scaling it is exact in T.
-    signed(negative, Scale::new(unit).apply(rounded as f64))
+    signed(negative, PowerOfTwo::new(unit).apply(rounded as f64))
 }
 
 fn signed<T: Float>(negative: bool, value: f64) -> T {

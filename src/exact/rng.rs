@@ -9,7 +9,7 @@ const ROUNDS: usize = 10;
 
 /// The purpose of a draw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
+pub enum DrawPurpose {
     /// `init="random"`.
     Random,
     /// `init="k-means++"`.
@@ -28,7 +28,7 @@ pub enum Stream {
     Batch,
 }
 
-impl Stream {
+impl DrawPurpose {
     /// The first word of the counter.
     pub const fn word(self) -> u32 {
         match self {
@@ -56,12 +56,12 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 }
 
 /// The 64-bit number of draw `(stream, restart, step, trial)` for a seed.
-pub fn draw_u64(seed: u64, stream: Stream, restart: u32, step: u32, trial: u32) -> u64 {
+pub fn draw_u64(seed: u64, stream: DrawPurpose, restart: u32, step: u32, trial: u32) -> u64 {
     draw_two(seed, stream, restart, step, trial)[0]
 }
 
 /// The two 64-bit numbers of a draw. The first one is that of [`draw_u64`].
-pub fn draw_two(seed: u64, stream: Stream, restart: u32, step: u32, trial: u32) -> [u64; 2] {
+pub fn draw_two(seed: u64, stream: DrawPurpose, restart: u32, step: u32, trial: u32) -> [u64; 2] {
     let words = philox([stream.word(), restart, step, trial], [seed as u32, (seed >> 32) as u32]);
     [0, 2].map(|i| u64::from(words[i]) | u64::from(words[i + 1]) << 32)
 }
@@ -110,14 +110,15 @@ mod tests {
 
     unit_test!(streams_never_meet);
     fn streams_never_meet() {
-        let rounds = (0..=255).map(|round| Stream::Parallel { round }.word());
-        let others = [Stream::Random, Stream::PlusPlus, Stream::Candidates, Stream::Chain, Stream::Proposals];
-        let others = others.into_iter().chain([Stream::Sample, Stream::Batch]);
-        let mut words: Vec<u32> = rounds.chain(others.map(Stream::word)).collect();
+        let rounds = (0..=255).map(|round| DrawPurpose::Parallel { round }.word());
+        let others =
+            [DrawPurpose::Random, DrawPurpose::PlusPlus, DrawPurpose::Candidates, DrawPurpose::Chain, DrawPurpose::Proposals];
+        let others = others.into_iter().chain([DrawPurpose::Sample, DrawPurpose::Batch]);
+        let mut words: Vec<u32> = rounds.chain(others.map(DrawPurpose::word)).collect();
         words.sort_unstable();
         words.dedup();
         assert_eq!(words.len(), 263);
-        assert_eq!(Stream::Parallel { round: 3 }.word(), 770);
+        assert_eq!(DrawPurpose::Parallel { round: 3 }.word(), 770);
     }
 
     unit_test!(rows_of_few_values_have_different_hashes);

@@ -9,7 +9,7 @@ use crate::base::params::{Init, KMeans};
 use crate::fit::prepared::{LocalRows, PreparedRows};
 use crate::fit::rows;
 use crate::input::features::Features;
-use crate::input::tile::Part;
+use crate::input::tile::RowBlock;
 use crate::seeding::CENTROIDS;
 use crate::simd::InstructionSet;
 use crate::statistics::Statistics;
@@ -24,7 +24,7 @@ pub(crate) fn in_session<T: Float>(estimator: &KMeans, features: &Features<'_, T
     let params = estimator.validate(features.n_features())?;
     let Init::Given(start) = &params.seeding.init else { unreachable!("the bench gives the starting centroids") };
     let start = memory::collected(start.iter().map(|c| T::from_f64(*c)), CENTROIDS)?;
-    let mut parts = vec![Part::new(features.clone(), None)];
+    let mut parts = vec![RowBlock::new(features.clone(), None)];
     let choice = rows::place(&mut parts, &params)?;
     let rows = LocalRows::new(parts, &choice, &params, InstructionSet::detect(), None)?;
     then(rows.timed(&params)?.as_mut(), &start, rows.statistics())

@@ -10,7 +10,7 @@ use crate::fit;
 use crate::fit::benchmark;
 #[cfg(feature = "bench")]
 use crate::input::features::Features;
-use crate::input::tile::Part;
+use crate::input::tile::RowBlock;
 use crate::model::Fitted;
 use crate::model::predict::Predictor;
 use crate::simd::InstructionSet;
@@ -23,7 +23,7 @@ pub trait Engine: Predictor {
     fn fits(
         estimator: &KMeans,
         clusters: &[usize],
-        parts: Vec<Part<'_, Self>>,
+        parts: Vec<RowBlock<'_, Self>>,
         set: InstructionSet,
         wanted: Wanted,
     ) -> Result<Vec<Result<Fitted<Self>>>>;
@@ -38,7 +38,7 @@ macro_rules! engine {
             fn fits(
                 estimator: &KMeans,
                 clusters: &[usize],
-                parts: Vec<Part<'_, Self>>,
+                parts: Vec<RowBlock<'_, Self>>,
                 set: InstructionSet,
                 wanted: Wanted,
             ) -> Result<Vec<Result<Fitted<Self>>>> {

@@ -27,7 +27,7 @@ use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
 use crate::base::params::{Init, NullPolicy, Params, RowOrder};
 use crate::input::features::{Chunk, Column, Features};
-use crate::input::tile::{self, Part, Selection};
+use crate::input::tile::{self, RowBlock, Selection};
 use crate::model::Fitted;
 use crate::statistics::given::{HostRows, check_overflow};
 
@@ -68,7 +68,7 @@ pub fn only_decides_ties(params: &Params) -> bool {
 ///
 /// # Errors
 /// [`KMeansError::InvalidOption`] for more rows than can be sorted, [`KMeansError::NoMemory`], and a value that overflows.
-pub fn arranged<T: Float>(parts: &[Part<'_, T>], params: &Params) -> Result<Option<Arranged<T>>> {
+pub fn arranged<T: Float>(parts: &[RowBlock<'_, T>], params: &Params) -> Result<Option<Arranged<T>>> {
     if params.rows.row_order == RowOrder::Given {
         return Ok(None);
     }
@@ -103,10 +103,10 @@ fn check_count(rows: usize) -> Result<()> {
 
 impl<T: Float> Arranged<T> {
     /// Copies rows in this order.
-    fn new(parts: &[Part<'_, T>], rows: Vec<u32>, given: usize, threads: usize) -> Result<Self> {
+    fn new(parts: &[RowBlock<'_, T>], rows: Vec<u32>, given: usize, threads: usize) -> Result<Self> {
         let d = parts[0].features.n_features();
         // Values are copied as they are given.
-        let raw = parts.iter().map(|part| Part { features: part.features.transformed_by(None), ..part.clone() });
+        let raw = parts.iter().map(|part| RowBlock { features: part.features.transformed_by(None), ..part.clone() });
         let raw = memory::collected(raw, COPY)?;
         // SAFETY: `Float` is sealed: its types are floating-point numbers, for which zero bytes are 0.
         let mut values = unsafe { memory::zero_bytes::<T>(rows.len().saturating_mul(d), COPY) }?;
@@ -139,7 +139,7 @@ impl<T: Float> Arranged<T> {
     }
 
     /// The copy as a part. Its rows have the names of those as given, and arrive as they do.
-    pub fn part(&self, given: &Features<'_, T>) -> Result<Part<'_, T>> {
+    pub fn part(&self, given: &Features<'_, T>) -> Result<RowBlock<'_, T>> {
         let d = given.n_features();
         let column = |f: usize| {
             let chunks = self.values.chunks(self.chunk * d).map(move |chunk| {
@@ -151,7 +151,7 @@ impl<T: Float> Arranged<T> {
         let features = Features::new(memory::try_collected((0..d).map(column), COPY)?)?.with_names(given.names().clone())?;
         let weights = self.weights.as_ref().map(|weights| Chunk::new(weights, None));
         let weights = weights.map(|chunk| Column::of([chunk])).transpose()?;
-        Ok(Part::new(features.transformed_as(given), weights))
+        Ok(RowBlock::new(features.transformed_as(given), weights))
     }
 
     /// What a fit of the copy says of its rows becomes what it says of the rows as given.

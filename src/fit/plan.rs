@@ -1,7 +1,7 @@
 //! What a fit is expected to take, before there are rows: see [`KMeans::plan`].
 
-use crate::backend::cpu::{Forecast, Layout, Lie};
-use crate::backend::select::{self, Choice, Job, Place, Request, Shape};
+use crate::backend::cpu::{Forecast, MemoryOrder, SessionLayout};
+use crate::backend::select::{self, Choice, DeviceRequest, Job, Place, Shape};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::params::{Init, KMeans, Params, TooFew};
@@ -34,7 +34,7 @@ pub struct PlannedRows {
 pub struct FitPlan {
     /// The device, and why.
     pub choice: Choice,
-    /// What the fit tries to find labels by: see [`Method::tries`](crate::Method). On a GPU, its kernel.
+    /// What the fit tries to find labels by: see [`MethodExplanation::tries`](crate::MethodExplanation). On a GPU, its kernel.
     pub method: String,
     /// The most bytes of the host's memory, without the rows that are given.
     pub host_bytes: u64,
@@ -86,7 +86,7 @@ impl KMeans {
         };
         let execution = &params.execution;
         let (device, strategy, limit) = (execution.device, execution.strategy, execution.device_memory_limit);
-        let choice = select::place(Request { device, strategy, limit, there: None }, shape)?;
+        let choice = select::place(DeviceRequest { device, strategy, limit, there: None }, shape)?;
         Ok(of_choice(choice, rows, shape, &params))
     }
 }
@@ -137,9 +137,9 @@ fn seconds_of_seeding(shape: Shape, params: &Params<'_>, pass: f64) -> f64 {
 }
 
 fn forecast<T: Float>(rows: PlannedRows, params: &Params<'_>) -> Forecast {
-    let lie = if rows.by_columns { Lie::Columns } else { Lie::RowByRow };
+    let lie = if rows.by_columns { MemoryOrder::Columns } else { MemoryOrder::RowByRow };
     let n = usize::try_from(rows.rows).unwrap_or(usize::MAX);
-    let layout = Layout::new::<T>([n, rows.features, params.k], lie, rows.features, params.execution.threads);
+    let layout = SessionLayout::new::<T>([n, rows.features, params.k], lie, rows.features, params.execution.threads);
     Forecast::new::<T>(&layout, params, rows.weighted)
 }
 
@@ -147,14 +147,14 @@ fn forecast<T: Float>(rows: PlannedRows, params: &Params<'_>) -> Forecast {
 mod tests {
     use super::*;
     use crate::backend::select::{choose, invented_device};
-    use crate::base::params::{Candidates, Device, Restarts};
+    use crate::base::params::{Device, DrawnCandidates, Restarts};
 
     const GB: u64 = 1_000_000_000;
 
     /// A plan for GPUs that have so many bytes each.
     fn planned(device: Device, gpus: &[u64], rows: u64, estimator: &KMeans) -> FitPlan {
         let (features, clusters) = (32, 256);
-        let (job, float64, half, weighted, candidates) = (Job::Fit, false, false, false, Candidates::NONE);
+        let (job, float64, half, weighted, candidates) = (Job::Fit, false, false, false, DrawnCandidates::NONE);
         let shape = Shape { job, rows, features, clusters, float64, half, weighted, candidates };
         let rows = PlannedRows { rows, features, float64, half, weighted, by_columns: true, copied: 0 };
         let devices = gpus.iter().enumerate().map(|(ordinal, free)| invented_device(ordinal as u32, *free)).collect();

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use crate::backend::cpu::CpuSession;
 #[cfg(feature = "cuda")]
-use crate::backend::cuda::{Chunks, CudaSession, Gpu, GpusInStep, Group, MOST_PENDING, SeveralPasses};
+use crate::backend::cuda::{CudaSession, Gpu, GpuGroup, GpusInStep, MOST_PENDING, RowChunks, SeveralPasses};
 use crate::backend::select::{Choice, Place};
 #[cfg(feature = "cuda")]
 use crate::backend::select::{Plan, Share};
@@ -24,7 +24,7 @@ use crate::base::names::Names;
 #[cfg(feature = "cuda")]
 use crate::base::parallel::at_once;
 use crate::base::params::Params;
-use crate::input::tile::{Part, Selection};
+use crate::input::tile::{RowBlock, Selection};
 use crate::model::Scaling;
 use crate::simd::InstructionSet;
 #[cfg(feature = "cuda")]
@@ -59,7 +59,7 @@ pub(crate) struct Origin {
 pub(super) struct LocalRows<'a, T> {
     statistics: Arc<Statistics>,
     choice: Choice,
-    parts: Vec<Part<'a, T>>,
+    parts: Vec<RowBlock<'a, T>>,
     /// What a session on the CPU works with.
     set: InstructionSet,
     /// What each GPU has of the rows, in their order. Empty on the CPU.
@@ -70,7 +70,7 @@ pub(super) struct LocalRows<'a, T> {
 /// The rows of one GPU.
 #[cfg(feature = "cuda")]
 struct OnGpu<'a, T> {
-    chunks: Arc<Chunks<'a, T>>,
+    chunks: Arc<RowChunks<'a, T>>,
     /// The parts that have these rows.
     parts: Range<usize>,
     share: Share,
@@ -79,7 +79,7 @@ struct OnGpu<'a, T> {
 impl<'a, T: Float> LocalRows<'a, T> {
     /// Prepares rows where the choice says. `ties`: see [`Statistics`].
     pub fn new(
-        mut parts: Vec<Part<'a, T>>,
+        mut parts: Vec<RowBlock<'a, T>>,
         choice: &Choice,
         params: &Params<'_>,
         set: InstructionSet,
@@ -106,7 +106,7 @@ impl<'a, T: Float> LocalRows<'a, T> {
 
     #[cfg(feature = "cuda")]
     fn on_gpus(
-        parts: &[Part<'a, T>],
+        parts: &[RowBlock<'a, T>],
         choice: &Choice,
         params: &Params<'_>,
         set: InstructionSet,
@@ -127,12 +127,12 @@ impl<'a, T: Float> LocalRows<'a, T> {
         Ok(Self { statistics, choice: choice.clone(), parts, set, on_gpus })
     }
 
-    fn session_on_cpu(&self, part: &Part<'a, T>, params: &Params<'_>) -> Result<CpuSession<'a, T>> {
+    fn session_on_cpu(&self, part: &RowBlock<'a, T>, params: &Params<'_>) -> Result<CpuSession<'a, T>> {
         CpuSession::new(part.clone(), &self.statistics, params.k, params.execution.threads, self.set)
     }
 
     #[cfg(feature = "cuda")]
-    fn session_on_gpu(&self, rows: &OnGpu<'a, T>, params: &Params<'_>, group: Option<&Group>) -> Result<CudaSession<'a, T>> {
+    fn session_on_gpu(&self, rows: &OnGpu<'a, T>, params: &Params<'_>, group: Option<&GpuGroup>) -> Result<CudaSession<'a, T>> {
         let OnGpu { chunks, parts, share: Share { plan: Plan { strategy, more_copies, .. }, .. } } = rows;
         let parts = &self.parts[parts.clone()];
         CudaSession::new(chunks.clone(), parts, &self.statistics, params, *strategy, *more_copies, group)
@@ -159,7 +159,7 @@ impl<'a, T: Float> LocalRows<'a, T> {
         // Sums of more rows, and those that a paper's system adds up on the host, are merged there.
         let on_host = self.statistics.n > MOST_PENDING as u64 || self.choice.plan.strategy.is_of_a_paper();
         let queues = memory::collected(self.on_gpus.iter().map(|rows| rows.chunks.queue().clone()), SHARES)?;
-        let group = if on_host { None } else { Group::new(&queues)? };
+        let group = if on_host { None } else { GpuGroup::new(&queues)? };
         let mut sessions = at_once(memory::collected(&self.on_gpus, SHARES)?, |rows| {
             self.session_on_gpu(rows, params, group.as_ref()).map(Box::new)
         })?;
@@ -189,7 +189,7 @@ impl<'a, T: Float> PreparedRows<T> for LocalRows<'a, T> {
             return self.session_on_gpus(params);
         }
         let session =
-            |part: &Part<'a, T>| -> Result<Box<dyn Session<T> + 'a>> { Ok(Box::new(self.session_on_cpu(part, params)?)) };
+            |part: &RowBlock<'a, T>| -> Result<Box<dyn Session<T> + 'a>> { Ok(Box::new(self.session_on_cpu(part, params)?)) };
         let mut sessions = memory::try_collected(self.parts.iter().map(session), SESSIONS)?;
         Ok(match sessions.len() {
             1 => sessions.remove(0),
@@ -219,11 +219,11 @@ fn shares(choice: &Choice) -> Vec<Share> {
 
 /// The rows of all shares, and which of these parts each share has.
 #[cfg(feature = "cuda")]
-type Cut<'a, T> = (Vec<Part<'a, T>>, Vec<Range<usize>>);
+type Cut<'a, T> = (Vec<RowBlock<'a, T>>, Vec<Range<usize>>);
 
 /// Cuts rows into shares, in order.
 #[cfg(feature = "cuda")]
-fn cut<'a, T: Float>(parts: &[Part<'a, T>], shares: &[Share]) -> Result<Cut<'a, T>> {
+fn cut<'a, T: Float>(parts: &[RowBlock<'a, T>], shares: &[Share]) -> Result<Cut<'a, T>> {
     let (mut all, mut ranges) = (Vec::new(), memory::with_room(shares.len(), SHARES)?);
     // Sorting may have left rows out.
     let there: usize = parts.iter().map(|part| part.features.n_rows()).sum();
@@ -260,7 +260,7 @@ mod tests {
     unit_test!(rows_are_cut_in_order);
     fn rows_are_cut_in_order() {
         let x: Vec<f32> = (0..20).map(|i| i as f32).collect();
-        let part = |range: std::ops::Range<usize>| Part::new(Features::from_rows(&x[range], 1).unwrap(), None);
+        let part = |range: std::ops::Range<usize>| RowBlock::new(Features::from_rows(&x[range], 1).unwrap(), None);
         let parts = [part(0..3), part(3..3), part(3..11), part(11..20)];
         let share = |rows| Share { ordinal: 0, rows, plan: Plan::within(0) };
         let lengths = |shares: &[u64]| {

@@ -2,28 +2,28 @@
 
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{DevicePasses, Gpu};
-use crate::backend::select::{self, Choice, Job, Request, Shape, There};
+use crate::backend::select::{self, Choice, DeviceRequest, Job, Shape, There};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
-use crate::base::params::{Candidates, Metric, Params, RowOrder, Scale, Seeding};
-use crate::input::tile::{self, Part, Selection};
+use crate::base::params::{DrawnCandidates, Metric, Params, RowOrder, Scale, Seeding};
+use crate::input::tile::{self, RowBlock, Selection};
 use crate::input::transform::RowTransform;
 use crate::statistics::factors::factors_by;
 use crate::statistics::passes::{HostPasses, Passes};
 
 /// Chooses where the fit runs. Nothing is computed or sent. Only weights are brought to where the rows are.
-pub fn place<T: Float>(parts: &mut [Part<'_, T>], params: &Params<'_>) -> Result<Choice> {
+pub fn place<T: Float>(parts: &mut [RowBlock<'_, T>], params: &Params<'_>) -> Result<Choice> {
     if !params.keeps_halves() {
         parts.iter_mut().for_each(|part| part.features = part.features.widened());
     }
     let shape = shape(parts, params.k, params.seeding.candidates(params.k));
     let execution = &params.execution;
     let (device, strategy, limit) = (execution.device, execution.strategy, execution.device_memory_limit);
-    select::place(Request { device, strategy, limit, there: there(parts, params)? }, shape)
+    select::place(DeviceRequest { device, strategy, limit, there: there(parts, params)? }, shape)
 }
 
 /// The shape of a fit of these rows.
-pub fn shape<T: Float>(parts: &[Part<'_, T>], clusters: usize, candidates: Candidates) -> Shape {
+pub fn shape<T: Float>(parts: &[RowBlock<'_, T>], clusters: usize, candidates: DrawnCandidates) -> Shape {
     Shape {
         job: Job::Fit,
         rows: parts.iter().map(|part| part.features.n_rows() as u64).sum(),
@@ -37,7 +37,7 @@ pub fn shape<T: Float>(parts: &[Part<'_, T>], clusters: usize, candidates: Candi
 }
 
 /// The GPU that the rows are on, if they are on one. Weights are brought to the rows.
-fn there<T: Float>(parts: &mut [Part<'_, T>], params: &Params<'_>) -> Result<Option<There>> {
+fn there<T: Float>(parts: &mut [RowBlock<'_, T>], params: &Params<'_>) -> Result<Option<There>> {
     let gpu = parts[0].features.gpu();
     for part in parts.iter_mut() {
         if part.features.gpu() != gpu {
@@ -61,7 +61,7 @@ fn there<T: Float>(parts: &mut [Part<'_, T>], params: &Params<'_>) -> Result<Opt
 /// # Errors
 /// [`KMeansError::InvalidOption`] for a factor of no column, and for a centroid that cannot be transformed. Any error in the
 /// rows.
-pub fn transform<T: Float>(parts: &mut [Part<'_, T>], params: &Params<'_>) -> Result<Option<Seeding>> {
+pub fn transform<T: Float>(parts: &mut [RowBlock<'_, T>], params: &Params<'_>) -> Result<Option<Seeding>> {
     let factors = match params.space.scale {
         // Digits of values are counted on the host.
         Scale::Robust => {
@@ -82,7 +82,7 @@ pub fn transform<T: Float>(parts: &mut [Part<'_, T>], params: &Params<'_>) -> Re
 }
 
 /// Passes over rows where they are. Those of a query are on the host, also if the fit runs on a GPU.
-fn passes_over<'p, 'a, T: Float>(parts: &'p mut [Part<'a, T>], params: &Params<'_>) -> Result<Box<dyn Passes<T> + 'p>> {
+fn passes_over<'p, 'a, T: Float>(parts: &'p mut [RowBlock<'a, T>], params: &Params<'_>) -> Result<Box<dyn Passes<T> + 'p>> {
     #[cfg(feature = "cuda")]
     if let Some(ordinal) = parts[0].features.gpu() {
         return Ok(Box::new(DevicePasses::new(&Gpu::get(ordinal)?.queue()?, parts, None)));

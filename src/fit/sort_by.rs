@@ -25,7 +25,7 @@ const SHOWN: usize = 8;
 
 /// What clusters are sorted by.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Key<'k> {
+pub enum SortKey<'k> {
     Size,
     /// The number of a feature.
     Feature(usize),
@@ -33,7 +33,7 @@ pub enum Key<'k> {
     Numbering(&'k Numbering, &'k [f64]),
 }
 
-impl<'k> Key<'k> {
+impl<'k> SortKey<'k> {
     /// `None` if clusters are not sorted. `factors`: those of the fit, if they are known.
     ///
     /// # Errors
@@ -98,10 +98,10 @@ mod tests {
     unit_test!(equal_keys_keep_their_order);
     fn equal_keys_keep_their_order() {
         let centroids = [3.0f32, 0.0, -1.0, -0.0, 3.0, 1.0, -1.0, 0.0];
-        assert_eq!(Key::Feature(0).order(&centroids, 2, &[0; 4]).unwrap(), Some(vec![1, 3, 0, 2]));
-        assert_eq!(Key::Feature(1).order(&centroids, 2, &[0; 4]).unwrap(), Some(vec![0, 1, 3, 2]));
-        assert_eq!(Key::Size.order(&centroids, 2, &[5, 1, 5, 0]).unwrap(), Some(vec![3, 1, 0, 2]));
-        assert_eq!(Key::Size.order(&centroids, 2, &[0, 1, 1, 7]).unwrap(), None);
+        assert_eq!(SortKey::Feature(0).order(&centroids, 2, &[0; 4]).unwrap(), Some(vec![1, 3, 0, 2]));
+        assert_eq!(SortKey::Feature(1).order(&centroids, 2, &[0; 4]).unwrap(), Some(vec![0, 1, 3, 2]));
+        assert_eq!(SortKey::Size.order(&centroids, 2, &[5, 1, 5, 0]).unwrap(), Some(vec![3, 1, 0, 2]));
+        assert_eq!(SortKey::Size.order(&centroids, 2, &[0, 1, 1, 7]).unwrap(), None);
         assert_eq!(arranged(&centroids, 2, &[2, 0, 3, 1]).unwrap(), [3.0, 1.0, 3.0, 0.0, -1.0, 0.0, -1.0, -0.0]);
     }
 }

@@ -18,7 +18,7 @@ use crate::base::memory;
 use crate::base::names::FeatureLayout;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::{KMeans, RowOrder};
-use crate::columns::{self, COLUMNS, Table};
+use crate::columns::{self, COLUMNS, FeatureTable};
 use crate::model::KMeansModel;
 
 /// Free memory is measured again after so many bytes.
@@ -81,12 +81,12 @@ impl KMeans {
     ) -> Result<KMeansModel> {
         let _scope = Scope::enter(self.cancel.as_ref());
         let names: Vec<PlSmallStr> = columns.into_iter().map(|name| name.as_ref().into()).collect();
-        let mut gathered = Gathered::new(weight.is_some(), spill)?;
+        let mut gathered = ColumnGatherer::new(weight.is_some(), spill)?;
         for batch in batches {
             interrupt::check()?;
             gathered.push(&super::select(&batch?, names.iter().map(PlSmallStr::as_str).chain(weight))?)?;
         }
-        let Rows { features, weights, in_file } = gathered.finish()?;
+        let FitColumns { features, weights, in_file } = gathered.finish()?;
         if in_file {
             self.check_rows_in_file()?;
         }
@@ -106,14 +106,14 @@ impl KMeans {
 
 /// The columns of a fit.
 #[derive(Debug, Clone)]
-pub struct Rows {
+pub struct FitColumns {
     pub features: Vec<Column>,
     pub weights: Option<Column>,
     /// Whether the values are in a mapped file, because memory may not hold them.
     pub in_file: bool,
 }
 
-impl Rows {
+impl FitColumns {
     /// `weighted`: the last column has weights.
     pub fn new(mut features: Vec<Column>, weighted: bool) -> Self {
         let weights = if weighted { features.pop().map(|weights| weights.with_name("weight".into())) } else { None };
@@ -152,7 +152,7 @@ impl Limit {
 }
 
 /// The columns of a fit, gathered batch by batch.
-pub struct Gathered {
+pub struct ColumnGatherer {
     weighted: bool,
     limit: Limit,
     directory: PathBuf,
@@ -167,7 +167,7 @@ pub struct Gathered {
     file: Option<SpillFile>,
 }
 
-impl Gathered {
+impl ColumnGatherer {
     /// `weighted`: the last column of each batch has weights.
     pub fn new(weighted: bool, spill: &Spill) -> Result<Self> {
         if let Some(directory) = spill.directory.as_deref().filter(|directory| !directory.is_dir()) {
@@ -197,7 +197,7 @@ impl Gathered {
             self.first = Some(memory::collected(batch.iter().map(Column::clear), COLUMNS)?);
         }
         let (features, weights) = self.split(batch)?;
-        let mut table = Table::new(features, false, None)?;
+        let mut table = FeatureTable::new(features, false, None)?;
         let weights = weights.map(columns::weights).transpose()?.map(|weights| weights.with_name(WEIGHTS.into()));
         if batch[0].is_empty() {
             return Ok(());
@@ -209,7 +209,7 @@ impl Gathered {
         };
         if let FeatureLayout::Array(name) = &table.layout {
             match self.width {
-                Some(width) if table.all_null => table = Table::new(features, false, Some(width))?,
+                Some(width) if table.all_null => table = FeatureTable::new(features, false, Some(width))?,
                 Some(expected) if expected != table.d => return Err(columns::other_width(name, expected, table.d)),
                 None if table.all_null => {
                     let lists = memory::collected(features.iter().cloned(), COLUMNS)?;
@@ -219,7 +219,7 @@ impl Gathered {
             }
         }
         for mut lists in std::mem::take(&mut self.lists) {
-            let table = Table::new(&lists.columns()[..1], false, self.width)?;
+            let table = FeatureTable::new(&lists.columns()[..1], false, self.width)?;
             lists.replace_column(0, table.columns[0].clone())?;
             self.take(lists)?;
         }
@@ -227,7 +227,7 @@ impl Gathered {
     }
 
     /// The columns of all batches.
-    pub fn finish(mut self) -> Result<Rows> {
+    pub fn finish(mut self) -> Result<FitColumns> {
         let Some(first) = self.first.take() else { return Err(KMeansError::NoRows { skipped: None }) };
         let frames = if self.held.is_empty() { self.lists } else { self.held };
         let in_file = self.file.is_some();
@@ -241,7 +241,7 @@ impl Gathered {
                 None => first,
             },
         };
-        Ok(Rows { in_file, ..Rows::new(columns, self.weighted) })
+        Ok(FitColumns { in_file, ..FitColumns::new(columns, self.weighted) })
     }
 
     /// Features and weights.

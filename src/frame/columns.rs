@@ -8,14 +8,14 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::FloatEnvironment;
-use crate::columns::{Cast, ColumnType, Kind, Numbers, Piece, Source, Table, value_type};
+use crate::columns::{Cast, ColumnPiece, ColumnType, FeatureTable, Kind, NumberSlice, Source, value_type};
 #[cfg(feature = "python")]
 use crate::input::features::Features;
 use crate::input::features::Validity;
 use crate::model::AnyFeatures;
 
 /// A value of Float16.
-type Half = <Float16Type as PolarsNumericType>::Native;
+type PolarsFloat16 = <Float16Type as PolarsNumericType>::Native;
 
 impl ColumnType for DataType {
     fn kind(&self) -> Kind {
@@ -106,30 +106,30 @@ impl Source for Column {
         Ok(cast.into_column())
     }
 
-    fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+    fn pieces(&self) -> impl Iterator<Item = ColumnPiece<'_>> {
         self.as_materialized_series().chunks().iter().map(|chunk| piece(&**chunk))
     }
 }
 
 /// A chunk of floats, or of lists of them with a fixed width.
-fn piece(chunk: &dyn Array) -> Piece<'_> {
+fn piece(chunk: &dyn Array) -> ColumnPiece<'_> {
     let validity = chunk.validity().map(|bitmap| {
         let (bytes, offset, _) = bitmap.as_slice();
         Validity::new(bytes, offset)
     });
     let any = chunk.as_any();
     let numbers = if let Some(lists) = any.downcast_ref::<FixedSizeListArray>() {
-        return Piece { rows: validity, ..piece(&**lists.values()) };
+        return ColumnPiece { rows: validity, ..piece(&**lists.values()) };
     } else if let Some(values) = any.downcast_ref::<PrimitiveArray<f32>>() {
-        Numbers::Float32(values.values())
+        NumberSlice::Float32(values.values())
     } else if let Some(values) = any.downcast_ref::<PrimitiveArray<f64>>() {
-        Numbers::Float64(values.values())
-    } else if let Some(values) = any.downcast_ref::<PrimitiveArray<Half>>() {
-        Numbers::Float16(bytemuck::cast_slice(values.values()))
+        NumberSlice::Float64(values.values())
+    } else if let Some(values) = any.downcast_ref::<PrimitiveArray<PolarsFloat16>>() {
+        NumberSlice::Float16(bytemuck::cast_slice(values.values()))
     } else {
         unreachable!("the column was cast")
     };
-    Piece { numbers, validity, rows: None }
+    ColumnPiece { numbers, validity, rows: None }
 }
 
 /// Whether numbers of this type are read as they are.
@@ -205,7 +205,7 @@ pub fn row_major(frame: &DataFrame) -> Result<RowMajor> {
     let mut columns = Vec::new();
     let (mut names, mut widths) = (Vec::new(), Vec::new());
     for column in frame.columns() {
-        let table = match Table::new(std::slice::from_ref(column), true, None) {
+        let table = match FeatureTable::new(std::slice::from_ref(column), true, None) {
             Ok(table) => table,
             Err(error @ KMeansError::NoMemory { .. }) => return Err(error),
             // A column that does not hold rows of numbers is skipped. It is only needed if a feature has its name.

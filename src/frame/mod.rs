@@ -17,7 +17,7 @@ mod sums;
 
 pub use batches::Spill;
 #[cfg(feature = "python")]
-pub(crate) use batches::{Gathered, Rows};
+pub(crate) use batches::{ColumnGatherer, FitColumns};
 #[cfg(feature = "python")]
 pub(crate) use columns::frame_of;
 pub use columns::{RowMajor, row_major};

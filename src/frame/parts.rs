@@ -2,17 +2,17 @@
 
 use polars::prelude::*;
 
-use super::batches::Rows;
+use super::batches::FitColumns;
 use super::select;
 use crate::base::error::{KMeansError, Result};
-use crate::columns::{self, Table};
+use crate::columns::{self, FeatureTable};
 use crate::distributed::{Owner, Server};
 use crate::model::AnyFeatures;
 
 /// Columns of a frame for a [`crate::distributed::Part`], with the rules of [`crate::KMeans::fit`].
 #[derive(Debug, Clone)]
 pub struct FrameRows {
-    rows: Rows,
+    rows: FitColumns,
     computed: bool,
 }
 
@@ -23,19 +23,19 @@ impl FrameRows {
     /// [`KMeansError::MissingColumn`].
     pub fn new(df: &DataFrame, names: impl IntoIterator<Item = impl AsRef<str>>, weight: Option<&str>) -> Result<Self> {
         let weights = weight.map(|weight| select(df, [weight])).transpose()?.and_then(|mut columns| columns.pop());
-        Ok(Self { rows: Rows { features: select(df, names)?, weights, in_file: false }, computed: false })
+        Ok(Self { rows: FitColumns { features: select(df, names)?, weights, in_file: false }, computed: false })
     }
 
     /// These columns.
     #[cfg(feature = "python")]
-    pub(crate) fn of(rows: Rows, computed: bool) -> Self {
+    pub(crate) fn of(rows: FitColumns, computed: bool) -> Self {
         Self { rows, computed }
     }
 }
 
 impl Owner for FrameRows {
     fn serve(&self, server: Server<'_>) -> Result<()> {
-        let table = Table::new(&self.rows.features, false, None)?;
+        let table = FeatureTable::new(&self.rows.features, false, None)?;
         if table.all_null {
             let reason = format!("column {:?}: expected lists of a known width in each part", self.rows.features[0].name());
             return Err(KMeansError::Part { reason });

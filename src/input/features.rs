@@ -33,7 +33,7 @@ pub use self::column::{Chunk, Column, Validity};
 
 /// Consecutive rows, each of `d` consecutive values.
 #[derive(Debug, Clone, Copy)]
-pub struct Block<'a, T> {
+pub struct RowMajorBlock<'a, T> {
     values: Values<'a, T>,
     rows: usize,
     row_validity: Option<Validity<'a>>,
@@ -44,7 +44,7 @@ pub struct Block<'a, T> {
 enum Layout<'a, T> {
     Columns(Vec<Column<'a, T>>),
     /// Blocks, and the first row of each block. The last entry is the number of rows. The values of all blocks have one type.
-    Blocks(Vec<Block<'a, T>>, Vec<usize>),
+    Blocks(Vec<RowMajorBlock<'a, T>>, Vec<usize>),
     Strided(Strided<'a, T>),
     #[cfg(feature = "cuda")]
     Gpu(GpuRows<'a, T>),
@@ -159,7 +159,7 @@ impl<'a, T: Float> Features<'a, T> {
             check_validity(row_validity, rows)?;
             check_validity(value_validity, values.len())?;
             if rows > 0 {
-                memory::push(&mut list, Block { values, rows, row_validity, value_validity }, VIEW)?;
+                memory::push(&mut list, RowMajorBlock { values, rows, row_validity, value_validity }, VIEW)?;
                 let end = starts[starts.len() - 1] + rows;
                 memory::push(&mut starts, end, VIEW)?;
             }

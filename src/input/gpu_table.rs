@@ -4,7 +4,7 @@
 //! A [`GpuTable`] says where the values are. [`Features::on_gpu`](crate::Features::on_gpu) and
 //! [`Column::on_gpu`](crate::Column::on_gpu) are views of it, as others are of slices. If the values are columns of the engine's
 //! own type, kernels read them where they are. Otherwise the device makes such columns of them, once
-//! (`kernels/passes/foreign.cu`).
+//! (`kernels/passes/external_arrays.cu`).
 
 use std::ops::Range;
 use std::sync::OnceLock;

@@ -84,13 +84,13 @@ impl Selection {
 
 /// Rows and their weights, and which of the rows take part.
 #[derive(Debug, Clone)]
-pub struct Part<'a, T> {
+pub struct RowBlock<'a, T> {
     pub features: Features<'a, T>,
     pub weights: Option<Column<'a, f64>>,
     pub selection: Selection,
 }
 
-impl<'a, T: Float> Part<'a, T> {
+impl<'a, T: Float> RowBlock<'a, T> {
     pub fn new(features: Features<'a, T>, weights: Option<Column<'a, f64>>) -> Self {
         Self { features, weights, selection: Selection::default() }
     }
@@ -131,20 +131,20 @@ fn round_weights(scale: Option<WeightScale>, weights: &mut [f64]) {
 }
 
 /// All parts with values on the host. Only errors and a few passes ask for it.
-pub(crate) fn on_host<'a, T: Float>(parts: &[Part<'a, T>]) -> Result<Vec<Part<'a, T>>> {
-    memory::try_collected(parts.iter().map(Part::on_host), "a list of the rows")
+pub(crate) fn on_host<'a, T: Float>(parts: &[RowBlock<'a, T>]) -> Result<Vec<RowBlock<'a, T>>> {
+    memory::try_collected(parts.iter().map(RowBlock::on_host), "a list of the rows")
 }
 
 /// Consecutive rows of a part.
 pub struct Piece<'p, 'a, T> {
-    pub part: &'p Part<'a, T>,
+    pub part: &'p RowBlock<'a, T>,
     pub rows: Range<usize>,
     /// The number of the first of them in all rows.
     pub first: usize,
 }
 
 /// The rows of all parts in pieces of at most `most` rows.
-pub fn pieces<'p, 'a, T: Float>(parts: &'p [Part<'a, T>], most: usize) -> impl Iterator<Item = Piece<'p, 'a, T>> {
+pub fn pieces<'p, 'a, T: Float>(parts: &'p [RowBlock<'a, T>], most: usize) -> impl Iterator<Item = Piece<'p, 'a, T>> {
     let starts = parts.iter().scan(0, |next, part| Some(std::mem::replace(next, *next + part.features.n_rows())));
     parts.iter().zip(starts).flat_map(move |(part, start)| {
         let n = part.features.n_rows();
@@ -153,28 +153,28 @@ pub fn pieces<'p, 'a, T: Float>(parts: &'p [Part<'a, T>], most: usize) -> impl I
 }
 
 /// The type in which a GPU keeps the rows of all parts, if it is one of 16 bits. Parts without rows do not count.
-pub fn half<T: Float>(parts: &[Part<'_, T>]) -> Option<Half> {
+pub fn half<T: Float>(parts: &[RowBlock<'_, T>]) -> Option<Half> {
     let there = || parts.iter().filter(|part| part.features.n_rows() > 0);
     let half = there().next()?.features.half()?;
     there().all(|part| part.features.half() == Some(half)).then_some(half)
 }
 
 /// Rows that are read feature by feature.
-pub trait Columns<T>: Copy {
+pub trait FeatureColumns<T>: Copy {
     /// Feature `f` of the rows.
     fn column(&self, f: usize) -> &[T];
 }
 
 /// The values of some rows, feature by feature.
 #[derive(Debug, Clone, Copy)]
-pub struct Values<'x, T> {
+pub struct FeatureValues<'x, T> {
     /// Feature f of row r is `x[f * stride + r]`.
     x: &'x [T],
     stride: usize,
     rows: usize,
 }
 
-impl<'x, T> Values<'x, T> {
+impl<'x, T> FeatureValues<'x, T> {
     /// The rows of whole columns.
     #[inline(always)]
     pub fn new(x: &'x [T], stride: usize) -> Self {
@@ -188,7 +188,7 @@ impl<'x, T> Values<'x, T> {
     }
 }
 
-impl<T: Copy> Columns<T> for Values<'_, T> {
+impl<T: Copy> FeatureColumns<T> for FeatureValues<'_, T> {
     #[inline(always)]
     fn column(&self, f: usize) -> &[T] {
         &self.x[f * self.stride..][..self.rows]
@@ -227,7 +227,7 @@ pub struct RowsInPlace<'c, T> {
     rows: usize,
 }
 
-impl<T: Copy> Columns<T> for RowsInPlace<'_, T> {
+impl<T: Copy> FeatureColumns<T> for RowsInPlace<'_, T> {
     #[inline(always)]
     fn column(&self, f: usize) -> &[T] {
         &self.columns.0[f][self.first..][..self.rows]
@@ -263,8 +263,8 @@ impl<T: Float> Tile<T> {
 
     /// The values of the rows.
     #[inline(always)]
-    pub fn values(&self) -> Values<'_, T> {
-        Values::new(&self.x, self.stride)
+    pub fn values(&self) -> FeatureValues<'_, T> {
+        FeatureValues::new(&self.x, self.stride)
     }
 
     /// Feature `f` of the kept rows.
@@ -273,7 +273,7 @@ impl<T: Float> Tile<T> {
         &self.x[f * self.stride..][..self.rows]
     }
 
-    fn load_raw(&mut self, part: &Part<'_, T>, range: Range<usize>) {
+    fn load_raw(&mut self, part: &RowBlock<'_, T>, range: Range<usize>) {
         self.rows = range.len();
         part.features.copy_tile(range.clone(), self.stride, &mut self.x);
         if let Some(weights) = &part.weights {
@@ -283,7 +283,7 @@ impl<T: Float> Tile<T> {
 
     /// Loads the rows of `range` that the part's selection keeps. Rounds weights to `w^`.
     #[inline]
-    pub fn load(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, range: Range<usize>) {
+    pub fn load(&mut self, part: &RowBlock<'_, T>, scale: Option<WeightScale>, range: Range<usize>) {
         self.load_raw(part, range.clone());
         if !part.selection.is_all() {
             for (i, bad) in self.bad[..range.len()].iter_mut().enumerate() {
@@ -308,12 +308,12 @@ impl<T: Float> Tile<T> {
 
     /// Loads the rows of a list, in its order. The part's selection must keep all of them. Rounds weights to `w^`.
     #[inline]
-    pub fn load_list(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, rows: &[usize]) {
+    pub fn load_list(&mut self, part: &RowBlock<'_, T>, scale: Option<WeightScale>, rows: &[usize]) {
         part.features.gather_tile(rows, self.stride, &mut self.x);
         self.load_weights(part, scale, rows);
     }
 
-    fn load_weights(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, rows: &[usize]) {
+    fn load_weights(&mut self, part: &RowBlock<'_, T>, scale: Option<WeightScale>, rows: &[usize]) {
         self.rows = rows.len();
         part.gather_weights(scale, rows, &mut self.weights);
     }
@@ -322,7 +322,7 @@ impl<T: Float> Tile<T> {
     #[inline]
     pub fn load_rows<'v>(
         &mut self,
-        part: &Part<'_, T>,
+        part: &RowBlock<'_, T>,
         scale: Option<WeightScale>,
         rows: &[usize],
         values: impl Iterator<Item = &'v [T]>,
@@ -336,7 +336,7 @@ impl<T: Float> Tile<T> {
     /// Loads the rows of `range`. Leaves out rows with a null or a value that is not finite, marks them in `bad`, and returns
     /// their number. Weights are not rounded.
     #[inline(always)]
-    pub fn load_checked(&mut self, part: &Part<'_, T>, range: Range<usize>) -> usize {
+    pub fn load_checked(&mut self, part: &RowBlock<'_, T>, range: Range<usize>) -> usize {
         self.load_raw(part, range.clone());
         let m = range.len();
         let mut all_finite = true;

@@ -8,7 +8,7 @@
 //!         x[f] = y[f] / norm                                   float64, rounded once to the type of the row
 //! ```
 //! [`Features`](crate::Features) apply it where rows are read, so all compute code sees transformed rows. On a GPU,
-//! `kernels/passes/arrival.cu` does the same with rows that were sent. A row without a direction (all zeros) becomes NaN, so it
+//! `kernels/passes/transform.cu` does the same with rows that were sent. A row without a direction (all zeros) becomes NaN, so it
 //! is left out where rows that are not finite are. The model keeps the transformation: predictions take raw rows.
 
 use std::sync::Arc;

@@ -4,14 +4,14 @@ use super::Model;
 use crate::backend::answers::{Labels, NearestClusters, Predictions};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::array::{GpuArray, GpuPredictions};
-use crate::backend::select::{self, Choice, Job, Place, Request, Shape, There};
+use crate::backend::select::{self, Choice, DeviceRequest, Job, Place, Shape, There};
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt::Scope;
 use crate::base::parallel::{FloatEnvironment, PoolShare};
-use crate::base::params::{Candidates, Device};
+use crate::base::params::{Device, DrawnCandidates};
 use crate::base::strategy::Strategy;
 use crate::input::features::{Column, Features};
-use crate::model::predict::{Predictor, Rows};
+use crate::model::predict::{ModelQuery, Predictor};
 
 /// Declares methods of a model on a device, and the same methods of the model itself, which run on the CPU.
 macro_rules! on_any_device {
@@ -105,7 +105,7 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
             float64: !T::IS_F32,
             half,
             weighted,
-            candidates: Candidates::NONE,
+            candidates: DrawnCandidates::NONE,
         }
     }
 
@@ -113,7 +113,7 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
     fn place(&self, job: Job, features: &Features<'_, T>, weighted: bool) -> Result<Place> {
         let there = features.gpu().map(|ordinal| There { ordinal, in_place: false });
         let shape = self.shape(job, features.n_rows(), weighted, features.half().is_some());
-        Ok(select::place(Request { there, ..self.device.into() }, shape)?.place)
+        Ok(select::place(DeviceRequest { there, ..self.device.into() }, shape)?.place)
     }
 
     /// The labels of rows on a GPU, as an array there: -1 for a row with a null or a value that is not finite.
@@ -150,7 +150,7 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
         job: Job,
         features: &Features<'_, T>,
         weighted: bool,
-        work: impl Fn(Rows<'_, '_, T>) -> Result<R>,
+        work: impl Fn(ModelQuery<'_, '_, T>) -> Result<R>,
     ) -> Result<R> {
         let &Self { model, device, strategy } = self;
         if features.n_features() != model.d {
@@ -170,10 +170,10 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
             }
             _ => self.place(job, features, weighted)?,
         };
-        match work(Rows { model, features, place, strategy }) {
+        match work(ModelQuery { model, features, place, strategy }) {
             // Other programs may have taken the memory since the choice was made.
             Err(KMeansError::NoMemory { .. }) if device == Device::Auto && place != Place::Cpu && features.gpu().is_none() => {
-                work(Rows { model, features, place: Place::Cpu, strategy })
+                work(ModelQuery { model, features, place: Place::Cpu, strategy })
             }
             done => done,
         }

@@ -15,7 +15,7 @@
 //! Memory and time are in proportion to the length that the model says it has, which is never more than that of the file.
 //!
 //! If values are scaled, the table has the centroids in the units of the columns, and the metadata have the factors. The model
-//! has the scaled centroids, bit for bit. So a reader of the table gets labels as in [`Facts`]. The metadata are JSON for people
+//! has the scaled centroids, bit for bit. So a reader of the table gets labels as in [`FileMetadata`]. The metadata are JSON for people
 //! and programs to read. They say who wrote the file, the parameters, the iterations and the inertia. Values are plain and
 //! uncompressed, which all readers know. Equal fits give equal files.
 
@@ -33,7 +33,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersi
 use serde::Serialize;
 
 use super::groups::GROUPS;
-use super::wire::{self, Head, MODEL, What, breaks_off};
+use super::wire::{self, Encoded, Head, MODEL, breaks_off};
 use super::{AnyModel, KMeansModel, Scaling, Settings, invalid};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
@@ -48,7 +48,7 @@ const START: usize = PARQUET.len() + Head::BYTES;
 
 /// What the metadata of the table say.
 #[derive(Serialize)]
-struct Facts<'m> {
+struct FileMetadata<'m> {
     creator: &'static str,
     parameters: &'m Settings,
     n_iter: u32,
@@ -93,7 +93,7 @@ impl KMeansModel {
         let _environment = FloatEnvironment::default_rounding();
         let model = self.to_saved_wire()?;
         let table = self.centroids_batch()?;
-        let facts = Facts {
+        let facts = FileMetadata {
             creator: concat!("polars-kmeans ", env!("CARGO_PKG_VERSION")),
             parameters: self.settings(),
             n_iter: self.n_iter(),
@@ -170,7 +170,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Reads the payload of a file: its head, and its body after a check. `refused` makes the error if the system cannot read it.
 pub(super) fn read(
     input: &mut (impl Read + Seek),
-    what: &What,
+    what: &Encoded,
     refused: impl Fn(std::io::Error) -> KMeansError,
 ) -> Result<(Head, Vec<u8>)> {
     let length = input.seek(SeekFrom::End(0)).map_err(&refused)?;
@@ -181,7 +181,7 @@ pub(super) fn read(
     let head = start.strip_prefix(PARQUET).ok_or_else(|| other("something that is no Parquet file"))?;
     let head =
         Head::read(head, what)?.ok_or_else(|| match [MODEL, GROUPS].iter().find(|what| head.starts_with(&what.magic)) {
-            Some(What { class, .. }) => other(&format!("one of another kind: {class}.load reads it")),
+            Some(Encoded { class, .. }) => other(&format!("one of another kind: {class}.load reads it")),
             None if *what == MODEL => {
                 other("a Parquet file of another program (KMeansModel.from_centroids of Python makes a model of its table)")
             }

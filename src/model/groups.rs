@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 
 use super::file::{read, with_table};
 use super::invalid;
-use super::wire::{self, FIRST_FORMAT, Head, What};
+use super::wire::{self, Encoded, FIRST_FORMAT, Head};
 use crate::base::error::Result;
 #[cfg(feature = "python")]
 use crate::base::memory;
 
 /// Encoded models of groups.
-pub(super) const GROUPS: What = What { magic: *b"kmeans-groups", class: "KMeansModels", newest: FIRST_FORMAT };
+pub(super) const GROUPS: Encoded = Encoded { magic: *b"kmeans-groups", class: "KMeansModels", newest: FIRST_FORMAT };
 /// The key of the JSON in the metadata of the table.
 const KEY: &str = "polars-kmeans-groups";
 
@@ -124,7 +124,7 @@ impl<'a> Groups<'a> {
         use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
         /// The most groups for each byte of a file. Groups without a model take less than a byte, if their keys are regular.
         const MOST: u64 = 64;
-        let ours = |what: &What| file.get(4..).is_some_and(|rest| rest.starts_with(&what.magic));
+        let ours = |what: &Encoded| file.get(4..).is_some_and(|rest| rest.starts_with(&what.magic));
         if !file.starts_with(b"PAR1") || ours(&wire::MODEL) || ours(&GROUPS) {
             return Ok(None);
         }

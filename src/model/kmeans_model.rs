@@ -13,7 +13,7 @@ use super::any::AnyModel;
 use super::living::Living;
 use super::{Derived, DeviceModel, Fitted, HistoryRow, Model, Update, invalid};
 use crate::backend::answers::KeptRows;
-use crate::backend::cpu::Method;
+use crate::backend::cpu::MethodExplanation;
 use crate::backend::select::Choice;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -23,7 +23,7 @@ use crate::base::parallel::FloatEnvironment;
 use crate::base::params::{Device, Metric};
 use crate::base::progress::Seconds;
 #[cfg(feature = "python")]
-use crate::input::tile::Part;
+use crate::input::tile::RowBlock;
 #[cfg(feature = "parts")]
 use crate::model::AnyFitted;
 use crate::statistics::check_centroid_magnitude;
@@ -53,7 +53,7 @@ pub struct KMeansModel {
 struct Ran {
     /// The device, and why.
     choice: Choice,
-    method: Option<Method>,
+    method: Option<MethodExplanation>,
     /// Where the time went.
     seconds: Seconds,
     relocated: Vec<u32>,
@@ -226,7 +226,7 @@ impl KMeansModel {
 
     /// How the fit compared rows with centroids on the CPU, and why. `None` for fits on GPUs and in parts, and in a model that
     /// was read from bytes or a file.
-    pub fn method(&self) -> Option<Method> {
+    pub fn method(&self) -> Option<MethodExplanation> {
         self.ran.as_ref().and_then(|ran| ran.method)
     }
 
@@ -303,8 +303,8 @@ impl KMeansModel {
     pub(crate) fn bad_values(&self, features: &AnyFeatures<'_>) -> Result<KMeansError> {
         let row_transform = either!(self, model => model.row_transform()?);
         match features {
-            AnyFeatures::F32(x) => count_bad(&HostRows(&[Part::new(x.transformed_by(row_transform), None)])),
-            AnyFeatures::F64(x) => count_bad(&HostRows(&[Part::new(x.transformed_by(row_transform), None)])),
+            AnyFeatures::F32(x) => count_bad(&HostRows(&[RowBlock::new(x.transformed_by(row_transform), None)])),
+            AnyFeatures::F64(x) => count_bad(&HostRows(&[RowBlock::new(x.transformed_by(row_transform), None)])),
         }
     }
 }

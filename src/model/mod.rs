@@ -51,7 +51,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use self::predict::Predictor;
 use self::tables::Tables;
 use crate::backend::answers::{Distances, KeptRows, Labels, Predictions};
-use crate::backend::cpu::Method;
+use crate::backend::cpu::MethodExplanation;
 use crate::backend::select::Choice;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -174,7 +174,7 @@ pub struct Fitted<T> {
     /// The device that the fit ran on, and why.
     pub choice: Choice,
     /// How rows were compared with centroids on the CPU, and why. None for fits on GPUs and in parts.
-    pub method: Option<Method>,
+    pub method: Option<MethodExplanation>,
     /// Where the time of the fit went.
     pub seconds: Seconds,
     pub(crate) selection: Vec<(Selection, usize)>,

@@ -25,7 +25,7 @@ use crate::model::Model;
 
 /// The rows, the model that they are compared with, and where the pass runs.
 #[derive(Clone, Copy)]
-pub struct Rows<'p, 'a, T> {
+pub struct ModelQuery<'p, 'a, T> {
     pub model: &'p Model<T>,
     pub features: &'p Features<'a, T>,
     pub place: Place,
@@ -34,7 +34,7 @@ pub struct Rows<'p, 'a, T> {
 }
 
 #[cfg(feature = "cuda")]
-impl<T: Float> Rows<'_, '_, T> {
+impl<T: Float> ModelQuery<'_, '_, T> {
     /// The GPU that the rows are on. It is an error if they are on the host.
     pub fn gpu(&self) -> Result<u32> {
         let expected = "rows on a GPU for answers there".into();
@@ -58,7 +58,7 @@ macro_rules! by_place {
 }
 
 /// The inertia of the finite rows of positive weight.
-fn inertia<T: Float>(rows: Rows<'_, '_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+fn inertia<T: Float>(rows: ModelQuery<'_, '_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
     match rows.place {
         Place::Cpu => {
             let Model { centroids, .. } = rows.model;
@@ -75,7 +75,7 @@ fn inertia<T: Float>(rows: Rows<'_, '_, T>, weights: Option<&Column<'_, f64>>) -
 
 /// Calls `work` with the model's tables on the GPUs of these rows. Calls with few rows go to the GPUs in turn.
 #[cfg(feature = "cuda")]
-fn on_gpus<T: Float, R>(rows: Rows<'_, '_, T>, work: impl FnOnce(&[&DeviceTable<T>]) -> Result<R>) -> Result<R> {
+fn on_gpus<T: Float, R>(rows: ModelQuery<'_, '_, T>, work: impl FnOnce(&[&DeviceTable<T>]) -> Result<R>) -> Result<R> {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     let mut tables = match rows.place {
         Place::Cuda(ordinal) => vec![rows.model.device_table(ordinal)?],
@@ -100,58 +100,58 @@ fn no_gpu() -> ! {
 pub trait Predictor: Float {
     /// The labels of the rows.
     #[doc(hidden)]
-    fn labels(rows: Rows<'_, '_, Self>) -> Result<Labels>;
+    fn labels(rows: ModelQuery<'_, '_, Self>) -> Result<Labels>;
     /// The labels, and the distances to the nearest and the second nearest centroid.
     #[doc(hidden)]
-    fn nearest(rows: Rows<'_, '_, Self>) -> Result<Predictions>;
+    fn nearest(rows: ModelQuery<'_, '_, Self>) -> Result<Predictions>;
     /// The distances to all centroids, or their squares.
     #[doc(hidden)]
-    fn distances(rows: Rows<'_, '_, Self>, squared: bool) -> Result<Vec<f64>>;
+    fn distances(rows: ModelQuery<'_, '_, Self>, squared: bool) -> Result<Vec<f64>>;
     /// The `m` nearest centroids of the rows.
     #[doc(hidden)]
-    fn several(rows: Rows<'_, '_, Self>, m: usize, squared: bool) -> Result<NearestClusters>;
+    fn several(rows: ModelQuery<'_, '_, Self>, m: usize, squared: bool) -> Result<NearestClusters>;
     /// The inertia of the finite rows of positive weight.
     #[doc(hidden)]
-    fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64>;
+    fn inertia(rows: ModelQuery<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64>;
     #[cfg(feature = "cuda")]
     #[doc(hidden)]
-    fn labels_on_device(rows: Rows<'_, '_, Self>) -> Result<GpuArray<i32>>;
+    fn labels_on_device(rows: ModelQuery<'_, '_, Self>) -> Result<GpuArray<i32>>;
     #[cfg(feature = "cuda")]
     #[doc(hidden)]
-    fn nearest_on_device(rows: Rows<'_, '_, Self>) -> Result<GpuPredictions>;
+    fn nearest_on_device(rows: ModelQuery<'_, '_, Self>) -> Result<GpuPredictions>;
     #[cfg(feature = "cuda")]
     #[doc(hidden)]
-    fn distances_on_device(rows: Rows<'_, '_, Self>, squared: bool) -> Result<GpuArray<f64>>;
+    fn distances_on_device(rows: ModelQuery<'_, '_, Self>, squared: bool) -> Result<GpuArray<f64>>;
 }
 
 macro_rules! predictor {
     ($($float:ty),*) => {$(
         impl Predictor for $float {
-            fn labels(rows: Rows<'_, '_, Self>) -> Result<Labels> {
+            fn labels(rows: ModelQuery<'_, '_, Self>) -> Result<Labels> {
                 by_place!(rows, cpu::predict::labels, cuda::predict::labels, rows.strategy)
             }
-            fn nearest(rows: Rows<'_, '_, Self>) -> Result<Predictions> {
+            fn nearest(rows: ModelQuery<'_, '_, Self>) -> Result<Predictions> {
                 by_place!(rows, cpu::predict::nearest, cuda::predict::nearest)
             }
-            fn distances(rows: Rows<'_, '_, Self>, squared: bool) -> Result<Vec<f64>> {
+            fn distances(rows: ModelQuery<'_, '_, Self>, squared: bool) -> Result<Vec<f64>> {
                 by_place!(rows, cpu::predict::distances, cuda::predict::distances; squared)
             }
-            fn several(rows: Rows<'_, '_, Self>, m: usize, squared: bool) -> Result<NearestClusters> {
+            fn several(rows: ModelQuery<'_, '_, Self>, m: usize, squared: bool) -> Result<NearestClusters> {
                 by_place!(rows, cpu::predict::several, cuda::predict::nearest_clusters; m, squared)
             }
-            fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+            fn inertia(rows: ModelQuery<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
                 inertia(rows, weights)
             }
             #[cfg(feature = "cuda")]
-            fn labels_on_device(rows: Rows<'_, '_, Self>) -> Result<GpuArray<i32>> {
+            fn labels_on_device(rows: ModelQuery<'_, '_, Self>) -> Result<GpuArray<i32>> {
                 cuda::predict::labels_on_device(&*rows.model.device_table(rows.gpu()?)?, rows.features, rows.strategy)
             }
             #[cfg(feature = "cuda")]
-            fn nearest_on_device(rows: Rows<'_, '_, Self>) -> Result<GpuPredictions> {
+            fn nearest_on_device(rows: ModelQuery<'_, '_, Self>) -> Result<GpuPredictions> {
                 cuda::predict::nearest_on_device(&*rows.model.device_table(rows.gpu()?)?, rows.features)
             }
             #[cfg(feature = "cuda")]
-            fn distances_on_device(rows: Rows<'_, '_, Self>, squared: bool) -> Result<GpuArray<f64>> {
+            fn distances_on_device(rows: ModelQuery<'_, '_, Self>, squared: bool) -> Result<GpuArray<f64>> {
                 cuda::predict::distances_on_device(&*rows.model.device_table(rows.gpu()?)?, rows.features, squared)
             }
         }

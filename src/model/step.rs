@@ -22,7 +22,7 @@ use crate::base::parallel::FloatEnvironment;
 use crate::base::params::Device;
 use crate::exact::fixed::{exponent_at_or_above, power_of_two, times};
 use crate::input::features::{Column, Features};
-use crate::input::tile::{Part, WeightScale};
+use crate::input::tile::{RowBlock, WeightScale};
 use crate::model::predict::Predictor;
 use crate::statistics::passes::{HostPasses, Passes};
 use crate::statistics::quanta::quanta as column_scales;
@@ -133,7 +133,7 @@ impl<T: Predictor> Model<T> {
             let wanted = memory::collected(features.iter().map(exponent), BATCH)?;
             let units = quanta.weights.map(|e| e.max(exponent(&weight[0])));
             // A column of zeros has no sums that a sentinel could spoil, but its rows here may: the rule is that of a fit.
-            let mut parts = [Part::new(batch.transformed_by(model.row_transform()?), weights.cloned()).on_host()?];
+            let mut parts = [RowBlock::new(batch.transformed_by(model.row_transform()?), weights.cloned()).on_host()?];
             let mut passes = HostPasses::new(&mut parts, 0);
             if let Some(exponent) = units {
                 passes.round_weights(WeightScale { exponent, largest: power_of_two(exponent) })?;

@@ -21,7 +21,7 @@ use super::device_model::on_any_device;
 use super::living::{Later, Living};
 use super::quanta::Quanta;
 use crate::backend::answers::Labels;
-use crate::backend::cpu::sums::{Found, Refused, sums};
+use crate::backend::cpu::sums::{RefusedRow, RowSums, sums};
 use crate::backend::update::quotients_of;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -32,7 +32,7 @@ use crate::base::params::{Metric, NullPolicy};
 use crate::exact::cluster_sums::{ClusterSums, UNASSIGNED};
 use crate::exact::fixed::{BEYOND, ColumnScale, exponent_at_or_above, power_of_two};
 use crate::input::features::{Column, Features};
-use crate::input::tile::{Part, WeightScale};
+use crate::input::tile::{RowBlock, WeightScale};
 use crate::input::transform::finish_centroid;
 use crate::model::predict::Predictor;
 use crate::statistics::given::{HostRows, count_bad};
@@ -330,7 +330,7 @@ impl<T: Float> Model<T> {
         weights: Option<&Column<'_, f64>>,
         labels: Option<&Labels>,
         own: Option<&Labels>,
-    ) -> Result<Found> {
+    ) -> Result<RowSums> {
         let (quanta, k, n) = (self.quanta()?, self.n_clusters(), features.n_rows());
         if weights.is_some() && quanta.weights.is_none() {
             return Err(invalid("weight", "none, since the fit of this model had none", "weights"));
@@ -350,7 +350,7 @@ impl<T: Float> Model<T> {
         if let Some(label) = all.iter().find(|label| **label != UNASSIGNED && **label as usize >= k) {
             return Err(invalid("labels", &format!("labels below {k}, the number of clusters"), label));
         }
-        let part = [Part::new(features.transformed_by(self.row_transform()?), weights.cloned()).on_host()?];
+        let part = [RowBlock::new(features.transformed_by(self.row_transform()?), weights.cloned()).on_host()?];
         let scales = quanta.scales()?;
         let weights = quanta.weights.map(|exponent| WeightScale { exponent, largest: power_of_two(exponent) });
         let found = sums(&part[0], &all, k, (&scales[..], weights))?;
@@ -359,14 +359,16 @@ impl<T: Float> Model<T> {
             return Err(count_bad(&HostRows(&part))?);
         }
         match found.refused {
-            Some(Refused { row, feature: None, got }) if got < 0.0 => Err(KMeansError::NegativeWeight { row: row as u64, got }),
+            Some(RefusedRow { row, feature: None, got }) if got < 0.0 => {
+                Err(KMeansError::NegativeWeight { row: row as u64, got })
+            }
             _ => Ok(found),
         }
     }
 
     /// The sums that were found, or the error for a row that they do not take.
-    pub(super) fn checked(&self, found: Found, scales: &[ColumnScale]) -> Result<Sums> {
-        let Some(Refused { feature, got, .. }) = found.refused else { return self.table(found.sums) };
+    pub(super) fn checked(&self, found: RowSums, scales: &[ColumnScale]) -> Result<Sums> {
+        let Some(RefusedRow { feature, got, .. }) = found.refused else { return self.table(found.sums) };
         let quanta = self.quanta()?;
         let (column, limit) = match feature {
             Some(f) => (self.names.get(f).unwrap_or_default(), scales[f].limit()),

@@ -38,7 +38,7 @@ pub const FORMAT: u8 = 2;
 pub(super) const FIRST_FORMAT: u8 = 1;
 /// What is encoded: a model, or models of groups.
 #[derive(PartialEq)]
-pub(super) struct What {
+pub(super) struct Encoded {
     /// How the bytes start.
     pub(super) magic: [u8; 13],
     /// Python's class that reads and writes files of it.
@@ -47,7 +47,7 @@ pub(super) struct What {
     /// The newest format.
     pub(super) newest: u8,
 }
-pub(super) const MODEL: What = What {
+pub(super) const MODEL: Encoded = Encoded {
     magic: *b"polars-kmeans",
     #[cfg(feature = "arrow")]
     class: "KMeansModel",
@@ -190,12 +190,12 @@ impl Head {
         Self { format, length: body.len() as u64, hash: xxh3_128(body).to_le_bytes() }
     }
 
-    pub(super) fn bytes(self, what: &What) -> Vec<u8> {
+    pub(super) fn bytes(self, what: &Encoded) -> Vec<u8> {
         [&what.magic[..], &[self.format], &self.length.to_le_bytes(), &self.hash].concat()
     }
 
     /// Reads the head at the beginning of these bytes. `None` if they do not start as those of `what` do.
-    pub(super) fn read(bytes: &[u8], what: &What) -> Result<Option<Self>> {
+    pub(super) fn read(bytes: &[u8], what: &Encoded) -> Result<Option<Self>> {
         let Some(rest) = bytes.strip_prefix(&what.magic) else {
             return if what.magic.starts_with(bytes) { Err(breaks_off()) } else { Ok(None) };
         };

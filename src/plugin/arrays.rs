@@ -11,7 +11,7 @@ use super::dlpack::{self, Export};
 use super::entry::without_panic;
 use super::expressions::unless_too_few;
 use super::external::ExternalArray;
-use super::options::{Answer, FitOptions};
+use super::options::{FitOptions, RowAnswer};
 use super::signals::{Raised, interruptible, watched};
 use super::{Fit, copy_to_python, encoded, to_python};
 use crate::backend::answers::Labels;
@@ -20,7 +20,7 @@ use crate::backend::cuda::{Plain, array::GpuArray};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::params::{KMeans, Wanted};
-use crate::exact::rng::{Stream, below, draw_u64};
+use crate::exact::rng::{DrawPurpose, below, draw_u64};
 use crate::frame::frame_of;
 use crate::model::{DeviceModel, KMeansModel};
 
@@ -105,18 +105,18 @@ impl Answers {
 
 impl Answers {
     fn new<T: AnswerType>(values: Vec<T>, shape: &[usize]) -> Self {
-        let device = dlpack::Device { device_type: dlpack::CPU, device_id: 0 };
+        let device = dlpack::DLDevice { device_type: dlpack::CPU, device_id: 0 };
         Self::of::<T>(values.as_ptr() as usize, device, Arc::new(values), shape)
     }
 
     #[cfg(feature = "cuda")]
     fn on_gpu<T: AnswerType + Plain>(values: GpuArray<T>, shape: &[usize]) -> Self {
-        let device = dlpack::Device { device_type: dlpack::CUDA, device_id: values.ordinal() as i32 };
+        let device = dlpack::DLDevice { device_type: dlpack::CUDA, device_id: values.ordinal() as i32 };
         Self::of::<T>(values.address() as usize, device, Arc::new(values), shape)
     }
 
     /// `owner`: has the values, which are at the address.
-    fn of<T: AnswerType>(address: usize, device: dlpack::Device, owner: Arc<dyn Send + Sync>, shape: &[usize]) -> Self {
+    fn of<T: AnswerType>(address: usize, device: dlpack::DLDevice, owner: Arc<dyn Send + Sync>, shape: &[usize]) -> Self {
         let shape = shape.iter().map(|n| *n as i64).collect();
         Self(Export { owner, address, device, data_type: T::DATA_TYPE, shape })
     }
@@ -199,18 +199,22 @@ pub fn predict_array(model: &[u8], array: &Bound<'_, PyAny>, output: &str, devic
     answered(model, array, device, |model, rows| predict_external(model, rows, output.parse()?))
 }
 
-fn predict_external(model: DeviceModel<'_, KMeansModel>, rows: &ExternalArray, output: Answer) -> Result<Vec<Option<Answers>>> {
+fn predict_external(
+    model: DeviceModel<'_, KMeansModel>,
+    rows: &ExternalArray,
+    output: RowAnswer,
+) -> Result<Vec<Option<Answers>>> {
     let (features, n) = (rows.features()?, rows.n_rows());
     #[cfg(feature = "cuda")]
     if rows.is_on_gpu() {
-        if output == Answer::Label {
+        if output == RowAnswer::Label {
             return Ok(vec![Some(Answers::on_gpu(model.predict_any_on_device(&features)?, &[n]))]);
         }
         let all = model.predict_distances_any_on_device(&features)?;
         let distances = [Some(all.nearest), all.seconds].map(|values| Some(Answers::on_gpu(values?, &[n])));
         return Ok([Some(Answers::on_gpu(all.labels, &[n]))].into_iter().chain(distances).collect());
     }
-    if output == Answer::Label {
+    if output == RowAnswer::Label {
         return Ok(vec![Some(Answers::labels(&model.predict_any(&features)?)?)]);
     }
     let (labels, distances) = model.predict_distances_any(&features)?.into_parts();
@@ -271,7 +275,7 @@ pub fn step_array<'py>(
 /// The rows of a batch, drawn with replacement among `rows`: one little-endian int64 each.
 #[pyfunction]
 pub fn draw_rows(py: Python<'_>, seed: u64, step: u32, count: u32, rows: u64) -> Result<Bound<'_, PyBytes>> {
-    let row = |trial| below(draw_u64(seed, Stream::Batch, 0, step, trial), rows.into()) as i64;
+    let row = |trial| below(draw_u64(seed, DrawPurpose::Batch, 0, step, trial), rows.into()) as i64;
     to_python(py, count as usize * 8, |bytes| {
         bytes.as_chunks_mut::<8>().0.iter_mut().zip(0..count).for_each(|(bytes, trial)| *bytes = row(trial).to_le_bytes());
     })

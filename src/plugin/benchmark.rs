@@ -6,11 +6,11 @@ use polars::prelude::*;
 
 use super::entry::expression;
 use super::options::FitOptions;
-use crate::frame::Rows;
+use crate::frame::FitColumns;
 
 /// Returns the seconds of a fit, from columns to model and labels. The time includes freeing both, as the time of a query does.
 fn benchmark_fit(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
-    let rows = Rows::of_inputs(inputs, false)?;
+    let rows = FitColumns::of_inputs(inputs, false)?;
     let estimator = rows.estimator(kwargs)?;
     let start = Instant::now();
     drop(estimator.fit_columns(&rows.features, None)?);

@@ -18,23 +18,23 @@ use crate::input::value_type::ValueType;
 
 /// `ArrowArray` of Arrow's C data interface.
 #[repr(C)]
-struct Array {
+struct ArrowArray {
     length: i64,
     null_count: i64,
     offset: i64,
     n_buffers: i64,
     n_children: i64,
     buffers: *const *const c_void,
-    children: *const *const Array,
-    dictionary: *const Array,
-    release: Option<unsafe extern "C" fn(*mut Array)>,
+    children: *const *const ArrowArray,
+    dictionary: *const ArrowArray,
+    release: Option<unsafe extern "C" fn(*mut ArrowArray)>,
     private_data: *mut c_void,
 }
 
 /// `ArrowDeviceArray` of the device interface.
 #[repr(C)]
 struct DeviceArray {
-    array: Array,
+    array: ArrowArray,
     device_id: i64,
     device_type: i32,
     /// The address of an event of CUDA, or null: the values are there already.
@@ -53,10 +53,10 @@ pub struct DeviceFrame {
     pub pieces: Vec<GpuValues>,
 }
 
-impl Array {
+impl ArrowArray {
     /// # Safety
     /// The array is alive.
-    unsafe fn children(&self) -> impl Iterator<Item = &Array> {
+    unsafe fn children(&self) -> impl Iterator<Item = &ArrowArray> {
         // SAFETY: the interface says that there are so many children, and the caller that they are alive.
         (0..self.n_children as usize).map(|i| unsafe { &**self.children.add(i) })
     }

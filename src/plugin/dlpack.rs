@@ -28,7 +28,7 @@ const VERSION: (u32, u32) = (1, 0);
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub struct Device {
+pub struct DLDevice {
     pub device_type: i32,
     pub device_id: i32,
 }
@@ -42,9 +42,9 @@ pub struct DataType {
 }
 
 #[repr(C)]
-struct Tensor {
+struct DLTensor {
     data: *mut c_void,
-    device: Device,
+    device: DLDevice,
     dimensions: i32,
     data_type: DataType,
     shape: *mut i64,
@@ -56,7 +56,7 @@ struct Tensor {
 /// The form of before version 1.
 #[repr(C)]
 struct Managed {
-    tensor: Tensor,
+    tensor: DLTensor,
     context: *mut c_void,
     deleter: Option<unsafe extern "C" fn(*mut Managed)>,
 }
@@ -67,7 +67,7 @@ struct Versioned {
     context: *mut c_void,
     deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
     flags: u64,
-    tensor: Tensor,
+    tensor: DLTensor,
 }
 
 const OLD: &CStr = c"dltensor";
@@ -91,7 +91,7 @@ unsafe impl Sync for Imported {}
 pub struct Described {
     /// The address of the first value.
     pub address: usize,
-    pub device: Device,
+    pub device: DLDevice,
     pub data_type: DataType,
     pub shape: Vec<i64>,
     /// In values. Row-major arrays without gaps may have none.
@@ -138,7 +138,7 @@ impl Imported {
         Ok(taken)
     }
 
-    fn tensor(&self) -> &Tensor {
+    fn tensor(&self) -> &DLTensor {
         // SAFETY: the capsule's name says what the address points to. The struct lives until the deleter is called.
         unsafe {
             if self.versioned {
@@ -196,7 +196,7 @@ pub struct Export {
     /// What keeps the values where they are.
     pub owner: Arc<dyn Send + Sync>,
     pub address: usize,
-    pub device: Device,
+    pub device: DLDevice,
     pub data_type: DataType,
     pub shape: Vec<i64>,
 }
@@ -215,7 +215,7 @@ impl Export {
     pub fn into_capsule(self, py: Python<'_>, versioned: bool) -> PyResult<Bound<'_, PyAny>> {
         let Self { owner: _owner, address, device, data_type, mut shape } = self;
         let mut strides = row_major(&shape, 1);
-        let tensor = Tensor {
+        let tensor = DLTensor {
             data: address as *mut c_void,
             device,
             dimensions: shape.len() as i32,

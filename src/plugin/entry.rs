@@ -119,7 +119,7 @@ pub fn stored(array: ArrayRef) -> PolarsResult<ArrayRef> {
 unsafe fn import(inputs: Raw<*mut SeriesExport>) -> PolarsResult<Vec<Series>> {
     /// How a [`SeriesExport`] begins in version 0 of this interface.
     #[repr(C)]
-    struct Parts {
+    struct SeriesExportHead {
         field: *mut ArrowSchema,
         arrays: *mut *mut ArrowArray,
         len: usize,
@@ -130,7 +130,7 @@ unsafe fn import(inputs: Raw<*mut SeriesExport>) -> PolarsResult<Vec<Series>> {
     let series = all.iter().map(|export| {
         // SAFETY: the layout is that of C. Field and arrays are valid, and each array is taken once.
         let (field, arrays) = unsafe {
-            let parts = &*std::ptr::from_ref(export).cast::<Parts>();
+            let parts = &*std::ptr::from_ref(export).cast::<SeriesExportHead>();
             (storage(import_field_from_c(&*parts.field)?), std::slice::from_raw_parts(parts.arrays, parts.len))
         };
         // SAFETY: as above. The types of the arrays are that of the field.

@@ -15,7 +15,7 @@ use pyo3_polars::PySeries;
 use super::entry::expression;
 use super::fit::streamed;
 use super::options::{
-    Answer, FitOptions, NearestClustersOptions, PredictOptions, ScoreOptions, TooFew, TransformOptions, invalid,
+    FitOptions, NearestClustersOptions, PredictOptions, RowAnswer, ScoreOptions, TooFew, TransformOptions, invalid,
 };
 use super::signals::{Raised, interruptible};
 use crate::base::error::{KMeansError, Result};
@@ -24,7 +24,7 @@ use crate::base::names::FeatureLayout;
 use crate::base::parallel::FirstProcess;
 use crate::base::params::{KMeans, Wanted};
 use crate::columns::{become_float64, check_weight};
-use crate::frame::{CLUSTER, Rows};
+use crate::frame::{CLUSTER, FitColumns};
 use crate::model::KMeansModel;
 
 /// The Python package writes this for a NUL in a name, because Polars panics on a NUL on the way here. U+10FFFE is not a
@@ -52,7 +52,7 @@ pub fn columns(inputs: &[Series]) -> Result<Vec<Column>> {
 }
 
 /// The rows of a fitting call.
-impl Rows {
+impl FitColumns {
     /// The rows of features and, if there are any, weights as the last input.
     pub fn of_inputs(inputs: &[Series], weighted: bool) -> Result<Self> {
         let rows = Self::new(columns(inputs)?, weighted);
@@ -68,12 +68,12 @@ impl Rows {
     /// The labels of a fit, or structs of label and distances. `None` if there are too few distinct rows and the options ask for
     /// nulls in that case.
     fn fit(&self, options: &FitOptions) -> Result<Option<Series>> {
-        let wanted = if options.results().output == Answer::Struct { Wanted::Distances } else { Wanted::Labels };
+        let wanted = if options.results().output == RowAnswer::Struct { Wanted::Distances } else { Wanted::Labels };
         let fit = || self.estimator(options)?.answers_of_fit(&self.features, self.weights.as_ref(), wanted);
         unless_too_few(options, fit)
     }
 
-    /// As [`Rows::fit`], with the model and nothing of the rows.
+    /// As [`FitColumns::fit`], with the model and nothing of the rows.
     pub fn fit_model(&self, options: &FitOptions, watched: impl FnOnce(KMeans) -> KMeans) -> Result<Option<KMeansModel>> {
         let fit = || watched(self.estimator(options)?).fit_model(&self.features, self.weights.as_ref());
         unless_too_few(options, fit)
@@ -166,10 +166,10 @@ fn struct_fields(fields: &[Field]) -> Result<&[Field]> {
     }
 }
 
-fn label_dtype(output: Answer) -> DataType {
+fn label_dtype(output: RowAnswer) -> DataType {
     match output {
-        Answer::Label => DataType::UInt32,
-        Answer::Struct => DataType::Struct(vec![
+        RowAnswer::Label => DataType::UInt32,
+        RowAnswer::Struct => DataType::Struct(vec![
             Field::new(CLUSTER.into(), DataType::UInt32),
             Field::new("distance".into(), DataType::Float64),
             Field::new("second_distance".into(), DataType::Float64),
@@ -222,7 +222,7 @@ fn score_field(fields: &[Field], kwargs: &ScoreOptions) -> PolarsResult<Field> {
 
 /// The labels (or structs of label and distances) of the rows of a fit.
 fn kmeans(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
-    let rows = Rows::of_struct(inputs, kwargs.weighted)?;
+    let rows = FitColumns::of_struct(inputs, kwargs.weighted)?;
     let n = rows.features[0].len();
     // An input without rows gives no labels. Polars makes such a call to learn the result of a group-by without groups.
     let fit = if n == 0 { None } else { or_none(kwargs, rows.fit(kwargs))? };
@@ -238,7 +238,7 @@ fn kmeans(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
 fn centroids(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
     let fields: Vec<Field> = inputs.iter().map(|series| series.field().into_owned()).collect();
     let field = centroids_field(&fields, kwargs)?;
-    let rows = Rows::of_struct(inputs, kwargs.weighted)?;
+    let rows = FitColumns::of_struct(inputs, kwargs.weighted)?;
     // The result is null if there are no rows, as for Polars' own aggregations.
     let fit = || or_none(kwargs, rows.fit_model(kwargs, |estimator| estimator));
     let model = if rows.features[0].is_empty() { None } else { fit()? };
@@ -258,7 +258,7 @@ fn predict(inputs: &[Series], kwargs: &PredictOptions) -> PolarsResult<Series> {
 
 fn predictions(model: &KMeansModel, columns: &[Column], options: &PredictOptions) -> Result<Series> {
     let placed = model.on(options.device.parse()?);
-    let answers = if options.output.parse::<Answer>()? == Answer::Struct {
+    let answers = if options.output.parse::<RowAnswer>()? == RowAnswer::Struct {
         placed.predict_structs(columns)?.with_name(CLUSTER.into()).into_series()
     } else {
         placed.predict_columns(columns)?.with_name(CLUSTER.into()).into_series()

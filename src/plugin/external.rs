@@ -28,7 +28,7 @@ struct Slice {
 }
 
 /// Values that are read as `T`.
-enum Values<T> {
+enum ExternalValues<T> {
     Host(Slice),
     Copy(Vec<T>),
     #[cfg(feature = "cuda")]
@@ -36,11 +36,11 @@ enum Values<T> {
 }
 
 enum AnyValues {
-    F32(Values<f32>),
-    F64(Values<f64>),
+    F32(ExternalValues<f32>),
+    F64(ExternalValues<f64>),
 }
 
-impl<T: Float> Values<T> {
+impl<T: Float> ExternalValues<T> {
     fn features(&self, shape: [usize; 2]) -> Result<Features<'_, T>> {
         match self {
             Self::Host(slice) => slice.features(shape),
@@ -110,9 +110,9 @@ impl ExternalArray {
         // of the package does not change a frame while a call reads it.
         let values = unsafe {
             if wide {
-                AnyValues::F64(Values::Gpu(GpuTable::new(ordinal, frame.rows, pieces)?))
+                AnyValues::F64(ExternalValues::Gpu(GpuTable::new(ordinal, frame.rows, pieces)?))
             } else {
-                AnyValues::F32(Values::Gpu(GpuTable::new(ordinal, frame.rows, pieces)?))
+                AnyValues::F32(ExternalValues::Gpu(GpuTable::new(ordinal, frame.rows, pieces)?))
             }
         };
         let layout = FeatureLayout::Columns(frame.names);
@@ -126,8 +126,8 @@ impl ExternalArray {
     /// The bytes of the copy that holds the values, if there is one.
     pub fn copied_bytes(&self) -> usize {
         match &self.values {
-            AnyValues::F32(Values::Copy(values)) => size_of_val(&values[..]),
-            AnyValues::F64(Values::Copy(values)) => size_of_val(&values[..]),
+            AnyValues::F32(ExternalValues::Copy(values)) => size_of_val(&values[..]),
+            AnyValues::F64(ExternalValues::Copy(values)) => size_of_val(&values[..]),
             _ => 0,
         }
     }
@@ -135,7 +135,7 @@ impl ExternalArray {
     /// Whether answers for these rows stay on a GPU.
     #[cfg(feature = "cuda")]
     pub fn is_on_gpu(&self) -> bool {
-        matches!(&self.values, AnyValues::F32(Values::Gpu(_)) | AnyValues::F64(Values::Gpu(_)))
+        matches!(&self.values, AnyValues::F32(ExternalValues::Gpu(_)) | AnyValues::F64(ExternalValues::Gpu(_)))
     }
 
     pub fn features(&self) -> Result<AnyFeatures<'_>> {
@@ -153,14 +153,14 @@ impl ExternalArray {
             return Err(KMeansError::InvalidOption { option: "weight", expected: "one dimension".into(), got });
         }
         match &self.values {
-            AnyValues::F64(Values::Host(slice)) => {
+            AnyValues::F64(ExternalValues::Host(slice)) => {
                 // SAFETY: as in `Slice::features`.
                 let values = unsafe { slice.values::<f64>() };
                 Ok(Column::from_slice(&values[slice.first.min(values.len())..][..self.shape[0]]))
             }
-            AnyValues::F64(Values::Copy(values)) => Ok(Column::from_slice(values)),
+            AnyValues::F64(ExternalValues::Copy(values)) => Ok(Column::from_slice(values)),
             #[cfg(feature = "cuda")]
-            AnyValues::F64(Values::Gpu(table)) => Column::on_gpu(table),
+            AnyValues::F64(ExternalValues::Gpu(table)) => Column::on_gpu(table),
             AnyValues::F32(_) => unreachable!("weights are read as neighbouring values of float64"),
         }
     }

@@ -25,15 +25,15 @@ use super::{Fit, encoded};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::names::FeatureLayout;
-use crate::frame::{self, Rows, Spill};
+use crate::frame::{self, FitColumns, Spill};
 
 /// The columns of every [`Columns`], by its key. `None`: they are not there yet, or they were taken.
-static HELD: Mutex<BTreeMap<u64, Option<Rows>>> = Mutex::new(BTreeMap::new());
+static HELD: Mutex<BTreeMap<u64, Option<FitColumns>>> = Mutex::new(BTreeMap::new());
 
 /// The next key. No key is used again, since a query that was given up may still run.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-fn held() -> MutexGuard<'static, BTreeMap<u64, Option<Rows>>> {
+fn held() -> MutexGuard<'static, BTreeMap<u64, Option<FitColumns>>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -65,7 +65,7 @@ impl Columns {
             let fields: Vec<Field> =
                 memory::collected(inputs.iter().map(|input| input.field().into_owned()), "the list of columns")?;
             fit_fields(&fields, weighted, FeatureLayout::check)?;
-            Rows::of_inputs(&inputs, weighted)
+            FitColumns::of_inputs(&inputs, weighted)
         });
         self.put(rows?);
         Ok(())
@@ -110,7 +110,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Frame {
 
 impl Columns {
     /// Puts columns there in place of a query.
-    pub fn put(&self, rows: Rows) {
+    pub fn put(&self, rows: FitColumns) {
         let former = held().insert(self.key, Some(rows));
         drop(former);
     }
@@ -132,7 +132,7 @@ struct HoldOptions {
 
 /// Puts the columns into the [`Columns`] with this key.
 fn hold(inputs: &[Series], kwargs: &HoldOptions) -> PolarsResult<Series> {
-    let mut rows = Some(Rows::of_inputs(inputs, kwargs.weighted)?);
+    let mut rows = Some(FitColumns::of_inputs(inputs, kwargs.weighted)?);
     // Free columns that nobody takes after the lock, as above.
     let former = held().get_mut(&kwargs.key).map(|room| std::mem::replace(room, rows.take()));
     let answer = BooleanChunked::from_slice("held".into(), &[former.is_some()]);
@@ -149,7 +149,7 @@ expression!(hold(HoldOptions) -> held_field);
 
 /// The columns of a query, taken batch by batch. Those that memory may not hold are in a file.
 #[pyclass(frozen)]
-pub struct Gathered(Mutex<Option<frame::Gathered>>);
+pub struct Gathered(Mutex<Option<frame::ColumnGatherer>>);
 
 #[pymethods]
 impl Gathered {
@@ -161,7 +161,7 @@ impl Gathered {
         if let Some(directory) = directory {
             spill = spill.directory(directory);
         }
-        let gathered = frame::Gathered::new(weighted, &spill)?;
+        let gathered = frame::ColumnGatherer::new(weighted, &spill)?;
         Ok(Self(Mutex::new(Some(gathered))))
     }
 
@@ -191,7 +191,7 @@ impl Gathered {
 }
 
 impl Gathered {
-    fn with(&self, py: Python<'_>, work: impl FnOnce(&mut Option<frame::Gathered>) -> Result<()> + Send) -> Result<()> {
+    fn with(&self, py: Python<'_>, work: impl FnOnce(&mut Option<frame::ColumnGatherer>) -> Result<()> + Send) -> Result<()> {
         let work = || work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
         py.detach(|| without_panic(work))
     }

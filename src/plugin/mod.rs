@@ -109,10 +109,10 @@ fn model_history(model: &[u8]) -> Result<PyDataFrame> {
 }
 
 /// Column names, clusters, inertia (None after an update) and iterations of a model, and whether its fit was stopped.
-type Facts = (Vec<String>, usize, Option<f64>, u32, bool);
+type ModelFacts = (Vec<String>, usize, Option<f64>, u32, bool);
 
 #[pyfunction]
-fn model_facts(model: &[u8]) -> Result<Facts> {
+fn model_facts(model: &[u8]) -> Result<ModelFacts> {
     let model = KMeansModel::from_wire(model)?;
     let inertia = Some(model.inertia()).filter(|inertia| !inertia.is_nan());
     Ok((model.names().to_vec(), model.n_clusters(), inertia, model.n_iter(), model.stopped()))

@@ -28,7 +28,7 @@ words! {
 
 words! {
     /// What a row is answered with.
-    pub enum Answer("output") {
+    pub enum RowAnswer("output") {
         #[default]
         Label = "label",
         /// Label and distances.
@@ -48,7 +48,7 @@ options! {
         too_few: TooFew = TooFew::Raise;
 
         /// `"label"`, or `"struct"` with the distances to the two nearest centroids.
-        output: Answer = Answer::Label;
+        output: RowAnswer = RowAnswer::Label;
     }
 }
 
@@ -121,13 +121,13 @@ impl<'py> FromPyObject<'_, 'py> for Bytes {
 /// The options of a fit, set by name from the values that travelled.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(try_from = "BTreeMap<String, Option<Value>>")]
-struct Values {
+struct OptionValues {
     /// Without given centroids.
     estimator: KMeans,
     results: Results,
 }
 
-impl TryFrom<BTreeMap<String, Option<Value>>> for Values {
+impl TryFrom<BTreeMap<String, Option<Value>>> for OptionValues {
     type Error = KMeansError;
     fn try_from(values: BTreeMap<String, Option<Value>>) -> Result<Self> {
         let mut all = Self { estimator: KMeans::new(1), results: Results::default() };
@@ -155,7 +155,7 @@ impl<'py> FromPyObject<'_, 'py> for Value {
     }
 }
 
-impl<'py> FromPyObject<'_, 'py> for Values {
+impl<'py> FromPyObject<'_, 'py> for OptionValues {
     type Error = PyErr;
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         Ok(object.extract::<BTreeMap<String, Option<Value>>>()?.try_into()?)
@@ -166,7 +166,7 @@ impl<'py> FromPyObject<'_, 'py> for Values {
 #[derive(Deserialize)]
 pub struct FitOptions {
     /// There is no `init` if centroids are given.
-    values: Values,
+    values: OptionValues,
     /// Starting centroids: float64, little-endian, row-major. Also `None` while the options are checked before the centroids
     /// exist.
     given: Option<Bytes>,

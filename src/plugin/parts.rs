@@ -15,7 +15,7 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::names::FeatureLayout;
 use crate::base::params::Wanted;
 use crate::distributed::{self, Executor};
-use crate::frame::{FrameRows, Rows};
+use crate::frame::{FitColumns, FrameRows};
 use crate::model::KMeansModel;
 use crate::simd::InstructionSet;
 
@@ -30,7 +30,7 @@ impl Part {
     #[new]
     #[pyo3(signature = (frame, weighted, computed, instructions=None))]
     fn new(frame: Frame, weighted: bool, computed: bool, instructions: Option<&str>) -> PyResult<Self> {
-        let rows = FrameRows::of(Rows::new(frame.0.columns().to_vec(), weighted), computed);
+        let rows = FrameRows::of(FitColumns::new(frame.0.columns().to_vec(), weighted), computed);
         let set = match instructions {
             None => Ok(InstructionSet::detect()),
             Some("avx512") => Ok(InstructionSet::Avx512),
@@ -50,13 +50,13 @@ impl Part {
 }
 
 /// An executor that is a Python function: it takes a list of parts and requests, and returns the list of answers.
-struct Asked {
+struct PythonExecutor {
     ask: Py<PyAny>,
     parts: usize,
     raised: Raised,
 }
 
-impl Executor for Asked {
+impl Executor for PythonExecutor {
     fn parts(&self) -> usize {
         self.parts
     }
@@ -95,7 +95,7 @@ pub fn fit_parts<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Option<Fit<'py>>> {
     let (py, options, raised) = (options.py(), options.extract::<FitOptions>()?, Raised::default());
-    let mut executor = Asked { ask, parts, raised: raised.clone() };
+    let mut executor = PythonExecutor { ask, parts, raised: raised.clone() };
     let fit = || {
         unless_too_few(&options, || {
             let facts = distributed::facts(&mut executor)?.swap_remove(0);

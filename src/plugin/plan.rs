@@ -13,12 +13,12 @@ use crate::base::names::FeatureLayout;
 use crate::base::params::KMeans;
 use crate::columns::{ColumnType, Kind};
 use crate::fit::plan::{FitPlan, PlannedRows};
-use crate::frame::Rows;
+use crate::frame::FitColumns;
 use crate::input::value_type::ValueType;
 use crate::model::AnyFeatures;
 
 /// Device, reason, method, bytes of the host and of devices, seconds of seeding and of an iteration.
-type Planned = (String, String, String, u64, u64, f64, f64);
+type PlanFacts = (String, String, String, u64, u64, f64, f64);
 
 /// Plans a fit of `rows` rows of columns like those of an empty frame, the last one for weights if the options say so. `width`:
 /// the number of features, if lists have them. `array`: the features lie row by row, as in an array. `computed`: columns are
@@ -33,7 +33,7 @@ pub fn plan(
     width: Option<usize>,
     array: bool,
     computed: bool,
-) -> Result<Planned> {
+) -> Result<PlanFacts> {
     let columns = frame.0.columns();
     let fields: Vec<Field> = columns.iter().map(|column| column.field().into_owned()).collect();
     let (features, dtype) = fit_fields(&fields, options.weighted, FeatureLayout::check)?;
@@ -71,13 +71,13 @@ pub fn plan(
         by_columns: !array && !lists,
         copied: features.iter().map(bytes).fold(weights, u64::saturating_add),
     };
-    let estimator = Rows::new(columns.to_vec(), options.weighted).estimator(&options)?;
+    let estimator = FitColumns::new(columns.to_vec(), options.weighted).estimator(&options)?;
     py.detach(|| without_panic(|| planned_by(&estimator, planned)))
 }
 
 /// Plans a fit of an array on the host.
 #[pyfunction]
-pub fn plan_array(array: &Bound<'_, PyAny>, options: FitOptions) -> PyResult<Planned> {
+pub fn plan_array(array: &Bound<'_, PyAny>, options: FitOptions) -> PyResult<PlanFacts> {
     let rows = ExternalArray::of(array, "data", false)?;
     if rows.layout.columns().is_empty() {
         return Err(KMeansError::NoFeatures.into());
@@ -99,7 +99,7 @@ pub fn plan_array(array: &Bound<'_, PyAny>, options: FitOptions) -> PyResult<Pla
     Ok(array.py().detach(|| without_panic(|| planned_by(&estimator, planned)))?)
 }
 
-fn planned_by(estimator: &KMeans, rows: PlannedRows) -> Result<Planned> {
+fn planned_by(estimator: &KMeans, rows: PlannedRows) -> Result<PlanFacts> {
     let FitPlan { choice, method, host_bytes, device_bytes, seconds_seeding, seconds_iteration } = estimator.plan(rows)?;
     Ok((choice.place.to_string(), choice.reason, method, host_bytes, device_bytes, seconds_seeding, seconds_iteration))
 }

@@ -17,7 +17,7 @@ use super::expressions::columns;
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::parallel::FloatEnvironment;
-use crate::columns::{Kind, Table, become_float64};
+use crate::columns::{FeatureTable, Kind, become_float64};
 use crate::frame::nan_is_null;
 use crate::model::AnyFeatures;
 
@@ -79,7 +79,7 @@ impl Numbers {
     /// `expected`: the number of values in a row, if it is known.
     fn new(inputs: &[Series], expected: Option<usize>) -> Result<Self> {
         let columns = columns(inputs)?;
-        let (table, n) = (Table::new(&columns, true, expected)?, columns[0].len());
+        let (table, n) = (FeatureTable::new(&columns, true, expected)?, columns[0].len());
         let mut values = memory::filled(n.saturating_mul(table.d), f64::NAN, WHAT)?;
         if n > 0
             && !table.all_null

@@ -27,7 +27,7 @@ use crate::base::params::Params;
 use crate::exact::distances::DistanceSum;
 use crate::exact::fixed::power_of_two;
 use crate::exact::reference;
-use crate::exact::rng::{Stream, below, draw_two, draw_u64};
+use crate::exact::rng::{DrawPurpose, below, draw_two, draw_u64};
 use crate::statistics::Statistics;
 
 /// Steps of a block.
@@ -124,7 +124,7 @@ impl<T: Float> Proposing<T> {
 
     /// The two numbers of a trial: the coin, and the one that decides whether the chain goes on to the row.
     fn coin(&self, step: usize, trial: usize) -> [u64; 2] {
-        draw_two(self.seed, Stream::Chain, self.restart, step as u32, trial as u32)
+        draw_two(self.seed, DrawPurpose::Chain, self.restart, step as u32, trial as u32)
     }
 
     /// Draws the rows of some steps: `(steps, chain, d)`, and their odds: `(steps, chain)`.
@@ -134,7 +134,7 @@ impl<T: Float> Proposing<T> {
         let mut targets = [memory::with_room(count, super::ROWS)?, memory::with_room(count, super::ROWS)?];
         for (step, trial) in steps.flat_map(|step| (0..self.chain).map(move |trial| (step, trial))) {
             let side = (self.coin(step, trial)[0] & 1) as usize;
-            let u = draw_u64(self.seed, Stream::Proposals, self.restart, step as u32, trial as u32);
+            let u = draw_u64(self.seed, DrawPurpose::Proposals, self.restart, step as u32, trial as u32);
             targets[side].push(below(u, [self.distance.0, self.weight.0][side]));
             by_weight.push(side);
         }

@@ -22,7 +22,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::params::{Params, RowOrder};
 use crate::exact::distances::DistanceScale;
-use crate::exact::rng::Stream;
+use crate::exact::rng::DrawPurpose;
 use crate::input::tile::WeightScale;
 use crate::statistics::{Statistics, diameter};
 
@@ -36,7 +36,7 @@ pub fn seed<T: Float>(session: &mut dyn Seeder<T>, params: &Params, statistics: 
         session.end_draws();
         let masses = session.masses(&candidates)?;
         let table = weighted(candidates, &masses, statistics)?;
-        let among = PlusPlus { stream: Stream::Candidates, ..asked };
+        let among = PlusPlus { stream: DrawPurpose::Candidates, ..asked };
         table.with_session(session, params, |session| plus_plus::seed(session, &among, table.statistics.distances))?
     };
     plus_plus::complete(session, &asked, statistics.distances, &mut centroids, d)?;

@@ -18,13 +18,13 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::params::Params;
 use crate::exact::distances::{DistanceScale, DistanceSum};
-use crate::exact::rng::{Stream, below, draw_u64};
+use crate::exact::rng::{DrawPurpose, below, draw_u64};
 
 impl PlusPlus {
     /// The steps of a restart.
     pub fn of(params: &Params, restart: u32) -> Self {
         let (seed, k) = (params.seeding.seed, params.k);
-        Self { seed, stream: Stream::PlusPlus, restart, k, trials: trials(k) }
+        Self { seed, stream: DrawPurpose::PlusPlus, restart, k, trials: trials(k) }
     }
 
     /// What a step draws.

@@ -10,7 +10,7 @@ use crate::base::memory;
 use crate::base::params::Params;
 use crate::exact::distances::DistanceScale;
 use crate::input::features::{Column, Features};
-use crate::input::tile::{Part, WeightScale};
+use crate::input::tile::{RowBlock, WeightScale};
 use crate::simd::InstructionSet;
 use crate::statistics::Statistics;
 
@@ -58,7 +58,7 @@ impl<T: Float> Table<T> {
         work: impl Fn(&mut dyn Seeder<T>) -> Result<R>,
     ) -> Result<R> {
         let features = Features::from_rows(&self.values, self.statistics.lows.len())?;
-        let part = Part::new(features, self.weights.as_ref().map(|weights| Column::from_slice(weights)));
+        let part = RowBlock::new(features, self.weights.as_ref().map(|weights| Column::from_slice(weights)));
         if let Some(mut session) = near.other_rows(&part, &self.statistics, params.k) {
             match work(session.as_mut()) {
                 // The plan of a device does not count these rows.

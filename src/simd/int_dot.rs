@@ -130,7 +130,7 @@ impl DotUnit {
         }
     }
 
-    /// Runs a task compiled for this unit, or the emulation on a machine without it. Tiles are not for tasks: see `Tiles`.
+    /// Runs a task compiled for this unit, or the emulation on a machine without it. Tiles are not for tasks: see `TileRegisters`.
     #[inline]
     pub fn run<T: DotTask>(self, task: T) -> T::Output {
         #[cfg(target_arch = "x86_64")]

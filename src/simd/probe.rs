@@ -2,15 +2,15 @@
 //! once in a process.
 
 use super::int_dot::{Dot, DotTask, DotUnit, added, added_words, packed};
-use super::tiles::{self, SIDE, TOGETHER, Tiles};
+use super::tiles::{self, SIDE, TOGETHER, TileRegisters};
 
 /// Number of lanes that are tried together: a multiple of every vector's.
 const PROBED: usize = 16;
 
 /// Lanes of four bytes.
-struct Numbers(u64);
+struct RandomLanes(u64);
 
-impl Numbers {
+impl RandomLanes {
     fn next(&mut self) -> u32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as u32
@@ -34,7 +34,7 @@ impl Numbers {
 
 /// The bytes of lanes of words may be any, as those of bytes.
 pub fn lanes(unit: DotUnit) -> bool {
-    let mut numbers = Numbers(1);
+    let mut numbers = RandomLanes(1);
     let words = unit.is_for_words();
     (0..256).all(|case| {
         let x: [f32; PROBED] = std::array::from_fn(|_| numbers.row(case));
@@ -53,9 +53,9 @@ pub fn lanes(unit: DotUnit) -> bool {
 pub fn tiles(unit: DotUnit) -> bool {
     const ROWS: usize = tiles::STRIDE;
     // SAFETY: these are the only tiles of this thread, and the second ones are emulated.
-    let (tiles, emulated) = unsafe { (Tiles::new(unit), Tiles::new(DotUnit::EmulatedTiles)) };
+    let (tiles, emulated) = unsafe { (TileRegisters::new(unit), TileRegisters::new(DotUnit::EmulatedTiles)) };
     let (Some(mut tiles), Some(mut emulated)) = (tiles, emulated) else { return false };
-    let mut numbers = Numbers(2);
+    let mut numbers = RandomLanes(2);
     (0..12).all(|case| {
         let lanes = if case % 2 == 0 { 3 * SIDE } else { SIDE };
         let rows: Vec<f32> = (0..lanes * ROWS).map(|_| numbers.row(case)).collect();

@@ -1,6 +1,6 @@
 //! Products of tiles of quads of bytes (AMX): 16 centroids by 16 rows, 64 features in one instruction.
 //!
-//! The tile registers belong to [`Tiles`] alone: Rust code does not use them.
+//! The tile registers belong to [`TileRegisters`] alone: Rust code does not use them.
 
 use std::marker::PhantomData;
 
@@ -16,13 +16,13 @@ pub const STRIDE: usize = 64;
 pub const TOGETHER: usize = 2 * SIDE;
 
 /// Tile registers that are ready for use in this thread.
-pub struct Tiles {
+pub struct TileRegisters {
     unit: DotUnit,
     /// The registers are those of one thread.
     _thread: PhantomData<*mut ()>,
 }
 
-impl Tiles {
+impl TileRegisters {
     /// Prepares the tile registers of this thread. None for a unit that multiplies no tiles. Without the hardware, tiles are
     /// emulated.
     ///
@@ -101,7 +101,7 @@ impl Meanwhile for () {
     fn after(&mut self, _step: usize, _steps: usize) {}
 }
 
-impl Drop for Tiles {
+impl Drop for TileRegisters {
     fn drop(&mut self) {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         if self.unit == DotUnit::Amx {

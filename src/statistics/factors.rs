@@ -10,7 +10,7 @@ use crate::base::names::Names;
 use crate::base::params::{Params, Scale};
 use crate::base::units::FACTORS;
 use crate::exact::fixed::power_of_two;
-use crate::input::tile::{Part, Tile};
+use crate::input::tile::{RowBlock, Tile};
 use crate::statistics::given::Given;
 use crate::statistics::passes::Passes;
 use crate::statistics::tiles::Visit;
@@ -154,7 +154,7 @@ impl<T: Float> Visit<T> for CountDigits<'_> {
     }
 
     #[inline(always)]
-    fn visit(&self, counts: &mut Self::Learnt, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+    fn visit(&self, counts: &mut Self::Learnt, tile: &mut Tile<T>, part: &RowBlock<'_, T>, range: Range<usize>) {
         tile.load(part, None, range);
         for (f, prefixes) in self.prefixes.iter().enumerate() {
             for x in tile.column(f) {

@@ -10,7 +10,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::Names;
 use crate::base::units::FACTORS;
-use crate::input::tile::{Part, Piece, Tile, on_host, pieces};
+use crate::input::tile::{Piece, RowBlock, Tile, on_host, pieces};
 use crate::input::transform::RowTransform;
 use crate::statistics::factors::{CountDigits, DigitCounts};
 use crate::statistics::refused::{Refused, for_each_scaled};
@@ -42,7 +42,7 @@ pub trait Given {
 }
 
 /// Parts in this process.
-pub struct HostRows<'p, 'a, T>(pub &'p [Part<'a, T>]);
+pub struct HostRows<'p, 'a, T>(pub &'p [RowBlock<'a, T>]);
 
 impl<T: Float> Given for HostRows<'_, '_, T> {
     fn names(&self) -> &Names {

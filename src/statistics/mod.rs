@@ -35,7 +35,7 @@ use crate::base::params::{Init, Metric, NullPolicy, Params};
 use crate::exact::distances::DistanceScale;
 use crate::exact::fixed::{ColumnScale, frexp, power_of_two};
 use crate::exact::reference;
-use crate::input::tile::{Part, WeightScale};
+use crate::input::tile::{RowBlock, WeightScale};
 use crate::statistics::refused::check_vanished;
 
 /// Most rows of a fit.
@@ -80,7 +80,7 @@ impl Statistics {
 ///
 /// # Errors
 /// Any error in the values: see [`KMeansError`].
-pub fn gather<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Statistics> {
+pub fn gather<T: Float>(parts: &mut [RowBlock<'_, T>], params: &Params) -> Result<Statistics> {
     gather_by(&mut HostPasses::new(parts, params.execution.threads), params)
 }
 

@@ -7,7 +7,7 @@ use super::tiles::learn;
 use super::variance::{Moments, SumMoments};
 use crate::base::error::Result;
 use crate::base::float::Float;
-use crate::input::tile::{Part, WeightScale};
+use crate::input::tile::{RowBlock, WeightScale};
 
 /// The rows of a fit, and the passes over them that [`super::gather_by`] needs.
 ///
@@ -84,13 +84,13 @@ pub fn merged<M: Merge>(learnt: impl IntoIterator<Item = M>) -> Option<M> {
 
 /// Parts in this process's memory.
 pub struct HostPasses<'p, 'a, T> {
-    parts: &'p mut [Part<'a, T>],
+    parts: &'p mut [RowBlock<'a, T>],
     weights: Option<WeightScale>,
     threads: usize,
 }
 
 impl<'p, 'a, T> HostPasses<'p, 'a, T> {
-    pub fn new(parts: &'p mut [Part<'a, T>], threads: usize) -> Self {
+    pub fn new(parts: &'p mut [RowBlock<'a, T>], threads: usize) -> Self {
         Self { parts, weights: None, threads }
     }
 }

@@ -12,7 +12,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::params::{Extents, Metric, Space};
 use crate::exact::fixed::{ColumnScale, Limbs, power_of_two};
-use crate::input::tile::{Part, Tile, WeightScale};
+use crate::input::tile::{RowBlock, Tile, WeightScale};
 use crate::input::transform::RowTransform;
 
 /// The counts of a column: nonzero values, values below 2^-26 of the largest, and values below 2^-66 of the largest.
@@ -102,7 +102,7 @@ impl<T: Float> Visit<T> for CountSmall<'_> {
     }
 
     #[inline(always)]
-    fn visit(&self, counts: &mut Vec<Counts>, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+    fn visit(&self, counts: &mut Vec<Counts>, tile: &mut Tile<T>, part: &RowBlock<'_, T>, range: Range<usize>) {
         load_positive(tile, part, self.weights, range);
         for (f, (count, largest)) in counts.iter_mut().zip(self.largest).enumerate() {
             let Some(largest) = *largest else { continue };

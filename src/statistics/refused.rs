@@ -4,7 +4,7 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::units::FACTORS;
-use crate::input::tile::{Part, Piece, Tile, on_host, pieces};
+use crate::input::tile::{Piece, RowBlock, Tile, on_host, pieces};
 use crate::statistics::given::Given;
 use crate::statistics::survey::Survey;
 use crate::statistics::tiles::TILE;
@@ -60,15 +60,15 @@ fn out_of_range(given: &dyn Given, f: usize, how: &'static str) -> KMeansError {
 /// Calls `visit` for tiles of all rows that have finite values, or of those among them that have a positive weight. They are
 /// scaled but not normalised. The last argument says which columns held other values than zero before that.
 pub fn for_each_scaled<T: Float>(
-    parts: &[Part<'_, T>],
+    parts: &[RowBlock<'_, T>],
     positive: bool,
-    mut visit: impl FnMut(&Tile<T>, &Part<'_, T>, &[bool]),
+    mut visit: impl FnMut(&Tile<T>, &RowBlock<'_, T>, &[bool]),
 ) -> Result<()> {
     let d = parts[0].features.n_features();
     let mut tile = Tile::<T>::new(d, TILE)?;
     let mut before = memory::zeroed(d, FACTORS)?;
     for Piece { part, rows, .. } in pieces(&on_host(parts)?, TILE) {
-        tile.load_checked(&Part { features: part.features.transformed_by(None), ..part.clone() }, rows);
+        tile.load_checked(&RowBlock { features: part.features.transformed_by(None), ..part.clone() }, rows);
         if positive {
             tile.drop_weightless();
         }

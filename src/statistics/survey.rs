@@ -12,7 +12,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
-use crate::input::tile::{Part, Selection, Tile, WeightScale};
+use crate::input::tile::{RowBlock, Selection, Tile, WeightScale};
 
 /// Number of independent accumulators. They let loops vectorise.
 const LANES: usize = 16;
@@ -54,7 +54,7 @@ impl Merge for Extent {
 
 /// Independent extents, in which loops vectorise.
 #[derive(Clone, Copy)]
-struct Lanes<T> {
+struct ExtentLanes<T> {
     low: [T; LANES],
     high: [T; LANES],
     smallest: [T; LANES],
@@ -62,7 +62,7 @@ struct Lanes<T> {
     bad: [T; LANES],
 }
 
-impl<T: Float> Lanes<T> {
+impl<T: Float> ExtentLanes<T> {
     fn empty() -> Self {
         let infinity = T::from_f64(f64::INFINITY);
         let (low, high) = ([infinity; LANES], [T::from_f64(f64::NEG_INFINITY); LANES]);
@@ -185,7 +185,7 @@ impl Merge for Survey {
 }
 
 /// Pass 1 over parts.
-pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Result<Survey> {
+pub fn survey<T: Float>(parts: &[RowBlock<'_, T>], threads: usize) -> Result<Survey> {
     let d = parts[0].features.n_features();
     let mut survey = match of_columns(parts, threads)? {
         Some(survey) => survey,
@@ -204,23 +204,23 @@ pub(super) struct SurveyPass {
 }
 
 /// What is known of some features of rows that lie side by side.
-pub(super) struct RowByRow<T>(Vec<Lanes<T>>);
+pub(super) struct RowByRow<T>(Vec<ExtentLanes<T>>);
 
 impl<T: Float> RowByRow<T> {
     fn new(d: usize) -> Result<Self> {
-        Ok(Self(memory::filled(d.div_ceil(LANES), Lanes::empty(), EXTENTS)?))
+        Ok(Self(memory::filled(d.div_ceil(LANES), ExtentLanes::empty(), EXTENTS)?))
     }
 
     /// The extents of some rows, if they lie side by side, are long, and have finite values only.
     #[inline(always)]
-    fn see(&mut self, part: &Part<'_, T>, range: Range<usize>, extents: &mut [Extent]) -> bool {
+    fn see(&mut self, part: &RowBlock<'_, T>, range: Range<usize>, extents: &mut [Extent]) -> bool {
         let (features, d, last) = (&part.features, extents.len(), range.end - 1);
         if d < LANES || features.row(range.start).is_none() {
             return false;
         }
         // The last features may be seen twice.
         let firsts = || (0..d).step_by(LANES).map(|f| f.min(d - LANES));
-        self.0.fill(Lanes::empty());
+        self.0.fill(ExtentLanes::empty());
         for first in range.step_by(TOGETHER) {
             let mut rows: [&[T]; TOGETHER] = [&[]; TOGETHER];
             for i in 0..TOGETHER {
@@ -241,16 +241,16 @@ impl<T: Float> RowByRow<T> {
         for (lanes, f) in self.0.iter().zip(firsts()) {
             extents[f..f + LANES].copy_from_slice(&lanes.extents());
         }
-        self.0.iter().all(Lanes::are_finite)
+        self.0.iter().all(ExtentLanes::are_finite)
     }
 }
 
 /// The extents of some rows whose columns lie side by side, if they have finite values only.
 #[inline(always)]
-fn see_columns<T: Float>(part: &Part<'_, T>, range: Range<usize>, extents: &mut [Extent]) -> bool {
+fn see_columns<T: Float>(part: &RowBlock<'_, T>, range: Range<usize>, extents: &mut [Extent]) -> bool {
     for (f, extent) in extents.iter_mut().enumerate() {
         let Some(column) = part.features.column_in_place(f, range.clone()) else { return false };
-        let lanes = Lanes::of(column);
+        let lanes = ExtentLanes::of(column);
         if !lanes.are_finite() {
             return false;
         }
@@ -268,7 +268,12 @@ impl<T: Float> Visit<T> for SurveyPass {
     }
 
     #[inline(always)]
-    fn visit_in_place(&self, (survey, extents, by_row): &mut Self::Learnt, part: &Part<'_, T>, range: Range<usize>) -> bool {
+    fn visit_in_place(
+        &self,
+        (survey, extents, by_row): &mut Self::Learnt,
+        part: &RowBlock<'_, T>,
+        range: Range<usize>,
+    ) -> bool {
         if part.weights.is_some() || part.features.may_have_nulls() {
             return false;
         }
@@ -284,7 +289,7 @@ impl<T: Float> Visit<T> for SurveyPass {
     }
 
     #[inline(always)]
-    fn visit(&self, (survey, ..): &mut Self::Learnt, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+    fn visit(&self, (survey, ..): &mut Self::Learnt, tile: &mut Tile<T>, part: &RowBlock<'_, T>, range: Range<usize>) {
         survey.bad += tile.load_checked(part, range) as u64;
         if part.weights.is_some() {
             let weights_here = &tile.weights[..tile.rows];
@@ -299,7 +304,7 @@ impl<T: Float> Visit<T> for SurveyPass {
         }
         survey.positive += tile.rows as u64;
         for (f, extent) in survey.columns.iter_mut().enumerate() {
-            extent.merge(&Lanes::of(tile.column(f)).extent());
+            extent.merge(&ExtentLanes::of(tile.column(f)).extent());
         }
     }
 }
@@ -315,21 +320,21 @@ impl<T: Float> Visit<T> for WeightsBelow {
     }
 
     #[inline(always)]
-    fn visit(&self, count: &mut u64, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+    fn visit(&self, count: &mut u64, tile: &mut Tile<T>, part: &RowBlock<'_, T>, range: Range<usize>) {
         load_positive(tile, part, None, range);
         *count += tile.weights[..tile.rows].iter().filter(|w| **w < self.0).count() as u64;
     }
 }
 
 /// In every part, selects the rows that have only finite values and no nulls.
-pub fn select_finite<T: Float>(parts: &mut [Part<'_, T>], threads: usize) -> Result<()> {
+pub fn select_finite<T: Float>(parts: &mut [RowBlock<'_, T>], threads: usize) -> Result<()> {
     for part in parts {
         part.selection = finite_rows(part, threads)?;
     }
     Ok(())
 }
 
-fn finite_rows<T: Float>(part: &Part<'_, T>, threads: usize) -> Result<Selection> {
+fn finite_rows<T: Float>(part: &RowBlock<'_, T>, threads: usize) -> Result<Selection> {
     /// Rows of a task: whole words of bits.
     const TASK: usize = 16 * TILE;
     let (n, d) = (part.features.n_rows(), part.features.n_features());
@@ -363,10 +368,10 @@ impl<T: Float> Visit<T> for WeightedExtents {
     }
 
     #[inline(always)]
-    fn visit(&self, extents: &mut Vec<Extent>, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+    fn visit(&self, extents: &mut Vec<Extent>, tile: &mut Tile<T>, part: &RowBlock<'_, T>, range: Range<usize>) {
         load_positive(tile, part, self.weights, range);
         for (f, extent) in extents.iter_mut().enumerate() {
-            let mut lanes = Lanes::empty();
+            let mut lanes = ExtentLanes::empty();
             for (values, weights) in tile.column(f).chunks(LANES).zip(tile.weights[..tile.rows].chunks(LANES)) {
                 let mut products = [0.0; LANES];
                 for (product, (x, w)) in products.iter_mut().zip(values.iter().zip(weights)) {
@@ -392,11 +397,11 @@ mod tests {
             for place in 0..n * d {
                 let bad = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY][place % 3];
                 let good = std::mem::replace(&mut x[place], bad);
-                let survey = survey(&[Part::new(Features::from_rows(&x, d).unwrap(), None)], 1).unwrap();
+                let survey = survey(&[RowBlock::new(Features::from_rows(&x, d).unwrap(), None)], 1).unwrap();
                 assert_eq!((survey.bad, survey.positive), (1, n as u64 - 1), "{bad} at {place} of {n} x {d}");
                 x[place] = good;
             }
-            let survey = survey(&[Part::new(Features::from_rows(&x, d).unwrap(), None)], 1).unwrap();
+            let survey = survey(&[RowBlock::new(Features::from_rows(&x, d).unwrap(), None)], 1).unwrap();
             assert_eq!((survey.bad, survey.largest), (0, 3.0));
         }
     }

@@ -7,7 +7,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
-use crate::input::tile::{Part, Piece, Tile, WeightScale, pieces};
+use crate::input::tile::{Piece, RowBlock, Tile, WeightScale, pieces};
 use crate::simd::{InstructionSet, Task, Vector};
 
 /// Number of rows in a tile of these passes.
@@ -20,7 +20,7 @@ const FEWEST_VALUES: usize = 1 << 16;
 const TASKS: usize = 4;
 
 /// Rows of a task: whole tiles. Few wide rows make tasks for many threads, too.
-fn rows_of_task<T: Float>(parts: &[Part<'_, T>], threads: usize) -> usize {
+fn rows_of_task<T: Float>(parts: &[RowBlock<'_, T>], threads: usize) -> usize {
     let (n, d) = (parts.iter().map(|part| part.features.n_rows()).sum::<usize>(), parts[0].features.n_features());
     let least = (FEWEST_VALUES / d).next_multiple_of(TILE).clamp(TILE, TASK);
     (n / (TASKS * workers_for(threads, n)) / TILE * TILE).clamp(least, TASK)
@@ -35,20 +35,20 @@ pub trait Visit<T>: Sync {
     /// Learns from some rows of a part where they lie, if that is possible: from all of them, or from none. Returns whether it
     /// did.
     #[inline(always)]
-    fn visit_in_place(&self, _learnt: &mut Self::Learnt, _part: &Part<'_, T>, _range: Range<usize>) -> bool {
+    fn visit_in_place(&self, _learnt: &mut Self::Learnt, _part: &RowBlock<'_, T>, _range: Range<usize>) -> bool {
         false
     }
     /// Loads some rows of a part, and learns from them.
-    fn visit(&self, learnt: &mut Self::Learnt, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>);
+    fn visit(&self, learnt: &mut Self::Learnt, tile: &mut Tile<T>, part: &RowBlock<'_, T>, range: Range<usize>);
 }
 
 /// Visits every tile of every part in parallel. Returns what the workers learnt.
-pub fn for_each_tile<T: Float, V: Visit<T>>(parts: &[Part<'_, T>], threads: usize, visit: &V) -> Result<Vec<V::Learnt>> {
+pub fn for_each_tile<T: Float, V: Visit<T>>(parts: &[RowBlock<'_, T>], threads: usize, visit: &V) -> Result<Vec<V::Learnt>> {
     for_each_tile_by(InstructionSet::detect(), parts, threads, visit)
 }
 
 /// As [`for_each_tile`]. Merges what the workers learnt.
-pub fn learn<T: Float, V: Visit<T>>(parts: &[Part<'_, T>], threads: usize, visit: &V) -> Result<V::Learnt>
+pub fn learn<T: Float, V: Visit<T>>(parts: &[RowBlock<'_, T>], threads: usize, visit: &V) -> Result<V::Learnt>
 where
     V::Learnt: Merge,
 {
@@ -58,7 +58,7 @@ where
 /// As [`for_each_tile`], with this instruction set.
 pub fn for_each_tile_by<T: Float, V: Visit<T>>(
     set: InstructionSet,
-    parts: &[Part<'_, T>],
+    parts: &[RowBlock<'_, T>],
     threads: usize,
     visit: &V,
 ) -> Result<Vec<V::Learnt>> {
@@ -86,7 +86,7 @@ struct VisitRows<'v, 'a, T, V: Visit<T>> {
     visit: &'v V,
     learnt: &'v mut V::Learnt,
     tile: Option<&'v mut Tile<T>>,
-    part: &'v Part<'a, T>,
+    part: &'v RowBlock<'a, T>,
     range: Range<usize>,
 }
 
@@ -107,7 +107,7 @@ impl<T: Float, V: Visit<T>> Task for VisitRows<'_, '_, T, V> {
 
 /// Loads the kept rows of positive weight.
 #[inline(always)]
-pub fn load_positive<T: Float>(tile: &mut Tile<T>, part: &Part<'_, T>, weights: Option<WeightScale>, range: Range<usize>) {
+pub fn load_positive<T: Float>(tile: &mut Tile<T>, part: &RowBlock<'_, T>, weights: Option<WeightScale>, range: Range<usize>) {
     tile.load(part, weights, range);
     tile.drop_weightless();
 }
@@ -121,7 +121,7 @@ mod tests {
     use crate::input::features::{Column, Features};
 
     /// What every pass learns, as text.
-    fn learnt<T: Float>(set: InstructionSet, part: &Part<'_, T>) -> [String; 4] {
+    fn learnt<T: Float>(set: InstructionSet, part: &RowBlock<'_, T>) -> [String; 4] {
         let (parts, d) = (std::slice::from_ref(part), part.features.n_features());
         let weights = part.weights.as_ref().map(|_| WeightScale::new(3.0));
         let moments = vec![Moments::new(-3.0, 4.0); d];
@@ -143,13 +143,13 @@ mod tests {
             let x: Vec<T> = (0..n * d).map(|i| T::from_f64(value(i) * [1.0, 1e-9, 0.0, 1e-25][i % 7 % 4])).collect();
             let w: Vec<f64> = (0..n).map(|i| (i % 5) as f64 * 0.75).collect();
             for weights in [None, Some(Column::from_slice(&w))] {
-                let part = Part::new(Features::from_rows(&x, d).unwrap(), weights.clone());
+                let part = RowBlock::new(Features::from_rows(&x, d).unwrap(), weights.clone());
                 let expected = learnt(InstructionSet::Portable, &part);
                 assert_eq!(learnt(InstructionSet::Avx2, &part), expected);
                 assert_eq!(learnt(InstructionSet::Avx512, &part), expected);
                 // Columns may be read where they lie.
                 let columns: Vec<Vec<T>> = (0..d).map(|f| x.iter().skip(f).step_by(d).copied().collect()).collect();
-                let part = Part::new(Features::from_columns(columns.iter().map(|column| &column[..])).unwrap(), weights);
+                let part = RowBlock::new(Features::from_columns(columns.iter().map(|column| &column[..])).unwrap(), weights);
                 assert_eq!(learnt(InstructionSet::detect(), &part), expected);
             }
         }

@@ -8,7 +8,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::fixed::{ColumnScale, Limbs, round_quotient};
-use crate::input::tile::{Part, Tile, WeightScale};
+use crate::input::tile::{RowBlock, Tile, WeightScale};
 
 /// The name for the sums of this pass in errors.
 const VARIANCE: &str = "the variances of the columns";
@@ -64,7 +64,7 @@ impl<T: Float> Visit<T> for SumMoments<'_> {
     }
 
     #[inline(always)]
-    fn visit(&self, sums: &mut Vec<[i128; 2]>, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+    fn visit(&self, sums: &mut Vec<[i128; 2]>, tile: &mut Tile<T>, part: &RowBlock<'_, T>, range: Range<usize>) {
         load_positive(tile, part, self.weights, range);
         for (f, (sums, moments)) in sums.iter_mut().zip(self.moments).enumerate() {
             let Moments { middle, first, second } = *moments;

@@ -3,7 +3,7 @@
 use polars_kmeans::Job;
 use polars_kmeans::backend::chunking::{Chunking, LEAST_ROWS, range_rows, row_bytes};
 use polars_kmeans::backend::select::Shape;
-use polars_kmeans::base::params::Candidates;
+use polars_kmeans::base::params::DrawnCandidates;
 
 /// The fewest chunks that must fit at a time.
 const FEWEST: u64 = 2;
@@ -28,7 +28,7 @@ const SHAPE: Shape = Shape {
     float64: false,
     half: false,
     weighted: false,
-    candidates: Candidates::NONE,
+    candidates: DrawnCandidates::NONE,
 };
 
 #[test]

@@ -7,9 +7,9 @@ use polars_kmeans::Job;
 #[cfg(feature = "cuda")]
 use polars_kmeans::backend::select::{DeviceInfo, Shape};
 #[cfg(feature = "cuda")]
-use polars_kmeans::base::params::Candidates;
+use polars_kmeans::base::params::DrawnCandidates;
 use polars_kmeans::exact::reference;
-use polars_kmeans::input::tile::Part;
+use polars_kmeans::input::tile::RowBlock;
 use polars_kmeans::{Chunk, Column, Device, Engine, Features, Fitted, Float, Init, KMeans, Metric, Model, Scale};
 use rayon::prelude::*;
 
@@ -56,7 +56,7 @@ pub fn shape<T: Engine>([n, d, k]: [usize; 3], weighted: bool) -> Shape {
         float64: !T::IS_F32,
         half: false,
         weighted,
-        candidates: Candidates::NONE,
+        candidates: DrawnCandidates::NONE,
     }
 }
 
@@ -122,7 +122,7 @@ pub fn rounds(all: usize) -> usize {
 }
 
 /// The estimator with rows that arrive in one of several ways. Half of the time, they stay as they are.
-pub fn arriving(estimator: KMeans, round: u64, d: usize) -> KMeans {
+pub fn transformed(estimator: KMeans, round: u64, d: usize) -> KMeans {
     match round % 10 {
         1 if d > 2 => estimator.metric(Metric::Cosine),
         3 => estimator.scale(Scale::Standard),
@@ -344,10 +344,10 @@ pub fn in_chunks<'a, T: Copy>(values: &'a [T], random: &mut Random) -> Column<'a
 }
 
 /// The rows between consecutive cuts as parts.
-pub fn parts_of<'a, T: Engine>(features: &Features<'a, T>, weights: Option<&'a [f64]>, cuts: &[usize]) -> Vec<Part<'a, T>> {
+pub fn parts_of<'a, T: Engine>(features: &Features<'a, T>, weights: Option<&'a [f64]>, cuts: &[usize]) -> Vec<RowBlock<'a, T>> {
     let part = |cut: &[usize]| {
         let weights = weights.map(|weights| Column::from_slice(&weights[cut[0]..cut[1]]));
-        Part::new(features.slice(cut[0]..cut[1]).unwrap(), weights)
+        RowBlock::new(features.slice(cut[0]..cut[1]).unwrap(), weights)
     };
     cuts.windows(2).map(part).collect()
 }

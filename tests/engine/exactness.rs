@@ -160,11 +160,11 @@ fn check_fit<T: Engine>(kind: &str, case: u64) -> bool {
 /// Compares a whole fit and its score with the oracle's, bit for bit. Also on the GPU, if there is one. Returns whether there
 /// was an answer to compare.
 pub fn check_task<T: Engine>(task: &Task<T>, what: &str) -> bool {
-    check_arriving(task, &Scaling::None, what)
+    check_transformed(task, &Scaling::None, what)
 }
 
 /// As [`check_task`], with rows that are scaled, and normalised if the task says so.
-pub fn check_arriving<T: Engine>(task: &Task<T>, scaling: &Scaling, what: &str) -> bool {
+pub fn check_transformed<T: Engine>(task: &Task<T>, scaling: &Scaling, what: &str) -> bool {
     let estimator = KMeans::new(task.k)
         .init(match &task.start {
             Start::Given(centroids) => Init::Given(centroids.iter().flatten().map(|c| c.to_f64()).collect()),

@@ -7,8 +7,8 @@ use polars_kmeans::{
 };
 
 use crate::data::{
-    KINDS, Random, arriving, brief, columns, from_columns, from_some, gpu, hash, on_gpu, rounds, rows, some_rows, some_valid,
-    some_weights,
+    KINDS, Random, brief, columns, from_columns, from_some, gpu, hash, on_gpu, rounds, rows, some_rows, some_valid,
+    some_weights, transformed,
 };
 
 /// The shape of a round. Together, the rounds reach registers of every width, one sweep and groups, one and many portions of
@@ -61,7 +61,7 @@ fn check<T: Engine>(round: u64) -> bool {
         3 => Some(vec![1.0; n]),
         _ => None,
     };
-    let estimator = arriving(estimator, round / 7, d);
+    let estimator = transformed(estimator, round / 7, d);
     let Some(on_gpu) = on_gpu(&estimator) else { return true };
     // With so few rows the default would use tiles.
     let on_gpu = if d <= 12 { on_gpu.strategy(Strategy::Registers) } else { on_gpu };

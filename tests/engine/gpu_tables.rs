@@ -10,7 +10,7 @@ use polars_kmeans::{
 };
 
 use crate::child::in_child;
-use crate::data::{Random, arriving, gpu, gpu_info, hash, rows, some_weights};
+use crate::data::{Random, gpu, gpu_info, hash, rows, some_weights, transformed};
 use crate::half::{BOTH, Halves};
 
 /// The number of the GPU of these tests. `None` if there is none.
@@ -110,7 +110,7 @@ fn check<T: Engine>(round: u64, ordinal: u32) {
     let weight_table =
         unsafe { GpuTable::<f64>::new(ordinal, n, [GpuValues::rows(weights_there.address, ValueType::Float64, 1)]).unwrap() };
     let gpu_weights = Column::on_gpu(&weight_table).unwrap();
-    let estimator = arriving(KMeans::new(k).max_iter(6).seed(round), round, d);
+    let estimator = transformed(KMeans::new(k).max_iter(6).seed(round), round, d);
     let expected = estimator.clone().device(Device::Cpu).fit_features(&host, weighted.then_some(&host_weights));
     for case in cases(&x, n, d) {
         let what = format!("{}, round {round}: {n} x {d} into {k}, {}", case.name, T::NAME);

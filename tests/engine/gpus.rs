@@ -2,7 +2,7 @@
 
 use polars_kmeans::{Column, Device, Engine, Features, Gpus, KMeans, KMeansError, NullPolicy, Place, RowOrder, Strategy};
 
-use crate::data::{KINDS, Random, arriving, brief, columns, from_columns, from_some, gpu, hash, rounds, rows, some_weights};
+use crate::data::{KINDS, Random, brief, columns, from_columns, from_some, gpu, hash, rounds, rows, some_weights, transformed};
 use crate::gpu::{any_fit, shape};
 
 /// The ways to share rows that this machine can show: every number of a GPU is there.
@@ -23,7 +23,7 @@ fn check<T: Engine>(round: u64, device: Device) -> bool {
     // Some clusters are empty at first, and take rows of any GPU.
     let (kind, x, estimator) = any_fit::<T>([n, d, k], random);
     let weights = (round % 3 == 1).then(|| some_weights(n, random));
-    let estimator = arriving(estimator, round / 2, d);
+    let estimator = transformed(estimator, round / 2, d);
     let features = Features::from_rows(&x, d).unwrap();
     let weights = weights.as_ref().map(|w| Column::from_slice(w));
     let [several, cpu] =

@@ -120,7 +120,7 @@ fn five_features_are_refused() {
     }
     let x: Vec<f32> = rows("blobs", 20_000, 5, &mut Random(88_000));
     let columns = columns(&x, 5);
-    let error = KMeans::new(3).strategy(Strategy::Cells).fit_features(&from_columns(&columns), None).unwrap_err();
+    let error = KMeans::new(3).strategy(Strategy::Grid).fit_features(&from_columns(&columns), None).unwrap_err();
     assert!(matches!(&error, KMeansError::InvalidOption { option: "strategy", .. }), "{error}");
     assert!(error.to_string().contains("at most 4 features"), "{error}");
 }

@@ -3,7 +3,7 @@
 use polars_kmeans::backend::cpu::{CpuSession, UseGroups, UseIntDot};
 use polars_kmeans::backend::{Session, Sessions, Sharded, Stop};
 use polars_kmeans::base::progress::Watch;
-use polars_kmeans::input::tile::{Part, Selection};
+use polars_kmeans::input::tile::{RowBlock, Selection};
 use polars_kmeans::{Chunk, Column, Engine, Features, Fitted, Init, KMeans, Metric, NullPolicy, Restarts, Scale, Wanted};
 use polars_kmeans::{DotUnit, InstructionSet};
 
@@ -59,7 +59,7 @@ fn outcome<T: Engine>(case: &Case<T>, look: Look) -> Outcome {
             let cut = |c: &[T]| [0..half, half..c.len()];
             let features = columns.iter().map(|c| Column::new(cut(c).map(|range| Chunk::new(&c[range], None).unwrap())));
             let features = Features::new(features.collect()).unwrap();
-            Part::new(features, data.weights.as_ref().map(|weights| Column::from_slice(weights)))
+            RowBlock::new(features, data.weights.as_ref().map(|weights| Column::from_slice(weights)))
         }
     };
     // Some rows are left out.
@@ -177,7 +177,7 @@ fn compared_with_all(estimator: &KMeans, x: &[f32], d: usize, weights: Option<&[
     let mut parts = Vec::new();
     for (i, x) in x.chunks(ROWS * d).enumerate() {
         let weights = weights.map(|weights| Column::from_slice(&weights[i * ROWS..][..x.len() / d]));
-        parts.push(Part::new(Features::from_rows(x, d).unwrap(), weights));
+        parts.push(RowBlock::new(Features::from_rows(x, d).unwrap(), weights));
     }
     let fit = estimator.fit_parts(parts, InstructionSet::detect(), Wanted::Labels).unwrap();
     assert!(fit.model.history().iter().all(|row| row.skipped.is_none()));
@@ -300,7 +300,7 @@ fn check_columns_in_place<T: Engine>() {
             let columns = columns(&x, d);
             let fit = |features: Features<'_, T>, set| {
                 let estimator = KMeans::new(k).init(Init::Given(start.clone())).max_iter(6).device(polars_kmeans::Device::Cpu);
-                let fitted = estimator.threads(2).fit_parts(vec![Part::new(features, None)], set, Wanted::Labels).unwrap();
+                let fitted = estimator.threads(2).fit_parts(vec![RowBlock::new(features, None)], set, Wanted::Labels).unwrap();
                 let model = fitted.model;
                 (fitted.labels, model.inertia().to_bits(), model.centroids().to_vec(), model.sizes().to_vec())
             };

@@ -7,7 +7,7 @@ use polars_kmeans::{
 };
 
 use super::data::{
-    KINDS, Random, arriving, clusters_of, columns, from_columns, from_some, gpu, in_chunks, rounds, rows, some_cuts,
+    KINDS, Random, clusters_of, columns, from_columns, from_some, gpu, in_chunks, rounds, rows, some_cuts, transformed,
 };
 use super::data::{here_and_on_gpu, some_weights};
 use super::oracle::{self, Scaling, Task, direction, quantise, round_ratio};
@@ -38,7 +38,7 @@ impl<T: Engine> Case<T> {
         let kind = KINDS[round as usize % KINDS.len()];
         let (n, d) = (5 + random.below(60), 1 + random.below(5));
         let mut x: Vec<T> = rows(kind, n, d, random);
-        let estimator = arriving(from_some(&x, d, clusters_of(kind, d, 1 + random.below(5)), 6, random), round, d);
+        let estimator = transformed(from_some(&x, d, clusters_of(kind, d, 1 + random.below(5)), 6, random), round, d);
         let weights = (random.below(2) == 0).then(|| some_weights(n, random));
         if round.is_multiple_of(4) {
             x[random.below(n * d)] = T::from_f64(f64::NAN);

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::distributed::{Executor, Part, Rows, fit};
+use polars_kmeans::distributed::{Executor, OwnedRows, Part, fit};
 use polars_kmeans::model::AnyFitted;
 use polars_kmeans::{
     Column, Engine, Features, Fitted, History, Init, KMeans, KMeansError, Metric, NullPolicy, Restarts, Result, RowOrder,
@@ -83,7 +83,7 @@ fn parts<T: Engine>(x: &[T], weights: Option<&[f64]>, d: usize, cuts: &[usize]) 
     let (x, weights, cuts) = (x.to_vec(), weights.map(<[f64]>::to_vec), cuts.to_vec());
     Here::new(cuts.len() - 1, move |part| {
         let range = cuts[part]..cuts[part + 1];
-        let mut rows = Rows::new(x[range.start * d..range.end * d].to_vec(), d);
+        let mut rows = OwnedRows::new(x[range.start * d..range.end * d].to_vec(), d);
         if let Some(weights) = &weights {
             rows = rows.weighted(weights[range].to_vec());
         }
@@ -276,16 +276,16 @@ fn errors_are_those_of_whole_fits() {
 fn parts_that_do_not_fit_together_are_refused() {
     let error =
         |make: fn(usize) -> Part| fit(&KMeans::new(1), &mut Here::new(2, make), Wanted::Nothing).unwrap_err().to_string();
-    let widths = error(|part| Part::new(Rows::new(vec![1.0f64; 12], part + 1)).unwrap());
+    let widths = error(|part| Part::new(OwnedRows::new(vec![1.0f64; 12], part + 1)).unwrap());
     assert!(widths.starts_with("parts: expected the columns of part 0"), "{widths}");
     let types = error(|part| match part {
-        0 => Part::new(Rows::new(vec![1.0f64; 12], 1)).unwrap(),
-        _ => Part::new(Rows::new(vec![1.0f32; 12], 1)).unwrap(),
+        0 => Part::new(OwnedRows::new(vec![1.0f64; 12], 1)).unwrap(),
+        _ => Part::new(OwnedRows::new(vec![1.0f32; 12], 1)).unwrap(),
     });
     assert!(types.contains("float64 with no weights, got") && types.contains("float32"), "{types}");
     let none = fit(&KMeans::new(1), &mut Here::new(0, |_| unreachable!()), Wanted::Nothing).unwrap_err().to_string();
     assert_eq!(none, "parts: expected at least one part, got none");
-    let ragged = error(|_| Part::new(Rows::new(vec![1.0f64; 12], 5)).unwrap());
+    let ragged = error(|_| Part::new(OwnedRows::new(vec![1.0f64; 12], 5)).unwrap());
     assert!(ragged.contains("expected"), "{ragged}");
 }
 
@@ -294,7 +294,7 @@ fn a_part_that_comes_back_with_other_rows_is_noticed() {
     let made = std::sync::atomic::AtomicUsize::new(0);
     let mut executor = Here::new(2, move |_| {
         let extra = usize::from(made.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= 2);
-        Part::new(Rows::new((0..50 + extra).map(|i| (i * i % 31) as f64).collect(), 1)).unwrap()
+        Part::new(OwnedRows::new((0..50 + extra).map(|i| (i * i % 31) as f64).collect(), 1)).unwrap()
     });
     executor.loss = Some((6, 1, Loss::Before));
     let error = fit(&KMeans::new(5), &mut executor, Wanted::Nothing).unwrap_err().to_string();
@@ -341,7 +341,7 @@ fn rows_without_an_order_give_the_same_centroids() {
 
 #[test]
 fn bytes_that_are_no_request_are_answered_with_an_error() {
-    let part = Part::new(Rows::new(vec![1.0f64; 12], 2)).unwrap();
+    let part = Part::new(OwnedRows::new(vec![1.0f64; 12], 2)).unwrap();
     let answer = part.answer(b"no request");
     assert!(String::from_utf8_lossy(&answer).contains("10 other bytes"));
 }

@@ -6,7 +6,7 @@ use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::cpu::CpuSession;
 use polars_kmeans::backend::{Session, Sessions, Sharded};
 use polars_kmeans::base::params::Params;
-use polars_kmeans::input::tile::Part;
+use polars_kmeans::input::tile::RowBlock;
 use polars_kmeans::statistics::{Statistics, gather};
 use polars_kmeans::{Column, Features, Float, KMeans};
 
@@ -23,11 +23,11 @@ impl<T: Float> Data<T> {
     }
 
     /// The rows between consecutive cuts, each as one part.
-    pub fn parts(&self, cuts: &[usize]) -> Vec<Part<'_, T>> {
+    pub fn parts(&self, cuts: &[usize]) -> Vec<RowBlock<'_, T>> {
         let part = |range: &[usize]| {
             let (first, last) = (range[0], range[1]);
             let weights = self.weights.as_ref().map(|weights| Column::from_slice(&weights[first..last]));
-            Part::new(Features::from_rows(&self.x[first * self.d..last * self.d], self.d).unwrap(), weights)
+            RowBlock::new(Features::from_rows(&self.x[first * self.d..last * self.d], self.d).unwrap(), weights)
         };
         cuts.windows(2).map(part).collect()
     }
@@ -78,7 +78,7 @@ pub fn on_gpu<'a, T: Float>(
     let devices = polars_kmeans::devices().unwrap();
     let device = devices.iter().find(|device| device.usable).unwrap();
     let gpu = Gpu::get(device.ordinal).unwrap();
-    let session = |part: Part<'a, T>| -> Box<dyn Session<T> + 'a> {
+    let session = |part: RowBlock<'a, T>| -> Box<dyn Session<T> + 'a> {
         let rows = part.features.n_rows() as u64;
         let chunking = chunk.map(|chunk| Chunking { rows: chunk, chunks: rows.div_ceil(chunk), buffers: 2, room: u64::MAX });
         let mut part = [part];

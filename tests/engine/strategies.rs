@@ -52,7 +52,7 @@ fn strategies() -> impl Iterator<Item = Strategy> {
 /// Whether a strategy may refuse a shape.
 fn limited(strategy: Strategy, [_, d, k]: [usize; 3]) -> bool {
     strategy.name().starts_with("registers") && d > 12
-        || strategy == Strategy::Cells && d > 4
+        || strategy == Strategy::Grid && d > 4
         || strategy == Strategy::Columns && !(9..=300).contains(&d)
         || strategy == Strategy::Columns && k > 32
         || strategy.name().starts_with("luigi") && d * k > 4_000

@@ -4,16 +4,16 @@ use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::chunking::Chunking;
 use polars_kmeans::backend::cuda::memory;
 use polars_kmeans::backend::select::Shape;
-use polars_kmeans::base::params::Candidates;
-use polars_kmeans::input::tile::Part;
+use polars_kmeans::base::params::DrawnCandidates;
+use polars_kmeans::input::tile::RowBlock;
 use polars_kmeans::{
     Chunk, Column, Device, Engine, Features, History, Init, KMeans, KMeansError, NullPolicy, Place, Restarts, SortBy, TooFew,
     Validity, Wanted,
 };
 
 use crate::data::{
-    KINDS, Random, arriving, columns, from_columns, gpu, gpu_info, hash, on_gpu, rounds, rows, shape, some_cuts, some_rows,
-    some_valid, some_weights,
+    KINDS, Random, columns, from_columns, gpu, gpu_info, hash, on_gpu, rounds, rows, shape, some_cuts, some_rows, some_valid,
+    some_weights, transformed,
 };
 use crate::half::{BOTH, Halves};
 
@@ -77,7 +77,7 @@ fn check<T: Engine>(round: u64) -> usize {
         .seed(random.next())
         .history(if random.below(4) == 0 { History::Full } else { History::Light });
     let estimator = estimator.sort_by(if round % 4 == 1 { SortBy::Size } else { SortBy::None });
-    let estimator = arriving(estimator, round / 3, d);
+    let estimator = transformed(estimator, round / 3, d);
     let Some(on_gpu) = on_gpu(&estimator) else { return 0 };
     let by_columns = columns(&x, d);
     let features = match random.below(3) {
@@ -148,13 +148,13 @@ fn check_least_memory<T: Engine>(init: &Init, way: u64, weighted: bool) {
     let weights = weighted.then(|| Column::from_slice(&weights));
     let features = Features::from_rows(&x, d).unwrap();
     let candidates = match init {
-        Init::KMeansParallel => Candidates { of_round: 2 * k as u64, rounds: 5 },
-        _ => Candidates::NONE,
+        Init::KMeansParallel => DrawnCandidates { of_round: 2 * k as u64, rounds: 5 },
+        _ => DrawnCandidates::NONE,
     };
     let least = memory::chunking(Shape { candidates, ..shape::<T>([n, d, k], weighted) }, &gpu_info(), 0).unwrap_err();
     for sample in [None, Some(2_000)] {
         let estimator = KMeans::new(k).init(init.clone()).init_sample(sample).max_iter(6).seed(way);
-        let estimator = arriving(estimator, way, d);
+        let estimator = transformed(estimator, way, d);
         let Some(on_gpu) = on_gpu(&estimator) else { return };
         let expected = estimator.device(Device::Cpu).fit_features(&features, weights.as_ref()).unwrap();
         let streamed = on_gpu.device_memory_limit(Some(least)).fit_features(&features, weights.as_ref()).unwrap();
@@ -249,7 +249,7 @@ fn parts_stream_as_one() {
         let cuts = some_cuts(n, 5, random);
         let parts = cuts.windows(2).enumerate().map(|(i, w)| {
             let view = if i % 2 == 0 { &by_columns } else { &by_rows };
-            Part::new(view.slice(w[0]..w[1]).unwrap(), Some(Column::from_slice(&weights[w[0]..w[1]])))
+            RowBlock::new(view.slice(w[0]..w[1]).unwrap(), Some(Column::from_slice(&weights[w[0]..w[1]])))
         });
         let streamed = estimator.clone().device(device).device_memory_limit(Some(chunking.room));
         let fit = streamed.fit_parts(parts.collect(), InstructionSet::detect(), Wanted::Labels).unwrap();

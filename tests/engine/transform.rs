@@ -7,7 +7,7 @@ use polars_kmeans::{
 };
 
 use crate::data::{KINDS, Random, gpu, hash, here_and_on_gpu, on_gpu, rows};
-use crate::exactness::check_arriving;
+use crate::exactness::check_transformed;
 use crate::oracle::{self, Scaling, Start, Task};
 
 /// Combinations of a metric, a scaling and a seeding.
@@ -58,7 +58,7 @@ fn check<T: Engine>(kind: &str, case: usize) -> bool {
     if cosine && scaled.iter().any(|row| row.iter().all(|x| x.to_f64() == 0.0)) {
         return false;
     }
-    check_arriving(&Task { cosine, ..plain }, &scaling, &what)
+    check_transformed(&Task { cosine, ..plain }, &scaling, &what)
 }
 
 /// Checks each combination with several kinds of data. Each must have an answer.

@@ -9,19 +9,19 @@ mod int_dot;
 use std::ops::Range;
 
 use super::centroids::CentroidTable;
-use super::difference::{Compare, Copies, FEW, Found};
+use super::difference::{Compare, FEW, TileCentroids, TileResults};
 use super::distances::own_distances;
-use super::filter::{DifferenceTable, Filter, Form, GROUP, NOBODY, ProductTable};
+use super::filter::{DifferenceTable, Filter, GROUP, NOBODY, ProductTable, ScoreForm};
 use super::groups::{BLOCK, Scores};
-use super::nearest_clusters::Candidates;
+use super::nearest_clusters::ScoreLists;
 use super::product::{self, FindNear, PrefetchNext, ProductScratch};
-use super::settle::Open;
-use super::tree::{self, CentroidTree, Search, Waiting};
+use super::settle::OpenRows;
+use super::tree::{self, CentroidTree, TreeSearch, Waiting};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::input::features::Features;
-use crate::input::tile::{Columns, Tile, Values};
+use crate::input::tile::{FeatureColumns, FeatureValues, Tile};
 use crate::simd::Vector;
 
 /// Number of rows in a tile of the difference filter.
@@ -33,9 +33,9 @@ const WEIGHED: u32 = 8;
 /// Buffers to label tiles of one shape.
 #[derive(Debug)]
 pub struct Assigner {
-    found: Found,
+    found: TileResults,
     /// Rows that the filter leaves open.
-    pub open: Open,
+    pub open: OpenRows,
     /// The difference kernel's copy of the tile, used where rows must be scaled.
     scaled: Vec<f32>,
     /// At most one entry.
@@ -76,7 +76,7 @@ pub struct Near<'r> {
     pub order: &'r [u32],
 }
 
-impl<'t, T: Float> ToLabel<'t, T, Values<'t, T>> {
+impl<'t, T: Float> ToLabel<'t, T, FeatureValues<'t, T>> {
     /// The rows of a tile, which are compared with all centroids.
     #[inline(always)]
     pub fn tile(tile: &'t Tile<T>) -> Self {
@@ -110,7 +110,7 @@ impl TwoNearest {
     /// Compares the distances to the two candidates of each row, then takes over the answers of settled rows. Candidates are in
     /// ascending order, so equal distances keep the smaller label.
     #[inline(always)]
-    fn compare<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>, open: &Open) {
+    fn compare<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>, open: &OpenRows) {
         let Self { labels, nearest, second, others } = self;
         own_distances::<V, T>(tile.values(), table, &labels[..tile.rows], nearest);
         own_distances::<V, T>(tile.values(), table, &others[..tile.rows], second);
@@ -134,9 +134,9 @@ impl Assigner {
 
     /// The same for `n` rows of `d` features.
     pub fn rows_of_tile<T: Float>(n: usize, d: usize, row_by_row: bool) -> usize {
-        let most = match Form::of::<T>(d) {
-            Form::Difference => DIFFERENCE_TILE,
-            Form::Product => product::tile_rows(d, row_by_row),
+        let most = match ScoreForm::of::<T>(d) {
+            ScoreForm::Difference => DIFFERENCE_TILE,
+            ScoreForm::Product => product::tile_rows(d, row_by_row),
         };
         most.min(n.next_multiple_of(product::ROWS)).max(product::ROWS)
     }
@@ -144,29 +144,29 @@ impl Assigner {
     /// Buffers for tiles of `tile_rows` rows.
     pub fn new<T: Float>(d: usize, k: usize, tile_rows: usize) -> Result<Self> {
         const WHAT: &str = "a tile's labels";
-        let open = Open::new(d, tile_rows)?;
+        let open = OpenRows::new(d, tile_rows)?;
         let (mut scaled, mut product) = (Vec::new(), Vec::new());
-        let k = match Form::of::<T>(d) {
+        let k = match ScoreForm::of::<T>(d) {
             // Nothing else is used.
             _ if tree::is_certain(k, d) => 0,
-            Form::Difference => {
+            ScoreForm::Difference => {
                 memory::reserve(&mut scaled, d * tile_rows, WHAT)?;
                 k
             }
-            Form::Product => {
+            ScoreForm::Product => {
                 memory::push(&mut product, ProductScratch::new(k)?, WHAT)?;
                 0
             }
         };
         let (listed, names, marks, scores) = (Vec::new(), Vec::new(), Vec::new(), Scores::default());
-        let (found, waiting) = (Found::new(tile_rows, k)?, Waiting::default());
+        let (found, waiting) = (TileResults::new(tile_rows, k)?, Waiting::default());
         Ok(Self { found, open, scaled, product, unweighed: 0, listed, names, marks, waiting, scores })
     }
 
     /// Room for rows with near centroids.
     pub fn reserve_near<T: Float>(&mut self, k: usize, d: usize) -> Result<()> {
         const WHAT: &str = "the centroids near a tile";
-        let most = if Form::of::<T>(d) == Form::Difference { k } else { 0 };
+        let most = if ScoreForm::of::<T>(d) == ScoreForm::Difference { k } else { 0 };
         self.names.clear();
         self.listed.clear();
         self.marks = memory::zeroed(most.div_ceil(64), WHAT)?;
@@ -177,7 +177,7 @@ impl Assigner {
     /// The exact labels of some rows. With `TWO`, the filter looks for the two nearest centroids, and `others` gets the second
     /// one where the filter is sure of both. Those of other rows are among the settled rows then.
     #[inline(always)]
-    pub fn label<V: Vector, T: Float, C: Columns<T>, const TWO: bool>(
+    pub fn label<V: Vector, T: Float, C: FeatureColumns<T>, const TWO: bool>(
         &mut self,
         rows: &ToLabel<'_, T, C>,
         table: &CentroidTable<T>,
@@ -223,7 +223,7 @@ impl Assigner {
 
     /// The exact labels of some rows by a tree. With `TWO`, `distances` gets those to the two nearest centroids.
     #[inline(always)]
-    fn search<V: Vector, T: Float, C: Columns<T>, const TWO: bool>(
+    fn search<V: Vector, T: Float, C: FeatureColumns<T>, const TWO: bool>(
         &mut self,
         rows: &ToLabel<'_, T, C>,
         tree: &CentroidTree<T>,
@@ -233,7 +233,7 @@ impl Assigner {
         let ToLabel { values, count, before, .. } = *rows;
         let Self { found, waiting, scores, .. } = self;
         let labels = &mut found.labels[..count];
-        let search = Search::<T, C, TWO> { tree, table, values, before, waiting, labels, distances };
+        let search = TreeSearch::<T, C, TWO> { tree, table, values, before, waiting, labels, distances };
         // SAFETY: the caller runs with this instruction set.
         scores.needed += (tree::WIDE * unsafe { V::call(search) }) as u64;
         &found.labels[..count]
@@ -241,7 +241,7 @@ impl Assigner {
 
     /// The labels that the difference filter is sure of. Lists the rows that it leaves open.
     #[inline(always)]
-    fn compare_differences<V: Vector, T: Float, C: Columns<T>, const TWO: bool>(
+    fn compare_differences<V: Vector, T: Float, C: FeatureColumns<T>, const TWO: bool>(
         &mut self,
         rows: &ToLabel<'_, T, C>,
         copies: &DifferenceTable,
@@ -272,7 +272,7 @@ impl Assigner {
             centroids = &listed[..];
         }
         let x = for_differences(&values, [d, padded], copies.scale, scaled);
-        let table = Copies { centroids, bound: copies.bound };
+        let table = TileCentroids { centroids, bound: copies.bound };
         // SAFETY: the caller runs with this instruction set.
         unsafe { V::call(Compare::<TWO> { x: &x, d, rows: count, table, found, others }) };
         if near.is_some() {
@@ -286,7 +286,7 @@ impl Assigner {
 
     /// As [`Assigner::compare_differences`], with the product filter.
     #[inline(always)]
-    fn compare_products<V: Vector, T: Float, C: Columns<T>, const TWO: bool>(
+    fn compare_products<V: Vector, T: Float, C: FeatureColumns<T>, const TWO: bool>(
         &mut self,
         rows: &ToLabel<'_, T, C>,
         copies: &ProductTable,
@@ -326,7 +326,7 @@ impl Assigner {
         rows: Range<usize>,
         table: &CentroidTable<T>,
         m: usize,
-        several: &mut Candidates,
+        several: &mut ScoreLists,
     ) -> Option<[f32; product::ROWS]> {
         let (Filter::Product(copies), Some(product)) = (&table.filter, self.product.first_mut()) else { return None };
         let (values, k, next) = (tile.values(), table.k, PrefetchNext::Nothing);
@@ -360,7 +360,7 @@ impl Assigner {
 /// The columns of few features as the difference kernel reads them: in a copy, if their magnitudes must be scaled.
 #[inline(always)]
 fn for_differences<'x, T: Float>(
-    values: &'x impl Columns<T>,
+    values: &'x impl FeatureColumns<T>,
     [d, rows]: [usize; 2],
     scale: f32,
     scaled: &'x mut Vec<f32>,
@@ -391,7 +391,7 @@ mod tests {
     use crate::backend::cpu::product::attacks::Random;
     use crate::exact::cluster_sums::UNASSIGNED;
     use crate::exact::reference::{self, Nearest};
-    use crate::input::tile::Part;
+    use crate::input::tile::RowBlock;
     use crate::simd::{InstructionSet, Task};
 
     struct Both<'t, T> {
@@ -421,7 +421,7 @@ mod tests {
         let mut value = || T::from_f64(random.below(levels) as f64);
         let centroids: Vec<T> = (0..k * d).map(|_| value()).collect();
         let x: Vec<T> = (0..n * d).map(|_| value()).collect();
-        let part = Part::new(Features::from_rows(&x, d).unwrap(), None);
+        let part = RowBlock::new(Features::from_rows(&x, d).unwrap(), None);
         let mut tile = Tile::new(d, n.next_multiple_of(64)).unwrap();
         tile.load(&part, None, 0..n);
         let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64, 1).unwrap();

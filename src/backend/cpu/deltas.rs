@@ -21,7 +21,7 @@ use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::exact::cluster_sums::{ClusterSums, Quantiser, SumsOfRange, UNASSIGNED};
 use crate::exact::fixed::{round_to_integer, split};
-use crate::input::tile::{Columns, WeightScale};
+use crate::input::tile::{FeatureColumns, WeightScale};
 use crate::simd::{SQUARE, Task, Vector};
 
 /// Rows that are moved together, and most features of them that are transposed at a time.
@@ -91,7 +91,7 @@ impl Deltas {
 
     /// Moves F features of a batch of rows, from feature `first` on. Returns F.
     #[inline(always)]
-    fn shift<V: Vector, T: Float, C: Columns<T>, const F: usize>(
+    fn shift<V: Vector, T: Float, C: FeatureColumns<T>, const F: usize>(
         &mut self,
         quantiser: &Quantiser,
         batch: &Batch<'_, C>,
@@ -255,7 +255,7 @@ impl<C> Batch<'_, C> {
     #[inline(always)]
     fn square<V: Vector, T: Float, const F: usize>(&self, first: usize) -> [[T; TOGETHER]; TOGETHER]
     where
-        C: Columns<T>,
+        C: FeatureColumns<T>,
     {
         let mut square = [[T::default(); TOGETHER]; TOGETHER];
         if T::IS_F32 && self.in_order && F >= FEWEST_TRANSPOSED {
@@ -299,7 +299,7 @@ pub struct MoveRows<'m, 'p, T, C> {
     pub of: PhantomData<T>,
 }
 
-impl<T: Float, C: Columns<T>> Task for MoveRows<'_, '_, T, C> {
+impl<T: Float, C: FeatureColumns<T>> Task for MoveRows<'_, '_, T, C> {
     type Output = ();
 
     #[inline(always)]
@@ -355,7 +355,7 @@ impl<T: Float, C: Columns<T>> Task for MoveRows<'_, '_, T, C> {
 mod tests {
     use super::*;
     use crate::exact::fixed::{ColumnScale, Limbs};
-    use crate::input::tile::Values;
+    use crate::input::tile::FeatureValues;
     use crate::simd::InstructionSet;
 
     /// Rows go to clusters, and some of them to others, in batches of every length. The sums are those of single values.
@@ -387,7 +387,7 @@ mod tests {
                     }
                 }
             }
-            let (values, weights) = (Values::new(&x, n), weight.map(|scale| (&weights[..], scale)));
+            let (values, weights) = (FeatureValues::new(&x, n), weight.map(|scale| (&weights[..], scale)));
             let target = Mutex::new(&mut cluster_sums);
             let (deltas, quantiser, moved, target, of) = (&mut deltas, &quantiser, &moved[..], &target, PhantomData::<T>);
             if weights.is_none() && step > 4 {
@@ -430,7 +430,7 @@ mod tests {
                 let mut one = new();
                 let [mut sums, mut expected] = [0; 2].map(|_| ClusterSums::new(k, d).unwrap());
                 let move_rows = |deltas: &mut Deltas, moved: &[Moved], target: &mut ClusterSums| {
-                    let (values, weights) = (Values::new(&x, n), weight.map(|scale| (&weights[..], scale)));
+                    let (values, weights) = (FeatureValues::new(&x, n), weight.map(|scale| (&weights[..], scale)));
                     let (quantiser, target, of) = (&quantiser, &Mutex::new(target), PhantomData::<f32>);
                     InstructionSet::detect().run(MoveRows { deltas, quantiser, values, weights, moved, target, of });
                 };
@@ -463,7 +463,7 @@ mod tests {
             let moved: Vec<Moved> = (0..n).map(|r| Moved { row: r as u32, from: UNASSIGNED, to: 0 }).collect();
             let rounds = 300;
             for _ in 0..rounds {
-                let (values, target) = (Values::new(&x, n), Mutex::new(&mut cluster_sums));
+                let (values, target) = (FeatureValues::new(&x, n), Mutex::new(&mut cluster_sums));
                 let (deltas, quantiser, moved, target, of) = (&mut deltas, &quantiser, &moved[..], &target, PhantomData::<f32>);
                 InstructionSet::detect().run(MoveRows { deltas, quantiser, values, weights: None, moved, target, of });
             }

@@ -33,14 +33,14 @@ const MOST_ROWS: usize = 64;
 
 /// The centroids that a tile is compared with: their copies, `(k, d)`, and the bound.
 #[derive(Clone, Copy)]
-pub struct Copies<'c> {
+pub struct TileCentroids<'c> {
     pub centroids: &'c [f32],
     pub bound: bounds::Difference,
 }
 
 /// The results of the kernel for a tile.
 #[derive(Debug)]
-pub struct Found {
+pub struct TileResults {
     /// One per row of the tile's stride.
     pub labels: Vec<u32>,
     /// Rows with more centroids in reach than are wanted.
@@ -49,7 +49,7 @@ pub struct Found {
     least: Vec<f32>,
 }
 
-impl Found {
+impl TileResults {
     /// Room for a tile of `stride` rows, and for the scores of `k` centroids.
     pub fn new(stride: usize, k: usize) -> Result<Self> {
         const WHAT: &str = "a tile's labels";
@@ -68,8 +68,8 @@ pub struct Compare<'c, 'x, const TWO: bool> {
     pub x: &'c [&'x [f32]; FEW],
     pub d: usize,
     pub rows: usize,
-    pub table: Copies<'c>,
-    pub found: &'c mut Found,
+    pub table: TileCentroids<'c>,
+    pub found: &'c mut TileResults,
     /// With `TWO`, gets the other of the two nearest centroids.
     pub others: &'c mut [u32],
 }
@@ -104,10 +104,10 @@ impl<const TWO: bool> Task for Compare<'_, '_, TWO> {
 fn assign_in_one_pass<V: Vector, const D: usize, const R: usize>(
     x: &[&[f32]; FEW],
     rows: usize,
-    table: Copies<'_>,
-    found: &mut Found,
+    table: TileCentroids<'_>,
+    found: &mut TileResults,
 ) {
-    let Found { labels, contested, .. } = found;
+    let TileResults { labels, contested, .. } = found;
     let k = table.centroids.len() / D;
     let width = R * V::LANES;
     for start in (0..rows).step_by(width) {
@@ -140,15 +140,15 @@ fn assign_in_one_pass<V: Vector, const D: usize, const R: usize>(
 fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
     x: &[&[f32]; FEW],
     rows: usize,
-    table: Copies<'_>,
-    found: &mut Found,
+    table: TileCentroids<'_>,
+    found: &mut TileResults,
     others: &mut [u32],
 ) {
-    let Found { labels, contested, least: scratch } = found;
+    let TileResults { labels, contested, least: scratch } = found;
     let k = table.centroids.len() / D;
     let groups = k.div_ceil(GROUP);
     let width = R * V::LANES;
-    // `Found::new` reserved the room.
+    // `TileResults::new` reserved the room.
     scratch.resize(groups * width, 0.0);
     for start in (0..rows).step_by(width) {
         // SAFETY: width divides 64, so start + width is at most the next multiple of 64 rows. `Compare::run` checks that the

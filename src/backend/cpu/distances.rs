@@ -2,7 +2,7 @@
 
 use super::centroids::CentroidTable;
 use crate::base::float::Float;
-use crate::input::tile::Columns;
+use crate::input::tile::FeatureColumns;
 use crate::simd::{SQUARE, Vector};
 
 /// Number of rows whose chains are computed together.
@@ -10,7 +10,12 @@ const LANES: usize = 8;
 
 /// The reference distance of every row that has a label in the list to the centroid of its label.
 #[inline(always)]
-pub fn own_distances<V: Vector, T: Float>(values: impl Columns<T>, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
+pub fn own_distances<V: Vector, T: Float>(
+    values: impl FeatureColumns<T>,
+    table: &CentroidTable<T>,
+    labels: &[u32],
+    out: &mut [f64],
+) {
     match T::IS_F32 && table.d >= SQUARE && labels.len() >= SQUARE {
         true => by_squares::<V, T>(values, table, labels, out),
         false => one_by_one(values, table, labels, out),
@@ -20,7 +25,7 @@ pub fn own_distances<V: Vector, T: Float>(values: impl Columns<T>, table: &Centr
 /// As [`own_distances`], for sixteen rows of float32 at a time. Registers transpose the values of their centroids, sixteen
 /// features at a time.
 #[inline(always)]
-fn by_squares<V: Vector, T: Float>(values: impl Columns<T>, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
+fn by_squares<V: Vector, T: Float>(values: impl FeatureColumns<T>, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
     let whole = table.d / SQUARE * SQUARE;
     for start in (0..labels.len()).step_by(SQUARE) {
         // The last rows are those of a whole square.
@@ -65,7 +70,7 @@ fn add<T: Float>(column: &[T], from: usize, centroid: &[T; SQUARE], s: &mut [f64
 }
 
 #[inline(always)]
-fn one_by_one<T: Float>(values: impl Columns<T>, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
+fn one_by_one<T: Float>(values: impl FeatureColumns<T>, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
     let d = table.d;
     for start in (0..labels.len()).step_by(LANES) {
         let mut s = [0.0f64; LANES];

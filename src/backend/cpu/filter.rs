@@ -9,7 +9,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::bounds;
-use crate::bounds::own::Own;
+use crate::bounds::own::CentroidBound;
 use crate::simd::{InstructionSet, Task, Vector};
 use crate::statistics::unit_exponent;
 
@@ -29,14 +29,14 @@ pub const TABLE: &str = "copies of the centroids";
 
 /// How a filter computes scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum ScoreForm {
     /// Differences, squared and summed: for float32 features with few dimensions.
     Difference,
     /// Scaled, centred products: for everything else.
     Product,
 }
 
-impl Form {
+impl ScoreForm {
     /// The form for `d` features of type `T`.
     pub fn of<T: Float>(d: usize) -> Self {
         if T::IS_F32 && d <= FEW { Self::Difference } else { Self::Product }
@@ -59,13 +59,13 @@ impl<T: Float> Filter<T> {
     /// magnitude of the rows. If either is wrong, only time is lost. `order`: that in which products are computed, with
     /// [`NOBODY`] at some places. Empty: the centroids' own. `threads`: how many may share the work.
     pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<Self> {
-        match Form::of::<T>(d) {
-            Form::Difference => {
+        match ScoreForm::of::<T>(d) {
+            ScoreForm::Difference => {
                 let (centroids, bound) = (memory::zeroed(rows.len(), TABLE)?, bounds::Difference::new(d));
                 let mut filter = Self::Difference(DifferenceTable { centroids, scale: 1.0, bound });
                 Ok(if filter.replace(rows, centre, extent, order, threads)? { filter } else { Self::None })
             }
-            Form::Product => Self::product(rows, d, centre, order, threads),
+            ScoreForm::Product => Self::product(rows, d, centre, order, threads),
         }
     }
 
@@ -151,7 +151,7 @@ impl<T: Float> Task for Pack<'_, T> {
         let Self { rows, centre, names, exponent, packed, half_squares } = self;
         let d = centre.len();
         // Values are scaled before they are squared, so norms are at most sqrt(d) for all data.
-        let scale = crate::exact::fixed::Scale::new(exponent);
+        let scale = crate::exact::fixed::PowerOfTwo::new(exponent);
         let half = exponent / 2;
         let [first, second] = [half, exponent - half].map(|e| T::from_f64(crate::exact::fixed::power_of_two(e)));
         // A place without a centroid takes the copy of some centroid of the group. Below, its values are set to 0.
@@ -209,7 +209,7 @@ const WEIGHTS: usize = bounds::Expanded::WEIGHTS.len();
 #[derive(Debug)]
 pub struct Weighted {
     pub bound: bounds::Expanded,
-    /// `(groups, 2, GROUP)`: the folded half squares of a group, then their margins. The padding is infinite, so
+    /// `(groups, 2, GROUP)`: the lowered half squares of a group, then their slacks. The padding is infinite, so
     /// it is never nearest.
     pub own: Vec<f32>,
 }
@@ -278,11 +278,11 @@ impl ProductTable {
                 let names = std::array::from_fn(|c| name((task * of_task + group) * GROUP + c));
                 set().run(Pack { rows, centre, names, exponent, packed, half_squares });
                 for (bound, own) in bounds.iter().zip(&mut own) {
-                    let (folded, margins) = own[group * 2 * GROUP..][..2 * GROUP].split_at_mut(GROUP);
+                    let (lowered, slacks) = own[group * 2 * GROUP..][..2 * GROUP].split_at_mut(GROUP);
                     for c in 0..GROUP {
-                        let infinite = Own { folded: f32::INFINITY, margin: f32::INFINITY };
+                        let infinite = CentroidBound { lowered: f32::INFINITY, slack: f32::INFINITY };
                         let own = if names[c] == NOBODY { infinite } else { bound.own(half_squares[c], d) };
-                        (folded[c], margins[c]) = (own.folded, own.margin);
+                        (lowered[c], slacks[c]) = (own.lowered, own.slack);
                     }
                 }
             }

@@ -11,8 +11,8 @@
 
 mod seconds;
 
-use super::groups::Tries;
-use super::layout::Layout;
+use super::groups::PossibleMethods;
+use super::layout::SessionLayout;
 use super::seeds;
 use crate::base::float::Float;
 use crate::base::params::{Init, Params, RowOrder};
@@ -22,7 +22,7 @@ use crate::simd::InstructionSet;
 #[derive(Debug, Clone, Copy)]
 pub struct Forecast {
     /// What it tries to find labels by.
-    pub tries: Tries,
+    pub tries: PossibleMethods,
     /// The most bytes, without the rows that are given.
     pub bytes: u64,
     /// Those of them that a fit on a GPU takes on the host, too.
@@ -38,9 +38,9 @@ const BASE: f64 = (4 << 20) as f64;
 const WORKER: f64 = (2 << 20) as f64;
 
 impl Forecast {
-    pub fn new<T: Float>(layout: &Layout, params: &Params<'_>, weighted: bool) -> Self {
+    pub fn new<T: Float>(layout: &SessionLayout, params: &Params<'_>, weighted: bool) -> Self {
         let tries = layout.tries::<T>(layout.n, InstructionSet::detect());
-        let of = Of { layout, params, tries, size: size_of::<T>() as f64, weighted };
+        let of = CostModel { layout, params, tries, size: size_of::<T>() as f64, weighted };
         let beside_gpu = of.bytes_in_order() + of.bytes_of_model();
         Self {
             tries,
@@ -52,16 +52,16 @@ impl Forecast {
     }
 }
 
-struct Of<'l, 'p> {
-    layout: &'l Layout,
+struct CostModel<'l, 'p> {
+    layout: &'l SessionLayout,
     params: &'l Params<'p>,
-    tries: Tries,
+    tries: PossibleMethods,
     /// Bytes of a value.
     size: f64,
     weighted: bool,
 }
 
-impl Of<'_, '_> {
+impl CostModel<'_, '_> {
     fn shape(&self) -> [f64; 3] {
         [self.layout.n as f64, self.layout.d as f64, self.layout.k as f64]
     }
@@ -82,7 +82,7 @@ impl Of<'_, '_> {
 
     fn bytes_of_session<T: Float>(&self) -> f64 {
         let [_, d, k] = self.shape();
-        let Layout { workers, tile, .. } = *self.layout;
+        let SessionLayout { workers, tile, .. } = *self.layout;
         // Two limbs of each sum, and rows of a tile.
         let worker = 16.0 * k * d + 64.0 * k + tile as f64 * (2.0 * d * self.size + 128.0) + WORKER;
         // Two tables of centroids: a new one is made before the last one goes.

@@ -16,15 +16,15 @@ const WORKER_MEMORY: usize = 4 << 30;
 /// A fit with less arithmetic than this (rows x features x centroids) stays on the calling thread.
 const SMALL_FIT: usize = 1 << 16;
 
-/// How rows lie in memory.
+/// The order of the values of rows in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lie {
+pub enum MemoryOrder {
     Columns,
     RowByRow,
     Strided,
 }
 
-impl Lie {
+impl MemoryOrder {
     pub fn of<T: Float>(features: &Features<'_, T>) -> Self {
         match (features.is_by_columns(), features.is_row_by_row()) {
             (true, _) => Self::Columns,
@@ -36,11 +36,11 @@ impl Lie {
 
 /// The shape of a session, and what its workers share.
 #[derive(Debug, Clone, Copy)]
-pub struct Layout {
+pub struct SessionLayout {
     pub n: usize,
     pub d: usize,
     pub k: usize,
-    pub lie: Lie,
+    pub memory_order: MemoryOrder,
     pub workers: usize,
     /// Rows of a tile.
     pub tile: usize,
@@ -48,16 +48,16 @@ pub struct Layout {
     pub task: usize,
 }
 
-impl Layout {
+impl SessionLayout {
     /// `sums`: the number of columns that are added up. `threads`: the most threads, or 0 for those of the pool.
-    pub fn new<T: Float>([n, d, k]: [usize; 3], lie: Lie, sums: usize, threads: usize) -> Self {
-        let tile = Assigner::rows_of_tile::<T>(n, d, lie == Lie::RowByRow);
+    pub fn new<T: Float>([n, d, k]: [usize; 3], memory_order: MemoryOrder, sums: usize, threads: usize) -> Self {
+        let tile = Assigner::rows_of_tile::<T>(n, d, memory_order == MemoryOrder::RowByRow);
         let small = n.saturating_mul(d).saturating_mul(k) < SMALL_FIT;
         let room = (WORKER_MEMORY / (k.saturating_mul(sums).saturating_mul(16)).max(1)).max(1);
         let workers = if small { 1 } else { workers_for(threads, n.div_ceil(tile)).min(room) };
         // There are enough tasks for workers to finish together. A task consists of whole tiles, and its labels fit in a cache.
         let most = (MAX_WORK / d.saturating_mul(k).max(1)).clamp(tile, MAX_TASK);
         let task = if workers == 1 { most } else { (n / (workers * 8)).clamp(tile, most) }.next_multiple_of(tile);
-        Self { n, d, k, lie, workers, tile, task }
+        Self { n, d, k, memory_order, workers, tile, task }
     }
 }

@@ -14,7 +14,7 @@ use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
 use crate::exact::reference;
 use crate::input::features::Features;
-use crate::input::tile::{Part, Tile};
+use crate::input::tile::{RowBlock, Tile};
 use crate::simd::{InstructionSet, Task, Vector};
 
 /// The name for the distances in errors.
@@ -33,7 +33,7 @@ impl<T: Float> LeastDistances<T> {
     /// The distances of `rows` to the nearest of `centroids`, both row-major. `extent`: the largest magnitude of all rows.
     pub fn new(rows: &[T], centroids: &[T], d: usize, extent: f64, threads: usize) -> Result<Self> {
         let (n, k) = (rows.len() / d, centroids.len() / d);
-        let part = Part::new(Features::from_rows(rows, d)?, None);
+        let part = RowBlock::new(Features::from_rows(rows, d)?, None);
         let mut distances = Self::unknown(&part)?;
         let Self { least, set, .. } = &mut distances;
         let table = CentroidTable::new(centroids, d, &middle(centroids, d)?, extent, 1)?;
@@ -51,7 +51,7 @@ impl<T: Float> LeastDistances<T> {
 
     /// The distances where the nearest centroid of each row is known: `labels`.
     pub fn to_known(rows: &[T], centroids: &[T], labels: &[u32], d: usize, threads: usize) -> Result<Self> {
-        let mut distances = Self::unknown(&Part::new(Features::from_rows(rows, d)?, None))?;
+        let mut distances = Self::unknown(&RowBlock::new(Features::from_rows(rows, d)?, None))?;
         let tasks = rows.chunks(UNIT * d).zip(labels.chunks(UNIT)).zip(distances.least.chunks_mut(UNIT));
         let workers = workers_for(threads, labels.len().div_ceil(UNIT));
         for_each_task(&mut vec![(); workers], tasks, |(), ((rows, labels), least)| {
@@ -63,7 +63,7 @@ impl<T: Float> LeastDistances<T> {
     }
 
     /// The distances of some rows before there is a centroid.
-    fn unknown(part: &Part<'_, T>) -> Result<Self> {
+    fn unknown(part: &RowBlock<'_, T>) -> Result<Self> {
         let (n, d) = (part.features.n_rows(), part.features.n_features());
         let mut tile = Tile::new(d, n.next_multiple_of(UNIT))?;
         tile.load(part, None, 0..n);

@@ -44,8 +44,8 @@ pub use centroids::CentroidTable;
 pub use forecast::Forecast;
 #[cfg(feature = "bench")]
 pub use groups::seconds_a_score;
-pub use groups::{Method, Tries, UseGroups, UseIntDot};
-pub use layout::{Layout, Lie};
+pub use groups::{MethodExplanation, PossibleMethods, UseGroups, UseIntDot};
+pub use layout::{MemoryOrder, SessionLayout};
 pub use least::LeastDistances;
 pub use settle::InDoubt;
 
@@ -53,7 +53,7 @@ use self::assign::Assigner;
 use self::groups::{AssignByGroups, Forced, Grouping, LabelPlan, SessionView};
 use self::inertia::Inertia;
 use self::layout::MAX_TASK;
-use self::pass::{Pass, Shared, TaskPass, Worker, given};
+use self::pass::{Pass, Shared, TaskPass, WorkerBuffers, given};
 use self::picks::Walk;
 use self::seeds::Seeds;
 use self::sinks::{LabelTask, Labeller, NearestSink};
@@ -68,25 +68,25 @@ use crate::base::memory;
 use crate::base::parallel::{for_each_task, made};
 use crate::exact::cluster_sums::{ClusterSums, Quantiser, UNASSIGNED};
 use crate::exact::distances::DistanceScale;
-use crate::input::tile::{Part, Tile};
+use crate::input::tile::{RowBlock, Tile};
 use crate::simd::InstructionSet;
 use crate::statistics::Statistics;
 
 /// The rows of one fit on the CPU.
 pub struct CpuSession<'a, T> {
-    part: Part<'a, T>,
+    part: RowBlock<'a, T>,
     statistics: Arc<Statistics>,
     quantiser: Quantiser,
     set: InstructionSet,
     k: usize,
     d: usize,
-    layout: Layout,
-    tries: Tries,
+    layout: SessionLayout,
+    tries: PossibleMethods,
     tasks: Vec<TaskRows>,
     labels: Vec<u32>,
     labels_of: LabelsOf,
     cluster_sums: ClusterSums,
-    workers: Vec<Worker<T>>,
+    workers: Vec<WorkerBuffers<T>>,
     /// A point near the centroids of the first assign. Empty before.
     centre: Vec<f64>,
     /// The centroids of the last assign.
@@ -108,15 +108,21 @@ enum LabelsOf {
 
 impl<'a, T: Float> CpuSession<'a, T> {
     /// A session over one part of the rows. `statistics` was computed from all rows.
-    pub fn new(part: Part<'a, T>, statistics: &Arc<Statistics>, k: usize, threads: usize, set: InstructionSet) -> Result<Self> {
+    pub fn new(
+        part: RowBlock<'a, T>,
+        statistics: &Arc<Statistics>,
+        k: usize,
+        threads: usize,
+        set: InstructionSet,
+    ) -> Result<Self> {
         let (n, d) = (part.features.n_rows(), part.features.n_features());
-        let layout = Layout::new::<T>([n, d, k], Lie::of(&part.features), statistics.scales.len(), threads);
+        let layout = SessionLayout::new::<T>([n, d, k], MemoryOrder::of(&part.features), statistics.scales.len(), threads);
         let task = layout.task;
         let quantiser = Quantiser::new(&statistics.scales)?;
         // Sums and a tile.
         let of_worker = k.saturating_mul(8 * d).saturating_add(layout.tile.saturating_mul(size_of::<T>() * d));
         let bytes = layout.workers.saturating_mul(of_worker);
-        let worker = |_| Worker::new(d, k, layout.tile, &quantiser, statistics.weights.is_some());
+        let worker = |_| WorkerBuffers::new(d, k, layout.tile, &quantiser, statistics.weights.is_some());
         let workers = made([layout.workers, bytes], 0..layout.workers, "the threads' buffers", worker)?;
         let mut session = Self {
             workers,
@@ -127,7 +133,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             k,
             d,
             layout,
-            tries: Tries::NOTHING,
+            tries: PossibleMethods::NOTHING,
             tasks: memory::with_room(n.div_ceil(task), "the list of tasks")?,
             labels: Vec::new(),
             labels_of: LabelsOf::Nothing,

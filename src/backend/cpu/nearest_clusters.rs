@@ -3,7 +3,7 @@
 //! ```text
 //! for 64 rows of a tile, panel by panel of centroids:
 //!   scores of the product filter (product.rs)
-//!   for each row: the m least sums of a score and its margin so far; the last of them sets the limit
+//!   for each row: the m least sums of a score and its slack so far; the last of them sets the limit
 //!                 centroids with scores up to the limit are candidates
 //! for each row: reference distances of its candidates, or of all centroids; the m smallest
 //! ```
@@ -26,15 +26,15 @@ use crate::simd::{Task, Vector};
 
 /// What the filter says of 64 rows.
 #[derive(Debug)]
-pub struct Candidates {
+pub struct ScoreLists {
     m: usize,
-    /// `(m, ROWS)`: the least sums of a score and its margin, in ascending order.
+    /// `(m, ROWS)`: the least sums of a score and its slack, in ascending order.
     least: Vec<f32>,
     /// For each row, centroids and their scores.
     lists: Vec<Vec<(u32, f32)>>,
 }
 
-impl Candidates {
+impl ScoreLists {
     fn new(m: usize, k: usize) -> Result<Self> {
         let lists = memory::try_collected((0..ROWS).map(|_| memory::with_room(k, ANSWERS)), ANSWERS)?;
         Ok(Self { m, least: memory::zeroed(ROWS * m, ANSWERS)?, lists })
@@ -52,14 +52,14 @@ impl Candidates {
     pub fn see<V: Vector>(&mut self, scores: &[f32], [first, count, rows]: [usize; 3], own: &[f32], widths: &[f32; ROWS]) {
         let Self { m, least, lists } = self;
         assert!(scores.len() >= count * ROWS && least.len() == *m * ROWS && rows <= ROWS);
-        let margin = |j: usize| own[(first + j) / GROUP * 2 * GROUP + GROUP + (first + j) % GROUP];
+        let slack = |j: usize| own[(first + j) / GROUP * 2 * GROUP + GROUP + (first + j) % GROUP];
         for at in (0..rows).step_by(V::LANES) {
             // SAFETY: LANES divides ROWS. The assertion bounds scores and sums, and `limits` holds ROWS values. For the features of
             // the instruction set see `Vector`.
             unsafe {
                 let sums = least.as_mut_ptr().add(at);
                 for j in 0..count {
-                    let mut sum = V::load(scores.as_ptr().add(j * ROWS + at)).add(V::splat(margin(j)));
+                    let mut sum = V::load(scores.as_ptr().add(j * ROWS + at)).add(V::splat(slack(j)));
                     if V::bits(sum.not_above(V::load(sums.add((*m - 1) * ROWS)))) == 0 {
                         continue;
                     }
@@ -120,18 +120,18 @@ impl<T: Float> Sink<T> for SeveralSink<'_> {
     #[inline(always)]
     fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>) {
         // SAFETY: the caller runs with this instruction set.
-        unsafe { V::call(Tile { sink: self, table, labeller }) }
+        unsafe { V::call(NearestOfTile { sink: self, table, labeller }) }
     }
 }
 
 /// One tile.
-struct Tile<'t, 'o, T> {
+struct NearestOfTile<'t, 'o, T> {
     sink: &'t mut SeveralSink<'o>,
     table: &'t CentroidTable<T>,
     labeller: &'t mut Labeller<T>,
 }
 
-impl<T: Float> Task for Tile<'_, '_, T> {
+impl<T: Float> Task for NearestOfTile<'_, '_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -251,7 +251,7 @@ fn distances<T: Float, const N: usize>(x: &[f64], names: &[u32], table: &Centroi
 /// What a thread needs beside its tile.
 #[derive(Debug)]
 pub struct Several {
-    candidates: Candidates,
+    candidates: ScoreLists,
     listed: Vec<u32>,
     /// Squared distances and centroids.
     near: Vec<(f64, u32)>,
@@ -261,6 +261,6 @@ pub struct Several {
 impl Several {
     pub fn new(m: usize, k: usize, d: usize) -> Result<Self> {
         let (listed, near) = (memory::with_room(k, ANSWERS)?, memory::with_room(m, ANSWERS)?);
-        Ok(Self { candidates: Candidates::new(m, k)?, listed, near, row: memory::zeroed(d, ANSWERS)? })
+        Ok(Self { candidates: ScoreLists::new(m, k)?, listed, near, row: memory::zeroed(d, ANSWERS)? })
     }
 }

@@ -18,7 +18,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::cluster_sums::{ClusterSums, Quantiser};
 use crate::exact::distances::DistanceScale;
-use crate::input::tile::{Columns, Part, Tile, WeightScale};
+use crate::input::tile::{FeatureColumns, RowBlock, Tile, WeightScale};
 use crate::simd::{Task, Vector};
 use crate::statistics::Statistics;
 
@@ -26,7 +26,7 @@ use crate::statistics::Statistics;
 const TOGETHER: usize = 16;
 
 /// One worker's buffers.
-pub struct Worker<T> {
+pub struct WorkerBuffers<T> {
     pub tile: Tile<T>,
     pub assigner: Assigner,
     pub deltas: Deltas,
@@ -36,11 +36,11 @@ pub struct Worker<T> {
     pub inertia: Inertia,
     pub changed: u64,
     pub far: Farthest,
-    chosen: Chosen,
+    chosen: ChosenRows,
 }
 
 /// The rows of a tile that a pass needs, where it does not need all of them. There is room for a whole tile.
-struct Chosen {
+struct ChosenRows {
     /// Their physical rows.
     rows: Vec<usize>,
     /// Their positions among the kept rows of the tile.
@@ -48,7 +48,7 @@ struct Chosen {
     labels: Vec<u32>,
 }
 
-impl<T: Float> Worker<T> {
+impl<T: Float> WorkerBuffers<T> {
     pub fn new(d: usize, k: usize, tile_rows: usize, quantiser: &Quantiser, weighted: bool) -> Result<Self> {
         const WHAT: &str = "a tile's distances";
         const ROWS: &str = "the rows of a tile";
@@ -62,7 +62,7 @@ impl<T: Float> Worker<T> {
             inertia: Inertia::default(),
             changed: 0,
             far: Farthest::default(),
-            chosen: Chosen { rows, places, labels: memory::with_room(tile_rows, ROWS)? },
+            chosen: ChosenRows { rows, places, labels: memory::with_room(tile_rows, ROWS)? },
         })
     }
 }
@@ -102,7 +102,7 @@ fn list(first: u32, labels: &mut [u32], new: &[u32], moved: &mut Vec<Moved>) {
 
 /// What the tasks of a pass share.
 pub struct Shared<'p, 'a, 'm, T> {
-    pub part: &'p Part<'a, T>,
+    pub part: &'p RowBlock<'a, T>,
     pub statistics: &'p Statistics,
     pub quantiser: &'p Quantiser,
     pub table: &'p CentroidTable<T>,
@@ -114,7 +114,7 @@ impl<T: Float> Shared<'_, '_, '_, T> {
     #[inline(always)]
     pub fn take_moved<V: Vector>(
         &self,
-        values: impl Columns<T>,
+        values: impl FeatureColumns<T>,
         weights: &[f64],
         moved: &mut Vec<Moved>,
         deltas: &mut Deltas,
@@ -172,7 +172,7 @@ impl Pass<'_> {
 /// One task of one pass. It is compiled for each instruction set.
 pub struct TaskPass<'p, 'a, 'm, T> {
     pub shared: &'p Shared<'p, 'a, 'm, T>,
-    pub worker: &'p mut Worker<T>,
+    pub worker: &'p mut WorkerBuffers<T>,
     pub task: &'p TaskRows,
     pub labels: &'p mut [u32],
     pub pass: Pass<'p>,
@@ -218,7 +218,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
 
     /// Finds the new labels of some rows, and takes them over: their sums, and their inertia.
     #[inline(always)]
-    fn label<V: Vector, C: Columns<T>>(
+    fn label<V: Vector, C: FeatureColumns<T>>(
         &mut self,
         rows: &ToLabel<'_, T, C>,
         weights: &[f64],
@@ -227,7 +227,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
         want_inertia: bool,
     ) {
         let (Shared { statistics, table, .. }, worker) = (self.shared, &mut *self.worker);
-        let Worker { assigner, deltas, moved, distances, inertia, changed, .. } = worker;
+        let WorkerBuffers { assigner, deltas, moved, distances, inertia, changed, .. } = worker;
         let new = assigner.label::<V, T, C, false>(&ToLabel { before: labels, ..*rows }, table, &mut []);
         replace(labels, new, moved);
         if sums {
@@ -243,8 +243,8 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
     #[inline(always)]
     fn measure<V: Vector>(self) {
         let Self { shared: Shared { part, statistics, table, .. }, worker, task, labels, pass } = self;
-        let Worker { tile, distances, inertia, far, chosen, .. } = worker;
-        let Chosen { rows, places, labels: chosen } = chosen;
+        let WorkerBuffers { tile, distances, inertia, far, chosen, .. } = worker;
+        let ChosenRows { rows, places, labels: chosen } = chosen;
         let mut at = 0;
         for range in pieces(task.physical.clone(), tile.stride) {
             let first = at;

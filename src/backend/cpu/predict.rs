@@ -17,7 +17,7 @@ use crate::base::parallel::{for_each_task, workers_for};
 use crate::base::params::Metric;
 use crate::exact::distances::DistanceSum;
 use crate::input::features::{Column, Features};
-use crate::input::tile::{Part, Tile};
+use crate::input::tile::{RowBlock, Tile};
 use crate::simd::{Doubles, InstructionSet, Vector};
 use crate::statistics::passes::HostPasses;
 use crate::statistics::score::survey_score;
@@ -63,7 +63,7 @@ pub fn inertia<T: Float>(
     features: &Features<'_, T>,
     weights: Option<&Column<'_, f64>>,
 ) -> Result<f64> {
-    let mut parts = [Part::new(features.clone(), weights.cloned())];
+    let mut parts = [RowBlock::new(features.clone(), weights.cloned())];
     let statistics = Arc::new(survey_score(&mut HostPasses::new(&mut parts, 0), centroids, features.n_features(), metric)?);
     let [part] = parts;
     let mut session = CpuSession::new(part, &statistics, table.k, 0, InstructionSet::detect())?;
@@ -96,7 +96,7 @@ fn answer<T: Float, S: Sink<T>>(
 ) -> Result<Answered> {
     let (n, d) = (features.n_rows(), features.n_features());
     let (set, tile_rows) = (InstructionSet::detect(), Assigner::tile_rows(features));
-    let part = &Part::new(features.clone(), None);
+    let part = &RowBlock::new(features.clone(), None);
     let mut labellers = Labeller::several(workers_for(0, n / TASK + 1), [d, table.k, tile_rows])?;
     if m > 0 {
         for labeller in &mut labellers {

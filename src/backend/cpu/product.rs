@@ -7,7 +7,7 @@
 //!       x^ = scaled, centred copy of the panel (feature-major)
 //!       for each group of centroids:
 //!         scores[j][r] += x^ . (-c^)        register-blocked: 4 vectors of rows by 6 centroids
-//!         after the last panel:  scores[j][r] += folded half square of j;  best[r] = min(best[r], scores[j][r] + margin of j)
+//!         after the last panel:  scores[j][r] += lowered half square of j;  best[r] = min(best[r], scores[j][r] + slack of j)
 //!     limit = best + the row's width
 //!     every (j, r) with score <= limit is in reach of row r
 //!   rows with one centroid in reach have their label; rows with several are settled by reference distances
@@ -36,15 +36,15 @@ use self::kernel::Products;
 use self::lists::{ALL, Lists, MOST_CANDIDATES};
 pub use self::prefetch::{NextRows, PrefetchNext};
 use self::scores::OF_TILES;
-pub use self::scores::{CentroidFacts, Facts, MOST_STEPS};
+pub use self::scores::{CentroidFacts, MOST_STEPS, TableNorms};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::groups::MOST_GROUPS;
-use super::nearest_clusters::Candidates;
+use super::nearest_clusters::ScoreLists;
 use crate::base::aligned::Lines;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::bounds::{Expanded, PANEL};
-use crate::input::tile::Columns;
+use crate::input::tile::FeatureColumns;
 use crate::simd::{Prefetch, SIDE, Task, Vector};
 
 /// Number of rows whose scores are computed together: four AVX-512 vectors.
@@ -95,7 +95,7 @@ pub struct ProductScratch {
     /// The sums of the squares of the copies.
     squares: [f32; ROWS],
     widths: [f32; ROWS],
-    /// The least sums of a score and its centroid's margin.
+    /// The least sums of a score and its centroid's slack.
     best: [f32; ROWS],
     /// The second least, where two centroids are wanted.
     second: [f32; ROWS],
@@ -202,7 +202,7 @@ impl ProductScratch {
     #[inline(always)]
     fn copy_rows<T: Float>(
         &mut self,
-        values: impl Columns<T>,
+        values: impl FeatureColumns<T>,
         first: usize,
         features: Range<usize>,
         table: &ProductTable,
@@ -345,7 +345,7 @@ pub struct FindNear<'p, T, C, const TWO: bool> {
     pub several: Option<&'p mut Candidates>,
 }
 
-impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO> {
+impl<T: Float, C: FeatureColumns<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO> {
     type Output = ();
 
     #[inline(always)]

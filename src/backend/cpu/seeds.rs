@@ -31,7 +31,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::exact::distances::DistanceScale;
-use crate::input::tile::{Part, Tile};
+use crate::input::tile::{RowBlock, Tile};
 use crate::simd::{InstructionSet, Task, Vector};
 use crate::statistics::Statistics;
 
@@ -43,7 +43,7 @@ const GAINS: &str = "the gains of candidates";
 /// What a session lends for a pass.
 pub struct Lent<'s, 'a, T> {
     pub set: InstructionSet,
-    pub part: &'s Part<'a, T>,
+    pub part: &'s RowBlock<'a, T>,
     pub statistics: &'s Statistics,
     pub tasks: &'s [TaskRows],
     /// One tile per worker.
@@ -328,7 +328,7 @@ mod tests {
         let mut random = Random(5);
         let mut unit = || 0.5 + 0.5 * random.sign();
         let x: Vec<f32> = (0..ROWS * d).map(|i| value(&mut unit, i / d, i % d) as f32).collect();
-        let mut parts = vec![Part::new(Features::from_rows(&x, d).unwrap(), None)];
+        let mut parts = vec![RowBlock::new(Features::from_rows(&x, d).unwrap(), None)];
         let statistics = Arc::new(gather(&mut parts, &KMeans::new(CLUSTERS).validate(d).unwrap()).unwrap());
         let mut session = CpuSession::new(parts.remove(0), &statistics, CLUSTERS, 2, InstructionSet::detect()).unwrap();
         let mut total = session.start_draws().unwrap();

@@ -8,7 +8,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::reference::Nearest;
-use crate::input::tile::Columns;
+use crate::input::tile::FeatureColumns;
 use crate::simd::{Doubles, MOST_LANES, Task, Vector};
 
 /// Rows whose label the filter left open.
@@ -22,7 +22,7 @@ pub struct InDoubt {
 
 /// The open rows of a tile, and what reference distances say of them.
 #[derive(Debug)]
-pub struct Open {
+pub struct OpenRows {
     /// Rows with two centroids in reach, which are in ascending order.
     pairs: Vec<(u32, [u32; 2])>,
     /// Rows that are compared with all centroids.
@@ -35,7 +35,7 @@ pub struct Open {
     pub in_doubt: InDoubt,
 }
 
-impl Open {
+impl OpenRows {
     /// Room for all rows of a tile.
     pub fn new(d: usize, tile_rows: usize) -> Result<Self> {
         const WHAT: &str = "the open rows of a tile";
@@ -56,7 +56,13 @@ impl Open {
 
     /// Leaves row `r` open. `candidates` are the centroids in reach, in ascending order. `None`: all.
     #[inline(always)]
-    pub fn push<T: Float>(&mut self, r: usize, candidates: Option<&[u32]>, values: impl Columns<T>, table: &CentroidTable<T>) {
+    pub fn push<T: Float>(
+        &mut self,
+        r: usize,
+        candidates: Option<&[u32]>,
+        values: impl FeatureColumns<T>,
+        table: &CentroidTable<T>,
+    ) {
         match candidates {
             Some(&[a, b]) => self.pairs.push((r as u32, [a, b])),
             Some(some) => self.settled.push((r as u32, nearest_of(r, some, values, table))),
@@ -66,22 +72,22 @@ impl Open {
 
     /// Settles all rows that are still open.
     #[inline(always)]
-    pub fn settle<V: Vector, T: Float>(&mut self, values: impl Columns<T>, table: &CentroidTable<T>) {
+    pub fn settle<V: Vector, T: Float>(&mut self, values: impl FeatureColumns<T>, table: &CentroidTable<T>) {
         if self.pairs.len() + self.settled.len() + self.all.len() > 0 {
             // SAFETY: the caller runs with this instruction set.
-            unsafe { V::call(Settle { open: self, values, table }) }
+            unsafe { V::call(SettleRows { open: self, values, table }) }
         }
     }
 }
 
-/// One call of [`Open::settle`].
-struct Settle<'s, T, C> {
-    open: &'s mut Open,
+/// One call of [`OpenRows::settle`].
+struct SettleRows<'s, T, C> {
+    open: &'s mut OpenRows,
     values: C,
     table: &'s CentroidTable<T>,
 }
 
-impl<T: Float, C: Columns<T>> Task for Settle<'_, T, C> {
+impl<T: Float, C: FeatureColumns<T>> Task for SettleRows<'_, T, C> {
     type Output = ();
 
     #[inline(always)]
@@ -89,7 +95,7 @@ impl<T: Float, C: Columns<T>> Task for Settle<'_, T, C> {
         let Self { open, values, table } = self;
         open.in_doubt.few += (open.pairs.len() + open.settled.len()) as u64;
         open.in_doubt.all += open.all.len() as u64;
-        let Open { pairs, all, settled, x, .. } = open;
+        let OpenRows { pairs, all, settled, x, .. } = open;
         for pairs in pairs.chunks(MOST_LANES) {
             settle_pairs(pairs, settled, values, table);
         }
@@ -110,7 +116,7 @@ impl<T: Float, C: Columns<T>> Task for Settle<'_, T, C> {
 
 /// The two nearest of some centroids to row `r`. Two chains run at a time.
 #[inline(always)]
-fn nearest_of<T: Float>(r: usize, candidates: &[u32], values: impl Columns<T>, table: &CentroidTable<T>) -> Nearest {
+fn nearest_of<T: Float>(r: usize, candidates: &[u32], values: impl FeatureColumns<T>, table: &CentroidTable<T>) -> Nearest {
     let mut best = Nearest { label: candidates[0], distance: f64::INFINITY, second: f64::INFINITY };
     for pair in candidates.chunks(2) {
         let (a, b) = (table.row(pair[0] as usize), table.row(pair[pair.len() - 1] as usize));
@@ -132,7 +138,7 @@ fn nearest_of<T: Float>(r: usize, candidates: &[u32], values: impl Columns<T>, t
 fn settle_pairs<T: Float>(
     pairs: &[(u32, [u32; 2])],
     settled: &mut Vec<(u32, Nearest)>,
-    values: impl Columns<T>,
+    values: impl FeatureColumns<T>,
     table: &CentroidTable<T>,
 ) {
     let mut rows = [0; MOST_LANES];

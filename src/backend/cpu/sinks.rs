@@ -9,7 +9,7 @@ use super::tasks::{pieces, split_off};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::input::tile::{Part, Tile, WeightScale};
+use crate::input::tile::{RowBlock, Tile, WeightScale};
 use crate::simd::{Task, Vector};
 
 /// What a thread labels tiles with.
@@ -47,7 +47,7 @@ pub trait Sink<T: Float>: Send {
 
 /// One task. It is compiled for each instruction set.
 pub struct LabelTask<'p, 'a, T, S> {
-    pub part: &'p Part<'a, T>,
+    pub part: &'p RowBlock<'a, T>,
     pub weights: Option<WeightScale>,
     pub table: &'p CentroidTable<T>,
     pub rows: Range<usize>,

@@ -15,7 +15,7 @@ use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
 use crate::exact::cluster_sums::{ClusterSums, UNASSIGNED};
 use crate::exact::fixed::{BEYOND, ColumnScale, power_of_two};
-use crate::input::tile::{Part, Tile, WeightScale};
+use crate::input::tile::{RowBlock, Tile, WeightScale};
 
 /// Rows of a task.
 const TASK: usize = 16_384;
@@ -24,7 +24,7 @@ const TILE: usize = 256;
 
 /// A row that no sum takes.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub struct Refused {
+pub struct RefusedRow {
     pub row: usize,
     /// `None`: its weight.
     pub feature: Option<usize>,
@@ -33,35 +33,35 @@ pub struct Refused {
 
 /// What was found in rows.
 #[derive(Debug)]
-pub struct Found {
+pub struct RowSums {
     pub sums: ClusterSums,
     /// Whether a row that has a label holds a null or a value that is not finite.
     pub bad: bool,
     /// The first row whose weight is negative, or that is beyond the quanta.
-    pub refused: Option<Refused>,
+    pub refused: Option<RefusedRow>,
     /// For each feature, and last for the weights: the largest magnitude beyond the quanta, or 0.
     pub beyond: Vec<f64>,
 }
 
 /// What a thread adds up.
-struct Worker<T> {
+struct SumWorker<T> {
     tile: Tile<T>,
     /// Rows of the tile that count, and their clusters.
     rows: Vec<(usize, usize)>,
-    found: Found,
+    found: RowSums,
 }
 
 /// How values and weights become integers.
-type Quanta<'q> = (&'q [ColumnScale], Option<WeightScale>);
+type SumScales<'q> = (&'q [ColumnScale], Option<WeightScale>);
 
 /// The sums of the rows of `k` clusters. `labels`: one a row, [`UNASSIGNED`] for rows that do not count.
-pub fn sums<T: Float>(part: &Part<'_, T>, labels: &[u32], k: usize, quanta: Quanta<'_>) -> Result<Found> {
+pub fn sums<T: Float>(part: &RowBlock<'_, T>, labels: &[u32], k: usize, quanta: SumScales<'_>) -> Result<RowSums> {
     let (n, d) = (labels.len(), quanta.0.len());
     let limits: Vec<f64> = memory::collected(quanta.0.iter().map(ColumnScale::limit), LABELS)?;
     let worker = |_| {
         let beyond = memory::zeroed(d + 1, LABELS)?;
-        let found = Found { sums: ClusterSums::new(k, d)?, bad: false, refused: None, beyond };
-        Ok(Worker { tile: Tile::new(d, TILE)?, rows: memory::with_room(TILE, LABELS)?, found })
+        let found = RowSums { sums: ClusterSums::new(k, d)?, bad: false, refused: None, beyond };
+        Ok(SumWorker { tile: Tile::new(d, TILE)?, rows: memory::with_room(TILE, LABELS)?, found })
     };
     let mut workers = memory::try_collected((0..workers_for(0, n.div_ceil(TASK))).map(worker), "the threads' sums")?;
     for_each_task(&mut workers, 0..n.div_ceil(TASK), |worker, task| {
@@ -71,7 +71,7 @@ pub fn sums<T: Float>(part: &Part<'_, T>, labels: &[u32], k: usize, quanta: Quan
         }
     })?;
     let mut all = workers.swap_remove(0).found;
-    for Worker { found, .. } in workers {
+    for SumWorker { found, .. } in workers {
         all.sums.merge(&found.sums);
         all.bad |= found.bad;
         all.refused = first(all.refused, found.refused);
@@ -81,18 +81,18 @@ pub fn sums<T: Float>(part: &Part<'_, T>, labels: &[u32], k: usize, quanta: Quan
 }
 
 /// The refusal of the earlier row.
-fn first(one: Option<Refused>, other: Option<Refused>) -> Option<Refused> {
+fn first(one: Option<RefusedRow>, other: Option<RefusedRow>) -> Option<RefusedRow> {
     [one, other].into_iter().flatten().min_by_key(|refused| refused.row)
 }
 
-impl<T: Float> Worker<T> {
-    fn add(&mut self, part: &Part<'_, T>, start: usize, labels: &[u32], quanta: Quanta<'_>, limits: &[f64]) {
-        let Self { tile, rows, found: Found { sums, bad, refused, beyond } } = self;
+impl<T: Float> SumWorker<T> {
+    fn add(&mut self, part: &RowBlock<'_, T>, start: usize, labels: &[u32], quanta: SumScales<'_>, limits: &[f64]) {
+        let Self { tile, rows, found: RowSums { sums, bad, refused, beyond } } = self;
         let (d, mut kept) = (limits.len(), 0);
         tile.load_checked(part, start..start + labels.len());
         rows.clear();
         let mut refuse = |row, feature: Option<usize>, got: f64| {
-            *refused = first(*refused, Some(Refused { row: start + row, feature, got }));
+            *refused = first(*refused, Some(RefusedRow { row: start + row, feature, got }));
             let largest = &mut beyond[feature.unwrap_or(limits.len())];
             *largest = largest.max(got.abs());
         };

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::input::tile::Part;
+use crate::input::tile::RowBlock;
 
 /// Weights that are copied together.
 const WEIGHTS: usize = 1_024;
@@ -34,7 +34,7 @@ pub fn split_off<'o, R>(rest: &mut &'o mut [R], len: usize) -> &'o mut [R] {
 }
 
 /// Visits the weights of the kept rows of a range, in order, if there are weights.
-pub fn for_each_weight<T>(part: &Part<'_, T>, physical: Range<usize>, mut visit: impl FnMut(f64)) {
+pub fn for_each_weight<T>(part: &RowBlock<'_, T>, physical: Range<usize>, mut visit: impl FnMut(f64)) {
     let Some(weights) = &part.weights else { return };
     let mut some = [0.0; WEIGHTS];
     for rows in pieces(physical, WEIGHTS) {

@@ -26,7 +26,7 @@ mod order;
 use super::centroids::CentroidTable;
 use crate::base::float::Float;
 use crate::exact::reference::{self, Nearest};
-use crate::input::tile::Columns;
+use crate::input::tile::FeatureColumns;
 use crate::simd::{Doubles, Task, Vector};
 
 /// Centroids of a leaf, and children of a node.
@@ -78,7 +78,7 @@ struct Level<T> {
 
 /// A child of a node, or the root.
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
+struct ChildNode {
     /// At most the reference distance to any centroid below.
     bound: f64,
     /// Its number in its level.
@@ -89,11 +89,11 @@ struct Place {
 
 /// A thread's list of the places that wait.
 #[derive(Debug)]
-pub struct Waiting([Place; MOST_PLACES]);
+pub struct Waiting([ChildNode; MOST_PLACES]);
 
 impl Default for Waiting {
     fn default() -> Self {
-        Self([Place::default(); MOST_PLACES])
+        Self([ChildNode::default(); MOST_PLACES])
     }
 }
 
@@ -159,7 +159,7 @@ impl Best for Nearest {
 }
 
 /// Finds the nearest centroids of some rows. With `TWO`, their distances too.
-pub struct Search<'s, T, C, const TWO: bool> {
+pub struct TreeSearch<'s, T, C, const TWO: bool> {
     pub tree: &'s CentroidTree<T>,
     pub table: &'s CentroidTable<T>,
     pub values: C,
@@ -172,7 +172,7 @@ pub struct Search<'s, T, C, const TWO: bool> {
     pub distances: [&'s mut [f64]; 2],
 }
 
-impl<T: Float, C: Columns<T>, const TWO: bool> Task for Search<'_, T, C, TWO> {
+impl<T: Float, C: FeatureColumns<T>, const TWO: bool> Task for TreeSearch<'_, T, C, TWO> {
     /// The number of leaves and nodes that were looked at.
     type Output = usize;
 
@@ -236,37 +236,37 @@ impl<T: Float> CentroidTree<T> {
     #[inline(always)]
     pub fn search<V: Vector, B: Best>(&self, x: &[f64], best: &mut B, waiting: &mut Waiting) -> usize {
         match V::Doubles::LANES {
-            8 => Row { tree: self, x, best }.search::<V, 2>(&mut waiting.0),
-            _ => Row { tree: self, x, best }.search::<V, 4>(&mut waiting.0),
+            8 => RowSearch { tree: self, x, best }.search::<V, 2>(&mut waiting.0),
+            _ => RowSearch { tree: self, x, best }.search::<V, 4>(&mut waiting.0),
         }
     }
 
     /// The smallest number of a centroid below a child.
     #[inline(always)]
-    fn first(&self, child: Place) -> u32 {
+    fn first(&self, child: ChildNode) -> u32 {
         self.levels[child.level as usize].first[child.index as usize]
     }
 
     /// Whether a search goes to this child before another one of the same node. No answer depends on this order.
     #[inline(always)]
-    fn is_before(&self, one: Place, other: Place) -> bool {
+    fn is_before(&self, one: ChildNode, other: ChildNode) -> bool {
         one.bound < other.bound || one.bound == other.bound && self.first(one) < self.first(other)
     }
 }
 
 /// The search for one row. R vectors hold WIDE values.
-struct Row<'s, T, B> {
+struct RowSearch<'s, T, B> {
     tree: &'s CentroidTree<T>,
     x: &'s [f64],
     best: &'s mut B,
 }
 
-impl<T: Float, B: Best> Row<'_, T, B> {
+impl<T: Float, B: Best> RowSearch<'_, T, B> {
     #[inline(always)]
-    fn search<V: Vector, const R: usize>(&mut self, waiting: &mut [Place; MOST_PLACES]) -> usize {
+    fn search<V: Vector, const R: usize>(&mut self, waiting: &mut [ChildNode; MOST_PLACES]) -> usize {
         assert!(R * V::Doubles::LANES == WIDE && self.x.len() == self.tree.d);
         let (mut count, mut visits) = (0, 0);
-        let mut place = Place { level: self.tree.levels.len() as u32, ..Place::default() };
+        let mut place = ChildNode { level: self.tree.levels.len() as u32, ..ChildNode::default() };
         loop {
             visits += 1;
             if place.level == 0 {
@@ -290,7 +290,7 @@ impl<T: Float, B: Best> Row<'_, T, B> {
 
     /// Whether a centroid below may matter.
     #[inline(always)]
-    fn is_in_reach(&self, place: Place) -> bool {
+    fn is_in_reach(&self, place: ChildNode) -> bool {
         self.best.wants(place.bound, || self.tree.first(place))
     }
 
@@ -298,10 +298,10 @@ impl<T: Float, B: Best> Row<'_, T, B> {
     #[inline(always)]
     fn see_node<V: Vector, const R: usize>(
         &mut self,
-        node: Place,
-        waiting: &mut [Place; MOST_PLACES],
+        node: ChildNode,
+        waiting: &mut [ChildNode; MOST_PLACES],
         count: &mut usize,
-    ) -> Option<Place> {
+    ) -> Option<ChildNode> {
         let (d, level, index) = (self.x.len(), node.level - 1, node.index as usize);
         let boxes = &self.tree.levels[level as usize].boxes[index * 2 * d * WIDE..][..2 * d * WIDE];
         let mut bounds = [0.0; WIDE];
@@ -320,11 +320,11 @@ impl<T: Float, B: Best> Row<'_, T, B> {
             }
             self.not_above_limit::<V, R>(&b, &mut bounds)
         };
-        let mut nearest: Option<Place> = None;
+        let mut nearest: Option<ChildNode> = None;
         while bits != 0 {
             let c = bits.trailing_zeros() as usize;
             bits &= bits - 1;
-            let place = Place { bound: bounds[c], index: (index * WIDE + c) as u32, level };
+            let place = ChildNode { bound: bounds[c], index: (index * WIDE + c) as u32, level };
             if !self.is_in_reach(place) {
                 continue;
             }

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::arguments::{self, ArriveArgument, Counts, MeetArgument, TotalArgument};
 use super::device::peers::{Alarm, Pool, reach_each_other};
-use super::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, product, sum};
+use super::device::{BlockShape, Buffer, Gpu, Launch, Plain, Queue, bytes_of, product, sum};
 use super::shape::FitShape;
-use super::state::State;
+use super::state::DeviceState;
 use crate::backend::cuda::shape::THREADS;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -61,7 +61,7 @@ struct Addresses {
 
 /// What the sums of an exchange are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Of {
+pub enum ExchangedSums {
     Step,
     /// Rows that the host has moved to other clusters.
     Moves,
@@ -75,7 +75,7 @@ impl Port {
     }
 
     /// A port of this queue's GPU.
-    pub fn new(queue: &Queue, shape: &FitShape, group: &Group) -> Result<Self> {
+    pub fn new(queue: &Queue, shape: &FitShape, group: &GpuGroup) -> Result<Self> {
         let pool = Pool::of(&queue.gpu, &group.gpus)?;
         let turn = || -> Result<Turn> {
             Ok(Turn {
@@ -85,9 +85,9 @@ impl Port {
             })
         };
         let (gpu, cells) = (&queue.gpu, shape.cells().max(shape.k));
-        let arrive = arguments::arrive().exactly(gpu, "", Block::of(32), 1)?;
-        let meet = arguments::meet().exactly(gpu, "", Block::of(32), 1)?;
-        let total = arguments::total_sums().resident(gpu, "", Block::of(THREADS), cells.div_ceil(THREADS as usize))?;
+        let arrive = arguments::arrive().exactly(gpu, "", BlockShape::of(32), 1)?;
+        let meet = arguments::meet().exactly(gpu, "", BlockShape::of(32), 1)?;
+        let total = arguments::total_sums().resident(gpu, "", BlockShape::of(THREADS), cells.div_ceil(THREADS as usize))?;
         let (turns, arrived) = ([turn()?, turn()?], pool.zeros(queue, 1, WHAT)?);
         // Other GPUs look at it from their first exchange on.
         queue.wait()?;
@@ -133,14 +133,14 @@ impl Port {
 
 /// Queues the first half of this GPU's part of an exchange: its sums are there. Without a port there is nothing to exchange.
 /// `scores`: those of the step, or 0 if it counts them.
-pub fn arrive<T: Float + Plain>(state: &State<T>, of: Of, scores: u64) -> Result<()> {
+pub fn arrive<T: Float + Plain>(state: &DeviceState<T>, of: ExchangedSums, scores: u64) -> Result<()> {
     let Some(port) = &state.port else { return Ok(()) };
     let arrive = ArriveArgument {
         control: state.control,
         counts: port.turns[port.turn].counts.at(),
         arrived: port.arrived.at(),
         scores,
-        moves: i32::from(of == Of::Moves),
+        moves: i32::from(of == ExchangedSums::Moves),
         unused: 0,
     };
     // SAFETY: the addresses are those of the control and of this port. The kernel begins with the wait.
@@ -149,7 +149,7 @@ pub fn arrive<T: Float + Plain>(state: &State<T>, of: Of, scores: u64) -> Result
 
 /// Queues the second half: the sums of all GPUs become one. Afterwards this GPU's pending sums, and the counts in its control,
 /// are those of the whole fit. All GPUs of the fit must have been given the first half.
-pub fn total<T: Float + Plain>(state: &mut State<T>, of: Of) -> Result<()> {
+pub fn total<T: Float + Plain>(state: &mut DeviceState<T>, of: ExchangedSums) -> Result<()> {
     let Some(port) = &mut state.port else { return Ok(()) };
     let each = |address: &dyn Fn(&Addresses) -> u64| {
         let mut addresses = [0; MOST_GPUS];
@@ -157,7 +157,7 @@ pub fn total<T: Float + Plain>(state: &mut State<T>, of: Of) -> Result<()> {
         addresses
     };
     let (next, gpus) = (&port.turns[1 - port.turn], port.all.len() as i32);
-    let moves = i32::from(of == Of::Moves);
+    let moves = i32::from(of == ExchangedSums::Moves);
     let meet = MeetArgument {
         control: state.control,
         arrived: port.arrived.at(),
@@ -191,13 +191,13 @@ pub fn total<T: Float + Plain>(state: &mut State<T>, of: Of) -> Result<()> {
 }
 
 /// The GPUs of a fit that exchange their sums.
-pub struct Group {
+pub struct GpuGroup {
     gpus: Vec<Arc<Gpu>>,
     alarm: Arc<Alarm>,
     _alone: Alone,
 }
 
-impl Group {
+impl GpuGroup {
     /// The group of these queues' GPUs. None if they cannot exchange their sums: they do not reach each other's memory, or one of
     /// them comes twice and could wait for itself, or another group of this process is at work.
     pub fn new(queues: &[Queue]) -> Result<Option<Self>> {

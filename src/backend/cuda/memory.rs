@@ -12,7 +12,7 @@
 
 use super::device::{Gpu, Plain, sum};
 use super::exchange::Port;
-use super::passes::distances::Inertia;
+use super::passes::distances::InertiaSums;
 use super::passes::farthest::FarSearch;
 use super::passes::samples::candidate_bytes;
 use super::passes::seeds::DeviceSeeds;
@@ -22,11 +22,11 @@ use super::rows::DeviceRows;
 use super::rows::stream::seeds::StreamedSeeds;
 use super::session::{LONGEST_BATCH, nearest_bytes};
 use super::shape::{FitShape, GpuSize};
-use super::state::State;
+use super::state::DeviceState;
 use super::step::choice::{Chosen, choose_from};
 use super::step::tensor::unit::untrusted;
 use super::step::{Needs, Refusal};
-use super::update::Update;
+use super::update::UpdateLaunches;
 use crate::backend::chunking::{Chunking, piece_bytes, row_bytes};
 use crate::backend::select::{DeviceInfo, Job, Shape};
 use crate::base::error::Result;
@@ -57,7 +57,7 @@ impl Gpu {
 /// For tests.
 #[doc(hidden)]
 pub fn resident_bytes(shape: Shape, device: &DeviceInfo, more_copies: bool) -> u64 {
-    let copies = if more_copies { Copies::All } else { Copies::Needed };
+    let copies = if more_copies { PossibleCopies::All } else { PossibleCopies::Needed };
     planned(shape, Strategy::Default, device.into(), false, copies).map_or(u64::MAX, |plan| plan.bytes)
 }
 
@@ -69,7 +69,7 @@ pub fn chunking(shape: Shape, device: &DeviceInfo, room: u64) -> std::result::Re
 
 /// How a fit runs on a GPU if all its rows are there.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::backend) struct Planned {
+pub(in crate::backend) struct ResidentFit {
     pub bytes: u64,
     /// The kernel that was chosen.
     pub strategy: Strategy,
@@ -99,28 +99,34 @@ fn fit_shape(shape: Shape, chunk: u64) -> FitShape {
 /// The plan of a fit whose rows are all on the GPU. `in_place`: they were there before, and only the weights need room. If the
 /// plan needs more than `room`, kernels do without copies that they need not have, and then the default takes one without copies
 /// of the rows.
-pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool, room: u64) -> Result<Planned> {
+pub(in crate::backend) fn fit(
+    shape: Shape,
+    strategy: Strategy,
+    gpu: GpuSize,
+    in_place: bool,
+    room: u64,
+) -> Result<ResidentFit> {
     let plan = |copies| planned(shape, strategy, gpu, in_place, copies);
-    let mut found = plan(Copies::All)?;
+    let mut found = plan(PossibleCopies::All)?;
     if found.bytes > room {
-        found = plan(Copies::Needed)?;
+        found = plan(PossibleCopies::Needed)?;
     }
     if found.bytes > room && strategy == Strategy::Default {
-        found = plan(Copies::None)?;
+        found = plan(PossibleCopies::None)?;
     }
     Ok(found)
 }
 
 /// Which copies of all rows a fit may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Copies {
+enum PossibleCopies {
     None,
     /// The copies that a kernel cannot do without.
     Needed,
     All,
 }
 
-fn planned(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool, copies: Copies) -> Result<Planned> {
+fn planned(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool, copies: PossibleCopies) -> Result<ResidentFit> {
     let plan = if shape.float64 { planned_as::<f64> } else { planned_as::<f32> };
     plan(shape, strategy, gpu, in_place, copies)
 }
@@ -130,11 +136,11 @@ fn planned_as<T: Float + Plain>(
     strategy: Strategy,
     gpu: GpuSize,
     in_place: bool,
-    copies: Copies,
-) -> Result<Planned> {
-    let fit = FitShape { more_copies: copies == Copies::All, ..fit_shape(shape, shape.rows) };
+    copies: PossibleCopies,
+) -> Result<ResidentFit> {
+    let fit = FitShape { more_copies: copies == PossibleCopies::All, ..fit_shape(shape, shape.rows) };
     let rows = DeviceRows::<T>::bytes(fit.chunk, if in_place { 0 } else { fit.d }, fit.weighted, fit.half);
-    plan_of::<T>(&fit, (strategy, copies != Copies::None), gpu, rows, |fit| {
+    plan_of::<T>(&fit, (strategy, copies != PossibleCopies::None), gpu, rows, |fit| {
         let draws = DeviceSeeds::<T>::bytes(fit);
         draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 0, gpu))
     })
@@ -148,7 +154,7 @@ fn plan_of<T: Float + Plain>(
     gpu: GpuSize,
     rows: u64,
     draws: impl Fn(&FitShape) -> u64,
-) -> Result<Planned> {
+) -> Result<ResidentFit> {
     let Chosen { candidate, microseconds } = choose_from::<T>(strategy, fit, gpu, copies)?;
     // Whether a float32 column needs two limbs depends on the data. There must be enough memory for either case.
     let bytes = [1, 2].map(|limbs| {
@@ -157,13 +163,14 @@ fn plan_of<T: Float + Plain>(
     });
     let bytes = bytes[0].max(bytes[1]);
     let (strategy, streams, more_copies) = (candidate.strategy(), candidate.streams(), fit.more_copies);
-    Ok(Planned { bytes, strategy, more_copies, microseconds, streams })
+    Ok(ResidentFit { bytes, strategy, more_copies, microseconds, streams })
 }
 
 /// The bytes of a fit. `rows`: those of the rows. `draws`: those that seeding needs.
 fn fit_bytes<T: Float + Plain>(fit: &FitShape, needs: &Needs, rows: u64, draws: u64) -> u64 {
-    let session = sum([State::<T>::bytes(fit, needs), Update::<T>::bytes(fit, LONGEST_BATCH as usize), needs.bytes]);
-    let passes = draws.max(FarSearch::bytes(fit)).max(Inertia::bytes(fit.k)).max(nearest_bytes(fit.chunk));
+    let session =
+        sum([DeviceState::<T>::bytes(fit, needs), UpdateLaunches::<T>::bytes(fit, LONGEST_BATCH as usize), needs.bytes]);
+    let passes = draws.max(FarSearch::bytes(fit)).max(InertiaSums::bytes(fit.k)).max(nearest_bytes(fit.chunk));
     sum([rows, statistics_bytes(fit.chunk, fit.d).max(sum([session, passes]))])
 }
 
@@ -179,7 +186,7 @@ pub(in crate::backend) fn in_chunks(
     strategy: Strategy,
     gpu: GpuSize,
     room: u64,
-) -> Result<std::result::Result<(Chunking, Planned), u64>> {
+) -> Result<std::result::Result<(Chunking, ResidentFit), u64>> {
     // The default finds one that does.
     if strategy != Strategy::Default && !fit(shape, strategy, gpu, false, u64::MAX)?.streams {
         return Err(Refusal::of_chunks().of(strategy));
@@ -195,7 +202,7 @@ pub(in crate::backend) fn in_chunks(
     let of_chunk = plan(chunking.rows, chunking.buffers)?;
     // The chunks follow each other. What the bus takes is not in it.
     let microseconds = of_chunk.microseconds.map(|time| time * chunking.chunks as f64);
-    Ok(Ok((chunking, Planned { microseconds, ..of_chunk })))
+    Ok(Ok((chunking, ResidentFit { microseconds, ..of_chunk })))
 }
 
 /// The plan of a fit with chunks of `chunk` rows, of which `buffers` are on the GPU at a time.
@@ -205,7 +212,7 @@ fn planned_in_chunks<T: Float + Plain>(
     gpu: GpuSize,
     chunk: u64,
     buffers: u64,
-) -> Result<Planned> {
+) -> Result<ResidentFit> {
     let fit = fit_shape(shape, chunk);
     let rows = DeviceRows::<T>::bytes(fit.chunk, fit.d, fit.weighted, fit.half).saturating_mul(buffers);
     let pieces = piece_bytes(chunk.saturating_mul(row_bytes(shape)));

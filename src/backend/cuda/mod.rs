@@ -24,7 +24,7 @@ pub use device::probe::{ARCHITECTURES, devices};
 pub use device::{CallersContext, Gpu, Plain};
 #[doc(hidden)]
 pub use device::{refusal, traffic};
-pub use exchange::Group;
+pub use exchange::GpuGroup;
 #[cfg(all(feature = "bench", feature = "papers"))]
 pub use papers::STAGES;
 pub use passes::distances::MOST_PENDING;
@@ -33,7 +33,7 @@ pub use passes::statistics::DevicePasses;
 pub use predict::DeviceTable;
 #[cfg(feature = "bench")]
 pub use reference::reference_labels;
-pub use rows::chunks::Chunks;
+pub use rows::chunks::RowChunks;
 #[cfg(feature = "bench")]
 pub use rows::upload::upload_benchmark;
 pub use session::{CudaSession, GpusInStep};

@@ -38,7 +38,7 @@ use crate::base::strategy::Strategy;
 use crate::exact::cluster_sums::UNASSIGNED;
 use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::input::features::{Column, Features};
-use crate::input::tile::Part;
+use crate::input::tile::RowBlock;
 use crate::statistics::score::survey_score;
 
 /// Clears the bits and the answers of the rows of a batch that have none. The device has marked rows with values that are not
@@ -59,7 +59,7 @@ fn blank_here<T: Float>(
 }
 
 /// A batch of rows on the device, and the answers that are computed for them.
-struct Batch<'t, 'a, T: Plain, B> {
+struct RowBatch<'t, 'a, T: Plain, B> {
     answers: B,
     /// Kernels may still read them.
     _rows: DeviceRows<T>,
@@ -84,7 +84,7 @@ fn in_batches<'a, T: Float + Plain, B>(
     let batches = Mutex::new(tables[0].batches(job, features.n_rows(), in_place));
     let next = || batches.lock().unwrap_or_else(PoisonError::into_inner).next();
     let finish = Mutex::new(finish);
-    let finish = |batch: Batch<'_, 'a, T, B>| {
+    let finish = |batch: RowBatch<'_, 'a, T, B>| {
         let mut finish = finish.lock().unwrap_or_else(PoisonError::into_inner);
         finish(&batch.answers, &batch.features, batch.range.clone())
     };
@@ -94,9 +94,9 @@ fn in_batches<'a, T: Float + Plain, B>(
         let mut before = None;
         while let Some(range) = next() {
             let (features, queue) = (features.slice(range.clone())?, table.queue()?);
-            let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
+            let rows = upload(&queue, &[RowBlock::new(features.clone(), None)])?;
             let answers = launch(table, &queue, &rows)?;
-            let batch = Batch { answers, _rows: rows, features, range, _queue: queue };
+            let batch = RowBatch { answers, _rows: rows, features, range, _queue: queue };
             before.replace(batch).map_or(Ok(()), &finish)?;
         }
         before.map_or(Ok(()), &finish)
@@ -259,7 +259,7 @@ pub fn inertia<T: Float + Plain>(
     weights: Option<&Column<'_, f64>>,
 ) -> Result<f64> {
     let queue = table.queue()?;
-    let mut parts = [Part::new(features.clone(), weights.cloned())];
+    let mut parts = [RowBlock::new(features.clone(), weights.cloned())];
     let mut passes = DevicePasses::new(&queue, &mut parts, None);
     let statistics = survey_score(&mut passes, centroids, features.n_features(), metric)?;
     if statistics.n == 0 {

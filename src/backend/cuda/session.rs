@@ -30,17 +30,17 @@ use std::sync::Arc;
 use self::draws::{DeviceDraws, positive_rows};
 use super::arguments::Record;
 use super::device::Plain;
-use super::exchange::{self, Group, Of};
+use super::exchange::{self, ExchangedSums, GpuGroup};
 #[cfg(feature = "papers")]
 use super::papers::HostUpdate;
-use super::passes::distances::{Inertia, InertiaPass, MOST_PENDING};
-use super::rows::chunks::Chunks;
+use super::passes::distances::{InertiaPass, InertiaSums, MOST_PENDING};
+use super::rows::chunks::RowChunks;
 use super::rows::download::{PIECE, download as download_values};
 use super::shape::FitShape;
-use super::state::State;
+use super::state::DeviceState;
 use super::step::Step;
 use super::step::choice::choose;
-use super::update::Update;
+use super::update::UpdateLaunches;
 use crate::backend::answers::Distances;
 use crate::backend::{Advanced, Assigned, Far, Move, Scales, Session, Stop, Updated, WorkCounts};
 use crate::base::error::Result;
@@ -52,7 +52,7 @@ use crate::base::progress::Watch;
 use crate::base::strategy::Strategy;
 use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::fixed::Limbs;
-use crate::input::tile::Part;
+use crate::input::tile::RowBlock;
 use crate::statistics::Statistics;
 
 /// The bytes of centroids from which threads download them piece by piece.
@@ -63,13 +63,13 @@ pub const LONGEST_BATCH: u32 = 32;
 
 /// The rows of one fit on one GPU, and the state of the fit.
 pub struct CudaSession<'a, T> {
-    rows: Arc<Chunks<'a, T>>,
+    rows: Arc<RowChunks<'a, T>>,
     /// Number of these rows that have a positive weight.
     positive: u64,
     statistics: Arc<Statistics>,
-    state: State<T>,
+    state: DeviceState<T>,
     step: Box<dyn Step<T>>,
-    update: Update<T>,
+    update: UpdateLaunches<T>,
     /// Looks whether the loop has stopped, if its iterations are long.
     ahead: Option<advance::Ahead>,
     inertia: InertiaPass,
@@ -85,23 +85,30 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// was chosen for the fit. `more_copies`: whether there is memory for copies of the rows that it could do without. `group`:
     /// the GPUs that exchange their sums, if the fit has several.
     pub fn new(
-        rows: impl Into<Arc<Chunks<'a, T>>>,
+        rows: impl Into<Arc<RowChunks<'a, T>>>,
         #[cfg_attr(not(feature = "papers"), expect(unused_variables, reason = "only a paper's system adds up on the host"))]
-        parts: &[Part<'a, T>],
+        parts: &[RowBlock<'a, T>],
         statistics: &Arc<Statistics>,
         params: &Params,
         strategy: Strategy,
         more_copies: bool,
-        group: Option<&Group>,
+        group: Option<&GpuGroup>,
     ) -> Result<Self> {
         let rows = rows.into();
         let queue = rows.queue().clone();
         let shape = FitShape { more_copies, ..shape_of(&rows, statistics, params.k) };
         let chosen = choose::<T>(strategy, &shape, queue.gpu.size())?;
         let needs = chosen.candidate.needs(&shape, queue.gpu.size());
-        let update = Update::new(&queue, &shape, statistics, LONGEST_BATCH as usize)?;
-        let state =
-            State::new(&queue, &shape, &needs, statistics, largest_distance(statistics, params), update.control(), group)?;
+        let update = UpdateLaunches::new(&queue, &shape, statistics, LONGEST_BATCH as usize)?;
+        let state = DeviceState::new(
+            &queue,
+            &shape,
+            &needs,
+            statistics,
+            largest_distance(statistics, params),
+            update.control(),
+            group,
+        )?;
         let step = chosen.candidate.make(&shape, &queue)?;
         let inertia = InertiaPass::new::<T>(&queue, shape.chunk, shape.k, shape.half)?;
         let positive = positive_rows(&rows)?;
@@ -150,7 +157,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
 
     /// Queues one step over all rows. Its sums stay pending. If `inertia` is given, it also adds the inertia under the new
     /// labels. Afterwards the new labels are the current ones.
-    fn launch_step(&mut self, mut inertia: Option<&mut Inertia>) -> Result<()> {
+    fn launch_step(&mut self, mut inertia: Option<&mut InertiaSums>) -> Result<()> {
         self.cluster_sums = None;
         let Self { rows, state, step, update, inertia: pass, .. } = self;
         let mut pending = 0;
@@ -201,7 +208,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
 
     /// Whether all rows are on the GPU.
     fn is_resident(&self) -> bool {
-        matches!(*self.rows, Chunks::Resident(_))
+        matches!(*self.rows, RowChunks::Resident(_))
     }
 
     /// The last `steps` steps did nothing: what was before them is current.
@@ -213,7 +220,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     }
 
     /// Queues the first half of this GPU's part of the exchange with the other GPUs of the fit, if there are any.
-    fn arrive(&self, of: Of) -> Result<()> {
+    fn arrive(&self, of: ExchangedSums) -> Result<()> {
         exchange::arrive(&self.state, of, self.scores_of_step())
     }
 
@@ -233,7 +240,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
 }
 
 /// The shape of a fit.
-fn shape_of<T: Float + Plain>(rows: &Chunks<'_, T>, statistics: &Statistics, k: usize) -> FitShape {
+fn shape_of<T: Float + Plain>(rows: &RowChunks<'_, T>, statistics: &Statistics, k: usize) -> FitShape {
     let weighted = statistics.weights.is_some();
     let two = weighted || statistics.scales.iter().any(|scale| scale.limbs == Limbs::Two);
     let limbs = 1 + usize::from(two);
@@ -339,8 +346,8 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
 
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
         self.step.write_labels(&self.state)?;
-        let State { queue, shape, labels, centroids, .. } = &self.state;
-        let mut inertia = Inertia::new(queue, shape.k, scales)?;
+        let DeviceState { queue, shape, labels, centroids, .. } = &self.state;
+        let mut inertia = InertiaSums::new(queue, shape.k, scales)?;
         // SAFETY: every row has a label, and the centroids are those of the state.
         self.rows.visit(|chunk| unsafe {
             self.inertia.add(queue, chunk.rows.argument(), labels.now(chunk.first), centroids.now.at(), &mut inertia)

@@ -2,10 +2,10 @@
 
 use super::arguments::{AssignArgument, Control, Factors, LabelsArgument, SumsArgument, weight_to_integer};
 use super::device::{Buffer, Plain, Queue, buffers, bytes_of, product};
-use super::exchange::{Group, Port};
-use super::rows::chunks::Chunk;
+use super::exchange::{GpuGroup, Port};
+use super::rows::chunks::DeviceChunk;
 use super::shape::FitShape;
-use super::step::filter::Filter;
+use super::step::filter::DeviceFilter;
 use super::step::{LabelArrays, Needs};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -18,7 +18,7 @@ const COLUMNS: &str = "the quanta and extents of the columns";
 const LABELS: &str = "the labels";
 
 /// The labels of a fit.
-pub struct Labels {
+pub struct DeviceLabels {
     /// One array if a step changes labels in place, otherwise two. `arrays[current]` are the current labels. The other array
     /// holds the labels before them.
     arrays: Vec<Buffer<u8>>,
@@ -27,7 +27,7 @@ pub struct Labels {
     pub bytes: usize,
 }
 
-impl Labels {
+impl DeviceLabels {
     /// The bytes that the labels take on the device.
     pub fn memory(shape: &FitShape, arrays: LabelArrays) -> u64 {
         bytes_of::<u8>(product([shape.padded_rows(), shape.label_bytes()])).saturating_mul(arrays as u64)
@@ -90,7 +90,7 @@ impl Labels {
 
 buffers! {
     /// The sums of the clusters: pending ones, which kernels add to in any order, and canonical ones.
-    pub struct Sums = "the sums of the clusters" (shape: &FitShape) {
+    pub struct DeviceSums = "the sums of the clusters" (shape: &FitShape) {
         /// `(k, columns, limbs, 2)`.
         pending: u64 [product([shape.cells(), 2])],
         /// `(k)`.
@@ -104,7 +104,7 @@ buffers! {
     }
 }
 
-impl Sums {
+impl DeviceSums {
     /// The sums as a part of a kernel's parameter.
     pub fn argument(&self, shape: &FitShape) -> SumsArgument {
         SumsArgument {
@@ -133,7 +133,7 @@ impl Sums {
 
 buffers! {
     /// What is known about the columns.
-    pub struct Columns<T> = "the quanta and extents of the columns" (d: usize) {
+    pub struct ColumnStatistics<T> = "the quanta and extents of the columns" (d: usize) {
         factors: Factors [d],
         /// A mean is sum / mass * 2^this.
         mean_exponents: i32 [d],
@@ -155,36 +155,36 @@ buffers! {
 }
 
 /// The state of a fit on the device.
-pub struct State<T> {
+pub struct DeviceState<T> {
     pub queue: Queue,
     pub shape: FitShape,
-    pub labels: Labels,
-    pub sums: Sums,
+    pub labels: DeviceLabels,
+    pub sums: DeviceSums,
     /// The pending sums of the steps, if other GPUs read them.
     pub port: Option<Port>,
-    pub columns: Columns<T>,
+    pub columns: ColumnStatistics<T>,
     pub centroids: Centroids<T>,
-    pub filter: Filter<T>,
+    pub filter: DeviceFilter<T>,
     /// What the kernels of an iteration tell each other: the address of `Control`.
     pub control: u64,
     /// A weight times this is an integer.
     pub mass_to_integer: f64,
 }
 
-impl<T: Float + Plain> State<T> {
+impl<T: Float + Plain> DeviceState<T> {
     /// The bytes that the state takes on the device.
     pub fn bytes(shape: &FitShape, needs: &Needs) -> u64 {
         let FitShape { d, k, .. } = *shape;
         super::device::sum([
-            Labels::memory(shape, needs.label_arrays),
-            Sums::bytes(shape),
-            Columns::<T>::bytes(d),
+            DeviceLabels::memory(shape, needs.label_arrays),
+            DeviceSums::bytes(shape),
+            ColumnStatistics::<T>::bytes(d),
             Centroids::<T>::bytes(d, k),
-            Filter::<T>::bytes(d, &needs.filter),
+            DeviceFilter::<T>::bytes(d, &needs.filter),
         ])
     }
 
-    /// The state before the first iteration. `largest`: as for [`Filter::new`]. `group`: the GPUs that read the sums, if there
+    /// The state before the first iteration. `largest`: as for [`DeviceFilter::new`]. `group`: the GPUs that read the sums, if there
     /// are several.
     pub fn new(
         queue: &Queue,
@@ -193,17 +193,17 @@ impl<T: Float + Plain> State<T> {
         statistics: &Statistics,
         largest: f64,
         control: &Buffer<Control>,
-        group: Option<&Group>,
+        group: Option<&GpuGroup>,
     ) -> Result<Self> {
         let mut state = Self {
             queue: queue.clone(),
             shape: *shape,
-            labels: Labels::allocate(queue, shape, needs.label_arrays)?,
-            sums: Sums::allocate(queue, shape)?,
+            labels: DeviceLabels::allocate(queue, shape, needs.label_arrays)?,
+            sums: DeviceSums::allocate(queue, shape)?,
             port: group.map(|group| Port::new(queue, shape, group)).transpose()?,
-            columns: Columns::allocate(queue, shape.d)?,
+            columns: ColumnStatistics::allocate(queue, shape.d)?,
             centroids: Centroids::allocate(queue, shape.d, shape.k)?,
-            filter: Filter::new(queue, needs.filter, shape.d, largest)?,
+            filter: DeviceFilter::new(queue, needs.filter, shape.d, largest)?,
             control: control.at(),
             mass_to_integer: weight_to_integer(statistics.weights),
         };
@@ -242,7 +242,7 @@ impl<T: Float + Plain> State<T> {
     }
 
     /// The parameter of a kernel that labels the rows of a chunk. `contested`: the address of the list of rows in doubt.
-    pub fn assign_argument(&self, chunk: &Chunk<'_, T>, contested: u64) -> AssignArgument<T> {
+    pub fn assign_argument(&self, chunk: &DeviceChunk<'_, T>, contested: u64) -> AssignArgument<T> {
         let [labels, next] = self.labels.before_and_after(chunk.first);
         AssignArgument {
             rows: chunk.rows.argument(),

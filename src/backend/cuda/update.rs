@@ -1,9 +1,9 @@
 //! The update on the device: exact means, shift, whether to stop, and what the next step reads (`kernels/passes/update.cu`).
 
 use super::arguments::{self, Control, DirectionsArgument, EndChunkArgument, Record, UpdateArgument};
-use super::device::{Block, Buffer, Launch, Plain, Queue, buffers, product};
+use super::device::{BlockShape, Buffer, Launch, Plain, Queue, buffers, product};
 use super::shape::FitShape;
-use super::state::State;
+use super::state::DeviceState;
 use super::step::filter::Preparation;
 use crate::backend::Stop;
 use crate::backend::cuda::shape::THREADS;
@@ -24,7 +24,7 @@ buffers! {
 }
 
 /// The launches of the update of one fit.
-pub struct Update<T> {
+pub struct UpdateLaunches<T> {
     update: Launch<UpdateArgument<T>>,
     /// With cosine: makes the centroids, which the update then takes.
     directions: Option<Launch<DirectionsArgument>>,
@@ -35,7 +35,7 @@ pub struct Update<T> {
     shifts: DistanceScale,
 }
 
-impl<T: Float + Plain> Update<T> {
+impl<T: Float + Plain> UpdateLaunches<T> {
     /// The bytes that the update takes on the device. `batch`: the most iterations of a batch.
     pub fn bytes(shape: &FitShape, batch: usize) -> u64 {
         Preparation::<T>::bytes(shape.d, shape.k).saturating_add(UpdateBuffers::<T>::bytes(shape, batch))
@@ -48,15 +48,15 @@ impl<T: Float + Plain> Update<T> {
         let (update, directions) = match statistics.metric {
             Metric::Euclidean => (arguments::update::<T>(), None),
             Metric::Cosine => {
-                let directions = arguments::directions::<T>().resident(gpu, "", Block::of(THREADS), shape.k)?;
+                let directions = arguments::directions::<T>().resident(gpu, "", BlockShape::of(THREADS), shape.k)?;
                 (arguments::update_directions::<T>(), Some(directions))
             }
         };
         let update = preparation.teams.launch(gpu, update)?;
         let cells = shape.k.saturating_mul(shape.columns());
         let fold = arguments::update_fold::<T>();
-        let fold = fold.resident(gpu, "", Block::of(THREADS), cells.div_ceil(THREADS as usize))?;
-        let end_chunk = arguments::end_chunk().exactly(gpu, "", Block::of(32), 1)?;
+        let fold = fold.resident(gpu, "", BlockShape::of(THREADS), cells.div_ceil(THREADS as usize))?;
+        let end_chunk = arguments::end_chunk().exactly(gpu, "", BlockShape::of(32), 1)?;
         let buffers = UpdateBuffers::allocate(queue, shape, batch)?;
         Ok(Self { update, directions, fold, end_chunk, preparation, buffers, shifts: statistics.shifts })
     }
@@ -85,14 +85,14 @@ impl<T: Float + Plain> Update<T> {
     }
 
     /// Prepares the next step for the centroids that were written.
-    pub fn start(&self, state: &State<T>) -> Result<()> {
-        let State { queue, filter, centroids, shape, .. } = state;
+    pub fn start(&self, state: &DeviceState<T>) -> Result<()> {
+        let DeviceState { queue, filter, centroids, shape, .. } = state;
         self.preparation.start(queue, filter, centroids, shape.d, shape.k)
     }
 
     /// Queues the update of one iteration. `limit`: the most iterations of the whole fit. `first`: the number of the first
     /// iteration of the batch.
-    pub fn launch(&self, state: &State<T>, stop: Stop, limit: u32, first: u32) -> Result<()> {
+    pub fn launch(&self, state: &DeviceState<T>, stop: Stop, limit: u32, first: u32) -> Result<()> {
         let argument = UpdateArgument {
             records: self.buffers.records.at(),
             shifts: arguments::DistanceScale::from(&self.shifts),
@@ -115,7 +115,7 @@ impl<T: Float + Plain> Update<T> {
     }
 
     /// Undoes the last update of the centroids.
-    pub fn undo(&mut self, state: &mut State<T>) {
+    pub fn undo(&mut self, state: &mut DeviceState<T>) {
         std::mem::swap(&mut self.buffers.before, &mut state.centroids.now);
     }
 
@@ -126,12 +126,12 @@ impl<T: Float + Plain> Update<T> {
     }
 
     /// Adds the pending sums to the canonical sums.
-    pub fn fold(&self, state: &State<T>) -> Result<()> {
+    pub fn fold(&self, state: &DeviceState<T>) -> Result<()> {
         // SAFETY: as in `launch`. This kernel touches only sums.
         unsafe { state.queue.run(&self.fold, &self.argument(state)) }
     }
 
-    fn argument(&self, state: &State<T>) -> UpdateArgument<T> {
+    fn argument(&self, state: &DeviceState<T>) -> UpdateArgument<T> {
         UpdateArgument {
             mean_exponents: state.columns.mean_exponents.at(),
             lows: state.columns.lows.at(),

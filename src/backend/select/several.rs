@@ -2,16 +2,16 @@
 
 use std::fmt::Write;
 
-use super::{Choice, DeviceInfo, OrWhy, Place, Plan, Request, Shape, Share, plan_on};
+use super::{Choice, DeviceInfo, DeviceRequest, OrWhy, Place, Plan, Shape, Share, plan_on};
 use crate::base::error::Result;
-use crate::base::figures::Counted;
+use crate::base::figures::GroupedDigits;
 use crate::base::params::Gpus;
 use crate::base::strategy::Strategy;
 
 /// The shares of these GPUs, which may name one several times. Rows go by the number of multiprocessors. Where a share would not
 /// fit on its GPU, others that have room take more, so that rows stay on the GPUs if they fit on all together. The inner error
 /// says how much memory is needed.
-pub fn shared(shape: Shape, request: Request, devices: &[&DeviceInfo]) -> Result<OrWhy<Vec<Share>>> {
+pub fn shared(shape: Shape, request: DeviceRequest, devices: &[&DeviceInfo]) -> Result<OrWhy<Vec<Share>>> {
     let speeds: Vec<u64> = devices.iter().map(|device| u64::from(device.multiprocessors.max(1))).collect();
     let mut rows = divided(shape.rows, &speeds);
     let mut plans = planned(shape, request, devices, &rows)?;
@@ -37,7 +37,7 @@ pub fn choice_of(shares: Vec<Share>, mut reason: String) -> Option<Choice> {
     for (place, Share { ordinal, rows, plan: Plan { chunking, strategy, .. } }) in shares.iter().enumerate() {
         let start = if place == 0 { "; " } else { ", " };
         // Writing to a text does not fail.
-        let _ = write!(reason, "{start}cuda:{ordinal} has {} of the rows", Counted(*rows));
+        let _ = write!(reason, "{start}cuda:{ordinal} has {} of the rows", GroupedDigits(*rows));
         if let Some(chunking) = chunking {
             let _ = write!(reason, " ({chunking})");
         }
@@ -57,7 +57,7 @@ fn times(devices: &[&DeviceInfo], device: &DeviceInfo) -> u64 {
 }
 
 /// The plans for so many rows on each GPU. None for those without rows.
-fn planned(shape: Shape, request: Request, devices: &[&DeviceInfo], rows: &[u64]) -> Result<OrWhy<Vec<Option<Plan>>>> {
+fn planned(shape: Shape, request: DeviceRequest, devices: &[&DeviceInfo], rows: &[u64]) -> Result<OrWhy<Vec<Option<Plan>>>> {
     let mut plans = Vec::with_capacity(rows.len());
     for (device, &rows) in devices.iter().zip(rows) {
         let share = Shape { rows, ..shape };
@@ -73,7 +73,7 @@ fn planned(shape: Shape, request: Request, devices: &[&DeviceInfo], rows: &[u64]
 }
 
 /// The most rows that stay on a GPU that has so many shares, found by halving.
-fn most_resident(shape: Shape, request: Request, device: &DeviceInfo, shares: u64) -> Result<u64> {
+fn most_resident(shape: Shape, request: DeviceRequest, device: &DeviceInfo, shares: u64) -> Result<u64> {
     let (mut fits, mut too_many) = (0, shape.rows + 1);
     while too_many - fits > 1 + shape.rows / 1_024 {
         let rows = fits + (too_many - fits) / 2;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::base::figures::Counted;
-use crate::base::params::Candidates;
+use crate::base::figures::GroupedDigits;
+use crate::base::params::DrawnCandidates;
 
 /// Bytes on a GPU for one batch of rows of a prediction, including the results. Two batches are there at a time.
 const BATCH_BYTES: u64 = 128 << 20;
@@ -39,12 +39,13 @@ pub struct Shape {
     /// Whether a GPU keeps the rows in 16 bits a value. Features are float32 then.
     pub half: bool,
     pub weighted: bool,
-    pub candidates: Candidates,
+    pub candidates: DrawnCandidates,
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (rows, features, clusters) = (Counted(self.rows), Counted(self.features as u64), Counted(self.clusters as u64));
+        let (rows, features, clusters) =
+            (GroupedDigits(self.rows), GroupedDigits(self.features as u64), GroupedDigits(self.clusters as u64));
         write!(f, "{rows} rows x {features} features x {clusters} clusters")
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::*;
 use crate::backend::cuda::memory;
-use crate::base::params::Candidates;
+use crate::base::params::DrawnCandidates;
 
 const GB: u64 = 1_000_000_000;
 const LARGE: Shape = Shape {
@@ -15,7 +15,7 @@ const LARGE: Shape = Shape {
     float64: false,
     half: false,
     weighted: false,
-    candidates: Candidates::NONE,
+    candidates: DrawnCandidates::NONE,
 };
 const SMALL: Shape = Shape { rows: 2_000, features: 2, clusters: 3, float64: true, ..LARGE };
 
@@ -40,8 +40,8 @@ fn old(ordinal: u32) -> DeviceInfo {
     DeviceInfo { name: "GTX 1080".into(), usable, reason, ..device(ordinal, 200 * GB) }
 }
 
-fn within(device: Device, limit: Option<u64>) -> Request {
-    Request { limit, ..device.into() }
+fn within(device: Device, limit: Option<u64>) -> DeviceRequest {
+    DeviceRequest { limit, ..device.into() }
 }
 
 /// Where a job runs, and why. The sentence about the kernel is left out.
@@ -70,7 +70,8 @@ fn in_chunks(shape: Shape, room: u64) -> std::result::Result<Chunking, u64> {
 
 unit_test!(the_kernel_is_named);
 fn the_kernel_is_named() {
-    let choice = |strategy| choose(Request { strategy, ..Device::Cuda(None).into() }, LARGE, &Ok(vec![device(0, 100 * GB)]));
+    let choice =
+        |strategy| choose(DeviceRequest { strategy, ..Device::Cuda(None).into() }, LARGE, &Ok(vec![device(0, 100 * GB)]));
     let default = choice(Strategy::Default).unwrap();
     let why = format!("; its kernel is {}, which is predicted to be the fastest, with ", default.plan.strategy);
     assert!(default.reason.contains(&why) && default.reason.ends_with(" an iteration"), "{}", default.reason);

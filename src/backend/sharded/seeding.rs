@@ -12,7 +12,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::distances::{DistanceScale, DistanceSum};
-use crate::input::tile::Part;
+use crate::input::tile::RowBlock;
 use crate::statistics::Statistics;
 
 /// The number of a row that was drawn in another order than that of the shards: nobody knows its place.
@@ -183,7 +183,12 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
         self.shards.first()?.nearest_of(rows, centroids)
     }
 
-    fn other_rows<'t>(&self, part: &Part<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Option<Box<dyn Seeder<T> + 't>> {
+    fn other_rows<'t>(
+        &self,
+        part: &RowBlock<'t, T>,
+        statistics: &Arc<Statistics>,
+        k: usize,
+    ) -> Option<Box<dyn Seeder<T> + 't>> {
         self.shards.first()?.other_rows(part, statistics, k)
     }
 

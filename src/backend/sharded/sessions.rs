@@ -115,7 +115,7 @@ mod tests {
     use crate::base::params::KMeans;
     use crate::base::progress::Watch;
     use crate::input::features::Features;
-    use crate::input::tile::Part;
+    use crate::input::tile::RowBlock;
     use crate::simd::InstructionSet;
     use crate::statistics::{Statistics, gather};
 
@@ -126,7 +126,7 @@ mod tests {
         let x: Vec<f64> = (0..2 * ROWS).map(|i| ((i * i) % 997) as f64).collect();
         let features = Features::from_rows(&x, 2).unwrap();
         let mut parts: Vec<_> =
-            [0, 1, 400, ROWS].windows(2).map(|cut| Part::new(features.slice(cut[0]..cut[1]).unwrap(), None)).collect();
+            [0, 1, 400, ROWS].windows(2).map(|cut| RowBlock::new(features.slice(cut[0]..cut[1]).unwrap(), None)).collect();
         let estimator = KMeans::new(7);
         let statistics = Arc::new(gather(&mut parts, &estimator.validate(2).unwrap()).unwrap());
         let session = |part| -> Box<dyn Session<f64> + '_> {

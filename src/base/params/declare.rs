@@ -73,14 +73,14 @@ impl Form {
 }
 
 /// A question for the value of one option.
-pub struct Asked<'v> {
+pub struct OptionQuery<'v> {
     pub(crate) option: &'static str,
     /// What the option's own declaration says that it expects, if it says so.
     pub(crate) expected: Option<&'static str>,
     pub(crate) value: Option<&'v Value>,
 }
 
-impl Asked<'_> {
+impl OptionQuery<'_> {
     /// The text of the value, if it is one.
     pub(crate) fn text(&self) -> Option<&str> {
         match self.value {
@@ -118,7 +118,7 @@ pub trait OptionValue: Sized {
     ///
     /// # Errors
     /// [`KMeansError::InvalidOption`] with what was expected and what was got.
-    fn read(asked: &Asked<'_>) -> Result<Self>;
+    fn read(asked: &OptionQuery<'_>) -> Result<Self>;
 
     /// The value in an error.
     fn shown(&self) -> String;
@@ -141,7 +141,7 @@ pub(crate) fn check<T: OptionValue>(
     value: &T,
 ) -> Result<()> {
     if valid.is_some_and(|valid| !valid(value)) {
-        return Err(Asked { option, expected, value: None }.refuse::<T>(value.shown()));
+        return Err(OptionQuery { option, expected, value: None }.refuse::<T>(value.shown()));
     }
     Ok(())
 }
@@ -248,10 +248,10 @@ macro_rules! options {
                 option: &str,
                 value: Option<&$crate::base::params::declare::Value>,
             ) -> $crate::base::error::Result<bool> {
-                use $crate::base::params::declare::{Asked, OptionValue, maybe};
+                use $crate::base::params::declare::{OptionQuery, OptionValue, maybe};
                 match option {
                     $(stringify!($name) => {
-                        let asked = Asked { option: stringify!($name), expected: maybe(&[$($expected)?]), value };
+                        let asked = OptionQuery { option: stringify!($name), expected: maybe(&[$($expected)?]), value };
                         self.$name = OptionValue::read(&asked)?;
                     })*
                     _ => return Ok(false),
@@ -297,8 +297,8 @@ macro_rules! words {
         impl std::str::FromStr for $type {
             type Err = $crate::base::error::KMeansError;
             fn from_str(word: &str) -> $crate::base::error::Result<Self> {
-                use $crate::base::params::declare::{Asked, OptionValue};
-                <Self as OptionValue>::read(&Asked { option: $option, expected: None, value: Some(&word.into()) })
+                use $crate::base::params::declare::{OptionQuery, OptionValue};
+                <Self as OptionValue>::read(&OptionQuery { option: $option, expected: None, value: Some(&word.into()) })
             }
         }
 
@@ -306,7 +306,7 @@ macro_rules! words {
             const FORM: $crate::base::params::declare::Form =
                 $crate::base::params::declare::Form { words: Self::WORDS, ..$crate::base::params::declare::Form::NOTHING };
 
-            fn read(asked: &$crate::base::params::declare::Asked<'_>) -> $crate::base::error::Result<Self> {
+            fn read(asked: &$crate::base::params::declare::OptionQuery<'_>) -> $crate::base::error::Result<Self> {
                 match asked.text() {
                     $(Some($word) => Ok(Self::$variant),)*
                     _ => Err(asked.refusal::<Self>()),
@@ -326,7 +326,7 @@ macro_rules! integers {
         $(impl OptionValue for $type {
             const FORM: Form = Form { numbers: Some(Numbers::Integers), ..Form::NOTHING };
 
-            fn read(asked: &Asked<'_>) -> Result<Self> {
+            fn read(asked: &OptionQuery<'_>) -> Result<Self> {
                 asked.text().and_then(|text| text.parse().ok()).ok_or_else(|| asked.refusal::<Self>())
             }
 
@@ -341,7 +341,7 @@ integers!(u32 u64 usize);
 impl OptionValue for f64 {
     const FORM: Form = Form { numbers: Some(Numbers::Floats), ..Form::NOTHING };
 
-    fn read(asked: &Asked<'_>) -> Result<Self> {
+    fn read(asked: &OptionQuery<'_>) -> Result<Self> {
         match asked.value {
             Some(Value::Number(number)) => Ok(*number),
             Some(Value::Text(text)) => text.parse().map_err(|_| asked.refusal::<Self>()),
@@ -361,7 +361,7 @@ impl OptionValue for f64 {
 impl OptionValue for bool {
     const FORM: Form = Form { others: Some(("True or False", "bool")), ..Form::NOTHING };
 
-    fn read(asked: &Asked<'_>) -> Result<Self> {
+    fn read(asked: &OptionQuery<'_>) -> Result<Self> {
         match asked.text() {
             Some("True" | "true") => Ok(true),
             Some("False" | "false") => Ok(false),
@@ -378,7 +378,7 @@ impl OptionValue for bool {
 impl OptionValue for Option<u64> {
     const FORM: Form = Form { none: true, ..u64::FORM };
 
-    fn read(asked: &Asked<'_>) -> Result<Self> {
+    fn read(asked: &OptionQuery<'_>) -> Result<Self> {
         let Some(_) = asked.value else { return Ok(None) };
         let number = asked.text().and_then(|text| text.parse::<u128>().ok()).ok_or_else(|| asked.refusal::<Self>())?;
         Ok(Some(u64::try_from(number).unwrap_or(u64::MAX)))

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::declare::Asked;
+use super::declare::OptionQuery;
 use crate::base::error::{KMeansError, Result};
 
 /// Where a fit runs. This never changes a bit of the result, and it is not part of a model.
@@ -87,7 +87,8 @@ impl FromStr for Device {
             "cpu" => Ok(Self::Cpu),
             "cuda" => Ok(Self::Cuda(None)),
             "cuda:all" => Ok(Self::AllCuda),
-            _ => cuda().ok_or_else(|| Asked { option: "device", expected: None, value: Some(&name.into()) }.refusal::<Self>()),
+            _ => cuda()
+                .ok_or_else(|| OptionQuery { option: "device", expected: None, value: Some(&name.into()) }.refusal::<Self>()),
         }
     }
 }

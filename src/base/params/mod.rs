@@ -12,13 +12,13 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::slice::ChunksExact;
 
-use self::declare::{Asked, OptionValue};
 pub use self::declare::{Form, Numbers, OptionInfo, Value};
+use self::declare::{OptionQuery, OptionValue};
 pub use self::device::{Device, Gpus};
 pub use self::numbering::{MOST_MATCHED, Numbering};
-pub use self::table::{Execution, Output, Rows, Seeding, Space, Stopping};
+pub use self::table::{Execution, Output, RowOptions, Seeding, Space, Stopping};
 pub use self::values::{
-    Candidates, Extents, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew, Wanted,
+    DrawnCandidates, Extents, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew, Wanted,
 };
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt::Cancel;
@@ -44,7 +44,7 @@ pub struct KMeans {
     pub(crate) space: Space,
     pub(crate) seeding: Seeding,
     pub(crate) stopping: Stopping,
-    pub(crate) rows: Rows,
+    pub(crate) rows: RowOptions,
     pub(crate) output: Output,
     pub(crate) execution: Execution,
     pub(crate) observer: Option<Observer>,
@@ -64,7 +64,7 @@ impl KMeans {
             space: Space::default(),
             seeding: Seeding::default(),
             stopping: Stopping::default(),
-            rows: Rows::default(),
+            rows: RowOptions::default(),
             output: Output::default(),
             execution: Execution::default(),
             observer: None,
@@ -148,7 +148,7 @@ impl KMeans {
     /// [`KMeansError::InvalidOption`].
     pub fn set(&mut self, option: &str, value: Option<&Value>) -> Result<()> {
         if option == "k" {
-            self.k = usize::read(&Asked { option: "k", expected: Some(CLUSTERS), value })?;
+            self.k = usize::read(&OptionQuery { option: "k", expected: Some(CLUSTERS), value })?;
             return Ok(());
         }
         let known = self.space.set(option, value)?
@@ -166,7 +166,7 @@ impl KMeans {
 
     /// Describes every option but `k`, in the order of the documentation.
     pub fn options() -> Vec<OptionInfo> {
-        let groups = [Seeding::describe(), Stopping::describe(), Space::describe(), Rows::describe(), Output::describe()];
+        let groups = [Seeding::describe(), Stopping::describe(), Space::describe(), RowOptions::describe(), Output::describe()];
         groups.into_iter().flatten().chain(Execution::describe()).collect()
     }
 
@@ -245,7 +245,7 @@ pub struct Params<'e> {
     /// Number of restarts, at least 1: what `seeding.n_init` stands for.
     pub restarts: u32,
     pub stopping: Stopping,
-    pub rows: Rows,
+    pub rows: RowOptions,
     pub output: &'e Output,
     /// Centroids that need no iteration: `(k, d)`, row-major, as rows that have arrived.
     pub settled: Option<&'e [f64]>,

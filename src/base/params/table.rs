@@ -8,7 +8,7 @@
 use super::KMeans;
 use super::declare::options;
 use super::device::Device;
-use super::values::{Candidates, Extents, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew};
+use super::values::{DrawnCandidates, Extents, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew};
 use crate::base::strategy::Strategy;
 
 options! {
@@ -52,15 +52,15 @@ options! {
 
 impl Seeding {
     /// The rows that seeding for k clusters compares with all rows at once.
-    pub(crate) fn candidates(&self, k: usize) -> Candidates {
+    pub(crate) fn candidates(&self, k: usize) -> DrawnCandidates {
         match self.init {
             // A product that is too large becomes the largest number. `KMeans::validate` refuses it.
             Init::KMeansParallel => {
-                Candidates { of_round: (self.oversampling * k as f64).ceil().max(1.0) as u64, rounds: self.rounds }
+                DrawnCandidates { of_round: (self.oversampling * k as f64).ceil().max(1.0) as u64, rounds: self.rounds }
             }
             // If a chain finds no centroid, all centroids so far. They are not drawn in rounds.
-            Init::AfkMc2 => Candidates { of_round: k as u64, rounds: 0 },
-            _ => Candidates::NONE,
+            Init::AfkMc2 => DrawnCandidates { of_round: k as u64, rounds: 0 },
+            _ => DrawnCandidates::NONE,
         }
     }
 }
@@ -108,7 +108,7 @@ options! {
 options! {
     /// Which rows take part in a fit.
     #[derive(Debug, Clone, Copy, PartialEq)]
-    pub struct Rows for KMeans.rows {
+    pub struct RowOptions for KMeans.rows {
         /// `"raise"` or `"skip"`. With `"skip"`, rows with nulls, NaNs or infinities are left out and get null labels (or null
         /// structs).
         null_policy: NullPolicy = NullPolicy::Raise;

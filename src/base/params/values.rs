@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::declare::{Asked, Form, Numbers, OptionValue, Value, words};
+use super::declare::{Form, Numbers, OptionQuery, OptionValue, Value, words};
 use super::device::Device;
 use super::numbering::Numbering;
 use crate::base::error::{KMeansError, Result};
@@ -22,13 +22,13 @@ pub enum Wanted {
 
 /// The rows that seeding compares with all rows at once: those that k-means|| draws. Most seedings have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Candidates {
+pub struct DrawnCandidates {
     /// In a round, on average.
     pub of_round: u64,
     pub rounds: u32,
 }
 
-impl Candidates {
+impl DrawnCandidates {
     pub const NONE: Self = Self { of_round: 0, rounds: 0 };
 }
 
@@ -74,7 +74,7 @@ impl FromStr for Init {
     fn from_str(name: &str) -> Result<Self> {
         let methods = [Self::KMeansPlusPlus, Self::Random, Self::KMeansParallel, Self::AfkMc2, Self::Optimal];
         let method = methods.into_iter().find(|method| method.word() == name);
-        method.ok_or_else(|| Asked { option: "init", expected: None, value: Some(&name.into()) }.refusal::<Self>())
+        method.ok_or_else(|| OptionQuery { option: "init", expected: None, value: Some(&name.into()) }.refusal::<Self>())
     }
 }
 
@@ -128,7 +128,7 @@ impl OptionValue for Scale {
     const FORM: Form =
         Form { words: &["standard", "robust"], none: true, others: Some(("factors by column", "Scale")), ..Form::NOTHING };
 
-    fn read(asked: &Asked<'_>) -> Result<Self> {
+    fn read(asked: &OptionQuery<'_>) -> Result<Self> {
         match asked.value {
             None => Ok(Self::None),
             Some(Value::Factors(factors)) => Ok(Self::Factors(factors.clone())),
@@ -174,7 +174,7 @@ impl OptionValue for Extents {
     const FORM: Form =
         Form { none: true, others: Some(("largest magnitudes by feature, or in order", "Extents")), ..Form::NOTHING };
 
-    fn read(asked: &Asked<'_>) -> Result<Self> {
+    fn read(asked: &OptionQuery<'_>) -> Result<Self> {
         match asked.value {
             None => Ok(Self::None),
             Some(Value::Factors(extents)) => Ok(Self::Named(extents.clone())),
@@ -256,7 +256,7 @@ impl OptionValue for SortBy {
         ..Form::NOTHING
     };
 
-    fn read(asked: &Asked<'_>) -> Result<Self> {
+    fn read(asked: &OptionQuery<'_>) -> Result<Self> {
         match asked.value {
             None => Ok(Self::None),
             Some(Value::Text(word)) if word == Self::SIZE => Ok(Self::Size),
@@ -317,7 +317,7 @@ impl Restarts {
 impl OptionValue for Restarts {
     const FORM: Form = Form { words: &["auto"], numbers: Some(Numbers::Integers), ..Form::NOTHING };
 
-    fn read(asked: &Asked<'_>) -> Result<Self> {
+    fn read(asked: &OptionQuery<'_>) -> Result<Self> {
         if asked.text() == Some("auto") { Ok(Self::Auto) } else { u32::read(asked).map(Self::Count) }
     }
 
@@ -335,7 +335,7 @@ macro_rules! texts {
         impl OptionValue for $type {
             const FORM: Form = $form;
 
-            fn read(asked: &Asked<'_>) -> Result<Self> {
+            fn read(asked: &OptionQuery<'_>) -> Result<Self> {
                 asked.text().map_or_else(|| Err(asked.refusal::<Self>()), str::parse)
             }
 

@@ -40,10 +40,10 @@ fn copy(exact: &[f64], two: bool) -> Copy {
 }
 
 /// The score of two copies, as the kernels add it up.
-fn score(way: Way, folded: f64, x: &Copy, c: &Copy, two: bool) -> f64 {
+fn score(way: Way, lowered: f64, x: &Copy, c: &Copy, two: bool) -> f64 {
     let minus = |v: &[f64]| -> Vec<f64> { v.iter().map(|v| -v).collect() };
     if !two {
-        return way.sum(folded, &x.high, &minus(&c.high));
+        return way.sum(lowered, &x.high, &minus(&c.high));
     }
     let parts = |parts: [&[f64]; 3]| -> Vec<f64> {
         let mut all = Vec::new();
@@ -53,17 +53,17 @@ fn score(way: Way, folded: f64, x: &Copy, c: &Copy, two: bool) -> f64 {
         }
         all
     };
-    folded + way.sum(0.0, &parts([&x.low, &x.high, &x.high]), &minus(&parts([&c.high, &c.low, &c.high])))
+    lowered + way.sum(0.0, &parts([&x.low, &x.high, &x.high]), &minus(&parts([&c.high, &c.low, &c.high])))
 }
 
 /// One row with centroids of one kind, and how scores are made of them.
-struct Case {
+struct ScoreCase {
     x: Vec<f32>,
     centroids: Vec<Vec<f32>>,
     centre: Vec<f32>,
 }
 
-impl Case {
+impl ScoreCase {
     fn new(case: usize, random: &mut Random) -> Self {
         let d = [1, 2, 15, 16, 17, 64, 130, 408][case % 8];
         let kind = case / 8 % 8;
@@ -102,7 +102,7 @@ impl Case {
         v.iter().zip(&self.centre).map(|(&v, &m)| (f64::from(v) - f64::from(m)) * s).collect()
     }
 
-    /// The scores with their margins, and the row's part of the bound.
+    /// The scores with their slacks, and the row's part of the bound.
     fn scores(&self, bound: &Fp16Bound, way: Way, balance: f64, two: bool) -> (Vec<(f64, f64)>, f64) {
         // Both scales bring the largest norm to between 2^14 and 2^15.
         let scale = |largest: f64| if largest > 0.0 { 2f64.powi(15 - frexp(largest).1) } else { 1.0 };
@@ -115,8 +115,8 @@ impl Case {
         let score = |c: &Vec<f32>| {
             let c = copy(&self.exact(c, s_c), two);
             let own = bound.own(c.square, c.norms, s_x / s_c, balance);
-            let score = score(way, f64::from(own.folded), &row, &c, two) as f32;
-            (f64::from(score), f64::from(own.margin))
+            let score = score(way, f64::from(own.lowered), &row, &c, two) as f32;
+            (f64::from(score), f64::from(own.slack))
         };
         (self.centroids.iter().map(score).collect(), bound.of_row(row.norms) * balance)
     }
@@ -135,7 +135,7 @@ fn attack(two: bool, usual: usize) -> (f64, f64) {
     let ways: Vec<Way> = adding::ways().collect();
     let (mut tightest, mut decided) = (f64::INFINITY, 0);
     for case in 0..cases(usual) {
-        let one = Case::new(case, random);
+        let one = ScoreCase::new(case, random);
         // Every way of adding with its own bound, and each of them with the wide one.
         let way = ways[case / 3 % ways.len()];
         let added = if case / 5 % 2 == 0 { way.added() } else { Added::Otherwise };
@@ -144,8 +144,8 @@ fn attack(two: bool, usual: usize) -> (f64, f64) {
         let (scored, term) = one.scores(&bound, way, balance, two);
         let label = reference::nearest(&one.x, &one.centroids.concat()).label as usize;
         let mut least = f64::INFINITY;
-        for &(score, margin) in &scored {
-            let limit = score + margin + term;
+        for &(score, slack) in &scored {
+            let limit = score + slack + term;
             let spare = limit - scored[label].0;
             assert!(spare >= 0.0, "case {case}, {} features: {spare}", one.x.len());
             tightest = tightest.min(spare / limit.abs().max(term));
@@ -174,11 +174,11 @@ fn two_copies_tell_more_apart() {
     let random = &mut Random(3);
     let mut apart = [0, 0];
     for _ in 0..200 {
-        let one = Case::new(8 * 6 + 7, random);
+        let one = ScoreCase::new(8 * 6 + 7, random);
         for (i, two) in [false, true].into_iter().enumerate() {
             let bound = if two { Fp16Bound::rescoring(408, Added::HOPPER, 0) } else { Fp16Bound::new(408, Added::HOPPER, 0) };
             let (scored, term) = one.scores(&bound, adding::ways().next().unwrap(), 1.0, two);
-            let limit = scored.iter().map(|(score, margin)| score + margin + term).fold(f64::INFINITY, f64::min);
+            let limit = scored.iter().map(|(score, slack)| score + slack + term).fold(f64::INFINITY, f64::min);
             apart[i] += scored.iter().filter(|(score, _)| *score > limit).count();
         }
     }
@@ -190,11 +190,11 @@ fn is_careless(cases: impl Iterator<Item = usize>, two: bool, bound: impl Fn(usi
     let random = &mut Random(4);
     let ways: Vec<Way> = adding::ways().collect();
     let lost = cases.enumerate().filter(|&(i, case)| {
-        let one = Case::new(case, random);
+        let one = ScoreCase::new(case, random);
         let way = ways[i % ways.len()];
         let (scored, term) = one.scores(&bound(one.x.len(), way.added()), way, 1.0, two);
         let label = reference::nearest(&one.x, &one.centroids.concat()).label as usize;
-        scored.iter().any(|(score, margin)| scored[label].0 > score + margin + term)
+        scored.iter().any(|(score, slack)| scored[label].0 > score + slack + term)
     });
     lost.count() > 0
 }

@@ -1,12 +1,12 @@
 //! The order of the rows: their keys, buckets of keys, and each bucket sorted by itself.
 
-use super::ties::{self, Entry, Ties};
+use super::ties::{self, KeyedRow, Ties};
 use super::{BUFFERS, ORDER};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
-use crate::input::tile::{Part, Tile, pieces};
+use crate::input::tile::{RowBlock, Tile, pieces};
 
 /// Rows of a task.
 const TASK: usize = 1 << 16;
@@ -20,7 +20,7 @@ const SAMPLED: usize = 32;
 /// The key of every row.
 pub struct Keyed {
     /// In row order. Rows that are left out have the largest key.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<KeyedRow>,
     /// The number of rows that are left out.
     pub bad: usize,
     /// Whether a weight is negative.
@@ -28,10 +28,10 @@ pub struct Keyed {
 }
 
 impl Keyed {
-    pub fn new<T: Float>(parts: &[Part<'_, T>], n: usize, threads: usize) -> Result<Self> {
+    pub fn new<T: Float>(parts: &[RowBlock<'_, T>], n: usize, threads: usize) -> Result<Self> {
         let d = parts[0].features.n_features();
         // SAFETY: an entry consists of integers, for which zero bytes are 0.
-        let mut entries = unsafe { memory::zero_bytes::<Entry>(n, ORDER) }?;
+        let mut entries = unsafe { memory::zero_bytes::<KeyedRow>(n, ORDER) }?;
         let count = pieces(parts, TASK).count();
         let workers = (0..workers_for(threads, count)).map(|_| Ok((Tile::new(d, TILE)?, 0, false)));
         let mut workers = memory::try_collected(workers, BUFFERS)?;
@@ -48,9 +48,9 @@ impl Keyed {
                 let first = piece.first + start - piece.rows.start;
                 let mut kept = 0;
                 for ((row, entry), bad) in (first..).zip(entries).zip(&tile.bad) {
-                    *entry = Entry::LAST;
+                    *entry = KeyedRow::LAST;
                     if !bad {
-                        *entry = Entry { key: ties::key(&tile.x[kept..], tile.stride, 0..d), row: row as u32 };
+                        *entry = KeyedRow { key: ties::key(&tile.x[kept..], tile.stride, 0..d), row: row as u32 };
                         kept += 1;
                     }
                 }
@@ -62,7 +62,12 @@ impl Keyed {
 }
 
 /// The numbers of the first `kept` rows in order.
-pub fn sorted<T: Float>(parts: &[Part<'_, T>], mut entries: Vec<Entry>, kept: usize, threads: usize) -> Result<Vec<u32>> {
+pub fn sorted<T: Float>(
+    parts: &[RowBlock<'_, T>],
+    mut entries: Vec<KeyedRow>,
+    kept: usize,
+    threads: usize,
+) -> Result<Vec<u32>> {
     let ends = bucket_ends(&entries)?;
     let workers = workers_for(threads, entries.len().div_ceil(TASK));
     let counts = parted(&mut entries, &ends, workers)?;
@@ -70,7 +75,8 @@ pub fn sorted<T: Float>(parts: &[Part<'_, T>], mut entries: Vec<Entry>, kept: us
         memory::collected((0..=ends.len()).map(|bucket| counts.iter().map(|counts| counts[bucket]).sum()), ORDER)?;
     let largest = sizes.iter().copied().max().unwrap_or(0);
     let mut order = memory::zeroed::<u32>(entries.len(), ORDER)?;
-    let workers = (0..workers.min(sizes.len())).map(|_| Ok((memory::with_room::<Entry>(largest, ORDER)?, Ties::new(parts)?)));
+    let workers =
+        (0..workers.min(sizes.len())).map(|_| Ok((memory::with_room::<KeyedRow>(largest, ORDER)?, Ties::new(parts)?)));
     let mut workers = memory::try_collected(workers, BUFFERS)?;
     let mut rest = order.as_mut_slice();
     let work = sizes.iter().enumerate().map(|(bucket, &size)| {
@@ -93,7 +99,7 @@ pub fn sorted<T: Float>(parts: &[Part<'_, T>], mut entries: Vec<Entry>, kept: us
 }
 
 /// The keys at which buckets end, ascending. They are chosen from a sample.
-fn bucket_ends(entries: &[Entry]) -> Result<Vec<u64>> {
+fn bucket_ends(entries: &[KeyedRow]) -> Result<Vec<u64>> {
     let buckets = (entries.len() / TASK).clamp(1, BUCKETS);
     let step = (entries.len() / (buckets * SAMPLED)).max(1);
     let mut sample: Vec<u64> = memory::collected(entries.iter().step_by(step).map(|entry| entry.key), ORDER)?;
@@ -104,12 +110,12 @@ fn bucket_ends(entries: &[Entry]) -> Result<Vec<u64>> {
 }
 
 /// Puts the entries of each task into the order of their buckets. Returns how many entries of each bucket each task has.
-fn parted(entries: &mut [Entry], ends: &[u64], workers: usize) -> Result<Vec<Vec<usize>>> {
+fn parted(entries: &mut [KeyedRow], ends: &[u64], workers: usize) -> Result<Vec<Vec<usize>>> {
     let counts = entries.chunks(TASK).map(|_| memory::zeroed::<usize>(ends.len() + 1, ORDER));
     let mut counts = memory::try_collected(counts, ORDER)?;
     let room = TASK.min(entries.len());
     let buffers = (0..workers).map(|_| {
-        let copy = memory::filled(room, Entry::LAST, ORDER)?;
+        let copy = memory::filled(room, KeyedRow::LAST, ORDER)?;
         Ok((copy, memory::zeroed::<u8>(room, ORDER)?, memory::zeroed::<usize>(ends.len() + 1, ORDER)?))
     });
     let mut buffers = memory::try_collected(buffers, BUFFERS)?;

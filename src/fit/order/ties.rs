@@ -15,7 +15,7 @@ use std::ops::Range;
 use crate::base::error::Result;
 use crate::base::float::{self, Float};
 use crate::base::memory;
-use crate::input::tile::Part;
+use crate::input::tile::RowBlock;
 
 /// The name for the loaded rows in errors.
 const ROWS: &str = "some rows that are compared";
@@ -26,12 +26,12 @@ const WEIGHTS: usize = usize::MAX;
 
 /// A row and its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
+pub struct KeyedRow {
     pub key: u64,
     pub row: u32,
 }
 
-impl Entry {
+impl KeyedRow {
     /// No kept row has a larger key.
     pub const LAST: Self = Self { key: u64::MAX, row: u32::MAX };
 }
@@ -52,7 +52,7 @@ pub fn key<T: Float>(x: &[T], stride: usize, features: Range<usize>) -> u64 {
 
 /// Loads rows by their numbers.
 pub struct Loader<'p, 'a, T> {
-    parts: &'p [Part<'a, T>],
+    parts: &'p [RowBlock<'a, T>],
     /// The number of the first row of each part.
     starts: Vec<usize>,
     /// The most rows that can be loaded together.
@@ -66,7 +66,7 @@ pub struct Loader<'p, 'a, T> {
 }
 
 impl<'p, 'a, T: Float> Loader<'p, 'a, T> {
-    pub fn new(parts: &'p [Part<'a, T>]) -> Result<Self> {
+    pub fn new(parts: &'p [RowBlock<'a, T>]) -> Result<Self> {
         let d = parts[0].features.n_features();
         let rows: usize = parts.iter().map(|part| part.features.n_rows()).sum();
         let stride = (LOADED / d).clamp(16, 1 << 12).min(rows);
@@ -117,18 +117,18 @@ pub struct Ties<'p, 'a, T> {
 }
 
 impl<'p, 'a, T: Float> Ties<'p, 'a, T> {
-    pub fn new(parts: &'p [Part<'a, T>]) -> Result<Self> {
+    pub fn new(parts: &'p [RowBlock<'a, T>]) -> Result<Self> {
         let loader = Loader::new(parts)?;
         Ok(Self { first: memory::filled(loader.d, T::default(), ROWS)?, loader })
     }
 
     /// Sorts rows, whose keys are those of their first features.
-    pub fn sort(&mut self, entries: &mut [Entry]) {
+    pub fn sort(&mut self, entries: &mut [KeyedRow]) {
         self.sort_by_keys(entries, of_key::<T>());
     }
 
     /// Sorts rows by their keys. Rows of equal keys have equal values in the first `known` features.
-    fn sort_by_keys(&mut self, mut entries: &mut [Entry], mut known: usize) {
+    fn sort_by_keys(&mut self, mut entries: &mut [KeyedRow], mut known: usize) {
         loop {
             entries.sort_unstable();
             // Rows that are left out have no values to compare.
@@ -155,7 +155,7 @@ impl<'p, 'a, T: Float> Ties<'p, 'a, T> {
 
     /// Sorts rows of equal keys, or gives them new keys. Returns how many features are then known to be equal in rows of equal
     /// keys.
-    fn go_on(&mut self, run: &mut [Entry], known: usize) -> Option<usize> {
+    fn go_on(&mut self, run: &mut [KeyedRow], known: usize) -> Option<usize> {
         if run.len() < 2 || known == WEIGHTS {
             return None;
         }
@@ -177,7 +177,7 @@ impl<'p, 'a, T: Float> Ties<'p, 'a, T> {
     }
 
     /// Sorts as many rows as can be loaded together. They have equal values in the first `known` features.
-    fn sort_few(&mut self, run: &mut [Entry], known: usize) {
+    fn sort_few(&mut self, run: &mut [KeyedRow], known: usize) {
         let loader = &mut self.loader;
         loader.load(run.iter().map(|entry| entry.row));
         // The key says where the row is loaded.
@@ -193,7 +193,7 @@ impl<'p, 'a, T: Float> Ties<'p, 'a, T> {
     }
 
     /// The first feature from `known` on in which some of these rows differ.
-    fn first_difference(&mut self, run: &[Entry], known: usize) -> Option<usize> {
+    fn first_difference(&mut self, run: &[KeyedRow], known: usize) -> Option<usize> {
         let Self { loader, first } = self;
         let mut found = loader.d;
         for (number, some) in run.chunks(loader.stride).enumerate() {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Block, Column, Features, Layout, Values, transpose};
+use super::{Column, Features, Layout, RowMajorBlock, Values, transpose};
 #[cfg(feature = "cuda")]
 use super::{NOT_HERE, Strided};
 use crate::base::float::Float;
@@ -238,11 +238,11 @@ impl<'a, T: Float> Features<'a, T> {
 
 /// Rows `range` of the blocks, and the position of each piece's first row in the range.
 pub(super) fn block_pieces<'s, 'a, T>(
-    blocks: &'s [Block<'a, T>],
+    blocks: &'s [RowMajorBlock<'a, T>],
     starts: &'s [usize],
     d: usize,
     range: Range<usize>,
-) -> impl Iterator<Item = (usize, Block<'a, T>)> + 's {
+) -> impl Iterator<Item = (usize, RowMajorBlock<'a, T>)> + 's {
     let first = starts.partition_point(|&start| start <= range.start).saturating_sub(1);
     blocks[first.min(blocks.len())..]
         .iter()
@@ -253,7 +253,7 @@ pub(super) fn block_pieces<'s, 'a, T>(
         })
         .filter_map(move |(block, &start)| {
             let rows = range.start.max(start) - start..range.end.min(start + block.rows) - start;
-            let piece = Block {
+            let piece = RowMajorBlock {
                 values: block.values.slice(rows.start * d..rows.end * d),
                 rows: rows.len(),
                 row_validity: block.row_validity.map(|v| v.skip(rows.start)),

@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
-use super::{AnyValues, Slice, Values, unreadable};
+use super::{AnyValues, ExternalValues, Slice, unreadable};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::Gpu;
 #[cfg(not(feature = "cuda"))]
@@ -81,19 +81,19 @@ impl Array {
         })
     }
 
-    fn values_as<T: Float>(&self, neighbours: bool) -> Result<Values<T>> {
+    fn values_as<T: Float>(&self, neighbours: bool) -> Result<ExternalValues<T>> {
         if let Some(ordinal) = self.gpu {
             return self.on_gpu(ordinal);
         }
         let own = if T::IS_F32 { ValueType::Float32 } else { ValueType::Float64 };
         match self.slice().filter(|slice| self.value_type == own && (!neighbours || slice.steps[0] == 1)) {
-            Some(slice) => Ok(Values::Host(slice)),
-            None => self.copy().map(Values::Copy),
+            Some(slice) => Ok(ExternalValues::Host(slice)),
+            None => self.copy().map(ExternalValues::Copy),
         }
     }
 
     #[cfg(feature = "cuda")]
-    fn on_gpu<T: Float>(&self, ordinal: u32) -> Result<Values<T>> {
+    fn on_gpu<T: Float>(&self, ordinal: u32) -> Result<ExternalValues<T>> {
         let ([n, d], size) = (self.shape, self.size as i64);
         let values = GpuValues {
             address: self.address as u64,
@@ -106,11 +106,11 @@ impl Array {
         };
         // SAFETY: the array is kept as long as the table, and `import` has waited until its values are there. The caller of the
         // package does not write to an array while a call reads it.
-        unsafe { GpuTable::new(ordinal, n, [values]) }.map(Values::Gpu)
+        unsafe { GpuTable::new(ordinal, n, [values]) }.map(ExternalValues::Gpu)
     }
 
     #[cfg(not(feature = "cuda"))]
-    fn on_gpu<T>(&self, _: u32) -> Result<Values<T>> {
+    fn on_gpu<T>(&self, _: u32) -> Result<ExternalValues<T>> {
         let reason = "this build has no CUDA backend".into();
         Err(KMeansError::DeviceNotAvailable { requested: "cuda".into(), reason })
     }

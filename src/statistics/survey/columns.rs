@@ -3,18 +3,18 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{EXTENTS, Extent, Lanes, Survey};
+use super::{EXTENTS, Extent, ExtentLanes, Survey};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
-use crate::input::tile::{Part, pieces};
+use crate::input::tile::{RowBlock, pieces};
 use crate::simd::{InstructionSet, Task, Vector};
 use crate::statistics::passes::Merge;
 
 /// The survey of many columns, some of which are seen at a time, where they lie: to read a few rows of all of them takes longer.
 /// `None` if they must be seen row by row.
-pub(super) fn of_columns<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Result<Option<Survey>> {
+pub(super) fn of_columns<T: Float>(parts: &[RowBlock<'_, T>], threads: usize) -> Result<Option<Survey>> {
     /// Fewer columns are seen together.
     const FEWEST: usize = 64;
     /// Columns and rows of a task.
@@ -22,7 +22,7 @@ pub(super) fn of_columns<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Res
     const ROWS: usize = 4_096;
     let d = parts[0].features.n_features();
     let is_plain =
-        |part: &Part<'_, T>| part.weights.is_none() && part.features.is_by_columns() && !part.features.may_have_nulls();
+        |part: &RowBlock<'_, T>| part.weights.is_none() && part.features.is_by_columns() && !part.features.may_have_nulls();
     if d < FEWEST || !parts.iter().all(is_plain) {
         return Ok(None);
     }
@@ -49,7 +49,7 @@ pub(super) fn of_columns<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Res
 
 /// Sees some rows of some columns. Compiled for each instruction set.
 struct SeeColumns<'p, 'a, T> {
-    part: &'p Part<'a, T>,
+    part: &'p RowBlock<'a, T>,
     rows: Range<usize>,
     first: usize,
     /// One for each column.
@@ -64,8 +64,8 @@ impl<T: Float> Task for SeeColumns<'_, '_, T> {
     fn run<V: Vector>(self) -> bool {
         let Self { part, rows, first, extents } = self;
         for (f, extent) in (first..).zip(extents) {
-            let lanes = part.features.column_in_place(f, rows.clone()).map(Lanes::of);
-            match lanes.filter(Lanes::are_finite) {
+            let lanes = part.features.column_in_place(f, rows.clone()).map(ExtentLanes::of);
+            match lanes.filter(ExtentLanes::are_finite) {
                 Some(lanes) => extent.merge(&lanes.extent()),
                 None => return false,
             }
@@ -89,13 +89,13 @@ mod tests {
                 x[place] = f32::INFINITY;
             }
             let columns: Vec<Vec<f32>> = (0..d).map(|f| x.iter().skip(f).step_by(d).copied().collect()).collect();
-            let by_columns = Part::new(Features::from_columns(columns.iter().map(|column| &column[..])).unwrap(), None);
-            let by_rows = Part::new(Features::from_rows(&x, d).unwrap(), None);
+            let by_columns = RowBlock::new(Features::from_columns(columns.iter().map(|column| &column[..])).unwrap(), None);
+            let by_rows = RowBlock::new(Features::from_rows(&x, d).unwrap(), None);
             assert_eq!(survey(&[by_columns], 3).unwrap(), survey(&[by_rows], 1).unwrap(), "{bad:?}");
         }
         // More features than a task has values.
         let x = vec![1.0f32; 3 * 70_000];
-        let survey = survey(&[Part::new(Features::from_rows(&x, 70_000).unwrap(), None)], 2).unwrap();
+        let survey = survey(&[RowBlock::new(Features::from_rows(&x, 70_000).unwrap(), None)], 2).unwrap();
         assert_eq!((survey.positive, survey.largest), (3, 1.0));
     }
 }

@@ -240,7 +240,7 @@ impl Family for Tensor {
 pub struct Cells;
 
 impl Family for Cells {
-    const STRATEGIES: &'static [Strategy] = &[Strategy::Cells];
+    const STRATEGIES: &'static [Strategy] = &[Strategy::Grid];
     const SHAPES: Shapes = Shapes {
         seed: 150_000,
         iterations: 6,

@@ -5,7 +5,7 @@ use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::filter::{Filter, GROUP};
 use crate::backend::cpu::product::{self, DotBlock};
 use crate::base::float::Float;
-use crate::input::tile::Values;
+use crate::input::tile::FeatureValues;
 use crate::simd::Vector;
 
 impl Assigner {
@@ -68,7 +68,7 @@ impl Assigner {
     #[inline(always)]
     pub fn settle_needed<V: Vector, T: Float>(
         &mut self,
-        values: Values<'_, T>,
+        values: FeatureValues<'_, T>,
         needed: &[u32],
         is_gathered: bool,
         table: &CentroidTable<T>,

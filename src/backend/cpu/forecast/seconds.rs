@@ -9,10 +9,10 @@
 //! `POLARS_KMEANS_PLAN_FACTOR=3`). How many scores a fit leaves out depends on the rows. So a fit may take a third, or three times
 //! as long.
 
-use super::Of;
-use crate::backend::cpu::filter::Form;
-use crate::backend::cpu::groups::Tries;
-use crate::backend::cpu::layout::Lie;
+use super::CostModel;
+use crate::backend::cpu::filter::ScoreForm;
+use crate::backend::cpu::groups::PossibleMethods;
+use crate::backend::cpu::layout::MemoryOrder;
 use crate::backend::cpu::seeds;
 use crate::backend::trials;
 use crate::base::float::Float;
@@ -23,7 +23,7 @@ use crate::simd::InstructionSet;
 const STEP: f64 = 3e-6;
 const SHARED: f64 = 30e-6;
 
-impl Of<'_, '_> {
+impl CostModel<'_, '_> {
     /// The starting centroids of all restarts.
     pub fn seconds_of_seeding<T: Float>(&self) -> f64 {
         let ([n, d, k], seeding) = (self.shape(), self.params.seeding);
@@ -49,14 +49,15 @@ impl Of<'_, '_> {
 
     /// An iteration, on the average of those of a fit.
     pub fn seconds_of_iteration(&self) -> f64 {
-        let ([n, d, k], Tries { form, groups, copies, tree }) = (self.shape(), self.tries);
+        let ([n, d, k], PossibleMethods { form, groups, copies, tree }) = (self.shape(), self.tries);
         // For each row, each of its values, and each score.
         let (row, value, score) = match form {
-            Form::Difference => (2.0, 0.5, 0.09 + 0.042 * d),
-            Form::Product if copies => (8.0, 1.2, 0.1 + 0.0085 * d),
-            Form::Product => (8.0, 0.9, 0.15 + 0.025 * d),
+            ScoreForm::Difference => (2.0, 0.5, 0.09 + 0.042 * d),
+            ScoreForm::Product if copies => (8.0, 1.2, 0.1 + 0.0085 * d),
+            ScoreForm::Product => (8.0, 0.9, 0.15 + 0.025 * d),
         };
-        let value = value * (self.size / 4.0).sqrt() * if self.layout.lie == Lie::Columns { 1.0 } else { 1.35 };
+        let value =
+            value * (self.size / 4.0).sqrt() * if self.layout.memory_order == MemoryOrder::Columns { 1.0 } else { 1.35 };
         // The time to put a row in the order of its group, and the share of the scores that remains.
         let (order, share) = match (groups, d <= 3.0) {
             (false, _) => (0.0, 1.0),

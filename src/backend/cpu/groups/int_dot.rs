@@ -11,7 +11,7 @@ mod timed;
 #[cfg(feature = "bench")]
 pub use self::timed::seconds_a_score;
 
-use super::partition::Groups;
+use super::partition::Partition;
 use super::sorted::Sorted;
 use super::tuning::MOST_TABLE_BYTES;
 use super::{BLOCK, GROUPS, GroupStep};
@@ -24,7 +24,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::bounds::int_dot::{DotBound, LEAST_NUMBER, MOST_FEATURES};
-use crate::bounds::own::Own;
+use crate::bounds::own::CentroidBound;
 use crate::exact::fixed::power_of_two;
 use crate::simd::{DotUnit, InstructionSet, SIDE, Task, Vector, packed};
 use crate::statistics::{Statistics, unit_exponent};
@@ -39,13 +39,13 @@ const USUAL_SHARE: f64 = -14.0;
 const LEAST_LOGARITHM: f32 = -60.0;
 
 /// What all copies of a session share.
-pub struct Copies {
+pub struct IntegerCopies {
     pub unit: DotUnit,
     /// Copies are multiplied by two to this.
     exponent: i32,
 }
 
-impl Copies {
+impl IntegerCopies {
     /// The copies for rows within these limits, about any point between them. None if there is no suitable scale.
     pub fn new(unit: DotUnit, statistics: &Statistics, d: usize) -> Option<Self> {
         let extents = statistics.lows.iter().zip(&statistics.highs).map(|(low, high)| high - low);
@@ -73,13 +73,13 @@ fn logarithm(square: f32) -> f64 {
 
 /// The sums of the logarithms of some squared norms, and of the squared norms of what rounding left over them; and their number.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sizes {
+struct NormSums {
     norms: f64,
     rests: f64,
     count: f64,
 }
 
-impl Sizes {
+impl NormSums {
     #[inline(always)]
     fn see(&mut self, square: f32, rest: f32) {
         self.norms += logarithm(square);
@@ -100,17 +100,17 @@ impl Sizes {
 }
 
 /// The copies of sorted rows.
-pub struct RowCopies {
+pub struct IntegerRows {
     /// `(blocks, lanes, BLOCK)`, as far as blocks were filled.
     copies: Lines,
     lanes: usize,
     /// For each block: see [`DotRows::facts`].
     facts: Vec<[[f32; BLOCK]; 3]>,
     /// For each group: the sizes of its rows.
-    sizes: Vec<Sizes>,
+    sizes: Vec<NormSums>,
 }
 
-impl RowCopies {
+impl IntegerRows {
     /// Bytes of the copies of so many places.
     pub fn bytes(places: usize, lanes: usize) -> usize {
         places.saturating_mul((lanes + 3) * size_of::<f32>())
@@ -122,13 +122,13 @@ impl RowCopies {
             copies: Lines::with_room(places * lanes, GROUPS)?,
             lanes,
             facts: memory::zeroed(places / BLOCK, GROUPS)?,
-            sizes: memory::filled(groups, Sizes::default(), GROUPS)?,
+            sizes: memory::filled(groups, NormSums::default(), GROUPS)?,
         })
     }
 
     /// Forgets the sizes of rows, before blocks are filled.
     pub fn clear(&mut self) {
-        self.sizes.fill(Sizes::default());
+        self.sizes.fill(NormSums::default());
     }
 
     /// The copies of the block at a place.
@@ -140,7 +140,15 @@ impl RowCopies {
 
     /// Copies the rows of the block at a place, in ascending order. `x`: `(d, BLOCK)`. `count`: how many of them are rows.
     #[inline(always)]
-    pub fn fill<T: Float>(&mut self, place: usize, x: &[T], count: usize, groups: &Groups<T>, group: usize, shared: &Copies) {
+    pub fn fill<T: Float>(
+        &mut self,
+        place: usize,
+        x: &[T],
+        count: usize,
+        groups: &Partition<T>,
+        group: usize,
+        shared: &IntegerCopies,
+    ) {
         let (lanes, block, d) = (self.lanes, place / BLOCK, groups.d);
         // The thread that fills a block touches its memory first.
         self.copies.grow((block + 1) * BLOCK * lanes);
@@ -208,8 +216,8 @@ impl RowCopies {
 }
 
 /// The sizes of a group's rows, as far as they are known. `kept`: sorted parts of the rows, or none if rows are not sorted yet.
-fn rows_of_group<T: Float>(group: usize, kept: &[Sorted<T>]) -> Sizes {
-    let mut sizes = Sizes::default();
+fn rows_of_group<T: Float>(group: usize, kept: &[Sorted<T>]) -> NormSums {
+    let mut sizes = NormSums::default();
     for copies in kept.iter().filter_map(|sorted| sorted.copies.as_ref()) {
         sizes.add(copies.sizes[group]);
     }
@@ -218,7 +226,7 @@ fn rows_of_group<T: Float>(group: usize, kept: &[Sorted<T>]) -> Sizes {
 
 /// Integer copies for the assigns of a session.
 pub struct ByCopies {
-    pub copies: Copies,
+    pub copies: IntegerCopies,
     /// For each group, the centroids near it.
     pub tables: Vec<DotTable>,
     /// Number of assigns since the last one with little doubt.
@@ -226,7 +234,7 @@ pub struct ByCopies {
 }
 
 impl ByCopies {
-    pub fn new(copies: Copies, groups: usize) -> Result<Self> {
+    pub fn new(copies: IntegerCopies, groups: usize) -> Result<Self> {
         Ok(Self { copies, tables: memory::collected((0..groups).map(|_| DotTable::default()), GROUPS)?, doubtful: 0 })
     }
 
@@ -306,7 +314,7 @@ struct CopyPanels<'p, 'n, T> {
     panels: &'p [u32],
     /// The group's point.
     point: &'p [T],
-    shared: &'p Copies,
+    shared: &'p IntegerCopies,
     packed: &'p mut [f32],
     facts: &'p mut [CentroidCopy],
 }
@@ -332,14 +340,14 @@ impl<T: Float> Task for CopyPanels<'_, '_, T> {
 fn bound_centroids<T: Float>(
     step: &GroupStep<'_, T>,
     (group, panels): (usize, &[u32]),
-    rows: Sizes,
-    shared: &Copies,
+    rows: NormSums,
+    shared: &IntegerCopies,
     facts: &[CentroidCopy],
     table: &mut DotTable,
 ) {
-    let (groups, Copies { exponent, unit }) = (step.groups, shared);
+    let (groups, IntegerCopies { exponent, unit }) = (step.groups, shared);
     let panels = || panels.iter().zip(facts.as_chunks::<GROUP>().0);
-    let mut members = Sizes::default();
+    let mut members = NormSums::default();
     for (panel, facts) in panels() {
         for (j, copy) in step.members(*panel).zip(facts).filter(|(j, _)| *j != NOBODY) {
             if usize::from(groups.of[j as usize]) == group {
@@ -358,10 +366,10 @@ fn bound_centroids<T: Float>(
     for (place, (panel, facts)) in panels().enumerate() {
         for (c, _) in step.members(*panel).enumerate().filter(|(_, j)| *j != NOBODY) {
             let CentroidCopy { square, copy, rest, step, sum } = facts[c];
-            let Own { folded, margin } = bound.own([square, copy, rest]);
+            let CentroidBound { lowered, slack } = bound.own([square, copy, rest]);
             assert!(step <= MOST_STEPS[1], "scores must be finite");
             let start = f32::from_bits((-i32::from(unit.offset())).wrapping_mul(sum) as u32);
-            table.own.set(place * GROUP + c, CentroidFacts { folded, step, start, margin });
+            table.own.set(place * GROUP + c, CentroidFacts { lowered, step, start, slack });
         }
     }
 }
@@ -401,13 +409,13 @@ fn differences<T: Float>(chunk: usize, centroid: &[T], point: &[T], scale: f64) 
 /// the listed panels.
 #[inline(always)]
 fn copy_centroid<T: Float>(
-    shared: &Copies,
+    shared: &IntegerCopies,
     place: usize,
     centroid: &[T],
     point: &[T],
     packed_copies: &mut [f32],
 ) -> CentroidCopy {
-    let Copies { unit, exponent } = shared;
+    let IntegerCopies { unit, exponent } = shared;
     let (lanes, words, scale) = (unit.lanes(centroid.len()), unit.is_for_words(), power_of_two(*exponent));
     // The steps from 16 lanes to the next 16 ones, and from a lane to the next.
     let (width, steps) = if unit.is_tiled() { (SIDE, [SIDE * SIDE, 1]) } else { (GROUP, [SIDE * GROUP, GROUP]) };

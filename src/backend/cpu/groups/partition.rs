@@ -12,7 +12,7 @@ use crate::base::parallel::{for_each_task, in_rounds};
 use crate::simd::{InstructionSet, Task, Vector};
 
 /// A number that names a group.
-pub type Group = u16;
+pub type GroupNumber = u16;
 
 /// Values of rows that are compared with points at a time, at least.
 const PICKED: usize = 1 << 13;
@@ -20,9 +20,9 @@ const PICKED: usize = 1 << 13;
 const TASK: usize = 64;
 
 /// Points among the rows, and the centroids near each of them.
-pub struct Groups<T> {
+pub struct Partition<T> {
     /// For each centroid, its group.
-    pub of: Vec<Group>,
+    pub of: Vec<GroupNumber>,
     /// Whether points are means of centroids. Then rows go with their centroid, else to the nearest point.
     pub are_of_centroids: bool,
     /// `(groups, d)`: the points m.
@@ -68,7 +68,7 @@ pub fn rough_square<T: Float>(a: &[T], b: &[T]) -> f32 {
 /// Rows or centroids that are far apart: each is the farthest one from those before (Gonzalez 1985), apart from rounding.
 pub struct FarApart {
     /// For each row, the nearest pick.
-    pub of: Vec<Group>,
+    pub of: Vec<GroupNumber>,
     /// For each pick, the squared distance of the farthest row after it.
     farthest: Vec<f32>,
 }
@@ -77,14 +77,14 @@ impl FarApart {
     /// Picks so many of these rows. `workers`: so many threads may share the work.
     pub fn new<T: Float>(rows: &[T], d: usize, picks: usize, set: InstructionSet, workers: usize) -> Result<Self> {
         let count = rows.len() / d;
-        let mut of = memory::zeroed::<Group>(count, GROUPS)?;
+        let mut of = memory::zeroed::<GroupNumber>(count, GROUPS)?;
         let mut nearest = memory::filled(count, f32::INFINITY, GROUPS)?;
         let mut farthest = memory::with_room(picks, GROUPS)?;
         let mut picked = memory::with_room(picks, GROUPS)?;
         let round = RwLock::new(Round { picks: 0, pick: 0, apart: memory::zeroed(picks, GROUPS)? });
         let together = count.div_ceil(workers).max(PICKED / d).max(1);
         let pieces = rows.chunks(together * d).zip(of.chunks_mut(together).zip(nearest.chunks_mut(together)));
-        let pieces = pieces.map(|(rows, (of, nearest))| Mutex::new(Piece { rows, of, nearest, most: (0.0, 0) }));
+        let pieces = pieces.map(|(rows, (of, nearest))| Mutex::new(PartitionSlice { rows, of, nearest, most: (0.0, 0) }));
         let pieces = memory::collected(pieces, GROUPS)?;
         let row = |row: usize| &rows[row * d..][..d];
         let work = |piece: usize| {
@@ -151,9 +151,9 @@ struct Round {
 }
 
 /// Some of the rows.
-struct Piece<'p, T> {
+struct PartitionSlice<'p, T> {
     rows: &'p [T],
-    of: &'p mut [Group],
+    of: &'p mut [GroupNumber],
     /// For each row, its squared distance to the nearest pick.
     nearest: &'p mut [f32],
     /// The largest of these distances, and its row.
@@ -164,7 +164,7 @@ struct Piece<'p, T> {
 struct Pick<'p, 'r, T> {
     round: &'p Round,
     point: &'p [T],
-    piece: &'p mut Piece<'r, T>,
+    piece: &'p mut PartitionSlice<'r, T>,
 }
 
 impl<T: Float> Task for Pick<'_, '_, T> {
@@ -176,14 +176,14 @@ impl<T: Float> Task for Pick<'_, '_, T> {
         /// If another pick is more than twice as far from a row's nearest pick as the row is, it is not nearer to the row, by the
         /// triangle inequality. These are squared distances, so 2 becomes 4, with some room for rounding.
         const FAR: f32 = 4.1;
-        let Self { round: Round { picks, apart, .. }, point, piece: Piece { rows, of, nearest, most } } = self;
+        let Self { round: Round { picks, apart, .. }, point, piece: PartitionSlice { rows, of, nearest, most } } = self;
         *most = (0.0, 0);
         for (j, row) in rows.chunks_exact(point.len()).enumerate() {
             // Before the first pick, the distances are infinite.
             if !(apart[usize::from(of[j])] > FAR * nearest[j]) {
                 let s = rough_square(row, point);
                 if s < nearest[j] {
-                    (nearest[j], of[j]) = (s, (picks - 1) as Group);
+                    (nearest[j], of[j]) = (s, (picks - 1) as GroupNumber);
                 }
             }
             if nearest[j] > most.0 {
@@ -194,24 +194,30 @@ impl<T: Float> Task for Pick<'_, '_, T> {
 }
 
 /// The nearest of some points to each row, and the squared distance in float32.
-pub fn nearest<T: Float>(rows: &[T], d: usize, points: &[T], set: InstructionSet, workers: usize) -> Result<Vec<(Group, f32)>> {
+pub fn nearest<T: Float>(
+    rows: &[T],
+    d: usize,
+    points: &[T],
+    set: InstructionSet,
+    workers: usize,
+) -> Result<Vec<(GroupNumber, f32)>> {
     let task = (PICKED / d).clamp(1, TASK);
     let mut nearest = memory::filled(rows.len() / d, (0, 0.0), GROUPS)?;
     let mut workers = memory::filled(workers.min(nearest.len().div_ceil(task)), (), GROUPS)?;
     let tasks = rows.chunks(task * d).zip(nearest.chunks_mut(task));
-    for_each_task(&mut workers, tasks, |(), (rows, of)| set.run(Nearest { rows, d, points, of }))?;
+    for_each_task(&mut workers, tasks, |(), (rows, of)| set.run(NearestPoints { rows, d, points, of }))?;
     Ok(nearest)
 }
 
 /// Compiled for each instruction set.
-struct Nearest<'p, T> {
+struct NearestPoints<'p, T> {
     rows: &'p [T],
     d: usize,
     points: &'p [T],
-    of: &'p mut [(Group, f32)],
+    of: &'p mut [(GroupNumber, f32)],
 }
 
-impl<T: Float> Task for Nearest<'_, T> {
+impl<T: Float> Task for NearestPoints<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -221,7 +227,7 @@ impl<T: Float> Task for Nearest<'_, T> {
             *of = (0, f32::INFINITY);
             for (group, point) in points.chunks_exact(d).enumerate() {
                 let s = rough_square(row, point);
-                *of = if s < of.1 { (group as Group, s) } else { *of };
+                *of = if s < of.1 { (group as GroupNumber, s) } else { *of };
             }
         }
     }
@@ -233,7 +239,7 @@ pub fn few_and_many(k: usize, most: usize) -> [usize; 2] {
     [(k / MEMBERS).max((k / FEW_MEMBERS).min(FEW_GROUPS / 2)).clamp(1, FEW_GROUPS).min(most), most]
 }
 
-impl<T: Float> Groups<T> {
+impl<T: Float> Partition<T> {
     /// At most so many groups of centroids that lie together.
     pub fn new(centroids: &[T], d: usize, count: usize, set: InstructionSet, workers: usize) -> Result<Self> {
         let picked = FarApart::new(centroids, d, count.clamp(1, centroids.len() / d), set, workers)?;
@@ -248,7 +254,7 @@ impl<T: Float> Groups<T> {
         Self::around(points, of, centroids, d, false)
     }
 
-    fn around(points: Vec<T>, of: Vec<Group>, centroids: &[T], d: usize, are_of_centroids: bool) -> Result<Self> {
+    fn around(points: Vec<T>, of: Vec<GroupNumber>, centroids: &[T], d: usize, are_of_centroids: bool) -> Result<Self> {
         let (k, groups) = (centroids.len() / d, points.len() / d);
         let mut members: Vec<u32> = memory::collected(0..k as u32, GROUPS)?;
         members.sort_unstable_by_key(|j| (of[*j as usize], *j));

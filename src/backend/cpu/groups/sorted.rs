@@ -14,7 +14,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::input::features::rows_to_columns;
 use crate::input::fp16::Same;
-use crate::input::tile::{Part, Tile, Values, WeightScale};
+use crate::input::tile::{FeatureValues, RowBlock, Tile, WeightScale};
 
 /// Where the values of the rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub struct Sorted<T> {
     /// For each block: at least the largest distance of its rows from the group's point, or infinity if there is one group.
     pub radii: Vec<f64>,
     /// Integer copies, where they are used: with [`RowLayout::Unmoved`] and [`RowLayout::Rows`].
-    pub copies: Option<RowCopies>,
+    pub copies: Option<IntegerRows>,
 }
 
 impl<T: Float> Sorted<T> {
@@ -109,7 +109,7 @@ impl<T: Float> Sorted<T> {
         let of_place = weight + size_of::<u32>() + size_of::<usize>();
         let places = Self::places(shape[1], shape[2]);
         let of_places =
-            places.saturating_mul(of_place).saturating_add(lanes.map_or(0, |lanes| RowCopies::bytes(places, lanes)));
+            places.saturating_mul(of_place).saturating_add(lanes.map_or(0, |lanes| IntegerRows::bytes(places, lanes)));
         Self::values(shape, layout).saturating_mul(size_of::<T>()).saturating_add(of_places)
     }
 
@@ -135,7 +135,7 @@ impl<T: Float> Sorted<T> {
             places: memory::zeroed(places, GROUPS)?,
             order: memory::zeroed(places, GROUPS)?,
             radii: memory::zeroed(places / BLOCK, GROUPS)?,
-            copies: lanes.map(|lanes| RowCopies::new(places, lanes, groups)).transpose()?,
+            copies: lanes.map(|lanes| IntegerRows::new(places, lanes, groups)).transpose()?,
         })
     }
 
@@ -179,9 +179,10 @@ impl<T: Float> Sorted<T> {
     /// The values of some rows of a group, up to the end of the last block. They are of one block, unless columns are long. With
     /// [`RowLayout::Columns`].
     #[inline(always)]
-    pub fn columns(&self, rows: Range<usize>) -> Values<'_, T> {
+    pub fn columns(&self, rows: Range<usize>) -> FeatureValues<'_, T> {
         let first = rows.start % self.stride;
-        Values::new(&self.values[self.at(rows.start)..], self.stride).slice(first..first + rows.len().next_multiple_of(BLOCK))
+        FeatureValues::new(&self.values[self.at(rows.start)..], self.stride)
+            .slice(first..first + rows.len().next_multiple_of(BLOCK))
     }
 
     /// Some rows of a group. They begin with a block.
@@ -209,15 +210,15 @@ impl<T: Float> Sorted<T> {
     #[inline(always)]
     pub fn fill(
         &mut self,
-        part: &Part<'_, T>,
+        part: &RowBlock<'_, T>,
         weights: Option<WeightScale>,
         (physical, at): (Range<usize>, usize),
-        groups: &[Group],
+        groups: &[GroupNumber],
         to: &mut [u32],
         step: &GroupStep<'_, T>,
     ) {
         let Self { firsts, ends, places, order, .. } = self;
-        self.copies.iter_mut().for_each(RowCopies::clear);
+        self.copies.iter_mut().for_each(IntegerRows::clear);
         ends.fill(0);
         for group in groups {
             ends[usize::from(*group)] += 1;
@@ -270,7 +271,7 @@ impl<T: Float> Sorted<T> {
         }
     }
 
-    fn fill_blocks(&mut self, part: &Part<'_, T>, physical: Range<usize>, used: usize) {
+    fn fill_blocks(&mut self, part: &RowBlock<'_, T>, physical: Range<usize>, used: usize) {
         let len = self.d * BLOCK;
         let by_columns = part.features.is_by_columns();
         if by_columns {

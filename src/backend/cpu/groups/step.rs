@@ -1,7 +1,7 @@
 //! What all tasks of one assign share: for each group of rows, the centroids in the order of their distance.
 
 use super::guess::Guesses;
-use super::partition::{Groups, square};
+use super::partition::{Partition, square};
 use super::{BLOCK, GROUPS, largest};
 use crate::backend::cpu::filter::{GROUP, NOBODY};
 use crate::base::error::Result;
@@ -9,12 +9,12 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::bounds::groups::GroupBound;
-use crate::input::tile::{Columns, Values};
+use crate::input::tile::{FeatureColumns, FeatureValues};
 use crate::simd::{InstructionSet, Task, Vector};
 
 /// The lists of one assign.
 pub struct GroupStep<'n, T> {
-    pub groups: &'n Groups<T>,
+    pub groups: &'n Partition<T>,
     /// Whether the labels are those of the last assign.
     pub known: bool,
     /// So many features of a row say which group it belongs to, before it has a label.
@@ -60,7 +60,7 @@ impl<T: Float> Task for Around<'_, T> {
 
 /// Makes the list of one group. Compiled for each instruction set.
 struct List<'p, T> {
-    groups: &'p Groups<T>,
+    groups: &'p Partition<T>,
     group: usize,
     centroids: &'p [T],
     bound: GroupBound,
@@ -128,7 +128,7 @@ impl<'n, T: Float> GroupStep<'n, T> {
     /// The lists of an assign by these centroids, which are those of the groups or later ones. `radii`: for each group, at least
     /// the largest distance of its rows from its point. None if they are not known.
     pub fn new(
-        groups: &'n Groups<T>,
+        groups: &'n Partition<T>,
         centroids: &[T],
         known: bool,
         radii: Option<&[f64]>,
@@ -190,7 +190,7 @@ impl<'n, T: Float> GroupStep<'n, T> {
     /// At least the largest distance of the first rows of a block from the point of a group. Infinity if there is one group: all
     /// centroids are listed then.
     #[inline(always)]
-    pub fn radius(&self, block: Values<'_, T>, rows: usize, group: usize) -> f64 {
+    pub fn radius(&self, block: FeatureValues<'_, T>, rows: usize, group: usize) -> f64 {
         if self.groups() == 1 {
             return f64::INFINITY;
         }

@@ -11,8 +11,8 @@ use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::assign::{Near, ToLabel};
 use crate::backend::cpu::deltas::Moved;
 use crate::backend::cpu::distances::own_distances;
-use crate::backend::cpu::filter::{Filter, Form, GROUP};
-use crate::backend::cpu::pass::{Shared, Worker};
+use crate::backend::cpu::filter::{Filter, GROUP, ScoreForm};
+use crate::backend::cpu::pass::{Shared, WorkerBuffers};
 use crate::backend::cpu::product::{DotBlock, DotTable, PrefetchNext};
 use crate::backend::cpu::tasks::{TaskRows, pieces};
 use crate::base::error::Result;
@@ -26,7 +26,7 @@ pub struct GroupScratch<T> {
     /// A block of rows, where they are loaded.
     tile: Tile<T>,
     /// The groups of some rows, and for each physical row where it goes.
-    groups: Vec<Group>,
+    groups: Vec<GroupNumber>,
     to: Vec<u32>,
     /// The labels of some rows.
     labels: Vec<u32>,

@@ -5,7 +5,7 @@ use super::*;
 use crate::bounds::Expanded;
 use crate::exact::reference;
 use crate::input::features::Features;
-use crate::input::tile::{Part, Tile};
+use crate::input::tile::{RowBlock, Tile};
 use crate::simd::{InstructionSet, Task};
 
 pub struct Random(pub u64);
@@ -92,14 +92,14 @@ pub fn case<T: Float>(kind: &str, d: usize, k: usize, random: &mut Random) -> Ca
 }
 
 /// The centroids in reach of every row, for a tile of this weight.
-struct CandidatesOfRows<'t, T, const TWO: bool> {
+struct RowsInReach<'t, T, const TWO: bool> {
     tile: &'t Tile<T>,
     table: &'t ProductTable,
     k: usize,
     weight: Weight,
 }
 
-impl<T: Float, const TWO: bool> Task for CandidatesOfRows<'_, T, TWO> {
+impl<T: Float, const TWO: bool> Task for RowsInReach<'_, T, TWO> {
     type Output = Vec<Option<Vec<u32>>>;
 
     #[inline(always)]
@@ -118,7 +118,7 @@ fn attack<T: Float>(case: &Case<T>, weights: &[i32], what: &str) -> [usize; 2] {
     let Case { d, k, centroids, rows, centre } = case;
     let Filter::Product(table) = Filter::product(centroids, *d, centre, &[], 1).unwrap() else { return [0, 0] };
     let mut tile = Tile::new(*d, ROWS).unwrap();
-    tile.load(&Part::new(Features::from_rows(rows, *d).unwrap(), None), None, 0..ROWS);
+    tile.load(&RowBlock::new(Features::from_rows(rows, *d).unwrap(), None), None, 0..ROWS);
     let distances = case.distances();
     let mut certain = [0, 0];
     for (set, weight) in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512]
@@ -126,8 +126,8 @@ fn attack<T: Float>(case: &Case<T>, weights: &[i32], what: &str) -> [usize; 2] {
         .flat_map(|set| weights.iter().map(move |weight| (set, *weight)))
     {
         let (tile, table, k, of) = (&tile, &table, *k, Weight(weight));
-        let one = set.run(CandidatesOfRows::<T, false> { tile, table, k, weight: of });
-        let two = set.run(CandidatesOfRows::<T, true> { tile, table, k, weight: of });
+        let one = set.run(RowsInReach::<T, false> { tile, table, k, weight: of });
+        let two = set.run(RowsInReach::<T, true> { tile, table, k, weight: of });
         for (r, distances) in distances.iter().enumerate() {
             let mut sorted = distances.clone();
             sorted.sort_by(f64::total_cmp);

@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use super::int_dot::DotBlock;
 use super::scores::OF_TILES;
-use super::{Facts, ProductScratch, ROWS};
-use crate::simd::{Meanwhile, SIDE, TOGETHER, Tiles, Vector};
+use super::{ProductScratch, ROWS, TableNorms};
+use crate::simd::{Meanwhile, SIDE, TOGETHER, TileRegisters, Vector};
 
 /// Vectors of rows whose scores are made together.
 const VECTORS: usize = 2;
@@ -21,10 +21,10 @@ const _: () = assert!(SIDE.is_multiple_of(OF_TILES));
 struct Known<'p> {
     /// The steps of the rows.
     steps: &'p [f32; ROWS],
-    facts: &'p Facts,
+    facts: &'p TableNorms,
     /// The first panel whose sums are held.
     first: usize,
-    /// The least scores of the panels whose sums are held, and the rows' least sums of a score and a margin.
+    /// The least scores of the panels whose sums are held, and the rows' least sums of a score and a slack.
     least: &'p mut [[f32; ROWS]],
     best: &'p mut [f32; ROWS],
 }
@@ -98,7 +98,7 @@ impl<'k> Known<'k> {
 impl ProductScratch {
     /// Finds the least scores of some places of centroids, from panel `first` on, and lowers the rows' least sums.
     #[inline(always)]
-    pub fn score_in_tiles<V: Vector>(&mut self, tiles: &mut Tiles, block: &DotBlock<'_>, first: usize, places: usize) {
+    pub fn score_in_tiles<V: Vector>(&mut self, tiles: &mut TileRegisters, block: &DotBlock<'_>, first: usize, places: usize) {
         let DotBlock { rows, count, table, .. } = *block;
         let lanes = rows.copies.len() / ROWS;
         let Self { scores, least, best, .. } = self;

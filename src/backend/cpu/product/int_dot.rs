@@ -5,9 +5,9 @@
 //! for 64 rows:
 //!   for each panel of six centroids:
 //!     sums[j][r] = x^ . (-c^)                                   exact integers: 4 vectors of rows by 6 centroids
-//!     score of j and r = sums[j][r] * step of r * step of j + folded half square of j        (scores.rs)
+//!     score of j and r = sums[j][r] * step of r * step of j + lowered half square of j        (scores.rs)
 //!     least[panel][r] = least score of its j
-//!     best[r] = min(best[r], score + margin of j)
+//!     best[r] = min(best[r], score + slack of j)
 //!   limit = best + the row's width
 //!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r  (candidates.rs)
 //! ```
@@ -19,13 +19,13 @@ use std::ops::Range;
 
 use super::candidates::FindCandidates;
 use super::lists::ALL;
-use super::scores::{Facts, OF_TILES};
+use super::scores::{OF_TILES, TableNorms};
 use super::{CENTROID_PANEL, ProductScratch, ROWS, vectors};
 use crate::backend::cpu::filter::{GROUP, ProductTable};
 use crate::backend::cpu::tasks::pieces;
 use crate::base::aligned::Lines;
 use crate::bounds::Expanded;
-use crate::simd::{Dot, DotTask, DotUnit, SIDE, Tiles, Vector};
+use crate::simd::{Dot, DotTask, DotUnit, SIDE, TileRegisters, Vector};
 
 /// Lanes of a panel of features.
 const PANEL: usize = 64;
@@ -51,7 +51,7 @@ pub struct DotTable {
     /// centroids.
     pub packed: Lines,
     /// What belongs to the centroids, six for each listed panel.
-    pub own: Facts,
+    pub own: TableNorms,
     /// What the two parts of a row's bound are multiplied by.
     pub slopes: [f32; 2],
 }
@@ -75,12 +75,12 @@ struct Score<'p, const WORDS: bool> {
     count: usize,
     /// `(panels, lanes, GROUP)`.
     centroids: &'p [f32],
-    own: &'p Facts,
+    own: &'p TableNorms,
     /// The panels.
     panels: Range<usize>,
     /// `(panels, ROWS)`: the least scores of the held panels.
     least: &'p mut [[f32; ROWS]],
-    /// The rows' least sums of a score and a margin.
+    /// The rows' least sums of a score and a slack.
     best: &'p mut [f32; ROWS],
     /// `(panels * GROUP, ROWS)`: the sums of products, then the scores.
     sums: &'p mut [f32],
@@ -172,7 +172,7 @@ impl ProductScratch {
             self.widths[r] = norm * rows.facts[1][r] + rest * rows.facts[2][r];
         }
         // SAFETY: no other tiles are in use in this thread, because nothing below makes some.
-        let (mut tiles, places) = (unsafe { Tiles::new(unit) }, listed.len() * GROUP);
+        let (mut tiles, places) = (unsafe { TileRegisters::new(unit) }, listed.len() * GROUP);
         let held = if tiles.is_some() { HELD_OF_TILES } else { HELD };
         for places in pieces(0..places, held) {
             match &mut tiles {

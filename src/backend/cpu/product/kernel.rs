@@ -10,7 +10,7 @@ pub struct Products<'p> {
     pub copy: &'p [f32],
     /// `(features, GROUP)`.
     pub centroids: &'p [f32],
-    /// After the last panel of features: the folded half squares of the group, and their margins.
+    /// After the last panel of features: the lowered half squares of the group, and their slacks.
     pub own: Option<&'p [f32]>,
     /// Whether this is the first panel of features.
     pub first: bool,
@@ -65,10 +65,10 @@ impl Products<'_> {
                     }
                     for c in 0..GROUP {
                         let half = V::splat(*own.as_ptr().add(c));
-                        let margin = V::splat(*own.as_ptr().add(GROUP + c));
+                        let slack = V::splat(*own.as_ptr().add(GROUP + c));
                         for v in 0..R {
                             sums[c][v] = sums[c][v].add(half);
-                            let sum = sums[c][v].add(margin);
+                            let sum = sums[c][v].add(slack);
                             if TWO {
                                 // A sum that is NaN lowers neither.
                                 let second = second.add(v * V::LANES);

@@ -21,24 +21,24 @@ pub struct CentroidFacts {
     pub step: f32,
     /// What its sums start at: the bits of an integer.
     pub start: f32,
-    pub margin: f32,
+    pub slack: f32,
 }
 
 /// What belongs to the centroids of a table, in its order.
 #[derive(Debug, Default)]
-pub struct Facts {
+pub struct TableNorms {
     /// Number of places. A last panel or tile may have more, without centroids.
     count: usize,
-    folded: Vec<f32>,
+    lowered: Vec<f32>,
     steps: Vec<f32>,
     starts: Vec<f32>,
-    margins: Vec<f32>,
+    slacks: Vec<f32>,
 }
 
 impl Facts {
     /// Makes room for whole groups of `count` places. They have no centroids yet.
     pub fn reset(&mut self, count: usize, unit: DotUnit, what: &'static str) -> Result<()> {
-        let Self { folded, steps, starts, margins, .. } = self;
+        let Self { lowered, steps, starts, slacks, .. } = self;
         let infinite = f32::INFINITY;
         for (facts, of_empty) in [(folded, infinite), (steps, 0.0), (starts, 0.0), (margins, infinite)] {
             facts.clear();
@@ -50,8 +50,8 @@ impl Facts {
     }
 
     pub fn set(&mut self, place: usize, facts: CentroidFacts) {
-        let CentroidFacts { folded, step, start, margin } = facts;
-        (self.folded[place], self.steps[place], self.starts[place], self.margins[place]) = (folded, step, start, margin);
+        let CentroidFacts { lowered, step, start, slack } = facts;
+        (self.lowered[place], self.steps[place], self.starts[place], self.slacks[place]) = (lowered, step, start, slack);
     }
 
     /// Number of places.
@@ -67,10 +67,10 @@ impl Facts {
             &facts.as_chunks().0[panel]
         }
         PanelFacts {
-            folded: of(&self.folded, panel),
+            lowered: of(&self.lowered, panel),
             steps: of(&self.steps, panel),
             starts: of(&self.starts, panel),
-            margins: of(&self.margins, panel),
+            slacks: of(&self.slacks, panel),
         }
     }
 }
@@ -78,15 +78,15 @@ impl Facts {
 /// What belongs to the centroids of a panel.
 #[derive(Clone, Copy)]
 pub struct PanelFacts<'p, const G: usize> {
-    pub folded: &'p [f32; G],
+    pub lowered: &'p [f32; G],
     pub steps: &'p [f32; G],
     pub starts: &'p [f32; G],
-    pub margins: &'p [f32; G],
+    pub slacks: &'p [f32; G],
 }
 
 impl<const G: usize> PanelFacts<'_, G> {
     /// Turns the sums of R vectors of rows and each centroid into scores. `steps`: the rows'. Stores the least scores, and lowers
-    /// the rows' least sums of a score and a margin.
+    /// the rows' least sums of a score and a slack.
     ///
     /// # Safety
     /// The machine must have the instruction set of `V`. `least` and `best` must have R vectors.
@@ -99,23 +99,23 @@ impl<const G: usize> PanelFacts<'_, G> {
     ) {
         // SAFETY: the caller keeps the conditions of this function.
         unsafe {
-            let (mut of_panel, mut with_margin) = ([V::splat(f32::INFINITY); R], [V::splat(0.0); R]);
+            let (mut of_panel, mut with_slack) = ([V::splat(f32::INFINITY); R], [V::splat(0.0); R]);
             for v in 0..R {
-                with_margin[v] = V::load(best.add(v * V::LANES));
+                with_slack[v] = V::load(best.add(v * V::LANES));
             }
             for c in 0..G {
-                let (step, folded, margin) = (V::splat(self.steps[c]), V::splat(self.folded[c]), V::splat(self.margins[c]));
+                let (step, lowered, slack) = (V::splat(self.steps[c]), V::splat(self.lowered[c]), V::splat(self.slacks[c]));
                 for v in 0..R {
                     let scaled = sums[c][v].integers_as_floats().mul_add(steps[v], V::splat(0.0));
-                    sums[c][v] = scaled.mul_add(step, folded);
+                    sums[c][v] = scaled.mul_add(step, lowered);
                     of_panel[v] = sums[c][v].min_or(of_panel[v]);
                     // A sum that is NaN lowers nothing.
-                    with_margin[v] = sums[c][v].add(margin).min_or(with_margin[v]);
+                    with_slack[v] = sums[c][v].add(slack).min_or(with_slack[v]);
                 }
             }
             for v in 0..R {
                 of_panel[v].store(least.add(v * V::LANES));
-                with_margin[v].store(best.add(v * V::LANES));
+                with_slack[v].store(best.add(v * V::LANES));
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::bounds::skip::gap;
-use crate::input::tile::{Part, Tile};
+use crate::input::tile::{RowBlock, Tile};
 use crate::simd::{InstructionSet, Task, Vector};
 
 /// Fewest clusters for which the copy pays: it costs as much as the distances to a few dozen candidates.
@@ -67,7 +67,7 @@ pub fn pays<T>(rows: usize, d: usize, k: usize, weighted: bool) -> bool {
 }
 
 impl<T: Float> Grouped<T> {
-    pub fn new(set: InstructionSet, part: &Part<'_, T>, tasks: &[TaskRows], tiles: &mut [&mut Tile<T>]) -> Result<Self> {
+    pub fn new(set: InstructionSet, part: &RowBlock<'_, T>, tasks: &[TaskRows], tiles: &mut [&mut Tile<T>]) -> Result<Self> {
         let (n, d) = (tasks.iter().map(|task| task.kept).sum::<usize>(), part.features.n_features());
         let physical = physical_rows(part)?;
         let depth = (n / LEAF_ROWS).max(1).ilog2() + 1;
@@ -102,7 +102,7 @@ impl<T: Float> Grouped<T> {
         Ok(grouped)
     }
 
-    fn copy(&mut self, part: &Part<'_, T>, physical: &[u32], workers: usize) -> Result<()> {
+    fn copy(&mut self, part: &RowBlock<'_, T>, physical: &[u32], workers: usize) -> Result<()> {
         let Self { d, x, starts, rows, .. } = self;
         let (unit, n) = (UNIT * *d, part.features.n_rows());
         let mut list = memory::with_room(rows.len(), ORDER)?;
@@ -198,7 +198,7 @@ impl<T: Float> Grouped<T> {
 }
 
 /// The physical rows of the kept rows, in order. Empty if all rows are kept.
-fn physical_rows<T: Float>(part: &Part<'_, T>) -> Result<Vec<u32>> {
+fn physical_rows<T: Float>(part: &RowBlock<'_, T>) -> Result<Vec<u32>> {
     if part.selection.is_all() {
         return Ok(Vec::new());
     }
@@ -238,7 +238,7 @@ fn places_of_leaves(leaves: &mut [u32], count: usize) -> Result<Vec<usize>> {
 
 /// Finds the leaves of the rows of one task.
 struct Leaves<'p, 'a, T> {
-    part: &'p Part<'a, T>,
+    part: &'p RowBlock<'a, T>,
     tree: &'p Tree<T>,
     tile: &'p mut Tile<T>,
     task: &'p TaskRows,

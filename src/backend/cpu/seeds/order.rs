@@ -104,12 +104,12 @@ fn split<T: Float>(sample: &[T], m: usize, members: &mut [u32]) -> (u32, T, usiz
 mod tests {
     use super::*;
     use crate::input::features::Features;
-    use crate::input::tile::Part;
+    use crate::input::tile::RowBlock;
 
     unit_test!(equal_rows_and_rows_far_out_have_a_leaf);
     fn equal_rows_and_rows_far_out_have_a_leaf() {
         for x in [vec![1.0f64; 300], (0..300).map(|i| if i == 7 { 1e130 } else { f64::from(i % 3) }).collect()] {
-            let part = Part::new(Features::from_rows(&x, 1).unwrap(), None);
+            let part = RowBlock::new(Features::from_rows(&x, 1).unwrap(), None);
             let mut tile = Tile::new(1, 320).unwrap();
             tile.load(&part, None, 0..300);
             let tree = Tree::grow(&x, 1, 5).unwrap();

@@ -5,13 +5,13 @@ use super::super::tasks::{TaskRows, pieces, split_off};
 use super::Rows;
 use super::nearer::{self, Candidates, Changes, Found, Gains, Strip, UNIT};
 use crate::base::float::Float;
-use crate::input::tile::{Part, Tile};
+use crate::input::tile::{RowBlock, Tile};
 use crate::simd::{Task, Vector};
 use crate::statistics::Statistics;
 
 /// Computes the gains of candidates over one task of a session.
 pub struct TileGains<'p, 'a, T> {
-    pub part: &'p Part<'a, T>,
+    pub part: &'p RowBlock<'a, T>,
     pub statistics: &'p Statistics,
     pub tile: &'p mut Tile<T>,
     pub task: &'p TaskRows,
@@ -41,7 +41,7 @@ impl<T: Float> Task for TileGains<'_, '_, T> {
 
 /// Lowers the distances of the rows of one task of a session.
 pub struct TileTake<'p, 'a, T> {
-    pub part: &'p Part<'a, T>,
+    pub part: &'p RowBlock<'a, T>,
     pub statistics: &'p Statistics,
     pub tile: &'p mut Tile<T>,
     pub task: &'p TaskRows,

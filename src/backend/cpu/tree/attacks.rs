@@ -1,12 +1,12 @@
 //! Searches in trees beside searches among all centroids.
 
-use super::{CentroidTree, Search, Visits, Waiting};
+use super::{CentroidTree, TreeSearch, Visits, Waiting};
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::filter::Filter;
 use crate::base::float::Float;
 use crate::base::random::Random;
 use crate::exact::reference::{self, Nearest};
-use crate::input::tile::Values;
+use crate::input::tile::FeatureValues;
 use crate::simd::InstructionSet;
 
 const SETS: [InstructionSet; 4] =
@@ -17,12 +17,12 @@ fn search<T: Float>(table: &CentroidTable<T>, x: &[T], before: &[u32], set: Inst
     let n = x.len() / table.d;
     let (mut labels, mut own, mut second) = (vec![0; n], vec![0.0; n], vec![0.0; n]);
     let Filter::Tree(tree) = &table.filter else { panic!("a tree") };
-    let (values, mut waiting) = (Values::new(x, n), Waiting::default());
+    let (values, mut waiting) = (FeatureValues::new(x, n), Waiting::default());
     let (waiting, distances) = (&mut waiting, [&mut own[..], &mut second[..]]);
-    set.run(Search::<_, _, true> { tree, table, values, before, waiting, labels: &mut labels, distances });
+    set.run(TreeSearch::<_, _, true> { tree, table, values, before, waiting, labels: &mut labels, distances });
     let two = (0..n).map(|r| Nearest { label: labels[r], distance: own[r], second: second[r] }).collect();
     let distances = [&mut [][..], &mut [][..]];
-    let visits = set.run(Search::<_, _, false> { tree, table, values, before, waiting, labels: &mut labels, distances });
+    let visits = set.run(TreeSearch::<_, _, false> { tree, table, values, before, waiting, labels: &mut labels, distances });
     (labels, two, visits)
 }
 

@@ -15,14 +15,14 @@ use crate::backend::cpu::deltas::{Deltas, MoveRows, Moved};
 use crate::backend::cuda::device::{Buffer, Plain};
 use crate::backend::cuda::session::download;
 use crate::backend::cuda::shape::FitShape;
-use crate::backend::cuda::state::State;
+use crate::backend::cuda::state::DeviceState;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
 use crate::base::strategy::Strategy;
 use crate::exact::cluster_sums::{ClusterSums, Quantiser, UNASSIGNED};
-use crate::input::tile::{Part, Tile};
+use crate::input::tile::{RowBlock, Tile};
 use crate::simd::InstructionSet;
 use crate::statistics::Statistics;
 
@@ -54,14 +54,14 @@ struct RowRange {
 /// The CPU's part of a fit by a system whose means it computes.
 pub struct HostUpdate<'a, T> {
     /// The rows, if it also adds them up.
-    rows: Option<HostRows<'a, T>>,
+    rows: Option<RowsSummedOnHost<'a, T>>,
 }
 
 impl<'a, T: Float + Plain> HostUpdate<'a, T> {
     /// None: the GPU computes the means of this strategy.
-    pub fn of(strategy: Strategy, parts: &[Part<'a, T>], statistics: &Arc<Statistics>) -> Result<Option<Self>> {
+    pub fn of(strategy: Strategy, parts: &[RowBlock<'a, T>], statistics: &Arc<Statistics>) -> Result<Option<Self>> {
         let Some(system) = System::of(strategy).filter(|system| system.host_means) else { return Ok(None) };
-        let rows = if system.sums == FeatureSums::Host { Some(HostRows::new(parts, statistics)?) } else { None };
+        let rows = if system.sums == FeatureSums::Host { Some(RowsSummedOnHost::new(parts, statistics)?) } else { None };
         Ok(Some(Self { rows }))
     }
 
@@ -73,7 +73,7 @@ impl<'a, T: Float + Plain> HostUpdate<'a, T> {
     }
 
     /// Called after the step. Where the CPU adds up: the sums, and how many rows of positive weight have a new label.
-    pub fn add(&mut self, state: &mut State<T>) -> Result<Option<(ClusterSums, u64)>> {
+    pub fn add(&mut self, state: &mut DeviceState<T>) -> Result<Option<(ClusterSums, u64)>> {
         let Some(rows) = &mut self.rows else { return Ok(None) };
         let FitShape { rows: n, k, weighted, .. } = state.shape;
         let labels_of = |array: &Buffer<u8>| {
@@ -98,8 +98,8 @@ impl<'a, T: Float + Plain> HostUpdate<'a, T> {
 }
 
 /// The rows in host memory.
-struct HostRows<'a, T> {
-    parts: Vec<Part<'a, T>>,
+struct RowsSummedOnHost<'a, T> {
+    parts: Vec<RowBlock<'a, T>>,
     statistics: Arc<Statistics>,
     tasks: Vec<RowRange>,
     /// The labels of the iteration before.
@@ -108,8 +108,8 @@ struct HostRows<'a, T> {
     stale: bool,
 }
 
-impl<'a, T: Float> HostRows<'a, T> {
-    fn new(parts: &[Part<'a, T>], statistics: &Arc<Statistics>) -> Result<Self> {
+impl<'a, T: Float> RowsSummedOnHost<'a, T> {
+    fn new(parts: &[RowBlock<'a, T>], statistics: &Arc<Statistics>) -> Result<Self> {
         if parts[0].features.gpu().is_some() {
             let (expected, got) = ("one that adds up on the GPU, where the rows are", "one that adds up on the host");
             return Err(KMeansError::InvalidOption { option: "strategy", expected: expected.into(), got: got.into() });

@@ -1,9 +1,9 @@
 //! The passes with which a system adds up features and counts rows, and their tables in device memory.
 
-use super::sizes::{self, Features, MOST_SCRATCH, Tables};
+use super::sizes::{self, MOST_SCRATCH, SumFeatures, SumTables};
 use super::systems::{FeatureSums, Mass, System};
 use crate::backend::cuda::arguments::{self, SystemSumsArgument};
-use crate::backend::cuda::device::{Block, Entry, Gpu, Launch};
+use crate::backend::cuda::device::{BlockShape, Entry, Gpu, Launch};
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -22,16 +22,16 @@ struct Spec {
     entry: Entry<SystemSumsArgument>,
     /// The end of the kernel's name.
     variant: &'static str,
-    block: Block,
+    block: BlockShape,
     /// At most this many blocks, in multiples of `unit`.
     most: usize,
     unit: usize,
-    settings: Settings,
+    settings: SumSettings,
 }
 
 /// The other parameters of a pass.
 #[derive(Clone, Copy)]
-pub struct Settings {
+pub struct SumSettings {
     /// The place of its tables in the scratch memory. None if it has no tables in device memory.
     pub scratch: Option<usize>,
     pub scratch_next: usize,
@@ -43,18 +43,18 @@ pub struct Settings {
 }
 
 /// Those of a pass without tables in device memory.
-pub const PLAIN: Settings =
-    Settings { scratch: None, scratch_next: 0, tables: 0, tables_next: 0, chunk: 1, points: 1, from_pairs: false };
+pub const PLAIN: SumSettings =
+    SumSettings { scratch: None, scratch_next: 0, tables: 0, tables_next: 0, chunk: 1, points: 1, from_pairs: false };
 
 /// A launch of a kernel that adds up, and its other parameters.
-pub struct Pass {
+pub struct SumPass {
     pub launch: Launch<SystemSumsArgument>,
-    pub settings: Settings,
+    pub settings: SumSettings,
 }
 
 /// All passes of a system, and the number of 8-byte values that they need in device memory. Both depend only on the shape and on
 /// the size of the GPU.
-struct Plan {
+struct SumPlan {
     specs: Vec<Spec>,
     values: usize,
     gpu: GpuSize,
@@ -62,21 +62,21 @@ struct Plan {
 
 /// The number of 8-byte values that the passes of a system need in device memory.
 pub fn scratch_values<T: Float>(system: System, shape: &FitShape, gpu: GpuSize) -> usize {
-    Plan::new::<T>(system, shape, gpu).values
+    SumPlan::new::<T>(system, shape, gpu).values
 }
 
 /// The passes of a system.
-pub fn passes<T: Float>(system: System, shape: &FitShape, gpu: &Gpu) -> Result<Vec<Pass>> {
-    let plan = Plan::new::<T>(system, shape, gpu.size());
+pub fn passes<T: Float>(system: System, shape: &FitShape, gpu: &Gpu) -> Result<Vec<SumPass>> {
+    let plan = SumPlan::new::<T>(system, shape, gpu.size());
     let pass = |spec: Spec| {
         let launch = spec.entry.resident(gpu, spec.variant, spec.block, spec.most)?;
         let blocks = (launch.blocks as usize / spec.unit * spec.unit).max(spec.unit);
-        Ok(Pass { launch: launch.with_blocks(blocks), settings: spec.settings })
+        Ok(SumPass { launch: launch.with_blocks(blocks), settings: spec.settings })
     };
     plan.specs.into_iter().map(pass).collect()
 }
 
-impl Plan {
+impl SumPlan {
     fn new<T: Float>(system: System, shape: &FitShape, gpu: GpuSize) -> Self {
         let mut plan = Self { specs: Vec::new(), values: 0, gpu };
         plan.sum_features::<T>(system.sums, shape);
@@ -85,24 +85,31 @@ impl Plan {
     }
 
     /// Adds a pass without tables in device memory.
-    fn add(&mut self, entry: Entry<SystemSumsArgument>, block: Block, most: usize) {
+    fn add(&mut self, entry: Entry<SystemSumsArgument>, block: BlockShape, most: usize) {
         self.specs.push(Spec { entry, variant: "", block, most, unit: 1, settings: PLAIN });
     }
 
     /// Adds a pass. Its tables are in shared memory if they fit. Otherwise each block has a table in device memory. These tables
     /// stay within `MOST_SCRATCH`, but there is always room for `unit` of them.
-    fn add_tabled(&mut self, entry: Entry<SystemSumsArgument>, tables: Tables, most: usize, unit: usize, settings: Settings) {
-        let Tables { threads, shared, bytes } = tables;
+    fn add_tabled(
+        &mut self,
+        entry: Entry<SystemSumsArgument>,
+        tables: SumTables,
+        most: usize,
+        unit: usize,
+        settings: SumSettings,
+    ) {
+        let SumTables { threads, shared, bytes } = tables;
         if tables.fits(self.gpu) {
-            self.specs.push(Spec { entry, variant: "", block: Block { threads, shared }, most, unit, settings });
+            self.specs.push(Spec { entry, variant: "", block: BlockShape { threads, shared }, most, unit, settings });
             return;
         }
         let room = MOST_SCRATCH / bytes.max(1) / unit * unit;
         let at_once = self.gpu.processors * (THREADS_A_PROCESSOR / threads as usize);
         let most = most.min(room).min(at_once).max(unit);
         self.values = self.values.max(most * bytes / 8);
-        let settings = Settings { scratch: Some(0), ..settings };
-        self.specs.push(Spec { entry, variant: "_device", block: Block::of(threads), most, unit, settings });
+        let settings = SumSettings { scratch: Some(0), ..settings };
+        self.specs.push(Spec { entry, variant: "_device", block: BlockShape::of(threads), most, unit, settings });
     }
 
     fn sum_features<T: Float>(&mut self, sums: FeatureSums, shape: &FitShape) {
@@ -114,20 +121,20 @@ impl Plan {
                 self.add_tabled(arguments::sum_merge::<T>(), tables, n.div_ceil(tables.threads as usize), 1, PLAIN);
             }
             FeatureSums::Features => {
-                let Features { tables, points, chunk } = sizes::features(shape, self.gpu);
+                let SumFeatures { tables, points, chunk } = sizes::features(shape, self.gpu);
                 let chunks = shape.columns().div_ceil(chunk);
-                let settings = Settings { points, chunk: chunk as u32, ..PLAIN };
+                let settings = SumSettings { points, chunk: chunk as u32, ..PLAIN };
                 self.add_tabled(arguments::sum_features::<T>(), tables, n.div_ceil(512) * chunks, chunks, settings);
             }
             FeatureSums::Groups => self.sum_groups::<T>(shape),
             FeatureSums::Atomics => {
-                let block = Block { threads: 256, shared: sizes::block_sums(shape) };
+                let block = BlockShape { threads: 256, shared: sizes::block_sums(shape) };
                 self.add(arguments::sum_shared::<T>(), block, n.div_ceil(256));
             }
             FeatureSums::Adjust => {
                 let across = shape.k.div_ceil(ADJUST_CLUSTERS);
                 let most = n.div_ceil(ADJUST_ROWS) * across;
-                let (entry, block) = (arguments::sum_adjust::<T>(), Block::of(256));
+                let (entry, block) = (arguments::sum_adjust::<T>(), BlockShape::of(256));
                 self.specs.push(Spec { entry, variant: "", block, most, unit: across, settings: PLAIN });
             }
         }
@@ -136,9 +143,9 @@ impl Plan {
     /// Sums of groups, reduced round by round.
     fn sum_groups<T: Float>(&mut self, shape: &FitShape) {
         let (unit, entries) = (self.gpu.processors * GROUPS_A_PROCESSOR, sizes::entries(shape));
-        let spec = |entry, most, settings| Spec { entry, variant: "", block: Block::of(256), most, unit: 1, settings };
+        let spec = |entry, most, settings| Spec { entry, variant: "", block: BlockShape::of(256), most, unit: 1, settings };
         let mut tables = shape.chunk.div_ceil(unit).clamp(1, (MOST_SCRATCH / 8 / entries).max(1));
-        let first = Settings { scratch: Some(0), tables: tables as u32, ..PLAIN };
+        let first = SumSettings { scratch: Some(0), tables: tables as u32, ..PLAIN };
         self.specs.push(spec(arguments::sum_groups_first::<T>(), tables.div_ceil(256) * (shape.columns() + 1), first));
         // The rounds alternate between two places.
         let other = entries * tables;
@@ -146,7 +153,7 @@ impl Plan {
         let (mut from, mut from_pairs) = (0, false);
         while tables > unit {
             let next = tables.div_ceil(unit);
-            let settings = Settings {
+            let settings = SumSettings {
                 scratch: Some(from),
                 scratch_next: other - from,
                 tables: tables as u32,
@@ -158,7 +165,7 @@ impl Plan {
             self.values = self.values.max(other + entries * next * 2);
             (from, tables, from_pairs) = (other - from, next, true);
         }
-        let settings = Settings { scratch: Some(from), tables: tables as u32, from_pairs, ..PLAIN };
+        let settings = SumSettings { scratch: Some(from), tables: tables as u32, from_pairs, ..PLAIN };
         self.specs.push(spec(arguments::sum_groups_last::<T>(), entries.div_ceil(8), settings));
     }
 
@@ -166,18 +173,22 @@ impl Plan {
         let rows = shape.chunk.div_ceil(256);
         match mass {
             Mass::WithFeatures => {}
-            Mass::Atomic => self.add(arguments::mass_atomic::<T>(), Block::of(256), rows),
+            Mass::Atomic => self.add(arguments::mass_atomic::<T>(), BlockShape::of(256), rows),
             Mass::Global => {
                 let room = MOST_SCRATCH / (shape.k * 4);
                 let most = rows.min(room).min(self.gpu.processors * (THREADS_A_PROCESSOR / 256)).max(1);
                 self.values = self.values.max((most * shape.k).div_ceil(2));
-                let (entry, settings) = (arguments::mass_global::<T>(), Settings { scratch: Some(0), ..PLAIN });
-                self.specs.push(Spec { entry, variant: "", block: Block::of(256), most, unit: 1, settings });
+                let (entry, settings) = (arguments::mass_global::<T>(), SumSettings { scratch: Some(0), ..PLAIN });
+                self.specs.push(Spec { entry, variant: "", block: BlockShape::of(256), most, unit: 1, settings });
             }
-            Mass::Local => self.add(arguments::mass_local::<T>(), Block { threads: 256, shared: shape.k * 4 }, rows),
+            Mass::Local => self.add(arguments::mass_local::<T>(), BlockShape { threads: 256, shared: shape.k * 4 }, rows),
             Mass::Private => {
-                let Tables { threads, shared, .. } = sizes::private(shape);
-                self.add(arguments::mass_private::<T>(), Block { threads, shared }, shape.chunk.div_ceil(threads as usize));
+                let SumTables { threads, shared, .. } = sizes::private(shape);
+                self.add(
+                    arguments::mass_private::<T>(),
+                    BlockShape { threads, shared },
+                    shape.chunk.div_ceil(threads as usize),
+                );
             }
         }
     }

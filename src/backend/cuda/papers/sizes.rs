@@ -14,7 +14,7 @@ const MOST_POINTS: u32 = 128;
 
 /// The tables of a block, and its number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tables {
+pub struct SumTables {
     pub threads: u32,
     /// Bytes of dynamic shared memory that the tables need. This may be more than a block may have.
     pub shared: usize,
@@ -22,7 +22,7 @@ pub struct Tables {
     pub bytes: usize,
 }
 
-impl Tables {
+impl SumTables {
     /// The largest block that leaves room for a second block on the SM. If there is none, 32 threads.
     fn of(bytes: impl Fn(usize) -> usize) -> Self {
         let threads = [256, 128, 64].into_iter().find(|&threads| bytes(threads) <= FIT_BYTES).unwrap_or(32);
@@ -53,41 +53,41 @@ pub fn block_sums(shape: &FitShape) -> usize {
 /// Settings of `kernels/papers/sum_features.cu`: the tables, the rows that a block takes at a time (`points`), and the columns of
 /// a block (`chunk`).
 #[derive(Debug, Clone, Copy)]
-pub struct Features {
-    pub tables: Tables,
+pub struct SumFeatures {
+    pub tables: SumTables,
     pub points: u32,
     pub chunk: usize,
 }
 
-pub fn features(shape: &FitShape, gpu: GpuSize) -> Features {
+pub fn features(shape: &FitShape, gpu: GpuSize) -> SumFeatures {
     let bytes = |threads: usize| threads.saturating_mul(shape.k).saturating_mul(shape.limbs * 8);
-    let mut tables = Tables::of(bytes);
+    let mut tables = SumTables::of(bytes);
     if !tables.fits(gpu) {
-        tables = Tables { threads: 128, shared: bytes(128), bytes: bytes(128) };
+        tables = SumTables { threads: 128, shared: bytes(128), bytes: bytes(128) };
     }
     let across = u32::try_from(shape.columns().next_power_of_two()).unwrap_or(u32::MAX);
     let points = (tables.threads / across.min(tables.threads)).clamp(8, MOST_POINTS);
-    Features { tables, points, chunk: (tables.threads / points) as usize }
+    SumFeatures { tables, points, chunk: (tables.threads / points) as usize }
 }
 
 /// The tables of `kernels/papers/sum_merge.cu`.
-pub fn merge(shape: &FitShape) -> Tables {
-    Tables::of(|threads| shape.cells().saturating_mul(threads * 8))
+pub fn merge(shape: &FitShape) -> SumTables {
+    SumTables::of(|threads| shape.cells().saturating_mul(threads * 8))
 }
 
 /// The tables of `mass_private` in `kernels/papers/mass.cu`.
-pub fn private(shape: &FitShape) -> Tables {
-    Tables::of(|threads| shape.k.saturating_mul(threads * 4))
+pub fn private(shape: &FitShape) -> SumTables {
+    SumTables::of(|threads| shape.k.saturating_mul(threads * 4))
 }
 
 /// Settings of `kernels/papers/assign_fused.cu`: the tables with the tile, the rows that a block takes at a time, and the number
 /// of slots. A slot is a set of sums that only one thread adds to.
-pub fn fused(shape: &FitShape) -> (Tables, u32, usize) {
+pub fn fused(shape: &FitShape) -> (SumTables, u32, usize) {
     let split = |threads: usize| match shape.columns().next_power_of_two() {
         across if across <= threads => (threads / across, threads),
         _ => (1, shape.columns()),
     };
-    let tables = Tables::of(|threads| {
+    let tables = SumTables::of(|threads| {
         let sums = shape.k.saturating_mul(shape.limbs * 8).saturating_mul(split(threads).1);
         let tile = (shape.d * (threads + 1)).next_multiple_of(2).saturating_mul(shape.value_bytes());
         let counters = shape.k.saturating_mul(threads * 4);

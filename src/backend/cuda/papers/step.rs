@@ -7,16 +7,16 @@
 //! passes       sums, counts                                   kernels/papers/sum_*.cu, kernels/papers/mass.cu
 //! ```
 
-use super::passes::{PLAIN, Pass, passes, scratch_values};
-use super::systems::{Labels, RowKernel, System};
+use super::passes::{PLAIN, SumPass, passes, scratch_values};
+use super::systems::{LabelMethod, RowKernel, System};
 use crate::backend::cuda::arguments::{self, AssignArgument, SystemAssignArgument, SystemSumsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, sum};
-use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::device::{BlockShape, Buffer, Launch, Plain, Queue, bytes_of, sum};
+use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
-use crate::backend::cuda::state::State;
+use crate::backend::cuda::state::DeviceState;
 use crate::backend::cuda::step::choice::tiled_for;
 use crate::backend::cuda::step::shares::Shares;
-use crate::backend::cuda::step::tiled::{Doubt, Settle, TiledLabels};
+use crate::backend::cuda::step::tiled::{Doubt, SettleLaunches, TiledLabels};
 use crate::backend::cuda::step::{Candidate, LabelArrays, Needs, Step, Supported};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -59,7 +59,7 @@ enum Labelling<T> {
     Rows {
         kernel: RowKernel,
         launch: Launch<SystemAssignArgument<T>>,
-        settle: Option<Settle<T>>,
+        settle: Option<SettleLaunches<T>>,
     },
 }
 
@@ -72,18 +72,18 @@ impl<T: Float + Plain> Labelling<T> {
         }
         let kernel = system.row_kernel(shape);
         let entry = match system.labels {
-            Labels::PortionsOfOne | Labels::Portions => arguments::assign_portions::<T>(),
-            Labels::Rows { .. } | Labels::RowsOrTiles => arguments::assign_table::<T>(),
-            Labels::Fused => arguments::assign_fused::<T>(),
+            LabelMethod::PortionsOfOne | LabelMethod::Portions => arguments::assign_portions::<T>(),
+            LabelMethod::Rows { .. } | LabelMethod::RowsOrTiles => arguments::assign_table::<T>(),
+            LabelMethod::Fused => arguments::assign_fused::<T>(),
         };
-        let block = Block { threads: kernel.threads, shared: kernel.shared };
+        let block = BlockShape { threads: kernel.threads, shared: kernel.shared };
         let launch = entry.resident(gpu, &kernel.variant, block, chunk.div_ceil(kernel.threads as usize))?;
-        let in_pass = matches!(system.labels, Labels::Fused | Labels::Rows { sums: true, .. });
-        let settle = if in_pass { None } else { Some(Settle::new([chunk, d, k], false, false, queue)?) };
+        let in_pass = matches!(system.labels, LabelMethod::Fused | LabelMethod::Rows { sums: true, .. });
+        let settle = if in_pass { None } else { Some(SettleLaunches::new([chunk, d, k], false, false, queue)?) };
         Ok(Self::Rows { kernel, launch, settle })
     }
 
-    fn launch(&self, chunk: &Chunk<'_, T>, state: &State<T>, assign: &AssignArgument<T>) -> Result<()> {
+    fn launch(&self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>, assign: &AssignArgument<T>) -> Result<()> {
         let (queue, centroids) = (&state.queue, state.centroids.now.at());
         match self {
             // SAFETY: the addresses are those of the state's buffers and of the list, which has a place for each row of a chunk.
@@ -113,7 +113,7 @@ struct SystemStep<T> {
     labels: Labelling<T>,
     doubt: Doubt,
     clear: Option<Launch<SystemSumsArgument>>,
-    passes: Vec<Pass>,
+    passes: Vec<SumPass>,
     /// The tables in device memory, as integers of 8 bytes.
     scratch: Buffer<i64>,
 }
@@ -123,7 +123,7 @@ impl<T: Float + Plain> SystemStep<T> {
         let gpu = &*queue.gpu;
         let clear = if system.adds_all() {
             let blocks = (shape.k * shape.columns()).div_ceil(256);
-            Some(arguments::clear_sums::<T>().resident(gpu, "", Block::of(256), blocks)?)
+            Some(arguments::clear_sums::<T>().resident(gpu, "", BlockShape::of(256), blocks)?)
         } else {
             None
         };
@@ -136,7 +136,7 @@ impl<T: Float + Plain> SystemStep<T> {
         })
     }
 
-    fn sums_argument(&self, assign: &AssignArgument<T>, pass: Option<&Pass>) -> SystemSumsArgument {
+    fn sums_argument(&self, assign: &AssignArgument<T>, pass: Option<&SumPass>) -> SystemSumsArgument {
         let settings = pass.map_or(PLAIN, |pass| pass.settings);
         SystemSumsArgument {
             rows: assign.rows,
@@ -159,7 +159,7 @@ impl<T: Float + Plain> SystemStep<T> {
 }
 
 impl<T: Float + Plain> Step<T> for SystemStep<T> {
-    fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+    fn launch(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> Result<()> {
         let assign = state.assign_argument(chunk, self.doubt.contested.at());
         if let Some(clear) = &self.clear {
             // SAFETY: the addresses are those of the state's buffers.

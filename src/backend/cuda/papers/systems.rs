@@ -19,16 +19,16 @@
 //! changed. UV_k-Means, as Li et al. describe it, adds up parts on the GPU before the CPU adds the rest. So only Rodinia works
 //! like Zechner.
 
-use super::sizes::{FIT_BYTES, Features, MOST_SCRATCH, block_sums, entries, features, fused, table};
+use super::sizes::{FIT_BYTES, MOST_SCRATCH, SumFeatures, block_sums, entries, features, fused, table};
 use crate::backend::cuda::shape::{FitShape, GpuSize};
-use crate::backend::cuda::step::filter::{FilterSpec, Layout};
+use crate::backend::cuda::step::filter::{CopyLayout, FilterSpec};
 use crate::backend::cuda::step::{Refusal, Supported};
 use crate::base::strategy::Strategy;
 use crate::bounds::Chains;
 
 /// How a system finds labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Labels {
+pub enum LabelMethod {
     /// `kernels/papers/assign_portions.cu`: a portion is up to 128 features of one centroid.
     PortionsOfOne,
     /// `kernels/papers/assign_portions.cu`: a portion has several centroids.
@@ -76,7 +76,7 @@ pub enum Mass {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct System {
     pub strategy: Strategy,
-    pub labels: Labels,
+    pub labels: LabelMethod,
     pub sums: FeatureSums,
     pub mass: Mass,
     /// Whether the CPU computes the means in each iteration.
@@ -87,7 +87,7 @@ impl System {
     /// The system with this name. None for our own strategies.
     pub fn of(strategy: Strategy) -> Option<Self> {
         use FeatureSums as S;
-        use Labels as L;
+        use LabelMethod as L;
         use Mass as M;
         let (labels, sums, mass, host_means) = match strategy {
             Strategy::Zechner => (L::PortionsOfOne, S::Host, M::WithFeatures, true),
@@ -115,15 +115,15 @@ impl System {
 
     /// Whether labels come from `kernels/step/assign_tiled.cu`.
     pub fn tiled(self, d: usize) -> bool {
-        self.labels == Labels::RowsOrTiles && d > MOST_REGISTERS
+        self.labels == LabelMethod::RowsOrTiles && d > MOST_REGISTERS
     }
 
     /// Checks that the tables for these sizes fit.
     pub fn check(self, shape: &FitShape, gpu: GpuSize) -> Supported {
         let (k, d) = (shape.k, shape.d);
         let kernel = match self.labels {
-            Labels::Rows { .. } => self.row_kernel(shape).shared,
-            Labels::Fused => fused(shape).0.shared,
+            LabelMethod::Rows { .. } => self.row_kernel(shape).shared,
+            LabelMethod::Fused => fused(shape).0.shared,
             _ => 0,
         };
         let sums = if self.sums == FeatureSums::Atomics { block_sums(shape) } else { 0 };
@@ -138,7 +138,7 @@ impl System {
             FeatureSums::Merge => shape.cells().saturating_mul(8 * 32),
             FeatureSums::Groups => entries(shape).saturating_mul(8 * 32),
             FeatureSums::Features => {
-                let Features { tables, chunk, .. } = features(shape, gpu);
+                let SumFeatures { tables, chunk, .. } = features(shape, gpu);
                 if tables.fits(gpu) { 0 } else { tables.bytes.saturating_mul(shape.columns().div_ceil(chunk)) }
             }
             _ => 0,
@@ -180,22 +180,22 @@ impl System {
         // Kernels for portions take any number of features and keep none in registers.
         let portions = |threads, shared| kernel(String::new(), d, threads, shared);
         match self.labels {
-            Labels::PortionsOfOne => {
+            LabelMethod::PortionsOfOne => {
                 let features = d.min(ZECHNER_THREADS as usize);
                 RowKernel { features, ..portions(ZECHNER_THREADS, (features + 1) * 4) }
             }
-            Labels::Portions => {
+            LabelMethod::Portions => {
                 let features = d.min(PORTION_BYTES / 4 - 1);
                 let across = (PORTION_BYTES / 4 / (features + 1)).clamp(1, k);
                 RowKernel { features, across, ..portions(256, across * (features + 1) * 4) }
             }
-            Labels::Fused => {
+            LabelMethod::Fused => {
                 let (tables, points, slots) = fused(shape);
                 RowKernel { points, slots, ..kernel(variant(""), width, tables.threads, tables.shared) }
             }
-            Labels::Rows { .. } | Labels::RowsOrTiles => {
+            LabelMethod::Rows { .. } | LabelMethod::RowsOrTiles => {
                 let (shared, sums) = match self.labels {
-                    Labels::Rows { shared, sums } => (shared, sums),
+                    LabelMethod::Rows { shared, sums } => (shared, sums),
                     // Lutz et al. keep the centroids in shared memory if they fit. Li et al. do not.
                     _ => (self.strategy != Strategy::Li && table(shape, width) <= FIT_BYTES, false),
                 };
@@ -240,9 +240,9 @@ impl RowKernel {
     pub fn filter(&self) -> FilterSpec {
         FilterSpec {
             k_padded: self.k_padded,
-            layout: Layout::ByCentroid { width: self.width, half: None },
+            layout: CopyLayout::ByCentroid { width: self.width, half: None },
             chains: Chains::FromHalf,
-            lowered: false,
+            subtracts_lower: false,
         }
     }
 }
@@ -268,7 +268,7 @@ mod tests {
     fn points_and_columns_share_a_block() {
         for d in [1, 2, 3, 4, 17, 34, 70, 300] {
             for k in [1, 4, 64, 300, 5_000] {
-                let Features { tables, points, chunk } = features(&shape(d, k), H200);
+                let SumFeatures { tables, points, chunk } = features(&shape(d, k), H200);
                 assert!(
                     points.is_power_of_two()
                         && (8..=128).contains(&points)

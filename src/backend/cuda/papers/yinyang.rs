@@ -1,5 +1,5 @@
 //! Bounds that are carried from iteration to iteration, so that most scores of later iterations need not be computed: `yinyang`.
-//! `kernels/papers/bounds_order.cu`, `bounds_carry.cu`, `bounds_rows.cu` and `assign_bounded.cu`, and `settle.cu` and `deltas.cu`; the
+//! `kernels/papers/yinyang_order.cu`, `yinyang_carry.cu`, `yinyang_rows.cu` and `assign_yinyang.cu`, and `settle.cu` and `deltas.cu`; the
 //! proofs are in `bounds/yinyang.rs`.
 //!
 //! ```text
@@ -15,16 +15,16 @@
 mod groups;
 mod sizes;
 
-use self::sizes::{CentroidBuffers, RowBuffers, Sizes};
+use self::sizes::{CentroidBuffers, RowBuffers, YinyangSizes};
 use crate::backend::cuda::arguments::{
-    self, AssignArgument, BoundedArgument, CarriedArgument, CarriedRowsArgument, MovedRowsArgument, RowsArgument,
+    self, AssignArgument, CarriedArgument, CarriedRowsArgument, MovedRowsArgument, RowsArgument, YinyangArgument,
 };
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue, sum};
-use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue, sum};
+use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, THREADS};
-use crate::backend::cuda::state::State;
-use crate::backend::cuda::step::deltas::Deltas;
-use crate::backend::cuda::step::tiled::{Doubt, Settle};
+use crate::backend::cuda::state::DeviceState;
+use crate::backend::cuda::step::deltas::DeltasLaunch;
+use crate::backend::cuda::step::tiled::{Doubt, SettleLaunches};
 use crate::backend::cuda::step::{Candidate, LabelArrays, Needs, Step, Supported, at_most};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -36,10 +36,10 @@ use crate::bounds::yinyang::Carry;
 const MOST_FEATURES: usize = 1 << 20;
 const MOST_CLUSTERS: usize = 1 << 16;
 const MOST_ROWS: usize = 1 << 31;
-/// Rows of a tile, which is a block of `bounds_rows`, and threads of `bounds_starts`.
+/// Rows of a tile, which is a block of `yinyang_rows`, and threads of `yinyang_starts`.
 const TILE_ROWS: usize = 128;
 const STARTS_THREADS: u32 = 1_024;
-/// Rows that a block of `bounds_carry` and one of `bounds_tighten` take at a time.
+/// Rows that a block of `yinyang_carry` and one of `yinyang_tighten` take at a time.
 const CARRIED: usize = 2_048;
 const TIGHTENED: usize = 512;
 
@@ -63,20 +63,20 @@ impl<T: Float + Plain> Candidate<T> for Yinyang {
     }
 
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
-        let sizes = Sizes::new(shape, gpu);
+        let sizes = YinyangSizes::new(shape, gpu);
         let bytes = sum([RowBuffers::bytes(&sizes), CentroidBuffers::<T>::bytes(&sizes), Doubt::bytes(shape.chunk)]);
         Needs { filter: sizes.filter(), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 
     fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
-        let sizes = Sizes::new(shape, queue.gpu.size());
+        let sizes = YinyangSizes::new(shape, queue.gpu.size());
         Ok(Box::new(YinyangStep::<T>::new(sizes, shape, queue)?))
     }
 }
 
 /// The step of one fit.
 struct YinyangStep<T> {
-    sizes: Sizes,
+    sizes: YinyangSizes,
     rows: RowBuffers,
     centroids: CentroidBuffers<T>,
     doubt: Doubt,
@@ -87,9 +87,9 @@ struct YinyangStep<T> {
     order: [Launch<CarriedArgument>; 3],
     move_rows: Launch<MovedRowsArgument>,
     gather: Launch<CarriedRowsArgument<T>>,
-    assign: Launch<BoundedArgument>,
-    settle: Settle<T>,
-    deltas: Deltas,
+    assign: Launch<YinyangArgument>,
+    settle: SettleLaunches<T>,
+    deltas: DeltasLaunch,
     /// 2 E_x over the weighted sum of squares.
     error: f64,
     /// The epoch of the bounds.
@@ -101,16 +101,16 @@ struct YinyangStep<T> {
 }
 
 impl<T: Float + Plain> YinyangStep<T> {
-    fn new(sizes: Sizes, shape: &FitShape, queue: &Queue) -> Result<Self> {
-        let Sizes { n, d, k, .. } = sizes;
+    fn new(sizes: YinyangSizes, shape: &FitShape, queue: &Queue) -> Result<Self> {
+        let YinyangSizes { n, d, k, .. } = sizes;
         let (gpu, half) = (&*queue.gpu, shape.half);
         let of_threads = n.div_ceil(THREADS as usize);
-        let block = Block::of(THREADS);
-        let bounded = Block { threads: sizes.tile.threads(), shared: sizes.tile.partial_sums() };
-        let drifts = arguments::bounds_drifts::<T>();
-        let tighten = arguments::bounds_tighten::<T>().half_if(half);
-        let move_rows = arguments::bounds_move::<T>().half_if(half);
-        let gather = arguments::bounds_rows::<T>().half_if(half);
+        let block = BlockShape::of(THREADS);
+        let bounded = BlockShape { threads: sizes.tile.threads(), shared: sizes.tile.partial_sums() };
+        let drifts = arguments::yinyang_drifts::<T>();
+        let tighten = arguments::yinyang_tighten::<T>().half_if(half);
+        let move_rows = arguments::yinyang_move::<T>().half_if(half);
+        let gather = arguments::yinyang_rows::<T>().half_if(half);
         let terms = ExpandedTerms::new(d, sizes.filter().chains, 0);
         let mut centroids = CentroidBuffers::<T>::allocate(queue, &sizes)?;
         centroids.largest.fill(0)?;
@@ -123,19 +123,19 @@ impl<T: Float + Plain> YinyangStep<T> {
             centroids,
             doubt: Doubt::allocate(queue, n)?,
             drifts: drifts.resident(gpu, "", block, k.div_ceil(THREADS as usize / 32))?,
-            copies: arguments::bounds_copies().resident(gpu, "", block, sizes.k_padded)?,
-            carry: arguments::bounds_carry().resident(gpu, "", block, n.div_ceil(CARRIED))?,
+            copies: arguments::yinyang_copies().resident(gpu, "", block, sizes.k_padded)?,
+            carry: arguments::yinyang_carry().resident(gpu, "", block, n.div_ceil(CARRIED))?,
             tighten: tighten.resident(gpu, "", block, n.div_ceil(TIGHTENED))?,
             order: [
-                arguments::bounds_count().resident(gpu, "", block, of_threads)?,
-                arguments::bounds_starts().resident(gpu, "", Block::of(STARTS_THREADS), 1)?,
-                arguments::bounds_places().resident(gpu, "", block, of_threads)?,
+                arguments::yinyang_count().resident(gpu, "", block, of_threads)?,
+                arguments::yinyang_starts().resident(gpu, "", BlockShape::of(STARTS_THREADS), 1)?,
+                arguments::yinyang_places().resident(gpu, "", block, of_threads)?,
             ],
             move_rows: move_rows.resident(gpu, "", block, of_threads)?,
-            gather: gather.resident(gpu, "", Block::of(TILE_ROWS as u32), n.div_ceil(TILE_ROWS))?,
-            assign: arguments::assign_bounded().resident(gpu, &sizes.tile.variant(), bounded, n.div_ceil(TILE_ROWS))?,
-            settle: Settle::new([n, d, k], half, true, queue)?,
-            deltas: Deltas::new::<T>(shape, queue)?,
+            gather: gather.resident(gpu, "", BlockShape::of(TILE_ROWS as u32), n.div_ceil(TILE_ROWS))?,
+            assign: arguments::assign_yinyang().resident(gpu, &sizes.tile.variant(), bounded, n.div_ceil(TILE_ROWS))?,
+            settle: SettleLaunches::new([n, d, k], half, true, queue)?,
+            deltas: DeltasLaunch::new::<T>(shape, queue)?,
             error: Carry::error(terms.unit, terms.balance),
             epoch: 0,
             known: false,
@@ -144,8 +144,8 @@ impl<T: Float + Plain> YinyangStep<T> {
     }
 
     /// Writes the places of centroids: with several groups, those of each group side by side.
-    fn place_centroids(&mut self, state: &State<T>) -> Result<()> {
-        let Sizes { d, k, k_padded, .. } = self.sizes;
+    fn place_centroids(&mut self, state: &DeviceState<T>) -> Result<()> {
+        let YinyangSizes { d, k, k_padded, .. } = self.sizes;
         let mut order: Vec<u32> = (0..k_padded as u32).collect();
         if self.sizes.groups > 1 {
             groups::order(&mut order[..k], &state.centroids.now.to_vec()?, d, self.sizes.tile.width);
@@ -158,7 +158,7 @@ impl<T: Float + Plain> YinyangStep<T> {
         self.centroids.places.write(0, &places)
     }
 
-    fn carried(&self, state: &State<T>, assign: &AssignArgument<T>) -> CarriedArgument {
+    fn carried(&self, state: &DeviceState<T>, assign: &AssignArgument<T>) -> CarriedArgument {
         let Self { sizes, rows, centroids, .. } = self;
         let Carry { low, high, underflow, .. } = Carry::new(sizes.d, state.filter.scale().to_f64(), T::IS_F32);
         let several = sizes.groups > 1;
@@ -203,7 +203,7 @@ impl<T: Float + Plain> YinyangStep<T> {
     }
 
     /// Puts the rows in the order of their centroids.
-    fn order_rows(&mut self, state: &State<T>, assign: &AssignArgument<T>) -> Result<()> {
+    fn order_rows(&mut self, state: &DeviceState<T>, assign: &AssignArgument<T>) -> Result<()> {
         self.centroids.counts.fill(0)?;
         self.ordered = true;
         let carried = self.carried(state, assign);
@@ -225,7 +225,7 @@ impl<T: Float + Plain> YinyangStep<T> {
 }
 
 impl<T: Float + Plain> Step<T> for YinyangStep<T> {
-    fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+    fn launch(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> Result<()> {
         let anew = !self.known || !self.ordered;
         let assign = state.assign_argument(chunk, self.doubt.contested.at());
         if !self.known {
@@ -236,7 +236,7 @@ impl<T: Float + Plain> Step<T> for YinyangStep<T> {
         // Bounds are by place, and groups are new.
         self.epoch += u32::from(anew);
         let carried = self.carried(state, &assign);
-        let Sizes { d, .. } = self.sizes;
+        let YinyangSizes { d, .. } = self.sizes;
         let Carry { grown, tiny, squares, .. } = Carry::new(d, state.filter.scale().to_f64(), T::IS_F32);
         let rows = CarriedRowsArgument {
             carried,
@@ -257,9 +257,9 @@ impl<T: Float + Plain> Step<T> for YinyangStep<T> {
             panel: self.sizes.filter().chains.panel() as i32,
             unused: 0,
         };
-        let bounded = BoundedArgument {
+        let bounded = YinyangArgument {
             carried,
-            margins: assign.margins,
+            slacks: assign.slacks,
             bound: assign.bound,
             contested: assign.contested,
             tiles: self.sizes.tiles() as u32,

@@ -2,7 +2,7 @@
 
 use crate::backend::Scales;
 use crate::backend::cuda::arguments::{self, InertiaArgument, LabelsArgument, RowsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Launch, Queue, bytes_of, product, sum};
+use crate::backend::cuda::device::{BlockShape, Buffer, Launch, Queue, bytes_of, product, sum};
 use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -23,7 +23,7 @@ impl InertiaPass {
     /// For chunks of at most `n` rows.
     pub fn new<T: Float>(queue: &Queue, n: usize, k: usize, half: bool) -> Result<Self> {
         let table_copies = copies(k.saturating_mul(2), TABLE_BYTES, MOST_TABLE_BYTES);
-        let block = Block { threads: THREADS, shared: k * 16 * table_copies };
+        let block = BlockShape { threads: THREADS, shared: k * 16 * table_copies };
         let launch = arguments::inertia::<T>().half_if(half).resident(&queue.gpu, "", block, n.div_ceil(THREADS as usize))?;
         Ok(Self { launch, table_copies, k })
     }
@@ -38,7 +38,7 @@ impl InertiaPass {
         rows: RowsArgument,
         labels: LabelsArgument,
         centroids: u64,
-        inertia: &mut Inertia,
+        inertia: &mut InertiaSums,
     ) -> Result<()> {
         inertia.make_room(rows.n as usize)?;
         let argument = InertiaArgument {
@@ -58,7 +58,7 @@ impl InertiaPass {
 }
 
 /// The integer inertia of each cluster while it is added up.
-pub struct Inertia {
+pub struct InertiaSums {
     /// `(k, 2 limbs, 2)`: sums that are not moved out yet.
     pending: Buffer<u64>,
     /// The number of rows that were added to the pending sums.
@@ -70,7 +70,7 @@ pub struct Inertia {
     scales: Option<Buffer<arguments::DistanceScale>>,
 }
 
-impl Inertia {
+impl InertiaSums {
     const WHAT: &str = "the inertia of the clusters";
 
     /// The most bytes that it takes on the device.

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::backend::cuda::arguments::{self, LowerArgument, WeighArgument, weight_to_integer};
-use crate::backend::cuda::device::{Block, Buffer, Plain, Queue, product, sum};
+use crate::backend::cuda::device::{BlockShape, Buffer, Plain, Queue, product, sum};
 use crate::backend::cuda::predict::DeviceTable;
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::upload::upload;
@@ -14,7 +14,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::strategy::Strategy;
 use crate::input::features::Features;
-use crate::input::tile::{Part, WeightScale};
+use crate::input::tile::{RowBlock, WeightScale};
 
 /// The most rows of a piece: whole tiles of all kernels.
 const MOST_ROWS: usize = 1 << 20;
@@ -60,7 +60,7 @@ pub fn lower<T: Float + Plain>(rows: &DeviceRows<T>, nearest: &Buffer<f64>, cand
     let table = DeviceTable::new(rows.queue.gpu.ordinal, candidates, rows.d)?;
     let entry = rows.entry(arguments::seed_lower::<T>());
     visit(&table, rows, |queue, piece, labels| {
-        let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), piece.len().div_ceil(THREADS as usize))?;
+        let launch = entry.resident(&queue.gpu, "", BlockShape::of(THREADS), piece.len().div_ceil(THREADS as usize))?;
         let argument = LowerArgument {
             rows: rows.argument_of(piece.clone()),
             nearest: nearest.at_index(piece.start),
@@ -84,7 +84,7 @@ pub fn add_masses<T: Float + Plain>(
     assert_eq!(masses.len(), table.k);
     let entry = arguments::seed_weigh();
     visit(table, rows, |queue, piece, labels| {
-        let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), piece.len().div_ceil(THREADS as usize))?;
+        let launch = entry.resident(&queue.gpu, "", BlockShape::of(THREADS), piece.len().div_ceil(THREADS as usize))?;
         let argument = WeighArgument {
             w: rows.argument_of(piece.clone()).w,
             labels: labels.at(),
@@ -104,7 +104,7 @@ pub fn nearest_of<T: Float + Plain>(queue: &Queue, rows: &[T], centroids: &[T], 
     let find = || {
         let table = DeviceTable::new(queue.gpu.ordinal, centroids, d)?;
         let queue = table.queue()?;
-        let rows = upload(&queue, &[Part::new(Features::from_rows(rows, d)?, None)])?;
+        let rows = upload(&queue, &[RowBlock::new(Features::from_rows(rows, d)?, None)])?;
         // Copies of the rows would be more memory that the plan does not count.
         table.assign_some(&queue, &rows, 0..rows.n, Strategy::Tiled)?.labels().to_vec()
     };

@@ -8,8 +8,8 @@ use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::base::error::Result;
 use crate::base::float::Float;
-use crate::base::params::Candidates;
-use crate::exact::rng::Stream;
+use crate::base::params::DrawnCandidates;
+use crate::exact::rng::DrawPurpose;
 
 impl From<&Sample> for SampleArgument {
     fn from(sample: &Sample) -> Self {
@@ -20,7 +20,7 @@ impl From<&Sample> for SampleArgument {
             first: sample.first,
             key_low: sample.seed as u32,
             key_high: (sample.seed >> 32) as u32,
-            stream: Stream::Parallel { round: sample.round }.word(),
+            stream: DrawPurpose::Parallel { round: sample.round }.word(),
             restart: sample.restart,
             by_values: u32::from(sample.by_values),
             unused: 0,
@@ -39,12 +39,12 @@ fn room_for(expected: u64, n: usize) -> usize {
 /// have such lists, and are compared with the candidates by kernels of their own.
 pub fn candidate_bytes<T: Float + Plain>(
     shape: &FitShape,
-    candidates: Candidates,
+    candidates: DrawnCandidates,
     draws: u64,
     lists: u64,
     gpu: GpuSize,
 ) -> u64 {
-    if candidates == Candidates::NONE {
+    if candidates == DrawnCandidates::NONE {
         return 0;
     }
     let of_round = room_for(candidates.of_round, shape.rows);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::statistics::DevicePasses;
 use crate::backend::chunking::Chunking;
 use crate::backend::cuda::device::{Plain, Queue};
-use crate::backend::cuda::rows::chunks::Chunks;
+use crate::backend::cuda::rows::chunks::RowChunks;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::at_once;
-use crate::input::tile::{Part, WeightScale};
+use crate::input::tile::{RowBlock, WeightScale};
 use crate::statistics::given::{Given, HostRows};
 use crate::statistics::passes::{Passes, merged};
 use crate::statistics::quanta::Counts;
@@ -23,32 +23,32 @@ const GPUS: &str = "the GPUs of a fit";
 /// The rows of a fit that will run on several GPUs.
 pub struct SeveralPasses<'p, 'a, T> {
     /// In the order of the GPUs.
-    parts: &'p mut [Part<'a, T>],
-    shares: Vec<Share<'a, T>>,
+    parts: &'p mut [RowBlock<'a, T>],
+    shares: Vec<RowsOfGpu<'a, T>>,
 }
 
 /// What one GPU has of the rows.
-struct Share<'a, T> {
+struct RowsOfGpu<'a, T> {
     queue: Queue,
     chunking: Option<Chunking>,
     /// The number of its parts.
     parts: usize,
     /// Its rows, from pass 1 on. None if it has none.
-    chunks: Option<Chunks<'a, T>>,
+    chunks: Option<RowChunks<'a, T>>,
 }
 
 impl<'p, 'a, T: Float + Plain> SeveralPasses<'p, 'a, T> {
     /// The passes over these parts. `shares`: for each GPU its queue, how rows pass through it, and the number of its parts.
     pub fn new(
         shares: impl IntoIterator<Item = (Queue, Option<Chunking>, usize)>,
-        parts: &'p mut [Part<'a, T>],
+        parts: &'p mut [RowBlock<'a, T>],
     ) -> Result<Self> {
-        let shares = shares.into_iter().map(|(queue, chunking, parts)| Share { queue, chunking, parts, chunks: None });
+        let shares = shares.into_iter().map(|(queue, chunking, parts)| RowsOfGpu { queue, chunking, parts, chunks: None });
         Ok(Self { parts, shares: memory::collected(shares, GPUS)? })
     }
 
     /// The kept rows of each GPU after all passes.
-    pub fn into_chunks(self) -> Result<Vec<Option<Arc<Chunks<'a, T>>>>> {
+    pub fn into_chunks(self) -> Result<Vec<Option<Arc<RowChunks<'a, T>>>>> {
         memory::collected(self.shares.into_iter().map(|share| share.chunks.map(Arc::new)), GPUS)
     }
 

@@ -1,4 +1,4 @@
-//! The passes of [`crate::statistics`] over rows on the device: `kernels/passes/prepare.cu`.
+//! The passes of [`crate::statistics`] over rows on the device: `kernels/passes/statistics.cu`.
 //!
 //! The device sees values but no validity, and it keeps no bad rows. If there are nulls, the host first selects the good rows
 //! and sends only these. If a value is not finite, the host selects the finite rows and sends the rows again. If an error names
@@ -8,14 +8,14 @@ use crate::backend::chunking::{Chunking, MOST_ROWS};
 use crate::backend::cuda::arguments::{
     self, CountSmallArgument, Factors, SurveyArgument, VarianceArgument, WeightFacts, WeightSurveyArgument,
 };
-use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Plain, Queue, bytes_of, product, sum};
-use crate::backend::cuda::rows::chunks::{Chunk, Chunks};
+use crate::backend::cuda::device::{Argument, BlockShape, Buffer, Entry, Plain, Queue, bytes_of, product, sum};
+use crate::backend::cuda::rows::chunks::{DeviceChunk, RowChunks};
 use crate::backend::cuda::rows::external::finite_rows;
 use crate::backend::cuda::shape::THREADS;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::input::tile::{Part, WeightScale};
+use crate::input::tile::{RowBlock, WeightScale};
 use crate::statistics::given::{Given, HostRows};
 use crate::statistics::passes::{Merge, Passes};
 use crate::statistics::quanta::Counts;
@@ -31,10 +31,10 @@ const BLOCKS: usize = 8_192;
 /// The rows of a fit that will run on a GPU.
 pub struct DevicePasses<'p, 'a, T> {
     queue: Queue,
-    parts: &'p mut [Part<'a, T>],
+    parts: &'p mut [RowBlock<'a, T>],
     chunking: Option<Chunking>,
     /// The rows on the device, from pass 1 on.
-    pub(super) chunks: Option<Chunks<'a, T>>,
+    pub(super) chunks: Option<RowChunks<'a, T>>,
 }
 
 /// The name of the facts about the weights in errors.
@@ -42,14 +42,14 @@ const POSITIVE: &str = "the counts of positive weights";
 
 /// How a pass is cut into chunks. Each block has one chunk of one column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Cut {
+struct ChunkGrid {
     /// Rows of a chunk.
     chunk: usize,
     /// Chunks of a column.
     chunks: usize,
 }
 
-impl Cut {
+impl ChunkGrid {
     /// The chunks for `n` rows of `columns` columns. They depend on nothing else. So the order is always the same in which the
     /// sums are added that determine the centring.
     fn new(n: usize, columns: usize) -> Self {
@@ -70,16 +70,16 @@ fn too_many(what: &str) -> KMeansError {
 
 impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     /// The passes over these parts. Nothing is sent before pass 1.
-    pub fn new(queue: &Queue, parts: &'p mut [Part<'a, T>], chunking: Option<Chunking>) -> Self {
+    pub fn new(queue: &Queue, parts: &'p mut [RowBlock<'a, T>], chunking: Option<Chunking>) -> Self {
         Self { queue: queue.clone(), parts, chunking, chunks: None }
     }
 
     /// The kept rows after all passes, if there are any. Their weights are `w^`.
-    pub fn into_chunks(self) -> Option<Chunks<'a, T>> {
+    pub fn into_chunks(self) -> Option<RowChunks<'a, T>> {
         self.chunks
     }
 
-    fn chunks(&self) -> &Chunks<'a, T> {
+    fn chunks(&self) -> &RowChunks<'a, T> {
         let Some(chunks) = &self.chunks else { unreachable!("pass 1 comes first") };
         chunks
     }
@@ -92,8 +92,8 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     ///
     /// # Safety
     /// The same as for [`Queue::run`].
-    unsafe fn launch<A: Argument>(&self, entry: Entry<A>, cut: Cut, d: usize, argument: &A) -> Result<()> {
-        let launch = entry.exactly(&self.queue.gpu, "", Block::of(THREADS), cut.blocks(d)?)?;
+    unsafe fn launch<A: Argument>(&self, entry: Entry<A>, cut: ChunkGrid, d: usize, argument: &A) -> Result<()> {
+        let launch = entry.exactly(&self.queue.gpu, "", BlockShape::of(THREADS), cut.blocks(d)?)?;
         // SAFETY: the caller promises it.
         unsafe { self.queue.run(&launch, argument) }
     }
@@ -108,7 +108,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         if self.chunking.is_none() && kept as u64 > MOST_ROWS {
             return Err(too_many("rows"));
         }
-        self.chunks = Some(Chunks::new(&self.queue, self.parts, self.chunking)?);
+        self.chunks = Some(RowChunks::new(&self.queue, self.parts, self.chunking)?);
         let mut survey = Survey::empty(self.n_features())?;
         self.chunks().visit(|chunk| {
             let (columns, largest, columns_finite) = self.extents(chunk.rows.entry(arguments::survey::<T>()), chunk)?;
@@ -120,7 +120,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
             survey.merge(&here);
             Ok(())
         })?;
-        if let Some(Chunks::Streamed(stream)) = &mut self.chunks {
+        if let Some(RowChunks::Streamed(stream)) = &mut self.chunks {
             stream.positive = survey.positive;
         }
         Ok(survey)
@@ -128,9 +128,9 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
 
     /// The extents of the columns, the largest magnitude (over all rows, even if they are weighted), and whether all values are
     /// finite.
-    fn extents(&self, kernel: Entry<SurveyArgument>, chunk: &Chunk<'_, T>) -> Result<(Vec<Extent>, f64, bool)> {
+    fn extents(&self, kernel: Entry<SurveyArgument>, chunk: &DeviceChunk<'_, T>) -> Result<(Vec<Extent>, f64, bool)> {
         let rows = chunk.rows;
-        let cut = Cut::new(rows.n, rows.d);
+        let cut = ChunkGrid::new(rows.n, rows.d);
         let pieces: Buffer<arguments::Extent> = self.queue.alloc(cut.chunks.saturating_mul(rows.d), EXTENTS)?;
         let argument = SurveyArgument { rows: rows.argument(), extents: pieces.at(), chunk: cut.chunk as u64 };
         // SAFETY: each block writes one extent. It reads only rows below the stride.
@@ -139,11 +139,11 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     }
 
     /// The survey of the weights, and whether all of them are finite.
-    fn survey_weights(&self, chunk: &Chunk<'_, T>) -> Result<(Survey, bool)> {
+    fn survey_weights(&self, chunk: &DeviceChunk<'_, T>) -> Result<(Survey, bool)> {
         let rows = chunk.rows;
         let empty = Survey::empty(0)?;
         let Some(w) = &rows.weights else { return Ok((Survey { positive: rows.n as u64, ..empty }, true)) };
-        let cut = Cut::new(rows.n, 1);
+        let cut = ChunkGrid::new(rows.n, 1);
         let pieces: Buffer<WeightFacts> = self.queue.alloc(cut.chunks, POSITIVE)?;
         let argument = WeightSurveyArgument { w: w.at(), facts: pieces.at(), n: rows.n as u64, chunk: cut.chunk as u64 };
         // SAFETY: each block writes the facts of its own chunk.
@@ -163,8 +163,8 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
 
 /// The most bytes that a pass takes on the device, for chunks of `n` rows.
 pub fn statistics_bytes(n: usize, d: usize) -> u64 {
-    let survey = bytes_of::<arguments::Extent>(Cut::new(n, d).chunks.saturating_mul(d));
-    let weights = bytes_of::<WeightFacts>(Cut::new(n, 1).chunks);
+    let survey = bytes_of::<arguments::Extent>(ChunkGrid::new(n, d).chunks.saturating_mul(d));
+    let weights = bytes_of::<WeightFacts>(ChunkGrid::new(n, 1).chunks);
     let small = sum([bytes_of::<f64>(d), bytes_of::<u64>(product([3, d]))]);
     let variance = sum([bytes_of::<arguments::Moments>(d), bytes_of::<i128>(product([2, d]))]);
     survey.max(weights).max(small).max(variance)
@@ -193,7 +193,7 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
     }
 
     fn survey(&mut self) -> Result<Survey> {
-        let nulls = |part: &Part<'_, T>| part.features.has_nulls() || part.weights.as_ref().is_some_and(|w| w.has_nulls());
+        let nulls = |part: &RowBlock<'_, T>| part.features.has_nulls() || part.weights.as_ref().is_some_and(|w| w.has_nulls());
         if self.parts.iter().any(nulls) {
             let weighted = self.parts.iter().any(|part| part.weights.is_some());
             return Ok(Survey { bad: 1, any_negative_weight: weighted, ..Survey::empty(self.n_features())? });
@@ -204,7 +204,7 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
     fn skip_bad(&mut self, _: Survey) -> Result<Survey> {
         match &self.chunks {
             // The device has the values, and nulls among them are NaN.
-            Some(Chunks::Resident(rows)) if self.parts[0].features.gpu().is_some() => {
+            Some(RowChunks::Resident(rows)) if self.parts[0].features.gpu().is_some() => {
                 let [part] = &mut *self.parts else {
                     let reason = "expected one part on the GPU, got several".into();
                     return Err(KMeansError::Device { what: "the rows that are left out".into(), reason });
@@ -241,8 +241,8 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
         const WHAT: &str = "the ranges of the columns";
         let largest = memory::collected(largest.iter().map(|largest| largest.unwrap_or(-1.0)), WHAT)?;
         let (largest, counts) = (self.queue.upload(&largest, WHAT)?, self.queue.zeros::<u64>(3 * self.n_features(), WHAT)?);
-        self.chunks().visit(|Chunk { rows, .. }| {
-            let cut = Cut::new(rows.n, rows.d);
+        self.chunks().visit(|DeviceChunk { rows, .. }| {
+            let cut = ChunkGrid::new(rows.n, rows.d);
             let chunk = cut.chunk as u64;
             let argument = CountSmallArgument { rows: rows.argument(), largest: largest.at(), counts: counts.at(), chunk };
             // SAFETY: the kernel reads d thresholds and adds to 3 d counts. It reads only rows below the stride.
@@ -260,8 +260,8 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
         });
         let moments = self.queue.upload(&memory::collected(moments, WHAT)?, WHAT)?;
         let sums = self.queue.zeros::<i128>(2 * self.n_features(), WHAT)?;
-        self.chunks().visit(|Chunk { rows, .. }| {
-            let cut = Cut::new(rows.n, rows.d);
+        self.chunks().visit(|DeviceChunk { rows, .. }| {
+            let cut = ChunkGrid::new(rows.n, rows.d);
             let chunk = cut.chunk as u64;
             let argument = VarianceArgument { rows: rows.argument(), moments: moments.at(), sums: sums.at(), chunk };
             // SAFETY: the kernel reads d moments and adds to 2 d sums. It reads only rows below the stride.
@@ -281,12 +281,12 @@ mod tests {
         let (least, most) = CHUNKS.into_inner();
         for n in [1, 255, 4_096, 4_097, 1_000_003, 134_217_728, u32::MAX as usize] {
             for d in [1, 2, 3, 16, 1_000, 100_000] {
-                let Cut { chunk, chunks } = Cut::new(n, d);
+                let ChunkGrid { chunk, chunks } = ChunkGrid::new(n, d);
                 assert!(chunk % ROW_ALIGNMENT == 0 && (least..=most).contains(&chunk), "{n} {d}");
                 assert!((chunks - 1) * chunk < n && n <= chunks * chunk, "{n} {d}");
             }
         }
-        assert!(Cut::new(u32::MAX as usize, 1 << 20).blocks(1 << 20).is_err());
+        assert!(ChunkGrid::new(u32::MAX as usize, 1 << 20).blocks(1 << 20).is_err());
     }
 
     unit_test!(chunks_merge_by_column);

@@ -11,20 +11,20 @@ use crate::backend::cuda::arguments::{
     self, AssignArgument, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, NearestClustersArgument,
     RowsArgument, SumsArgument,
 };
-use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Plain, Queue, buffers, bytes_of, product, sum};
-use crate::backend::cuda::passes::distances::{Inertia, InertiaPass};
+use crate::backend::cuda::device::{Argument, BlockShape, Buffer, Entry, Gpu, Plain, Queue, buffers, bytes_of, product, sum};
+use crate::backend::cuda::passes::distances::{InertiaPass, InertiaSums};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::Centroids;
-use crate::backend::cuda::step::filter::{Filter, Preparation};
+use crate::backend::cuda::step::filter::{DeviceFilter, Preparation};
 use crate::backend::cuda::step::shares::Shares;
 use crate::backend::cuda::step::tensor::labels::{TensorLabels, bytes_of_batch};
-use crate::backend::cuda::step::tensor::sizes::Sizes;
+use crate::backend::cuda::step::tensor::sizes::TensorSizes;
 use crate::backend::cuda::step::tiled::{Doubt, Tiled, TiledLabels};
 use crate::backend::select::{Job, Shape};
 use crate::base::error::Result;
 use crate::base::float::Float;
-use crate::base::params::Candidates;
+use crate::base::params::DrawnCandidates;
 use crate::base::strategy::Strategy;
 use crate::exact::distances::DistanceScale;
 
@@ -38,7 +38,7 @@ pub struct DeviceTable<T> {
     pub k: usize,
     pub d: usize,
     centroids: Centroids<T>,
-    filter: Filter<T>,
+    filter: DeviceFilter<T>,
     /// The kernel that the filter was made for.
     tiled: Tiled,
     tensor: TensorTable<T>,
@@ -138,7 +138,7 @@ impl NearestBuffers {
 impl<T: Float + Plain> DeviceTable<T> {
     /// The bytes that a table takes on the device, also while it is made.
     pub fn bytes(d: usize, k: usize, gpu: GpuSize) -> u64 {
-        let filter = Filter::<T>::bytes(d, &Tiled::for_model(d, k).filter(d, k, gpu));
+        let filter = DeviceFilter::<T>::bytes(d, &Tiled::for_model(d, k).filter(d, k, gpu));
         sum([Centroids::<T>::bytes(d, k), filter, Preparation::<T>::bytes(d, k)])
     }
 
@@ -148,7 +148,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         let labels = || sum([LabelBuffers::bytes(n), Doubt::bytes(n), shares()]);
         match job {
             Job::Fit | Job::Labels => labels(),
-            Job::Score => labels().saturating_add(Inertia::bytes(k)),
+            Job::Score => labels().saturating_add(InertiaSums::bytes(k)),
             Job::Nearest => NearestBuffers::bytes(n),
             Job::Distances => bytes_of::<f64>(product([n, k])),
             Job::NearestClusters => sum([bytes_of::<f64>(product([n, k])), ClusterBuffers::bytes(n, k)]),
@@ -164,7 +164,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         // Two centroids are at most twice as far from each other as the farther one is from the centre.
         let largest = 2.0 * offsets.fold(0.0f64, f64::max);
         let tiled = Tiled::for_model(d, k);
-        let mut filter = Filter::new(&queue, tiled.filter(d, k, queue.gpu.size()), d, largest)?;
+        let mut filter = DeviceFilter::new(&queue, tiled.filter(d, k, queue.gpu.size()), d, largest)?;
         filter.centre(centroids)?;
         let centroids_here = Centroids::allocate(&queue, d, k)?;
         let table = Self {
@@ -208,7 +208,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             // The size of a batch does not depend on it.
             half: false,
             weighted: false,
-            candidates: Candidates::NONE,
+            candidates: DrawnCandidates::NONE,
         };
         shape.batches(!in_place).map(|range| range.start as usize..range.end as usize)
     }
@@ -274,7 +274,7 @@ impl<T: Float + Plain> DeviceTable<T> {
 
     /// The bytes that labels of `n` rows by tensor cores take on the device.
     pub fn tensor_bytes(&self, n: usize) -> u64 {
-        bytes_of_batch::<T>(&Sizes::new(&self.shape(n, false)))
+        bytes_of_batch::<T>(&TensorSizes::new(&self.shape(n, false)))
     }
 
     /// The address of the centroids: `(k, d)`, row-major.
@@ -366,7 +366,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         labels: &Buffer<u32>,
         scale: DistanceScale,
     ) -> Result<u128> {
-        let mut inertia = Inertia::new(queue, self.k, Scales::Same(scale))?;
+        let mut inertia = InertiaSums::new(queue, self.k, Scales::Same(scale))?;
         let pass = InertiaPass::new::<T>(queue, rows.n, self.k, rows.half().is_some())?;
         let labels = LabelsArgument { at: labels.at(), bytes: 4 };
         // SAFETY: each row has a label below k. The table has k centroids.
@@ -380,7 +380,7 @@ impl<T: Float + Plain> DeviceTable<T> {
 /// # Safety
 /// The same as for [`Queue::run`].
 unsafe fn run<A: Argument>(queue: &Queue, entry: Entry<A>, most: usize, argument: &A) -> Result<()> {
-    let launch = entry.resident(&queue.gpu, "", Block::of(ROWS), most)?;
+    let launch = entry.resident(&queue.gpu, "", BlockShape::of(ROWS), most)?;
     // SAFETY: the caller promises it.
     unsafe { queue.run(&launch, argument) }
 }

@@ -17,8 +17,8 @@ use crate::backend::cuda::step::choice::time;
 use crate::backend::cuda::step::tensor::Tensor;
 use crate::backend::cuda::step::tensor::centres::Centres;
 use crate::backend::cuda::step::tensor::labels::{TensorLabels, bytes_of_batch, centres_of_model};
-use crate::backend::cuda::step::tensor::sizes::Sizes;
-use crate::backend::cuda::step::tensor::unit::Unit;
+use crate::backend::cuda::step::tensor::sizes::TensorSizes;
+use crate::backend::cuda::step::tensor::unit::TensorUnit;
 use crate::backend::cuda::step::tiled::Tiled;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -35,11 +35,11 @@ pub struct TensorTable<T> {
 type Fixed<T> = (usize, usize, Arc<Centres<T>>);
 
 /// The instruction that labels a batch faster than `tiled` does, or that the strategy names. None: `tiled` labels it.
-fn unit<T: Float + Plain>(strategy: Strategy, tiled: Tiled, shape: &FitShape, gpu: GpuSize) -> Option<Unit> {
-    let named = |unit: Unit| [Strategy::Default, Strategy::Tensor, unit.strategy()].contains(&strategy);
-    let able = |unit: &Unit| named(*unit) && Candidate::<T>::supports(&Tensor(*unit), shape, gpu).is_ok();
+fn unit<T: Float + Plain>(strategy: Strategy, tiled: Tiled, shape: &FitShape, gpu: GpuSize) -> Option<TensorUnit> {
+    let named = |unit: TensorUnit| [Strategy::Default, Strategy::Tensor, unit.strategy()].contains(&strategy);
+    let able = |unit: &TensorUnit| named(*unit) && Candidate::<T>::supports(&Tensor(*unit), shape, gpu).is_ok();
     let timed = |unit| (Tensor(unit).predicted_once(shape, gpu), unit);
-    let (least, unit) = Unit::ALL.into_iter().filter(able).map(timed).min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let (least, unit) = TensorUnit::ALL.into_iter().filter(able).map(timed).min_by(|a, b| a.0.total_cmp(&b.0))?;
     (strategy != Strategy::Default || least < time::<T>(&tiled, shape, gpu)).then_some(unit)
 }
 
@@ -58,7 +58,7 @@ impl<T: Float + Plain> TensorTable<T> {
         assign: &AssignArgument<T>,
     ) -> Result<Option<TensorLabels<T>>> {
         let Some(unit) = unit::<T>(strategy, tiled, shape, queue.gpu.size()) else { return Ok(None) };
-        let sizes = Sizes::new(shape);
+        let sizes = TensorSizes::new(shape);
         if !queue.has_room(bytes_of_batch::<T>(&sizes))? || !unit.is_trusted(&queue.gpu)? {
             return Ok(None);
         }
@@ -71,7 +71,7 @@ impl<T: Float + Plain> TensorTable<T> {
             made => made?,
         };
         let assign = AssignArgument { contested: labels.in_doubt(), ..*assign };
-        labels.pretend()?;
+        labels.force_regroup()?;
         // SAFETY: the caller promises the addresses. The list of rows in doubt is the right one now. The centres' queue was
         // waited for.
         unsafe { labels.copy_rows(queue, &assign, None)? };
@@ -89,7 +89,13 @@ impl<T: Float + Plain> TensorTable<T> {
     ///
     /// # Safety
     /// The addresses of the centroids and of the counters are live.
-    unsafe fn centres(&self, unit: Unit, sizes: &Sizes, queue: &Queue, assign: &AssignArgument<T>) -> Result<Fixed<T>> {
+    unsafe fn centres(
+        &self,
+        unit: TensorUnit,
+        sizes: &TensorSizes,
+        queue: &Queue,
+        assign: &AssignArgument<T>,
+    ) -> Result<Fixed<T>> {
         let mut all = self.centres.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.iter().find(|(most, ..)| *most == sizes.groups) {
             return Ok(known.clone());

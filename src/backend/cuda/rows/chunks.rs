@@ -3,21 +3,21 @@
 use crate::backend::chunking::Chunking;
 use crate::backend::cuda::device::{Plain, Queue};
 use crate::backend::cuda::rows::DeviceRows;
-use crate::backend::cuda::rows::stream::Stream;
+use crate::backend::cuda::rows::stream::RowStream;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::input::fp16::Half;
-use crate::input::tile::{Part, WeightScale};
+use crate::input::tile::{RowBlock, WeightScale};
 
 /// The kept rows of a fit.
-pub enum Chunks<'a, T> {
+pub enum RowChunks<'a, T> {
     /// All rows are on the device, as one chunk.
     Resident(DeviceRows<T>),
-    Streamed(Stream<'a, T>),
+    Streamed(RowStream<'a, T>),
 }
 
 /// A chunk whose rows are on the device now.
-pub struct Chunk<'c, T> {
+pub struct DeviceChunk<'c, T> {
     /// The number of the first row of the chunk.
     pub first: usize,
     pub rows: &'c DeviceRows<T>,
@@ -29,24 +29,24 @@ pub struct Chunk<'c, T> {
 macro_rules! either {
     ($chunks:expr, $rows:ident => $resident:expr, $stream:ident => $streamed:expr) => {
         match $chunks {
-            Chunks::Resident($rows) => $resident,
-            Chunks::Streamed($stream) => $streamed,
+            RowChunks::Resident($rows) => $resident,
+            RowChunks::Streamed($stream) => $streamed,
         }
     };
 }
 
-impl<'a, T: Float + Plain> Chunks<'a, T> {
+impl<'a, T: Float + Plain> RowChunks<'a, T> {
     /// Sends the kept rows to the device, or prepares to stream them.
-    pub fn new(queue: &Queue, parts: &[Part<'a, T>], chunking: Option<Chunking>) -> Result<Self> {
+    pub fn new(queue: &Queue, parts: &[RowBlock<'a, T>], chunking: Option<Chunking>) -> Result<Self> {
         match chunking {
-            Some(chunking) => Ok(Self::Streamed(Stream::new(queue, parts, chunking)?)),
+            Some(chunking) => Ok(Self::Streamed(RowStream::new(queue, parts, chunking)?)),
             None => Ok(Self::Resident(crate::backend::cuda::rows::upload::upload(queue, parts)?)),
         }
     }
 
     /// Calls `work` for every chunk, in any order. Work that it puts into the queue can use the chunk on the device.
-    pub fn visit(&self, mut work: impl FnMut(&Chunk<'_, T>) -> Result<()>) -> Result<()> {
-        either!(self, rows => work(&Chunk { first: 0, rows, after_kernel: true }), stream => stream.visit(work))
+    pub fn visit(&self, mut work: impl FnMut(&DeviceChunk<'_, T>) -> Result<()>) -> Result<()> {
+        either!(self, rows => work(&DeviceChunk { first: 0, rows, after_kernel: true }), stream => stream.visit(work))
     }
 
     pub fn queue(&self) -> &Queue {

@@ -2,8 +2,8 @@
 //! the device makes columns of them, once.
 
 use super::DeviceRows;
-use crate::backend::cuda::arguments::{self, FiniteRowsArgument, ForeignArgument, KeptRowsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Gpu, Plain, Queue};
+use crate::backend::cuda::arguments::{self, ExternalArrayArgument, FiniteRowsArgument, KeptRowsArgument};
+use crate::backend::cuda::device::{BlockShape, Buffer, Gpu, Plain, Queue};
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, THREADS};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -11,7 +11,7 @@ use crate::base::memory;
 use crate::input::features::Features;
 use crate::input::fp16::Half;
 use crate::input::gpu_table::{GpuRows, GpuTable, GpuValues, HostCopy};
-use crate::input::tile::{self, Part, Selection};
+use crate::input::tile::{self, RowBlock, Selection};
 
 /// The base-2 logarithm of the values in a tile of these kernels.
 const TILE_LOG: u32 = 10;
@@ -20,13 +20,13 @@ const TILE_LOG: u32 = 10;
 const KEPT: &str = "which rows are kept";
 
 /// The kept rows of a part, on the device: a bit for each row, and the kept rows before each word of 32 rows.
-struct Kept {
+struct KeptBits {
     /// `None` if all rows are kept.
     words: Option<(Buffer<u64>, Buffer<u32>)>,
     count: usize,
 }
 
-impl Kept {
+impl KeptBits {
     fn new(queue: &Queue, selection: &Selection, n: usize) -> Result<Self> {
         let Some(words) = selection.words() else { return Ok(Self { words: None, count: n }) };
         let mut before = memory::with_room(2 * words.len(), KEPT)?;
@@ -47,10 +47,10 @@ impl Kept {
 }
 
 /// The kept rows of all parts, in order, and their weights. Everything has arrived when the queue's work is done.
-pub fn take_in<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result<DeviceRows<T>> {
+pub fn take_in<T: Float + Plain>(queue: &Queue, parts: &[RowBlock<'_, T>]) -> Result<DeviceRows<T>> {
     let d = parts[0].features.n_features();
     let weighted = parts.iter().any(|part| part.weights.is_some());
-    let kept = parts.iter().map(|part| Kept::new(queue, &part.selection, part.features.n_rows()));
+    let kept = parts.iter().map(|part| KeptBits::new(queue, &part.selection, part.features.n_rows()));
     let kept = memory::try_collected(kept, KEPT)?;
     let n = kept.iter().map(|kept| kept.count).sum();
     let rows = match in_place(parts) {
@@ -61,7 +61,12 @@ pub fn take_in<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result
     for (part, kept) in parts.iter().zip(&kept) {
         if !rows.x.is_external() {
             let view = part.features.gpu_rows().ok_or_else(elsewhere)?;
-            to_columns(queue, view, kept, Columns { at: rows.x.at_index(first), stride: rows.stride, half: rows.half() })?;
+            to_columns(
+                queue,
+                view,
+                kept,
+                ColumnTargets { at: rows.x.at_index(first), stride: rows.stride, half: rows.half() },
+            )?;
         }
         if let Some(weights) = &rows.weights {
             take_in_weights(weights, part, kept, first)?;
@@ -78,12 +83,12 @@ pub fn take_in<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result
 
 /// Whether kernels read these rows where they are.
 pub fn is_in_place<T: Float>(features: &Features<'_, T>) -> bool {
-    in_place(&[Part::new(features.clone(), None)]).is_some()
+    in_place(&[RowBlock::new(features.clone(), None)]).is_some()
 }
 
 /// The values of the only part, if kernels can read them where they are. Tiles of some of a table's rows end within the tiles of
 /// the table.
-fn in_place<T: Float>(parts: &[Part<'_, T>]) -> Option<GpuValues> {
+fn in_place<T: Float>(parts: &[RowBlock<'_, T>]) -> Option<GpuValues> {
     let [part] = parts else { return None };
     let GpuRows { table, rows } = part.features.gpu_rows()?;
     let whole = rows.start.is_multiple_of(ROW_ALIGNMENT) && part.selection.is_all() && part.features.row_transform().is_none();
@@ -93,11 +98,11 @@ fn in_place<T: Float>(parts: &[Part<'_, T>]) -> Option<GpuValues> {
 }
 
 /// Weights may be on the host, or missing. Then they are 1.
-fn take_in_weights<T: Float + Plain>(to: &Buffer<f64>, part: &Part<'_, T>, kept: &Kept, first: usize) -> Result<()> {
+fn take_in_weights<T: Float + Plain>(to: &Buffer<f64>, part: &RowBlock<'_, T>, kept: &KeptBits, first: usize) -> Result<()> {
     const WHAT: &str = "the weights";
     let n = part.features.n_rows();
     if let Some(view) = part.weights.as_ref().and_then(|weights| weights.gpu_rows()) {
-        return to_columns(to.queue(), view, kept, Columns { at: to.at_index(first), stride: 0, half: None });
+        return to_columns(to.queue(), view, kept, ColumnTargets { at: to.at_index(first), stride: 0, half: None });
     }
     let mut all = memory::filled(n, 1.0, WHAT)?;
     if let Some(weights) = &part.weights {
@@ -121,7 +126,7 @@ fn elsewhere() -> KMeansError {
 }
 
 /// Where columns go.
-struct Columns {
+struct ColumnTargets {
     /// The address of the first column's value of the first row.
     at: u64,
     /// Values from one column to the next.
@@ -131,11 +136,11 @@ struct Columns {
 }
 
 /// Makes columns of the kept rows of a view.
-fn to_columns<T: Float + Plain>(queue: &Queue, view: GpuRows<'_, T>, kept: &Kept, to: Columns) -> Result<()> {
+fn to_columns<T: Float + Plain>(queue: &Queue, view: GpuRows<'_, T>, kept: &KeptBits, to: ColumnTargets) -> Result<()> {
     let GpuRows { table, rows } = view;
     let size = if to.half.is_some() { size_of::<u16>() } else { size_of::<T>() };
-    let entry = arguments::foreign_to_columns::<T>().half_if(to.half.is_some());
-    let launch = entry.exactly(&queue.gpu, "", Block::of(THREADS), 1)?;
+    let entry = arguments::external_to_columns::<T>().half_if(to.half.is_some());
+    let launch = entry.exactly(&queue.gpu, "", BlockShape::of(THREADS), 1)?;
     let mut f = 0;
     for values in &table.pieces {
         // Threads that are neighbours read values that are neighbours.
@@ -144,7 +149,7 @@ fn to_columns<T: Float + Plain>(queue: &Queue, view: GpuRows<'_, T>, kept: &Kept
         let tiles_across = values.columns.div_ceil(1 << log_width);
         let tiles = tiles_across.saturating_mul(rows.len().div_ceil(1 << (TILE_LOG - log_width)));
         i32::try_from(tiles).map_err(|_| memory::no_memory("so many values on one GPU", tiles as u128))?;
-        let argument = ForeignArgument {
+        let argument = ExternalArrayArgument {
             from: values.address,
             validity: values.validity.map_or(0, |(address, _)| address),
             kept: kept.argument(),
@@ -176,7 +181,7 @@ pub fn finite_rows<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<Selection> 
     let bits = queue.zeros::<u64>(words, KEPT)?;
     let argument = FiniteRowsArgument { rows: rows.argument(), bits: bits.at() };
     let entry = rows.entry(arguments::finite_rows::<T>());
-    let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), rows.n.div_ceil(THREADS as usize))?;
+    let launch = entry.resident(&queue.gpu, "", BlockShape::of(THREADS), rows.n.div_ceil(THREADS as usize))?;
     // SAFETY: the kernel reads the rows, and writes a word for each 32 of them. There is room for two words for each 64.
     unsafe { queue.run(&launch, &argument)? };
     Ok(Selection::from_bits(bits.to_vec()?))
@@ -188,8 +193,8 @@ pub fn host_copy<T: Float>(table: &GpuTable<T>) -> Result<HostCopy<T>> {
     let queue = Gpu::get(table.ordinal())?.queue()?;
     let (n, d) = (table.n_rows(), table.n_features());
     let rows = DeviceRows::<T>::new(&queue, n, d, false, table.half())?;
-    let to = Columns { at: rows.x.at(), stride: rows.stride, half: rows.half() };
-    to_columns(&queue, table.all(), &Kept { words: None, count: n }, to)?;
+    let to = ColumnTargets { at: rows.x.at(), stride: rows.stride, half: rows.half() };
+    to_columns(&queue, table.all(), &KeptBits { words: None, count: n }, to)?;
     let mut values = memory::zeroed(rows.stride * d, WHAT)?;
     rows.x.read(0, &mut values)?;
     let mut validity = memory::with_room(d, WHAT)?;

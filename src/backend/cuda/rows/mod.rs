@@ -14,7 +14,7 @@ use std::ops::Range;
 
 pub use self::matrix::Matrix;
 use crate::backend::cuda::arguments::{self, RoundWeightsArgument, RowsArgument};
-use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Plain, Queue, bytes_of, product};
+use crate::backend::cuda::device::{Argument, BlockShape, Buffer, Entry, Plain, Queue, bytes_of, product};
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, THREADS, padded};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -120,7 +120,7 @@ impl<T: Float + Plain> DeviceRows<T> {
         let Some(w) = &self.weights else { return Ok(()) };
         let argument = RoundWeightsArgument { w: w.at(), n: self.n as u64, quantum: power_of_two(scale.exponent - 53) };
         let blocks = self.n.div_ceil(THREADS as usize).min(64 * self.queue.gpu.processors as usize);
-        let launch = arguments::round_weights().exactly(&self.queue.gpu, "", Block::of(THREADS), blocks)?;
+        let launch = arguments::round_weights().exactly(&self.queue.gpu, "", BlockShape::of(THREADS), blocks)?;
         // SAFETY: the kernel reads and writes the first n weights, each by one thread.
         unsafe { self.queue.run(&launch, &argument) }
     }

@@ -28,23 +28,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::CudaEvent;
 
 use self::order::{VISITS, held_after, visits};
-use self::sweep::Sweep;
+use self::sweep::ChunkSweep;
 use crate::backend::chunking::{Chunking, piece_bytes};
 use crate::backend::cuda::device::{Plain, Queue, failed};
 use crate::backend::cuda::rows::DeviceRows;
-use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::rows::upload::{Carrier, Sources, Staging, UploadPlan};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::interrupt;
 use crate::base::memory;
-use crate::input::tile::{Part, WeightScale};
+use crate::input::tile::{RowBlock, WeightScale};
 
 /// The fewest bytes of a piece that make another lane worth its cost.
 const LEAST_PIECE: usize = 64 << 10;
 
 /// The kept rows of a fit in host memory, and buffers on the device for some of their chunks.
-pub struct Stream<'a, T> {
+pub struct RowStream<'a, T> {
     pub queue: Queue,
     pub sources: Sources<'a, T>,
     pub chunk_rows: usize,
@@ -54,7 +54,7 @@ pub struct Stream<'a, T> {
     /// One for each buffer.
     events: Vec<Events>,
     /// Only one pass at a time may use the buffers.
-    ring: Mutex<Ring<T>>,
+    ring: Mutex<ChunkRing<T>>,
 }
 
 /// The events that say when a buffer may be read and when it may be written.
@@ -66,7 +66,7 @@ pub struct Events {
 }
 
 /// The buffers and what they hold.
-struct Ring<T> {
+struct ChunkRing<T> {
     buffers: Vec<Held<T>>,
     /// Whether the next pass visits the chunks in ascending order.
     upwards: bool,
@@ -80,9 +80,9 @@ struct Held<T> {
     rounded: bool,
 }
 
-impl<'a, T: Float + Plain> Stream<'a, T> {
+impl<'a, T: Float + Plain> RowStream<'a, T> {
     /// A stream of the kept rows of all parts, in order. Nothing is sent yet.
-    pub fn new(queue: &Queue, parts: &[Part<'a, T>], chunking: Chunking) -> Result<Self> {
+    pub fn new(queue: &Queue, parts: &[RowBlock<'a, T>], chunking: Chunking) -> Result<Self> {
         let sources = Sources::new(parts)?;
         let Sources { n, d, weighted, half, .. } = sources;
         let (staging, chunk_rows) = (Staging::of(&queue.gpu), chunking.rows as usize);
@@ -97,7 +97,7 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
             done.record(&queue.stream).map_err(failed("making a buffer"))?;
             events.push(Events { arrived, done });
         }
-        let ring = Mutex::new(Ring { buffers, upwards: true, weights: None });
+        let ring = Mutex::new(ChunkRing { buffers, upwards: true, weights: None });
         Ok(Self { queue: queue.clone(), sources, chunk_rows, staging, positive: n as u64, events, ring })
     }
 
@@ -115,9 +115,9 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
     }
 
     /// Calls `work` for every chunk. Work that it puts into the queue can use the chunk on the device.
-    pub fn visit(&self, mut work: impl FnMut(&Chunk<'_, T>) -> Result<()>) -> Result<()> {
+    pub fn visit(&self, mut work: impl FnMut(&DeviceChunk<'_, T>) -> Result<()>) -> Result<()> {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let Ring { buffers, upwards, weights } = &mut *ring;
+        let ChunkRing { buffers, upwards, weights } = &mut *ring;
         // The contents are marked unknown here. So they are also unknown if this pass fails.
         let held = memory::collected(buffers.iter_mut().map(|held| held.chunk.take()), VISITS)?;
         let visits = visits(&held, self.sources.n.div_ceil(self.chunk_rows), *upwards)?;
@@ -126,7 +126,7 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
         let carrier = Carrier::new(&self.queue.gpu, &self.sources, plan.slot)?;
         let places = memory::collected(buffers.iter().map(|held| held.rows.argument()), VISITS)?;
         let tasks = |chunk| self.sources.tasks(&self.rows_of(chunk), plan.slot);
-        let sweep = Sweep::new(&carrier, &self.events, places, &visits, tasks)?;
+        let sweep = ChunkSweep::new(&carrier, &self.events, places, &visits, tasks)?;
         sweep.run(&self.queue, &self.staging, plan.lanes, |visit| {
             let (rows, held) = (self.rows_of(visit.chunk), &mut buffers[visit.buffer]);
             held.rows.n = rows.len();
@@ -140,7 +140,7 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
                 held.rounded = true;
             }
             interrupt::check()?;
-            work(&Chunk { first: rows.start, rows: &held.rows, after_kernel: false })
+            work(&DeviceChunk { first: rows.start, rows: &held.rows, after_kernel: false })
         })?;
         for (held, chunk) in buffers.iter_mut().zip(held_after(&held, &visits)?) {
             held.chunk = chunk;

@@ -31,26 +31,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub use self::benchmark::upload_benchmark;
 pub use self::carrier::Carrier;
 pub use self::lanes::{BorrowedLane, Lane, Staging, UploadPlan, join};
-pub use self::tasks::{Sources, Task};
+pub use self::tasks::{Sources, UploadTask};
 use crate::backend::cuda::device::{Plain, Queue, failed};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::external::take_in;
 use crate::base::error::Result;
 use crate::base::float::Float;
-use crate::input::tile::Part;
+use crate::input::tile::RowBlock;
 
 /// Uploads the kept rows of all parts, in order, and their weights as they are. If only some parts have weights, the rows of
 /// parts without weights get weight 1.
 ///
 /// When it returns, everything has arrived. Rows that are on the device already are taken in there.
-pub fn upload<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result<DeviceRows<T>> {
+pub fn upload<T: Float + Plain>(queue: &Queue, parts: &[RowBlock<'_, T>]) -> Result<DeviceRows<T>> {
     if parts.first().is_some_and(|part| part.features.gpu_rows().is_some()) {
         return take_in(queue, parts);
     }
     upload_by(queue, parts, &Staging::of(&queue.gpu))
 }
 
-fn upload_by<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>], staging: &Staging) -> Result<DeviceRows<T>> {
+fn upload_by<T: Float + Plain>(queue: &Queue, parts: &[RowBlock<'_, T>], staging: &Staging) -> Result<DeviceRows<T>> {
     let sources = Sources::new(parts)?;
     let rows = DeviceRows::new(queue, sources.n, sources.d, sources.weighted, sources.half)?;
     let plan = staging.plan.for_bytes(sources.n * sources.row_bytes());
@@ -114,7 +114,7 @@ mod tests {
             let column_view = Features::new(columns.iter().map(|c| chunked(c, 129)).collect()).unwrap();
             let block_view = Features::from_blocks(rows.chunks(97 * d).map(|rows| (rows, None, None)), d).unwrap();
             let mut parts =
-                [column_view.clone(), block_view.clone(), column_view, block_view].map(|view| Part::new(view, None));
+                [column_view.clone(), block_view.clone(), column_view, block_view].map(|view| RowBlock::new(view, None));
             parts[2].selection = selection(n, 1);
             parts[3].selection = selection(n, 2);
             parts[3].weights = Some(chunked(&weights, 53));
@@ -122,7 +122,7 @@ mod tests {
                 let parts = &parts[from..to];
                 for slot in [64, 4096, 1 << 20] {
                     let there = upload_by(&queue, parts, &Staging::new(UploadPlan { lanes: 3, slot })).unwrap();
-                    let kept = |part: &Part<'_, T>| (0..n).filter(|&i| part.selection.contains(i)).collect::<Vec<_>>();
+                    let kept = |part: &RowBlock<'_, T>| (0..n).filter(|&i| part.selection.contains(i)).collect::<Vec<_>>();
                     let mut x = vec![T::default(); there.stride * d];
                     let mut w = vec![0.0; there.stride];
                     let mut at = 0;

@@ -9,8 +9,8 @@ use cudarc::driver::CudaEvent;
 use super::{CudaSession, LONGEST_BATCH};
 use crate::backend::cuda::arguments::{Control, Record, STOP_EMPTY};
 use crate::backend::cuda::device::{Buffer, Plain, Queue};
-use crate::backend::cuda::exchange::{self, Of, Port};
-use crate::backend::cuda::passes::distances::Inertia;
+use crate::backend::cuda::exchange::{self, ExchangedSums, Port};
+use crate::backend::cuda::passes::distances::InertiaSums;
 use crate::backend::{Advanced, Assigned, Iteration, Move, Scales, Session, Stop};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -72,10 +72,10 @@ pub fn advance<T: Float + Plain>(
                     session.start(starting)?;
                 }
                 session.launch_step(None)?;
-                session.arrive(Of::Step)
+                session.arrive(ExchangedSums::Step)
             })?;
             for session in &mut *sessions {
-                exchange::total(&mut session.state, Of::Step)?;
+                exchange::total(&mut session.state, ExchangedSums::Step)?;
                 session.update.launch(&session.state, stop, limit, first)?;
             }
             if let Some(ahead) = &mut ahead {
@@ -164,15 +164,15 @@ pub fn assign<T: Float + Plain>(
 ) -> Result<Assigned> {
     let inertias = each(sessions, |_, session| {
         let (queue, k, base) = (&session.state.queue, session.state.shape.k, Scales::Same(session.statistics.distances));
-        let mut inertia = if want_inertia { Some(Inertia::new(queue, k, base)?) } else { None };
+        let mut inertia = if want_inertia { Some(InertiaSums::new(queue, k, base)?) } else { None };
         session.start(centroids)?;
         session.launch_step(inertia.as_mut())?;
-        session.arrive(Of::Step)?;
+        session.arrive(ExchangedSums::Step)?;
         Ok(inertia)
     })?;
     let mut counted = None;
     for session in &mut *sessions {
-        exchange::total(&mut session.state, Of::Step)?;
+        exchange::total(&mut session.state, ExchangedSums::Step)?;
         counted = session.finish_sums()?;
     }
     let control = control(sessions)?;
@@ -200,10 +200,10 @@ pub fn relocate<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>], move
         session.step.write_labels(&session.state)?;
         session.forget();
         session.move_rows(&own)?;
-        session.arrive(Of::Moves)
+        session.arrive(ExchangedSums::Moves)
     })?;
     sessions.iter_mut().try_for_each(|session| {
-        exchange::total(&mut session.state, Of::Moves)?;
+        exchange::total(&mut session.state, ExchangedSums::Moves)?;
         session.update.fold(&session.state)
     })
 }

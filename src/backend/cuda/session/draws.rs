@@ -11,14 +11,14 @@ use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::picks::{self, batch};
 use crate::backend::cuda::passes::seeds::{self, DeviceSeeds};
 use crate::backend::cuda::predict::DeviceTable;
-use crate::backend::cuda::rows::chunks::Chunks;
+use crate::backend::cuda::rows::chunks::RowChunks;
 use crate::backend::cuda::rows::stream::seeds::StreamedSeeds;
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::{DrawBy, Picked, PlusPlus, Sample, Sampled, Seeder};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::exact::distances::{DistanceScale, DistanceSum};
-use crate::input::tile::Part;
+use crate::input::tile::RowBlock;
 use crate::statistics::Statistics;
 
 /// Draw weights of the rows.
@@ -32,7 +32,7 @@ pub enum DeviceDraws<T> {
 pub trait Drawable: Send {
     /// The type of the features.
     type Value: Float + Plain;
-    fn chunks(&self) -> &Chunks<'_, Self::Value>;
+    fn chunks(&self) -> &RowChunks<'_, Self::Value>;
     /// Number of these rows that have a positive weight.
     fn positive(&self) -> u64;
     fn lend(&mut self) -> Lent<'_, Self::Value>;
@@ -40,7 +40,7 @@ pub trait Drawable: Send {
 
 /// The rows, and what draws from them need.
 pub struct Lent<'s, T> {
-    pub rows: &'s Chunks<'s, T>,
+    pub rows: &'s RowChunks<'s, T>,
     pub shape: &'s FitShape,
     pub statistics: &'s Statistics,
     /// The array of labels, where seeding may write its own numbers.
@@ -53,8 +53,8 @@ macro_rules! on_rows {
     ($rows:expr, |$seeds:ident, $found:ident, $labels:ident| $resident:expr, $streamed:expr) => {{
         let Lent { rows, draws, labels: $labels, .. } = $rows.lend();
         match (draws, rows) {
-            (Some(DeviceDraws::Resident($seeds)), Chunks::Resident($found)) => $resident,
-            (Some(DeviceDraws::Streamed($seeds)), Chunks::Streamed($found)) => $streamed,
+            (Some(DeviceDraws::Resident($seeds)), RowChunks::Resident($found)) => $resident,
+            (Some(DeviceDraws::Streamed($seeds)), RowChunks::Streamed($found)) => $streamed,
             _ => unreachable!("draws were started from these rows"),
         }
     }};
@@ -63,7 +63,7 @@ macro_rules! on_rows {
 impl<T: Float + Plain> Drawable for CudaSession<'_, T> {
     type Value = T;
 
-    fn chunks(&self) -> &Chunks<'_, T> {
+    fn chunks(&self) -> &RowChunks<'_, T> {
         &self.rows
     }
 
@@ -85,20 +85,20 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
 
     fn row(&mut self, row: u64) -> Result<Vec<T>> {
         match self.chunks() {
-            Chunks::Resident(rows) => seeds::row(rows, row),
-            Chunks::Streamed(stream) => Ok(stream.gather(row as usize..row as usize + 1)?.0),
+            RowChunks::Resident(rows) => seeds::row(rows, row),
+            RowChunks::Streamed(stream) => Ok(stream.gather(row as usize..row as usize + 1)?.0),
         }
     }
 
     fn start_draws(&mut self) -> Result<u128> {
         let Lent { rows, statistics, shape, draws, .. } = self.lend();
         let (started, total) = match rows {
-            Chunks::Resident(rows) => {
+            RowChunks::Resident(rows) => {
                 let seeds = DeviceSeeds::start(rows, statistics)?;
                 let total = seeds.total;
                 (DeviceDraws::Resident(seeds), total)
             }
-            Chunks::Streamed(stream) => {
+            RowChunks::Streamed(stream) => {
                 let seeds = StreamedSeeds::start(stream, statistics, shape.k)?;
                 let total = seeds.total();
                 (DeviceDraws::Streamed(seeds), total)
@@ -127,7 +127,7 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
     fn plus_plus_steps(&mut self, asked: &PlusPlus, potential: &mut DistanceSum, centroids: &mut Vec<T>) -> Result<()> {
         let positive = self.positive();
         match self.lend() {
-            Lent { draws: Some(DeviceDraws::Resident(seeds)), rows: Chunks::Resident(rows), .. } => {
+            Lent { draws: Some(DeviceDraws::Resident(seeds)), rows: RowChunks::Resident(rows), .. } => {
                 seeds.plus_plus_steps(rows, asked, positive, potential, centroids)
             }
             // The host draws from rows that stream.
@@ -138,25 +138,25 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
     fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
         let Lent { rows, shape, statistics, labels, draws } = self.lend();
         match (rows, draws) {
-            (Chunks::Resident(rows), draws) => {
+            (RowChunks::Resident(rows), draws) => {
                 let seeds = match draws {
                     Some(DeviceDraws::Resident(seeds)) => Some(&*seeds),
                     _ => None,
                 };
                 picks::pick(rows, seeds, statistics.weights, by, targets, batch::<T>(shape))
             }
-            (Chunks::Streamed(stream), Some(DeviceDraws::Streamed(seeds))) if by == DrawBy::Distance => {
+            (RowChunks::Streamed(stream), Some(DeviceDraws::Streamed(seeds))) if by == DrawBy::Distance => {
                 seeds.pick(stream, &labels, targets)
             }
-            (Chunks::Streamed(stream), _) => stream.pick(by, statistics.weights, targets),
+            (RowChunks::Streamed(stream), _) => stream.pick(by, statistics.weights, targets),
         }
     }
 
     fn all_rows(&mut self) -> Result<(Vec<T>, Vec<f64>)> {
         let Lent { rows, statistics, .. } = self.lend();
         match rows {
-            Chunks::Resident(rows) => picks::all(rows),
-            Chunks::Streamed(stream) => stream.gather_rounded(0..stream.sources.n, statistics.weights),
+            RowChunks::Resident(rows) => picks::all(rows),
+            RowChunks::Streamed(stream) => stream.gather_rounded(0..stream.sources.n, statistics.weights),
         }
     }
 
@@ -176,7 +176,12 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
         nearest_batch::nearest_of(self.chunks().queue(), rows, centroids, self.chunks().d())
     }
 
-    fn other_rows<'t>(&self, part: &Part<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Option<Box<dyn Seeder<T> + 't>> {
+    fn other_rows<'t>(
+        &self,
+        part: &RowBlock<'t, T>,
+        statistics: &Arc<Statistics>,
+        k: usize,
+    ) -> Option<Box<dyn Seeder<T> + 't>> {
         OtherRows::if_it_pays(self.chunks().queue(), part, statistics, k)
     }
 
@@ -186,9 +191,9 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
 }
 
 /// The number of rows of positive weight.
-pub fn positive_rows<T: Float + Plain>(chunks: &Chunks<'_, T>) -> Result<u64> {
+pub fn positive_rows<T: Float + Plain>(chunks: &RowChunks<'_, T>) -> Result<u64> {
     match chunks {
-        Chunks::Resident(rows) => seeds::positive_rows(rows),
-        Chunks::Streamed(stream) => Ok(stream.positive),
+        RowChunks::Resident(rows) => seeds::positive_rows(rows),
+        RowChunks::Streamed(stream) => Ok(stream.positive),
     }
 }

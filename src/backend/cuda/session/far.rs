@@ -2,10 +2,10 @@
 
 use super::CudaSession;
 use crate::backend::cuda::arguments::{self, Moved, RelocateArgument, RowsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Plain};
+use crate::backend::cuda::device::{BlockShape, Buffer, Plain};
 use crate::backend::cuda::passes::farthest::FarSearch;
-use crate::backend::cuda::rows::chunks::Chunks;
-use crate::backend::cuda::rows::stream::Stream;
+use crate::backend::cuda::rows::chunks::RowChunks;
+use crate::backend::cuda::rows::stream::RowStream;
 use crate::backend::{Far, Move, Picked};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -35,10 +35,10 @@ impl<T: Float + Plain> CudaSession<'_, T> {
             return Ok(());
         }
         match &*self.rows {
-            Chunks::Resident(rows) => {
+            RowChunks::Resident(rows) => {
                 self.launch_moves((rows.argument(), rows.half().is_some()), moves, |_, row| row as u32)?;
             }
-            Chunks::Streamed(stream) => {
+            RowChunks::Streamed(stream) => {
                 // No more rows at once than take as much memory as the search for them.
                 let most = FarSearch::bytes(&self.state.shape) as usize / (self.state.shape.d * size_of::<T>());
                 for moves in moves.chunks(most.max(1)) {
@@ -64,7 +64,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         let state = &self.state;
         let moves = moves.iter().enumerate().map(|(i, &Move { row, to })| Moved { row, place: place(i, row), to });
         let moves = state.queue.upload(&memory::collected(moves, MOVED)?, MOVED)?;
-        let launch = arguments::relocate::<T>().half_if(half).exactly(&state.queue.gpu, "", Block::of(32), moves.len())?;
+        let launch = arguments::relocate::<T>().half_if(half).exactly(&state.queue.gpu, "", BlockShape::of(32), moves.len())?;
         let argument = RelocateArgument {
             rows,
             labels: state.labels.now(0),
@@ -79,7 +79,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
     }
 
     /// Uploads rows that may not be on the device, as columns, and their rounded weights.
-    fn gathered(&self, stream: &Stream<'_, T>, moves: &[Move]) -> Result<(Buffer<T>, Option<Buffer<f64>>)> {
+    fn gathered(&self, stream: &RowStream<'_, T>, moves: &[Move]) -> Result<(Buffer<T>, Option<Buffer<f64>>)> {
         let (queue, d, scale) = (&self.state.queue, self.state.shape.d, self.statistics.weights);
         let rows = memory::collected(moves.iter().map(|one| one.row), MOVED)?;
         let Picked { values, weights, .. } = stream.picked(rows, scale)?;

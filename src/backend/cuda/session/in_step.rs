@@ -7,9 +7,9 @@ use super::{CudaSession, advance};
 use crate::backend::call::{Call, Calls};
 use crate::backend::chunking::MOST_ROWS;
 use crate::backend::cuda::device::Plain;
-use crate::backend::cuda::exchange::{Group, Port};
+use crate::backend::cuda::exchange::{GpuGroup, Port};
 use crate::backend::cuda::rows::DeviceRows;
-use crate::backend::cuda::rows::chunks::Chunks;
+use crate::backend::cuda::rows::chunks::RowChunks;
 use crate::backend::sharded::sessions::{ask_sessions, copy_labels};
 use crate::backend::sharded::{InStep, Shards, Take};
 use crate::backend::{Advanced, Assigned, Move, PlusPlus, Seeder, Session, Stop};
@@ -29,14 +29,14 @@ pub struct GpusInStep<'a, T: Float + Plain> {
     sessions: Vec<Box<CudaSession<'a, T>>>,
     statistics: Arc<Statistics>,
     /// A copy of all rows on the first GPU, for k-means++.
-    gathered: Option<Gathered<'a, T>>,
+    gathered: Option<RowsOnOneGpu<'a, T>>,
     /// Dropped last: another group may begin.
-    _group: Group,
+    _group: GpuGroup,
 }
 
 impl<'a, T: Float + Plain> GpusInStep<'a, T> {
     /// These sessions, at least two, which were made for this group.
-    pub fn new(mut sessions: Vec<Box<CudaSession<'a, T>>>, group: Group, statistics: &Arc<Statistics>) -> Result<Self> {
+    pub fn new(mut sessions: Vec<Box<CudaSession<'a, T>>>, group: GpuGroup, statistics: &Arc<Statistics>) -> Result<Self> {
         let ports = sessions.iter_mut().filter_map(|session| session.state.port.as_mut());
         Port::connect(&mut memory::collected(ports, SESSIONS)?);
         Ok(Self { sessions, statistics: statistics.clone(), gathered: None, _group: group })
@@ -50,19 +50,19 @@ impl<'a, T: Float + Plain> GpusInStep<'a, T> {
 
 /// All rows of a fit on one GPU. A step of k-means++ is short, and each would make several rounds through the host, which take
 /// longer than the step on one GPU.
-struct Gathered<'a, T> {
+struct RowsOnOneGpu<'a, T> {
     rows: OtherRows<'a, T>,
     /// How many values of the centroids it has taken.
     taken: usize,
 }
 
-impl<'a, T: Float + Plain> Gathered<'a, T> {
+impl<'a, T: Float + Plain> RowsOnOneGpu<'a, T> {
     /// None if there is not enough room, or if the rows stream.
     fn if_there_is_room(sessions: &[Box<CudaSession<'a, T>>], statistics: &Arc<Statistics>) -> Result<Option<Self>> {
         let (queue, shape) = (&sessions[0].state.queue, &sessions[0].state.shape);
         let resident = sessions.iter().map(|session| match &*session.rows {
-            Chunks::Resident(rows) => Some(rows),
-            Chunks::Streamed(_) => None,
+            RowChunks::Resident(rows) => Some(rows),
+            RowChunks::Streamed(_) => None,
         });
         let Some(parts) = resident.collect::<Option<Vec<_>>>() else { return Ok(None) };
         let n = parts.iter().map(|rows| rows.n).sum::<usize>();
@@ -75,7 +75,7 @@ impl<'a, T: Float + Plain> Gathered<'a, T> {
         for rows in &parts {
             rows.queue.wait()?;
         }
-        let rows = Chunks::Resident(DeviceRows::gathered(queue, &parts)?);
+        let rows = RowChunks::Resident(DeviceRows::gathered(queue, &parts)?);
         let mut rows = OtherRows::of(rows, statistics, shape.k)?;
         rows.start_draws()?;
         Ok(Some(Self { rows, taken: 0 }))
@@ -138,7 +138,7 @@ impl<T: Float + Plain> InStep<T> for GpusInStep<'_, T> {
 
     fn plus_plus_steps(&mut self, asked: &PlusPlus, potential: &mut DistanceSum, centroids: &mut Vec<T>) -> Result<bool> {
         if self.gathered.is_none() {
-            self.gathered = Gathered::if_there_is_room(&self.sessions, &self.statistics)?;
+            self.gathered = RowsOnOneGpu::if_there_is_room(&self.sessions, &self.statistics)?;
         }
         let Some(all) = &mut self.gathered else { return Ok(false) };
         // `all` has not taken the centroids of the steps that the host has done.

@@ -8,11 +8,11 @@ use crate::backend::Seeder;
 use crate::backend::cuda::device::{Buffer, Plain, Queue};
 use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::seeds::DeviceSeeds;
-use crate::backend::cuda::rows::chunks::Chunks;
+use crate::backend::cuda::rows::chunks::RowChunks;
 use crate::backend::cuda::shape::FitShape;
 use crate::base::error::Result;
 use crate::base::float::Float;
-use crate::input::tile::Part;
+use crate::input::tile::RowBlock;
 use crate::statistics::Statistics;
 
 /// The least arithmetic (rows x features x centroids) for which it pays to send the rows. Below this a CPU takes a few
@@ -20,7 +20,7 @@ use crate::statistics::Statistics;
 const LEAST: usize = 1 << 22;
 
 pub struct OtherRows<'t, T> {
-    rows: Chunks<'t, T>,
+    rows: RowChunks<'t, T>,
     shape: FitShape,
     positive: u64,
     statistics: Arc<Statistics>,
@@ -32,7 +32,7 @@ pub struct OtherRows<'t, T> {
 impl<'t, T: Float + Plain> OtherRows<'t, T> {
     pub fn if_it_pays(
         queue: &Queue,
-        part: &Part<'t, T>,
+        part: &RowBlock<'t, T>,
         statistics: &Arc<Statistics>,
         k: usize,
     ) -> Option<Box<dyn Seeder<T> + 't>> {
@@ -41,8 +41,8 @@ impl<'t, T: Float + Plain> OtherRows<'t, T> {
         Some(Box::new(other))
     }
 
-    fn new(queue: &Queue, part: &Part<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Result<Self> {
-        let mut rows = Chunks::new(queue, std::slice::from_ref(part), None)?;
+    fn new(queue: &Queue, part: &RowBlock<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Result<Self> {
+        let mut rows = RowChunks::new(queue, std::slice::from_ref(part), None)?;
         if let Some(scale) = statistics.weights {
             rows.round_weights(scale)?;
         }
@@ -50,7 +50,7 @@ impl<'t, T: Float + Plain> OtherRows<'t, T> {
     }
 
     /// These rows, which are all on the GPU. Their weights are `w^`.
-    pub fn of(rows: Chunks<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Result<Self> {
+    pub fn of(rows: RowChunks<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Result<Self> {
         let queue = rows.queue().clone();
         let shape = Self::shape([rows.n(), rows.d(), k], statistics.weights.is_some(), rows.half().is_some());
         let (positive, labels) = (positive_rows(&rows)?, queue.alloc(1, "the rows drawn")?);
@@ -70,7 +70,7 @@ impl<'t, T: Float + Plain> OtherRows<'t, T> {
 impl<T: Float + Plain> Drawable for OtherRows<'_, T> {
     type Value = T;
 
-    fn chunks(&self) -> &Chunks<'_, T> {
+    fn chunks(&self) -> &RowChunks<'_, T> {
         &self.rows
     }
 

@@ -10,7 +10,7 @@
 //!                       tiles, which come in whole rounds: halfway between that line and the larger of the two times
 //! between shapes      = straight lines of ln time over ln k, and then over ln d
 //! ```
-//! A candidate is asked for the time of the work that it really does ([`Work::filled`](super::Work::filled)). The table holds
+//! A candidate is asked for the time of the work that it really does ([`TimeScaling::filled`](super::TimeScaling::filled)). The table holds
 //! every candidate that was fastest for at least one measured shape. Of the papers' systems, `luigi-v4` and `lutz-fused` came
 //! closest: for 4 clusters of up to 12 features they took 1.3 to 3.2 times and 1.4 to 3.5 times as long as the best. So they are
 //! never chosen by default. (For 10,000 rows of 2 features in 8 clusters, launches take most of the time. There `luigi-v4` is 5 %
@@ -19,7 +19,7 @@
 mod table;
 
 pub use self::table::PROCESSORS;
-use self::table::Table;
+use self::table::TimeTable;
 use super::list::candidates;
 #[cfg(feature = "papers")]
 use super::tiled::Tiled;
@@ -82,7 +82,7 @@ pub fn tiled_for<T: Float + Plain>(shape: &FitShape, gpu: GpuSize) -> Tiled {
 
 /// The strategies that the default chooses from, in the order of the table.
 pub fn measured() -> Vec<Strategy> {
-    let names = Table::get().columns();
+    let names = TimeTable::get().columns();
     names.iter().filter_map(|name| Strategy::ALL.iter().copied().find(|strategy| strategy.name() == *name)).collect()
 }
 
@@ -92,7 +92,7 @@ pub fn time<T>(candidate: &dyn Candidate<T>, shape: &FitShape, gpu: GpuSize) -> 
     if let Some(time) = candidate.predicted(shape, gpu) {
         return time;
     }
-    let table = Table::get();
+    let table = TimeTable::get();
     let Some((column, work)) = table.column(candidate.strategy()).zip(candidate.work()) else { return f64::INFINITY };
     let FitShape { chunk, d, k, float64, .. } = *shape;
     let n = chunk.saturating_mul(PROCESSORS) / gpu.processors.max(1);
@@ -129,7 +129,7 @@ pub mod tests {
                         let ours = [Strategy::Columns, Strategy::Tiled, Strategy::Tensor];
                         let family = default.candidate.family().unwrap_or(default.candidate.strategy());
                         assert!(d <= 12 || ours.contains(&family));
-                        assert!(family != Strategy::Cells || d <= 4);
+                        assert!(family != Strategy::Grid || d <= 4);
                         assert!(family != Strategy::Columns || (9..=1_000).contains(&d) && k <= 32);
                         assert_eq!(choose::<f32>(Strategy::Registers, &shape, gpu).is_err(), d > 12, "{d} {k}");
                     }
@@ -138,8 +138,8 @@ pub mod tests {
         }
         assert_eq!(chosen(Strategy::Default, 10_000_000, 4, 16), Strategy::RegistersSingle);
         assert_eq!(chosen(Strategy::Default, 10_000, 2, 1_000), Strategy::Tiled128);
-        assert_eq!(chosen(Strategy::Default, 10_000_000, 2, 1_000), Strategy::Cells);
-        assert_ne!(chosen(Strategy::Default, 10_000_000, 2, 8), Strategy::Cells);
+        assert_eq!(chosen(Strategy::Default, 10_000_000, 2, 1_000), Strategy::Grid);
+        assert_ne!(chosen(Strategy::Default, 10_000_000, 2, 8), Strategy::Grid);
         let lean = choose_from::<f32>(Strategy::Default, &shape(10_000_000, 2, 1_000), H200, false).unwrap();
         assert_eq!(lean.candidate.strategy(), Strategy::RegistersGroups);
         assert_eq!(chosen(Strategy::Default, 300_000, 408, 5_000), Strategy::TensorWgmma);
@@ -158,9 +158,9 @@ pub mod tests {
         assert_eq!(chosen(Strategy::Default, 20_000_000, 24, 4), Strategy::Columns);
         assert_eq!(chosen(Strategy::Tiled32, 1, 1, 1), Strategy::Tiled32);
         let in_chunks = FitShape { chunk: 1_000, ..shape(10_000_000, 2, 1_000) };
-        assert_ne!(choose::<f32>(Strategy::Default, &in_chunks, H200).unwrap().candidate.strategy(), Strategy::Cells);
+        assert_ne!(choose::<f32>(Strategy::Default, &in_chunks, H200).unwrap().candidate.strategy(), Strategy::Grid);
         for strategy in [
-            Strategy::Cells,
+            Strategy::Grid,
             #[cfg(feature = "papers")]
             Strategy::Yinyang,
         ] {

@@ -1,12 +1,12 @@
 //! Labels and sums in one pass, for few clusters of many features: `kernels/step/assign_columns.cu`.
 
 use super::filter::FilterSpec;
-use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, Work, at_most};
+use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, TimeScaling, at_most};
 use crate::backend::cuda::arguments::{self, AssignArgument};
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
-use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue};
+use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
-use crate::backend::cuda::state::State;
+use crate::backend::cuda::state::DeviceState;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::strategy::Strategy;
@@ -25,12 +25,12 @@ const BLOCK_BYTES: usize = 256;
 
 /// What the kernel calls its shape: the threads of a block, and the bytes of columns on their way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ring {
+struct ColumnRing {
     threads: u32,
     bytes: usize,
 }
 
-impl Ring {
+impl ColumnRing {
     fn new(padded: usize, float64: bool, half: bool) -> Self {
         // Steps of two columns, each with 16 bytes a thread for two or four rows, or 8 bytes for four rows.
         let (threads, steps, planes) =
@@ -65,7 +65,7 @@ struct Room {
 impl Room {
     fn new(k: usize, float64: bool, half: bool, shared: usize) -> Self {
         let padded = Columns::padded(k);
-        let ring = Ring::new(padded, float64, half);
+        let ring = ColumnRing::new(padded, float64, half);
         // The copies of the centroids, the centre and the weight of a feature, padded to 16 bytes.
         let width = (padded + if float64 { 3 } else { 2 }).next_multiple_of(4);
         Self {
@@ -126,12 +126,12 @@ impl<T: Float + Plain> Candidate<T> for Columns {
         Ok(Box::new(ColumnsStep::new(shape, queue)?))
     }
 
-    fn work(&self) -> Option<&dyn Work> {
+    fn work(&self) -> Option<&dyn TimeScaling> {
         Some(self)
     }
 }
 
-impl Work for Columns {
+impl TimeScaling for Columns {
     fn filled(&self, d: usize, k: usize) -> (usize, usize) {
         (d, Self::padded(k))
     }
@@ -152,8 +152,8 @@ impl<T: Float + Plain> ColumnsStep<T> {
         let gpu = &queue.gpu;
         let (table, shared) = Room::new(shape.k, shape.float64, shape.half, gpu.size().shared).table(shape);
         let padded = Columns::padded(shape.k);
-        let threads = Ring::new(padded, shape.float64, shape.half).threads;
-        let (variant, block) = (format!("_k{padded}"), Block { threads, shared });
+        let threads = ColumnRing::new(padded, shape.float64, shape.half).threads;
+        let (variant, block) = (format!("_k{padded}"), BlockShape { threads, shared });
         let entry = arguments::assign_columns::<T>().half_if(shape.half);
         let launch = entry.resident(gpu, &variant, block, shape.chunk.div_ceil(TILE))?;
         Ok(Self { launch, table })
@@ -161,7 +161,7 @@ impl<T: Float + Plain> ColumnsStep<T> {
 }
 
 impl<T: Float + Plain> Step<T> for ColumnsStep<T> {
-    fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+    fn launch(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> Result<()> {
         let argument = AssignArgument { table_copies: i32::from(self.table), ..state.assign_argument(chunk, 0) };
         // SAFETY: the addresses are those of the state's buffers, which have the sizes that the kernel indexes: rows up to the
         // stride, (k, columns, limbs) sums, copies of k padded centroids by feature. A label has one byte, because there are few

@@ -2,10 +2,10 @@
 
 use super::by_row::ByRow;
 use crate::backend::cuda::arguments::{self, DeltasArgument};
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
-use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue};
+use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, copies};
-use crate::backend::cuda::state::State;
+use crate::backend::cuda::state::DeviceState;
 use crate::base::error::Result;
 use crate::base::float::Float;
 
@@ -24,7 +24,7 @@ const MOST_BYTES: usize = 184 << 10;
 
 /// The tables of a block: how many columns each has, and how many copies of a cell. One column counts rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Tables {
+struct DeltaTables {
     columns: usize,
     /// 0: no table, the kernel adds directly to device memory.
     copies: usize,
@@ -32,7 +32,7 @@ struct Tables {
     shared: usize,
 }
 
-impl Tables {
+impl DeltaTables {
     /// A table takes as many columns as it can hold, but the work must still be enough for the whole device. `room`: the bytes of
     /// shared memory that a block may have. `processors`: the SMs. Each has one block.
     fn new(shape: &FitShape, room: usize, processors: usize) -> Self {
@@ -69,20 +69,20 @@ impl Tables {
 }
 
 /// The launch for one fit.
-pub struct Deltas {
+pub struct DeltasLaunch {
     launch: Launch<DeltasArgument>,
-    tables: Tables,
+    tables: DeltaTables,
     /// Groups of columns.
     groups: usize,
 }
 
-impl Deltas {
+impl DeltasLaunch {
     pub fn new<T: Float + Plain>(shape: &FitShape, queue: &Queue) -> Result<Self> {
         let gpu = &queue.gpu;
-        let tables = Tables::new(shape, gpu.shared_per_block as usize, gpu.processors as usize);
+        let tables = DeltaTables::new(shape, gpu.shared_per_block as usize, gpu.processors as usize);
         let groups = (shape.columns() + 1).div_ceil(tables.columns);
         let tiles = (shape.chunk * shape.label_bytes()).div_ceil(LABEL_BYTES);
-        let block = Block { threads: THREADS, shared: tables.shared };
+        let block = BlockShape { threads: THREADS, shared: tables.shared };
         let entry = arguments::deltas::<T>().half_if(shape.half);
         let launch = entry.resident(gpu, "", block, tiles.div_ceil(THREADS as usize / 32) * groups)?;
         // Every group gets the same number of blocks.
@@ -93,7 +93,12 @@ impl Deltas {
 
     /// Adds the moves of a chunk's rows to the pending sums. The labels before and after are those of the state.
     /// `by_row`: a copy of all rows, if there is one.
-    pub fn launch<T: Float + Plain>(&self, chunk: &Chunk<'_, T>, state: &State<T>, by_row: Option<&ByRow>) -> Result<()> {
+    pub fn launch<T: Float + Plain>(
+        &self,
+        chunk: &DeviceChunk<'_, T>,
+        state: &DeviceState<T>,
+        by_row: Option<&ByRow>,
+    ) -> Result<()> {
         let [labels, next] = state.labels.before_and_after(chunk.first);
         // Tables of few columns read no more than a sector of a row from either.
         let by_row = by_row.filter(|_| self.groups == 1 || self.tables.columns.is_multiple_of(FLIGHT));
@@ -128,7 +133,7 @@ mod tests {
             for n in [1, 5_000, 100_000, 1_000_000, 20_000_000] {
                 for d in [1, 8, 9, 10, 15, 40, 100, 300, 1_024, 4_096, 65_536] {
                     for k in [1, 2, 16, 48, 64, 100, 255, 256, 1_000, 4_096, 20_000, 40_000, 70_000] {
-                        let tables = Tables::new(&shape(n, d, k), room, 132);
+                        let tables = DeltaTables::new(&shape(n, d, k), room, 132);
                         assert!(tables.shared <= room && tables.columns > 0, "{room} {n} {d} {k} {tables:?}");
                         assert!(tables.copies > 0 || k > 255, "{room} {n} {d} {k} {tables:?}");
                     }

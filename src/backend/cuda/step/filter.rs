@@ -8,7 +8,7 @@ use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{
     self, AssignArgument, BlockMoves, Bound, BoundTermsArgument, Control, SumsArgument, UpdateArgument,
 };
-use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Launch, Plain, Queue, buffers, product};
+use crate::backend::cuda::device::{Argument, BlockShape, Buffer, Entry, Gpu, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::state::Centroids;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -25,15 +25,15 @@ const COPIES: &str = "copies of the centroids";
 pub struct FilterSpec {
     /// Clusters with the padding that the kernel needs.
     pub k_padded: usize,
-    pub layout: Layout,
+    pub layout: CopyLayout,
     pub chains: Chains,
-    /// Whether half squares are lowered, so that most rows have a negative score.
-    pub lowered: bool,
+    /// Whether a common number is subtracted from all half squares, so that most rows have a negative score.
+    pub subtracts_lower: bool,
 }
 
 /// Where the copies are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
+pub enum CopyLayout {
     /// One centroid after another: `width` floats each. The half square is the value number `half`. None: the half squares are in
     /// an array of their own.
     ByCentroid { width: usize, half: Option<usize> },
@@ -44,21 +44,21 @@ pub enum Layout {
 impl FilterSpec {
     /// Copies by feature.
     pub fn by_feature(k_padded: usize, chains: Chains) -> Self {
-        Self { k_padded, layout: Layout::ByFeature, chains, lowered: false }
+        Self { k_padded, layout: CopyLayout::ByFeature, chains, subtracts_lower: false }
     }
 
     /// The number of floats of all copies.
     fn copies(&self, d: usize) -> usize {
         let width = match self.layout {
-            Layout::ByCentroid { width, .. } => width,
-            Layout::ByFeature => d,
+            CopyLayout::ByCentroid { width, .. } => width,
+            CopyLayout::ByFeature => d,
         };
         product([width, self.k_padded])
     }
 
     /// The number of half squares in an array of their own.
     fn half_squares(&self) -> usize {
-        if matches!(self.layout, Layout::ByCentroid { half: Some(_), .. }) { 0 } else { self.k_padded }
+        if matches!(self.layout, CopyLayout::ByCentroid { half: Some(_), .. }) { 0 } else { self.k_padded }
     }
 }
 
@@ -73,13 +73,13 @@ buffers! {
         /// nearest.
         half_squares: f32 [spec.half_squares()],
         /// By how much another score may exceed a centroid's own and still be in reach, without the row's part.
-        margins: f32 [spec.k_padded],
+        slacks: f32 [spec.k_padded],
         bound: Bound [1],
     }
 }
 
 /// The filter of a fit or of a model.
-pub struct Filter<T> {
+pub struct DeviceFilter<T> {
     spec: FilterSpec,
     /// A power of two.
     scale: T,
@@ -87,7 +87,7 @@ pub struct Filter<T> {
     buffers: FilterBuffers<T>,
 }
 
-impl<T: Float + Plain> Filter<T> {
+impl<T: Float + Plain> DeviceFilter<T> {
     /// The bytes that a filter takes on the device.
     pub fn bytes(d: usize, spec: &FilterSpec) -> u64 {
         FilterBuffers::<T>::bytes(d, spec)
@@ -103,7 +103,7 @@ impl<T: Float + Plain> Filter<T> {
         let scale = power_of_two(exponent);
         buffers.minus_centre.fill(0)?;
         match spec.layout {
-            Layout::ByCentroid { width, half: Some(half) } => {
+            CopyLayout::ByCentroid { width, half: Some(half) } => {
                 let mut copies = memory::zeroed::<f32>(spec.copies(d), COPIES)?;
                 copies.iter_mut().skip(half).step_by(width).for_each(|half| *half = f32::INFINITY);
                 buffers.copies.write(0, &copies)?;
@@ -113,7 +113,7 @@ impl<T: Float + Plain> Filter<T> {
                 buffers.half_squares.write(0, &memory::filled(spec.half_squares(), f32::INFINITY, COPIES)?)?;
             }
         }
-        buffers.margins.fill(0)?;
+        buffers.slacks.fill(0)?;
         buffers.bound.fill(0)?;
         let terms = ExpandedTerms::new(d, spec.chains, exponent).into();
         Ok(Self { spec, scale: T::from_f64(scale), terms, buffers })
@@ -134,20 +134,20 @@ impl<T: Float + Plain> Filter<T> {
 
     fn half_squares(&self) -> u64 {
         match self.spec.layout {
-            Layout::ByCentroid { half: Some(half), .. } => self.buffers.copies.at_index(half),
+            CopyLayout::ByCentroid { half: Some(half), .. } => self.buffers.copies.at_index(half),
             _ => self.buffers.half_squares.at(),
         }
     }
 
     /// The part of the parameter of a kernel that labels rows by `k` centroids. It says nothing of rows and sums.
     pub fn assign_argument(&self, centroids: &Centroids<T>, k: usize) -> AssignArgument<T> {
-        let FilterBuffers { minus_centre, copies, margins, bound, .. } = &self.buffers;
+        let FilterBuffers { minus_centre, copies, slacks, bound, .. } = &self.buffers;
         AssignArgument {
             minus_centre: minus_centre.at(),
             scale: self.scale,
             copies: copies.at(),
             half_squares: self.half_squares(),
-            margins: margins.at(),
+            slacks: slacks.at(),
             bound: bound.at(),
             k: k as i32,
             k_padded: self.spec.k_padded as i32,
@@ -162,8 +162,8 @@ impl<T: Float + Plain> Filter<T> {
     /// The strides of the copies from one centroid and from one feature to the next, and of the half squares.
     fn strides(&self) -> [u64; 3] {
         match self.spec.layout {
-            Layout::ByCentroid { width, half } => [width, 1, if half.is_some() { width } else { 1 }],
-            Layout::ByFeature => [1, self.spec.k_padded, 1],
+            CopyLayout::ByCentroid { width, half } => [width, 1, if half.is_some() { width } else { 1 }],
+            CopyLayout::ByFeature => [1, self.spec.k_padded, 1],
         }
         .map(|stride| stride as u64)
     }
@@ -202,7 +202,7 @@ impl Teams {
 
     /// A launch with one team for each cluster.
     pub fn launch<A: Argument>(&self, gpu: &Gpu, entry: Entry<A>) -> Result<Launch<A>> {
-        entry.resident(gpu, "", Block::of(self.threads), self.blocks)
+        entry.resident(gpu, "", BlockShape::of(self.threads), self.blocks)
     }
 }
 
@@ -245,9 +245,9 @@ impl<T: Float + Plain> Preparation<T> {
     }
 
     /// The part of the argument that `start` needs. `sums`: their addresses may be 0.
-    pub fn argument(&self, filter: &Filter<T>, centroids: &Centroids<T>, sums: SumsArgument) -> UpdateArgument<T> {
+    pub fn argument(&self, filter: &DeviceFilter<T>, centroids: &Centroids<T>, sums: SumsArgument) -> UpdateArgument<T> {
         let [copy_stride_j, copy_stride_f, half_stride] = filter.strides();
-        let FilterBuffers { minus_centre, copies, margins, bound, .. } = &filter.buffers;
+        let FilterBuffers { minus_centre, copies, slacks, bound, .. } = &filter.buffers;
         UpdateArgument {
             sums,
             centroids: centroids.now.at(),
@@ -256,7 +256,7 @@ impl<T: Float + Plain> Preparation<T> {
             scale: filter.scale,
             copies: copies.at(),
             half_squares: filter.half_squares(),
-            margins: margins.at(),
+            slacks: slacks.at(),
             copy_stride_j,
             copy_stride_f,
             half_stride,
@@ -268,13 +268,13 @@ impl<T: Float + Plain> Preparation<T> {
             shifts: arguments::DistanceScale::from(&DistanceScale::NONE),
             team: self.teams.team as i32,
             most_unresolved: self.most_unresolved,
-            lowered: i32::from(filter.spec.lowered),
+            subtracts_lower: i32::from(filter.spec.subtracts_lower),
             ..UpdateArgument::zero()
         }
     }
 
     /// Prepares the next step for the current centroids.
-    pub fn start(&self, queue: &Queue, filter: &Filter<T>, centroids: &Centroids<T>, d: usize, k: usize) -> Result<()> {
+    pub fn start(&self, queue: &Queue, filter: &DeviceFilter<T>, centroids: &Centroids<T>, d: usize, k: usize) -> Result<()> {
         let argument = self.argument(filter, centroids, SumsArgument::none(k, d));
         // SAFETY: the buffers of the filter and of the centroids are live. They have room for k clusters of d features, and each
         // block has a place for its result. `start` reads no sums.
@@ -304,12 +304,12 @@ mod tests {
     fn copies_have_their_places() {
         let spec = FilterSpec {
             k_padded: 8,
-            layout: Layout::ByCentroid { width: 4, half: Some(3) },
+            layout: CopyLayout::ByCentroid { width: 4, half: Some(3) },
             chains: Chains::FromHalf,
-            lowered: false,
+            subtracts_lower: false,
         };
         assert_eq!((spec.copies(3), spec.half_squares()), (32, 0));
-        let spec = FilterSpec { layout: Layout::ByFeature, ..spec };
+        let spec = FilterSpec { layout: CopyLayout::ByFeature, ..spec };
         assert_eq!((spec.copies(3), spec.half_squares()), (24, 8));
     }
 }

@@ -1,5 +1,5 @@
 //! Labels and sums over rows in the order of small cells of space, for few features and many clusters:
-//! `kernels/step/cells_tree.cu`, `cells_rows.cu`, `cells_split.cu`, `cells_lists.cu`, `assign_cells.cu` and `cells_labels.cu`.
+//! `kernels/step/grid_tree.cu`, `grid_rows.cu`, `grid_split.cu`, `grid_lists.cu`, `assign_grid.cu` and `grid_labels.cu`.
 //!
 //! ```text
 //! once a fit:     a tree that splits space into cells; a copy of the rows in the order of their cells;
@@ -19,7 +19,7 @@ mod sorted;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::order::Order;
-use self::sizes::{Between, GridBuffers, MOST_LISTED, PlaceBuffers, Sizes};
+use self::sizes::{Between, GridBuffers, GridSizes, MOST_LISTED, PlaceBuffers};
 use self::sorted::{SortedBuffers, SortedCentroids};
 use super::choice::PROCESSORS;
 use super::filter::FilterSpec;
@@ -28,10 +28,10 @@ use super::{Candidate, LabelArrays, Needs, Step, Supported, at_most, needs_share
 use crate::backend::cuda::arguments::{
     self, AssignCellsArgument, CellLabelsArgument, CellListsArgument, LabelsArgument, RowsArgument,
 };
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue, sum};
-use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue, sum};
+use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
-use crate::backend::cuda::state::State;
+use crate::backend::cuda::state::DeviceState;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::strategy::Strategy;
@@ -46,7 +46,7 @@ const CENTROID_BYTES: usize = 32 << 10;
 /// The generation of GPUs that was measured, and the longest lists, by prediction, of fits that take this strategy by default.
 const GENERATION: u32 = 90;
 const LONGEST_LIST: f64 = 30.0;
-/// The most shared memory that a block of `assign_cells` may want: a table of sums, centroids, arriving rows and lists.
+/// The most shared memory that a block of `assign_grid` may want: a table of sums, centroids, arriving rows and lists.
 const ASSIGN_BYTES: usize = 140 << 10;
 /// The most rows: places are numbers of 32 bits.
 const MOST_ROWS: usize = 1 << 31;
@@ -64,7 +64,7 @@ impl Grid {
 
 impl<T: Float + Plain> Candidate<T> for Grid {
     fn strategy(&self) -> Strategy {
-        Strategy::Cells
+        Strategy::Grid
     }
 
     fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
@@ -72,7 +72,7 @@ impl<T: Float + Plain> Candidate<T> for Grid {
         // Rows of 16 bits and one feature cannot fill more clusters.
         at_most(if shape.d == 1 && !shape.half { MOST_SORTED } else { MOST_LISTED }, "clusters", shape.k)?;
         at_most(MOST_ROWS, "rows", shape.chunk)?;
-        let shared = Sizes::new(shape).shared().into_iter().max().unwrap_or(0).max(ASSIGN_BYTES);
+        let shared = GridSizes::new(shape).shared().into_iter().max().unwrap_or(0).max(ASSIGN_BYTES);
         needs_shared(shared + (10 << 10), gpu)
     }
 
@@ -85,7 +85,7 @@ impl<T: Float + Plain> Candidate<T> for Grid {
     }
 
     fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
-        let sizes = Sizes::new(shape);
+        let sizes = GridSizes::new(shape);
         let rows = sum([PlaceBuffers::bytes(&sizes), Between::bytes(&sizes)]);
         let sorted = if sizes.sorted() > 0 { SortedBuffers::<T>::bytes(&sizes) } else { 0 };
         let bytes = sum([rows, GridBuffers::<T>::bytes(&sizes), sorted]);
@@ -96,7 +96,7 @@ impl<T: Float + Plain> Candidate<T> for Grid {
     /// proportion to a long one. A tenth of the time in which the rows are put in order: fits are assumed to have ten iterations.
     fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
         Candidate::<T>::supports(self, shape, gpu).ok()?;
-        let sizes = Sizes::new(shape);
+        let sizes = GridSizes::new(shape);
         let (d, k, list) = (shape.d as f64, shape.k as f64, sizes.list());
         if sizes.sorted() > 0 {
             // 3,000,000 rows and 100,000 clusters take 240 on an H100. Every other strategy computes all scores.
@@ -117,7 +117,7 @@ impl<T: Float + Plain> Candidate<T> for Grid {
 
 /// The step of one fit.
 struct GridStep<T> {
-    sizes: Sizes,
+    sizes: GridSizes,
     places: PlaceBuffers,
     /// Kept as long as the fit: to give so much memory back takes as long as several iterations.
     between: Between,
@@ -139,8 +139,8 @@ struct GridStep<T> {
 
 impl<T: Float + Plain> GridStep<T> {
     fn new(shape: &FitShape, queue: &Queue) -> Result<Self> {
-        let sizes = Sizes::new(shape);
-        let Sizes { d, k, .. } = sizes;
+        let sizes = GridSizes::new(shape);
+        let GridSizes { d, k, .. } = sizes;
         let gpu = &*queue.gpu;
         let table_copies = copies(shape.cells(), TABLE_BYTES, MOST_TABLE_BYTES);
         let table = if table_copies > 0 { shape.cells() * 8 * table_copies + k * 4 } else { 0 };
@@ -148,15 +148,15 @@ impl<T: Float + Plain> GridStep<T> {
         let centroids_in_shared = T::IS_F32 && centroids <= CENTROID_BYTES;
         let arriving = THREADS as usize * (d * sizes.value * 4 + 4 * sizes.label);
         let shared = arriving + table + if centroids_in_shared { centroids.next_multiple_of(16) } else { 0 };
-        let block = Block { threads: THREADS, shared };
-        let (variant, assign) = (format!("_d{d}"), arguments::assign_cells::<T>().half_if(shape.half));
+        let block = BlockShape { threads: THREADS, shared };
+        let (variant, assign) = (format!("_d{d}"), arguments::assign_grid::<T>().half_if(shape.half));
         Ok(Self {
             sizes,
             places: PlaceBuffers::allocate(queue, &sizes)?,
             between: Between::allocate(queue, &sizes)?,
             grid: GridBuffers::allocate(queue, &sizes)?,
             order: Order::new::<T>(&sizes, shape.half, queue)?,
-            lists: arguments::cells_lists::<T>().exactly(gpu, &variant, Block::of(THREADS), sizes.parents())?,
+            lists: arguments::grid_lists::<T>().exactly(gpu, &variant, BlockShape::of(THREADS), sizes.parents())?,
             assign: assign.resident(gpu, &variant, block, sizes.tiles().div_ceil(8))?,
             sorted: (sizes.sorted() > 0).then(|| SortedCentroids::new(&sizes, queue)).transpose()?,
             table_copies,
@@ -172,7 +172,7 @@ impl<T: Float + Plain> GridStep<T> {
         LabelsArgument { at: self.places.labels.at(), bytes: self.sizes.label as i32 }
     }
 
-    fn labels_argument(&self, state: &State<T>) -> CellLabelsArgument {
+    fn labels_argument(&self, state: &DeviceState<T>) -> CellLabelsArgument {
         CellLabelsArgument {
             labels: state.labels.now(0),
             own: self.own_labels(),
@@ -182,7 +182,7 @@ impl<T: Float + Plain> GridStep<T> {
     }
 
     /// The lists of the cells.
-    fn lists_argument(&self, state: &State<T>) -> CellListsArgument {
+    fn lists_argument(&self, state: &DeviceState<T>) -> CellListsArgument {
         let Self { sizes, grid, .. } = self;
         let Farther { relative, underflow } = Farther::new(sizes.d);
         CellListsArgument {
@@ -202,7 +202,7 @@ impl<T: Float + Plain> GridStep<T> {
         }
     }
 
-    fn assign_argument(&self, chunk: &Chunk<'_, T>, state: &State<T>) -> AssignCellsArgument<T> {
+    fn assign_argument(&self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> AssignCellsArgument<T> {
         let Self { sizes, places, grid, .. } = self;
         let mut assign = state.assign_argument(chunk, 0);
         let w = if sizes.weighted { places.w.at() } else { 0 };
@@ -228,7 +228,7 @@ impl<T: Float + Plain> GridStep<T> {
 }
 
 impl<T: Float + Plain> Step<T> for GridStep<T> {
-    fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+    fn launch(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> Result<()> {
         if !self.ordered {
             self.order(chunk, state)?;
         } else if !self.current {
@@ -258,7 +258,7 @@ impl<T: Float + Plain> Step<T> for GridStep<T> {
         }
     }
 
-    fn write_labels(&self, state: &State<T>) -> Result<()> {
+    fn write_labels(&self, state: &DeviceState<T>) -> Result<()> {
         if self.ahead.load(Ordering::Relaxed) {
             // SAFETY: every place has a row or none.
             unsafe { state.queue.run(&self.order.give_labels, &self.labels_argument(state))? };
@@ -284,19 +284,19 @@ mod tests {
 
     unit_test!(sizes_follow_the_shape);
     fn sizes_follow_the_shape() {
-        let sizes = |n| Sizes::new(&shape(n, 4, 64));
+        let sizes = |n| GridSizes::new(&shape(n, 4, 64));
         assert_eq!((sizes(1).levels, sizes(511).levels, sizes(768).levels), (0, 2, 3));
         assert_eq!((sizes(8_000_000).cells(), sizes(134_217_728).cells()), (16_384, 32_768));
         assert_eq!((sizes(1).parents(), sizes(134_217_728).parents()), (1, 512));
         // Long lists make cells small.
-        let long = |n| Sizes::new(&shape(n, 4, 10_000));
+        let long = |n| GridSizes::new(&shape(n, 4, 10_000));
         assert_eq!((long(8_000_000).cells(), long(8_000_000).parent_cells(), long(8_000_000).top()), (65_536, 128, 7));
         assert_eq!((long(100_000).levels, long(100_000).top()), (10, 6));
         assert!(long(134_217_728).list() < 12.0);
     }
 
-    unit_test!(the_default_takes_cells_where_lists_are_short);
-    fn the_default_takes_cells_where_lists_are_short() {
+    unit_test!(the_default_takes_the_grid_where_lists_are_short);
+    fn the_default_takes_the_grid_where_lists_are_short() {
         let time = |n, d, k| Candidate::<f32>::predicted(&Grid, &shape(n, d, k), H200);
         assert!(time(10_000_000, 2, 1_000).unwrap() < 500.0);
         assert!(time(134_217_728, 4, 64).unwrap() < 3_000.0);

@@ -5,7 +5,7 @@ use super::columns::Columns;
 use super::grid::Grid;
 use super::registers::Registers;
 use super::tensor::Tensor;
-use super::tensor::unit::Unit;
+use super::tensor::unit::TensorUnit;
 use super::tiled::Tiled;
 use crate::backend::cuda::device::Plain;
 #[cfg(feature = "papers")]
@@ -20,7 +20,7 @@ pub fn candidates<T: Float + Plain>() -> Vec<Box<dyn Candidate<T>>> {
     all.push(Box::new(Columns));
     all.extend(Tiled::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
     // The last one first: if a GPU has neither, the error is about the one with fewer limits.
-    all.extend(Unit::ALL.iter().rev().map(|&unit| Box::new(Tensor(unit)) as Box<dyn Candidate<T>>));
+    all.extend(TensorUnit::ALL.iter().rev().map(|&unit| Box::new(Tensor(unit)) as Box<dyn Candidate<T>>));
     #[cfg(feature = "papers")]
     all.extend(papers::candidates());
     all

@@ -21,9 +21,9 @@ pub mod tiled;
 
 use self::filter::FilterSpec;
 use super::device::Queue;
-use super::rows::chunks::Chunk;
+use super::rows::chunks::DeviceChunk;
 use super::shape::{FitShape, GpuSize};
-use super::state::State;
+use super::state::DeviceState;
 use crate::base::error::{KMeansError, Result};
 use crate::base::strategy::Strategy;
 
@@ -58,7 +58,7 @@ pub trait Candidate<T>: Sync {
     fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>>;
 
     /// How its measured times carry over to other shapes. None: it has no times in the table.
-    fn work(&self) -> Option<&dyn Work> {
+    fn work(&self) -> Option<&dyn TimeScaling> {
         None
     }
 
@@ -75,10 +75,10 @@ pub trait Step<T>: Send {
     /// in `state.labels`. The squared distance that each centroid has moved in
     /// the last update on the device is in `state.centroids.drift`. It says nothing after the host has set the centroids: see
     /// [`Step::restart`].
-    fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()>;
+    fn launch(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> Result<()>;
 
     /// Writes labels to `state.labels` that the step has kept elsewhere. Called before others read or change labels.
-    fn write_labels(&self, _state: &State<T>) -> Result<()> {
+    fn write_labels(&self, _state: &DeviceState<T>) -> Result<()> {
         Ok(())
     }
 
@@ -156,7 +156,7 @@ impl Refusal {
 }
 
 /// How measured times carry over to other shapes (`choice/table.rs`).
-pub trait Work {
+pub trait TimeScaling {
     /// The features and clusters that it really works on. Kernels round both up.
     fn filled(&self, d: usize, k: usize) -> (usize, usize);
 

@@ -1,13 +1,13 @@
 //! Labels and sums in one pass, for few features: `kernels/step/assign_registers.cu`.
 
-use super::filter::{FilterSpec, Layout};
-use super::{Candidate, LabelArrays, Needs, Step, Supported, Work, at_most};
+use super::filter::{CopyLayout, FilterSpec};
+use super::{Candidate, LabelArrays, Needs, Step, Supported, TimeScaling, at_most};
 use crate::backend::cuda::arguments::{self, AssignArgument};
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
-use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue};
+use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
-use crate::backend::cuda::state::State;
+use crate::backend::cuda::state::DeviceState;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::strategy::Strategy;
@@ -57,8 +57,11 @@ impl Registers {
     pub(super) fn filter(self, d: usize, k: usize) -> (usize, FilterSpec) {
         let dimensions = DIMENSIONS.into_iter().find(|&dimensions| dimensions >= d).unwrap_or(d);
         // The values, the half square, and padding to a multiple of 16 bytes.
-        let layout = Layout::ByCentroid { width: (dimensions + 1).next_multiple_of(4), half: Some(dimensions) };
-        (dimensions, FilterSpec { k_padded: self.k_padded(k), layout, chains: Chains::FromHalf, lowered: self == Self::Groups })
+        let layout = CopyLayout::ByCentroid { width: (dimensions + 1).next_multiple_of(4), half: Some(dimensions) };
+        (
+            dimensions,
+            FilterSpec { k_padded: self.k_padded(k), layout, chains: Chains::FromHalf, subtracts_lower: self == Self::Groups },
+        )
     }
 
     /// Bytes of the centroids in shared memory, without the gaps between groups.
@@ -92,12 +95,12 @@ impl<T: Float + Plain> Candidate<T> for Registers {
         Ok(Box::new(RegistersStep::new(*self, shape, queue)?))
     }
 
-    fn work(&self) -> Option<&dyn Work> {
+    fn work(&self) -> Option<&dyn TimeScaling> {
         Some(self)
     }
 }
 
-impl Work for Registers {
+impl TimeScaling for Registers {
     /// The next larger width that the kernel is compiled for. But the time of the largest width depends on the actual `d`.
     fn filled(&self, d: usize, k: usize) -> (usize, usize) {
         let compiled = DIMENSIONS.into_iter().find(|&width| width >= d);
@@ -157,7 +160,7 @@ impl<T: Float + Plain> RegistersStep<T> {
         let groups = if group > 0 { format!("_groups{group}") } else { String::new() };
         let gpu = &queue.gpu;
         let entry = arguments::assign_registers::<T>().half_if(shape.half);
-        let block = Block { threads: THREADS, shared: arriving + centroids + table };
+        let block = BlockShape { threads: THREADS, shared: arriving + centroids + table };
         let launch = entry.resident(gpu, &format!("_d{dimensions}{groups}"), block, n.div_ceil(8 * TILE))?;
         let few = dimensions <= 4 && group == 0 && k <= FEW_CLUSTERS;
         let (run, even) = shares(n.div_ceil(TILE), 8 * launch.blocks as usize, few);
@@ -166,7 +169,7 @@ impl<T: Float + Plain> RegistersStep<T> {
 }
 
 impl<T: Float + Plain> Step<T> for RegistersStep<T> {
-    fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+    fn launch(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> Result<()> {
         let argument = AssignArgument {
             table_copies: self.table_copies as i32,
             centroids_in_shared: i32::from(self.centroids_in_shared),

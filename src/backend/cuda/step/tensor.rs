@@ -27,18 +27,18 @@ use std::sync::Arc;
 
 use self::centres::Centres;
 use self::labels::TensorLabels;
-use self::sizes::{Sizes, TILE_CENTROIDS, TILE_ROWS};
-use self::unit::Unit;
+use self::sizes::{TILE_CENTROIDS, TILE_ROWS, TensorSizes};
+use self::unit::TensorUnit;
 use super::by_row::ByRow;
 use super::choice::PROCESSORS;
-use super::deltas::Deltas;
+use super::deltas::DeltasLaunch;
 use super::filter::FilterSpec;
 use super::tiled::CLUSTER_PADDING;
 use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, at_most, needs_shared};
 use crate::backend::cuda::device::{Plain, Queue, sum};
-use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
-use crate::backend::cuda::state::State;
+use crate::backend::cuda::state::DeviceState;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::strategy::Strategy;
@@ -47,7 +47,7 @@ use crate::bounds::fp16::MOST_FEATURES;
 
 /// The candidate with this instruction.
 #[derive(Debug, Clone, Copy)]
-pub struct Tensor(pub Unit);
+pub struct Tensor(pub TensorUnit);
 
 impl Tensor {
     /// The constants of the predicted time, in microseconds, on an H100: of an iteration and of each feature in it, the same of one pass
@@ -58,7 +58,7 @@ impl Tensor {
     const FEATURE_ONCE: f64 = 0.2;
     const VALUE: f64 = 1.5e-6;
     const COPY_ONCE: f64 = 8e-6;
-    /// Fewer clusters have at most eight groups: [`Sizes::new`]. With more natural clusters than groups, most rows are in doubt. This
+    /// Fewer clusters have at most eight groups: [`TensorSizes::new`]. With more natural clusters than groups, most rows are in doubt. This
     /// costs more than tensor cores gain, unless there are many features.
     const FEW_CLUSTERS: usize = 30;
     const MANY_FEATURES: usize = 256;
@@ -89,8 +89,8 @@ impl Tensor {
         let (full, last) = (k / TILE_CENTROIDS * TILE_CENTROIDS, k % TILE_CENTROIDS);
         let last = match (self.0, last) {
             (_, 0) => 0,
-            (Unit::Wgmma, ..=64) => 96,
-            (Unit::Wgmma, ..=128) => 160,
+            (TensorUnit::Wgmma, ..=64) => 96,
+            (TensorUnit::Wgmma, ..=128) => 160,
             _ => TILE_CENTROIDS,
         };
         (full + last) as f64
@@ -119,13 +119,13 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
         if gpu.untrusted[self.0 as usize] {
             return Err(unit::untrusted_unit());
         }
-        needs_shared(self.0.kernel(Sizes::new(shape).chunks).block.shared, gpu)?;
+        needs_shared(self.0.kernel(TensorSizes::new(shape).chunks).block.shared, gpu)?;
         at_most(MOST_FEATURES, "features", shape.d)?;
         at_most(unit::MOST_CLUSTERS, "clusters", shape.k)
     }
 
     fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
-        let sizes = Sizes::new(shape);
+        let sizes = TensorSizes::new(shape);
         let by_row = if has_by_row(shape) { ByRow::bytes(shape) } else { 0 };
         let bytes = sum([TensorLabels::<T>::bytes(&sizes), Centres::<T>::bytes(&sizes), by_row]);
         Needs { filter: Self::filter(shape), label_arrays: LabelArrays::BeforeAndAfter, bytes }
@@ -143,7 +143,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
     }
 
     fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
-        let sizes = Sizes::new(shape);
+        let sizes = TensorSizes::new(shape);
         let centres = Arc::new(Centres::allocate(queue, &sizes)?);
         let by_row = match has_by_row(shape).then(|| ByRow::new(shape, queue)) {
             // Another program was faster. This copy is not needed.
@@ -158,7 +158,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
             resident: shape.chunk == shape.rows,
             by_row,
             copied: false,
-            deltas: Deltas::new::<T>(shape, queue)?,
+            deltas: DeltasLaunch::new::<T>(shape, queue)?,
         }))
     }
 }
@@ -178,17 +178,17 @@ struct TensorStep<T> {
     by_row: Option<ByRow>,
     /// Whether this copy was made: the first launch does it.
     copied: bool,
-    deltas: Deltas,
+    deltas: DeltasLaunch,
 }
 
 impl<T: Float + Plain> Step<T> for TensorStep<T> {
-    fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+    fn launch(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> Result<()> {
         let Self { labels, resident, .. } = self;
         let (queue, assign) = (&state.queue, state.assign_argument(chunk, labels.in_doubt()));
         let (resident, first, power) = (*resident, self.launches == 0, self.launches.is_power_of_two());
         if first || !resident {
             // Groups and copies are made in any case.
-            labels.pretend()?;
+            labels.force_regroup()?;
         }
         labels.expect(self.launches);
         // SAFETY: the addresses are those of the state's buffers and of the list, which has a place for each row of a chunk. The
@@ -227,7 +227,7 @@ mod tests {
 
     unit_test!(sizes_follow_the_shape);
     fn sizes_follow_the_shape() {
-        let sizes = |n, d, k| Sizes::new(&shape(n, d, k));
+        let sizes = |n, d, k| TensorSizes::new(&shape(n, d, k));
         let groups = |n, k| sizes(n, 408, k).groups;
         assert_eq!([groups(300_000, 5_000), groups(300_000, 100), groups(10_000, 5_000)], [1_024, 32, 32]);
         assert_eq!((sizes(100, 3, 2).groups, sizes(100, 3, 2).tiles, sizes(100, 3, 2).copied), (1, 4, 6));
@@ -248,7 +248,7 @@ mod tests {
                 assert!(most <= sizes.tiles, "{n} {d} {k} {of_most}: {most} of {}", sizes.tiles);
             }
         }
-        let kernel = |chunks| Unit::Wgmma.kernel(chunks);
+        let kernel = |chunks| TensorUnit::Wgmma.kernel(chunks);
         assert_eq!([1, 2, 4, 5, 11].map(|chunks| kernel(chunks).stages), [7, 5, 5, 4, 4]);
         for chunks in [1, 2, 3, 4, 5, 80] {
             assert!(kernel(chunks).block.shared <= H200.shared, "{chunks}");
@@ -260,16 +260,16 @@ mod tests {
         let error =
             |unit, shape, gpu| Candidate::<f32>::supports(&Tensor(unit), &shape, gpu).err().map(|refusal| refusal.limit);
         let later = GpuSize { generation: 100, ..H200 };
-        assert_eq!(error(Unit::Wgmma, shape(10, 3, 2), H200), None);
-        assert!(error(Unit::Wgmma, shape(10, 3, 2), later).unwrap().contains("capability 9.0"));
+        assert_eq!(error(TensorUnit::Wgmma, shape(10, 3, 2), H200), None);
+        assert!(error(TensorUnit::Wgmma, shape(10, 3, 2), later).unwrap().contains("capability 9.0"));
         for (generation, shared) in [(80, 163), (86, 99), (89, 99), (90, 227), (100, 227), (120, 99)] {
             let gpu = GpuSize { generation, shared: shared << 10, ..H200 };
-            assert_eq!(error(Unit::Mma, shape(10, 3, 2), gpu), None);
+            assert_eq!(error(TensorUnit::Mma, shape(10, 3, 2), gpu), None);
             // Two blocks, and what the driver takes of each, fit on a multiprocessor.
-            let block = Unit::Mma.kernel(1).block.shared;
+            let block = TensorUnit::Mma.kernel(1).block.shared;
             assert!(2 * (block + 1_024) <= (shared + 1) << 10, "{generation}");
         }
-        for unit in Unit::ALL {
+        for unit in TensorUnit::ALL {
             assert!(error(unit, shape(10, 70_000, 2), H200).unwrap().contains("features"));
             let broken = GpuSize { untrusted: [true; 2], ..H200 };
             assert!(error(unit, shape(10, 3, 2), broken).unwrap().contains("bounds"));

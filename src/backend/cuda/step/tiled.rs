@@ -1,15 +1,15 @@
 //! Labels in tiles of shared memory, then the labels of the rows in doubt, then the sums of the rows that changed:
 //! `kernels/step/assign_tiled.cu`, `settle.cu` and `deltas.cu`. For any number of features.
 
-use super::deltas::Deltas;
+use super::deltas::DeltasLaunch;
 use super::filter::FilterSpec;
-use super::shares::{Shares, Tiles};
-use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, Work, at_most};
+use super::shares::{PassTiles, Shares};
+use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, TimeScaling, at_most};
 use crate::backend::cuda::arguments::{self, AssignArgument, Contested, SettleArgument};
-use crate::backend::cuda::device::{Block, Gpu, Launch, Plain, Queue, buffers, sum};
-use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::device::{BlockShape, Gpu, Launch, Plain, Queue, buffers, sum};
+use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, THREADS, padded};
-use crate::backend::cuda::state::State;
+use crate::backend::cuda::state::DeviceState;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::strategy::Strategy;
@@ -55,21 +55,27 @@ impl Tiled {
     }
 
     /// Its tiles for a shape. `shared`: the shared memory that a block may have.
-    pub fn tile(self, d: usize, k: usize, shared: usize) -> Tile {
+    pub fn tile(self, d: usize, k: usize, shared: usize) -> TileShape {
         let [features, clusters] = self.panels_beyond;
         let possible = shared >= PANELS_FROM && k <= MOST_WITH_PANELS;
-        Tile { width: self.width, panel: if possible && d > features && k > clusters { self.width } else { 0 } }
+        TileShape { width: self.width, panel: if possible && d > features && k > clusters { self.width } else { 0 } }
     }
 
     /// The tiles of a pass over `n` rows.
-    pub fn tiles(self, [n, d, k]: [usize; 3], gpu: GpuSize) -> Tiles {
+    pub fn tiles(self, [n, d, k]: [usize; 3], gpu: GpuSize) -> PassTiles {
         let blocks = match self.width {
             128 => 2,
             64 if self.tile(d, k, gpu.shared).panel > 0 => 3,
             64 => 4,
             _ => 8,
         };
-        Tiles { rows: Tiles::of_rows(n), centroids: k.div_ceil(self.width), features: d, processors: gpu.processors, blocks }
+        PassTiles {
+            rows: PassTiles::of_rows(n),
+            centroids: k.div_ceil(self.width),
+            features: d,
+            processors: gpu.processors,
+            blocks,
+        }
     }
 
     /// How the copies of the centroids are laid out for it.
@@ -80,14 +86,14 @@ impl Tiled {
 
 /// A tile of a kernel that multiplies in shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tile {
+pub struct TileShape {
     /// Its centroids.
     pub width: usize,
     /// Features of a partial sum. 0: no partial sums.
     pub panel: usize,
 }
 
-impl Tile {
+impl TileShape {
     /// How the copies of the centroids are laid out.
     pub fn filter(self, k: usize) -> FilterSpec {
         let chains = if self.panel > 0 { Chains::Panels(self.panel) } else { Chains::One };
@@ -138,16 +144,16 @@ impl<T: Float + Plain> Candidate<T> for Tiled {
         Ok(Box::new(TiledStep {
             labels: TiledLabels::new(*self, [chunk, d, k], half, queue)?,
             doubt: Doubt::allocate(queue, chunk)?,
-            deltas: Deltas::new::<T>(shape, queue)?,
+            deltas: DeltasLaunch::new::<T>(shape, queue)?,
         }))
     }
 
-    fn work(&self) -> Option<&dyn Work> {
+    fn work(&self) -> Option<&dyn TimeScaling> {
         Some(self)
     }
 }
 
-impl Work for Tiled {
+impl TimeScaling for Tiled {
     fn filled(&self, d: usize, k: usize) -> (usize, usize) {
         (d, padded(k, self.width))
     }
@@ -170,22 +176,22 @@ fn settle_values(d: usize, k: usize) -> usize {
 }
 
 /// The launches that label all rows in doubt by reference distances to all centroids in reach.
-pub struct Settle<T> {
+pub struct SettleLaunches<T> {
     launch: Launch<SettleArgument<T>>,
     /// For rows that have only two centroids in reach, if the assign lists them separately.
     pairs: Option<Launch<SettleArgument<T>>>,
     values: usize,
 }
 
-impl<T: Float + Plain> Settle<T> {
+impl<T: Float + Plain> SettleLaunches<T> {
     /// `n`: the most rows of a chunk. `half`: whether their values have 16 bits. `pairs`: whether the assign lists rows with two
     /// centroids in reach separately.
     pub fn new([n, d, k]: [usize; 3], half: bool, pairs: bool, queue: &Queue) -> Result<Self> {
         let (gpu, values) = (&*queue.gpu, settle_values(d, k));
-        let block = Block { threads: THREADS, shared: 8 * values };
+        let block = BlockShape { threads: THREADS, shared: 8 * values };
         let launch = arguments::settle::<T>().half_if(half).resident(gpu, "", block, n)?;
         let entry = arguments::settle_pairs::<T>().half_if(half);
-        let pairs = if pairs { Some(entry.resident(gpu, "", Block::of(PAIRS_THREADS), n)?) } else { None };
+        let pairs = if pairs { Some(entry.resident(gpu, "", BlockShape::of(PAIRS_THREADS), n)?) } else { None };
         Ok(Self { launch, pairs, values })
     }
 
@@ -221,7 +227,7 @@ impl<T: Float + Plain> Settle<T> {
 pub struct TiledLabels<T> {
     assign: Launch<AssignArgument<T>>,
     shares: Shares,
-    settle: Settle<T>,
+    settle: SettleLaunches<T>,
 }
 
 impl<T: Float + Plain> TiledLabels<T> {
@@ -232,7 +238,7 @@ impl<T: Float + Plain> TiledLabels<T> {
         let with_panels = tile.panel > 0;
         // Besides the partial sums, one float for each row and each warp across the tile.
         let thirds = if with_panels { tile.width / 32 * 512 } else { 0 };
-        let block = Block { threads: tile.threads(), shared: tile.partial_sums() + thirds };
+        let block = BlockShape { threads: tile.threads(), shared: tile.partial_sums() + thirds };
         let tiles = variant.tiles([n, d, k], gpu.size());
         let shares = Shares::new(queue, tiles)?;
         let assign =
@@ -241,7 +247,7 @@ impl<T: Float + Plain> TiledLabels<T> {
         let blocks = (assign.blocks as usize / shares.count).max(1) * shares.count;
         let assign = assign.with_blocks(blocks).spread(gpu)?;
         // Only variants with panels list pairs separately.
-        Ok(Self { assign, shares, settle: Settle::new([n, d, k], half, with_panels, queue)? })
+        Ok(Self { assign, shares, settle: SettleLaunches::new([n, d, k], half, with_panels, queue)? })
     }
 
     /// Labels the rows of the argument. `first`: how the first kernel is launched. `centroids`: `(k, d)`.
@@ -272,11 +278,11 @@ buffers! {
 struct TiledStep<T> {
     labels: TiledLabels<T>,
     doubt: Doubt,
-    deltas: Deltas,
+    deltas: DeltasLaunch,
 }
 
 impl<T: Float + Plain> Step<T> for TiledStep<T> {
-    fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+    fn launch(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> Result<()> {
         let argument = state.assign_argument(chunk, self.doubt.contested.at());
         // SAFETY: the addresses are those of the state's buffers and of the list, which has a place for each row of a chunk.
         unsafe { self.labels.launch(&state.queue, chunk.after_kernel, &argument, state.centroids.now.at())? };

@@ -32,7 +32,7 @@ impl<T: Float> Task for CandidatesOfRows<'_, T> {
 /// Returns how many rows had one centroid in reach by their copies, how many after a closer look, and how many rows there were.
 fn attack<T: Float>(case: &Case<T>, off: i32, what: &str) -> [usize; 3] {
     let Case { d, k, centroids, rows: values, centre } = case;
-    let mut groups = Groups::new(centroids, *d, 1, InstructionSet::detect(), 1).unwrap();
+    let mut groups = Partition::new(centroids, *d, 1, InstructionSet::detect(), 1).unwrap();
     groups.points = centre.iter().map(|m| T::from_f64(*m)).collect();
     let Filter::Product(names) = Filter::product(centroids, *d, centre, &groups.order, 1).unwrap() else { return [0; 3] };
     let step = GroupStep::new(&groups, centroids, false, None, InstructionSet::detect(), 1).unwrap();
@@ -48,9 +48,9 @@ fn attack<T: Float>(case: &Case<T>, off: i32, what: &str) -> [usize; 3] {
         [DotUnit::Emulated, DotUnit::EmulatedTiles, DotUnit::EmulatedWords].map(|unit| (InstructionSet::Portable, unit));
     let hardware = DotUnit::HARDWARE.map(|unit| (InstructionSet::detect(), unit.or_emulated()));
     for (set, unit) in emulated.into_iter().chain(hardware) {
-        let mut by_copies = ByCopies::new(Copies { unit, exponent }, 1).unwrap();
+        let mut by_copies = ByCopies::new(IntegerCopies { unit, exponent }, 1).unwrap();
         assert!(by_copies.copy_centroids(&step, centroids, &[], &[f64::INFINITY], set, 1).unwrap());
-        let mut copies = RowCopies::new(ROWS, unit.lanes(*d), 1).unwrap();
+        let mut copies = IntegerRows::new(ROWS, unit.lanes(*d), 1).unwrap();
         copies.fill(0, &x, ROWS, &groups, 0, &by_copies.copies);
         let (table, listed) = (&by_copies.tables[0], step.listed(0, f64::INFINITY, None));
         let block = DotBlock { rows: copies.block(0), count: ROWS, table, listed, unit };

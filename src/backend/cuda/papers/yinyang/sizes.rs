@@ -5,19 +5,19 @@ use crate::backend::cuda::arguments::{BoundsControl, Drifted, Listed, Terms};
 use crate::backend::cuda::device::{buffers, product};
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::step::filter::FilterSpec;
-use crate::backend::cuda::step::tiled::{Tile, Tiled};
+use crate::backend::cuda::step::tiled::{TileShape, Tiled};
 
-/// `MOST_GROUPS` of `kernels/papers/bounds.cuh`: a row has a bit for each.
+/// `MOST_GROUPS` of `kernels/papers/yinyang.cuh`: a row has a bit for each.
 const MOST_GROUPS: usize = 64;
 
 /// The sizes of a fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sizes {
+pub struct YinyangSizes {
     pub n: usize,
     pub d: usize,
     pub k: usize,
     pub k_padded: usize,
-    pub tile: Tile,
+    pub tile: TileShape,
     /// Tiles of a group.
     pub group_tiles: usize,
     pub groups: usize,
@@ -25,7 +25,7 @@ pub struct Sizes {
     value: usize,
 }
 
-impl Sizes {
+impl YinyangSizes {
     /// Tiles are narrow where there are few centroids, so that groups are small.
     pub fn new(shape: &FitShape, gpu: GpuSize) -> Self {
         let FitShape { chunk: n, d, k, .. } = *shape;
@@ -68,7 +68,7 @@ impl Sizes {
 
 buffers! {
     /// What belongs to rows.
-    pub struct RowBuffers = "the bounds of the rows" (sizes: &Sizes) {
+    pub struct RowBuffers = "the bounds of the rows" (sizes: &YinyangSizes) {
         /// `(n, 2)`.
         bounds: f32 [product([sizes.n, 2])],
         group_bounds: f32 [product([sizes.n, sizes.row_width()])],
@@ -87,7 +87,7 @@ buffers! {
 
 buffers! {
     /// What belongs to centroids.
-    pub struct CentroidBuffers<T> = "the bounds of the centroids" (sizes: &Sizes) {
+    pub struct CentroidBuffers<T> = "the bounds of the centroids" (sizes: &YinyangSizes) {
         /// `(k, d)`.
         kept: T [product([sizes.k, sizes.d])],
         moved: Drifted [sizes.k],
@@ -112,15 +112,15 @@ mod tests {
     fn groups_are_whole_tiles() {
         for k in [1, 31, 32, 33, 256, 257, 1_000, 2_048, 2_049, 5_000, 8_192, 8_193, 65_536] {
             for d in [1, 64, 65, 129, 4_000] {
-                let sizes = Sizes::new(&shape(1_000, d, k), H200);
-                let Sizes { tile: Tile { width, panel }, group_tiles, groups, k_padded, .. } = sizes;
+                let sizes = YinyangSizes::new(&shape(1_000, d, k), H200);
+                let YinyangSizes { tile: TileShape { width, panel }, group_tiles, groups, k_padded, .. } = sizes;
                 assert!((1..=MOST_GROUPS).contains(&groups), "{k}");
                 assert!(groups * group_tiles * width >= k && (groups - 1) * group_tiles * width < k, "{k}");
                 assert!(k_padded >= sizes.tiles() * width && k_padded % 128 == 0);
                 assert!(panel == 0 || d > width && width > 32);
             }
         }
-        let groups = |k| Sizes::new(&shape(1_000, 40, k), H200).groups;
+        let groups = |k| YinyangSizes::new(&shape(1_000, 40, k), H200).groups;
         assert_eq!([groups(32), groups(256), groups(1_000), groups(5_000), groups(40_000)], [1, 8, 16, 40, 63]);
     }
 }

@@ -10,7 +10,7 @@ pub const VISITS: &str = "the list of chunks";
 
 /// The visit of one chunk in a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Visit {
+pub struct ChunkVisit {
     pub chunk: usize,
     pub buffer: usize,
     /// Set if the chunk must be sent to the device.
@@ -29,7 +29,7 @@ pub struct Load {
 /// Passes alternate between both directions. So each pass begins with the chunks that the pass before ended with, and they are
 /// still in the buffers. If there are `b` buffers, these `b` chunks need not be sent again. A pass that always began at the
 /// first chunk would find no useful chunk in the buffers.
-pub fn visits(held: &[Option<usize>], chunks: usize, upwards: bool) -> Result<Vec<Visit>> {
+pub fn visits(held: &[Option<usize>], chunks: usize, upwards: bool) -> Result<Vec<ChunkVisit>> {
     let holder = |chunk: usize| held.iter().position(|held| *held == Some(chunk));
     // The buffers whose chunk this pass no longer needs. The one that has waited longest comes first.
     let mut free: VecDeque<(usize, Option<usize>)> = memory::with_room(held.len() + 1, VISITS)?.into();
@@ -39,10 +39,10 @@ pub fn visits(held: &[Option<usize>], chunks: usize, upwards: bool) -> Result<Ve
     let visit = |turn: usize| {
         let chunk = if upwards { turn } else { chunks - 1 - turn };
         let visit = match holder(chunk) {
-            Some(buffer) => Visit { chunk, buffer, load: None },
+            Some(buffer) => ChunkVisit { chunk, buffer, load: None },
             None => {
                 let Some((buffer, after)) = free.pop_front() else { unreachable!("what is held comes first") };
-                Visit { chunk, buffer, load: Some(Load { after }) }
+                ChunkVisit { chunk, buffer, load: Some(Load { after }) }
             }
         };
         free.push_back((visit.buffer, Some(turn)));
@@ -52,7 +52,7 @@ pub fn visits(held: &[Option<usize>], chunks: usize, upwards: bool) -> Result<Ve
 }
 
 /// What the buffers hold after a pass.
-pub fn held_after(before: &[Option<usize>], visits: &[Visit]) -> Result<Vec<Option<usize>>> {
+pub fn held_after(before: &[Option<usize>], visits: &[ChunkVisit]) -> Result<Vec<Option<usize>>> {
     let mut held = memory::copied(before, VISITS)?;
     visits.iter().for_each(|visit| held[visit.buffer] = Some(visit.chunk));
     Ok(held)
@@ -96,8 +96,8 @@ mod tests {
 
     unit_test!(a_buffer_waits_for_the_oldest_chunk);
     fn a_buffer_waits_for_the_oldest_chunk() {
-        let load = |chunk, buffer, after| Visit { chunk, buffer, load: Some(Load { after }) };
-        let there = |chunk, buffer| Visit { chunk, buffer, load: None };
+        let load = |chunk, buffer, after| ChunkVisit { chunk, buffer, load: Some(Load { after }) };
+        let there = |chunk, buffer| ChunkVisit { chunk, buffer, load: None };
         let first = visits(&[None; 2], 4, true).unwrap();
         assert_eq!(first, [load(0, 0, None), load(1, 1, None), load(2, 0, Some(0)), load(3, 1, Some(1))]);
         let held = held_after(&[None; 2], &first).unwrap();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Stream;
+use super::RowStream;
 use crate::backend::cuda::device::Plain;
 use crate::backend::sweep::Sweep;
 use crate::backend::{DrawBy, Picked};
@@ -16,7 +16,7 @@ const ROWS: &str = "the rows drawn";
 /// Rows whose weights are copied together.
 const TOGETHER: usize = 1 << 16;
 
-impl<T: Float + Plain> Stream<'_, T> {
+impl<T: Float + Plain> RowStream<'_, T> {
     /// The rows that targets draw by their weights.
     pub fn pick(&self, by: DrawBy, weights: Option<WeightScale>, targets: &[u128]) -> Result<Picked<T>> {
         let Some(scale) = weights else {

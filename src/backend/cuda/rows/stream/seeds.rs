@@ -4,10 +4,10 @@
 
 use std::ops::Range;
 
-use super::Stream;
+use super::RowStream;
 use crate::backend::chunking::range_rows;
 use crate::backend::cuda::arguments::{self, PotentialsArgument, SeedsArgument, StreamSampleArgument};
-use crate::backend::cuda::device::{Block, Buffer, Plain, bytes_of, product, sum};
+use crate::backend::cuda::device::{BlockShape, Buffer, Plain, bytes_of, product, sum};
 use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::passes::seeds::weight_totals;
@@ -110,7 +110,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
     }
 
     /// Sets the draw weight of every row to its `w^`. There is room for `k` centroids, and it grows if more are taken.
-    pub fn start(stream: &Stream<'_, T>, statistics: &Statistics, k: usize) -> Result<Self> {
+    pub fn start(stream: &RowStream<'_, T>, statistics: &Statistics, k: usize) -> Result<Self> {
         let (n, d, queue) = (stream.sources.n, stream.sources.d, &stream.queue);
         let ranges = Ranges::new(n, stream.chunk_rows);
         let mut seeds = Self {
@@ -139,12 +139,12 @@ impl<T: Float + Plain> StreamedSeeds<T> {
     }
 
     /// The first row whose running total of draw weights, in row order, exceeds `target`.
-    pub fn draw(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, target: u128) -> Result<u64> {
+    pub fn draw(&self, stream: &RowStream<'_, T>, labels: &SeedLabels<'_>, target: u128) -> Result<u64> {
         Ok(self.pick(stream, labels, &[target])?.rows[0])
     }
 
     /// For each candidate, by how much it would lower the total. `candidates`: `(m, d)`, row-major.
-    pub fn gains(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<u128>> {
+    pub fn gains(&mut self, stream: &RowStream<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<u128>> {
         let totals = self.pass(stream, labels, candidates)?;
         let sums: Vec<u128> = memory::collected(totals.iter().map(|totals| totals.iter().sum()), TOTALS)?;
         let mut totals = totals.into_iter();
@@ -154,7 +154,12 @@ impl<T: Float + Plain> StreamedSeeds<T> {
     }
 
     /// For each target, the row that is drawn as a candidate, and its gain.
-    pub fn trials(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
+    pub fn trials(
+        &mut self,
+        stream: &RowStream<'_, T>,
+        labels: &SeedLabels<'_>,
+        targets: &[u128],
+    ) -> Result<(Vec<T>, Vec<u128>)> {
         let candidates = self.pick(stream, labels, targets)?.values;
         let gains = self.gains(stream, labels, &candidates)?;
         Ok((candidates, gains))
@@ -167,7 +172,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
     /// pass. The next pass will take the centroid.
     pub fn take(
         &mut self,
-        stream: &Stream<'_, T>,
+        stream: &RowStream<'_, T>,
         labels: &SeedLabels<'_>,
         centroids: &[T],
         scale: DistanceScale,
@@ -195,14 +200,14 @@ impl<T: Float + Plain> StreamedSeeds<T> {
     }
 
     /// The rows of a sample in which every row decides alone.
-    pub fn sample(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, sample: &Sample) -> Result<Sampled<T>> {
+    pub fn sample(&mut self, stream: &RowStream<'_, T>, labels: &SeedLabels<'_>, sample: &Sample) -> Result<Sampled<T>> {
         assert!(!self.taken.is_empty(), "a sample is by the distances to centroids taken before");
         if self.known * self.d < self.taken.len() {
             self.pass(stream, labels, &[])?;
         }
         let queue = &stream.queue;
         let entry = arguments::stream_sample::<T>().half_if(stream.sources.half.is_some());
-        let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), usize::MAX)?;
+        let launch = entry.resident(&queue.gpu, "", BlockShape::of(THREADS), usize::MAX)?;
         let rows = found_rows(queue, sample, self.n, |found| {
             stream.visit(|chunk| {
                 let argument = StreamSampleArgument {
@@ -231,7 +236,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
 
     /// Makes one pass. Afterwards the labels take all seeds into account. Returns the totals of all ranges, and then those
     /// under each candidate.
-    fn pass(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<Vec<u128>>> {
+    fn pass(&mut self, stream: &RowStream<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<Vec<u128>>> {
         let (queue, d, m, all) = (&stream.queue, self.d, candidates.len() / self.d, self.ranges.count());
         let totals: Buffer<u128> = queue.zeros((1 + m) * all, TOTALS)?;
         // Groups of candidates. Each group has a kernel that is compiled for at least as many candidates.
@@ -244,7 +249,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
                 points.iter_mut().skip(j).step_by(width.max(1)).zip(candidate).for_each(|(to, x)| *to = x.to_f64());
             }
             let entry = arguments::potentials::<T>().half_if(stream.sources.half.is_some());
-            let launch = entry.resident(&queue.gpu, &format!("_{width}"), Block::of(THREADS), usize::MAX)?;
+            let launch = entry.resident(&queue.gpu, &format!("_{width}"), BlockShape::of(THREADS), usize::MAX)?;
             memory::push(&mut groups, (first, here, queue.upload(&points, SEEDS)?, launch), SEEDS)?;
         }
         let known = self.taken.len() / d;
@@ -283,7 +288,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
 
     /// The rows that the targets draw: for each target the first row whose running total of draw weights, in row order, exceeds
     /// it.
-    pub fn pick(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<Picked<T>> {
+    pub fn pick(&self, stream: &RowStream<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<Picked<T>> {
         const TOGETHER: usize = 1_024;
         if self.totals.is_empty() {
             return stream.picked(memory::collected(targets.iter().map(|&target| target as u64), SEEDS)?, self.weights);
@@ -306,7 +311,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
     }
 
     /// A range of rows from host memory, with all that their draw weights depend on.
-    fn load(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, rows: Range<usize>) -> Result<Loaded<T>> {
+    fn load(&self, stream: &RowStream<'_, T>, labels: &SeedLabels<'_>, rows: Range<usize>) -> Result<Loaded<T>> {
         let (values, weights) = stream.gather_rounded(rows.clone(), self.weights)?;
         let (numbers, first) = (labels.numbers(), rows.start);
         let labels = if self.known > 0 { labels.read(rows)? } else { Vec::new() };

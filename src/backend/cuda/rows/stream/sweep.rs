@@ -4,30 +4,30 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::Events;
-use super::order::{VISITS, Visit};
+use super::order::{ChunkVisit, VISITS};
 use crate::backend::cuda::arguments::RowsArgument;
 use crate::backend::cuda::device::{Plain, Queue, failed};
-use crate::backend::cuda::rows::upload::{BorrowedLane, Carrier, Lane, Staging, Task, join};
+use crate::backend::cuda::rows::upload::{BorrowedLane, Carrier, Lane, Staging, UploadTask, join};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 
 /// The state of one pass over the chunks. Its threads share it.
-pub struct Sweep<'s, 'a, T> {
+pub struct ChunkSweep<'s, 'a, T> {
     carrier: &'s Carrier<'s, 'a, T>,
     events: &'s [Events],
     /// The rows of each buffer.
     places: Vec<RowsArgument>,
-    visits: &'s [Visit],
+    visits: &'s [ChunkVisit],
     /// The tasks, each with the number of its visit, in the order of the visits.
-    tasks: Vec<(usize, Task)>,
+    tasks: Vec<(usize, UploadTask)>,
     /// The next task that a lane can take.
     next: AtomicUsize,
-    progress: Mutex<Progress>,
+    progress: Mutex<SweepProgress>,
     changed: Condvar,
 }
 
-struct Progress {
+struct SweepProgress {
     /// The number of visits whose kernels are queued.
     visited: usize,
     /// For each visit, the number of tasks that are not sent yet.
@@ -36,14 +36,14 @@ struct Progress {
     stopped: bool,
 }
 
-impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
+impl<'s, 'a, T: Float + Plain> ChunkSweep<'s, 'a, T> {
     /// `of_chunk` cuts a chunk that must be sent into tasks.
     pub fn new(
         carrier: &'s Carrier<'s, 'a, T>,
         events: &'s [Events],
         places: Vec<RowsArgument>,
-        visits: &'s [Visit],
-        of_chunk: impl Fn(usize) -> Result<Vec<Task>>,
+        visits: &'s [ChunkVisit],
+        of_chunk: impl Fn(usize) -> Result<Vec<UploadTask>>,
     ) -> Result<Self> {
         let (mut tasks, mut left) = (Vec::new(), memory::zeroed(visits.len(), VISITS)?);
         for (turn, visit) in visits.iter().enumerate().filter(|(_, visit)| visit.load.is_some()) {
@@ -52,7 +52,7 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
                 left[turn] += 1;
             }
         }
-        let progress = Mutex::new(Progress { visited: 0, left, stopped: false });
+        let progress = Mutex::new(SweepProgress { visited: 0, left, stopped: false });
         Ok(Self { carrier, events, places, visits, tasks, next: AtomicUsize::new(0), progress, changed: Condvar::new() })
     }
 
@@ -63,7 +63,7 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
         queue: &Queue,
         staging: &Staging,
         lanes: usize,
-        mut compute: impl FnMut(&Visit) -> Result<()>,
+        mut compute: impl FnMut(&ChunkVisit) -> Result<()>,
     ) -> Result<()> {
         if self.tasks.is_empty() {
             return self.compute_all(queue, &mut compute);
@@ -89,13 +89,13 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
         })
     }
 
-    fn progress(&self) -> MutexGuard<'_, Progress> {
+    fn progress(&self) -> MutexGuard<'_, SweepProgress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until `enough` returns true or the pass is stopped. Returns whether to go on.
-    fn wait(&self, enough: impl Fn(&Progress) -> bool) -> bool {
-        let waiting = |progress: &mut Progress| !progress.stopped && !enough(progress);
+    fn wait(&self, enough: impl Fn(&SweepProgress) -> bool) -> bool {
+        let waiting = |progress: &mut SweepProgress| !progress.stopped && !enough(progress);
         let progress = self.changed.wait_while(self.progress(), waiting).unwrap_or_else(PoisonError::into_inner);
         !progress.stopped
     }
@@ -106,7 +106,7 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
     }
 
     /// Calls `compute` for each visit, once its chunk has arrived.
-    fn compute_all(&self, queue: &Queue, compute: &mut impl FnMut(&Visit) -> Result<()>) -> Result<()> {
+    fn compute_all(&self, queue: &Queue, compute: &mut impl FnMut(&ChunkVisit) -> Result<()>) -> Result<()> {
         let failed = failed("a pass over chunks");
         for (turn, visit) in self.visits.iter().enumerate() {
             let events = &self.events[visit.buffer];
@@ -174,7 +174,7 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
 }
 
 /// Stops the pass when it is dropped, so that no thread waits for ever for one that has ended.
-struct StopOnDrop<'s, 'w, 'a, T: Float + Plain>(&'s Sweep<'w, 'a, T>);
+struct StopOnDrop<'s, 'w, 'a, T: Float + Plain>(&'s ChunkSweep<'w, 'a, T>);
 
 impl<T: Float + Plain> Drop for StopOnDrop<'_, '_, '_, T> {
     fn drop(&mut self) {

@@ -7,7 +7,7 @@ use super::upload;
 use crate::backend::cuda::device::{Gpu, Plain, Queue};
 use crate::base::error::Result;
 use crate::base::float::Float;
-use crate::input::tile::Part;
+use crate::input::tile::RowBlock;
 
 /// Bytes per second of copies of 256 MiB from pinned memory to the device. An upload cannot be faster.
 fn pinned_ceiling(queue: &Queue) -> Result<f64> {
@@ -33,7 +33,11 @@ fn pinned_ceiling(queue: &Queue) -> Result<f64> {
 ///
 /// Returns `(bytes of one upload, seconds of each upload, bytes per second from pinned memory)`. The first upload also pins
 /// memory.
-pub fn upload_benchmark<T: Float + Plain>(ordinal: u32, parts: &[Part<'_, T>], rounds: usize) -> Result<(u64, Vec<f64>, f64)> {
+pub fn upload_benchmark<T: Float + Plain>(
+    ordinal: u32,
+    parts: &[RowBlock<'_, T>],
+    rounds: usize,
+) -> Result<(u64, Vec<f64>, f64)> {
     let queue = Gpu::get(ordinal)?.queue()?;
     let (mut bytes, mut seconds) = (0, Vec::with_capacity(rounds));
     for _ in 0..rounds {

@@ -8,7 +8,7 @@ use crate::input::features::Values;
 use crate::input::tile::Selection;
 
 /// The kept rows of a part. Each of them can be found directly by its number.
-pub struct Kept {
+pub struct KeptNumbers {
     selection: Selection,
     n_rows: usize,
     pub count: usize,
@@ -16,10 +16,10 @@ pub struct Kept {
     before: Vec<usize>,
 }
 
-/// The rows between two entries of [`Kept::before`].
+/// The rows between two entries of [`KeptNumbers::before`].
 const RUN: usize = 4096;
 
-impl Kept {
+impl KeptNumbers {
     pub fn new(selection: &Selection, n_rows: usize) -> Result<Self> {
         let mut kept = Self { selection: selection.clone(), n_rows, count: n_rows, before: Vec::new() };
         if !selection.is_all() {
@@ -135,7 +135,7 @@ pub mod tests {
     fn kept_rows_are_gathered_from_anywhere_to_anywhere() {
         for n in [1, 63, 64, 65, 1000, 3 * RUN + 17] {
             for selection in [Selection::default(), selection(n, n as u64)] {
-                let kept = Kept::new(&selection, n).unwrap();
+                let kept = KeptNumbers::new(&selection, n).unwrap();
                 let rows: Vec<usize> = (0..n).filter(|&i| selection.contains(i)).collect();
                 assert_eq!(kept.count, rows.len());
                 assert!(rows.iter().enumerate().all(|(at, &row)| kept.row(at) == row));

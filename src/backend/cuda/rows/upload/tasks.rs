@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::kept::{Kept, cut};
+use super::kept::{KeptNumbers, cut};
 use super::pinned::Strips;
 use crate::backend::cuda::device::Plain;
 use crate::base::error::Result;
@@ -10,7 +10,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::input::features::Values;
 use crate::input::fp16::Half;
-use crate::input::tile::{self, Part};
+use crate::input::tile::{self, RowBlock};
 use crate::input::transform::RowTransform;
 
 /// The name of the tasks in errors.
@@ -18,7 +18,7 @@ const TASKS: &str = "the list of uploads";
 
 /// The kept rows of all parts in host memory, in order.
 pub struct Sources<'a, T> {
-    pub all: Vec<Source<'a, T>>,
+    pub all: Vec<PartRows<'a, T>>,
     pub n: usize,
     pub d: usize,
     pub weighted: bool,
@@ -27,29 +27,29 @@ pub struct Sources<'a, T> {
 }
 
 /// A part, and the place of its kept rows among all kept rows.
-pub struct Source<'a, T> {
-    part: Part<'a, T>,
-    kept: Kept,
+pub struct PartRows<'a, T> {
+    part: RowBlock<'a, T>,
+    kept: KeptNumbers,
     /// The number of its first kept row, counted over all parts.
     first: usize,
 }
 
 /// Copies values to a slot: as features, or as the bits that they have in memory.
-pub type Copied<'a, T, V> = fn(Values<'a, T>, &mut [V]);
+pub type CopyValues<'a, T, V> = fn(Values<'a, T>, &mut [V]);
 
 /// A piece of work that fills one slot once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
+pub struct UploadTask {
     pub source: usize,
     /// The kept rows of the source that this task belongs to. Their columns are counted as one sequence of values.
     pub rows: Range<usize>,
     /// The row on the device for the first of these rows.
     pub to: usize,
-    pub what: What,
+    pub what: UploadedValues,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum UploadedValues {
     /// A range of the values of all columns of the rows, one column after the other.
     Columns(Range<usize>),
     /// Kept rows of blocks, and a range of their features. The range has all features, unless a single row is larger than a
@@ -60,10 +60,11 @@ pub enum What {
 }
 
 impl<'a, T: Float + Plain> Sources<'a, T> {
-    pub fn new(parts: &[Part<'a, T>]) -> Result<Self> {
+    pub fn new(parts: &[RowBlock<'a, T>]) -> Result<Self> {
         let mut n = 0;
-        let source = |part: &Part<'a, T>| {
-            let source = Source { part: part.clone(), kept: Kept::new(&part.selection, part.features.n_rows())?, first: n };
+        let source = |part: &RowBlock<'a, T>| {
+            let source =
+                PartRows { part: part.clone(), kept: KeptNumbers::new(&part.selection, part.features.n_rows())?, first: n };
             n += source.kept.count;
             Ok(source)
         };
@@ -84,7 +85,7 @@ impl<'a, T: Float + Plain> Sources<'a, T> {
 
     /// Whether any rows are sent row by row.
     pub fn in_blocks(&self) -> bool {
-        self.all.iter().any(Source::in_blocks)
+        self.all.iter().any(PartRows::in_blocks)
     }
 
     /// What happens to the rows after they were sent.
@@ -92,35 +93,35 @@ impl<'a, T: Float + Plain> Sources<'a, T> {
         self.all.first().and_then(|source| source.part.features.row_transform())
     }
 
-    /// The sources of some kept rows, each as [`Source::overlap`] says.
-    pub fn of(&self, rows: Range<usize>) -> impl Iterator<Item = (&Source<'a, T>, Range<usize>, usize)> {
+    /// The sources of some kept rows, each as [`PartRows::overlap`] says.
+    pub fn of(&self, rows: Range<usize>) -> impl Iterator<Item = (&PartRows<'a, T>, Range<usize>, usize)> {
         let overlaps = self.all.iter().map(move |source| (source, source.overlap(&rows)));
         overlaps.filter(|(_, (own, _))| !own.is_empty()).map(|(source, (own, at))| (source, own, at))
     }
 
     /// The tasks that send some kept rows to the device rows from 0 on. `slot`: the bytes of a slot that are used.
-    pub fn tasks(&self, rows: &Range<usize>, slot: usize) -> Result<Vec<Task>> {
+    pub fn tasks(&self, rows: &Range<usize>, slot: usize) -> Result<Vec<UploadTask>> {
         let (mut all, d, values) = (Vec::new(), self.d, (slot / self.value_bytes()).max(1));
         for (source, from) in self.all.iter().enumerate() {
             let (own, to) = from.overlap(rows);
             let within = |range: Range<usize>| own.start + range.start..own.start + range.end;
-            let mut add = |what| memory::push(&mut all, Task { source, rows: own.clone(), to, what }, TASKS);
+            let mut add = |what| memory::push(&mut all, UploadTask { source, rows: own.clone(), to, what }, TASKS);
             if from.in_blocks() {
                 for piece in cut(own.len(), values / d).map(within) {
-                    cut(d, values).try_for_each(|features| add(What::Rows(piece.clone(), features)))?;
+                    cut(d, values).try_for_each(|features| add(UploadedValues::Rows(piece.clone(), features)))?;
                 }
             } else {
-                cut(own.len() * d, values).map(What::Columns).try_for_each(&mut add)?;
+                cut(own.len() * d, values).map(UploadedValues::Columns).try_for_each(&mut add)?;
             }
             if self.weighted {
-                cut(own.len(), slot / size_of::<f64>()).map(within).map(What::Weights).try_for_each(&mut add)?;
+                cut(own.len(), slot / size_of::<f64>()).map(within).map(UploadedValues::Weights).try_for_each(&mut add)?;
             }
         }
         Ok(all)
     }
 }
 
-impl<'a, T: Float + Plain> Source<'a, T> {
+impl<'a, T: Float + Plain> PartRows<'a, T> {
     /// The kept rows of this source that are in `all`, which is counted over all parts. Also returns the place in `all` of the
     /// first of them.
     fn overlap(&self, all: &Range<usize>) -> (Range<usize>, usize) {
@@ -135,7 +136,7 @@ impl<'a, T: Float + Plain> Source<'a, T> {
 
     /// Writes values `range` to `out` by `copy`. The values are those of all columns of kept rows `rows`, one column after the
     /// other.
-    pub fn fill_columns<V>(&self, rows: &Range<usize>, range: &Range<usize>, out: &mut [V], copy: Copied<'a, T, V>) {
+    pub fn fill_columns<V>(&self, rows: &Range<usize>, range: &Range<usize>, out: &mut [V], copy: CopyValues<'a, T, V>) {
         let Some(columns) = self.part.features.columns() else { return };
         let (n, mut out) = (rows.len(), out);
         let mut at = range.start;
@@ -151,7 +152,7 @@ impl<'a, T: Float + Plain> Source<'a, T> {
 
     /// Writes the features `features` of kept rows `rows` to `out` by `copy`, row-major. The rows are in blocks, or at regular
     /// distances.
-    pub fn fill_rows<V>(&self, rows: &Range<usize>, features: &Range<usize>, out: &mut [V], copy: Copied<'a, T, V>) {
+    pub fn fill_rows<V>(&self, rows: &Range<usize>, features: &Range<usize>, out: &mut [V], copy: CopyValues<'a, T, V>) {
         let view = &self.part.features;
         if let Some(strided) = view.strided() {
             for (kept, out) in rows.clone().zip(out.chunks_exact_mut(features.len())) {
@@ -206,11 +207,11 @@ mod tests {
     use super::*;
     use crate::input::features::Features;
 
-    fn sources(part: Part<'_, f32>, weighted: bool) -> Sources<'_, f32> {
+    fn sources(part: RowBlock<'_, f32>, weighted: bool) -> Sources<'_, f32> {
         Sources { weighted, ..Sources::new(&[part]).unwrap() }
     }
 
-    fn whats(sources: &Sources<'_, f32>, rows: Range<usize>, slot: usize) -> Vec<What> {
+    fn whats(sources: &Sources<'_, f32>, rows: Range<usize>, slot: usize) -> Vec<UploadedValues> {
         sources.tasks(&rows, slot).unwrap().into_iter().map(|task| task.what).collect()
     }
 
@@ -218,12 +219,12 @@ mod tests {
     fn tasks_and_strips_cover_a_part_once() {
         let (n, d, stride, first) = (10, 7, 32, 5);
         let columns = vec![vec![0.0f32; n]; d];
-        let part = Part::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);
+        let part = RowBlock::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);
         let columns = sources(part, false);
         for slot in [4, 12, 40, 44, 100, 4096] {
             let mut matrix = vec![None; stride * d];
             for what in whats(&columns, 0..n, slot) {
-                let What::Columns(range) = what else { panic!("columns alone") };
+                let UploadedValues::Columns(range) = what else { panic!("columns alone") };
                 assert!(range.len() * 4 <= slot);
                 for strips in strips::<f32>(&range, n, stride, |value| 4 * (first + value) as u64) {
                     for i in 0..strips.count {
@@ -241,17 +242,17 @@ mod tests {
             }
         }
         let rows = vec![0.0f32; 6];
-        let blocks = sources(Part::new(Features::from_rows(&rows, 3).unwrap(), None), true);
-        assert_eq!(whats(&blocks, 0..2, 24), [What::Rows(0..2, 0..3), What::Weights(0..2)]);
+        let blocks = sources(RowBlock::new(Features::from_rows(&rows, 3).unwrap(), None), true);
+        assert_eq!(whats(&blocks, 0..2, 24), [UploadedValues::Rows(0..2, 0..3), UploadedValues::Weights(0..2)]);
         assert_eq!(
             whats(&blocks, 0..2, 8),
             [
-                What::Rows(0..1, 0..2),
-                What::Rows(0..1, 2..3),
-                What::Rows(1..2, 0..2),
-                What::Rows(1..2, 2..3),
-                What::Weights(0..1),
-                What::Weights(1..2)
+                UploadedValues::Rows(0..1, 0..2),
+                UploadedValues::Rows(0..1, 2..3),
+                UploadedValues::Rows(1..2, 0..2),
+                UploadedValues::Rows(1..2, 2..3),
+                UploadedValues::Weights(0..1),
+                UploadedValues::Weights(1..2)
             ]
         );
     }
@@ -259,7 +260,7 @@ mod tests {
     unit_test!(some_of_the_rows_are_tasks_of_their_own);
     fn some_of_the_rows_are_tasks_of_their_own() {
         let columns = [(0..10).map(|i| i as f32).collect::<Vec<_>>(), (0..10).map(|i| 100.0 + i as f32).collect()];
-        let part = || Part::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);
+        let part = || RowBlock::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);
         let two = Sources::new(&[part(), part()]).unwrap();
         assert_eq!(two.n, 20);
         let overlaps = |rows: Range<usize>| two.all.iter().map(|source| source.overlap(&rows)).collect::<Vec<_>>();
@@ -270,15 +271,20 @@ mod tests {
         two.all[1].fill_columns(&(2..6), &(1..6), &mut out, |values, out| values.copy(out));
         assert_eq!(out, [3.0, 4.0, 5.0, 102.0, 103.0]);
         let some = two.tasks(&(3..14), 5 * 4).unwrap();
-        let task = |source, rows, to, range| Task { source, rows, to, what: What::Columns(range) };
+        let task = |source, rows, to, range| UploadTask { source, rows, to, what: UploadedValues::Columns(range) };
         let first = [0..5, 5..10, 10..14].map(|range| task(0, 3..10, 0, range));
         let second = [0..5, 5..8].map(|range| task(1, 0..4, 7, range));
         assert!(some.into_iter().eq(first.into_iter().chain(second)));
         let rows: Vec<f32> = (0..20).map(|i| i as f32).collect();
-        let blocks = sources(Part::new(Features::from_rows(&rows, 2).unwrap(), None), true);
+        let blocks = sources(RowBlock::new(Features::from_rows(&rows, 2).unwrap(), None), true);
         assert_eq!(
             whats(&blocks, 3..6, 16),
-            [What::Rows(3..5, 0..2), What::Rows(5..6, 0..2), What::Weights(3..5), What::Weights(5..6)]
+            [
+                UploadedValues::Rows(3..5, 0..2),
+                UploadedValues::Rows(5..6, 0..2),
+                UploadedValues::Weights(3..5),
+                UploadedValues::Weights(5..6)
+            ]
         );
     }
 }

@@ -8,7 +8,7 @@
 
 use std::sync::OnceLock;
 
-use crate::backend::cuda::step::Work;
+use crate::backend::cuda::step::TimeScaling;
 use crate::base::strategy::Strategy;
 
 const H200: &str = include_str!("h200.csv");
@@ -20,24 +20,24 @@ const ROUNDS: usize = 8;
 
 /// The times of all candidates for these features and clusters, as logarithms. The time is infinite if the candidate cannot do
 /// the shape.
-struct Row {
+struct ShapeTimes {
     d: usize,
     k: usize,
     ln_times: Vec<f64>,
 }
 
 /// The measured numbers of rows, in ascending order, with their times.
-pub struct Table {
+pub struct TimeTable {
     /// The names of the candidates.
     columns: Vec<&'static str>,
-    levels: Vec<(usize, Vec<Row>)>,
+    levels: Vec<(usize, Vec<ShapeTimes>)>,
     /// The time of one row, measured with very many rows: for float32 and for float64.
-    rates: [Vec<Row>; 2],
+    rates: [Vec<ShapeTimes>; 2],
 }
 
-impl Table {
+impl TimeTable {
     pub fn get() -> &'static Self {
-        static TABLE: OnceLock<Table> = OnceLock::new();
+        static TABLE: OnceLock<TimeTable> = OnceLock::new();
         TABLE.get_or_init(|| Self::parse(H200))
     }
 
@@ -64,25 +64,25 @@ impl Table {
             let mut ln_times: Vec<f64> = (0..count).map(|_| field().parse::<f64>().map_or(f64::INFINITY, f64::ln)).collect();
             if n > ROUNDS * ROUND {
                 ln_times.iter_mut().for_each(|time| *time -= (n as f64).ln());
-                table.rates[usize::from(float64)].push(Row { d, k, ln_times });
+                table.rates[usize::from(float64)].push(ShapeTimes { d, k, ln_times });
             } else {
                 if table.levels.last().is_none_or(|(last, _)| *last != n) {
                     table.levels.push((n, Vec::new()));
                 }
-                table.levels.last_mut().expect("one was added").1.push(Row { d, k, ln_times });
+                table.levels.last_mut().expect("one was added").1.push(ShapeTimes { d, k, ln_times });
             }
         }
         table
     }
 
     /// Microseconds for one row of an iteration over many rows.
-    pub fn rate(&self, column: usize, work: &dyn Work, float64: bool, d: usize, k: usize) -> f64 {
+    pub fn rate(&self, column: usize, work: &dyn TimeScaling, float64: bool, d: usize, k: usize) -> f64 {
         time(&self.rates[usize::from(float64)], column, work, d, k)
     }
 
     /// Microseconds for an iteration over `n` float32 rows, but at most as many rows as were measured. Also returns that number
     /// of rows.
-    pub fn of_few(&self, column: usize, work: &dyn Work, n: usize, d: usize, k: usize) -> (f64, usize) {
+    pub fn of_few(&self, column: usize, work: &dyn TimeScaling, n: usize, d: usize, k: usize) -> (f64, usize) {
         let time = |level: usize| time(&self.levels[level].1, column, work, d, k);
         let last = self.levels.len() - 1;
         let n = n.clamp(self.levels[0].0, self.levels[last].0);
@@ -99,7 +99,7 @@ impl Table {
 }
 
 /// The time for a shape, interpolated between the measured shapes around it.
-fn time(rows: &[Row], column: usize, work: &dyn Work, d: usize, k: usize) -> f64 {
+fn time(rows: &[ShapeTimes], column: usize, work: &dyn TimeScaling, d: usize, k: usize) -> f64 {
     let (width, filled) = work.filled(d, k);
     let of_width = |width: usize| {
         let times = || rows.iter().filter(|row| row.d == width).map(|row| (row.k, row.ln_times[column]));
@@ -162,19 +162,19 @@ mod tests {
     fn columns_are_candidates() {
         let names: Vec<&str> =
             crate::backend::cuda::step::list::candidates::<f32>().iter().map(|c| c.strategy().name()).collect();
-        assert!(Table::get().columns.iter().all(|name| names.contains(name)) && Table::get().columns.len() == 7);
+        assert!(TimeTable::get().columns.iter().all(|name| names.contains(name)) && TimeTable::get().columns.len() == 7);
     }
 
     unit_test!(the_choice_loses_little_where_it_was_measured);
     /// For each measured shape the choice is the fastest candidate, or one that is hardly slower.
     fn the_choice_loses_little_where_it_was_measured() {
-        let table = Table::get();
+        let table = TimeTable::get();
         assert_eq!(table.levels.iter().map(|level| level.0).collect::<Vec<_>>()[..3], [2_000, ROUND, 2 * ROUND]);
         let levels = table.levels.iter().map(|(n, rows)| (*n, false, rows));
         let rates = [false, true].map(|float64| (10_000_000, float64, &table.rates[usize::from(float64)]));
         for (n, float64, rows) in levels.chain(rates) {
             assert!(rows.len() > 70);
-            for Row { d, k, ln_times } in rows {
+            for ShapeTimes { d, k, ln_times } in rows {
                 let shape = FitShape { float64, ..shape(n, *d, *k) };
                 // Cells, which copy the rows, are not in the table.
                 let chosen = choose_from::<f32>(Strategy::Default, &shape, GPU, false).unwrap().candidate.strategy();

@@ -1,12 +1,12 @@
-//! Puts the rows of a fit in the order of their cells: `kernels/step/cells_tree.cu`, `cells_rows.cu` and `cells_split.cu`.
+//! Puts the rows of a fit in the order of their cells: `kernels/step/grid_tree.cu`, `grid_rows.cu` and `grid_split.cu`.
 
 use super::GridStep;
-use super::sizes::{MOST_BINS, POINTS, SPLIT_ROWS, Sizes};
+use super::sizes::{GridSizes, MOST_BINS, POINTS, SPLIT_ROWS};
 use crate::backend::cuda::arguments::{self, CellLabelsArgument, CellRowsArgument, CellSplitArgument, CellTreeArgument};
-use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue};
-use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::device::{BlockShape, Entry, Launch, Plain, Queue};
+use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, THREADS, padded};
-use crate::backend::cuda::state::State;
+use crate::backend::cuda::state::DeviceState;
 use crate::base::error::Result;
 use crate::base::float::Float;
 
@@ -29,36 +29,41 @@ pub struct Order {
 }
 
 impl Order {
-    pub fn new<T: Float + Plain>(sizes: &Sizes, half: bool, queue: &Queue) -> Result<Self> {
+    pub fn new<T: Float + Plain>(sizes: &GridSizes, half: bool, queue: &Queue) -> Result<Self> {
         let gpu = &*queue.gpu;
         let variant = format!("_d{}", sizes.d);
         let usual = |entry: Entry<CellRowsArgument>, threads: usize| {
-            entry.half_if(half).resident(gpu, &variant, Block::of(THREADS), threads.div_ceil(THREADS as usize))
+            entry.half_if(half).resident(gpu, &variant, BlockShape::of(THREADS), threads.div_ceil(THREADS as usize))
         };
         let [of_part, of_tree, of_split] = sizes.shared();
         let labels = |entry: Entry<CellLabelsArgument>| {
-            entry.resident(gpu, "", Block::of(THREADS), sizes.stride().div_ceil(THREADS as usize))
+            entry.resident(gpu, "", BlockShape::of(THREADS), sizes.stride().div_ceil(THREADS as usize))
         };
-        let (find, split) = (arguments::cells_find::<T>().half_if(half), arguments::cells_split::<T>().half_if(half));
+        let (find, split) = (arguments::grid_find::<T>().half_if(half), arguments::grid_split::<T>().half_if(half));
         let fours = sizes.n.div_ceil(4 * FIND_THREADS as usize);
-        let tree = Block { threads: TREE_THREADS, shared: of_part };
+        let tree = BlockShape { threads: TREE_THREADS, shared: of_part };
         Ok(Self {
-            clear: usual(arguments::cells_clear::<T>(), sizes.cells())?,
-            sample: usual(arguments::cells_sample::<T>(), POINTS << sizes.top())?,
-            tree: arguments::cells_tree().exactly(gpu, "", tree, 1)?,
-            find: find.resident(gpu, &variant, Block { threads: FIND_THREADS, shared: of_tree }, fours)?,
-            places: arguments::cells_places().exactly(gpu, "", Block::of(FIND_THREADS), 1)?,
-            tiles: arguments::cells_tiles().resident(gpu, "", Block::of(THREADS), sizes.tiles().div_ceil(THREADS as usize))?,
-            split: split.resident(gpu, &variant, Block { threads: SPLIT_THREADS, shared: of_split }, 1)?,
-            boxes: usual(arguments::cells_boxes::<T>(), sizes.tiles().saturating_mul(32))?,
-            take_labels: labels(arguments::cells_take_labels())?,
-            give_labels: labels(arguments::cells_give_labels())?,
+            clear: usual(arguments::grid_clear::<T>(), sizes.cells())?,
+            sample: usual(arguments::grid_sample::<T>(), POINTS << sizes.top())?,
+            tree: arguments::grid_tree().exactly(gpu, "", tree, 1)?,
+            find: find.resident(gpu, &variant, BlockShape { threads: FIND_THREADS, shared: of_tree }, fours)?,
+            places: arguments::grid_places().exactly(gpu, "", BlockShape::of(FIND_THREADS), 1)?,
+            tiles: arguments::grid_tiles().resident(
+                gpu,
+                "",
+                BlockShape::of(THREADS),
+                sizes.tiles().div_ceil(THREADS as usize),
+            )?,
+            split: split.resident(gpu, &variant, BlockShape { threads: SPLIT_THREADS, shared: of_split }, 1)?,
+            boxes: usual(arguments::grid_boxes::<T>(), sizes.tiles().saturating_mul(32))?,
+            take_labels: labels(arguments::grid_take_labels())?,
+            give_labels: labels(arguments::grid_give_labels())?,
         })
     }
 }
 
 impl<T: Float + Plain> GridStep<T> {
-    fn rows_argument(&self, chunk: &Chunk<'_, T>, levels: u32, wanted: usize) -> CellRowsArgument {
+    fn rows_argument(&self, chunk: &DeviceChunk<'_, T>, levels: u32, wanted: usize) -> CellRowsArgument {
         let Self { sizes, places, grid, .. } = self;
         CellRowsArgument {
             rows: chunk.rows.argument(),
@@ -84,7 +89,7 @@ impl<T: Float + Plain> GridStep<T> {
     }
 
     /// Makes `levels` levels of the tree below the nodes of level `from`, from some rows.
-    fn grow(&mut self, chunk: &Chunk<'_, T>, state: &State<T>, from: u32, levels: u32) -> Result<()> {
+    fn grow(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>, from: u32, levels: u32) -> Result<()> {
         if levels == 0 {
             return Ok(());
         }
@@ -109,8 +114,8 @@ impl<T: Float + Plain> GridStep<T> {
     }
 
     /// Puts the rows in the order of their cells. No place has a label.
-    pub fn order(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
-        let Sizes { levels, .. } = self.sizes;
+    pub fn order(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> Result<()> {
+        let GridSizes { levels, .. } = self.sizes;
         let top = self.sizes.top();
         self.grow(chunk, state, 0, top)?;
         self.grow(chunk, state, top, levels - top)?;

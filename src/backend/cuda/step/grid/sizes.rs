@@ -5,7 +5,7 @@ use crate::backend::cuda::arguments::CellTile;
 use crate::backend::cuda::device::{buffers, product};
 use crate::backend::cuda::shape::{FitShape, ROW_ALIGNMENT, padded};
 
-/// Constants of `kernels/common/cells.cuh`: the most cells as a power of two, points of a part of the tree, places of a tile,
+/// Constants of `kernels/common/grid.cuh`: the most cells as a power of two, points of a part of the tree, places of a tile,
 /// words of a list, and the most parents of cells.
 pub const MOST_LEVELS: u32 = 16;
 pub const POINTS: usize = 2_048;
@@ -14,10 +14,10 @@ pub const LIST: usize = 64;
 pub const MOST_PARENTS: usize = 512;
 /// The most clusters of lists, whose numbers have 16 bits. Centroids of one feature are sorted beyond.
 pub const MOST_LISTED: usize = 1 << 16;
-/// Levels of the tree that one block makes first, and the most that a block makes below them (`kernels/step/cells_tree.cu`).
+/// Levels of the tree that one block makes first, and the most that a block makes below them (`kernels/step/grid_tree.cu`).
 pub const TOP: u32 = 6;
 pub const TREE_LEVELS: u32 = 9;
-/// Nodes of the tree in shared memory (`kernels/step/cells_rows.cu`).
+/// Nodes of the tree in shared memory (`kernels/step/grid_rows.cu`).
 const SHARED_NODES: usize = 1 << 15;
 /// A cell should have so many rows, unless lists are long: then cells are halved while they have the fewest rows or more.
 pub const ROWS_OF_CELL: usize = 256;
@@ -26,13 +26,13 @@ const FEWEST_ROWS: usize = 96;
 const USUAL_LEVELS: u32 = 15;
 /// Lists with more centroids are long.
 const LONG_LIST: f64 = 6.0;
-/// Rows that a block of `cells_split` sorts, and the most bins.
+/// Rows that a block of `grid_split` sorts, and the most bins.
 pub const SPLIT_ROWS: usize = 8_192;
 pub const MOST_BINS: usize = 512;
 
 /// The sizes of a fit's cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sizes {
+pub struct GridSizes {
     pub n: usize,
     pub d: usize,
     pub k: usize,
@@ -43,7 +43,7 @@ pub struct Sizes {
     pub weighted: bool,
 }
 
-impl Sizes {
+impl GridSizes {
     pub fn new(shape: &FitShape) -> Self {
         let levels = (shape.chunk / ROWS_OF_CELL).max(1).ilog2().min(USUAL_LEVELS);
         let FitShape { chunk: n, d, k, weighted, .. } = *shape;
@@ -112,7 +112,7 @@ impl Sizes {
 
 buffers! {
     /// The rows in the order of their cells.
-    pub struct PlaceBuffers = "rows in the order of their cells" (sizes: &Sizes) {
+    pub struct PlaceBuffers = "rows in the order of their cells" (sizes: &GridSizes) {
         /// `(d, stride)`.
         x: u8 [product([sizes.d, sizes.stride(), sizes.value])],
         w: f64 [if sizes.weighted { sizes.stride() } else { 0 }],
@@ -126,7 +126,7 @@ buffers! {
 buffers! {
     /// The rows in the order of the groups of their cells, until they are in the order of the cells. Nothing if they are sorted
     /// once.
-    pub struct Between = "rows on their way to their cells" (sizes: &Sizes) {
+    pub struct Between = "rows on their way to their cells" (sizes: &GridSizes) {
         x: u8 [if sizes.group_cells() > 1 { product([sizes.d, padded(sizes.n, ROW_ALIGNMENT), sizes.value]) } else { 0 }],
         rows: u32 [if sizes.group_cells() > 1 { sizes.n } else { 0 }],
         cells: u16 [if sizes.group_cells() > 1 { sizes.n } else { 0 }],
@@ -135,7 +135,7 @@ buffers! {
 
 buffers! {
     /// The cells.
-    pub struct GridBuffers<T> = "cells of rows" (sizes: &Sizes) {
+    pub struct GridBuffers<T> = "cells of rows" (sizes: &GridSizes) {
         nodes: u32 [sizes.cells()],
         /// `(nodes of the top, d, POINTS)`.
         samples: f32 [product([1 << sizes.top(), sizes.d, POINTS])],

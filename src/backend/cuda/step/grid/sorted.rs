@@ -1,20 +1,20 @@
-//! One feature and very many clusters: the centroids in ascending order, and a search among them: `kernels/step/cells_sorted.cu`
+//! One feature and very many clusters: the centroids in ascending order, and a search among them: `kernels/step/grid_sorted.cu`
 //! and `assign_sorted.cu`. Lists of centroids have numbers of 16 bits; this has none.
 
 use super::GridStep;
-use super::sizes::Sizes;
+use super::sizes::GridSizes;
 use crate::backend::cuda::arguments::{
     self, AssignCellsArgument, AssignSortedArgument, SortCentroidsArgument, SortedMinimaArgument, SortedRange,
     SortedRangesArgument,
 };
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers};
+use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue, buffers};
 use crate::backend::cuda::shape::THREADS;
-use crate::backend::cuda::state::State;
+use crate::backend::cuda::state::DeviceState;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::bounds::grid::Farther;
 
-/// Constants of `kernels/step/cells_sorted.cu` and `assign_sorted.cu`: centroids that a block sorts, the threads of a block,
+/// Constants of `kernels/step/grid_sorted.cu` and `assign_sorted.cu`: centroids that a block sorts, the threads of a block,
 /// numbers that have one minimum, and the most numbers that are looked at one by one.
 const RUN: usize = 1_024;
 const SORT_THREADS: u32 = 256;
@@ -23,7 +23,7 @@ const FEW: usize = 64;
 
 buffers! {
     /// The sorted centroids. Nothing if there are lists.
-    pub struct SortedBuffers<T> = "sorted centroids" (sizes: &Sizes) {
+    pub struct SortedBuffers<T> = "sorted centroids" (sizes: &GridSizes) {
         values: T [sizes.sorted()],
         numbers: u32 [sizes.sorted()],
         /// They are merged from one to the other.
@@ -51,11 +51,11 @@ pub struct SortedCentroids<T> {
 }
 
 impl<T: Float + Plain> SortedCentroids<T> {
-    pub fn new(sizes: &Sizes, queue: &Queue) -> Result<Self> {
-        let (gpu, sort) = (&*queue.gpu, Block::of(SORT_THREADS));
+    pub fn new(sizes: &GridSizes, queue: &Queue) -> Result<Self> {
+        let (gpu, sort) = (&*queue.gpu, BlockShape::of(SORT_THREADS));
         let blocks = |threads: usize| threads.div_ceil(SORT_THREADS as usize);
         let arriving = THREADS as usize * (sizes.value * 4 + 4 * sizes.label);
-        let assign = Block { threads: THREADS, shared: arriving };
+        let assign = BlockShape { threads: THREADS, shared: arriving };
         Ok(Self {
             buffers: SortedBuffers::allocate(queue, sizes)?,
             runs: arguments::sorted_runs::<T>().exactly(gpu, "", sort, sizes.k.div_ceil(RUN))?,
@@ -74,7 +74,7 @@ impl<T: Float + Plain> SortedCentroids<T> {
         &self,
         grid: &GridStep<T>,
         rows: AssignCellsArgument<T>,
-        state: &State<T>,
+        state: &DeviceState<T>,
         cleared: bool,
     ) -> Result<()> {
         let (buffers, queue, k) = (&self.buffers, &state.queue, grid.sizes.k);
@@ -124,7 +124,7 @@ impl<T: Float + Plain> SortedCentroids<T> {
         }
     }
 
-    fn ranges_argument(&self, grid: &GridStep<T>, state: &State<T>) -> SortedRangesArgument {
+    fn ranges_argument(&self, grid: &GridStep<T>, state: &DeviceState<T>) -> SortedRangesArgument {
         let (Farther { relative, underflow }, buffers) = (Farther::new(1), &self.buffers);
         SortedRangesArgument {
             boxes: grid.grid.boxes.at(),

@@ -1,8 +1,8 @@
 //! The centres of groups of rows: some of the centroids, far from each other, and then means of the centroids near them.
 
-use super::sizes::{CHUNK, Sizes};
+use super::sizes::{CHUNK, TensorSizes};
 use crate::backend::cuda::arguments::{self, AssignArgument, FewControl, TensorCentroidsArgument, TensorTermsArgument};
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, bytes_of, product, sum};
+use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue, buffers, bytes_of, product, sum};
 use crate::base::error::Result;
 use crate::base::float::Float;
 
@@ -30,7 +30,7 @@ const CENTRES: &str = "the centres of groups of rows";
 
 buffers! {
     /// The centres, and where the centroids are from them.
-    pub struct Centres<T> = "the centres of groups of rows" (sizes: &Sizes) {
+    pub struct Centres<T> = "the centres of groups of rows" (sizes: &TensorSizes) {
         /// How many there are, besides that of the whole.
         count: u32 [1],
         /// `(groups and the whole, centre width)`.
@@ -43,7 +43,7 @@ buffers! {
 
 impl<T: Float + Plain> Centres<T> {
     /// The bytes that [`Centres::fixed`] takes, also while it is made.
-    pub fn fixed_bytes(sizes: &Sizes) -> u64 {
+    pub fn fixed_bytes(sizes: &TensorSizes) -> u64 {
         sum([Self::bytes(sizes), bytes_of::<FewControl>(1)])
     }
 
@@ -53,7 +53,7 @@ impl<T: Float + Plain> Centres<T> {
     /// # Safety
     /// The addresses of the centroids and of the counters in the argument are live.
     pub unsafe fn fixed(
-        mut sizes: Sizes,
+        mut sizes: TensorSizes,
         queue: &Queue,
         assign: &AssignArgument<T>,
         bound: TensorTermsArgument,
@@ -84,7 +84,7 @@ impl<T: Float + Plain> Centres<T> {
     /// The part of the argument that does not depend on rows and copies. The other addresses are 0.
     pub fn argument(
         &self,
-        sizes: &Sizes,
+        sizes: &TensorSizes,
         assign: &AssignArgument<T>,
         bound: TensorTermsArgument,
     ) -> TensorCentroidsArgument<T> {
@@ -121,18 +121,18 @@ pub struct Centring<T> {
 }
 
 impl<T: Float + Plain> Centring<T> {
-    pub fn new(sizes: &Sizes, queue: &Queue) -> Result<Self> {
+    pub fn new(sizes: &TensorSizes, queue: &Queue) -> Result<Self> {
         let gpu = &*queue.gpu;
         let tiles = product([sizes.k.div_ceil(NEAR_CENTROIDS), sizes.with_whole().div_ceil(NEAR_GROUPS)]);
         let pieces = product([sizes.with_whole(), sizes.d.div_ceil(MEANS_FEATURES)]);
         let nearest = sizes.k.div_ceil(NEAREST_CENTROIDS);
-        let apart = || arguments::tensor_apart::<T>().exactly(gpu, "", Block::of(APART_THREADS), APART_BLOCKS);
+        let apart = || arguments::tensor_apart::<T>().exactly(gpu, "", BlockShape::of(APART_THREADS), APART_BLOCKS);
         Ok(Self {
             apart: (sizes.k > SAMPLE).then(apart).transpose()?,
-            centres: arguments::tensor_centres::<T>().exactly(gpu, "", Block::of(CENTRES_THREADS), 1)?,
-            means: arguments::tensor_means::<T>().exactly(gpu, "", Block::of(MEANS_THREADS), pieces)?,
-            near: arguments::tensor_near::<T>().resident(gpu, "", Block::of(NEAR_THREADS), tiles.max(sizes.k))?,
-            nearest: arguments::tensor_nearest::<T>().exactly(gpu, "", Block::of(NEAREST_THREADS), nearest)?,
+            centres: arguments::tensor_centres::<T>().exactly(gpu, "", BlockShape::of(CENTRES_THREADS), 1)?,
+            means: arguments::tensor_means::<T>().exactly(gpu, "", BlockShape::of(MEANS_THREADS), pieces)?,
+            near: arguments::tensor_near::<T>().resident(gpu, "", BlockShape::of(NEAR_THREADS), tiles.max(sizes.k))?,
+            nearest: arguments::tensor_nearest::<T>().exactly(gpu, "", BlockShape::of(NEAREST_THREADS), nearest)?,
         })
     }
 

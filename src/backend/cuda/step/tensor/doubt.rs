@@ -11,12 +11,12 @@
 
 use std::mem::offset_of;
 
-use super::sizes::Sizes;
+use super::sizes::TensorSizes;
 use crate::backend::cuda::arguments::{
     self, AssignArgument, FewArgument, FewControl, FewRow, ListedPart, SettleFewArgument, SettleListedArgument,
 };
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, product, sum};
-use crate::backend::cuda::step::tiled::{Doubt, Settle};
+use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue, buffers, product, sum};
+use crate::backend::cuda::step::tiled::{Doubt, SettleLaunches};
 use crate::base::error::Result;
 use crate::base::float::Float;
 
@@ -32,7 +32,7 @@ const LISTED_VALUES: usize = 500_000_000;
 
 buffers! {
     /// The list of rows with a few centroids in reach, and what blocks of `settle_listed` tell each other.
-    struct FewRows = "the rows in doubt" (sizes: &Sizes) {
+    struct FewRows = "the rows in doubt" (sizes: &TensorSizes) {
         rows: FewRow [sizes.n / FEWEST],
         candidates: u32 [sizes.n],
         control: FewControl [1],
@@ -43,34 +43,34 @@ buffers! {
 }
 
 /// Parts of a list that `settle_listed` shares among blocks.
-fn slices(sizes: &Sizes) -> usize {
+fn slices(sizes: &TensorSizes) -> usize {
     sizes.k_padded / LISTED_THREADS
 }
 
 /// The most rows that `settle_listed` takes.
-pub(super) fn most_listed(sizes: &Sizes) -> usize {
+pub(super) fn most_listed(sizes: &TensorSizes) -> usize {
     (LISTED_VALUES / product([sizes.k, sizes.d]).max(1)).clamp(16, MOST_LISTED)
 }
 
 /// The rows in doubt of a step.
-pub struct InDoubt<T> {
-    sizes: Sizes,
+pub struct DoubtLists<T> {
+    sizes: TensorSizes,
     rows: Doubt,
     few: FewRows,
-    settle: Settle<T>,
+    settle: SettleLaunches<T>,
     settle_few: Launch<SettleFewArgument<T>>,
     settle_listed: Launch<SettleListedArgument>,
 }
 
-impl<T: Float + Plain> InDoubt<T> {
-    pub fn bytes(sizes: &Sizes) -> u64 {
+impl<T: Float + Plain> DoubtLists<T> {
+    pub fn bytes(sizes: &TensorSizes) -> u64 {
         sum([Doubt::bytes(sizes.n), FewRows::bytes(sizes)])
     }
 
     /// `half`: whether the rows' values have 16 bits.
-    pub fn new(sizes: Sizes, half: bool, queue: &Queue) -> Result<Self> {
+    pub fn new(sizes: TensorSizes, half: bool, queue: &Queue) -> Result<Self> {
         let gpu = &*queue.gpu;
-        let Sizes { n, d, k, .. } = sizes;
+        let TensorSizes { n, d, k, .. } = sizes;
         let mut few = FewRows::allocate(queue, &sizes)?;
         few.tickets.fill(0)?;
         let settle_few = arguments::settle_few::<T>().half_if(half);
@@ -80,9 +80,9 @@ impl<T: Float + Plain> InDoubt<T> {
             sizes,
             rows: Doubt::allocate(queue, n)?,
             few,
-            settle: Settle::new([n, d, k], half, true, queue)?,
-            settle_few: settle_few.resident(gpu, "", Block::of(FEW_THREADS), n)?,
-            settle_listed: settle_listed.resident(gpu, "", Block::of(LISTED_THREADS as u32), blocks)?,
+            settle: SettleLaunches::new([n, d, k], half, true, queue)?,
+            settle_few: settle_few.resident(gpu, "", BlockShape::of(FEW_THREADS), n)?,
+            settle_listed: settle_listed.resident(gpu, "", BlockShape::of(LISTED_THREADS as u32), blocks)?,
         })
     }
 
@@ -104,7 +104,7 @@ impl<T: Float + Plain> InDoubt<T> {
     }
 
     /// Sets the counters of doubt above every limit: kernels that ask whether groups are to be made again find that they are.
-    pub fn pretend(&mut self) -> Result<()> {
+    pub fn force_regroup(&mut self) -> Result<()> {
         self.few.control.fill(0xff)
     }
 

@@ -5,14 +5,14 @@
 use std::sync::Arc;
 
 use super::centres::{Centres, Centring, NEAR_WITHOUT_GROUPS};
-use super::doubt::InDoubt;
+use super::doubt::DoubtLists;
 use super::rescore::Rescore;
-use super::sizes::{CHUNK, CentroidCopies, Groups, RowCopies, Sizes, TILE_ROWS};
-use super::unit::{Kernel, Unit};
+use super::sizes::{CHUNK, CentroidCopies, HalfRowCopies, RowGroups, TILE_ROWS, TensorSizes};
+use super::unit::{Kernel, TensorUnit};
 use crate::backend::cuda::arguments::{
     self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRowsArgument, TensorTermsArgument,
 };
-use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
+use crate::backend::cuda::device::{BlockShape, Entry, Launch, Plain, Queue, sum};
 use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::step::by_row::ByRow;
 use crate::base::error::Result;
@@ -48,7 +48,7 @@ fn terms<T: Float>(d: usize, added: Added, assign: &AssignArgument<T>) -> Tensor
 }
 
 /// The bytes that the labels of a batch of rows take for a model, and centres too.
-pub fn bytes_of_batch<T: Float + Plain>(sizes: &Sizes) -> u64 {
+pub fn bytes_of_batch<T: Float + Plain>(sizes: &TensorSizes) -> u64 {
     TensorLabels::<T>::bytes(sizes).saturating_add(Centres::<T>::fixed_bytes(sizes))
 }
 
@@ -57,8 +57,8 @@ pub fn bytes_of_batch<T: Float + Plain>(sizes: &Sizes) -> u64 {
 /// # Safety
 /// The same as for [`TensorLabels::launch`].
 pub unsafe fn centres_of_model<T: Float + Plain>(
-    unit: Unit,
-    sizes: &Sizes,
+    unit: TensorUnit,
+    sizes: &TensorSizes,
     queue: &Queue,
     assign: &AssignArgument<T>,
 ) -> Result<(Centres<T>, usize)> {
@@ -69,13 +69,13 @@ pub unsafe fn centres_of_model<T: Float + Plain>(
 
 /// The labels of the rows of a chunk, and what their kernels keep.
 pub struct TensorLabels<T> {
-    sizes: Sizes,
+    sizes: TensorSizes,
     /// From so many sets of columns on, rows are put in order.
     most_kept: u64,
     added: Added,
-    rows: RowCopies,
+    rows: HalfRowCopies,
     centres: Arc<Centres<T>>,
-    groups: Groups,
+    groups: RowGroups,
     /// Products need these. Groups and copies of rows do not.
     for_products: Option<(CentroidCopies, Rescore<T>)>,
     centring: Centring<T>,
@@ -91,27 +91,27 @@ pub struct TensorLabels<T> {
     copy_centroids: Launch<TensorCentroidsArgument<T>>,
     kernel: Kernel,
     assign: Launch<TensorArgument>,
-    doubt: InDoubt<T>,
+    doubt: DoubtLists<T>,
 }
 
 impl<T: Float + Plain> TensorLabels<T> {
     /// The bytes that this takes on the device, without the centres.
-    pub fn bytes(sizes: &Sizes) -> u64 {
-        let of_rows = sum([InDoubt::<T>::bytes(sizes), RowCopies::bytes(sizes), Groups::bytes(sizes)]);
+    pub fn bytes(sizes: &TensorSizes) -> u64 {
+        let of_rows = sum([DoubtLists::<T>::bytes(sizes), HalfRowCopies::bytes(sizes), RowGroups::bytes(sizes)]);
         sum([of_rows, CentroidCopies::bytes(sizes), Rescore::<T>::bytes(sizes)])
     }
 
     /// `half`: whether the rows' values have 16 bits. `centres`: one for each group. Groups and copies of rows can be made before
     /// [`TensorLabels::take_memory`].
-    pub fn new(unit: Unit, sizes: Sizes, half: bool, centres: Arc<Centres<T>>, queue: &Queue) -> Result<Self> {
+    pub fn new(unit: TensorUnit, sizes: TensorSizes, half: bool, centres: Arc<Centres<T>>, queue: &Queue) -> Result<Self> {
         let added = unit.added(&queue.gpu)?;
         let (gpu, kernel) = (&*queue.gpu, unit.kernel(sizes.chunks));
         let blocks = sizes.n.div_ceil(TILE_ROWS);
         let rows = |entry: Entry<TensorRowsArgument<T>>, threads: u32, blocks: usize| {
-            entry.half_if(half).exactly(gpu, "", Block::of(threads), blocks)
+            entry.half_if(half).exactly(gpu, "", BlockShape::of(threads), blocks)
         };
         // Few blocks, each with many rows: a block ends by adding to all groups.
-        let few = |entry: Entry<TensorRowsArgument<T>>, block: Block, of_processor: usize| {
+        let few = |entry: Entry<TensorRowsArgument<T>>, block: BlockShape, of_processor: usize| {
             let blocks = sizes.n.div_ceil(block.threads as usize).min(of_processor * gpu.processors as usize);
             entry.half_if(half).exactly(gpu, "", block, blocks)
         };
@@ -120,35 +120,35 @@ impl<T: Float + Plain> TensorLabels<T> {
         let group = |staged: usize| {
             let shared = sizes.groups.next_multiple_of(GROUPS_AT_ONCE) * GROUP_BYTES + staged;
             let blocks = (gpu.shared_per_block as usize / (shared + 1_024)).clamp(1, if T::IS_F32 { 3 } else { 2 });
-            few(arguments::tensor_group::<T>(), Block { threads: GROUP_THREADS, shared }, blocks)
+            few(arguments::tensor_group::<T>(), BlockShape { threads: GROUP_THREADS, shared }, blocks)
         };
         let by_warps = sizes.copies().div_ceil(THREADS as usize / 32);
         Ok(Self {
             sizes,
             most_kept: sizes.most_kept(FEWEST_ITERATIONS),
             added,
-            rows: RowCopies::allocate(queue, &sizes)?,
+            rows: HalfRowCopies::allocate(queue, &sizes)?,
             centres,
-            groups: Groups::allocate(queue, &sizes)?,
+            groups: RowGroups::allocate(queue, &sizes)?,
             for_products: None,
             centring: Centring::new(&sizes, queue)?,
             clear: rows(arguments::tensor_clear::<T>(), THREADS, blocks.min(1 << 10))?,
             group: group(0)?,
             group_and_copy: group(staged)?,
-            count: few(arguments::tensor_count::<T>(), Block::of(COUNT_THREADS), 4)?,
+            count: few(arguments::tensor_count::<T>(), BlockShape::of(COUNT_THREADS), 4)?,
             reach: rows(arguments::tensor_reach::<T>(), REACH_THREADS, sizes.groups)?,
             places: rows(arguments::tensor_places::<T>(), PLACES_THREADS, 1)?,
             copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks)?,
-            list: arguments::tensor_list::<T>().exactly(gpu, "", Block::of(LIST_THREADS), sizes.with_whole())?,
-            copy_centroids: arguments::tensor_centroids::<T>().resident(gpu, "", Block::of(THREADS), by_warps)?,
+            list: arguments::tensor_list::<T>().exactly(gpu, "", BlockShape::of(LIST_THREADS), sizes.with_whole())?,
+            copy_centroids: arguments::tensor_centroids::<T>().resident(gpu, "", BlockShape::of(THREADS), by_warps)?,
             assign: kernel.launch(gpu, sizes.tiles)?,
             kernel,
-            doubt: InDoubt::new(sizes, half, queue)?,
+            doubt: DoubtLists::new(sizes, half, queue)?,
         })
     }
 
     /// Takes the memory that products need besides. The arguments are those of [`TensorLabels::new`].
-    pub fn take_memory(&mut self, unit: Unit, half: bool, queue: &Queue) -> Result<()> {
+    pub fn take_memory(&mut self, unit: TensorUnit, half: bool, queue: &Queue) -> Result<()> {
         let mut centroids = CentroidCopies::allocate(queue, &self.sizes)?;
         // Places without a centroid must hold finite values.
         centroids.copies.fill(0)?;
@@ -167,8 +167,8 @@ impl<T: Float + Plain> TensorLabels<T> {
     }
 
     /// Groups and copies that come next are made in any case, whatever the doubt was.
-    pub fn pretend(&mut self) -> Result<()> {
-        self.doubt.pretend()
+    pub fn force_regroup(&mut self) -> Result<()> {
+        self.doubt.force_regroup()
     }
 
     /// Makes centres of groups from the centroids, if there is much doubt. The centres belong to this object alone.
@@ -238,7 +238,7 @@ impl<T: Float + Plain> TensorLabels<T> {
             queue.run(&self.places, &argument)?;
             queue.run(&self.copy_rows, &argument)?;
         }
-        self.for_products.as_mut().map_or(Ok(()), |(_, rescore)| rescore.forget_margins())
+        self.for_products.as_mut().map_or(Ok(()), |(_, rescore)| rescore.forget_slacks())
     }
 
     /// Measures how far the centroids are from the centres before groups are made, if there is much doubt.
@@ -257,9 +257,9 @@ impl<T: Float + Plain> TensorLabels<T> {
             whole: groups.whole.at(),
             list: groups.list.at(),
             group_of_copy: groups.group_of_copy.at(),
-            folded: groups.folded.at(),
-            margins: groups.margins.at(),
-            tile_margins: groups.tile_margins.at(),
+            lowered: groups.lowered.at(),
+            slacks: groups.slacks.at(),
+            tile_slacks: groups.tile_slacks.at(),
             copies: self.copies_of_centroids(),
             labels: assign.labels,
             group_of_tile: rows.group_of_tile.at(),
@@ -286,9 +286,9 @@ impl<T: Float + Plain> TensorLabels<T> {
             group_of_tile: rows.group_of_tile.at(),
             groups: groups.groups.at(),
             centroids: self.copies_of_centroids(),
-            folded: groups.folded.at(),
-            margins: groups.margins.at(),
-            tile_margins: groups.tile_margins.at(),
+            lowered: groups.lowered.at(),
+            slacks: groups.slacks.at(),
+            tile_slacks: groups.tile_slacks.at(),
             list: groups.list.at(),
             first_visit: rows.first_visit.at(),
             next: assign.next,

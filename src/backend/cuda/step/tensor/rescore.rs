@@ -2,10 +2,10 @@
 
 use super::doubt::{MOST_LISTED, most_listed};
 use super::labels::scale_exponent;
-use super::sizes::{PLACE_BYTES, Sizes, TILE_CENTROIDS, TILE_ROWS};
-use super::unit::{Kernel, Unit};
+use super::sizes::{PLACE_BYTES, TILE_CENTROIDS, TILE_ROWS, TensorSizes};
+use super::unit::{Kernel, TensorUnit};
 use crate::backend::cuda::arguments::{self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRescoreArgument};
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, product};
+use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::shape::{THREADS, padded};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -22,7 +22,7 @@ const ALL_BATCHES: usize = 20_000_000_000;
 
 buffers! {
     /// The copies of the rows and of the centroids of the whole.
-    struct Copies = "copies for a second product" (sizes: &Sizes) {
+    struct SecondCopies = "copies for a second product" (sizes: &TensorSizes) {
         /// `(capacity / 128, 2 chunks, 128, 64)` values of 16 bits.
         rows: u32 [product([capacity(sizes), 2 * sizes.chunks, PLACE_BYTES / 4])],
         terms: f32 [capacity(sizes)],
@@ -32,34 +32,34 @@ buffers! {
         first_visit: u32 [capacity(sizes) / TILE_ROWS],
         /// `(k padded / 256, 2 chunks, 256, 64)` values of 16 bits.
         centroids: u32 [product([sizes.k_padded, 2 * sizes.chunks, PLACE_BYTES / 4])],
-        folded: f32 [sizes.k_padded],
-        margins: f32 [sizes.k_padded],
-        tile_margins: f32 [sizes.k_padded / TILE_CENTROIDS],
+        lowered: f32 [sizes.k_padded],
+        slacks: f32 [sizes.k_padded],
+        tile_slacks: f32 [sizes.k_padded / TILE_CENTROIDS],
     }
 }
 
 /// Rows of a batch.
-fn capacity(sizes: &Sizes) -> usize {
+fn capacity(sizes: &TensorSizes) -> usize {
     padded((sizes.n / SHARE).max(LEAST_ROOM).min(sizes.n.max(1)), TILE_ROWS)
 }
 
 /// Batches of an iteration.
-fn batches(sizes: &Sizes) -> usize {
+fn batches(sizes: &TensorSizes) -> usize {
     let large = product([sizes.n, sizes.k, sizes.d]) >= ALL_BATCHES;
     if large { sizes.n.div_ceil(capacity(sizes)) } else { 1 }
 }
 
 /// The fewest rows: where centroids have many values, those that `settle_listed` does not take.
-fn fewest(sizes: &Sizes) -> u32 {
+fn fewest(sizes: &TensorSizes) -> u32 {
     let listed = most_listed(sizes);
     (if listed < MOST_LISTED { listed + 1 } else { FEWEST }) as u32
 }
 
 /// The launches, and what they write.
 pub struct Rescore<T> {
-    sizes: Sizes,
+    sizes: TensorSizes,
     added: Added,
-    copies: Copies,
+    copies: SecondCopies,
     batches: usize,
     copy: Launch<TensorRescoreArgument<T>>,
     kernel: Kernel,
@@ -67,15 +67,15 @@ pub struct Rescore<T> {
 }
 
 impl<T: Float + Plain> Rescore<T> {
-    pub fn bytes(sizes: &Sizes) -> u64 {
-        Copies::bytes(sizes)
+    pub fn bytes(sizes: &TensorSizes) -> u64 {
+        SecondCopies::bytes(sizes)
     }
 
-    pub fn new(unit: Unit, added: Added, sizes: &Sizes, half: bool, queue: &Queue) -> Result<Self> {
+    pub fn new(unit: TensorUnit, added: Added, sizes: &TensorSizes, half: bool, queue: &Queue) -> Result<Self> {
         let (gpu, kernel) = (&*queue.gpu, unit.kernel_of_parts());
-        let mut copies = Copies::allocate(queue, sizes)?;
+        let mut copies = SecondCopies::allocate(queue, sizes)?;
         copies.first_visit.fill(0)?;
-        copies.tile_margins.fill(0)?;
+        copies.tile_slacks.fill(0)?;
         // Places without a centroid must hold finite values.
         copies.centroids.fill(0)?;
         let capacity = capacity(sizes);
@@ -85,17 +85,17 @@ impl<T: Float + Plain> Rescore<T> {
             sizes: *sizes,
             added,
             batches: batches(sizes),
-            copy: copy.resident(gpu, "", Block::of(THREADS), blocks)?,
+            copy: copy.resident(gpu, "", BlockShape::of(THREADS), blocks)?,
             assign: kernel.launch(gpu, capacity / TILE_ROWS)?,
             kernel,
             copies,
         })
     }
 
-    /// What the largest margins of tiles were does not count any more. If this is not called, they stay valid, but may be larger
+    /// What the largest slacks of tiles were does not count any more. If this is not called, they stay valid, but may be larger
     /// than they need be.
-    pub fn forget_margins(&mut self) -> Result<()> {
-        self.copies.tile_margins.fill(0)
+    pub fn forget_slacks(&mut self) -> Result<()> {
+        self.copies.tile_slacks.fill(0)
     }
 
     /// Labels the rows that the products of `first` left in doubt, or leaves them in doubt once more. `of_centroids`: the groups
@@ -128,9 +128,9 @@ impl<T: Float + Plain> Rescore<T> {
             row_of_place: copies.row_of_place.at(),
             group_of_tile: copies.group_of_tile.at(),
             copies: copies.centroids.at(),
-            folded: copies.folded.at(),
-            margins: copies.margins.at(),
-            tile_margins: copies.tile_margins.at(),
+            lowered: copies.lowered.at(),
+            slacks: copies.slacks.at(),
+            tile_slacks: copies.tile_slacks.at(),
             bound: Fp16Bound::rescoring(sizes.d, self.added, scale_exponent(assign)).into(),
             chunks: sizes.chunks as u32,
             capacity: copies.terms.len() as u32,
@@ -145,9 +145,9 @@ impl<T: Float + Plain> Rescore<T> {
             row_of_place: copy.row_of_place,
             group_of_tile: copy.group_of_tile,
             centroids: copy.copies,
-            folded: copy.folded,
-            margins: copy.margins,
-            tile_margins: copy.tile_margins,
+            lowered: copy.lowered,
+            slacks: copy.slacks,
+            tile_slacks: copy.tile_slacks,
             first_visit: copies.first_visit.at(),
             left: first.control + std::mem::offset_of!(arguments::Control, contested) as u64,
             tiles: (copies.terms.len() / TILE_ROWS) as u32,

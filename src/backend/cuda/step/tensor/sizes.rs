@@ -20,7 +20,7 @@ const MOST_PAIRS: usize = 1 << 24;
 
 /// The sizes of a fit's copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sizes {
+pub struct TensorSizes {
     /// Rows of a chunk.
     pub n: usize,
     pub d: usize,
@@ -38,7 +38,7 @@ pub struct Sizes {
     pub at_first: usize,
 }
 
-impl Sizes {
+impl TensorSizes {
     /// The sizes for the rows of a fit, or for a batch of rows of a model.
     pub fn new(shape: &FitShape) -> Self {
         let FitShape { chunk: n, d, k, .. } = *shape;
@@ -103,7 +103,7 @@ impl Sizes {
 
 buffers! {
     /// The copies of the rows.
-    pub struct RowCopies = "half-precision copies of the rows" (sizes: &Sizes) {
+    pub struct HalfRowCopies = "half-precision copies of the rows" (sizes: &TensorSizes) {
         /// `(tiles, chunks, 128, 64)` values of 16 bits.
         copies: u32 [product([sizes.tiles, sizes.chunks, TILE_ROWS * PLACE_BYTES / 4])],
         terms: f32 [sizes.places()],
@@ -118,21 +118,21 @@ buffers! {
 
 buffers! {
     /// The groups, and what the copies of the centroids for each of them are.
-    pub struct Groups = "the groups of rows" (sizes: &Sizes) {
+    pub struct RowGroups = "the groups of rows" (sizes: &TensorSizes) {
         groups: TensorGroup [sizes.with_whole()],
         whole: TensorWhole [1],
         /// `(groups and the whole, k padded)`.
         list: u32 [product([sizes.with_whole(), sizes.k_padded])],
         group_of_copy: u32 [sizes.copied],
-        folded: f32 [sizes.copies()],
-        margins: f32 [sizes.copies()],
-        tile_margins: f32 [sizes.copied],
+        lowered: f32 [sizes.copies()],
+        slacks: f32 [sizes.copies()],
+        tile_slacks: f32 [sizes.copied],
     }
 }
 
 buffers! {
     /// The copies of the centroids for each group.
-    pub struct CentroidCopies = "half-precision copies of the centroids" (sizes: &Sizes) {
+    pub struct CentroidCopies = "half-precision copies of the centroids" (sizes: &TensorSizes) {
         /// `(copied, chunks, 256, 64)` values of 16 bits.
         copies: u32 [product([sizes.copies(), sizes.chunks, PLACE_BYTES / 4])],
     }

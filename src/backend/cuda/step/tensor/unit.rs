@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use super::Refusal;
 use super::sizes::{CHUNK, CHUNKS_THAT_STAY, PLACE_BYTES, TILE_CENTROIDS, TILE_ROWS};
 use crate::backend::cuda::arguments::{self, ProbeTensorArgument, TensorArgument};
-use crate::backend::cuda::device::{Block, Entry, Gpu, Launch};
+use crate::backend::cuda::device::{BlockShape, Entry, Gpu, Launch};
 use crate::backend::select::{Choice, Place};
 use crate::base::error::Result;
 use crate::base::strategy::Strategy;
@@ -19,7 +19,7 @@ use crate::bounds::fp16::adding::{self, Added, Vectors};
 
 /// An instruction, with its kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Unit {
+pub enum TensorUnit {
     Wgmma,
     Mma,
 }
@@ -29,9 +29,9 @@ const MMA_THREADS: u32 = 128;
 /// Shared memory of a block of `assign_tensor_mma`: three parts, each with 32 features of 128 rows and of 128 centroids, and half
 /// squares of a tile. Two blocks run on a multiprocessor.
 const MMA_SHARED: usize = 3 * (2 * TILE_ROWS * PLACE_BYTES / 2) + TILE_ROWS * 4;
-/// Shared memory before the stages of the other kernels: folded half squares of all stages, and barriers.
-const FOLDED_ROOM: usize = 4_096;
-const HEADER: usize = FOLDED_ROOM + 1_024;
+/// Shared memory before the stages of the other kernels: lowered half squares of all stages, and barriers.
+const LOWERED_ROOM: usize = 4_096;
+const HEADER: usize = LOWERED_ROOM + 1_024;
 
 /// Threads of a warpgroup.
 const WARPGROUP: u32 = 128;
@@ -41,7 +41,7 @@ pub(super) const MOST_CLUSTERS: usize = (TILE_CENTROIDS / 2) << 16;
 /// A kernel that multiplies tiles of rows and of centroids.
 pub(super) struct Kernel {
     entry: Entry<TensorArgument>,
-    pub block: Block,
+    pub block: BlockShape,
     /// Tiles of rows that a block works on at a time. All of them are of one group.
     pub row_tiles: usize,
     /// Chunks of centroids in shared memory, some in use and the others on their way. A chunk of rows comes with each, unless
@@ -78,9 +78,9 @@ impl Kernel {
     fn with(entry: Entry<TensorArgument>, row_tiles: usize, stages: usize, row_buffers: usize) -> Self {
         let (rows, centroids) = (TILE_ROWS * PLACE_BYTES, TILE_CENTROIDS / row_tiles);
         let stage = centroids * PLACE_BYTES + if row_buffers == 0 { rows } else { 0 };
-        assert!(stages * centroids * 4 <= FOLDED_ROOM, "half squares of all stages have room");
+        assert!(stages * centroids * 4 <= LOWERED_ROOM, "half squares of all stages have room");
         let shared = HEADER + stages * stage;
-        let block = Block { threads: WARPGROUP * (1 + 2 * row_tiles as u32), shared };
+        let block = BlockShape { threads: WARPGROUP * (1 + 2 * row_tiles as u32), shared };
         Self { entry, block, row_tiles, stages, row_buffers }
     }
 
@@ -89,7 +89,7 @@ impl Kernel {
     }
 }
 
-impl Unit {
+impl TensorUnit {
     pub const ALL: [Self; 2] = [Self::Wgmma, Self::Mma];
 
     pub fn strategy(self) -> Strategy {
@@ -152,7 +152,7 @@ impl Unit {
         match self {
             Self::Wgmma => Kernel::wide(),
             Self::Mma => {
-                let block = Block { threads: MMA_THREADS, shared: MMA_SHARED };
+                let block = BlockShape { threads: MMA_THREADS, shared: MMA_SHARED };
                 Kernel { entry: arguments::assign_tensor_mma(), block, row_tiles: 1, stages: 0, row_buffers: 0 }
             }
         }
@@ -191,9 +191,9 @@ impl Unit {
         let centroids = queue.upload(&in_a_chunk(&vectors.centroids), WHAT)?;
         let starts = queue.upload(&vectors.starts, WHAT)?;
         let sums = queue.zeros::<f32>(adding::ROWS * adding::CENTROIDS, WHAT)?;
-        let launch = entry.exactly(gpu, "", Block::of(MMA_THREADS), 1)?;
+        let launch = entry.exactly(gpu, "", BlockShape::of(MMA_THREADS), 1)?;
         let argument = ProbeTensorArgument { rows: rows.at(), centroids: centroids.at(), starts: starts.at(), sums: sums.at() };
-        // SAFETY: the buffers have the sizes that the kernel reads and writes: `Vectors` says so. `Unit::is_in` was asked.
+        // SAFETY: the buffers have the sizes that the kernel reads and writes: `Vectors` says so. `TensorUnit::is_in` was asked.
         unsafe { queue.run(&launch, &argument)? };
         let mut found = vec![0.0; sums.len()];
         sums.read(0, &mut found)?;
@@ -214,17 +214,17 @@ fn in_a_chunk(vectors: &[u16]) -> Vec<u16> {
 const _: () = assert!(adding::FEATURES == CHUNK && adding::CENTROIDS == TILE_CENTROIDS && adding::ROWS == TILE_ROWS / 2);
 
 /// What the devices have answered in this process.
-type Answers = HashMap<(u32, Unit), Option<Added>>;
+type ProbeResults = HashMap<(u32, TensorUnit), Option<Added>>;
 
-fn answers() -> MutexGuard<'static, Answers> {
-    static ANSWERS: LazyLock<Mutex<Answers>> = LazyLock::new(Mutex::default);
+fn answers() -> MutexGuard<'static, ProbeResults> {
+    static ANSWERS: LazyLock<Mutex<ProbeResults>> = LazyLock::new(Mutex::default);
     ANSWERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The instructions whose sums were outside of every bound on a device, as far as it was asked.
 pub fn untrusted(ordinal: u32) -> [bool; 2] {
     let answers = answers();
-    Unit::ALL.map(|unit| answers.get(&(ordinal, unit)) == Some(&None))
+    TensorUnit::ALL.map(|unit| answers.get(&(ordinal, unit)) == Some(&None))
 }
 
 /// Why such an instruction is not used.
@@ -239,10 +239,11 @@ pub(super) fn untrusted_unit() -> Refusal {
 
 /// Whether a choice is one of tensor cores that cannot be trusted. It asks the device, and later choices know the answer.
 pub fn is_untrusted(choice: &Choice) -> Result<bool> {
-    let untrusted = |ordinal: u32, strategy: Strategy| match Unit::ALL.into_iter().find(|unit| unit.strategy() == strategy) {
-        Some(unit) => Ok(unit.found(&Gpu::get(ordinal)?)?.is_none()),
-        None => Ok(false),
-    };
+    let untrusted =
+        |ordinal: u32, strategy: Strategy| match TensorUnit::ALL.into_iter().find(|unit| unit.strategy() == strategy) {
+            Some(unit) => Ok(unit.found(&Gpu::get(ordinal)?)?.is_none()),
+            None => Ok(false),
+        };
     match choice.place {
         Place::Cuda(ordinal) => untrusted(ordinal, choice.plan.strategy),
         _ => choice.shares.iter().try_fold(false, |any, share| Ok(any | untrusted(share.ordinal, share.plan.strategy)?)),
@@ -253,7 +254,7 @@ pub fn is_untrusted(choice: &Choice) -> Result<bool> {
 #[doc(hidden)]
 pub fn how_tensor_cores_add(ordinal: u32) -> Result<Vec<(Strategy, String)>> {
     let gpu = Gpu::get(ordinal)?;
-    let units = Unit::ALL.into_iter().filter(|unit| unit.is_in(gpu.size().generation));
+    let units = TensorUnit::ALL.into_iter().filter(|unit| unit.is_in(gpu.size().generation));
     units.map(|unit| Ok((unit.strategy(), format!("{:?}", unit.found(&gpu)?)))).collect()
 }
 

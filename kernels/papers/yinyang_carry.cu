@@ -1,22 +1,22 @@
-// bounds_drifts, bounds_copies, bounds_carry, bounds_tighten: which rows must be compared with which centroids, by bounds that are carried from iteration to
+// yinyang_drifts, yinyang_copies, yinyang_carry, yinyang_tighten: which rows must be compared with which centroids, by bounds that are carried from iteration to
 // iteration.
 //
-//   bounds_drifts    how far each centroid is from where it was in the last launch, and the sums of that
-//   bounds_copies    with several groups: the filter's copies of the centroids in the order of their groups
-//   bounds_carry     all rows keep their label for now. Rows whose bounds do not hold are listed
-//   bounds_tighten   for these rows, the distance to their own centroid takes the place of the upper bound. If now all bounds hold, the row is done. If not, it is
+//   yinyang_drifts    how far each centroid is from where it was in the last launch, and the sums of that
+//   yinyang_copies    with several groups: the filter's copies of the centroids in the order of their groups
+//   yinyang_carry     all rows keep their label for now. Rows whose bounds do not hold are listed
+//   yinyang_tighten   for these rows, the distance to their own centroid takes the place of the upper bound. If now all bounds hold, the row is done. If not, it is
 //                    listed with the groups whose bounds do not hold, and with its own group
 //
 // Source:    Ding et al. 2015 (Yinyang: a lower bound for each group of centroids; kmcuda 2016 has it on GPUs). Departures:
 //            (1) bounds are stored beside sums of drifts, so that a row whose bounds hold is not written; (2) drifts are those of the rounded
 //            centroids, measured here; (3) a bound counts only if it holds for rounded reference distances, too (src/bounds/yinyang.rs).
-// Used when: before assign_bounded. If nothing is known, or if bounds have just saved next to nothing, all rows are compared with all centroids: then all
+// Used when: before assign_yinyang. If nothing is known, or if bounds have just saved next to nothing, all rows are compared with all centroids: then all
 //            kernels but the first two return at once.
-// Tile:      bounds_drifts: a warp has a centroid. The others: a thread has a row. Lists are in the order of the rows, a block at a time.
-// Memory:    bounds_carry reads 10 bytes of each row, 4 bytes a group more of a row that does not pass, and copies all labels. bounds_tighten reads values of x,
+// Tile:      yinyang_drifts: a warp has a centroid. The others: a thread has a row. Lists are in the order of the rows, a block at a time.
+// Memory:    yinyang_carry reads 10 bytes of each row, 4 bytes a group more of a row that does not pass, and copies all labels. yinyang_tighten reads values of x,
 //            side by side where most rows are listed.
 // Precision: bounds are float32 with directed roundings, drifts and distances float64.
-#include "bounds.cuh"
+#include "yinyang.cuh"
 
 #define THREADS 256
 // If an iteration computes more than 15 of 16 scores, bounds are not tried for some iterations: 1, 2, and then 4.
@@ -88,7 +88,7 @@ template <typename T> __device__ __forceinline__ void drifts(const CarriedRows<T
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) bounds_copies(const __grid_constant__ Carried a) {
+extern "C" __global__ void __launch_bounds__(THREADS) yinyang_copies(const __grid_constant__ Carried a) {
     wait_for_kernel_before();
     if (a.control->stop) return;
     const u64 all = (u64)a.k_padded * (a.d + 1);
@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) bounds_copies(const __grid
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) bounds_carry(const __grid_constant__ Carried a) {
+extern "C" __global__ void __launch_bounds__(THREADS) yinyang_carry(const __grid_constant__ Carried a) {
     __shared__ Collected<u32, CARRIED, THREADS> found;
     wait_for_kernel_before();
     if (a.control->stop || a.own->full) return;
@@ -187,13 +187,13 @@ template <typename T, typename S> __device__ __forceinline__ void tighten(const 
 }
 
 #define DRIFTS(T, NAME)                                                                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS) bounds_drifts_##NAME(const __grid_constant__ CarriedRows<T> a) {           \
+    extern "C" __global__ void __launch_bounds__(THREADS) yinyang_drifts_##NAME(const __grid_constant__ CarriedRows<T> a) {           \
         wait_for_kernel_before();                                                                                                    \
         if (a.carried.control->stop) return;                                                                                         \
         drifts(a);                                                                                                                   \
     }
 #define TIGHTEN(T, S, NAME)                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS) bounds_tighten_##NAME(const __grid_constant__ CarriedRows<T, S> a) {       \
+    extern "C" __global__ void __launch_bounds__(THREADS) yinyang_tighten_##NAME(const __grid_constant__ CarriedRows<T, S> a) {       \
         __shared__ Collected<Listed, TIGHTENED, THREADS> found;                                                                      \
         wait_for_kernel_before();                                                                                                    \
         if (a.carried.control->stop || a.carried.own->full) return;                                                                  \

@@ -1,4 +1,4 @@
-// assign_cells: labels and sums in one pass over rows that are in the order of their cells. Only the centroids of a cell's list are looked at.
+// assign_grid: labels and sums in one pass over rows that are in the order of their cells. Only the centroids of a cell's list are looked at.
 //
 // Source:    the filtering algorithm of Kanungo et al. 2002 (Hall & Hart 2004 have nearest-centroid search by a tree on GPUs).
 // Used when: up to 4 features and enough clusters (src/backend/cuda/step/grid.rs).
@@ -11,7 +11,7 @@
 //     the list of its cell: the nearest centroid of each row
 //     writes the labels of rows that changed. If these are few, it lists them, as assign_registers does. If they are many, the warp first adds up those
 //     that go from one cluster to one other
-#include "cells_pass.cuh"
+#include "grid_pass.cuh"
 
 template <typename T, typename S = T> struct AssignCells {
     Assign<T, S> assign; // rows and labels are those of the places
@@ -153,9 +153,9 @@ __device__ __forceinline__ u32 find_labels(const AssignCells<T, S>& c, const T* 
 #define KERNEL(T, S, D, BLOCKS, NAME)                                                                                                         \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const __grid_constant__ AssignCells<T, S> a) { label_cells<D, T, S>(a); }
 #define ALL(D)                                                                                                                                \
-    KERNEL(float, float, D, D == 1 ? 2 : 3, assign_cells_f32_d##D)                                                                                         \
-    KERNEL(double, double, D, 2, assign_cells_f64_d##D)                                                                                       \
-    KERNEL(float, Half, D, D == 1 ? 2 : 3, assign_cells_f16_d##D)
+    KERNEL(float, float, D, D == 1 ? 2 : 3, assign_grid_f32_d##D)                                                                                         \
+    KERNEL(double, double, D, 2, assign_grid_f64_d##D)                                                                                       \
+    KERNEL(float, Half, D, D == 1 ? 2 : 3, assign_grid_f16_d##D)
 ALL(1)
 ALL(2)
 ALL(3)

@@ -1,12 +1,12 @@
-// bounds_rows: the float32 copies of the rows that must be compared, side by side as a matrix product wants them, and what the product needs of each
+// yinyang_rows: the float32 copies of the rows that must be compared, side by side as a matrix product wants them, and what the product needs of each
 // row besides.
 //
 // Source:    ours.
-// Used when: before assign_bounded.
+// Used when: before assign_yinyang.
 // Tile:      a thread has a row, a block a tile of 128.
 // Memory:    values of listed rows cost 4 to 32 bytes each. If all rows are compared, they are read as they lie.
 // Precision: a copy as in `centred_copy`. Sums of squares are float64, of values with one float64 rounding each.
-#include "bounds.cuh"
+#include "yinyang.cuh"
 
 #define ROWS 128
 
@@ -64,7 +64,7 @@ template <typename T, typename S> __device__ __forceinline__ void gather(const C
 }
 
 #define GATHER(T, S, NAME)                                                                                                           \
-    extern "C" __global__ void __launch_bounds__(ROWS) bounds_rows_##NAME(const __grid_constant__ CarriedRows<T, S> a) {             \
+    extern "C" __global__ void __launch_bounds__(ROWS) yinyang_rows_##NAME(const __grid_constant__ CarriedRows<T, S> a) {             \
         wait_for_kernel_before();                                                                                                    \
         if (a.carried.control->stop) return;                                                                                         \
         gather(a);                                                                                                                   \

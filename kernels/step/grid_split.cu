@@ -1,12 +1,12 @@
-// cells_split: puts rows in the order of their cells, for assign_cells.
+// grid_split: puts rows in the order of their cells, for assign_grid.
 //
 // Source:    a radix sort with the most significant digit first (as in Stehle & Jacobsen 2017): first by groups of cells, then by cells.
-// Used when: once a fit, after cells_places of cells_rows.cu; twice if there are many cells.
+// Used when: once a fit, after grid_places of grid_rows.cu; twice if there are many cells.
 // Tile:      a block takes up to 8,192 rows and sorts them by their bins in shared memory, one column after another. So all rows of a bin are written to
 //            consecutive places. Blocks take the places of a bin from a counter. So the order of rows in a cell may differ from run to run, but
 //            nothing that leaves a fit depends on it.
 // Memory:    every value is read once and written once in each of the two turns.
-#include "../common/cells.cuh"
+#include "../common/grid.cuh"
 
 #define SPLIT_THREADS 512
 #define SPLIT_ROWS 8192
@@ -77,7 +77,7 @@ template <typename S> __device__ __forceinline__ Segment segment_of(const CellSp
     return found;
 }
 
-template <int D, typename S> __device__ __forceinline__ void cells_split(const CellSplit<S>& a) {
+template <int D, typename S> __device__ __forceinline__ void grid_split(const CellSplit<S>& a) {
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ u32 counts[MOST_BINS], shifts[MOST_BINS], sums[SPLIT_THREADS / 32];
     typedef typename WordOf<sizeof(S)>::type Word;
@@ -136,11 +136,11 @@ template <int D, typename S> __device__ __forceinline__ void cells_split(const C
 }
 
 #define KERNEL(S, D, BLOCKS, NAME)                                                                                                                \
-    extern "C" __global__ void __launch_bounds__(SPLIT_THREADS, BLOCKS) NAME(const __grid_constant__ CellSplit<S> a) { cells_split<D>(a); }
+    extern "C" __global__ void __launch_bounds__(SPLIT_THREADS, BLOCKS) NAME(const __grid_constant__ CellSplit<S> a) { grid_split<D>(a); }
 #define ALL(D)                                                                                                                                \
-    KERNEL(float, D, 3, cells_split_f32_d##D)                                                                                                    \
-    KERNEL(double, D, 2, cells_split_f64_d##D)                                                                                                   \
-    KERNEL(Half, D, 3, cells_split_f16_d##D)
+    KERNEL(float, D, 3, grid_split_f32_d##D)                                                                                                    \
+    KERNEL(double, D, 2, grid_split_f64_d##D)                                                                                                   \
+    KERNEL(Half, D, 3, grid_split_f16_d##D)
 ALL(1)
 ALL(2)
 ALL(3)

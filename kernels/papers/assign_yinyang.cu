@@ -1,4 +1,4 @@
-// assign_bounded: compares listed rows with the centroids of some groups, by the float32 product filter of assign_tiled. It gives labels, rows in doubt and
+// assign_yinyang: compares listed rows with the centroids of some groups, by the float32 product filter of assign_tiled. It gives labels, rows in doubt and
 // new bounds.
 //
 //   for each tile of 128 rows, for each group of centroids that any of them wants, for each tile of centroids of the group:
@@ -11,16 +11,16 @@
 //
 // Source:    the tile is that of assign_tiled (Li et al. 2010, algorithm 4). Groups of centroids: Yinyang (Ding et al. 2015), but a group is a multiple of
 //            a tile of centroids, and is left out for 128 rows at a time.
-// Used when: after bounds_rows, which makes the copies of the rows.
+// Used when: after yinyang_rows, which makes the copies of the rows.
 // Tiles:     128 rows by 128, 64 or 32 centroids (suffix _k128, _k64, _k32). The variants _panels have partial sums of as many features as centroids. The
 //            grid is persistent: a block takes every gridDim.x-th tile of rows.
 // Memory:    copies of rows and centroids, read tile by tile. A warp requests steps ahead, across the borders of tiles. One thread makes the list of
 //            coming tiles.
-// Precision: as assign_tiled: a score is one chain of d fmas, or of partial sums of PANEL features, and the folded half square is added last. Bounds of
+// Precision: as assign_tiled: a score is one chain of d fmas, or of partial sums of PANEL features, and the lowered half square is added last. Bounds of
 //            distances: src/bounds/yinyang.rs.
 // Relies on: x is aligned to 16 bytes and its stride a multiple of 128. k_padded is a multiple of 128, with zero copies and infinite half squares
 //            from k on. Every row that is listed wants the group of its own centroid.
-#include "bounds.cuh"
+#include "yinyang.cuh"
 #include "../step/tiled_epilogue.cuh"
 #include "../step/tiled_pipeline.cuh"
 
@@ -34,9 +34,9 @@ struct Item {
 #define LAST_OF_ROWS 8u
 #define END 16u
 
-struct Bounded {
+struct Yinyang {
     Carried carried;
-    const float* margins; // (k padded): by centroid
+    const float* slacks; // (k padded): by centroid
     const Bound* bound;
     Contested* contested;
     u32 tiles; // of centroids
@@ -49,11 +49,11 @@ struct Coming {
     u64 computed; // scores of what has been compared
     u32 row_tile, tile_of_group, first;
 
-    __device__ __forceinline__ void begin(const Bounded& a, u32 row_tiles) {
+    __device__ __forceinline__ void begin(const Yinyang& a, u32 row_tiles) {
         tile_of_group = 0, first = FIRST_OF_ROWS;
         groups = row_tile < row_tiles ? a.carried.unions[row_tile] : 0;
     }
-    __device__ __forceinline__ Item next(const Bounded& a, u32 row_tiles) {
+    __device__ __forceinline__ Item next(const Yinyang& a, u32 row_tiles) {
         if (row_tile >= row_tiles) return {0, 0, END, 0};
         const u32 group = (u32)__ffsll((i64)groups) - 1, tile = group * a.group_tiles + tile_of_group;
         Item item = {row_tile, tile, first | (tile_of_group == 0 ? FIRST_OF_GROUP : 0), 0};
@@ -75,7 +75,7 @@ struct Coming {
 #define ITEMS 8
 #define HALF_SQUARES 4 // tiles whose half squares are in shared memory
 
-template <typename S> struct alignas(128) BoundedShared {
+template <typename S> struct alignas(128) YinyangShared {
     Stage<S> stages[S::ring];
     float4 half_squares[HALF_SQUARES][S::centroids / 4];
     float2 best[S::warps_across][ROWS / 2], second[S::warps_across][ROWS / 2], thirds[S::warps_across * ROWS / 2];
@@ -91,12 +91,12 @@ template <typename S> struct alignas(128) BoundedShared {
 
 // Requests the values of steps, in the order in which they are used. Addresses are computed for each step: that costs less than the registers to keep them.
 template <typename S> struct Requests {
-    const Bounded& a;
-    BoundedShared<S>& s;
+    const Yinyang& a;
+    YinyangShared<S>& s;
     const u32 places; // this thread's first place in the first stage
     u32 item, step;
 
-    __device__ __forceinline__ Requests(const Bounded& a, BoundedShared<S>& s)
+    __device__ __forceinline__ Requests(const Yinyang& a, YinyangShared<S>& s)
         : a(a), s(s), places(opaque((u32)__cvta_generic_to_shared(&s) + threadIdx.x * 16)), item(0), step(0) {}
 
     __device__ __forceinline__ void ask(u32 slot, u32 steps) {
@@ -116,7 +116,7 @@ template <typename S> struct Requests {
                 fetch_copies<S, false, 0>(to, copies, (int)c.k_padded, feature, left);
             }
             if (step == 0 && tid < quarter)
-                copy_async<BoundedShared<S>::half_squares_at, true>(places + item % HALF_SQUARES * (u32)(S::centroids * 4),
+                copy_async<YinyangShared<S>::half_squares_at, true>(places + item % HALF_SQUARES * (u32)(S::centroids * 4),
                                                                    c.own_half_squares + centroid);
         }
         commit_copies();
@@ -125,11 +125,11 @@ template <typename S> struct Requests {
 };
 
 // The end of a tile of rows: labels, rows in doubt, bounds. All lanes of a warp must call this.
-__device__ __forceinline__ void decide_bounded(const Bounded& a, const Best<true>& b, float within, const Terms& terms, u32 place, bool inside, bool full,
+__device__ __forceinline__ void decide_yinyang(const Yinyang& a, const Best<true>& b, float within, const Terms& terms, u32 place, bool inside, bool full,
                                                u32 group_centroids, int lane) {
     const Carried& c = a.carried;
     const u32 first = c.order[b.first()], second = c.order[b.index >> 16];
-    const float margin = __ldg(a.margins + first), limit = reach(*a.bound, terms.square, b.best, margin);
+    const float slack = __ldg(a.slacks + first), limit = reach(*a.bound, terms.square, b.best, slack);
     const bool certified = b.second > limit, pair = !certified && b.third > limit;
     // Where the row's label is known, it need not be written again.
     const u32 label = inside && !full ? c.own_labels[place] : UNASSIGNED, row = inside ? row_at(c, place) : 0;
@@ -138,8 +138,8 @@ __device__ __forceinline__ void decide_bounded(const Bounded& a, const Best<true
     if (!inside) return;
     float upper = infinity_f();
     if (certified) {
-        upper = upper_stored(upper_of(b.best, margin, terms.high), c.centroids[first]);
-        // The distance that bounds_tighten has computed is less rough.
+        upper = upper_stored(upper_of(b.best, slack, terms.high), c.centroids[first]);
+        // The distance that yinyang_tighten has computed is less rough.
         if (label == first) upper = fminf(upper, c.bounds[place].x);
         if (c.group_count > 1) {
             const u32 own = b.first() / group_centroids;
@@ -156,7 +156,7 @@ __device__ __forceinline__ void decide_bounded(const Bounded& a, const Best<true
 
 // After a tile of centroids, if it ends a group: the group's bounds, and the best of all groups so far.
 template <typename S>
-__device__ __forceinline__ void end_group(const Bounded& a, BoundedShared<S>& s, const Item& last, int tid) {
+__device__ __forceinline__ void end_group(const Yinyang& a, YinyangShared<S>& s, const Item& last, int tid) {
     const Carried& c = a.carried;
     const Item item = last;
     const bool full = c.own->full;
@@ -182,13 +182,13 @@ __device__ __forceinline__ void end_group(const Bounded& a, BoundedShared<S>& s,
             before.merge(b);
             b = before;
         }
-        if (item.flags & LAST_OF_ROWS) decide_bounded(a, b, within, terms, place, inside, full, group_centroids, tid & 31);
+        if (item.flags & LAST_OF_ROWS) decide_yinyang(a, b, within, terms, place, inside, full, group_centroids, tid & 31);
         else s.all[p] = b, s.within[p] = within;
     }
 }
 
 // PARKS: whether there are partial sums of S::panel features.
-template <typename S, bool PARKS> __device__ __forceinline__ void assign_bounded(const Bounded& a, BoundedShared<S>& s, float4* totals) {
+template <typename S, bool PARKS> __device__ __forceinline__ void assign_yinyang(const Yinyang& a, YinyangShared<S>& s, float4* totals) {
     const Carried& c = a.carried;
     wait_for_kernel_before();
     if (c.control->stop) return;
@@ -248,16 +248,16 @@ template <typename S, bool PARKS> __device__ __forceinline__ void assign_bounded
 
 // Where no sums are partial, a panel has more features than any row.
 #define NO_PANEL (1 << 30)
-#define ASSIGN_BOUNDED(NAME, CENTROIDS, BLOCKS, STEP, RING, PANEL)                                                                   \
-    extern "C" __global__ void __launch_bounds__(ROWS * CENTROIDS / 64, BLOCKS) NAME(const __grid_constant__ Bounded a) {            \
+#define ASSIGN_YINYANG(NAME, CENTROIDS, BLOCKS, STEP, RING, PANEL)                                                                   \
+    extern "C" __global__ void __launch_bounds__(ROWS * CENTROIDS / 64, BLOCKS) NAME(const __grid_constant__ Yinyang a) {            \
         typedef Tiling<float, float, CENTROIDS, STEP, RING, PANEL> S;                                                                \
-        __shared__ BoundedShared<S> s;                                                                                               \
+        __shared__ YinyangShared<S> s;                                                                                               \
         extern __shared__ float4 totals[];                                                                                           \
-        assign_bounded<S, PANEL != NO_PANEL>(a, s, totals);                                                                          \
+        assign_yinyang<S, PANEL != NO_PANEL>(a, s, totals);                                                                          \
     }
 
-ASSIGN_BOUNDED(assign_bounded_k128, 128, 2, 16, 2, NO_PANEL)
-ASSIGN_BOUNDED(assign_bounded_k64, 64, 4, 16, 2, NO_PANEL)
-ASSIGN_BOUNDED(assign_bounded_k32, 32, 8, 8, 3, NO_PANEL)
-ASSIGN_BOUNDED(assign_bounded_k128_panels, 128, 2, 16, 2, 128)
-ASSIGN_BOUNDED(assign_bounded_k64_panels, 64, 3, 16, 2, 64)
+ASSIGN_YINYANG(assign_yinyang_k128, 128, 2, 16, 2, NO_PANEL)
+ASSIGN_YINYANG(assign_yinyang_k64, 64, 4, 16, 2, NO_PANEL)
+ASSIGN_YINYANG(assign_yinyang_k32, 32, 8, 8, 3, NO_PANEL)
+ASSIGN_YINYANG(assign_yinyang_k128_panels, 128, 2, 16, 2, 128)
+ASSIGN_YINYANG(assign_yinyang_k64_panels, 64, 3, 16, 2, 64)

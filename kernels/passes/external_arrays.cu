@@ -1,4 +1,4 @@
-// foreign: makes our columns of values that another program has put on the GPU: a tensor, or columns of a data frame.
+// external_arrays: makes our columns of values that another program has put on the GPU: a tensor, or columns of a data frame.
 //
 //     value f of row r is number `first + r * row_pitch + f * column_pitch` of the values at `from`
 //     to[f * stride + place] = that value in our type, where `place` is the row's number among the kept rows
@@ -41,7 +41,7 @@ struct KeptRows {
 };
 
 // S: the type of our columns in memory. Columns of 16 bits are copied from values of the same type.
-template <typename T, typename S = T> struct Foreign {
+template <typename T, typename S = T> struct ExternalArray {
     const void* from;
     const u8* validity; // a bit for each row, or null: no value is null
     KeptRows kept;
@@ -80,7 +80,7 @@ template <typename T, typename S> __device__ __forceinline__ S stored(const void
     else return null ? (T)__int_as_float(0x7fc00000) : load<T>(from, i, kind);
 }
 
-template <typename T, typename S> __device__ __forceinline__ void to_columns(const Foreign<T, S>& a) {
+template <typename T, typename S> __device__ __forceinline__ void to_columns(const ExternalArray<T, S>& a) {
     // (1 << log_width) columns of (1 << log_rows) values, each with one value of padding. So the padding has at most 32 values.
     __shared__ S tile[(1 << TILE_LOG) + 32];
     const u32 log_width = a.log_width, log_rows = TILE_LOG - log_width;
@@ -127,7 +127,7 @@ template <typename T, typename S> __device__ __forceinline__ void finite_rows(co
 }
 
 #define KERNELS(T, S, NAME)                                                                                                           \
-    extern "C" __global__ void __launch_bounds__(TILE_THREADS) foreign_to_columns_##NAME(const __grid_constant__ Foreign<T, S> a) {  \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS) external_to_columns_##NAME(const __grid_constant__ ExternalArray<T, S> a) {  \
         to_columns(a);                                                                                                               \
     }                                                                                                                                \
     extern "C" __global__ void __launch_bounds__(TILE_THREADS) finite_rows_##NAME(const __grid_constant__ FiniteRows<T, S> a) {      \

@@ -1,11 +1,11 @@
-// arrival: rows that were sent are scaled and normalised where they are, before anything else reads them (src/input/transform.rs).
+// transform: rows that were sent are scaled and normalised where they are, before anything else reads them (src/input/transform.rs).
 //
 // Used when: `scale` or `metric="cosine"` is asked for, after every upload of rows.
 // Tile:      scale: a block has up to 8,192 values of one column. normalise: a thread has a row, so neighbouring threads read
 //            neighbouring values of a column.
 // Memory:    scale reads and writes all values once. normalise reads them three times and writes them once.
 // Precision: the operations of src/input/transform.rs, in their order. Each is rounded as IEEE 754 says.
-#include "../common/arrival.cuh"
+#include "../common/transform.cuh"
 #include "../common/launch.cuh"
 
 #define THREADS 256

@@ -1,7 +1,7 @@
-// Lists of centroids for kernels/step/cells_lists.cu: which of them can be nearest to a row of a box, by comparison with rivals. A warp shortens a
+// Lists of centroids for kernels/step/grid_lists.cu: which of them can be nearest to a row of a box, by comparison with rivals. A warp shortens a
 // list, or a block does.
 #pragma once
-#include "cells_box.cuh"
+#include "grid_box.cuh"
 
 template <typename T> struct CellLists {
     const Ordered<T>* boxes; // (cells, 2, d)

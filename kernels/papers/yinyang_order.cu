@@ -1,15 +1,15 @@
-// bounds_count, bounds_starts, bounds_places, bounds_move: puts the rows in the order of their centroids, so that rows of a tile want the same groups of centroids.
+// yinyang_count, yinyang_starts, yinyang_places, yinyang_move: puts the rows in the order of their centroids, so that rows of a tile want the same groups of centroids.
 //
-//   bounds_count    how many rows each centroid has
-//   bounds_starts   where the rows of each centroid begin
-//   bounds_places   each row gets a place
-//   bounds_move     a copy of the rows by place
+//   yinyang_count    how many rows each centroid has
+//   yinyang_starts   where the rows of each centroid begin
+//   yinyang_places   each row gets a place
+//   yinyang_move     a copy of the rows by place
 //
 // Source:    ours. A counting sort.
 // Used when: once a fit, after its first iteration. These kernels do their work even if the fit has stopped, because the host does not know.
-// Tile:      bounds_count, bounds_places: a block has a run of rows. bounds_starts: one block. bounds_move: a thread has a value.
-// Memory:    bounds_move reads single values of x, 32 bytes each, of one column at a time.
-#include "bounds.cuh"
+// Tile:      yinyang_count, yinyang_places: a block has a run of rows. yinyang_starts: one block. yinyang_move: a thread has a value.
+// Memory:    yinyang_move reads single values of x, 32 bytes each, of one column at a time.
+#include "yinyang.cuh"
 
 #define THREADS 256
 #define STARTS_THREADS 1024
@@ -41,7 +41,7 @@ __device__ __forceinline__ void count_run(const Carried& a, const Run& run, u32*
     __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) bounds_count(const __grid_constant__ Carried a) {
+extern "C" __global__ void __launch_bounds__(THREADS) yinyang_count(const __grid_constant__ Carried a) {
     __shared__ u32 counts[MOST_COUNTS];
     wait_for_kernel_before();
     const Run run(a.n);
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) bounds_count(const __grid_
         if (counts[i] != 0) atomicAdd(&a.counts[i], counts[i]);
 }
 
-extern "C" __global__ void __launch_bounds__(STARTS_THREADS) bounds_starts(const __grid_constant__ Carried a) {
+extern "C" __global__ void __launch_bounds__(STARTS_THREADS) yinyang_starts(const __grid_constant__ Carried a) {
     __shared__ u32 sums[STARTS_THREADS / 32];
     wait_for_kernel_before();
     const u32 tid = threadIdx.x, lane = tid & 31, share = (a.k + STARTS_THREADS - 1) / STARTS_THREADS;
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(STARTS_THREADS) bounds_starts(const
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) bounds_places(const __grid_constant__ Carried a) {
+extern "C" __global__ void __launch_bounds__(THREADS) yinyang_places(const __grid_constant__ Carried a) {
     __shared__ u32 counts[MOST_COUNTS];
     wait_for_kernel_before();
     const Run run(a.n);
@@ -108,7 +108,7 @@ template <typename T, typename S> __device__ __forceinline__ void move(const Mov
 }
 
 #define MOVE(T, S, NAME)                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(THREADS) bounds_move_##NAME(const __grid_constant__ MovedRows<T, S> a) { move(a); }
+    extern "C" __global__ void __launch_bounds__(THREADS) yinyang_move_##NAME(const __grid_constant__ MovedRows<T, S> a) { move(a); }
 MOVE(float, float, f32)
 MOVE(double, double, f64)
 MOVE(float, Half, f16)

@@ -1,13 +1,13 @@
-// cells_tree: a tree that splits space into cells with about equally many rows (kernels/common/cells.cuh).
+// grid_tree: a tree that splits space into cells with about equally many rows (kernels/common/grid.cuh).
 //
 // Source:    a k-d tree (Bentley 1975) of a sample: each node is split at the middle value of its widest feature. So cells are small where rows are
 //            dense, whatever the columns' scales and however far some rows are out. Where most of the width is a gap, as between blobs, the node
 //            is split there: a box that reached over it would be near to very many centroids.
-// Used when: once a fit, before assign_cells.
+// Used when: once a fit, before assign_grid.
 // Tile:      a block has up to 2,048 points in shared memory and makes some levels of the tree. It sorts all points by (node, value of the node's
 //            feature) for each level. First one block makes the top of the tree from few points. Then each block takes the points of one node of
-//            the top (cells_sample of cells_rows.cu) and makes the levels below it.
-#include "../common/cells.cuh"
+//            the top (grid_sample of grid_rows.cu) and makes the levels below it.
+#include "../common/grid.cuh"
 
 struct CellTree {
     const float* samples; // (nodes, d, POINTS)
@@ -51,7 +51,7 @@ template <typename VALUE> __device__ __forceinline__ float cost_of_cut(const VAL
     return (float)(cut - from) * width(from, cut - 1) + (float)(to - cut) * width(cut, to - 1);
 }
 
-extern "C" __global__ void __launch_bounds__(TREE_THREADS) cells_tree(const __grid_constant__ CellTree a) {
+extern "C" __global__ void __launch_bounds__(TREE_THREADS) grid_tree(const __grid_constant__ CellTree a) {
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ u32 lows[MOST_D << (TREE_LEVELS - 1)], highs[MOST_D << (TREE_LEVELS - 1)];
     __shared__ u8 widest[1 << (TREE_LEVELS - 1)];

@@ -1,13 +1,13 @@
-// cells_lists: for each cell of rows, the centroids that can be nearest to a row of it, for assign_cells.
+// grid_lists: for each cell of rows, the centroids that can be nearest to a row of it, for assign_grid.
 //
 // Source:    the filtering algorithm of Kanungo et al. 2002, with its test of a centroid against the box of a cell. Here cells are all on one level,
 //            with parents on a second one and parts of parents between.
-// Used when: before each assign_cells.
+// Used when: before each assign_grid.
 // Tile:      a block has a parent: a thread takes some centroids. Then a warp has a part of the parent's cells together, or the block one part after
 //            another if lists are long. Last, warps take the cells one by one: a lane takes some centroids of the list before.
 // Precision: float64. The test is that of src/bounds/grid.rs: a centroid is left out only if for every row of the box its rounded reference distance is
 //            greater than that of another centroid.
-#include "cells_rivals.cuh"
+#include "grid_rivals.cuh"
 
 // The most centroids in the list of a part of a parent. If there are more, the list of the parent is used.
 #define PART_LIST 1024
@@ -89,7 +89,7 @@ template <int D> __device__ __forceinline__ Box<D> no_rows() {
     return box;
 }
 
-template <int D, typename T> __device__ __forceinline__ void cells_lists(const CellLists<T>& a) {
+template <int D, typename T> __device__ __forceinline__ void grid_lists(const CellLists<T>& a) {
     __shared__ Box<D> boxes[MOST_PARENT_CELLS], part_boxes[LISTS_WARPS], box;
     __shared__ bool has_rows[MOST_PARENT_CELLS];
     __shared__ OfBlock<D> all_warps;
@@ -161,10 +161,10 @@ template <int D, typename T> __device__ __forceinline__ void cells_lists(const C
 }
 
 #define KERNEL(T, D, NAME)                                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(LISTS_THREADS, D == 4 ? 3 : 4) NAME(const __grid_constant__ CellLists<T> a) { cells_lists<D>(a); }
+    extern "C" __global__ void __launch_bounds__(LISTS_THREADS, D == 4 ? 3 : 4) NAME(const __grid_constant__ CellLists<T> a) { grid_lists<D>(a); }
 #define ALL(D)                                                                                                                                \
-    KERNEL(float, D, cells_lists_f32_d##D)                                                                                                    \
-    KERNEL(double, D, cells_lists_f64_d##D)
+    KERNEL(float, D, grid_lists_f32_d##D)                                                                                                    \
+    KERNEL(double, D, grid_lists_f64_d##D)
 ALL(1)
 ALL(2)
 ALL(3)

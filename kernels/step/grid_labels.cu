@@ -1,8 +1,8 @@
-// cells_labels: labels from the rows to their places, and back, for assign_cells.
+// grid_labels: labels from the rows to their places, and back, for assign_grid.
 //
 // Used when: others have changed the labels of the rows, or want to read them.
 // Memory:    a label of a row is somewhere, so each costs 32 bytes.
-#include "../common/cells.cuh"
+#include "../common/grid.cuh"
 
 #define COPY_THREADS 256
 
@@ -26,5 +26,5 @@ __device__ __forceinline__ void give_labels(const CellLabels& a) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(COPY_THREADS) cells_take_labels(const __grid_constant__ CellLabels a) { take_labels(a); }
-extern "C" __global__ void __launch_bounds__(COPY_THREADS) cells_give_labels(const __grid_constant__ CellLabels a) { give_labels(a); }
+extern "C" __global__ void __launch_bounds__(COPY_THREADS) grid_take_labels(const __grid_constant__ CellLabels a) { take_labels(a); }
+extern "C" __global__ void __launch_bounds__(COPY_THREADS) grid_give_labels(const __grid_constant__ CellLabels a) { give_labels(a); }

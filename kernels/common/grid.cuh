@@ -1,4 +1,4 @@
-// Cells of rows: boxes of rows that are near each other, for kernels/step/cells_*.cu and assign_cells.cu.
+// Cells of rows: boxes of rows that are near each other, for kernels/step/grid_*.cu and assign_grid.cu.
 //
 //   a tree     splits space into cells: 2^levels of them. Node i has the children 2 i and 2 i + 1; node 1 is the root; node `cells` + c is cell c. A
 //              node is a float32 whose last two bits are the number of a feature. Rows whose value there is below the float go left

@@ -1,4 +1,4 @@
-// prepare: the passes over the data before a fit (src/statistics): extents, tiny values, the variance. They also round weights to w^.
+// statistics: the passes over the data before a fit (src/statistics): extents, tiny values, the variance. They also round weights to w^.
 //
 // Used when: once a fit. `survey` and `weight_survey` always. `round_weights` and `weighted_extents` with weights. `count_small` if a
 //            column's smallest value is far below its largest. `variance` if tol is positive.

@@ -1,16 +1,16 @@
-// cells_rows: the rows in the order of their cells, for assign_cells.
+// grid_rows: the rows in the order of their cells, for assign_grid.
 //
-//   cells_sample  rows for the tree: some rows, each in the list of a node
-//   cells_find    the cell of each row, and how many rows each cell has
-//   cells_places  the first place and the first tile of each cell
-//   cells_tiles   the tiles
-//   (then cells_split.cu puts the rows at their places)
-//   cells_boxes   the box of each cell: the least and the largest value of each feature
+//   grid_sample  rows for the tree: some rows, each in the list of a node
+//   grid_find    the cell of each row, and how many rows each cell has
+//   grid_places  the first place and the first tile of each cell
+//   grid_tiles   the tiles
+//   (then grid_split.cu puts the rows at their places)
+//   grid_boxes   the box of each cell: the least and the largest value of each feature
 //
 // Used when: once a fit.
 // Tile:      a thread has 4 rows of the columns (one 16-byte load a float32 column), or 4 places. The tree is in shared memory, but for the last of 16 levels.
 // Memory:    the rows are read once to find cells, and once to find boxes.
-#include "../common/cells.cuh"
+#include "../common/grid.cuh"
 
 template <typename T, typename S = T> struct CellRows {
     Rows<T, S> rows;
@@ -25,7 +25,7 @@ template <typename T, typename S = T> struct CellRows {
     u32* next; // (cells): the next free place of each
     u32* tile_starts; // (cells + 1): first tiles
     u32* group_starts; // (groups + 1): rows of the groups of cells before
-    u32* group_next; // (groups): the same, for cells_split
+    u32* group_next; // (groups): the same, for grid_split
     CellTile* tiles;
     Ordered<T>* boxes; // (cells, 2, d): the least values, then the largest ones
     u32 cells, levels;
@@ -60,7 +60,7 @@ __device__ __forceinline__ u32 take(u32* counters, u32 which, bool takes) {
 
 // A node with more points than it has room for drops those that come last. So cells may differ from run to run, and with them what a fit costs;
 // labels and sums do not.
-template <int D, typename T, typename S> __device__ __forceinline__ void cells_sample(const CellRows<T, S>& a) {
+template <int D, typename T, typename S> __device__ __forceinline__ void grid_sample(const CellRows<T, S>& a) {
     const u32 i = global_thread();
     const bool wanted = i < a.wanted;
     const u64 row = (u64)min(i, a.wanted - 1) * a.rows.n / a.wanted;
@@ -86,7 +86,7 @@ __device__ __forceinline__ void load_four(const Rows<float, Half>& rows, u64 at,
     half_values(*(const uint2*)(rows.x + at), rows.bfloat16, out);
 }
 
-template <int D, typename T, typename S> __device__ __forceinline__ void cells_find(const CellRows<T, S>& a) {
+template <int D, typename T, typename S> __device__ __forceinline__ void grid_find(const CellRows<T, S>& a) {
     extern __shared__ u32 nodes[];
     for (u32 i = threadIdx.x; i < min(a.cells, (u32)SHARED_NODES); i += FIND_THREADS) nodes[i] = a.nodes[i];
     __syncthreads();
@@ -128,7 +128,7 @@ template <int D, typename T, typename S> __device__ __forceinline__ void cells_f
 }
 
 // One block.
-extern "C" __global__ void __launch_bounds__(FIND_THREADS) cells_places(const __grid_constant__ CellRows<float> a) {
+extern "C" __global__ void __launch_bounds__(FIND_THREADS) grid_places(const __grid_constant__ CellRows<float> a) {
     __shared__ u32 sums[3][32];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, each = (a.cells + FIND_THREADS - 1) / FIND_THREADS;
     const u32 from = min(threadIdx.x * each, a.cells), to = min(from + each, a.cells);
@@ -159,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(FIND_THREADS) cells_places(const __
     if (threadIdx.x == FIND_THREADS - 1) a.tile_starts[a.cells] = before[1], a.group_starts[a.cells / a.group_cells] = before[2];
 }
 
-extern "C" __global__ void __launch_bounds__(COPY_THREADS) cells_tiles(const __grid_constant__ CellRows<float> a) {
+extern "C" __global__ void __launch_bounds__(COPY_THREADS) grid_tiles(const __grid_constant__ CellRows<float> a) {
     const u32 tiles = a.tile_starts[a.cells];
     for (u32 tile = global_thread(); tile < tiles; tile += all_threads()) {
         // The last cell whose first tile is not behind this one. Cells without rows have no tile.
@@ -178,7 +178,7 @@ __device__ __forceinline__ u64 warp_least(u64 v) {
 }
 
 // A warp a tile. Boxes are all ones, then all zeros before.
-template <int D, typename T, typename S> __device__ __forceinline__ void cells_boxes(const CellRows<T, S>& a) {
+template <int D, typename T, typename S> __device__ __forceinline__ void grid_boxes(const CellRows<T, S>& a) {
     const u32 lane = threadIdx.x & 31, tiles = a.tile_starts[a.cells];
     Rows<T, S> places = a.rows;
     places.x = a.x;
@@ -207,7 +207,7 @@ template <int D, typename T, typename S> __device__ __forceinline__ void cells_b
 }
 
 // Empties boxes and counters.
-template <int D, typename T, typename S> __device__ __forceinline__ void cells_clear(const CellRows<T, S>& a) {
+template <int D, typename T, typename S> __device__ __forceinline__ void grid_clear(const CellRows<T, S>& a) {
     for (u32 cell = global_thread(); cell < a.cells; cell += all_threads()) {
         a.counts[cell] = 0;
         for (int f = 0; f < D; f++) a.boxes[((u64)cell * 2) * D + f] = ~(Ordered<T>)0, a.boxes[((u64)cell * 2 + 1) * D + f] = 0;
@@ -219,10 +219,10 @@ template <int D, typename T, typename S> __device__ __forceinline__ void cells_c
         FUNCTION<D>(a);                                                                                                                       \
     }
 #define KERNELS(T, S, TYPE, D)                                                                                                                \
-    KERNEL(T, S, cells_clear, D, COPY_THREADS, cells_clear_##TYPE##_d##D)                                                                     \
-    KERNEL(T, S, cells_sample, D, COPY_THREADS, cells_sample_##TYPE##_d##D)                                                                   \
-    KERNEL(T, S, cells_find, D, FIND_THREADS, cells_find_##TYPE##_d##D)                                                                       \
-    KERNEL(T, S, cells_boxes, D, COPY_THREADS, cells_boxes_##TYPE##_d##D)
+    KERNEL(T, S, grid_clear, D, COPY_THREADS, grid_clear_##TYPE##_d##D)                                                                     \
+    KERNEL(T, S, grid_sample, D, COPY_THREADS, grid_sample_##TYPE##_d##D)                                                                   \
+    KERNEL(T, S, grid_find, D, FIND_THREADS, grid_find_##TYPE##_d##D)                                                                       \
+    KERNEL(T, S, grid_boxes, D, COPY_THREADS, grid_boxes_##TYPE##_d##D)
 #define ALL(D)                                                                                                                                \
     KERNELS(float, float, f32, D)                                                                                                             \
     KERNELS(double, double, f64, D)                                                                                                           \

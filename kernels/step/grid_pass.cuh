@@ -1,4 +1,4 @@
-// One pass over rows that are in the order of their cells, for assign_cells.cu and assign_sorted.cu: their labels, and the moves between sums.
+// One pass over rows that are in the order of their cells, for assign_grid.cu and assign_sorted.cu: their labels, and the moves between sums.
 //
 // The kernel says for its struct C of arguments (`assign`, `tiles` and `count` are fields of it), by functions of these names:
 //   settled_head, head_of        the head of a cell: a word
@@ -7,7 +7,7 @@
 //   ask_ahead                    a word of each lane that is read while the tile before is worked on
 //   find_labels                  the labels of a lane's rows. Adds to the scores of the warp, and returns how many rows were in doubt
 #pragma once
-#include "../common/cells.cuh"
+#include "../common/grid.cuh"
 #include "registers_sums.cuh"
 
 #define UNROLL _Pragma("unroll")
@@ -24,7 +24,7 @@ template <int D> struct Vector {
 
 // The rows of a tile that has arrived.
 template <int D, typename T, typename S>
-__device__ __forceinline__ void take_rows(const Rows<T, S>& rows, const Arriving<T, S, D>& from, T (&x)[D][ROWS]) {
+__device__ __forceinline__ void take_rows(const Rows<T, S>& rows, const AsyncTiles<T, S, D>& from, T (&x)[D][ROWS]) {
     if constexpr (is_half<S>) {
         from.take_all(rows, x);
     } else {
@@ -117,8 +117,8 @@ template <int D, typename T, typename S, typename C> __device__ __forceinline__ 
     wait_for_kernel_before();
     if (a.control->stop) return;
     const int W = Vector<D>::width, bytes = a.labels.bytes;
-    const Arriving<T, S, D> next = {shared, shared + Arriving<T, S, D>::bytes(0)};
-    unsigned char* const after = shared + Arriving<T, S, D>::bytes(bytes);
+    const AsyncTiles<T, S, D> next = {shared, shared + AsyncTiles<T, S, D>::bytes(0)};
+    unsigned char* const after = shared + AsyncTiles<T, S, D>::bytes(bytes);
     T* const centroids = a.centroids_in_shared ? (T*)after : nullptr;
     const Table table = {(u32*)(after + (a.centroids_in_shared ? (u64)a.k * W * sizeof(T) : 0)), a.sums.k * a.sums.columns * a.sums.limbs,
                          a.table_copies};

@@ -1,4 +1,4 @@
-// cells_sorted: the centroids of one feature in ascending order, and where the rows of each cell lie among them, for assign_sorted.
+// grid_sorted: the centroids of one feature in ascending order, and where the rows of each cell lie among them, for assign_sorted.
 //
 //   sorted_runs    sorts runs of RUN centroids
 //   sorted_merge   merges pairs of runs into runs of twice the length, until there is one
@@ -8,7 +8,7 @@
 // Source:    merge sort by ranks: a centroid's place in two merged runs is its place in its own run and the number of those before it in the other.
 // Used when: before each assign_sorted.
 // Tile:      a thread has a centroid, or a cell. A block has a run in shared memory.
-#include "cells_box.cuh"
+#include "grid_box.cuh"
 #include "sorted.cuh"
 
 #define RUN 1024

@@ -82,7 +82,7 @@ __device__ __forceinline__ void copy_8_bytes_async(void* to, const void* from) {
 
 // Each thread copies and reads only its own places, so no barrier is needed. A thread has 16 bytes a plane (a float64 column has two
 // planes), or 8 bytes if values have 16 bits, then four labels. S: the type of the values in memory.
-template <typename T, typename S, int D> struct Arriving {
+template <typename T, typename S, int D> struct AsyncTiles {
     static const int planes = sizeof(T) / 4, place = is_half<S> ? 8 : 16;
     unsigned char* values; // (D * planes, THREADS) places
     unsigned char* labels; // (THREADS, 4 labels)

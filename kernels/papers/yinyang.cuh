@@ -42,7 +42,7 @@ struct BoundsControl {
     u32 patience; // how many did so after the last attempt that did not pay
     u32 doubtful; // rows whose bounds did not hold as they were
     u32 listed; // rows to compare
-    u32 ticket; // blocks of bounds_drifts that are done
+    u32 ticket; // blocks of yinyang_drifts that are done
     u32 epoch; // that of the bounds
     u32 unused;
 };
@@ -59,7 +59,7 @@ struct Carried {
     float* group_bounds; // (n, width): l of each group, if there are several
     Drifted* centroids; // (k)
     Drifted* groups; // (groups + 1): the last one is that of all centroids
-    u64* largest; // (groups): the bits of the largest drift. 0 before and after bounds_drifts
+    u64* largest; // (groups): the bits of the largest drift. 0 before and after yinyang_drifts
     const u32* order; // (k padded): the centroid at each place
     const u32* places; // (k): the place of each centroid
     u32* counts; // (k): rows at each place of a centroid, then where the next one goes
@@ -119,8 +119,8 @@ __device__ __forceinline__ float lower_of(float score, float low) {
     const float square = __fmaf_rd(2.0f, score, low);
     return square > 0.0f ? __fsqrt_rd(square) : 0.0f;
 }
-__device__ __forceinline__ float upper_of(float score, float margin, float high) {
-    const float square = __fmaf_ru(2.0f, __fadd_ru(score, margin), high);
+__device__ __forceinline__ float upper_of(float score, float slack, float high) {
+    const float square = __fmaf_ru(2.0f, __fadd_ru(score, slack), high);
     return square <= 0.0f ? 0.0f : __fsqrt_ru(square);
 }
 

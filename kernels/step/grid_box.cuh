@@ -1,6 +1,6 @@
 // The test of a centroid against the box of some rows: `Farther` of src/bounds/grid.rs.
 #pragma once
-#include "../common/cells.cuh"
+#include "../common/grid.cuh"
 
 // The box of some rows.
 template <int D> struct Box {
