@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::centroids::CentroidTable;
 use super::difference::{Compare, FEW, TileCentroids, TileResults};
 use super::distances::own_distances;
-use super::filter::{DifferenceTable, Filter, GROUP, NOBODY, ProductTable, ScoreForm};
+use super::filter::{DifferenceTable, Filter, GROUP, NO_CENTROID, ProductTable, ScoreForm};
 use super::groups::{BLOCK, Scores};
 use super::nearest_clusters::ScoreLists;
 use super::product::{self, FindNear, PrefetchNext, ProductScratch};
@@ -257,7 +257,7 @@ impl Assigner {
             listed.clear();
             let members = panels.iter().flat_map(|panel| &order[*panel as usize * GROUP..][..GROUP]);
             // In ascending order, so that the first of two equal scores has the smaller number.
-            for j in members.filter(|j| **j != NOBODY) {
+            for j in members.filter(|j| **j != NO_CENTROID) {
                 marks[*j as usize / 64] |= 1 << (j % 64);
             }
             for (first, marks) in (0..).step_by(64).zip(&mut *marks) {

@@ -14,7 +14,7 @@ use crate::simd::{InstructionSet, Task, Vector};
 use crate::statistics::unit_exponent;
 
 /// No centroid: what fills up an order.
-pub const NOBODY: u32 = u32::MAX;
+pub const NO_CENTROID: u32 = u32::MAX;
 
 /// Number of centroids in a packed group of the product kernel. Four row vectors of scores and the operands then fill 32
 /// registers.
@@ -57,7 +57,7 @@ pub enum Filter<T> {
 impl<T: Float> Filter<T> {
     /// The filter for these centroids (`(k, d)`, row-major). `centre` is near most of them. `extent` is the largest known
     /// magnitude of the rows. If either is wrong, only time is lost. `order`: that in which products are computed, with
-    /// [`NOBODY`] at some places. Empty: the centroids' own. `threads`: how many may share the work.
+    /// [`NO_CENTROID`] at some places. Empty: the centroids' own. `threads`: how many may share the work.
     pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<Self> {
         match ScoreForm::of::<T>(d) {
             ScoreForm::Difference => {
@@ -133,7 +133,7 @@ impl<T: Float> Task for Largest<'_, T> {
 struct Pack<'p, T> {
     rows: &'p [T],
     centre: &'p [f64],
-    /// The centroids of the group, or [`NOBODY`].
+    /// The centroids of the group, or [`NO_CENTROID`].
     names: [u32; GROUP],
     /// Copies are multiplied by two to this.
     exponent: i32,
@@ -155,8 +155,8 @@ impl<T: Float> Task for Pack<'_, T> {
         let half = exponent / 2;
         let [first, second] = [half, exponent - half].map(|e| T::from_f64(crate::exact::fixed::power_of_two(e)));
         // A place without a centroid takes the copy of some centroid of the group. Below, its values are set to 0.
-        let Some(someone) = names.iter().find(|name| **name != NOBODY) else { return };
-        let members = names.map(|name| &rows[if name == NOBODY { *someone } else { name } as usize * d..][..d]);
+        let Some(substitute) = names.iter().find(|name| **name != NO_CENTROID) else { return };
+        let members = names.map(|name| &rows[if name == NO_CENTROID { *substitute } else { name } as usize * d..][..d]);
         let (mut squares, mut finite) = ([0.0f64; GROUP], [true; GROUP]);
         for (f, (copies, m)) in packed.as_chunks_mut::<GROUP>().0.iter_mut().zip(centre).enumerate() {
             for c in 0..GROUP {
@@ -164,11 +164,11 @@ impl<T: Float> Task for Pack<'_, T> {
                 squares[c] = t.mul_add(t, squares[c]);
                 let copy = -members[c][f].centred_copy(T::from_f64(*m), first, second);
                 finite[c] &= copy.is_finite();
-                copies[c] = if names[c] == NOBODY { 0.0 } else { copy };
+                copies[c] = if names[c] == NO_CENTROID { 0.0 } else { copy };
             }
         }
         for c in 0..GROUP {
-            let is_known = names[c] != NOBODY && finite[c];
+            let is_known = names[c] != NO_CENTROID && finite[c];
             half_squares[c] = if is_known { 0.5 * squares[c] } else { f64::INFINITY };
         }
     }
@@ -189,7 +189,7 @@ pub struct DifferenceTable {
 pub struct ProductTable {
     /// `(groups, d, GROUP)`: the negated centred, scaled centroids. Zeros are at places without a centroid.
     pub packed: Vec<f32>,
-    /// The centroids in their order, or [`NOBODY`]. Empty if places are numbers of centroids.
+    /// The centroids in their order, or [`NO_CENTROID`]. Empty if places are numbers of centroids.
     pub names: Vec<u32>,
     /// `(groups, GROUP)`: the half squares of the copies. Infinite at places without a centroid.
     half_squares: Vec<f64>,
@@ -261,11 +261,11 @@ impl ProductTable {
         }
         *scale_exponent = unit_exponent(largest);
         let (exponent, names) = (*scale_exponent, &names[..]);
-        // A place has a centroid or [`NOBODY`].
+        // A place has a centroid or [`NO_CENTROID`].
         let name = |place: usize| match names.get(place) {
             Some(name) => *name,
             None if names.is_empty() && place < k => place as u32,
-            None => NOBODY,
+            None => NO_CENTROID,
         };
         let bounds = bounds::Expanded::WEIGHTS.map(|weight| bounds::Expanded::new(d, exponent, weight));
         let of_task = (values / GROUP).max(1);
@@ -281,7 +281,7 @@ impl ProductTable {
                     let (lowered, slacks) = own[group * 2 * GROUP..][..2 * GROUP].split_at_mut(GROUP);
                     for c in 0..GROUP {
                         let infinite = CentroidBound { lowered: f32::INFINITY, slack: f32::INFINITY };
-                        let own = if names[c] == NOBODY { infinite } else { bound.own(half_squares[c], d) };
+                        let own = if names[c] == NO_CENTROID { infinite } else { bound.own(half_squares[c], d) };
                         (lowered[c], slacks[c]) = (own.lowered, own.slack);
                     }
                 }
@@ -293,7 +293,7 @@ impl ProductTable {
         // A float32 difference of two finite values may overflow. With such a copy, a score could become plus infinity, which
         // would wrongly rule its centroid out.
         let mut all_finite = true;
-        for (place, half) in half_squares.iter().enumerate().filter(|(place, _)| name(*place) != NOBODY) {
+        for (place, half) in half_squares.iter().enumerate().filter(|(place, _)| name(*place) != NO_CENTROID) {
             all_finite &= half.is_finite();
             sizes[name(place) as usize] = binade(2.0 * *half as f32);
         }

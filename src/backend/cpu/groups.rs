@@ -51,7 +51,7 @@ mod view;
 pub use self::grouped::AssignByGroups;
 #[cfg(feature = "bench")]
 pub use self::int_dot::seconds_a_score;
-pub use self::method::{LabelPlan, Method, Tries};
+pub use self::method::{MethodDecision, MethodExplanation, PossibleMethods};
 pub use self::partition::halve;
 use self::scores::GROUPS;
 pub use self::scores::{BLOCK, Scores, largest};

@@ -50,7 +50,7 @@ pub use least::LeastDistances;
 pub use settle::InDoubt;
 
 use self::assign::Assigner;
-use self::groups::{AssignByGroups, Forced, Grouping, LabelPlan, SessionView};
+use self::groups::{AssignByGroups, Forced, Grouping, MethodDecision, SessionView};
 use self::inertia::Inertia;
 use self::layout::MAX_TASK;
 use self::pass::{Pass, Shared, TaskPass, WorkerBuffers, given};
@@ -186,7 +186,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
     /// Makes the table of these centroids, in the memory of the one before where it can.
     fn take_centroids(&mut self, centroids: &[T]) -> Result<()> {
         let extent = self.statistics.extent();
-        let (by_tree, order) = (self.grouping.plan() == LabelPlan::Tree, self.grouping.centroid_order());
+        let (by_tree, order) = (self.grouping.plan() == MethodDecision::Tree, self.grouping.centroid_order());
         let (centre, threads) = (&self.centre[..], self.workers.len());
         let mut table = self.table.take();
         let again = table.as_mut().and_then(Arc::get_mut).filter(|table| by_tree == table.filter.is_tree());
@@ -310,8 +310,8 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
         self.take_inertia()
     }
 
-    fn method(&self) -> Option<Method> {
-        Some(Method { set: self.set, tries: self.tries, plan: self.grouping.plan() })
+    fn method(&self) -> Option<MethodExplanation> {
+        Some(MethodExplanation { set: self.set, tries: self.tries, plan: self.grouping.plan() })
     }
 
     fn copy_labels(&mut self, out: &mut [u32]) -> Result<()> {

@@ -12,7 +12,7 @@
 //! a tree of the centroids (`tree.rs`), it finds the m nearest.
 
 use super::CentroidTable;
-use super::filter::{Filter, GROUP, NOBODY};
+use super::filter::{Filter, GROUP, NO_CENTROID};
 use super::product::ROWS;
 use super::sinks::{Labeller, Sink};
 use super::tasks::split_off;
@@ -47,7 +47,7 @@ impl ScoreLists {
     }
 
     /// Takes the scores of a panel of `count` centroids, of which `first` is the first: `(count, ROWS)`. `own`: half squares and
-    /// margins, as the filter has them.
+    /// slacks, as the filter has them.
     #[inline(always)]
     pub fn see<V: Vector>(&mut self, scores: &[f32], [first, count, rows]: [usize; 3], own: &[f32], widths: &[f32; ROWS]) {
         let Self { m, least, lists } = self;
@@ -63,7 +63,7 @@ impl ScoreLists {
                     if V::bits(sum.not_above(V::load(sums.add((*m - 1) * ROWS)))) == 0 {
                         continue;
                     }
-                    // Each place keeps the smaller sum. The larger sum goes on to the next place. NaN lowers none.
+                    // Each place keeps the smaller sum. The larger one goes to the next place. A sum that is NaN lowers none.
                     for i in 0..*m {
                         let kept = V::load(sums.add(i * ROWS));
                         sum.min_or(kept).store(sums.add(i * ROWS));
@@ -213,7 +213,7 @@ impl Best for Closest<'_> {
     #[inline(always)]
     fn wants(&self, distance: f64, number: impl FnOnce() -> u32) -> bool {
         match self.near.get(self.m - 1) {
-            None => number() != NOBODY,
+            None => number() != NO_CENTROID,
             Some((last, j)) => distance < *last || distance == *last && number() < *j,
         }
     }

@@ -37,14 +37,14 @@ use self::lists::{ALL, Lists, MOST_CANDIDATES};
 pub use self::prefetch::{NextRows, PrefetchNext};
 use self::scores::OF_TILES;
 pub use self::scores::{CentroidFacts, MOST_STEPS, TableNorms};
-use super::filter::{GROUP, NOBODY, ProductTable, Weight};
+use super::filter::{GROUP, NO_CENTROID, ProductTable, Weight};
 use super::groups::MOST_GROUPS;
 use super::nearest_clusters::ScoreLists;
 use crate::base::aligned::Lines;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::bounds::{Expanded, PANEL};
-use crate::input::tile::FeatureColumns;
+use crate::input::tile::ByFeature;
 use crate::simd::{Prefetch, SIDE, Task, Vector};
 
 /// Number of rows whose scores are computed together: four AVX-512 vectors.
@@ -63,9 +63,8 @@ pub const MAX_TILE_ROWS: usize = 1_024;
 /// Number of centroids whose scores are held at a time. With 64 rows of float32 the scores fill half of a second-level cache.
 const CENTROID_PANEL: usize = 170 * GROUP;
 
-/// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns would
-/// then evict one another from the cache, because their addresses differ by a power of two. Such rows are read well with short
-/// columns.
+/// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns would then
+/// evict one another from the cache, because their addresses differ by a power of two. Such rows are read well with short columns.
 pub fn tile_rows(d: usize, row_by_row: bool) -> usize {
     let (values, least) = match row_by_row {
         true => (TILE_VALUES / 4, ROWS),
@@ -146,15 +145,15 @@ impl ProductScratch {
                 // Most rows.
                 1 => {
                     candidates[0] = name(candidates[0]);
-                    *count = if candidates[0] == NOBODY { ALL } else { 1 };
+                    *count = if candidates[0] == NO_CENTROID { ALL } else { 1 };
                     continue;
                 }
                 _ => {}
             }
             let candidates = &mut candidates[..usize::from(*count)];
             candidates.iter_mut().for_each(|j| *j = name(*j));
-            // A place without a centroid is in reach only if a score is NaN.
-            if candidates.contains(&NOBODY) {
+            // If no centroid is in reach, a score is NaN.
+            if candidates.contains(&NO_CENTROID) {
                 *count = ALL;
             }
         }
@@ -202,7 +201,7 @@ impl ProductScratch {
     #[inline(always)]
     fn copy_rows<T: Float>(
         &mut self,
-        values: impl FeatureColumns<T>,
+        values: impl ByFeature<T>,
         first: usize,
         features: Range<usize>,
         table: &ProductTable,
@@ -267,7 +266,7 @@ impl ProductScratch {
         }
     }
 
-    /// Lists the centroids in reach of a contested row.
+    /// Lists the centroids in reach of a row in doubt.
     #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN stays in reach
     fn list(&mut self, r: usize, k: usize, limit: f32) {
         let mut count = 0;
@@ -342,10 +341,10 @@ pub struct FindNear<'p, T, C, const TWO: bool> {
     pub listed: Option<&'p [u32]>,
     pub next: PrefetchNext<'p, T>,
     /// Gets the scores if several centroids are wanted. Then no lists are made.
-    pub several: Option<&'p mut Candidates>,
+    pub several: Option<&'p mut ScoreLists>,
 }
 
-impl<T: Float, C: FeatureColumns<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO> {
+impl<T: Float, C: ByFeature<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO> {
     type Output = ();
 
     #[inline(always)]

@@ -57,7 +57,7 @@ pub fn is_certain(k: usize, d: usize) -> bool {
 #[derive(Debug)]
 pub struct CentroidTree<T> {
     d: usize,
-    /// `(leaves, WIDE)`: the centroids of each leaf. [`NOBODY`] fills up the last leaf.
+    /// `(leaves, WIDE)`: the centroids of each leaf. [`NO_CENTROID`] fills up the last leaf.
     names: Vec<u32>,
     /// `(leaves, d, WIDE)`: their values. They are infinite at places without a centroid.
     leaves: Vec<T>,
@@ -102,7 +102,7 @@ pub trait Best {
     /// Centroids that are farther are left out.
     fn limit(&self) -> f64;
 
-    /// Whether a centroid at this distance is kept. `number`: its number, or the least that it may have. [`NOBODY`], which is
+    /// Whether a centroid at this distance is kept. `number`: its number, or the least that it may have. [`NO_CENTROID`], which is
     /// infinitely far, is never kept. For the number of a centroid that is kept already, both answers are right: no other centroid
     /// has this number, so that `<=` between numbers costs a visit at most.
     fn wants(&self, distance: f64, number: impl FnOnce() -> u32) -> bool;

@@ -7,9 +7,9 @@
 //! ```
 
 use super::MOST_GROUPS;
-use super::partition::{self, FarApart, Groups};
+use super::partition::{self, FarApart, Partition};
 use super::parts::most_groups;
-use super::plan::{Planned, Planner};
+use super::plan::{PlannedGroups, Planner};
 use super::tuning::{self, Sorting, pays};
 use super::view::UseGroups;
 use crate::backend::cpu::filter::GROUP;
@@ -22,12 +22,12 @@ struct Trials<'p, 'a, T> {
     sorting: Sorting,
     /// Rows that are sorted together.
     together: usize,
-    best: Option<(f64, Planned<T>)>,
+    best: Option<(f64, PlannedGroups<T>)>,
 }
 
 impl<T: Float> Trials<'_, '_, T> {
     /// Asks the sample about these groups. Returns the share of the scores that remains.
-    fn see(&mut self, groups: Groups<T>) -> Result<f64> {
+    fn see(&mut self, groups: Partition<T>) -> Result<f64> {
         let (planner, is_kept, of_rows) = (&self.planner, self.sorting != Sorting::ForOneAssign, !groups.are_of_centroids);
         let (layout, n) = (planner.view.layout, planner.view.rows as f64);
         let (k, mut planned) = (layout.k as f64, planner.planned(groups)?);
@@ -48,7 +48,7 @@ impl<T: Float> Trials<'_, '_, T> {
 impl<T: Float> Planner<'_, '_, T> {
     /// The groups, if rows should be compared with near centroids only. The share of the scores of the sample that remains by
     /// groups, if they were tried.
-    pub fn choose_groups(&self, sorting: Sorting) -> Result<(Option<Planned<T>>, Option<f64>)> {
+    pub fn choose_groups(&self, sorting: Sorting) -> Result<(Option<PlannedGroups<T>>, Option<f64>)> {
         match self.view.forced.groups {
             UseGroups::Never | UseGroups::Tree => return Ok((None, None)),
             UseGroups::Always => {
@@ -73,7 +73,7 @@ impl<T: Float> Planner<'_, '_, T> {
     }
 
     /// The groups of least cost, and their cost. `together`: rows that are sorted together. `most`: the most groups.
-    fn cheapest(&self, sorting: Sorting, together: usize, most: usize) -> Result<Option<(f64, Planned<T>)>> {
+    fn cheapest(&self, sorting: Sorting, together: usize, most: usize) -> Result<Option<(f64, PlannedGroups<T>)>> {
         let d = self.view.layout.d;
         let mut trials = Trials { planner: *self, sorting, together, best: None };
         let [few, many] = partition::few_and_many(self.view.layout.k, most);
@@ -90,7 +90,7 @@ impl<T: Float> Planner<'_, '_, T> {
     }
 
     /// A group for each natural cluster of the sample. Without natural clusters, rows of few features are split all the same.
-    fn natural_groups(&self, most: usize) -> Result<Option<Groups<T>>> {
+    fn natural_groups(&self, most: usize) -> Result<Option<Partition<T>>> {
         let d = self.view.layout.d;
         // A group of rows has some rows of the sample.
         let most = most.min(self.sample.len() / d / tuning::FEWEST_IN_SAMPLE).max(1);
@@ -104,7 +104,7 @@ impl<T: Float> Planner<'_, '_, T> {
     }
 
     /// Whether these groups leave out enough, or make copies much finer.
-    fn is_worth(&self, found: &Planned<T>, sorting: Sorting) -> Result<bool> {
+    fn is_worth(&self, found: &PlannedGroups<T>, sorting: Sorting) -> Result<bool> {
         if self.skipping_pays(1.0 - found.share, sorting) {
             return Ok(true);
         }
@@ -122,8 +122,8 @@ impl<T: Float> Planner<'_, '_, T> {
         pays(skipped, [self.view.layout.k, self.view.layout.d], sorting, self.by_columns())
     }
 
-    fn of_centroids(&self, groups: usize) -> Result<Groups<T>> {
-        Groups::new(self.centroids, self.view.layout.d, groups, self.view.set, self.view.layout.workers)
+    fn of_centroids(&self, groups: usize) -> Result<Partition<T>> {
+        Partition::new(self.centroids, self.view.layout.d, groups, self.view.set, self.view.layout.workers)
     }
 
     /// Rows of the sample that are far apart.
@@ -132,8 +132,8 @@ impl<T: Float> Planner<'_, '_, T> {
     }
 
     /// Groups around the means of the rows of each pick.
-    fn of_rows(&self, picked: &FarApart) -> Result<Groups<T>> {
+    fn of_rows(&self, picked: &FarApart) -> Result<Partition<T>> {
         let d = self.view.layout.d;
-        Groups::of_rows(picked.means(self.sample, d)?, self.centroids, d, self.view.set, self.view.layout.workers)
+        Partition::of_rows(picked.means(self.sample, d)?, self.centroids, d, self.view.set, self.view.layout.workers)
     }
 }

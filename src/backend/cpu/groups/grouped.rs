@@ -2,10 +2,10 @@
 
 use std::sync::Mutex;
 
-use super::int_dot::{ByCopies, Copies};
-use super::method::{Copied, LabelPlan};
-use super::partition::Groups;
-use super::plan::{Planned, Planner};
+use super::int_dot::{ByCopies, IntegerCopies};
+use super::method::{CopiesDecision, MethodDecision};
+use super::partition::Partition;
+use super::plan::{PlannedGroups, Planner};
 use super::scores::{BLOCK, GROUPS, Scores, largest};
 use super::sorted::{RowLayout, Sorted};
 use super::state::State;
@@ -14,9 +14,9 @@ use super::task::{Blocks, GroupScratch, Lists, SortTask, UnitTask, shared_labels
 use super::tuning::{self, Sorting, pays};
 use super::view::{SessionView, UseGroups, UseIntDot};
 use crate::backend::cpu::centroids::CentroidTable;
-use crate::backend::cpu::filter::Form;
-use crate::backend::cpu::layout::Layout;
-use crate::backend::cpu::pass::{Shared, Worker};
+use crate::backend::cpu::filter::ScoreForm;
+use crate::backend::cpu::layout::SessionLayout;
+use crate::backend::cpu::pass::{Shared, WorkerBuffers};
 use crate::backend::cpu::tasks::TaskRows;
 use crate::backend::cpu::tree;
 use crate::base::error::{KMeansError, Result};
@@ -108,9 +108,9 @@ impl Trend {
 
 /// Groups of centroids, and the rows in their order. Labels do not depend on them.
 pub struct Grouped<T> {
-    pub groups: Groups<T>,
+    pub groups: Partition<T>,
     /// Why there are groups.
-    pub plan: LabelPlan,
+    pub plan: MethodDecision,
     /// For each group, about the largest distance of its rows from its point: that of a sample, with some room.
     radii: Vec<f64>,
     /// The most groups that there is memory for.
@@ -132,7 +132,7 @@ pub struct AssignByGroups<'s, T> {
     pub table: Option<&'s CentroidTable<T>>,
     /// Whether the labels are those of the last assign.
     pub known: bool,
-    pub workers: &'s mut [Worker<T>],
+    pub workers: &'s mut [WorkerBuffers<T>],
     pub labels: &'s mut [u32],
     pub cluster_sums: &'s mut ClusterSums,
 }
@@ -141,11 +141,11 @@ impl<T: Float> Grouped<T> {
     /// Takes the memory for these groups and copies. Without memory for sorted rows, each assign sorts some of them at a time.
     pub fn new(
         view: SessionView<'_, '_, T>,
-        workers: &mut [Worker<T>],
-        Planned { groups, radii, .. }: Planned<T>,
-        mut copies: Option<Copies>,
+        workers: &mut [WorkerBuffers<T>],
+        PlannedGroups { groups, radii, .. }: PlannedGroups<T>,
+        mut copies: Option<IntegerCopies>,
         is_kept: bool,
-        mut plan: LabelPlan,
+        mut plan: MethodDecision,
     ) -> Result<Self> {
         let most = groups.count();
         let parts = view.parts(most)?;
@@ -158,10 +158,10 @@ impl<T: Float> Grouped<T> {
             Some(kept) => Some(kept?),
         };
         let (scratches, order) = Self::room_of_threads(view, workers, &parts, kept, most)?;
-        if let (Some(copies), LabelPlan::Groups { copies: copied, .. } | LabelPlan::All { copies: copied, .. }) =
+        if let (Some(copies), MethodDecision::Groups { copies: copied, .. } | MethodDecision::All { copies: copied, .. }) =
             (&copies, &mut plan)
         {
-            *copied = Some(Copied { unit: copies.unit, given_up: false });
+            *copied = Some(CopiesDecision { unit: copies.unit, given_up: false });
         }
         let copies = copies.map(|copies| ByCopies::new(copies, most)).transpose()?;
         Ok(Self { groups, plan, radii, most, trend: Trend::NONE, parts, order, copies, scratches })
@@ -171,7 +171,7 @@ impl<T: Float> Grouped<T> {
     fn room_for_all(
         view: SessionView<'_, '_, T>,
         parts: &[TaskRows],
-        copies: Option<&Copies>,
+        copies: Option<&IntegerCopies>,
         groups: usize,
     ) -> Result<Vec<Sorted<T>>> {
         let (part, d, workers) = (view.part, view.layout.d, view.layout.workers);
@@ -188,12 +188,12 @@ impl<T: Float> Grouped<T> {
     /// The buffers of each thread. Where there is no room for all rows, each thread has some for those that it sorts at a time.
     fn room_of_threads(
         view: SessionView<'_, '_, T>,
-        workers: &mut [Worker<T>],
+        workers: &mut [WorkerBuffers<T>],
         parts: &[TaskRows],
         kept: Option<Vec<Sorted<T>>>,
         groups: usize,
     ) -> Result<(Vec<GroupScratch<T>>, RowOrder<T>)> {
-        let SessionView { part, layout: &Layout { d, k, .. }, .. } = view;
+        let SessionView { part, layout: &SessionLayout { d, k, .. }, .. } = view;
         let longest = parts.iter().map(|part| part.physical.len()).max().unwrap_or(0);
         let most = if kept.is_some() { longest } else { view.sorted_together(longest) };
         let for_one_assign = Sorted::<T>::layout([false, false, part.features.is_by_columns()], d);
@@ -202,7 +202,8 @@ impl<T: Float> Grouped<T> {
         let order = match kept {
             Some(kept) => RowOrder::Unsorted(kept, memory::zeroed(groups, GROUPS)?),
             None => {
-                let sorted = |_: &Worker<T>| Sorted::new([d, most, groups], layout, None, [part.weights.is_some(), false]);
+                let sorted =
+                    |_: &WorkerBuffers<T>| Sorted::new([d, most, groups], layout, None, [part.weights.is_some(), false]);
                 RowOrder::Fleeting(made(made_by, workers.iter(), GROUPS, sorted)?)
             }
         };
@@ -214,12 +215,12 @@ impl<T: Float> Grouped<T> {
     }
 
     /// Takes other groups, as many as suit these centroids, unless a tree does better than the last groups did.
-    pub fn planned_again(self, planner: &Planner<'_, '_, T>, workers: &mut [Worker<T>]) -> Result<State<T>> {
+    pub fn planned_again(self, planner: &Planner<'_, '_, T>, workers: &mut [WorkerBuffers<T>]) -> Result<State<T>> {
         let Planner { view, centroids, .. } = planner;
         if let Some([_, last]) = self.trend.shares
             && planner.suits_tree(last)?
         {
-            return Ok(State::Without(LabelPlan::Tree));
+            return Ok(State::Without(MethodDecision::Tree));
         }
         let planned = match view.forced.groups {
             UseGroups::Auto => {
@@ -228,7 +229,7 @@ impl<T: Float> Grouped<T> {
             }
             _ => {
                 let (d, count) = (view.layout.d, self.groups.count());
-                Some(planner.planned(Groups::new(centroids, d, count, view.set, view.layout.workers)?)?)
+                Some(planner.planned(Partition::new(centroids, d, count, view.set, view.layout.workers)?)?)
             }
         };
         match planned {
@@ -242,7 +243,7 @@ impl<T: Float> Grouped<T> {
     }
 
     /// Takes other groups, of which there are at most as many as before. Rows stay in the order of the same points.
-    fn with_groups(self, Planned { groups, radii, .. }: Planned<T>) -> Self {
+    fn with_groups(self, PlannedGroups { groups, radii, .. }: PlannedGroups<T>) -> Self {
         let is_same = groups.points == self.groups.points;
         let order = if is_same { self.order } else { self.order.unsorted() };
         Self { groups, radii, order, trend: self.trend.of_other_groups(), ..self }
@@ -279,13 +280,13 @@ impl<T: Float> Grouped<T> {
     /// For each group, the centroids near it. `sorted`: the rows, if they are in the order of the groups already.
     fn near_lists<'g>(
         view: SessionView<'_, '_, T>,
-        groups: &'g Groups<T>,
+        groups: &'g Partition<T>,
         sorted: Option<&SortedRows<T>>,
         table: &CentroidTable<T>,
         known: bool,
         sample: &[T],
     ) -> Result<GroupStep<'g, T>> {
-        let SessionView { part, set, layout: &Layout { workers, .. }, .. } = view;
+        let SessionView { part, set, layout: &SessionLayout { workers, .. }, .. } = view;
         let mut step = GroupStep::new(groups, &table.rows, known, sorted.map(|sorted| &sorted.radii[..]), set, workers)?;
         let guesses = sorted.is_none() && groups.count() > 1 && !(known && groups.are_of_centroids);
         if guesses {
@@ -298,11 +299,11 @@ impl<T: Float> Grouped<T> {
 
     /// Decides how the next assign is done. `is_idle`: whether integer copies were there, but not used.
     fn judged(mut self, view: SessionView<'_, '_, T>, scores: Scores, known: bool, is_idle: bool) -> State<T> {
-        let SessionView { layout: &Layout { k, d, .. }, forced, .. } = view;
+        let SessionView { layout: &SessionLayout { k, d, .. }, forced, .. } = view;
         self.trend.assigns += 1;
         self.judge_copies(forced.copies, scores, is_idle);
         // Without labels, differences have long lists. That says nothing of later assigns.
-        if !known && Form::of::<T>(d) == Form::Difference {
+        if !known && ScoreForm::of::<T>(d) == ScoreForm::Difference {
             return self.judged_by_trend();
         }
         let share = scores.computed as f64 / (view.rows as f64 * k as f64).max(1.0);
@@ -316,12 +317,12 @@ impl<T: Float> Grouped<T> {
         // Whether this was the first assign by these groups, or new groups would be the same.
         if !pays && (self.trend.assigns <= 1 || groups == 1) {
             return State::Without(match self.plan {
-                _ if may_be_tree => LabelPlan::Tree,
-                _ if groups > 1 => LabelPlan::GivenUp { groups, remained: share },
+                _ if may_be_tree => MethodDecision::Tree,
+                _ if groups > 1 => MethodDecision::GivenUp { groups, remained: share },
                 plan => plan,
             });
         }
-        let is_surprise = matches!(self.plan, LabelPlan::Groups { remains, .. } if share > tuning::SURPRISE * remains);
+        let is_surprise = matches!(self.plan, MethodDecision::Groups { remains, .. } if share > tuning::SURPRISE * remains);
         if !pays || is_surprise && may_be_tree {
             self.trend.doubt(share);
         }
@@ -360,7 +361,7 @@ impl<T: Float> Grouped<T> {
 fn label_parts<T: Float>(
     set: InstructionSet,
     lists: &Lists<'_, '_, '_, '_, T>,
-    workers: &mut [Worker<T>],
+    workers: &mut [WorkerBuffers<T>],
     scratches: &mut [GroupScratch<T>],
     parts: &[TaskRows],
     order: &mut RowOrder<T>,

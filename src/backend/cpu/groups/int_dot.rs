@@ -15,7 +15,7 @@ use super::partition::Partition;
 use super::sorted::Sorted;
 use super::tuning::MOST_TABLE_BYTES;
 use super::{BLOCK, GROUPS, GroupStep};
-use crate::backend::cpu::filter::{GROUP, NOBODY, binade};
+use crate::backend::cpu::filter::{GROUP, NO_CENTROID, binade};
 use crate::backend::cpu::product::{CentroidFacts, DotRows, DotTable, MOST_STEPS};
 use crate::backend::cpu::tasks::split_off;
 use crate::base::aligned::Lines;
@@ -327,7 +327,7 @@ impl<T: Float> Task for CopyPanels<'_, '_, T> {
         let Self { step, centroids, panels, point, shared, packed, facts } = self;
         let d = step.groups.d;
         for (place, panel) in panels.iter().enumerate() {
-            for (c, j) in step.members(*panel).enumerate().filter(|(_, j)| *j != NOBODY) {
+            for (c, j) in step.members(*panel).enumerate().filter(|(_, j)| *j != NO_CENTROID) {
                 let centroid = &centroids[j as usize * d..][..d];
                 facts[place * GROUP + c] = copy_centroid(shared, place * GROUP + c, centroid, point, packed);
             }
@@ -349,7 +349,7 @@ fn bound_centroids<T: Float>(
     let panels = || panels.iter().zip(facts.as_chunks::<GROUP>().0);
     let mut members = NormSums::default();
     for (panel, facts) in panels() {
-        for (j, copy) in step.members(*panel).zip(facts).filter(|(j, _)| *j != NOBODY) {
+        for (j, copy) in step.members(*panel).zip(facts).filter(|(j, _)| *j != NO_CENTROID) {
             if usize::from(groups.of[j as usize]) == group {
                 members.see(copy.square as f32, copy.rest as f32);
             }
@@ -364,7 +364,7 @@ fn bound_centroids<T: Float>(
     let bound = DotBound::new(groups.d, *exponent, (0.5 * share).exp2(), (0.5 * longer).exp2());
     table.slopes = bound.slopes();
     for (place, (panel, facts)) in panels().enumerate() {
-        for (c, _) in step.members(*panel).enumerate().filter(|(_, j)| *j != NOBODY) {
+        for (c, _) in step.members(*panel).enumerate().filter(|(_, j)| *j != NO_CENTROID) {
             let CentroidCopy { square, copy, rest, step, sum } = facts[c];
             let CentroidBound { lowered, slack } = bound.own([square, copy, rest]);
             assert!(step <= MOST_STEPS[1], "scores must be finite");

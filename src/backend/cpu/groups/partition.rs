@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError, RwLock};
 
 use super::GROUPS;
 use super::tuning::{DROP, FEW_GROUPS, FEW_MEMBERS, MEMBERS};
-use crate::backend::cpu::filter::{GROUP, NOBODY};
+use crate::backend::cpu::filter::{GROUP, NO_CENTROID};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -27,7 +27,7 @@ pub struct Partition<T> {
     pub are_of_centroids: bool,
     /// `(groups, d)`: the points m.
     pub points: Vec<T>,
-    /// The centroids, [`GROUP`] at a time, those of a group one after the other. What fills up a group is [`NOBODY`].
+    /// The centroids, [`GROUP`] at a time, those of a group one after the other. What fills up a group is [`NO_CENTROID`].
     pub order: Vec<u32>,
     pub d: usize,
 }
@@ -267,7 +267,7 @@ impl<T: Float> Partition<T> {
             rest = others;
             halve(members, centroids, &mut ranges, [GROUP; 2]);
             order.extend_from_slice(members);
-            order.resize(order.len().next_multiple_of(GROUP), NOBODY);
+            order.resize(order.len().next_multiple_of(GROUP), NO_CENTROID);
         }
         Ok(Self { of, are_of_centroids, points, order, d })
     }

@@ -2,12 +2,12 @@
 //! fit, so it is known before there are rows.
 
 use super::int_dot::ByCopies;
-use super::method::Tries;
+use super::method::PossibleMethods;
 use super::sorted::Sorted;
 use super::tuning::{self, MOST_BYTES, Sorting, fewest_dot_centroids, pays};
 use super::{BLOCK, MOST_GROUPS};
-use crate::backend::cpu::filter::{Form, GROUP};
-use crate::backend::cpu::layout::{Layout, Lie, MAX_WORK};
+use crate::backend::cpu::filter::{GROUP, ScoreForm};
+use crate::backend::cpu::layout::{MAX_WORK, MemoryOrder, SessionLayout};
 use crate::backend::cpu::tree;
 use crate::base::float::Float;
 use crate::bounds::int_dot::MOST_FEATURES;
@@ -15,10 +15,10 @@ use crate::simd::{DotUnit, InstructionSet};
 
 /// The most groups of a part of the rows.
 pub fn most_groups<T: Float>(d: usize) -> usize {
-    if Form::of::<T>(d) == Form::Difference { tuning::MOST_SMALL_GROUPS } else { MOST_GROUPS }
+    if ScoreForm::of::<T>(d) == ScoreForm::Difference { tuning::MOST_SMALL_GROUPS } else { MOST_GROUPS }
 }
 
-impl Layout {
+impl SessionLayout {
     /// How rows are put in order. `copied`: whether they have integer copies. `kept`: whether an order is kept without copies.
     pub fn sorting(&self, copied: bool, kept: bool) -> Sorting {
         match (copied, kept) {
@@ -31,7 +31,8 @@ impl Layout {
 
     /// How many rows are sorted together, where this is not limited otherwise. A group should have two blocks of them.
     pub fn rows_of_part<T: Float>(&self, groups: usize) -> usize {
-        let most = if Form::of::<T>(self.d) == Form::Difference { tuning::MOST_SHORT_ROWS } else { tuning::MOST_ROWS };
+        let most =
+            if ScoreForm::of::<T>(self.d) == ScoreForm::Difference { tuning::MOST_SHORT_ROWS } else { tuning::MOST_ROWS };
         let of_worker = self.n / self.workers;
         most.min((of_worker / tuning::PARTS).max(of_worker.min(tuning::LEAST_ROWS))).max((2 * BLOCK * groups).min(of_worker))
     }
@@ -58,14 +59,14 @@ impl Layout {
     fn sorted_bytes<T: Float>(&self, unit: Option<DotUnit>, groups: usize) -> usize {
         let (count, d) = (self.count_of_parts::<T>(groups), self.d);
         let longest = self.n.min(self.n.div_ceil(self.task).div_ceil(count) * self.task).max(1);
-        let layout = Sorted::<T>::layout([true, unit.is_some(), self.lie == Lie::Columns], d);
+        let layout = Sorted::<T>::layout([true, unit.is_some(), self.memory_order == MemoryOrder::Columns], d);
         let of_part = Sorted::<T>::bytes([d, longest, groups], layout, unit.map(|unit| unit.lanes(d)));
         count.saturating_mul(of_part)
     }
 
     /// The most bytes of sorted rows and of the centroids near their groups.
-    pub fn bytes_of_groups<T: Float>(&self, tries: Tries) -> f64 {
-        let Tries { groups, copies, .. } = tries;
+    pub fn bytes_of_groups<T: Float>(&self, tries: PossibleMethods) -> f64 {
+        let PossibleMethods { groups, copies, .. } = tries;
         if !groups && !copies {
             return 0.0;
         }
@@ -83,19 +84,24 @@ impl Layout {
     }
 
     /// What a session tries for so many kept rows.
-    pub fn tries<T: Float>(&self, kept: usize, set: InstructionSet) -> Tries {
-        let (d, k, form) = (self.d, self.k, Form::of::<T>(self.d));
+    pub fn tries<T: Float>(&self, kept: usize, set: InstructionSet) -> PossibleMethods {
+        let (d, k, form) = (self.d, self.k, ScoreForm::of::<T>(self.d));
         let tree = tree::pays(k, d).then(|| tree::is_certain(k, d) || kept < tuning::FEWEST_ROWS);
         let is_small = kept < tuning::FEWEST_ROWS && kept.saturating_mul(d) < tuning::FEWEST_VALUES;
         if is_small || tree == Some(true) {
-            return Tries { form, groups: false, copies: false, tree };
+            return PossibleMethods { form, groups: false, copies: false, tree };
         }
         let fits = |unit| self.sorted_bytes::<T>(unit, 1) <= MOST_BYTES;
-        let suits = form == Form::Product && (tuning::FEWEST_DOT_FEATURES..=MOST_FEATURES).contains(&d);
+        let suits = form == ScoreForm::Product && (tuning::FEWEST_DOT_FEATURES..=MOST_FEATURES).contains(&d);
         let enough = k as f64 >= fewest_dot_centroids(d) && set == InstructionSet::detect();
         let copies = suits && enough && DotUnit::detect()[0].is_some_and(|unit| fits(Some(unit)));
         let sorting = self.sorting(copies, fits(None));
         let groups = k >= tuning::FEWEST_CLUSTERS && self.n.div_ceil(self.workers) >= 2 * tuning::FEWEST_IN_GROUP;
-        Tries { form, groups: groups && pays(1.0, [k, d], sorting, self.lie == Lie::Columns), copies, tree }
+        PossibleMethods {
+            form,
+            groups: groups && pays(1.0, [k, d], sorting, self.memory_order == MemoryOrder::Columns),
+            copies,
+            tree,
+        }
     }
 }

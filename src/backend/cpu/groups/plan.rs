@@ -11,16 +11,16 @@
 
 use super::GROUPS;
 use super::grouped::Grouped;
-use super::int_dot::{ByCopies, Copies};
-use super::method::LabelPlan;
-use super::partition::Groups;
+use super::int_dot::{ByCopies, IntegerCopies};
+use super::method::MethodDecision;
+use super::partition::Partition;
 use super::sorted::{RowLayout, Sorted};
 use super::state::State;
 use super::step::GroupStep;
 use super::tuning::{self, MOST_BYTES, Sorting, fewest_dot_centroids};
 use super::view::{SessionView, UseGroups, UseIntDot};
-use crate::backend::cpu::filter::{Form, GROUP};
-use crate::backend::cpu::pass::Worker;
+use crate::backend::cpu::filter::{GROUP, ScoreForm};
+use crate::backend::cpu::pass::WorkerBuffers;
 use crate::backend::cpu::tree::{self, CentroidTree, Visits};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -28,8 +28,8 @@ use crate::base::memory;
 use crate::simd::DotUnit;
 
 /// Groups, and what a sample of the rows says of them.
-pub struct Planned<T> {
-    pub groups: Groups<T>,
+pub struct PlannedGroups<T> {
+    pub groups: Partition<T>,
     /// For each group, about the largest distance of its rows from its point: that of the sample, with some room.
     pub radii: Vec<f64>,
     /// The share of the scores that remains, with those of empty places.
@@ -40,10 +40,10 @@ pub struct Planned<T> {
 
 /// What the sample recommends. Neither groups nor copies: a comparison with all centroids.
 pub struct Choice<T> {
-    pub found: Option<Planned<T>>,
+    pub found: Option<PlannedGroups<T>>,
     /// The share of the scores of the sample that remains by groups, if groups were tried.
     pub share: Option<f64>,
-    pub copies: Option<Copies>,
+    pub copies: Option<IntegerCopies>,
     /// Whether sorted rows are kept.
     pub is_kept: bool,
 }
@@ -57,15 +57,15 @@ struct Extent {
 
 impl<T: Float> SessionView<'_, '_, T> {
     /// What is decided without a look at the rows. None: a sample decides.
-    pub fn plan_without_sample(&self) -> Option<LabelPlan> {
+    pub fn plan_without_sample(&self) -> Option<MethodDecision> {
         let ([k, d], forced) = ([self.layout.k, self.layout.d], self.forced);
         let is_asked = forced.groups != UseGroups::Auto || forced.copies != UseIntDot::Auto;
         let is_small = self.rows == 0 || !(is_asked || self.tries.groups || self.tries.copies);
         let is_forced = forced.groups == UseGroups::Tree && tree::is_possible(d);
         if tree::is_certain(k, d) || is_small && tree::pays(k, d) || is_forced {
-            return Some(LabelPlan::Tree);
+            return Some(MethodDecision::Tree);
         }
-        is_small.then_some(LabelPlan::ALL)
+        is_small.then_some(MethodDecision::ALL)
     }
 }
 
@@ -83,14 +83,14 @@ impl<T: Float> Planner<'_, '_, T> {
     }
 
     /// Decides, and takes the memory for the decision.
-    pub fn plan(&self, workers: &mut [Worker<T>]) -> Result<State<T>> {
+    pub fn plan(&self, workers: &mut [WorkerBuffers<T>]) -> Result<State<T>> {
         let Some(Choice { found, share, mut copies, is_kept }) = self.choose()? else {
-            return Ok(State::Without(LabelPlan::Tree));
+            return Ok(State::Without(MethodDecision::Tree));
         };
         let extent = self.extent(&found);
         let plan = match (&found, share) {
-            (Some(found), Some(remains)) => LabelPlan::Groups { groups: found.groups.count(), remains, copies: None },
-            _ => LabelPlan::All { remains: share, copies: None },
+            (Some(found), Some(remains)) => MethodDecision::Groups { groups: found.groups.count(), remains, copies: None },
+            _ => MethodDecision::All { remains: share, copies: None },
         };
         let planned = match found {
             Some(found) => found,
@@ -113,7 +113,7 @@ impl<T: Float> Planner<'_, '_, T> {
         }
         let extent = self.extent(&found);
         let mut left_out = None;
-        if let Some(Copies { unit, .. }) = copies
+        if let Some(IntegerCopies { unit, .. }) = copies
             && !self.copies_suit(unit, extent)?
         {
             left_out = copies.take();
@@ -123,7 +123,7 @@ impl<T: Float> Planner<'_, '_, T> {
         if copies.is_none() && sorting != without_copies && sorting != Sorting::ForOneAssign {
             // Groups that were chosen for copies may not pay without. Then all rows together may have copies.
             (found, share) = self.choose_groups(without_copies)?;
-            if let Some(Copies { unit, .. }) = left_out
+            if let Some(IntegerCopies { unit, .. }) = left_out
                 && found.is_none()
                 && self.copies_suit(unit, self.extent(&None))?
             {
@@ -134,16 +134,16 @@ impl<T: Float> Planner<'_, '_, T> {
     }
 
     /// A row is compared at least with one panel, whose places may not all have a centroid.
-    fn extent(&self, found: &Option<Planned<T>>) -> Extent {
+    fn extent(&self, found: &Option<PlannedGroups<T>>) -> Extent {
         let (groups, share) = found.as_ref().map_or((1, 1.0), |found| (found.groups.count(), found.share));
         Extent { groups, compared: (share * self.view.layout.k as f64).max(GROUP as f64) }
     }
 
     /// All centroids in one group, whose rows may be anywhere.
-    fn one_group(&self) -> Result<Planned<T>> {
+    fn one_group(&self) -> Result<PlannedGroups<T>> {
         let SessionView { set, layout, .. } = self.view;
-        let groups = Groups::new(self.centroids, layout.d, 1, set, 1)?;
-        Ok(Planned { groups, radii: memory::filled(1, f64::INFINITY, GROUPS)?, share: 1.0, squares: 0.0 })
+        let groups = Partition::new(self.centroids, layout.d, 1, set, 1)?;
+        Ok(PlannedGroups { groups, radii: memory::filled(1, f64::INFINITY, GROUPS)?, share: 1.0, squares: 0.0 })
     }
 
     /// Whether a sample says that a tree of the centroids takes less time than groups that leave this share of the scores.
@@ -159,10 +159,10 @@ impl<T: Float> Planner<'_, '_, T> {
     }
 
     /// These groups, and what the sample says of them.
-    pub fn planned(&self, groups: Groups<T>) -> Result<Planned<T>> {
+    pub fn planned(&self, groups: Partition<T>) -> Result<PlannedGroups<T>> {
         let step = GroupStep::new(&groups, self.centroids, false, None, self.view.set, self.view.layout.workers)?;
         let (radii, [share, squares]) = self.look_at_sample(&step)?;
-        Ok(Planned { groups, radii, share, squares })
+        Ok(PlannedGroups { groups, radii, share, squares })
     }
 
     fn may_keep(&self) -> bool {
@@ -187,15 +187,17 @@ impl<T: Float> Planner<'_, '_, T> {
     }
 
     /// Integer copies, if the machine and memory allow them.
-    fn possible_copies(&self) -> Result<Option<Copies>> {
+    fn possible_copies(&self) -> Result<Option<IntegerCopies>> {
         let SessionView { layout, statistics, tries, forced, .. } = self.view;
         let unit = match forced.copies {
             UseIntDot::Auto if tries.copies => DotUnit::detect()[0],
             UseIntDot::Auto | UseIntDot::Never => None,
             UseIntDot::Always(unit) | UseIntDot::Twice(unit) => Some(unit.or_emulated()),
         };
-        let Some(unit) = unit.filter(|_| Form::of::<T>(layout.d) == Form::Product && self.may_keep()) else { return Ok(None) };
-        let copies = Copies::new(unit, statistics, layout.d);
+        let Some(unit) = unit.filter(|_| ScoreForm::of::<T>(layout.d) == ScoreForm::Product && self.may_keep()) else {
+            return Ok(None);
+        };
+        let copies = IntegerCopies::new(unit, statistics, layout.d);
         Ok(if copies.is_some() && self.copied_rows_fit(unit, 1)? { copies } else { None })
     }
 
@@ -212,7 +214,7 @@ impl<T: Float> Planner<'_, '_, T> {
     }
 
     /// Copies have words in place of bytes where the sample says so.
-    fn choose_unit(&self, copies: &mut Copies, groups: &Groups<T>, extent: Extent) -> Result<()> {
+    fn choose_unit(&self, copies: &mut IntegerCopies, groups: &Partition<T>, extent: Extent) -> Result<()> {
         if self.view.forced.copies == UseIntDot::Auto
             && let [_, Some(words)] = DotUnit::detect()
             && self.copies_have_room(words, extent)?

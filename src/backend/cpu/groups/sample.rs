@@ -1,12 +1,12 @@
 //! What a sample of the rows says of groups and of integer copies.
 
-use super::partition::{self, Group, Groups};
+use super::partition::{self, GroupNumber, Partition};
 use super::plan::Planner;
 use super::tuning::{self, SIDE_BY_SIDE, WIDE};
 use super::view::{SessionView, UseGroups};
 use super::{BLOCK, GROUPS, GroupStep};
-use crate::backend::cpu::filter::{Form, GROUP};
-use crate::backend::cpu::layout::Layout;
+use crate::backend::cpu::filter::{GROUP, ScoreForm};
+use crate::backend::cpu::layout::SessionLayout;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -20,7 +20,7 @@ impl<T: Float> SessionView<'_, '_, T> {
     /// A sample of the rows: `(rows, d)`.
     pub fn take_sample(&self) -> Result<Vec<T>> {
         let (Self { part, layout, .. }, rows) = (self, self.rows_of_sample()?);
-        let Layout { d, workers, .. } = **layout;
+        let SessionLayout { d, workers, .. } = **layout;
         // Few rows at a time make tasks for many threads.
         let stride = if d < WIDE { BLOCK } else { SQUARE };
         let mut values = memory::zeroed(rows.len() * d, GROUPS)?;
@@ -86,7 +86,7 @@ impl<T: Float> Planner<'_, '_, T> {
         }
         let listed = seen.iter().enumerate().map(|(group, (most, count))| {
             // With few features, rows are much nearer to their labels than to the ends of their group.
-            let own = (Form::of::<T>(step.groups.d) == Form::Difference).then_some(most / 2.0);
+            let own = (ScoreForm::of::<T>(step.groups.d) == ScoreForm::Difference).then_some(most / 2.0);
             (step.listed(group, *most, own).len() * count * GROUP) as f64
         });
         let squares = nearest.iter().map(|(_, square)| f64::from(*square)).sum();
@@ -94,13 +94,13 @@ impl<T: Float> Planner<'_, '_, T> {
     }
 
     /// For each row of the sample, the nearest point of some groups, and about the squared distance.
-    fn nearest_points(&self, groups: &Groups<T>) -> Result<Vec<(Group, f32)>> {
+    fn nearest_points(&self, groups: &Partition<T>) -> Result<Vec<(GroupNumber, f32)>> {
         partition::nearest(self.sample, groups.d, &groups.points, self.view.set, self.view.layout.workers)
     }
 
     /// Whether copies in bytes leave so much doubt that copies in words, with half of the products in an instruction, take less
     /// time. `compared`: the centroids that a row is compared with.
-    pub fn suits_words(&self, groups: &Groups<T>, compared: f64) -> Result<bool> {
+    pub fn suits_words(&self, groups: &Partition<T>, compared: f64) -> Result<bool> {
         let d = groups.d as f64;
         let (mut coarseness, mut count) = (0.0, 0.0);
         for ((group, square), row) in self.nearest_points(groups)?.iter().zip(self.sample.chunks_exact(groups.d)) {

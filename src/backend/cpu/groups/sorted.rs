@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::int_dot::RowCopies;
-use super::partition::Group;
+use super::int_dot::IntegerRows;
+use super::partition::GroupNumber;
 use super::tuning::FEW_FEATURES;
 use super::{BLOCK, GROUPS, GroupStep};
-use crate::backend::cpu::filter::Form;
+use crate::backend::cpu::filter::ScoreForm;
 use crate::backend::cpu::product::DotRows;
 use crate::backend::cpu::tasks::pieces;
 use crate::base::error::Result;
@@ -74,11 +74,11 @@ impl<T: Float> Sorted<T> {
     /// How rows lie. `kept`: whether they are sorted for several assigns. `copied`: whether they have integer copies.
     /// `by_columns`: how the features lie.
     pub fn layout([kept, copied, by_columns]: [bool; 3], d: usize) -> RowLayout {
-        match Form::of::<T>(d) {
-            Form::Product if copied && by_columns => RowLayout::Rows,
-            Form::Product if copied || !kept && !by_columns && d > FEW_FEATURES => RowLayout::Unmoved,
-            Form::Product => RowLayout::Columns { long: !kept && d <= FEW_FEATURES },
-            Form::Difference => RowLayout::Columns { long: true },
+        match ScoreForm::of::<T>(d) {
+            ScoreForm::Product if copied && by_columns => RowLayout::Rows,
+            ScoreForm::Product if copied || !kept && !by_columns && d > FEW_FEATURES => RowLayout::Unmoved,
+            ScoreForm::Product => RowLayout::Columns { long: !kept && d <= FEW_FEATURES },
+            ScoreForm::Difference => RowLayout::Columns { long: true },
         }
     }
 
@@ -316,7 +316,7 @@ impl<'s, T: Float> RowsOfGroup<'s, T> {
     /// With [`RowLayout::Columns`]: the values up to the end of the last block; the weights from the first row on, if there are
     /// weights; the values of this block and of all blocks after it, or nothing if columns are long.
     #[inline(always)]
-    pub fn columns(&self) -> (Values<'s, T>, &'s [f64], &'s [T]) {
+    pub fn columns(&self) -> (FeatureValues<'s, T>, &'s [f64], &'s [T]) {
         let (Sorted { stride, values, weights, .. }, start) = (self.sorted, self.range.start);
         let blocks = if *stride == BLOCK { &values[self.sorted.at(start)..] } else { &[] };
         (self.sorted.columns(self.range.clone()), weights.get(start..).unwrap_or_default(), blocks)
@@ -336,7 +336,7 @@ impl<'s, T: Float> RowsOfGroup<'s, T> {
 
     /// Loads all rows. With [`RowLayout::Unmoved`] and [`RowLayout::Rows`].
     #[inline(always)]
-    pub fn load(&self, tile: &mut Tile<T>, part: &Part<'_, T>, weights: Option<WeightScale>) {
+    pub fn load(&self, tile: &mut Tile<T>, part: &RowBlock<'_, T>, weights: Option<WeightScale>) {
         match self.sorted.layout {
             RowLayout::Rows => tile.load_rows(part, weights, self.order, (0..self.len()).map(|r| self.row(r))),
             _ => tile.load_list(part, weights, self.order),
@@ -348,7 +348,7 @@ impl<'s, T: Float> RowsOfGroup<'s, T> {
     pub fn load_some<'r>(
         &self,
         tile: &mut Tile<T>,
-        part: &Part<'_, T>,
+        part: &RowBlock<'_, T>,
         weights: Option<WeightScale>,
         rows: impl Iterator<Item = &'r u32> + Clone,
         order: &mut Vec<usize>,

@@ -15,10 +15,10 @@
 //! session undecided.
 
 use super::grouped::{AssignByGroups, Grouped};
-use super::method::LabelPlan;
+use super::method::MethodDecision;
 use super::plan::Planner;
 use super::view::SessionView;
-use crate::backend::cpu::pass::Worker;
+use crate::backend::cpu::pass::WorkerBuffers;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 
@@ -26,7 +26,7 @@ use crate::base::float::Float;
 pub enum State<T> {
     Undecided,
     /// Rows are compared with all centroids, or with those that a tree finds.
-    Without(LabelPlan),
+    Without(MethodDecision),
     Grouped(Grouped<T>),
     /// Other groups are looked for before the next assign.
     Outdated(Grouped<T>),
@@ -50,9 +50,9 @@ impl<T: Float> Grouping<T> {
     }
 
     /// What was decided, and why.
-    pub fn plan(&self) -> LabelPlan {
+    pub fn plan(&self) -> MethodDecision {
         match &self.state {
-            State::Undecided => LabelPlan::ALL,
+            State::Undecided => MethodDecision::ALL,
             State::Without(plan) => *plan,
             State::Grouped(grouped) | State::Outdated(grouped) => grouped.plan,
         }
@@ -76,7 +76,7 @@ impl<T: Float> Grouping<T> {
     }
 
     /// Decides how the next assign, by these centroids, finds labels.
-    pub fn prepare(&mut self, view: SessionView<'_, '_, T>, workers: &mut [Worker<T>], centroids: &[T]) -> Result<()> {
+    pub fn prepare(&mut self, view: SessionView<'_, '_, T>, workers: &mut [WorkerBuffers<T>], centroids: &[T]) -> Result<()> {
         self.change(|state, sample| {
             let state = match (state, view.plan_without_sample()) {
                 (State::Undecided, Some(plan)) => State::Without(plan),
@@ -108,7 +108,7 @@ impl<T: Float> Grouping<T> {
     fn change(&mut self, next: impl FnOnce(State<T>, &mut Vec<T>) -> Result<(State<T>, Option<u64>)>) -> Result<Option<u64>> {
         let changed = next(std::mem::replace(&mut self.state, State::Undecided), &mut self.sample);
         let (state, scores) = match changed {
-            Err(KMeansError::NoMemory { .. }) => (State::Without(LabelPlan::NoMemory), None),
+            Err(KMeansError::NoMemory { .. }) => (State::Without(MethodDecision::NoMemory), None),
             changed => changed?,
         };
         self.state = state;

@@ -3,7 +3,7 @@
 use super::guess::Guesses;
 use super::partition::{Partition, square};
 use super::{BLOCK, GROUPS, largest};
-use crate::backend::cpu::filter::{GROUP, NOBODY};
+use crate::backend::cpu::filter::{GROUP, NO_CENTROID};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -52,7 +52,7 @@ impl<T: Float> Task for Around<'_, T> {
     fn run<V: Vector>(self) {
         let row = |j: u32| &self.centroids[j as usize * self.d..][..self.d];
         for (panel, around) in self.order.chunks_exact(GROUP).zip(self.around) {
-            let others = panel.iter().filter(|j| **j != NOBODY).map(|j| square(row(*j), row(panel[0])));
+            let others = panel.iter().filter(|j| **j != NO_CENTROID).map(|j| square(row(*j), row(panel[0])));
             *around = self.bound.upper(largest(others));
         }
     }
@@ -94,7 +94,7 @@ impl<T: Float> Task for List<'_, T> {
         // The nearest centroid may be another centroid of the panel.
         for (found, panel) in found.iter().zip(all()) {
             if found.0 < *own {
-                let others = panel.iter().filter(|j| **j != NOBODY).map(|j| bound.upper(square(row(*j), point)));
+                let others = panel.iter().filter(|j| **j != NO_CENTROID).map(|j| bound.upper(square(row(*j), point)));
                 *own = others.fold(*own, f64::min);
             }
         }

@@ -4,8 +4,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::int_dot::Copies;
-use super::partition::Group;
+use super::int_dot::IntegerCopies;
+use super::partition::GroupNumber;
 use super::sorted::{RowLayout, RowsOfGroup, Sorted};
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::assign::{Near, ToLabel};
@@ -77,7 +77,7 @@ pub struct Lists<'p, 'a, 'm, 'n, T> {
     pub shared: &'p Shared<'p, 'a, 'm, T>,
     pub step: &'p GroupStep<'n, T>,
     /// What all integer copies share, if rows have some.
-    pub copies: Option<&'p Copies>,
+    pub copies: Option<&'p IntegerCopies>,
     /// For each group, the copies of the centroids near it. Empty if this assign does without.
     pub tables: &'p [DotTable],
 }
@@ -85,7 +85,7 @@ pub struct Lists<'p, 'a, 'm, 'n, T> {
 /// Labels blocks of rows, with the buffers of a thread.
 pub struct Blocks<'p, 'a, 'm, 'n, T> {
     pub lists: &'p Lists<'p, 'a, 'm, 'n, T>,
-    pub worker: &'p mut Worker<T>,
+    pub worker: &'p mut WorkerBuffers<T>,
     pub scratch: &'p mut GroupScratch<T>,
     /// Of all rows of the part.
     pub labels: &'p [AtomicU32],
@@ -206,7 +206,7 @@ impl<T: Float> Blocks<'_, '_, '_, '_, T> {
         let tile = self.worker.tile.stride;
         // The labels of a tile have room for this many rows.
         debug_assert!(BLOCK <= tile);
-        if Form::of::<T>(self.lists.shared.table.d) == Form::Difference { tile } else { BLOCK }
+        if ScoreForm::of::<T>(self.lists.shared.table.d) == ScoreForm::Difference { tile } else { BLOCK }
     }
 
     /// Labels some rows of a group. `is_loaded`: whether the tile holds them already.
@@ -223,7 +223,7 @@ impl<T: Float> Blocks<'_, '_, '_, '_, T> {
         let Self { lists: Lists { shared, step, .. }, worker, scratch, labels } = self;
         let Shared { part, statistics, table, .. } = shared;
         let GroupScratch { tile, labels: own, .. } = &mut **scratch;
-        let Worker { assigner, distances, deltas, moved, changed, .. } = &mut **worker;
+        let WorkerBuffers { assigner, distances, deltas, moved, changed, .. } = &mut **worker;
         let (values, weights, next) = if rows.sorted.layout.has_columns() {
             let (values, weights, blocks) = rows.columns();
             (values, weights, PrefetchNext::Blocks(blocks))
@@ -303,7 +303,7 @@ impl<T: Float> Blocks<'_, '_, '_, '_, T> {
         let Self { lists: Lists { shared, .. }, worker, scratch, labels } = self;
         let Shared { part, statistics, table, .. } = shared;
         let GroupScratch { tile, needed, order, open, .. } = &mut **scratch;
-        let Worker { assigner, deltas, moved, changed, .. } = &mut **worker;
+        let WorkerBuffers { assigner, deltas, moved, changed, .. } = &mut **worker;
         assigner.list_open(needed, open);
         let has_needed_alone = !is_loaded && !moves_by_row;
         let loaded = if has_needed_alone { &*needed } else { &*open };

@@ -1,13 +1,13 @@
 //! What the groups read of a session, and what tests and benchmarks may force.
 
-use super::method::Tries;
+use super::method::PossibleMethods;
 use super::tuning;
-use crate::backend::cpu::layout::Layout;
+use crate::backend::cpu::layout::SessionLayout;
 use crate::backend::cpu::tasks::TaskRows;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::input::tile::Part;
+use crate::input::tile::RowBlock;
 use crate::simd::{DotUnit, InstructionSet};
 use crate::statistics::Statistics;
 
@@ -50,21 +50,21 @@ pub struct Forced {
 /// What the groups read of a session. Nothing of it changes while the session lives.
 #[derive(Clone, Copy)]
 pub struct SessionView<'s, 'a, T> {
-    pub part: &'s Part<'a, T>,
+    pub part: &'s RowBlock<'a, T>,
     pub statistics: &'s Statistics,
     pub set: InstructionSet,
-    pub layout: &'s Layout,
+    pub layout: &'s SessionLayout,
     pub tasks: &'s [TaskRows],
     /// The number of kept rows.
     pub rows: usize,
-    pub tries: Tries,
+    pub tries: PossibleMethods,
     pub forced: Forced,
 }
 
 impl<T: Float> SessionView<'_, '_, T> {
     /// How many of these rows a worker sorts together, where sorted rows are not kept.
     pub fn sorted_together(&self, longest: usize) -> usize {
-        let Layout { d, tile, .. } = *self.layout;
+        let SessionLayout { d, tile, .. } = *self.layout;
         match self.forced.groups {
             UseGroups::AlwaysSort => 2 * tile,
             _ => (tuning::SORTED_VALUES / d).max(tuning::FEWEST_SORTED_ROWS).next_multiple_of(tile),

@@ -4,7 +4,7 @@ use crate::base::error::Result;
 use crate::base::memory;
 use crate::simd::{DotUnit, Vector};
 
-/// The largest steps of rows and of centroids. The code that makes copies asserts both.
+/// The largest steps of rows and of centroids. All code that makes copies keeps to them.
 ///
 /// A sum of products is below 2^31, so its product with both steps is below 2^127, and finite. So a score is finite, or infinite
 /// like the half square that is added, and never NaN: a NaN would lower no least score, and its centroid would be lost.
@@ -16,8 +16,8 @@ pub const OF_TILES: usize = 8;
 /// What belongs to a centroid.
 #[derive(Debug, Clone, Copy)]
 pub struct CentroidFacts {
-    /// The folded half square. Infinite at places without a centroid.
-    pub folded: f32,
+    /// The lowered half square. It is infinite at a place without a centroid.
+    pub lowered: f32,
     pub step: f32,
     /// What its sums start at: the bits of an integer.
     pub start: f32,
@@ -35,15 +35,15 @@ pub struct TableNorms {
     slacks: Vec<f32>,
 }
 
-impl Facts {
+impl TableNorms {
     /// Makes room for whole groups of `count` places. They have no centroids yet.
     pub fn reset(&mut self, count: usize, unit: DotUnit, what: &'static str) -> Result<()> {
         let Self { lowered, steps, starts, slacks, .. } = self;
         let infinite = f32::INFINITY;
-        for (facts, of_empty) in [(folded, infinite), (steps, 0.0), (starts, 0.0), (margins, infinite)] {
+        for (facts, of_none) in [(lowered, infinite), (steps, 0.0), (starts, 0.0), (slacks, infinite)] {
             facts.clear();
             memory::reserve(facts, unit.centroids(count), what)?;
-            facts.resize(unit.centroids(count), of_empty);
+            facts.resize(unit.centroids(count), of_none);
         }
         self.count = count;
         Ok(())

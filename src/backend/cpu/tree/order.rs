@@ -1,7 +1,7 @@
 //! How a tree is made: centroids near each other in one leaf, and boxes around them.
 
 use super::{CentroidTree, Level, MOST_FEATURES, MOST_LEVELS, WIDE};
-use crate::backend::cpu::filter::{NOBODY, TABLE};
+use crate::backend::cpu::filter::{NO_CENTROID, TABLE};
 use crate::backend::cpu::groups::halve;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -15,13 +15,13 @@ impl<T: Float> CentroidTree<T> {
     pub fn new(rows: &[T], d: usize) -> Result<Self> {
         let mut count = (rows.len() / d).div_ceil(WIDE);
         let infinite = T::from_f64(f64::INFINITY);
-        let names = memory::filled(count * WIDE, NOBODY, TABLE)?;
+        let names = memory::filled(count * WIDE, NO_CENTROID, TABLE)?;
         let leaves = memory::filled(count * WIDE * d, infinite, TABLE)?;
         let mut levels = memory::with_room(MOST_LEVELS, TABLE)?;
         while count > 1 {
             count = count.div_ceil(WIDE);
             let boxes = memory::filled(count * 2 * d * WIDE, infinite, TABLE)?;
-            levels.push(Level { boxes, first: memory::filled(count * WIDE, NOBODY, TABLE)? });
+            levels.push(Level { boxes, first: memory::filled(count * WIDE, NO_CENTROID, TABLE)? });
         }
         let mut tree = Self { d, names, leaves, levels, sides: 0.0 };
         (0..).zip(&mut tree.names[..rows.len() / d]).for_each(|(j, name)| *name = j);
@@ -50,7 +50,7 @@ impl<T: Float> CentroidTree<T> {
         let Self { d, names, leaves, levels, .. } = self;
         let (d, mut sides) = (*d, 0.0);
         for (names, leaf) in names.chunks_exact(WIDE).zip(leaves.chunks_exact_mut(d * WIDE)) {
-            for (i, j) in names.iter().enumerate().filter(|(_, j)| **j != NOBODY) {
+            for (i, j) in names.iter().enumerate().filter(|(_, j)| **j != NO_CENTROID) {
                 for f in 0..d {
                     leaf[f * WIDE + i] = rows[*j as usize * d + f];
                 }
@@ -82,7 +82,7 @@ impl<T: Float> CentroidTree<T> {
                     (level.boxes[at + f * WIDE], level.boxes[at + (d + f) * WIDE]) = (low, high);
                 }
                 let numbers = below.map_or(&names[..], |below| &below.first[..]);
-                level.first[child] = numbers[child * WIDE..][..WIDE].iter().fold(NOBODY, |least, j| least.min(*j));
+                level.first[child] = numbers[child * WIDE..][..WIDE].iter().fold(NO_CENTROID, |least, j| least.min(*j));
             }
             below = Some(level);
         }
