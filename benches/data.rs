@@ -50,6 +50,6 @@ fn filled<T: Float>(n: usize, d: usize, value_of: impl Fn(usize, usize) -> f64 +
             *value = T::from_f64(value_of(f, first + i));
         }
     })
-    .expect("nobody stops it");
+    .expect("it is not stopped");
     columns
 }

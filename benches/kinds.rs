@@ -161,7 +161,7 @@ pub fn changed(mut columns: Vec<Vec<f32>>, value: impl Fn(u64, usize, f32) -> f3
             *x = value(row, f, *x);
         }
     })
-    .expect("nobody stops it");
+    .expect("it is not stopped");
     columns
 }
 
@@ -186,7 +186,7 @@ fn unit_vectors(n: usize, d: usize, salt: u64) -> Vec<Vec<f32>> {
             row.iter_mut().for_each(|x| *x /= length);
         }
     })
-    .expect("nobody stops it");
+    .expect("it is not stopped");
     changed(empty(n, d), |row, f, _| rows[row as usize * d + f])
 }
 

@@ -68,7 +68,7 @@ fn run(
     let mut centroids: Vec<f32> = start.iter().map(|c| *c as f32).collect();
     let time = Instant::now();
     let stop = Stop { changed: 0.0, shift: 0.0 };
-    let advanced = session.advance(&mut centroids, stop, iterations, &mut Watch::default()).expect("nobody stops it");
+    let advanced = session.advance(&mut centroids, stop, iterations, &mut Watch::default()).expect("it is not stopped");
     if advanced.assigned.is_none() {
         session.assign(&centroids, false).expect("finite");
     }

@@ -273,7 +273,7 @@ fn best_of_restarts<'a, T: Float>(
             break;
         }
         let run = match params.settled {
-            Some(_) => settled(session.as_mut(), start, params, statistics, watch)?,
+            Some(_) => fit_fixed(session.as_mut(), start, params, statistics, watch)?,
             None => lloyd(session.as_mut(), start, params, statistics, watch)?,
         };
         watch.iterated();
@@ -336,7 +336,7 @@ fn kept_sums<T: Float>(
 }
 
 /// The run of rows that are their own centroids: one iteration, in which nothing moves.
-fn settled<T: Float>(
+fn fit_fixed<T: Float>(
     session: &mut dyn Session<T>,
     centroids: Vec<T>,
     params: &Params,

@@ -424,7 +424,7 @@ mod on_disk {
     }
 
     #[test]
-    fn a_file_that_nobody_may_write_is_left_alone() {
+    fn a_read_only_file_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.parquet");
         fs::write(&path, b"mine").unwrap();

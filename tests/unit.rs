@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// A linker that drops what nobody refers to would drop tests.
+/// A linker that drops what is not referred to would drop tests.
 fn compare(found: usize) -> Result<(), Failed> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     if cfg!(not(all(feature = "python", feature = "arrow", feature = "papers", feature = "bench"))) || !sources.exists() {

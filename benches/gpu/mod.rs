@@ -80,7 +80,7 @@ fn uploads<T: Engine>(columns: &[Vec<T>], shape: Shape) {
                 row.iter_mut().zip(columns).for_each(|(value, column)| *value = column[(piece << 12) + i]);
             }
         })
-        .expect("nobody stops it");
+        .expect("it is not stopped");
         let parts = [RowBlock::new(Features::from_rows(&rows, shape.d).expect("whole rows"), None)];
         report_upload("row-major", &time(&parts));
     }

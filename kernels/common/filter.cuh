@@ -20,7 +20,7 @@ struct Ceiling {
 struct Bound {
     Ceiling ceiling;
     float slope; // infinite if no centroid may be ruled out
-    float lower; // what assign_registers wants the half squares to be lowered by, so that most rows have a negative score
+    float lower; // what is subtracted from the half squares for assign_registers, so that most rows have a negative score
     int unused[2];
 };
 
@@ -47,7 +47,7 @@ __device__ __forceinline__ float centred_copy(double x, double minus_centre, dou
 
 // A row that a filter could not decide. Such rows share an array of n. From its front come rows with two centroids in reach: the one that
 // `next` holds, and `second`. From its back come all others.
-struct Contested {
+struct RowInDoubt {
     u32 row, second;
 };
 
@@ -68,7 +68,7 @@ template <typename T, typename S = T> struct Assign {
     const float* half_squares; // (k padded): |c|^2 / 2, lowered by the centroid's own error; infinite from k on
     const float* slacks; // (k padded): by how much a score may exceed the centroid's own and still be in reach, without the row's part
     const Bound* bound;
-    Contested* contested; // rows that the filter could not decide
+    RowInDoubt* in_doubt; // rows that the filter could not decide
     Control* control;
     int k, k_padded;
     // The other fields are for kernels that also move contributions.

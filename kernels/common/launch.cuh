@@ -29,7 +29,7 @@ struct Control {
     u32 iteration; // finished iterations
     u32 ticket; // blocks of the update that are done
     u32 unresolved; // rows of which no score is negative, in this iteration (assign_registers)
-    u32 contested; // rows in the list of rows to compare with all centroids
+    u32 in_doubt; // rows in the list of rows to compare with all centroids
     u32 pairs; // rows in the list of rows to compare with two centroids
     u32 next_run; // tiles that the warps of assign_registers have taken from the counter
     u32 rescored; // rows of which a second filter computed scores in this iteration (tensor_rescore)

@@ -1,4 +1,4 @@
-// The sums of all clusters. A cell is one cluster's sum of one limb of one column. In shared memory it is an int64 in two 32-bit words,
+// The sums of all clusters. An accumulator is one cluster's sum of one limb of one column. In shared memory it is an int64 in two 32-bit words,
 // because shared memory adds 32-bit integers natively and 64-bit ones only in a loop of compare-and-swap. In device memory it is two
 // 64-bit accumulators, one of low halves and one of high halves. 2^31 additions cannot overflow them, and they need no carry between
 // them. The update folds them into canonical 128-bit integers.
@@ -18,16 +18,16 @@ struct Sums {
     int unused;
 };
 
-__device__ __forceinline__ void add_pending(u64* cell, i64 value) {
+__device__ __forceinline__ void add_pending(u64* accumulator, i64 value) {
     if (value != 0) {
-        atomicAdd(&cell[0], (u64)(u32)value);
-        atomicAdd(&cell[1], (u64)(value >> 32));
+        atomicAdd(&accumulator[0], (u64)(u32)value);
+        atomicAdd(&accumulator[1], (u64)(value >> 32));
     }
 }
 
 // ---- a table in shared memory ----------------------------------------------------------------------------------------------------
 
-// Adds to a cell of two words, with the carry.
+// Adds to an accumulator of two words, with the carry.
 __device__ __forceinline__ void add_words(u32* low, u32* high, i64 value) {
     u32 v = (u32)value, h = (u32)(value >> 32);
     u32 old = atomicAdd(low, v);
@@ -35,21 +35,21 @@ __device__ __forceinline__ void add_words(u32* low, u32* high, i64 value) {
     if (h != 0) atomicAdd(high, h);
 }
 
-// A table of cells in shared memory. Each cell has `copies` (a power of two), so that lanes collide less.
+// A table of accumulators in shared memory. Each accumulator has `copies` (a power of two), so that lanes collide less.
 struct Table {
     u32* words;
-    int cells, copies;
+    int accumulators, copies;
 };
 
 __device__ __forceinline__ void table_clear(const Table& t) {
 #pragma unroll 1
-    for (int i = threadIdx.x; i < t.cells * t.copies * 2; i += blockDim.x) t.words[i] = 0;
+    for (int i = threadIdx.x; i < t.accumulators * t.copies * 2; i += blockDim.x) t.words[i] = 0;
 }
-__device__ __forceinline__ void table_add(const Table& t, int cell, int copy, i64 value) {
-    u32* at = t.words + (size_t)cell * 2 * t.copies + copy;
+__device__ __forceinline__ void table_add(const Table& t, int accumulator, int copy, i64 value) {
+    u32* at = t.words + (size_t)accumulator * 2 * t.copies + copy;
     add_words(at, at + t.copies, value);
 }
-// Adds both limbs to the cells from `into` on. If the row leaves a cluster, subtracts them from the cells from `out` on.
+// Adds both limbs to the accumulators from `into` on. If the row leaves a cluster, subtracts them from the accumulators from `out` on.
 __device__ __forceinline__ void table_move(const Table& t, int into, int out, bool leaves, int copy, const Pair& p, bool two) {
     const u32 limb = 2 * t.copies;
     u32* to = t.words + (u32)into * limb + copy;
@@ -69,9 +69,9 @@ __device__ __forceinline__ void table_move(const Table& t, int into, int out, bo
         if (high != 0 && (i < 2 || two)) atomicAdd(at[i] + t.copies, high);
     }
 }
-// Returns the cell's sum and sets it to 0. Only between barriers.
-__device__ __forceinline__ i64 table_take(const Table& t, int cell) {
-    u32* at = t.words + (size_t)cell * 2 * t.copies;
+// Returns the accumulator's sum and sets it to 0. Only between barriers.
+__device__ __forceinline__ i64 table_take(const Table& t, int accumulator) {
+    u32* at = t.words + (size_t)accumulator * 2 * t.copies;
     i64 sum = 0;
 #pragma unroll 1
     for (int c = 0; c < t.copies; c++) {
@@ -86,8 +86,8 @@ __device__ __forceinline__ i64 table_take(const Table& t, int cell) {
 // exchanged atomically, and a carry that comes later goes to the high word.
 __device__ __forceinline__ void flush_table_by_warp(const Table& t, int* table_rows, const Sums& s, int lane) {
 #pragma unroll 1
-    for (int cell = lane; cell < t.cells; cell += 32) {
-        u32* at = t.words + (size_t)cell * 2 * t.copies;
+    for (int accumulator = lane; accumulator < t.accumulators; accumulator += 32) {
+        u32* at = t.words + (size_t)accumulator * 2 * t.copies;
         i64 sum = 0;
 #pragma unroll 1
         for (int c = 0; c < t.copies; c++) {
@@ -95,7 +95,7 @@ __device__ __forceinline__ void flush_table_by_warp(const Table& t, int* table_r
             u32 low = atomicExch(&at[i], 0u), high = atomicExch(&at[t.copies + i], 0u);
             sum += (i64)((u64)low | (u64)high << 32);
         }
-        add_pending(s.pending + (u64)cell * 2, sum);
+        add_pending(s.pending + (u64)accumulator * 2, sum);
     }
 #pragma unroll 1
     for (int j = lane; j < s.k; j += 32) {
@@ -104,16 +104,16 @@ __device__ __forceinline__ void flush_table_by_warp(const Table& t, int* table_r
     }
 }
 // The same as a function that is called. All arguments are passed in registers: no pointer to a struct, which would be written to memory.
-__device__ __noinline__ void flush_table_apart(u32* words, int cells, int copies, int* table_rows, u64* pending, i64* pending_rows, int k,
+__device__ __noinline__ void flush_table_apart(u32* words, int accumulators, int copies, int* table_rows, u64* pending, i64* pending_rows, int k,
                                                int lane) {
     Sums s = {};
     s.pending = pending, s.pending_rows = pending_rows, s.k = k;
-    flush_table_by_warp({words, cells, copies}, table_rows, s, lane);
+    flush_table_by_warp({words, accumulators, copies}, table_rows, s, lane);
 }
 // Adds a block's table to device memory and empties it. Only between barriers.
 __device__ __forceinline__ void flush_table(const Table& t, int* table_rows, const Sums& s) {
 #pragma unroll 1
-    for (int cell = threadIdx.x; cell < t.cells; cell += blockDim.x) add_pending(s.pending + (u64)cell * 2, table_take(t, cell));
+    for (int accumulator = threadIdx.x; accumulator < t.accumulators; accumulator += blockDim.x) add_pending(s.pending + (u64)accumulator * 2, table_take(t, accumulator));
 #pragma unroll 1
     for (int j = threadIdx.x; j < s.k; j += blockDim.x) {
         int rows = table_rows[j];
@@ -126,13 +126,13 @@ __device__ __forceinline__ void flush_table(const Table& t, int* table_rows, con
 
 // ---- rows of one cluster ---------------------------------------------------------------------------------------------------------
 
-// The lanes of a warp whose rows go to the same cluster, if they are many. Adding to one cell one after another takes long, so they add up
+// The lanes of a warp whose rows go to the same cluster, if they are many. Adding to one accumulator one after another takes long, so they add up
 // their values first, and their leader adds the sum.
 struct Together {
     u32 lanes; // a bit for each of them; 0 if there are too few
 
     // Only looks at the cluster of one lane: where most lanes have one cluster, this is mostly it. (To compare all lanes costs as much as adding
-    // rows of different clusters.) `copies`: of a cell, so that many lanes may add at once. All lanes of the warp must call this.
+    // rows of different clusters.) `copies`: of an accumulator, so that many lanes may add at once. All lanes of the warp must call this.
     __device__ __forceinline__ void find(u32 label, bool there, int copies, int from) {
         const u32 one = __shfl_sync(FULL_WARP, label, from), same = __ballot_sync(FULL_WARP, there && label == one);
         lanes = __popc(same) >= 4 * copies + 4 ? same : 0;

@@ -1,7 +1,7 @@
 // Half-precision copies of rows and centroids for tensor cores, and the bound on scores from their products: src/bounds/fp16.rs.
 //
 //   a group     rows near one point, its centre. The copies of its rows and of the centroids near them are taken from this centre
-//   the whole   the last group. Its centre is the mean of all centroids. It has the rows of the groups that do not pay, and the rows that a second
+//   the fallback group   the last group. Its centre is the mean of all centroids. It has the rows of the groups that do not pay, and the rows that a second
 //               product looks at (step/tensor_rescore.cu)
 //   a tile      128 places for rows of one group, or 256 places for centroids, in chunks of 64 features. A chunk is as wgmma reads it:
 //               128 bytes a place; the 16 bytes number i of place p are at i ^ (p % 8)
@@ -12,21 +12,21 @@
 #define TILE_CENTROIDS 256
 #define CHUNK 64 // features
 #define PLACE_BYTES (2 * CHUNK)
-#define MOST_GROUPS 1024 // besides the whole
+#define MOST_GROUPS 1024 // besides the fallback group
 #define NO_ROW 0xffffffffu
 
 // A group of rows. Distances are in units of 1 / `scale` of the argument.
 struct TensorGroup {
     float farthest; // no row is farther from the centre
-    u32 rows; // those of the whole are all
+    u32 rows; // those of the fallback group are all
     double lengths; // sum of the rows' distances from the centre
-    // The same with the rows that are too far away: these have their copies with the whole.
+    // The same with the rows that are too far away: these have their copies with the fallback group.
     float farthest_of_all;
     u32 all;
     double lengths_of_all;
     double logarithms; // of these lengths that are positive, their sum
     u32 positive;
-    u32 home; // the group that has the copies of its rows: this one, or the whole
+    u32 home; // the group that has the copies of its rows: this one, or the fallback group
     u32 here; // rows that have their copies here
     u32 first_tile; // of its tiles of rows
     u32 centroids; // how many of the current centroids can be nearest to a row
@@ -37,9 +37,9 @@ struct TensorGroup {
 };
 
 // The groups of the rows, all together.
-struct TensorWhole {
+struct TensorTotals {
     u32 tiles; // of copies of centroids, if each group that pays has its own rows
-    u32 groups; // that have copies of rows, besides the whole
+    u32 groups; // that have copies of rows, besides the fallback group
 };
 
 // A few far rows must not decide how precise the copies of the others are: no row farther than this many times the mean has a copy.
@@ -56,7 +56,7 @@ struct FewControl {
     u64 doubt; // candidates besides the best, or ALL_CANDIDATES for a row that is compared with all; see `again`
     u64 kept; // sets of columns that had one in reach, for each tile of centroids that a warp has seen
     u64 visited; // pairs of a tile of rows and a tile of centroids
-    u32 copied; // tiles of copies of centroids, without those of the whole
+    u32 copied; // tiles of copies of centroids, without those of the fallback group
     u32 doubtful; // rows that the first product leaves to be compared with all centroids
 };
 

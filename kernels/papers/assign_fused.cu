@@ -13,17 +13,17 @@
 #include "systems.cuh"
 
 template <typename T, int D> __device__ __forceinline__ void assign_fused(const SystemAssign<T>& system) {
-    extern __shared__ __align__(16) i64 cells[];
+    extern __shared__ __align__(16) i64 accumulators[];
     const Assign<T>& a = system.assign;
     if (a.control->stop) return;
     const Sums& s = a.sums;
     const u32 tid = threadIdx.x, threads = blockDim.x, slots = system.slots, points = system.points;
     const int d = a.rows.d;
     // Shared memory: sums, then the tile (each column padded by one value), then labels and counters.
-    T* tile_values = (T*)(cells + (u64)s.k * s.limbs * slots);
+    T* tile_values = (T*)(accumulators + (u64)s.k * s.limbs * slots);
     u32* labels = (u32*)(tile_values + (u64)d * (threads + 1) + ((u64)d * (threads + 1) & 1));
     u32* mass = labels + threads;
-    clear_slots(cells, s, slots);
+    clear_slots(accumulators, s, slots);
     for (int j = 0; j < s.k; j++) mass[j * threads + tid] = 0;
     __syncthreads();
     const Bound bound = *a.bound;
@@ -69,14 +69,14 @@ template <typename T, int D> __device__ __forceinline__ void assign_fused(const 
                 } else {
                     p = mass_limbs(a.rows.w[start + i], a.mass_to_integer);
                 }
-                add_slot(cells, s, slots, slot, to, p);
+                add_slot(accumulators, s, slots, slot, to, p);
             }
         }
         added += threads;
         __syncthreads();
         if (added + threads > CELL_ROWS || tile + gridDim.x >= tiles) {
             added = 0;
-            flush_slots(cells, s, slots, points, 0, s.columns);
+            flush_slots(accumulators, s, slots, points, 0, s.columns);
             __syncthreads();
         }
     }

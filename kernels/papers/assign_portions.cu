@@ -59,7 +59,7 @@ template <typename T> __device__ __forceinline__ void assign_portions(const Syst
         }
         const bool inside = place < a.rows.n, doubt = inside && near.doubt(bound, square, a.slacks);
         if (inside) store_label(a.next, row, doubt ? load_label(a.labels, row) : near.index);
-        contest(a, row, doubt);
+        add_in_doubt(a, row, doubt);
     }
 }
 

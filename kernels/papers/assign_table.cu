@@ -7,11 +7,11 @@
 // Used when: labels of `li`, `lutz-merge`, `lutz-features`, `lutz-mass-*` (d <= 16) and `luigi-v2`. Labels and sums (suffix _sums)
 //            of `luigi-v1`, `luigi-v3`, `luigi-v4`.
 // Tile:      256 rows, one a thread, and a persistent grid. Wider rows (suffix _any) are read again for every four centroids.
-// Memory:    shared: in _shared the centroids (k x width floats and k half squares); in _sums the cells of the block (8 bytes each)
+// Memory:    shared: in _shared the centroids (k x width floats and k half squares); in _sums the accumulators of the block (8 bytes each)
 //            and a counter a cluster. These limit k.
 // Precision: a float32 product filter (d roundings). Rows in doubt go to kernels/step/settle.cu. In _sums the warp settles them at once.
 //
-// Departures: blocks are persistent and take tile after tile. So they fill the table once, and flush the cells only every 4,096 rows.
+// Departures: blocks are persistent and take tile after tile. So they fill the table once, and flush the accumulators only every 4,096 rows.
 #include "systems.cuh"
 
 #define THREADS 256
@@ -23,7 +23,7 @@ template <typename T, int D, bool SHARED, bool SUMS> __device__ __forceinline__ 
     const Sums& s = a.sums;
     const int tid = threadIdx.x, d = a.rows.d;
     const u32 tiles = (a.rows.n + THREADS - 1) / THREADS;
-    // Shared memory: copies of the centroids, half squares, words of the cells, counters.
+    // Shared memory: copies of the centroids, half squares, words of the accumulators, counters.
     const int values = SHARED ? a.k_padded * system.width : 0, floats = SHARED ? values + a.k_padded : 0;
     if constexpr (SHARED) {
         for (int i = tid; i < floats; i += THREADS) shared[i] = i < values ? a.copies[i] : a.half_squares[i - values];
@@ -31,7 +31,7 @@ template <typename T, int D, bool SHARED, bool SUMS> __device__ __forceinline__ 
     const float* copies = SHARED ? shared : a.copies;
     const float* halves = SHARED ? shared + values : a.half_squares;
     const Table table = {(u32*)(shared + floats), SUMS ? s.k * s.columns * s.limbs : 0, 1};
-    int* table_rows = (int*)(table.words + 2 * (size_t)table.cells);
+    int* table_rows = (int*)(table.words + 2 * (size_t)table.accumulators);
     if (SUMS) {
         table_clear(table);
         for (int j = tid; j < s.k; j += THREADS) table_rows[j] = 0;
@@ -51,7 +51,7 @@ template <typename T, int D, bool SHARED, bool SUMS> __device__ __forceinline__ 
         const bool doubt = inside && near.doubt(bound, square, a.slacks);
         if constexpr (!SUMS) {
             if (inside) store_label(a.next, row, doubt ? load_label(a.labels, row) : near.index);
-            contest(a, row, doubt);
+            add_in_doubt(a, row, doubt);
         } else {
             u32 label = near.index;
             settle_at_once(a, place - (tid & 31), doubt, label);
@@ -61,9 +61,9 @@ template <typename T, int D, bool SHARED, bool SUMS> __device__ __forceinline__ 
 #pragma unroll 1
                 for (int c = 0; c < s.columns; c++) {
                     const Pair p = contribution(a.rows, a.factors, a.mass_to_integer, row, c);
-                    const u32 cell = (label * s.columns + c) * s.limbs;
-                    table_add(table, cell, 0, p.hi);
-                    if (s.limbs == 2) table_add(table, cell + 1, 0, p.lo);
+                    const u32 accumulator = (label * s.columns + c) * s.limbs;
+                    table_add(table, accumulator, 0, p.hi);
+                    if (s.limbs == 2) table_add(table, accumulator + 1, 0, p.lo);
                 }
                 atomicAdd(&table_rows[label], 1);
             }

@@ -38,7 +38,7 @@ struct Yinyang {
     Carried carried;
     const float* slacks; // (k padded): by centroid
     const Bound* bound;
-    Contested* contested;
+    RowInDoubt* in_doubt;
     u32 tiles; // of centroids
     u32 group_tiles; // tiles of a group
 };
@@ -133,8 +133,8 @@ __device__ __forceinline__ void decide_yinyang(const Yinyang& a, const Best<true
     const bool certified = b.second > limit, pair = !certified && b.third > limit;
     // Where the row's label is known, it need not be written again.
     const u32 label = inside && !full ? c.own_labels[place] : UNASSIGNED, row = inside ? row_at(c, place) : 0;
-    list_rows(inside && pair, &c.control->pairs, a.contested, 1, {row, second}, lane);
-    list_rows(inside && !certified && !pair, &c.control->contested, a.contested + (c.n - 1), -1, {row, 0}, lane);
+    list_rows(inside && pair, &c.control->pairs, a.in_doubt, 1, {row, second}, lane);
+    list_rows(inside && !certified && !pair, &c.control->in_doubt, a.in_doubt + (c.n - 1), -1, {row, 0}, lane);
     if (!inside) return;
     float upper = infinity_f();
     if (certified) {

@@ -62,8 +62,8 @@ template <typename T> __device__ __forceinline__ void mass_private(const SystemS
 
 template <typename T> __device__ __forceinline__ void clear_sums(const SystemSums<T>& a) {
     if (a.control->stop) return;
-    const u64 cells = (u64)a.sums.k * a.sums.columns;
-    for (u64 i = global_thread(); i < cells; i += all_threads()) a.sums.sums[i] = 0;
+    const u64 accumulators = (u64)a.sums.k * a.sums.columns;
+    for (u64 i = global_thread(); i < accumulators; i += all_threads()) a.sums.sums[i] = 0;
     for (u64 j = global_thread(); j < (u64)a.sums.k; j += all_threads()) a.sums.rows[j] = 0;
 }
 

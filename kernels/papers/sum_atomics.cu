@@ -22,7 +22,7 @@ template <typename T> __device__ __forceinline__ void sum_shared(const SystemSum
     if (a.control->stop) return;
     const Sums& s = a.sums;
     const Table table = {words, s.k * s.columns * s.limbs, 1};
-    int* table_rows = (int*)(words + 2 * (size_t)table.cells);
+    int* table_rows = (int*)(words + 2 * (size_t)table.accumulators);
     table_clear(table);
     for (int j = threadIdx.x; j < s.k; j += THREADS) table_rows[j] = 0;
     __syncthreads();
@@ -36,9 +36,9 @@ template <typename T> __device__ __forceinline__ void sum_shared(const SystemSum
 #pragma unroll 2
             for (int c = 0; c < s.columns; c++) {
                 const Pair p = contribution(a.rows, a.factors, a.mass_to_integer, row, c);
-                const u32 cell = (label * s.columns + c) * s.limbs;
-                table_add(table, cell, 0, p.hi);
-                if (s.limbs == 2) table_add(table, cell + 1, 0, p.lo);
+                const u32 accumulator = (label * s.columns + c) * s.limbs;
+                table_add(table, accumulator, 0, p.hi);
+                if (s.limbs == 2) table_add(table, accumulator + 1, 0, p.lo);
             }
             atomicAdd(&table_rows[label], 1);
         }
@@ -66,9 +66,9 @@ template <typename T> __device__ __forceinline__ void sum_adjust(const SystemSum
         rows += sign;
         for (int c = 0; c < s.columns; c++) {
             const Pair p = contribution(a.rows, a.factors, a.mass_to_integer, row, c);
-            u64* cell = s.pending + ((u64)j * s.columns + c) * s.limbs * 2;
-            add_pending(cell, sign * p.hi);
-            if (s.limbs == 2) add_pending(cell + 2, sign * p.lo);
+            u64* accumulator = s.pending + ((u64)j * s.columns + c) * s.limbs * 2;
+            add_pending(accumulator, sign * p.hi);
+            if (s.limbs == 2) add_pending(accumulator + 2, sign * p.lo);
         }
     };
 #pragma unroll 1

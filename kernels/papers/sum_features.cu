@@ -19,7 +19,7 @@ template <typename T, bool SHARED> __device__ __forceinline__ void sum_features(
     if (a.control->stop) return;
     const Sums& s = a.sums;
     const u32 tid = threadIdx.x, slots = blockDim.x, points = a.points;
-    i64* cells = SHARED ? shared : a.scratch + (u64)blockIdx.x * s.k * s.limbs * slots;
+    i64* accumulators = SHARED ? shared : a.scratch + (u64)blockIdx.x * s.k * s.limbs * slots;
     // Blocks with the same chunk of columns share the rows.
     const u32 chunks = ((u32)s.columns + a.chunk - 1) / a.chunk, chunk = blockIdx.x % chunks;
     const u32 part = blockIdx.x / chunks, parts = gridDim.x / chunks;
@@ -28,7 +28,7 @@ template <typename T, bool SHARED> __device__ __forceinline__ void sum_features(
     const u32 c = first + tid / points, p = tid & (points - 1);
     const bool mine = tid / points < columns;
     const u32 tiles = (a.rows.n + TILE - 1) / TILE;
-    clear_slots(cells, s, slots);
+    clear_slots(accumulators, s, slots);
     u32 added = 0; // an upper limit of the values that a sum took
 #pragma unroll 1
     for (u32 tile = part; tile < tiles; tile += parts) {
@@ -51,7 +51,7 @@ template <typename T, bool SHARED> __device__ __forceinline__ void sum_features(
 #pragma unroll
                 for (int q = 0; q < FLIGHT; q++) {
                     const u32 to = labels[i + q * points];
-                    if (to != UNASSIGNED) add_slot(cells, s, slots, tid, to, pairs[q]);
+                    if (to != UNASSIGNED) add_slot(accumulators, s, slots, tid, to, pairs[q]);
                 }
             }
         }
@@ -59,7 +59,7 @@ template <typename T, bool SHARED> __device__ __forceinline__ void sum_features(
         if (added + TILE / points > CELL_ROWS || tile + parts >= tiles) {
             added = 0;
             __syncthreads();
-            flush_slots(cells, s, slots, points, first, columns);
+            flush_slots(accumulators, s, slots, points, first, columns);
             __syncthreads();
         }
     }

@@ -22,9 +22,9 @@ template <typename T> __device__ __forceinline__ void spill(const SystemSums<T>&
     const Sums& s = a.sums;
     for (int j = 0; j < s.k; j++)
         for (int limb = 0; limb < s.limbs; limb++) {
-            const u64 cell = ((u64)j * s.columns + c) * s.limbs + limb;
-            add_pending(s.pending + cell * 2, a.scratch[cell * a.tables + group]);
-            a.scratch[cell * a.tables + group] = 0;
+            const u64 accumulator = ((u64)j * s.columns + c) * s.limbs + limb;
+            add_pending(s.pending + accumulator * 2, a.scratch[accumulator * a.tables + group]);
+            a.scratch[accumulator * a.tables + group] = 0;
         }
 }
 
@@ -55,9 +55,9 @@ template <typename T> __device__ __forceinline__ void first_round(const SystemSu
         for (u64 row = group; row < a.rows.n; row += a.tables) {
             if (!counts(a.rows, row)) continue;
             const Pair p = contribution(a.rows, a.factors, a.mass_to_integer, row, (int)c);
-            i64* cell = mine + ((u64)load_label(a.next, row) * s.columns + c) * s.limbs * a.tables;
-            *cell += p.hi;
-            if (s.limbs == 2) cell[a.tables] += p.lo;
+            i64* accumulator = mine + ((u64)load_label(a.next, row) * s.columns + c) * s.limbs * a.tables;
+            *accumulator += p.hi;
+            if (s.limbs == 2) accumulator[a.tables] += p.lo;
             if (++added == CELL_ROWS) {
                 added = 0;
                 spill(a, group, (int)c);

@@ -14,25 +14,25 @@ template <typename T, bool SHARED> __device__ __forceinline__ void sum_merge(con
     if (a.control->stop) return;
     const Sums& s = a.sums;
     const u32 tid = threadIdx.x, threads = blockDim.x, lane = tid & 31;
-    const u32 cells = (u32)(s.k * s.columns * s.limbs);
-    i64* tables = SHARED ? shared : a.scratch + (u64)blockIdx.x * cells * threads;
+    const u32 accumulators = (u32)(s.k * s.columns * s.limbs);
+    i64* tables = SHARED ? shared : a.scratch + (u64)blockIdx.x * accumulators * threads;
     i64* mine = tables + tid;
 #pragma unroll 4
-    for (u32 cell = 0; cell < cells; cell++) mine[(u64)cell * threads] = 0;
+    for (u32 accumulator = 0; accumulator < accumulators; accumulator++) mine[(u64)accumulator * threads] = 0;
     u32 added = 0;
 #pragma unroll 1
     for (u64 start = (u64)blockIdx.x * threads; start < a.rows.n; start += all_threads()) {
         const u64 row = start + tid;
         if (row < a.rows.n && counts(a.rows, row)) {
-            i64* cell = mine + (u64)load_label(a.next, row) * s.columns * s.limbs * threads;
+            i64* accumulator = mine + (u64)load_label(a.next, row) * s.columns * s.limbs * threads;
 #pragma unroll 4
             for (int c = 0; c < s.columns; c++) {
                 const Pair p = contribution(a.rows, a.factors, a.mass_to_integer, row, c);
-                *cell += p.hi;
-                cell += threads;
+                *accumulator += p.hi;
+                accumulator += threads;
                 if (s.limbs == 2) {
-                    *cell += p.lo;
-                    cell += threads;
+                    *accumulator += p.lo;
+                    accumulator += threads;
                 }
             }
         }
@@ -40,15 +40,15 @@ template <typename T, bool SHARED> __device__ __forceinline__ void sum_merge(con
             added = 0;
             __syncthreads();
 #pragma unroll 1
-            for (u32 cell = tid / 32; cell < cells; cell += threads / 32) {
-                i64* from = tables + (u64)cell * threads;
+            for (u32 accumulator = tid / 32; accumulator < accumulators; accumulator += threads / 32) {
+                i64* from = tables + (u64)accumulator * threads;
                 Halves halves = {0, 0};
                 for (u32 i = lane; i < threads; i += 32) {
                     halves.add(from[i]);
                     from[i] = 0;
                 }
                 halves.over_warp();
-                if (lane == 0) halves.flush(s.pending + (u64)cell * 2);
+                if (lane == 0) halves.flush(s.pending + (u64)accumulator * 2);
             }
             __syncthreads();
         }

@@ -66,30 +66,30 @@ struct Halves {
     __device__ __forceinline__ void add(i64 v) { low += (u64)(u32)v, high += (u64)(v >> 32); }
     __device__ __forceinline__ void add(const Halves& other) { low += other.low, high += other.high; }
     __device__ __forceinline__ void over_warp() { low = warp_sum(low), high = warp_sum(high); }
-    __device__ __forceinline__ void flush(u64* cell) const {
-        if (low) atomicAdd(&cell[0], low);
-        if (high) atomicAdd(&cell[1], high);
+    __device__ __forceinline__ void flush(u64* accumulator) const {
+        if (low) atomicAdd(&accumulator[0], low);
+        if (high) atomicAdd(&accumulator[1], high);
     }
 };
 
 // ---- labels --------------------------------------------------------------------------------------------------------------------
 
 // Lists a row in doubt. kernels/step/settle.cu will compare it with all centroids. Whole warps must call this.
-template <typename T> __device__ __forceinline__ void contest(const Assign<T>& a, u64 row, bool doubt) {
+template <typename T> __device__ __forceinline__ void add_in_doubt(const Assign<T>& a, u64 row, bool doubt) {
     const u32 mask = __ballot_sync(FULL_WARP, doubt), lane = threadIdx.x & 31;
     if (mask == 0) return;
     const int leader = __ffs((int)mask) - 1;
     u32 position = 0;
-    if (lane == leader) position = atomicAdd(&a.control->contested, (u32)__popc(mask));
+    if (lane == leader) position = atomicAdd(&a.control->in_doubt, (u32)__popc(mask));
     position = __shfl_sync(FULL_WARP, position, leader) + (u32)__popc(mask & ((1u << lane) - 1));
-    if (doubt) a.contested[a.rows.n - 1 - position] = {(u32)row, 0};
+    if (doubt) a.in_doubt[a.rows.n - 1 - position] = {(u32)row, 0};
 }
 
 // The whole warp settles its rows in doubt at once, one after another. `first` is the row of lane 0.
 template <typename T> __device__ __forceinline__ void settle_at_once(const Assign<T>& a, u64 first, bool doubt, u32& label) {
     const u32 lane = threadIdx.x & 31;
     u32 lanes = __ballot_sync(FULL_WARP, doubt);
-    if (lane == 0 && lanes) atomicAdd(&a.control->contested, (u32)__popc(lanes));
+    if (lane == 0 && lanes) atomicAdd(&a.control->in_doubt, (u32)__popc(lanes));
     for (; lanes; lanes &= lanes - 1) {
         const int source = __ffs((int)lanes) - 1;
         const u32 exact = nearest_by_warp(a.rows, first + source, a.centroid_columns, a.k, lane);
@@ -189,24 +189,24 @@ __device__ __forceinline__ float sweep_row(const float* copies, const float* hal
 // ---- exclusive sums ------------------------------------------------------------------------------------------------------------
 //
 // Lutz et al. 2018, section 3.1, partitioned features: a thread has one feature and its own k sums, so nothing is atomic. Several rows
-// are added at a time: slot f * points + p has feature f of every points-th row. Cells are (k, limbs, slots), so threads have no bank
+// are added at a time: slot f * points + p has feature f of every points-th row. Accumulators are (k, limbs, slots), so threads have no bank
 // conflicts, whatever the labels are.
 
-__device__ __forceinline__ void add_slot(i64* cells, const Sums& s, u32 slots, u32 slot, u32 label, Pair p) {
-    i64* cell = cells + (u64)label * s.limbs * slots + slot;
-    *cell += p.hi;
-    if (s.limbs == 2) cell[slots] += p.lo;
+__device__ __forceinline__ void add_slot(i64* accumulators, const Sums& s, u32 slots, u32 slot, u32 label, Pair p) {
+    i64* accumulator = accumulators + (u64)label * s.limbs * slots + slot;
+    *accumulator += p.hi;
+    if (s.limbs == 2) accumulator[slots] += p.lo;
 }
-__device__ __forceinline__ void clear_slots(i64* cells, const Sums& s, u32 slots) {
-    for (u32 i = threadIdx.x; i < (u32)(s.k * s.limbs) * slots; i += blockDim.x) cells[i] = 0;
+__device__ __forceinline__ void clear_slots(i64* accumulators, const Sums& s, u32 slots) {
+    for (u32 i = threadIdx.x; i < (u32)(s.k * s.limbs) * slots; i += blockDim.x) accumulators[i] = 0;
 }
 // Adds the sums of `columns` columns from `first` on to device memory, and empties them. Only between barriers.
-__device__ __forceinline__ void flush_slots(i64* cells, const Sums& s, u32 slots, u32 points, u32 first, u32 columns) {
+__device__ __forceinline__ void flush_slots(i64* accumulators, const Sums& s, u32 slots, u32 points, u32 first, u32 columns) {
     const u32 all = (u32)(s.k * s.limbs) * columns;
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < all; i += blockDim.x) {
         const u32 sum = i / columns, f = i - sum * columns, j = sum / s.limbs, limb = sum - j * s.limbs;
-        i64* from = cells + (u64)sum * slots + f * points;
+        i64* from = accumulators + (u64)sum * slots + f * points;
         Halves halves = {0, 0};
 #pragma unroll 1
         for (u32 p = 0; p < points; p++) {

@@ -8,7 +8,7 @@
 // Memory:    (k, d) tables only.
 // Precision: 128-bit integers, then the operations of src/input/transform.rs in their order.
 #include "../common/transform.cuh"
-#include "cell.cuh"
+#include "cluster_sum.cuh"
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
@@ -23,7 +23,7 @@ template <typename T> struct Directions {
 
 // The mean of column f of cluster j. `mass` is not 0.
 template <typename T> __device__ __forceinline__ double mean_of(const Directions<T>& a, int j, int f, i128 mass) {
-    return round_quotient<double>(Cell(a.sums, j, f).total(a.sums, f), (u128)mass, a.mean_exponents[f]);
+    return round_quotient<double>(ClusterSum(a.sums, j, f).total(a.sums, f), (u128)mass, a.mean_exponents[f]);
 }
 
 template <typename T> __device__ __forceinline__ void directions(const Directions<T>& a) {
@@ -37,7 +37,7 @@ template <typename T> __device__ __forceinline__ void directions(const Direction
     for (int j = blockIdx.x; j < s.k; j += gridDim.x) {
         const i64 rows = s.rows[j] + s.pending_rows[j];
         i128 mass = rows;
-        if (s.mass_column >= 0) mass = Cell(s, j, s.mass_column).total(s, s.mass_column);
+        if (s.mass_column >= 0) mass = ClusterSum(s, j, s.mass_column).total(s, s.mass_column);
         double largest = 0.0;
 #pragma unroll 1
         for (int f = tid; f < d && rows > 0; f += THREADS) largest = fmax(largest, fabs(mean_of(a, j, f, mass)));

@@ -37,8 +37,8 @@ __device__ __forceinline__ void load_flight(const double* from, double (&to)[FLI
     }
 }
 
-// The reference distance of a row to the centroid of its label. The rows of a warp have different centroids, and each load of a warp takes as long as
-// it has different lines, so a load brings 16 bytes where centroids begin at such multiples.
+// The reference distance of a row to the centroid of its label. The rows of a warp have different centroids, so the time of a load grows with the
+// number of cache lines that the warp reads. Where centroids begin at multiples of 16 bytes, a load brings 16 bytes.
 template <typename T, typename S> __device__ __forceinline__ double own_distance(const Rows<T, S>& rows, u64 row, const T* centroids, u32 label) {
     const T* const c = centroids + (u64)label * rows.d;
     const S* const x = rows.x + row;
@@ -94,13 +94,13 @@ template <typename T, typename S> __device__ __forceinline__ void inertia(const 
         if (table.copies && ++since == 131072 / THREADS) {
             since = 0;
             __syncthreads();
-            for (int cell = threadIdx.x; cell < table.cells; cell += THREADS) add_pending(a.pending + (u64)cell * 2, table_take(table, cell));
+            for (int accumulator = threadIdx.x; accumulator < table.accumulators; accumulator += THREADS) add_pending(a.pending + (u64)accumulator * 2, table_take(table, accumulator));
             __syncthreads();
         }
     }
     __syncthreads();
     if (table.copies)
-        for (int cell = threadIdx.x; cell < table.cells; cell += THREADS) add_pending(a.pending + (u64)cell * 2, table_take(table, cell));
+        for (int accumulator = threadIdx.x; accumulator < table.accumulators; accumulator += THREADS) add_pending(a.pending + (u64)accumulator * 2, table_take(table, accumulator));
 }
 
 // A row far from its centroid.

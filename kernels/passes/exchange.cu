@@ -12,7 +12,7 @@
 // Memory:    each GPU reads the (k, columns, limbs) sums of each other GPU once.
 // Waiting:   one warp waits, and the rest of the GPU is free. The host queues `meet` on a GPU when it has queued `arrive` on all of them. So
 //            a GPU waits only for work that is queued, and a call of the driver that waits for this GPU ends. If a kernel fails on one of
-//            them, the host rings an alarm, and nobody waits any more.
+//            them, the host rings an alarm, and no GPU waits any more.
 #include "../common/sums.cuh"
 #include "../common/launch.cuh"
 
@@ -28,7 +28,7 @@ struct Counts {
 struct Arrive {
     Control* control;
     Counts* counts;
-    u64* arrived; // how many exchanges this GPU has come to
+    u64* arrived; // exchanges that this GPU has reached
     u64 scores; // those of the step, if the step does not count them
     int moves; // whether these are the sums of rows that the host has moved, and not those of a step
     int unused;
@@ -36,7 +36,7 @@ struct Arrive {
 
 struct Meet {
     const Control* control;
-    const u64* arrived; // how many exchanges this GPU has come to
+    const u64* arrived; // exchanges that this GPU has reached
     const u64* others[MOST_GPUS]; // the same of each GPU
     const u32* alarm;
     int gpus;
@@ -63,8 +63,8 @@ extern "C" __global__ void __launch_bounds__(32) arrive(const __grid_constant__ 
     const Control* c = a.control;
     if (!a.moves && c->stop) return;
     if (threadIdx.x != 0) return;
-    *a.counts = {c->changed, c->settled + c->contested + c->pairs, a.scores ? a.scores : c->scores, c->rescored};
-    // Only this GPU writes the number. All that this GPU has written before is there for whoever sees it.
+    *a.counts = {c->changed, c->settled + c->in_doubt + c->pairs, a.scores ? a.scores : c->scores, c->rescored};
+    // Only this GPU writes the number. A GPU that sees the number sees all that this GPU has written before.
     asm volatile("fence.acq_rel.sys;\n\tst.release.sys.u64 [%0], %1;" ::"l"(a.arrived), "l"(*a.arrived + 1) : "memory");
 }
 
@@ -115,5 +115,5 @@ extern "C" __global__ void __launch_bounds__(256) total_sums(const __grid_consta
     }
     Control* c = a.control;
     c->changed = sum.changed, c->settled = sum.settled, c->scores = sum.scores, c->rescored = (u32)sum.rescored;
-    c->contested = 0, c->pairs = 0;
+    c->in_doubt = 0, c->pairs = 0;
 }

@@ -41,7 +41,7 @@ template <typename T> struct Step {
     u64 room; // entries of the list
     u64 terms; // rows of positive weight
     u32 m;
-    u32 owned; // seeds that can have rows. 0 if nobody asks
+    u32 owned; // seeds that can have rows. 0 if they are not asked for
     u32 filtered; // whether the filter writes the list. Then there is no other way if the list is too short
     u32 unused;
 };

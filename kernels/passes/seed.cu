@@ -56,7 +56,7 @@ template <typename T, typename S = T> struct Search {
     const u128* targets; // one a block
     u64* found; // (targets): the rows drawn
     T* values; // (targets, d): the values of these rows
-    double* weights; // (targets): the weights of these rows. Null if nobody asks
+    double* weights; // (targets): the weights of these rows. Null if they are not asked for
 };
 
 template <typename T, typename S> __device__ __forceinline__ void seed_search(const Search<T, S>& a) {

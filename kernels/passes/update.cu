@@ -11,7 +11,7 @@
 // With metric="cosine", the new centroids come from `directions.cu`.
 // Precision: 128-bit integers. A mean is rounded once. The copies, the half squares and the slacks are those of src/bounds.rs.
 #include "../common/filter.cuh"
-#include "cell.cuh"
+#include "cluster_sum.cuh"
 
 #define MOST_THREADS 512
 #define MOST_WARPS (MOST_THREADS / 32)
@@ -183,7 +183,7 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
     if (!START) {
         rows = s.rows[j] + s.pending_rows[j];
         mass = rows;
-        if (s.mass_column >= 0) mass = Cell(s, j, s.mass_column).total(s, s.mass_column);
+        if (s.mass_column >= 0) mass = ClusterSum(s, j, s.mass_column).total(s, s.mass_column);
     }
     double square = 0.0, weighted = 0.0, distance = 0.0;
     bool moved = false;
@@ -202,7 +202,7 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
                 int exponent = 0;
                 if (DIRECTIONS) after = a.previous[at];
                 else low = a.lows[f], high = a.highs[f], exponent = a.mean_exponents[f];
-                sum = Cell(s, j, f).total(s, f);
+                sum = ClusterSum(s, j, f).total(s, f);
                 if (!DIRECTIONS && rows > 0) {
                     after = (T)rounded_mean(sum, (u128)mass, exponent, (T)0);
                     if (after < low) after = low;
@@ -213,7 +213,7 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
         if (stop) return;
         if (f < d) {
             if (!START) {
-                Cell(s, j, f).settle(s, sum);
+                ClusterSum(s, j, f).store(s, sum);
                 // If nothing differs (except the sign of a zero), the distance is 0.
                 differs = after != before;
                 move = __dadd_rn((double)before, -(double)after);
@@ -245,7 +245,7 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
             // All threads have read these.
             s.rows[j] = rows;
             s.pending_rows[j] = 0;
-            if (s.mass_column >= 0) Cell(s, j, s.mass_column).settle(s, mass);
+            if (s.mass_column >= 0) ClusterSum(s, j, s.mass_column).store(s, mass);
             if (rows == 0) part.empty = 1;
         }
         if (piece + team.width >= d && team.member == 0) {
@@ -301,10 +301,10 @@ __device__ __forceinline__ BlockMoves together(const BlockMoves* parts, u32 coun
 
 // Makes the bound, in one thread. `before`: the control when the kernel began.
 //
-// assign_registers can compare the bits of scores as integers, which is faster, if every row has a negative score. So it wants the half
-// squares to be lowered by about the square of a usual centroid's norm. Then a row has no negative score only if it is much nearer to the
-// centre than to any centroid. It counts these rows. If there are many, the next step compares by value. Half squares of the next update
-// are lowered by the number that this one finds. Only speed depends on all this. `lower`: by what those of this update were lowered.
+// assign_registers can compare the bits of scores as integers, which is faster, if every row has a negative score. So about the
+// square of a usual centroid's norm is subtracted from the half squares. Then a row has no negative score only if it is much nearer to the
+// centre than to any centroid. It counts these rows. If there are many, the next step compares by value. This
+// update finds the number that the next one subtracts. Only speed depends on all this. `lower`: the number that this update subtracts.
 template <typename T>
 __device__ __forceinline__ void make_bound(const Update<T>& a, const Control& before, const BlockMoves& all, float lower) {
     const int exponent = all.exponents / a.sums.k + 2;
@@ -344,7 +344,7 @@ __device__ __forceinline__ void finish(const Update<T>& a, const Control& before
         return;
     }
     u64 now = device_clock();
-    Record record = {before.changed, shift, now - before.started, before.settled + before.contested + before.pairs, before.scores, before.rescored, before.groups,
+    Record record = {before.changed, shift, now - before.started, before.settled + before.in_doubt + before.pairs, before.scores, before.rescored, before.groups,
                      all.moved, 0};
     a.records[before.iteration - a.first_iteration] = record;
     bool settled = (double)before.changed <= a.largest_changed || shift <= a.largest_shift;
@@ -356,7 +356,7 @@ __device__ __forceinline__ void finish(const Update<T>& a, const Control& before
     c->scores = 0;
     c->rescored = 0;
     c->unresolved = 0;
-    c->contested = 0;
+    c->in_doubt = 0;
     c->pairs = 0;
     c->next_run = 0;
 }
@@ -414,11 +414,11 @@ template <bool START, bool DIRECTIONS, typename T> __device__ __forceinline__ vo
 // Makes all pending sums canonical, and does nothing else. For updates by the host.
 template <typename T> __device__ __forceinline__ void fold_all(const Update<T>& a) {
     const Sums& s = a.sums;
-    const u64 cells = (u64)s.k * s.columns;
-    for (u64 i = global_thread(); i < cells; i += all_threads()) {
+    const u64 sums = (u64)s.k * s.columns;
+    for (u64 i = global_thread(); i < sums; i += all_threads()) {
         const int j = (int)(i / s.columns), c = (int)(i - (u64)j * s.columns);
-        const Cell cell(s, j, c);
-        cell.settle(s, cell.total(s, c));
+        const ClusterSum sum(s, j, c);
+        sum.store(s, sum.total(s, c));
     }
     for (u32 j = global_thread(); j < s.k; j += all_threads()) s.rows[j] += s.pending_rows[j], s.pending_rows[j] = 0;
 }
@@ -427,8 +427,8 @@ template <typename T> __device__ __forceinline__ void fold_all(const Update<T>& 
 extern "C" __global__ void __launch_bounds__(32) end_chunk(const __grid_constant__ EndChunk a) {
     Control* c = a.control;
     if (threadIdx.x != 0) return;
-    c->settled += (u64)c->contested + c->pairs;
-    c->contested = 0;
+    c->settled += (u64)c->in_doubt + c->pairs;
+    c->in_doubt = 0;
     c->pairs = 0;
     c->next_run = 0;
 }

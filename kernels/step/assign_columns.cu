@@ -6,9 +6,9 @@
 //     rows whose second best is in reach: the warp keeps them. Once they fill its lanes, it computes their reference distances to the
 //       centroids in reach
 //     rows whose label changed, if they are few: to the list of the warp. When it is long enough, its lanes take (row, column) pairs:
-//       quantise, subtract from one cluster's cell, add to the other's
+//       quantise, subtract from one cluster's accumulator, add to the other's
 //     rows whose label changed, if they are many: products of integers on the tensor cores add up the tile
-//   flush the block's table of cells
+//   flush the block's table of accumulators
 //
 // Source:    ours. As kernels/step/assign_registers.cu it does everything in one pass, but what lives in registers is not the row: it is the
 //            scores of all centroids. So a column is needed only once, and there may be any number of columns.
@@ -36,9 +36,9 @@ struct Private {
 
 // What few tiles need is here and not in registers.
 struct Block {
-    Cells cells;
+    BlockSums block_sums;
     Gate gate;
-    u32 changed, contested;
+    u32 changed, in_doubt;
     int half_squares; // where they begin, counted from the centroids
 };
 
@@ -152,9 +152,9 @@ template <typename S> __device__ __forceinline__ void assign_columns(const Assig
         own.list.count = 0, own.doubtful.count = 0, own.doubtful.rows = 0;
         own.later = dealt < tiles ? atomicAdd(&a.control->next_run, 1u) : 0;
     }
-    if (threadIdx.x == 0) block.cells = Cells(a, (u32*)(factors() + d)), block.gate = {0, 0, 0}, block.changed = 0, block.contested = 0;
+    if (threadIdx.x == 0) block.block_sums = BlockSums(a, (u32*)(factors() + d)), block.gate = {0, 0, 0}, block.changed = 0, block.in_doubt = 0;
     __syncthreads();
-    block.cells.clear(a.sums.k);
+    block.block_sums.clear(a.sums.k);
     __syncthreads();
 
 #pragma unroll 1
@@ -163,7 +163,7 @@ template <typename S> __device__ __forceinline__ void assign_columns(const Assig
         if (done && own.doubtful.count) settle_pairs(a, own.doubtful, own.list, lane);
         const u32 listed = own.list.count;
         if (listed * a.sums.columns >= (done ? 1 : ENOUGH)) {
-            move_listed(a, factors(), block.gate, block.cells, own.list, listed, lane);
+            move_listed(a, factors(), block.gate, block.block_sums, own.list, listed, lane);
             if (lane == 0) atomicAdd(&block.changed, listed);
         }
         if (done) break;
@@ -197,7 +197,7 @@ template <typename S> __device__ __forceinline__ void assign_columns(const Assig
         if (__any_sync(FULL_WARP, found.doubt != 0)) {
             __syncwarp(); // a row that is settled at once gets its label after the store above
             const u32 rows = keep(a, own.doubtful, own.list, first, found.doubt, found.reach, old, lane);
-            if (lane == 0) atomicAdd(&block.contested, rows);
+            if (lane == 0) atomicAdd(&block.in_doubt, rows);
         }
         if (!__any_sync(FULL_WARP, differs != 0)) continue;
         const u32 count = __reduce_add_sync(FULL_WARP, (u32)__popc(differs));
@@ -205,8 +205,8 @@ template <typename S> __device__ __forceinline__ void assign_columns(const Assig
             place_labels<T>(own.move.from, old | ~moves, lane);
             place_labels<T>(own.move.to, now | ~moves, lane);
             __syncwarp();
-            if (block.cells.there) enter(block.gate, count, block.cells, a.sums, lane);
-            move_tile<S::k>(a, factors(), block.cells, own.move, first, lane);
+            if (block.block_sums.there) enter(block.gate, count, block.block_sums, a.sums, lane);
+            move_tile<S::k>(a, factors(), block.block_sums, own.move, first, lane);
             if (lane == 0) atomicAdd(&block.changed, count);
         } else {
             list_changed(a, own.list, differs, old, found.label, first, lane);
@@ -214,10 +214,10 @@ template <typename S> __device__ __forceinline__ void assign_columns(const Assig
         __syncwarp();
     }
     __syncthreads();
-    if (a.table_copies && block.gate.announced) flush(block.cells, a.sums, threadIdx.x, S::threads);
+    if (a.table_copies && block.gate.announced) flush(block.block_sums, a.sums, threadIdx.x, S::threads);
     if (threadIdx.x == 0) {
         if (block.changed) atomicAdd(&a.control->changed, (u64)block.changed);
-        if (block.contested) atomicAdd(&a.control->contested, block.contested);
+        if (block.in_doubt) atomicAdd(&a.control->in_doubt, block.in_doubt);
     }
 }
 

@@ -104,7 +104,7 @@ __device__ __forceinline__ u32 nearest_of_list(const AssignCells<float, S>& c, c
     u32 doubt = 0;
     UNROLL for (int r = 0; r < ROWS; r++) doubt |= second[r] > __fmaf_ru(best[r], c.slope, c.offset) ? 0 : 1u << r;
     doubt &= valid;
-    const u32 contested = __popc(doubt);
+    const u32 in_doubt = __popc(doubt);
     KEEP_LOOP while (__any_sync(FULL_WARP, doubt != 0)) {
         // Each lane's next row in doubt.
         const int r = __ffs(doubt) - 1;
@@ -115,7 +115,7 @@ __device__ __forceinline__ u32 nearest_of_list(const AssignCells<float, S>& c, c
         UNROLL for (int i = 0; i < ROWS; i++) label[i] = i == r ? found[0] : label[i];
         doubt &= doubt - 1;
     }
-    return contested;
+    return in_doubt;
 }
 template <int D>
 __device__ __forceinline__ u32 nearest_of_list(const AssignCells<double>& c, const double*, const ListSeen& list, const double (&x)[D][ROWS], u32 valid,

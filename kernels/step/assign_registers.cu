@@ -18,8 +18,8 @@
 //     rows whose second best is in reach: to the warp's list of rows in doubt; their labels stay as they are
 //     rows whose label changed: to the warp's list of such rows
 //   when there are enough rows in doubt: their differences from all centroids, then reference distances to centroids in reach
-//   when enough rows have changed: lanes take (row, column) pairs: quantise, subtract from one cluster's cell, add to the other's
-//   flush the block's table of cells
+//   when enough rows have changed: lanes take (row, column) pairs: quantise, subtract from one cluster's accumulator, add to the other's
+//   flush the block's table of accumulators
 //
 // Departures from the paper: (1) Groups: the first sweep keeps only the least score of a group (one instruction a score instead of
 // five). Then the best group is swept again. (2) Sums move by deltas: a row that stays in its cluster costs nothing, and the few rows
@@ -54,7 +54,7 @@ template <typename T, typename S, int D, int GROUP> __device__ __forceinline__ v
     __shared__ List lists[WARPS];
     __shared__ Entrance entrance;
     __shared__ u32 following[WARPS]; // the next run of each warp
-    __shared__ u32 block_changed, block_contested, block_unresolved;
+    __shared__ u32 block_changed, block_in_doubt, block_unresolved;
     __shared__ Factors factors[D];
     wait_for_kernel_before();
     if (a.control->stop) return;
@@ -63,8 +63,8 @@ template <typename T, typename S, int D, int GROUP> __device__ __forceinline__ v
     float* centroids = (float*)(shared + AsyncTiles<T, S, D>::bytes(a.labels.bytes));
     const u32 centroid_words = fit ? a.k_padded * Centroid<D>::width + (GROUP ? a.k_padded / (GROUP ? GROUP : 1) * 4 : 0) : 0;
     const Table table = {(u32*)(centroids + centroid_words), a.sums.k * a.sums.columns * a.sums.limbs, a.table_copies};
-    const Cells own = {table, (int*)(table.words + (size_t)table.cells * 2 * table.copies)};
-    auto cells = [&]() { return sizeof(T) == 4 ? own : entrance.cells; };
+    const BlockSums own = {table, (int*)(table.words + (size_t)table.accumulators * 2 * table.copies)};
+    auto block_sums = [&]() { return sizeof(T) == 4 ? own : entrance.block_sums; };
     const int d = a.rows.d, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const u32 tiles = (a.rows.n + WARP_TILE - 1) / WARP_TILE, in_run = a.run - 1;
     u32 tile = (blockIdx.x * WARPS + warp) * a.run;
@@ -74,7 +74,7 @@ template <typename T, typename S, int D, int GROUP> __device__ __forceinline__ v
     if (threadIdx.x < d) factors[threadIdx.x] = a.factors[threadIdx.x];
     if (threadIdx.x == 0) {
         entrance = {own, {0, 0, 0}};
-        block_changed = 0, block_contested = 0, block_unresolved = 0;
+        block_changed = 0, block_in_doubt = 0, block_unresolved = 0;
     }
     if (table.copies) {
         table_clear(table);
@@ -92,7 +92,7 @@ template <typename T, typename S, int D, int GROUP> __device__ __forceinline__ v
         const bool done = tile >= tiles;
         const u32 doubtful = lists[warp].doubtful;
         if (listed >= ENOUGH || (done && listed && !doubtful)) {
-            move_listed<Room<T, S, D, GROUP>::apart>(a, factors, entrance, cells(), lists[warp], listed, lane);
+            move_listed<Room<T, S, D, GROUP>::apart>(a, factors, entrance, block_sums(), lists[warp], listed, lane);
             if (lane == 0) atomicAdd(&block_changed, listed);
             listed = 0;
         }
@@ -100,7 +100,7 @@ template <typename T, typename S, int D, int GROUP> __device__ __forceinline__ v
             u32 settled = doubtful;
             if (Room<T, S, D, GROUP>::few && done && are_few(doubtful, a.k)) settle_few<T, D>(a, lists[warp], doubtful, lane);
             else settled = settle_rows<T, D, GROUP>(a, minus_centre, centroids, lists[warp], doubtful, lane);
-            if (lane == 0) atomicAdd(&block_contested, settled);
+            if (lane == 0) atomicAdd(&block_in_doubt, settled);
             listed = lists[warp].count;
             continue; // there may be many changed rows now
         }
@@ -154,8 +154,8 @@ template <typename T, typename S, int D, int GROUP> __device__ __forceinline__ v
         if (first) {
             if (valid) now.store(a.labels.bytes, (u8*)a.labels.at + (u64)row * (u32)a.labels.bytes);
             const u32 count = __reduce_add_sync(FULL_WARP, __popc(valid & ~found.doubt));
-            enter<Room<T, S, D, GROUP>::apart>(entrance, count, cells(), a.sums, lane);
-            add_first<Room<T, S, D, GROUP>::together>(a, factors, next, cells(), found.label, valid & ~found.doubt, lane);
+            enter<Room<T, S, D, GROUP>::apart>(entrance, count, block_sums(), a.sums, lane);
+            add_first<Room<T, S, D, GROUP>::together>(a, factors, next, block_sums(), found.label, valid & ~found.doubt, lane);
             if (lane == 0) atomicAdd(&block_changed, count);
             if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
             continue;
@@ -167,10 +167,10 @@ template <typename T, typename S, int D, int GROUP> __device__ __forceinline__ v
         }
     }
     __syncthreads();
-    if (a.table_copies && entrance.gate.announced) flush_table(entrance.cells.table, entrance.cells.rows, a.sums);
+    if (a.table_copies && entrance.gate.announced) flush_table(entrance.block_sums.table, entrance.block_sums.rows, a.sums);
     if (threadIdx.x == 0) {
         if (block_changed) atomicAdd(&a.control->changed, (u64)block_changed);
-        if (block_contested) atomicAdd(&a.control->contested, block_contested);
+        if (block_in_doubt) atomicAdd(&a.control->in_doubt, block_in_doubt);
         if (block_unresolved) atomicAdd(&a.control->unresolved, block_unresolved);
     }
 }

@@ -96,7 +96,7 @@ __device__ __forceinline__ u32 find_labels(const AssignSorted<T>& c, const T*, u
         if (!((left ? s[0] : fmin(s[1], s[3])) > least)) doubt |= 1u << r;
     }
     doubt &= valid;
-    const u32 contested = __popc(doubt);
+    const u32 in_doubt = __popc(doubt);
     KEEP_LOOP for (; doubt; doubt &= doubt - 1) {
         const int r = __ffs(doubt) - 1;
         const u32 found = label_of_run(c.values, c.numbers, c.minima, k, pick(place, r), (double)pick(x[0], r));
@@ -104,7 +104,7 @@ __device__ __forceinline__ u32 find_labels(const AssignSorted<T>& c, const T*, u
     }
     __syncwarp();
     scores += 2 * (u64)count;
-    return contested;
+    return in_doubt;
 }
 
 #define KERNEL(T, NAME)                                                                                                                    \

@@ -223,7 +223,7 @@ __device__ __forceinline__ void pass(const Tensor& a, const TensorShared<TILE, R
     for (u32 i = 0; i < tiles * a.chunks; i++) {
         const u32 full = s.full(at.turn);
         await_barrier(full, at.turn.parity());
-        await_warpgroup(warpgroup()); // no warp may be a round behind
+        await_warpgroup(warpgroup()); // no warp may be a round behind the others
         if (first_of_warpgroup()) arrive(s.empty_of(full));
         at.turn.next(a.stages);
     }

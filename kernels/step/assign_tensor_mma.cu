@@ -1,5 +1,5 @@
 // assign_tensor_mma: labels by tensor cores, as kernels/step/assign_tensor.cu does it, for every generation from 8.0 on. The copies and the
-// decisions are the same, but not the instructions. How these add up is asked (kernels/step/probe_tensor.cu).
+// decisions are the same, but not the instructions. kernels/step/probe_tensor.cu measures how these add up.
 //
 //   for each tile of rows, for each 128 centroids of its group:
 //     for each part of 32 features:  the products of 128 rows and 128 centroids, added up in registers
@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) assign_tensor_mma(c
 #pragma unroll 1
             for (u32 part = 0; part < turns; part++) {
                 await_pieces<PARTS - 2>();
-                __syncthreads(); // all have their pieces, and nobody reads the part before, whose place is next
+                __syncthreads(); // all have their pieces, and no thread reads the part before, whose buffer is filled next
                 if (part + 1 < parts || part + 1 == parts && !half_part) multiply_part<2>(sums, from + x_at, from + c_at, source, to);
                 else if (part < parts) multiply_part<1>(sums, from + x_at, from + c_at, source, to);
                 else source.request(to);

@@ -148,7 +148,7 @@ __device__ __forceinline__ void sum_limb(const Rows<T, S>& rows, const S* x, con
 
 // Adds up the tile that begins with row `first`. There are no weights. The whole warp must call this.
 template <int K, typename T, typename S>
-__device__ __forceinline__ void move_tile(const Assign<T, S>& a, const Factors* factors, const Cells& cells, const Move& move, u32 first, int lane) {
+__device__ __forceinline__ void move_tile(const Assign<T, S>& a, const Factors* factors, const BlockSums& block_sums, const Move& move, u32 first, int lane) {
     const Clusters<K> clusters(move, lane);
     const int BLOCKS = Clusters<K>::blocks, HALVES = K <= 8 ? 1 : 2; // of 16 and of 8 clusters
     const Sums& s = a.sums;
@@ -186,9 +186,9 @@ __device__ __forceinline__ void move_tile(const Assign<T, S>& a, const Factors* 
                     const i64 all = low + ((i64)high << 32);
                     const u32 label = 16 * b + 8 * (c / 2) + g, to = f + 2 * q + c % 2;
                     if (all == 0 || label >= (u32)s.k || to >= (u32)a.rows.d) continue;
-                    const u32 cell = to * s.limbs + limb;
-                    if (cells.there) add_words(cells.at(cell, label), cells.at(cell, label) + cells.plane, all);
-                    else add_pending(s.pending + ((u64)label * s.columns * s.limbs + cell) * 2, all);
+                    const u32 accumulator = to * s.limbs + limb;
+                    if (block_sums.there) add_words(block_sums.at(accumulator, label), block_sums.at(accumulator, label) + block_sums.plane, all);
+                    else add_pending(s.pending + ((u64)label * s.columns * s.limbs + accumulator) * 2, all);
                 }
             }
         }
@@ -201,7 +201,7 @@ __device__ __forceinline__ void move_tile(const Assign<T, S>& a, const Factors* 
                 const u32 label = 16 * b + 8 * half + g;
                 const int rows = come[b][2 * half];
                 if (rows == 0 || label >= (u32)s.k) continue;
-                if (cells.there) atomicAdd(&cells.rows[label], rows);
+                if (block_sums.there) atomicAdd(&block_sums.rows[label], rows);
                 else atomicAdd((u64*)&s.pending_rows[label], (u64)(i64)rows);
             }
     }

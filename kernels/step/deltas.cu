@@ -9,7 +9,7 @@
 //            chunk. If all rows changed, the rows of neighbouring lanes are consecutive and loads coalesce.
 // Memory:    labels before and after, once for each chunk of columns, and the values of rows that changed. If these are few, from the copy
 //            of the rows whose features lie side by side, if there is one.
-// Precision: integers. A cell of the table that has grown large is emptied by the lane that made it so (`CELL_LIMIT`).
+// Precision: integers. An accumulator of the table that has grown large is emptied by the lane that made it so (`ACCUMULATOR_LIMIT`).
 #include "../common/sums.cuh"
 
 #define THREADS 1024
@@ -17,9 +17,9 @@
 #define FLIGHT 4 // values of a row that are on their way at once
 #define LABEL_BYTES 512 // that a warp compares at a time
 #define DENSE 256 // if 32 rows that changed are among so many rows, columns are read: neighbours share what memory sends
-// A lane empties a cell when it has moved the high word beyond this. Before that each thread may add one value of up to 2^50, or one lane of each warp
+// A lane empties an accumulator when it has moved the high word beyond this. Before that each thread may add one value of up to 2^50, or one lane of each warp
 // the sum of 32 of them: less than 2^30 in the high word. So it never overflows.
-#define CELL_LIMIT (1 << 30)
+#define ACCUMULATOR_LIMIT (1 << 30)
 
 template <typename T, typename S = T> struct Deltas {
     Rows<T, S> rows;
@@ -29,29 +29,29 @@ template <typename T, typename S = T> struct Deltas {
     const Factors* factors;
     double mass_to_integer;
     Control* control;
-    int table_copies; // copies of a cell, a power of two; 0: add directly to device memory
+    int table_copies; // copies of an accumulator, a power of two; 0: add directly to device memory
     int chunk; // columns of a table. The column after the last one of the sums counts rows
     int chunks;
     u32 width; // of a row of `by_row`
     const S* by_row; // the rows with their features side by side (tensor_groups.cu), or null. Then chunks begin at multiples of FLIGHT
 };
 
-// A chunk of columns and its table: the low words of all cells, then the high words, `copies` of each. The cells of one limb of one column are
+// A chunk of columns and its table: the low words of all accumulators, then the high words, `copies` of each. The accumulators of one limb of one column are
 // contiguous, and their number is odd. So neither the clusters of one column nor the columns of one cluster share a bank.
 struct Moves {
     u32* words;
     const Factors* factors; // of the columns of the chunk
     u32 plane; // words from a low word to its high word
-    int copies, across; // copies of a cell; k, made odd
+    int copies, across; // copies of an accumulator; k, made odd
     int first, columns; // of the sums
     bool counts; // whether the chunk also counts rows
     bool plain; // float32 values without weights, in one limb: the first factor stands for both
 
-    __device__ __forceinline__ u32 cells(const Sums& s) const { return (columns * s.limbs + counts) * across; }
-    __device__ __forceinline__ u32* cell(u32 column, u32 j, u32 copy) const { return words + (column * across + j) * copies + copy; }
+    __device__ __forceinline__ u32 accumulators(const Sums& s) const { return (columns * s.limbs + counts) * across; }
+    __device__ __forceinline__ u32* accumulator(u32 column, u32 j, u32 copy) const { return words + (column * across + j) * copies + copy; }
 };
 
-// Where the sum of a cell belongs in device memory.
+// Where the sum of an accumulator belongs in device memory.
 __device__ __forceinline__ u64* pending_of(const Sums& s, const Moves& t, u32 column, u32 j) {
     return s.pending + (((u64)j * s.columns + t.first) * s.limbs + column) * 2;
 }
@@ -60,39 +60,39 @@ __device__ __forceinline__ void add_rows(const Sums& s, u32 j, i64 count) {
     if (count != 0) atomicAdd((u64*)&s.pending_rows[j], (u64)count);
 }
 
-// Empties one copy of a cell. Other warps may go on adding: a carry that comes later goes to the high word.
-__device__ __forceinline__ void empty_cell(u32* low, u32 plane, u64* pending) {
+// Empties one copy of an accumulator. Other warps may go on adding: a carry that comes later goes to the high word.
+__device__ __forceinline__ void empty_accumulator(u32* low, u32 plane, u64* pending) {
     const u32 l = atomicExch(low, 0u), h = atomicExch(low + plane, 0u);
     add_pending(pending, (i64)((u64)h << 32 | l));
 }
 
-// Adds an integer to a cell of cluster j.
-__device__ __forceinline__ void add_to_cell(const Sums& s, const Moves& t, u32* low, u32 column, u32 j, u32 l, u32 h) {
+// Adds an integer to an accumulator of cluster j.
+__device__ __forceinline__ void add_to_accumulator(const Sums& s, const Moves& t, u32* low, u32 column, u32 j, u32 l, u32 h) {
     const u32 old = atomicAdd(low, l);
     h += old + l < old ? 1 : 0;
     if (h == 0) return;
     const int now = (int)(atomicAdd(low + t.plane, h) + h);
-    if (now > CELL_LIMIT || now < -CELL_LIMIT) empty_cell(low, t.plane, pending_of(s, t, column, j));
+    if (now > ACCUMULATOR_LIMIT || now < -ACCUMULATOR_LIMIT) empty_accumulator(low, t.plane, pending_of(s, t, column, j));
 }
 
-// The sum of one half of the copies of a cell. Each half has an accumulator of its own: together they could overflow.
+// The sum of one half of the copies of an accumulator. Each half has an accumulator of its own: together they could overflow.
 __device__ __forceinline__ i64 sum_of_half(const Moves& t, u32 column, u32 j, bool high) {
     i64 all = 0;
-    // Cells start with different copies, so their banks differ.
+    // Accumulators start with different copies, so their banks differ.
 #pragma unroll 1
     for (int copy = 0; copy < t.copies; copy++) {
-        const u32 word = *(t.cell(column, j, (copy + j) & (t.copies - 1)) + (high ? t.plane : 0));
+        const u32 word = *(t.accumulator(column, j, (copy + j) & (t.copies - 1)) + (high ? t.plane : 0));
         all += high ? (i64)(int)word : (i64)word;
     }
     return all;
 }
 
-// Adds the table to device memory. Two lanes share a cell, one for each half, so that neighbours write to one place.
+// Adds the table to device memory. Two lanes share an accumulator, one for each half, so that neighbours write to one place.
 __device__ __forceinline__ void flush_moves(const Moves& t, const Sums& s) {
     const u32 width = t.columns * s.limbs, halves = s.k * width * 2;
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < halves; i += THREADS) {
-        const u32 cell = i >> 1, j = cell / width, column = cell - j * width;
+        const u32 accumulator = i >> 1, j = accumulator / width, column = accumulator - j * width;
         const i64 half = sum_of_half(t, column, j, i & 1);
         if (half != 0) atomicAdd(pending_of(s, t, column, j) + (i & 1), (u64)half);
     }
@@ -137,13 +137,13 @@ template <typename T, typename S>
 __device__ __forceinline__ void move_plain(const Deltas<T, S>& a, const Moves& t, const Move& m, const Values<S>& x, const Flight<S>& begun,
                                            u32 copy) {
     const u32 across = t.across * t.copies;
-    u32 *into = t.cell(0, m.to, copy), *out = t.cell(0, m.leaves ? m.from : m.to, copy);
+    u32 *into = t.accumulator(0, m.to, copy), *out = t.accumulator(0, m.leaves ? m.from : m.to, copy);
     const auto move = [&](S stored, int c) {
         // As `round_to_integer`: the product is exact. The low word of 1.5 * 2^52 is 0.
         const double rounded = __fma_rn((double)a.rows.value(stored), t.factors[c].first, 6755399441055744.0);
         const u32 l = __double2loint(rounded), h = __double2hiint(rounded) - 0x43380000u;
-        add_to_cell(a.sums, t, into + c * across, c, m.to, l, h);
-        if (m.leaves) add_to_cell(a.sums, t, out + c * across, c, m.from, 0u - l, ~h + (l == 0));
+        add_to_accumulator(a.sums, t, into + c * across, c, m.to, l, h);
+        if (m.leaves) add_to_accumulator(a.sums, t, out + c * across, c, m.from, 0u - l, ~h + (l == 0));
     };
 #pragma unroll
     for (int i = 0; i < FLIGHT; i++)
@@ -182,9 +182,9 @@ __device__ __forceinline__ void move_any(const Deltas<T, S>& a, const Moves& t, 
                 if (v != 0) add_pending(pending_of(s, t, column, m.to), v);
                 continue;
             }
-            if (leaves) add_to_cell(s, t, t.cell(column, m.from, copy), column, m.from, (u32)-v, (u32)(-v >> 32));
+            if (leaves) add_to_accumulator(s, t, t.accumulator(column, m.from, copy), column, m.from, (u32)-v, (u32)(-v >> 32));
             together.add_up(v);
-            if (v != 0) add_to_cell(s, t, t.cell(column, m.to, copy), column, m.to, (u32)v, (u32)(v >> 32));
+            if (v != 0) add_to_accumulator(s, t, t.accumulator(column, m.to, copy), column, m.to, (u32)v, (u32)(v >> 32));
         }
     }
 }
@@ -218,8 +218,8 @@ template <typename T, typename S> __device__ __forceinline__ void move_rows(cons
     if (t.counts && m.listed) {
         const u32 column = t.columns * a.sums.limbs;
         // A block has fewer than 2^32 rows, and the high word takes what the low one does not.
-        add_words(t.cell(column, m.to, copy), t.cell(column, m.to, copy) + t.plane, 1);
-        if (m.leaves) add_words(t.cell(column, m.from, copy), t.cell(column, m.from, copy) + t.plane, -1);
+        add_words(t.accumulator(column, m.to, copy), t.accumulator(column, m.to, copy) + t.plane, 1);
+        if (m.leaves) add_words(t.accumulator(column, m.from, copy), t.accumulator(column, m.from, copy) + t.plane, -1);
     }
 }
 

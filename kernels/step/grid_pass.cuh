@@ -56,7 +56,7 @@ __device__ __forceinline__ i64 sum_of_warp(i64 v) {
 
 // Moves the rows of a tile that changed, in the sums: rows that go from one cluster to one other together.
 template <int D, typename T, typename S>
-__device__ __forceinline__ void move_together(const Assign<T, S>& a, const Factors* factors, const Cells& cells, const T (&x)[D][ROWS],
+__device__ __forceinline__ void move_together(const Assign<T, S>& a, const Factors* factors, const BlockSums& block_sums, const T (&x)[D][ROWS],
                                               const Four& old, const u32 (&label)[ROWS], u32 differs, int lane) {
     const Sums& s = a.sums;
     const bool two = s.limbs == 2;
@@ -85,8 +85,8 @@ __device__ __forceinline__ void move_together(const Assign<T, S>& a, const Facto
             if (lane == f) own = sum;
         }
         const u32 into = (to * s.columns + lane) * s.limbs, out = (from * s.columns + lane) * s.limbs;
-        if (lane < D && cells.table.copies) {
-            table_move(cells.table, into, out, leaves, (threadIdx.x / 32) & (cells.table.copies - 1), own, two);
+        if (lane < D && block_sums.table.copies) {
+            table_move(block_sums.table, into, out, leaves, (threadIdx.x / 32) & (block_sums.table.copies - 1), own, two);
         } else if (lane < D) {
             add_pending(s.pending + (u64)into * 2, own.hi);
             if (two) add_pending(s.pending + (u64)into * 2 + 2, own.lo);
@@ -96,9 +96,9 @@ __device__ __forceinline__ void move_together(const Assign<T, S>& a, const Facto
             }
         }
         const int count = __reduce_add_sync(FULL_WARP, __popc(mine));
-        if (lane == 0 && cells.table.copies) {
-            atomicAdd(&cells.rows[to], count);
-            if (leaves) atomicSub(&cells.rows[from], count);
+        if (lane == 0 && block_sums.table.copies) {
+            atomicAdd(&block_sums.rows[to], count);
+            if (leaves) atomicSub(&block_sums.rows[from], count);
         } else if (lane == 0) {
             atomicAdd((u64*)&s.pending_rows[to], (u64)count);
             if (leaves) atomicAdd((u64*)&s.pending_rows[from], (u64)-(i64)count);
@@ -111,7 +111,7 @@ template <int D, typename T, typename S, typename C> __device__ __forceinline__ 
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ List lists[WARPS];
     __shared__ Entrance entrance;
-    __shared__ u32 block_changed, block_contested, taken;
+    __shared__ u32 block_changed, block_in_doubt, taken;
     __shared__ Factors factors[D];
     const Assign<T, S>& a = c.assign;
     wait_for_kernel_before();
@@ -122,18 +122,18 @@ template <int D, typename T, typename S, typename C> __device__ __forceinline__ 
     T* const centroids = a.centroids_in_shared ? (T*)after : nullptr;
     const Table table = {(u32*)(after + (a.centroids_in_shared ? (u64)a.k * W * sizeof(T) : 0)), a.sums.k * a.sums.columns * a.sums.limbs,
                          a.table_copies};
-    const Cells cells = {table, (int*)(table.words + (size_t)table.cells * 2 * table.copies)};
+    const BlockSums block_sums = {table, (int*)(table.words + (size_t)table.accumulators * 2 * table.copies)};
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     List& own = lists[warp];
     if (lane == 0) own.count = own.doubtful = 0;
     if (threadIdx.x < D) factors[threadIdx.x] = a.factors[threadIdx.x];
     if (threadIdx.x == 0) {
-        entrance = {cells, {0, 0, 0}};
-        block_changed = block_contested = taken = 0;
+        entrance = {block_sums, {0, 0, 0}};
+        block_changed = block_in_doubt = taken = 0;
     }
     if (table.copies) {
         table_clear(table);
-        KEEP_LOOP for (int i = threadIdx.x; i < a.sums.k; i += THREADS) cells.rows[i] = 0;
+        KEEP_LOOP for (int i = threadIdx.x; i < a.sums.k; i += THREADS) block_sums.rows[i] = 0;
     }
     if (centroids)
         KEEP_LOOP for (int i = threadIdx.x; i < a.k * W; i += THREADS) centroids[i] = i % W < D ? a.centroids[i / W * D + i % W] : (T)0;
@@ -141,7 +141,7 @@ template <int D, typename T, typename S, typename C> __device__ __forceinline__ 
     // A block has some ranges of neighbouring tiles, so it adds to few clusters. Its warps take runs of these tiles, each at its own pace.
     const u32 tiles = *c.count, range = (tiles + RANGES * gridDim.x - 1) / (RANGES * gridDim.x);
     const u32 run = 1u << min(5, 31 - __clz(max(1u, range * RANGES / (8 * WARPS)))), runs = (range + run - 1) / run;
-    u32 changed = 0, contested = 0, listed = 0;
+    u32 changed = 0, in_doubt = 0, listed = 0;
     u64 scores = 0; // of the warp
     KEEP_LOOP while (true) {
         u32 own_run = 0;
@@ -184,7 +184,7 @@ template <int D, typename T, typename S, typename C> __device__ __forceinline__ 
             if (!one) take_rows<D>(a.rows, next, x);
             if (todo) ask();
             if (!one) {
-                contested += find_labels(c, centroids, words, word, cell, x, valid, count, label, scores);
+                in_doubt += find_labels(c, centroids, words, word, cell, x, valid, count, label, scores);
             } else {
                 UNROLL for (int r = 0; r < ROWS; r++) label[r] = only_label(c, words);
             }
@@ -195,8 +195,8 @@ template <int D, typename T, typename S, typename C> __device__ __forceinline__ 
             if (many >= MANY && !a.rows.w) {
                 if (differs) now.store(bytes, (u8*)a.labels.at + (u64)place * (u32)bytes);
                 if (one) load_rows<D>(a.rows, valid ? place : first, x);
-                if (table.copies) enter<true>(entrance, many, cells, a.sums, lane);
-                move_together<D>(a, factors, cells, x, old, label, differs, lane);
+                if (table.copies) enter<true>(entrance, many, block_sums, a.sums, lane);
+                move_together<D>(a, factors, block_sums, x, old, label, differs, lane);
                 changed += many;
                 continue;
             }
@@ -204,23 +204,23 @@ template <int D, typename T, typename S, typename C> __device__ __forceinline__ 
             __syncwarp();
             listed = own.count;
             if (listed >= ENOUGH) {
-                move_listed<true, true>(a, factors, entrance, cells, own, listed, lane);
+                move_listed<true, true>(a, factors, entrance, block_sums, own, listed, lane);
                 changed += listed, listed = 0;
             }
         }
     }
     if (listed) {
-        move_listed<true, true>(a, factors, entrance, cells, own, listed, lane);
+        move_listed<true, true>(a, factors, entrance, block_sums, own, listed, lane);
         changed += listed;
     }
-    contested = __reduce_add_sync(FULL_WARP, contested);
+    in_doubt = __reduce_add_sync(FULL_WARP, in_doubt);
     if (lane == 0 && changed) atomicAdd(&block_changed, changed);
-    if (lane == 0 && contested) atomicAdd(&block_contested, contested);
+    if (lane == 0 && in_doubt) atomicAdd(&block_in_doubt, in_doubt);
     if (lane == 0 && scores) atomicAdd(&a.control->scores, scores);
     __syncthreads();
-    if (a.table_copies && entrance.gate.announced) flush_table(table, cells.rows, a.sums);
+    if (a.table_copies && entrance.gate.announced) flush_table(table, block_sums.rows, a.sums);
     if (threadIdx.x == 0) {
         if (block_changed) atomicAdd(&a.control->changed, (u64)block_changed);
-        if (block_contested) atomicAdd(&a.control->contested, block_contested);
+        if (block_in_doubt) atomicAdd(&a.control->in_doubt, block_in_doubt);
     }
 }

@@ -28,36 +28,36 @@ struct List {
 };
 
 // A block's table of sums, and the row counts of its clusters.
-struct Cells {
+struct BlockSums {
     Table table;
     int* rows;
 };
 
 // The block's table, and when a warp may add to it.
 struct Entrance {
-    Cells cells; // kept here for float64, whose kernels have no registers left for it
+    BlockSums block_sums; // kept here for float64, whose kernels have no registers left for it
     Gate gate;
 };
 
-template <bool APART> __device__ __forceinline__ void enter(Entrance& entrance, u32 count, const Cells& cells, const Sums& s, int lane) {
+template <bool APART> __device__ __forceinline__ void enter(Entrance& entrance, u32 count, const BlockSums& block_sums, const Sums& s, int lane) {
     enter(entrance.gate, count, CAPACITY, lane, [&] {
-        const Table& t = cells.table;
-        if constexpr (APART) flush_table_apart(t.words, t.cells, t.copies, cells.rows, s.pending, s.pending_rows, s.k, lane);
-        else flush_table_by_warp(t, cells.rows, s, lane);
+        const Table& t = block_sums.table;
+        if constexpr (APART) flush_table_apart(t.words, t.accumulators, t.copies, block_sums.rows, s.pending, s.pending_rows, s.k, lane);
+        else flush_table_by_warp(t, block_sums.rows, s, lane);
     });
 }
 
 // Moves the contributions of the listed rows from cluster to cluster. Each lane takes (row, column) pairs. In the table all additions
 // of a pair are issued at once, and then their carries. NEIGHBOURS: rows that follow each other mostly have the same clusters, so neighbours in the list
-// add to different copies of the cells.
+// add to different copies of the accumulators.
 template <bool APART, bool NEIGHBOURS = false, typename T, typename S>
-__device__ __forceinline__ void move_listed(const Assign<T, S>& a, const Factors* factors, Entrance& entrance, const Cells& cells, List& list,
+__device__ __forceinline__ void move_listed(const Assign<T, S>& a, const Factors* factors, Entrance& entrance, const BlockSums& block_sums, List& list,
                                             u32 count, int lane) {
     const int AHEAD = sizeof(T) == 4 ? 4 : 1;
     const Sums& s = a.sums;
     __syncwarp();
-    const Table& table = cells.table;
-    if (table.copies) enter<APART>(entrance, count, cells, s, lane);
+    const Table& table = block_sums.table;
+    if (table.copies) enter<APART>(entrance, count, block_sums, s, lane);
     const u32 columns = s.columns, reciprocal = (65536 + columns - 1) / columns; // gives exact quotients up to 159 * 13 pairs
     const bool two = s.limbs == 2;
     const u32 pairs = count * columns;
@@ -105,8 +105,8 @@ __device__ __forceinline__ void move_listed(const Assign<T, S>& a, const Factors
     for (u32 e = lane; e < count; e += 32) {
         const u32 from = list.from(e), to = list.to(e);
         if (table.copies) {
-            atomicAdd(&cells.rows[to], 1);
-            if (from != UNASSIGNED) atomicSub(&cells.rows[from], 1);
+            atomicAdd(&block_sums.rows[to], 1);
+            if (from != UNASSIGNED) atomicSub(&block_sums.rows[from], 1);
         } else {
             atomicAdd((u64*)&s.pending_rows[to], 1ull);
             if (from != UNASSIGNED) atomicAdd((u64*)&s.pending_rows[from], ~0ull);
@@ -131,12 +131,12 @@ __device__ __forceinline__ u32 add_together(const Assign<T, S>& a, const Factors
 #pragma unroll 1
         for (int f = 0; f < a.rows.d; f++) {
             Pair p = limbs_of((double)next.value(a.rows, f, r), factors[f]);
-            const u32 cell = (own * s.columns + f) * s.limbs;
+            const u32 accumulator = (own * s.columns + f) * s.limbs;
             together.add_up(p.hi);
-            if (together.leads(lane)) table_add(table, cell, lane & (table.copies - 1), p.hi);
+            if (together.leads(lane)) table_add(table, accumulator, lane & (table.copies - 1), p.hi);
             if (s.limbs == 2) {
                 together.add_up(p.lo);
-                if (together.leads(lane)) table_add(table, cell + 1, lane & (table.copies - 1), p.lo);
+                if (together.leads(lane)) table_add(table, accumulator + 1, lane & (table.copies - 1), p.lo);
             }
         }
         if (together.lanes >> lane & 1) valid &= ~(1u << r);
@@ -147,10 +147,10 @@ __device__ __forceinline__ u32 add_together(const Assign<T, S>& a, const Factors
 // Adds the rows of a tile that had no labels, from the places where it arrived. Each lane adds its own rows, without a list.
 // SPARE: whether there are registers for `add_together`. It only looks for rows of one cluster if a tile's first rows are such.
 template <bool SPARE, typename T, int D, typename S>
-__device__ __forceinline__ void add_first(const Assign<T, S>& a, const Factors* factors, const AsyncTiles<T, S, D>& next, const Cells& cells,
+__device__ __forceinline__ void add_first(const Assign<T, S>& a, const Factors* factors, const AsyncTiles<T, S, D>& next, const BlockSums& block_sums,
                                           const u32 (&label)[ROWS], u32 valid, int lane) {
     const Sums& s = a.sums;
-    const Table& table = cells.table;
+    const Table& table = block_sums.table;
     const int copy = lane & (table.copies - 1);
     const u32 counted = valid;
     Together together = {};
@@ -165,15 +165,15 @@ __device__ __forceinline__ void add_first(const Assign<T, S>& a, const Factors* 
         for (int r = 0; r < ROWS; r++) {
             if (valid >> r & 1) {
                 const Pair p = limbs_of((double)raw[r], own);
-                const u32 cell = (label[r] * s.columns + f) * s.limbs;
-                table_add(table, cell, copy, p.hi);
-                if (s.limbs == 2) table_add(table, cell + 1, copy, p.lo);
+                const u32 accumulator = (label[r] * s.columns + f) * s.limbs;
+                table_add(table, accumulator, copy, p.hi);
+                if (s.limbs == 2) table_add(table, accumulator + 1, copy, p.lo);
             }
         }
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        if (counted >> r & 1) atomicAdd(&cells.rows[label[r]], 1);
+        if (counted >> r & 1) atomicAdd(&block_sums.rows[label[r]], 1);
     __syncwarp();
 }
 

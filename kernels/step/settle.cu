@@ -1,9 +1,9 @@
 // settle: the exact labels of all rows that a filter could not decide.
 //
-//   settle         rows that may belong to any cluster. If there are many, differences in float32 decide most of them (sift.cuh). The others:
+//   settle         rows that may belong to any cluster. If there are many, differences in float32 decide most of them (settle_differences.cuh). The others:
 //                  distances to all centroids
 //   settle_pairs   rows with two centroids in reach, the best and second best of the filter. Differences in float32 decide most of them
-//                  (sift_few.cuh). The others: distances to these two
+//                  (settle_few_differences.cuh). The others: distances to these two
 //
 // Used when: after every assign. settle_pairs only if the assign makes a list of pairs. The lists are usually short: they hold ties,
 //            and rows whose distances to two centroids differ by less than rounding can tell. They are long if there are many
@@ -19,11 +19,11 @@
 //            memory traffic.
 // Precision: differences in float32 decide only where their bound proves the label. Else float64, exactly as the contract defines it: the
 //            label is the smallest j of least distance.
-#include "sift.cuh"
-#include "sift_few.cuh"
+#include "settle_differences.cuh"
+#include "settle_few_differences.cuh"
 
 // Each of `groups` groups has THREADS / groups threads, and takes ROWS rows at a time. All are powers of two.
-// Either the rows of the list from `begin` on, every gridDim.x-th batch. Or the LEFT rows, which this block has left over itself (sift.cuh).
+// Either the rows of the list from `begin` on, every gridDim.x-th batch. Or the LEFT rows, which this block has left over itself (settle_differences.cuh).
 template <int ROWS, bool LEFT, typename T, typename S>
 __device__ __forceinline__ void settle(const Settle<T, S>& a, double* shared, double (&least_of)[8][MOST_ROWS], u32 (&label_of)[8][MOST_ROWS],
                                        u32 count, int groups, u64 begin) {
@@ -42,7 +42,7 @@ __device__ __forceinline__ void settle(const Settle<T, S>& a, double* shared, do
     for (u64 base = begin; base < count; base += LEFT ? rows : (u64)gridDim.x * rows) {
         const bool listed = base + place < count;
         u32 row = 0;
-        if (listed) row = LEFT ? left_over(a, (u32)(base + place), groups).second : a.contested[a.rows.n - 1 - (u32)(base + place)].row;
+        if (listed) row = LEFT ? left_over(a, (u32)(base + place), groups).second : a.in_doubt[a.rows.n - 1 - (u32)(base + place)].row;
         double least[ROWS];
         u32 label[ROWS];
 #pragma unroll
@@ -136,36 +136,36 @@ struct Piece {
 
 // The labels of a warp's rows by differences: lane 2 r gets that of row r. UNASSIGNED: differences cannot decide. Lanes 2 r and 2 r + 1 hold `row` r and
 // its candidates `j`.
-template <typename S> __device__ __forceinline__ u32 sift_pairs(const Settle<float, S>& a, u32 row, u32 j, int lane) {
+template <typename S> __device__ __forceinline__ u32 settle_pairs_by_differences(const Settle<float, S>& a, u32 row, u32 j, int lane) {
     const Differences bound = bound_of_lanes(a.rows.d, a.scale);
     u32 label = UNASSIGNED;
 #pragma unroll
-    for (int round = 0; round < PAIRS * SIFT_LANES / 32; round++) {
-        const int from = (round * (32 / SIFT_LANES) + lane / SIFT_LANES) * 2;
+    for (int round = 0; round < PAIRS * DIFFERENCE_LANES / 32; round++) {
+        const int from = (round * (32 / DIFFERENCE_LANES) + lane / DIFFERENCE_LANES) * 2;
         const u32 pair[2] = {__shfl_sync(FULL_WARP, j, from), __shfl_sync(FULL_WARP, j, from + 1)};
         const Two two = least_two<2>(a.rows, __shfl_sync(FULL_WARP, row, from), a.centroids, a.scale, 2, [&](u32 i) { return i ? pair[1] : pair[0]; });
         const u32 found = two.second > bound.reach(two.least, bound.offset) ? two.label : UNASSIGNED;
-        const u32 given = __shfl_sync(FULL_WARP, found, lane / 2 % (32 / SIFT_LANES) * SIFT_LANES);
-        if (lane / 2 / (32 / SIFT_LANES) == round) label = given;
+        const u32 given = __shfl_sync(FULL_WARP, found, lane / 2 % (32 / DIFFERENCE_LANES) * DIFFERENCE_LANES);
+        if (lane / 2 / (32 / DIFFERENCE_LANES) == round) label = given;
     }
     return label;
 }
-template <typename S> __device__ __forceinline__ u32 sift_pairs(const Settle<double, S>&, u32, u32, int) { return UNASSIGNED; }
+template <typename S> __device__ __forceinline__ u32 settle_pairs_by_differences(const Settle<double, S>&, u32, u32, int) { return UNASSIGNED; }
 
 template <typename T, typename S> __device__ __forceinline__ void settle_pairs(const Settle<T, S>& a, Piece& piece, u32 count) {
     const int lane = threadIdx.x & 31, d = a.rows.d;
-    Sifting sifting;
+    DifferenceTrial trial;
 #pragma unroll 1
     for (u64 base = (u64)(threadIdx.x / 32 * gridDim.x + blockIdx.x) * PAIRS; base < count; base += (u64)gridDim.x * PAIR_WARPS * PAIRS) {
         // Lanes 2 r and 2 r + 1 hold row r and its first and second centroid. So do the lanes 8, 16 and 24 further.
         const u64 at = base + (lane % (2 * PAIRS)) / 2;
-        const Contested one = a.contested[min(at, (u64)count - 1)];
+        const RowInDoubt one = a.in_doubt[min(at, (u64)count - 1)];
         const u32 j = lane & 1 ? one.second : load_label(a.next, one.row);
         const bool stores = lane < 2 * PAIRS && !(lane & 1) && at < count;
-        if (sizeof(T) == 4 && sifting.pays()) {
-            const u32 label = sift_pairs(a, one.row, j, lane);
+        if (sizeof(T) == 4 && trial.pays()) {
+            const u32 label = settle_pairs_by_differences(a, one.row, j, lane);
             const u32 left = __popc(__ballot_sync(FULL_WARP, stores && label == UNASSIGNED));
-            sifting.tried += PAIRS, sifting.left += left;
+            trial.tried += PAIRS, trial.left += left;
             if (left == 0) {
                 if (stores) store_label(a.next, one.row, label);
                 continue;
@@ -215,22 +215,22 @@ template <typename T, typename S> __device__ __forceinline__ void settle_pairs(c
         extern __shared__ __align__(16) double shared[];                                                                           \
         __shared__ double least_of[8][MOST_ROWS];                                                                                  \
         __shared__ u32 label_of[8][MOST_ROWS];                                                                                     \
-        __shared__ Sifted sifted;                                                                                                  \
+        __shared__ LeftByDifferences left_rows;                                                                                                  \
         wait_for_kernel_before();                                                                                                  \
         if (a.control->stop) return;                                                                                               \
-        const u32 count = a.control->contested;                                                                                    \
+        const u32 count = a.control->in_doubt;                                                                                    \
         if (count < a.fewest) return;                                                                                                  \
         const int groups = a.k <= 32 ? 8 : a.k <= 64 ? 4 : a.k <= 128 ? 2 : 1;                                                     \
         const u64 most = (u64)gridDim.x * groups;                                                                                  \
         const u64 first = (u64)blockIdx.x * groups;                                                                                \
         if (count >= 8 * most) {                                                                                                   \
             u64 begin = 16 * first;                                                                                                \
-            if (threadIdx.x == 0) sifted.left = 0;                                                                                 \
-            sift(a, (float*)shared, sifted, count, groups, begin);                                                                 \
+            if (threadIdx.x == 0) left_rows.left = 0;                                                                                 \
+            settle_by_differences(a, (float*)shared, left_rows, count, groups, begin);                                                                 \
             settle<16, false>(a, shared, least_of, label_of, count, groups, begin);                                                \
             __syncthreads();                                                                                                       \
-            if (sifted.left > (u32)groups) settle<4, true>(a, shared, least_of, label_of, sifted.left, groups, 0);                 \
-            else settle<1, true>(a, shared, least_of, label_of, sifted.left, groups, 0);                                           \
+            if (left_rows.left > (u32)groups) settle<4, true>(a, shared, least_of, label_of, left_rows.left, groups, 0);                 \
+            else settle<1, true>(a, shared, least_of, label_of, left_rows.left, groups, 0);                                           \
         } else if (count >= 2 * most) {                                                                                            \
             settle<4, false>(a, shared, least_of, label_of, count, groups, 4 * first);                                             \
         } else {                                                                                                                   \

@@ -1,6 +1,6 @@
 // settle_few, settle_listed: the exact labels of rows in doubt.
 //
-//   settle_few     rows with a few centroids in reach. Differences in float32 decide most of them (sift_few.cuh). The others: distances to these
+//   settle_few     rows with a few centroids in reach. Differences in float32 decide most of them (settle_few_differences.cuh). The others: distances to these
 //                  centroids
 //   settle_listed  the other rows, if there are not many: distances to all centroids of their group's list, or to all
 //
@@ -13,7 +13,7 @@
 //            label is the smallest j of least distance.
 #include "../common/filter.cuh"
 #include "../common/tensor.cuh"
-#include "sift_few.cuh"
+#include "settle_few_differences.cuh"
 
 template <typename T, typename S = T> struct SettleFew {
     Rows<T, S> rows;
@@ -36,7 +36,7 @@ template <typename T, typename S = T> struct SettleListed {
     const T* centroids; // (k, d)
     const u32* list; // (groups, k padded)
     const TensorGroup* groups;
-    const Contested* contested; // `second` is the row's group, or NO_ROW: all centroids
+    const RowInDoubt* in_doubt; // `second` is the row's group, or NO_ROW: all centroids
     ListedPart* parts; // (most, slices)
     u32* tickets; // (most): 0 before and after
     const Control* control;
@@ -96,21 +96,21 @@ template <typename S> __device__ __forceinline__ u32 by_differences(const Settle
 template <typename S> __device__ __forceinline__ u32 by_differences(const SettleFew<double, S>&, const FewRow&) { return UNASSIGNED; }
 
 template <typename T, typename S> __device__ __forceinline__ void settle_few(const SettleFew<T, S>& a, double (&values)[PIECE], u32 count) {
-    const u32 lane = threadIdx.x & 31, ROWS = 32 / SIFT_LANES;
-    Sifting sifting;
+    const u32 lane = threadIdx.x & 31, ROWS = 32 / DIFFERENCE_LANES;
+    DifferenceTrial trial;
 #pragma unroll 1
     for (u64 base = (u64)(threadIdx.x / 32 * gridDim.x + blockIdx.x) * ROWS; base < count; base += (u64)gridDim.x * WARPS * ROWS) {
-        const u64 at = base + lane / SIFT_LANES;
+        const u64 at = base + lane / DIFFERENCE_LANES;
         const FewRow one = a.few.rows[min(at, (u64)count - 1)];
-        const bool stores = lane % SIFT_LANES == 0 && at < count;
-        const bool sifts = sizeof(T) == 4 && sifting.pays();
-        const u32 label = sifts ? by_differences(a, one) : UNASSIGNED;
+        const bool stores = lane % DIFFERENCE_LANES == 0 && at < count;
+        const bool tries = sizeof(T) == 4 && trial.pays();
+        const u32 label = tries ? by_differences(a, one) : UNASSIGNED;
         if (stores && label != UNASSIGNED) store_label(a.next, one.row, label);
         u32 left = __ballot_sync(FULL_WARP, stores && label == UNASSIGNED);
-        if (sifts) sifting.tried += ROWS, sifting.left += __popc(left);
+        if (tries) trial.tried += ROWS, trial.left += __popc(left);
 #pragma unroll 1
         for (; left; left &= left - 1) {
-            const FewRow row = a.few.rows[base + (__ffs(left) - 1) / SIFT_LANES];
+            const FewRow row = a.few.rows[base + (__ffs(left) - 1) / DIFFERENCE_LANES];
             const u32 exact = by_distances(a, values, row);
             if (lane == 0) store_label(a.next, row.row, exact);
         }
@@ -131,7 +131,7 @@ template <typename T, typename S> __device__ __forceinline__ void settle_listed(
 #pragma unroll 1
     for (u64 item = blockIdx.x; item < items; item += gridDim.x) {
         const u32 i = (u32)(item / a.slices), slice = (u32)(item % a.slices);
-        const Contested one = a.contested[a.rows.n - 1 - i];
+        const RowInDoubt one = a.in_doubt[a.rows.n - 1 - i];
         const bool every = one.second == NO_ROW;
         const u32 listed = every ? a.k : a.groups[one.second].centroids, parts = (listed + LISTED_THREADS - 1) / LISTED_THREADS;
         if (slice >= parts) continue;
@@ -182,7 +182,7 @@ template <typename T, typename S> __device__ __forceinline__ void settle_listed(
     extern "C" __global__ void __launch_bounds__(LISTED_THREADS) settle_listed_##NAME(const __grid_constant__ SettleListed<T, S> a) {        \
         wait_for_kernel_before();                                                                                                            \
         if (a.control->stop) return;                                                                                                         \
-        const u32 count = a.control->contested;                                                                                              \
+        const u32 count = a.control->in_doubt;                                                                                              \
         if (count != 0 && count <= a.most) settle_listed(a, count);                                                                          \
     }
 KERNEL(float, float, f32)

@@ -24,7 +24,7 @@ struct Tensor {
     const u32* list; // (groups, k padded): centroids
     const u32* first_visit; // (tiles): the tile of centroids that a tile of rows begins with
     Labels next;
-    Contested* contested;
+    RowInDoubt* in_doubt;
     Control* control;
     Few few;
     u32* left; // counts the rows that are to be compared with all centroids
@@ -53,7 +53,7 @@ struct Kept {
     __device__ __forceinline__ Kept() : best(3e38f), second(3e38f), third(3e38f), tiles(0), best_in(0), second_in(0) {}
     // Adds a tile with its least score, if it has a column in reach. Never is `best` above `second`, nor `second` above `third`.
     __device__ __forceinline__ void add(float least, u32 in, u32 tile) {
-        const float score = in != 0 ? least : 3e38f; // which changes nothing
+        const float score = in != 0 ? least : 3e38f; // adds nothing
         const bool first = score < best, second_one = score < second;
         third = fminf(third, fmaxf(second, score));
         second = fminf(second, fmaxf(best, score));
@@ -232,19 +232,19 @@ template <u32 WIDTH, u32 LANE_SETS> __device__ __forceinline__ void decide_one(c
     if (lane == 0 && doubt != 0 && a.part == 0) atomicAdd(&a.few.control->doubt, (u64)doubt);
     const bool writes = (lane & 3) == 0 && row != NO_ROW;
     if (writes && !all && total <= 2) store_label(a.next, row, a.list[of_group + first]);
-    if (writes && !all && total == 2) a.contested[atomicAdd(&a.control->pairs, 1)] = {row, a.list[of_group + last]};
+    if (writes && !all && total == 2) a.in_doubt[atomicAdd(&a.control->pairs, 1)] = {row, a.list[of_group + last]};
     // A few candidates: the row gets a part of the pool. If the pool is full, the row is compared with all centroids.
     u32 from = 0;
     const bool few = row != NO_ROW && !all && total > 2;
     if (few && (lane & 3) == 0) {
-        // Once the pool is full, nobody adds to the counter, so it cannot overflow.
+        // Once the pool is full, no thread adds to the counter, so it cannot overflow.
         from = __ldcg(&a.few.control->candidates);
         if (from < a.few.room) from = atomicAdd(&a.few.control->candidates, total);
         if (from < a.few.room && total <= a.few.room - from) a.few.rows[atomicAdd(&a.few.control->rows, 1)] = {row, from, total, 0};
         else from = NO_ROW;
     }
     from = __shfl_sync(FULL_WARP, from, lane & ~3);
-    if (writes && (all || few && from == NO_ROW)) a.contested[a.n - 1 - atomicAdd(a.left, 1)] = {row, best.rise < infinity_f() && a.groups[g].centroids != 0 ? g : NO_ROW};
+    if (writes && (all || few && from == NO_ROW)) a.in_doubt[a.n - 1 - atomicAdd(a.left, 1)] = {row, best.rise < infinity_f() && a.groups[g].centroids != 0 ? g : NO_ROW};
     if (!few || from == NO_ROW) return;
     u32* to = a.few.candidates + from + before;
 #pragma unroll

@@ -1,8 +1,8 @@
 // tensor_centres: the centres of groups of rows, for assign_tensor.
 //
 //   tensor_apart     how far some centroids are from the nearest other one. Centres that are hardly farther are enough
-//   tensor_centres   the first centres: some of the centroids, far from each other. How many, the centroids say: see `tensor_centres`
-//   tensor_means     better centres: the means of the centroids near them. That of the whole: the mean of all
+//   tensor_centres   the first centres: some of the centroids, far from each other. Their number follows from the centroids: see `chosen_count`
+//   tensor_means     better centres: the means of the centroids near them. That of the fallback group: the mean of all
 //   tensor_near      the distance of each centroid from the centre of each group, in float32
 //   tensor_nearest   the group of each centroid: that of the nearest centre
 //
@@ -219,26 +219,26 @@ template <typename T> __device__ __forceinline__ void tensor_centres(const Tenso
 #define MEANS_WARPS (MEANS_THREADS / 32)
 #define AHEAD 4
 
-// A block for 32 features of each group, whose centre becomes the mean of the centroids nearest to it. The first ones, which take longest,
-// have the whole.
+// A block for 32 features of each group, whose centre becomes the mean of the centroids nearest to it. The first blocks take
+// the fallback group, which takes longest.
 template <typename T> __device__ __forceinline__ void tensor_means(const TensorCentroids<T>& a) {
     __shared__ float sums[MEANS_WARPS][32];
     __shared__ int counts[MEANS_WARPS];
     const u32 pieces = (a.d + 31) / 32, g = a.most - blockIdx.x / pieces, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int f = blockIdx.x % pieces * 32 + lane;
-    const bool is_whole = g == a.most;
-    if (g >= *a.count && !is_whole) return;
+    const bool is_fallback = g == a.most;
+    if (g >= *a.count && !is_fallback) return;
     T* const centre = a.centres + g * centre_width(a.d) + f;
     const T before = f < a.d ? *centre : (T)0;
     const auto away = [&](u32 j) { return f < a.d ? (float)((a.centroids[(u64)j * a.d + f] - before) * a.scale) : 0.0f; };
     float sum = 0.0f;
     int count = 0;
-    if (is_whole) {
+    if (is_fallback) {
 #pragma unroll 8
         for (u32 j = warp; j < a.k; j += MEANS_WARPS) sum += away(j), count++;
     }
 #pragma unroll 1
-    for (u32 base = warp * 32; base < a.k && !is_whole; base += AHEAD * MEANS_THREADS) {
+    for (u32 base = warp * 32; base < a.k && !is_fallback; base += AHEAD * MEANS_THREADS) {
         u32 groups[AHEAD]; // on their way at once
 #pragma unroll
         for (u32 i = 0; i < AHEAD; i++) {
@@ -278,8 +278,8 @@ template <typename T> __device__ __forceinline__ void tensor_near(const TensorCe
     __shared__ __align__(16) T centroids[NEAR_FEATURES][NEAR_CENTROIDS + 4], centres[NEAR_FEATURES][NEAR_GROUPS + 4];
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     if (a.near_when != NEAR_ALWAYS && (a.near_when == NEAR_BEFORE_GROUPS) != again(a.few, a.most_doubt, a.most_kept)) return;
-    // The groups, and then the whole.
-    const u32 count = a.near_when == NEAR_BEFORE_GROUPS || a.whole->groups != 0 ? *a.count : 0;
+    // The groups, and then the fallback group.
+    const u32 count = a.near_when == NEAR_BEFORE_GROUPS || a.totals->groups != 0 ? *a.count : 0;
     const auto group = [&](u32 i) { return i < count ? i : a.most; };
     const u32 across = (a.k + NEAR_CENTROIDS - 1) / NEAR_CENTROIDS, items = across * ((count + 1 + NEAR_GROUPS - 1) / NEAR_GROUPS);
     const u64 width = centre_width(a.d);

@@ -5,14 +5,14 @@
 //
 // Used when: before every assign_tensor, after tensor_near (tensor_centres.cu).
 // Tile:      tensor_list: a block for each group. tensor_centroids: a warp for each pair of a group and a centroid.
-// Memory:    the copies of all groups share a pool. Its first tiles are those of the whole. A group takes as many tiles as its list has. If the pool is too small, which is made
+// Memory:    the copies of all groups share a pool. Its first tiles are those of the fallback group. A group takes as many tiles as its list has. If the pool is too small, which is made
 //            unlikely when groups are made, a group has no copies, and its rows are compared with all centroids.
 #include "tensor_centroids.cuh"
 #include "tensor_copies.cuh"
 
 #define LIST_THREADS 512
 
-// One block for each group, and one for the whole.
+// One block for each group, and one for the fallback group.
 template <typename T> __device__ __forceinline__ void tensor_list(const TensorCentroids<T>& a) {
     __shared__ double values[LIST_THREADS / 32];
     __shared__ u32 counts[LIST_THREADS / 32];
@@ -76,15 +76,15 @@ template <typename T> __device__ __forceinline__ void tensor_list(const TensorCe
         const int balance = ratio > 0.0 && ratio < 1e30 ? max(-6, min((int)floor(0.5 * log2(ratio) + 0.5), 6)) : 0;
         group->centroid_scale = scale;
         group->balance = ldexpf(1.0f, balance);
-        // The whole has copies here only if it has rows. Its list is for the second product, too.
-        const u32 tiles = tiles_of(found), of_whole = a.k_padded / TILE_CENTROIDS;
+        // The fallback group has copies here only if it has rows. Its list is for the second product, too.
+        const u32 tiles = tiles_of(found), of_fallback = a.k_padded / TILE_CENTROIDS;
         const bool copied = group->here != 0;
-        if (g == a.most) a.control->groups = a.whole->groups + (copied ? 1 : 0);
-        const u32 first = g == a.most ? 0 : of_whole + atomicAdd(&a.few->copied, tiles);
+        if (g == a.most) a.control->groups = a.totals->groups + (copied ? 1 : 0);
+        const u32 first = g == a.most ? 0 : of_fallback + atomicAdd(&a.few->copied, tiles);
         group->first_copy = first;
         group->centroids = first + tiles <= a.copied ? found : 0;
         for (u32 i = 0; i < tiles && first + i < a.copied; i++) a.group_of_copy[first + i] = copied ? g : NO_ROW, a.tile_slacks[first + i] = 0.0f;
-        for (u32 i = tiles; g == a.most && i < of_whole; i++) a.group_of_copy[i] = NO_ROW;
+        for (u32 i = tiles; g == a.most && i < of_fallback; i++) a.group_of_copy[i] = NO_ROW;
     }
 }
 

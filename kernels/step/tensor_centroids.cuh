@@ -3,19 +3,19 @@
 #include "../common/sums.cuh"
 #include "../common/tensor.cuh"
 
-// When tensor_near has work: always, or if groups are made now, or if they were not made just now. If they were, its results are there.
+// When tensor_near has work: always; if groups are made now; or if groups were not made just before. If they were, its results exist.
 #define NEAR_ALWAYS 0
 #define NEAR_BEFORE_GROUPS 1
 #define NEAR_WITHOUT_GROUPS 2
 
 template <typename T> struct TensorCentroids {
     const T* centroids; // (k, d)
-    T* centres; // (most + 1, centre width). The last one is the mean of all centroids, that of the whole
+    T* centres; // (most + 1, centre width). The last one is the mean of all centroids, that of the fallback group
     T scale; // a power of two
-    u32 most; // groups that there may be. The number of the whole
+    u32 most; // groups that there may be. The number of the fallback group
     u32* count; // groups that there are
     TensorGroup* groups; // (most + 1)
-    TensorWhole* whole;
+    TensorTotals* totals;
     float* near; // (most + 1, k): squared distances of centroids from the centre of each group, in float32
     u16* group_of_centroid; // (k): that of the nearest centre
     u32* list; // (most + 1, k padded): centroids

@@ -4,7 +4,7 @@
 //   tensor_group   the group of each row: that of its label's centroid, or else that of the centre that is nearest in up to 16 features. Rows that
 //                  are not finite have no group. It also copies the rows with their features side by side, if they are not yet copied: settling
 //                  and sums read single rows, and from a column one value of 4 bytes costs 32 bytes of memory traffic
-//   tensor_count   rows that are far away from the centre, beside the others, go to the whole: they would make the group large. How many rows each
+//   tensor_count   rows that are far away from the centre, beside the others, go to the fallback group: they would make the group large. How many rows each
 //                  group and each bucket has, and how large a group is
 //
 // tensor_places.cu comes next.
@@ -23,7 +23,7 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_clear(c
     const u64 places = (u64)a.tiles * TILE_ROWS;
     for (u64 place = global_thread(); place < places; place += all_threads()) a.row_of_place[place] = NO_ROW, a.terms[place] = 0.0f;
     for (u32 g = global_thread(); g <= a.most; g += all_threads()) a.groups[g] = {};
-    if (global_thread() == 0) *a.whole = {};
+    if (global_thread() == 0) *a.totals = {};
     for (u64 bucket = global_thread(); bucket < a.most + 1 + (u64)a.k; bucket += all_threads()) a.buckets[bucket] = 0;
 }
 

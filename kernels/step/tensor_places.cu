@@ -1,7 +1,7 @@
 // tensor_places: where the copies of the rows of each group lie, for assign_tensor.
 //
 //   tensor_reach   how many centroids can be nearest to a row of each group. If these are most of all, the group does not pay: its rows have their
-//                  copies with the whole. How large the whole is
+//                  copies with the fallback group. How large the fallback group is
 //   tensor_places  the tiles of each group, and the places of each bucket
 //
 // Rows of one label lie side by side: then a warp's rows have the same few centroids in reach, and most tiles of centroids have none.
@@ -50,14 +50,14 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_reach(c
     if (tid != 0) return;
     // The triangle inequality: no row is farther from the mean, and their lengths from it are not more. The factor is far more than the roundings.
     const double farthest = (group.farthest_of_all + away) * 1.000001;
-    TensorGroup* const whole = a.groups + a.most;
-    atomicMax((u32*)&whole->farthest, __float_as_uint(farthest < 1e37 ? __double2float_ru(farthest) : infinity_f()));
-    atomicAdd(&whole->rows, group.all);
-    atomicAdd(&whole->lengths, group.lengths_of_all + group.all * away);
+    TensorGroup* const fallback = a.groups + a.most;
+    atomicMax((u32*)&fallback->farthest, __float_as_uint(farthest < 1e37 ? __double2float_ru(farthest) : infinity_f()));
+    atomicAdd(&fallback->rows, group.all);
+    atomicAdd(&fallback->lengths, group.lengths_of_all + group.all * away);
     if (group.rows == 0) return;
     const bool pays = all <= MOST_REACHED * a.k;
     a.groups[g].home = pays ? g : a.most, a.groups[g].centroids = (u32)all;
-    if (pays) atomicAdd(&a.whole->tiles, tiles_of((u32)all));
+    if (pays) atomicAdd(&a.totals->tiles, tiles_of((u32)all));
 }
 
 #define PLACES_THREADS 1024
@@ -94,22 +94,22 @@ __device__ __forceinline__ void scale_rows(TensorGroup& group) {
     group.row_scale = ldexpf(1.0f, group.radius < 1e30f ? exponent : 0);
 }
 
-// One block, with a thread for each group. The whole comes first.
+// One block, with a thread for each group. The fallback group comes first.
 template <typename T, typename S> __device__ __forceinline__ void tensor_places(const TensorRows<T, S>& a) {
     __shared__ u32 next[MOST_GROUPS + 1]; // the next place of each group, for labels
     __shared__ float gains[MOST_GROUPS];
     __shared__ u32 copies[MOST_GROUPS]; // tiles of copies of centroids
-    __shared__ u32 rows_of_whole, unlabelled_of_whole, groups;
+    __shared__ u32 rows_of_fallback, unlabelled_of_fallback, groups;
     const u32 tid = threadIdx.x, count = *a.count;
-    TensorGroup& whole = a.groups[a.most];
-    // The whole has the rows that are too far away from their group's centre already.
-    if (tid == 0) rows_of_whole = unlabelled_of_whole = a.buckets[a.most], groups = 0;
+    TensorGroup& fallback = a.groups[a.most];
+    // The fallback group has the rows that are too far away from their group's centre already.
+    if (tid == 0) rows_of_fallback = unlabelled_of_fallback = a.buckets[a.most], groups = 0;
     __syncthreads();
     // If there is not enough room for copies, the groups come first that save the most products for a tile of copies.
     const u32 of_all = tiles_of(a.k), room = a.copies_of_centroids > of_all ? a.copies_of_centroids - of_all : 0;
     const bool is_group = tid < count && a.groups[tid].rows != 0, pays = is_group && a.groups[tid].home == tid;
     bool stays = pays;
-    if (a.whole->tiles > room) {
+    if (a.totals->tiles > room) {
         const u32 reached = pays ? a.groups[tid].centroids : 0, own = tiles_of(reached);
         const float gain = own != 0 ? (float)a.groups[tid].rows * (float)(a.k - reached) / (float)own : -1.0f;
         gains[tid] = gain, copies[tid] = own;
@@ -123,16 +123,16 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_places(
     if (stays) {
         atomicAdd(&groups, 1);
     } else if (is_group) {
-        atomicAdd(&rows_of_whole, rows), atomicAdd(&unlabelled_of_whole, unlabelled);
+        atomicAdd(&rows_of_fallback, rows), atomicAdd(&unlabelled_of_fallback, unlabelled);
         a.groups[tid].home = a.most;
     }
     __syncthreads();
     const u32 rows_at_once = a.row_tiles * TILE_ROWS;
-    const u32 tiles_of_whole = (rows_of_whole + rows_at_once - 1) / rows_at_once * a.row_tiles;
+    const u32 tiles_of_fallback = (rows_of_fallback + rows_at_once - 1) / rows_at_once * a.row_tiles;
     const u32 tiles_here = stays ? (rows + rows_at_once - 1) / rows_at_once * a.row_tiles : 0;
     u32 tiles;
-    const u32 first = tiles_of_whole + sum_before(tiles_here, tiles);
-    tiles += tiles_of_whole;
+    const u32 first = tiles_of_fallback + sum_before(tiles_here, tiles);
+    tiles += tiles_of_fallback;
     if (stays) {
         a.groups[tid].first_tile = first, a.groups[tid].here = rows;
         a.buckets[tid] = first * TILE_ROWS, next[tid] = first * TILE_ROWS + unlabelled;
@@ -140,12 +140,12 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_places(
         scale_rows(a.groups[tid]);
     }
     if (tid == 0) {
-        whole.home = a.most, whole.first_tile = 0, whole.here = rows_of_whole;
-        a.buckets[a.most] = 0, next[a.most] = unlabelled_of_whole;
-        scale_rows(whole);
-        a.whole->groups = groups;
+        fallback.home = a.most, fallback.first_tile = 0, fallback.here = rows_of_fallback;
+        a.buckets[a.most] = 0, next[a.most] = unlabelled_of_fallback;
+        scale_rows(fallback);
+        a.totals->groups = groups;
     }
-    for (u32 tile = tid; tile < tiles_of_whole; tile += PLACES_THREADS) a.group_of_tile[tile] = a.most;
+    for (u32 tile = tid; tile < tiles_of_fallback; tile += PLACES_THREADS) a.group_of_tile[tile] = a.most;
     for (u32 tile = tiles + tid; tile < a.tiles; tile += PLACES_THREADS) a.group_of_tile[tile] = NO_ROW;
     __syncthreads();
     // A group has the rows without a label first, and then the labels of its centroids.

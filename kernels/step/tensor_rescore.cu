@@ -7,7 +7,7 @@
 // Used when: after assign_tensor, if it leaves more rows than settle_listed takes. The rows are taken from the list in batches, and each batch is
 //            multiplied before the next one is copied. The first batch takes the numbers of all rows: the pairs that a product finds may
 //            be written over the rest of the list.
-// Tile:      a warp for each row and, in the first batch, for each centroid of the whole's list.
+// Tile:      a warp for each row and, in the first batch, for each centroid of the fallback group's list.
 // Precision: src/bounds/fp16/rescore.rs.
 #include "../common/filter.cuh"
 #include "../common/tensor.cuh"
@@ -16,12 +16,12 @@
 template <typename T, typename S = T> struct TensorRescore {
     Rows<T, S> rows;
     const T* centroids; // (k, d)
-    const T* centre; // (d): that of the whole
+    const T* centre; // (d): that of the fallback group
     T scale; // a power of two
-    u32 whole; // its number
+    u32 fallback; // its number
     const TensorGroup* groups;
-    const u32* list; // of the whole
-    const Contested* contested; // the list of rows in doubt
+    const u32* list; // of the fallback group
+    const RowInDoubt* in_doubt; // the list of rows in doubt
     Control* control;
     FewControl* few;
     u8* row_copies; // (capacity / 128, 2 chunks, 128, 64) of 2 bytes: high, then low
@@ -41,9 +41,9 @@ template <typename T, typename S = T> struct TensorRescore {
 
 template <typename T, typename S> __device__ __forceinline__ void rescore_row(const TensorRescore<T, S>& a, u32 place, u32 row) {
     const int d = a.rows.d;
-    const TensorGroup& whole = a.groups[a.whole];
+    const TensorGroup& fallback = a.groups[a.fallback];
     const S* const x = a.rows.of(row);
-    const T scale = (T)whole.row_scale;
+    const T scale = (T)fallback.row_scale;
     const auto value = [&](int f) { return f < d ? (double)((a.rows.value(x[(u64)f * a.rows.stride]) - a.centre[f]) * a.scale * scale) : 0.0; };
     u8* const tile = a.row_copies + (u64)(place / TILE_ROWS) * 2 * a.chunks * (TILE_ROWS * PLACE_BYTES);
     const CopySquares s = copy_vector<true>(value, a.chunks, place % TILE_ROWS, TILE_ROWS * PLACE_BYTES, tile);
@@ -56,7 +56,7 @@ template <typename T, typename S> __device__ __forceinline__ void rescore_row(co
     const double norm = high + 3.0 * low + rest + b.subnormal;
     const double term = rest * rest / b.share + (b.share + b.sum) * norm * norm + low * low;
     float rounded = __double2float_ru(term * 1.00001);
-    if (whole.farthest > whole.radius && !(high + low + rest <= (double)whole.radius * whole.row_scale)) rounded = infinity_f();
+    if (fallback.farthest > fallback.radius && !(high + low + rest <= (double)fallback.radius * fallback.row_scale)) rounded = infinity_f();
     if (!(rounded < 1e35f)) rounded = infinity_f();
     a.terms[place] = rounded;
 }
@@ -66,24 +66,24 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rescore
     const u32 left = doubtful < a.fewest ? doubtful : doubtful > most ? doubtful - most : 0; // rows that are not taken
     const u32 begin = left + a.batch * a.capacity, count = doubtful > begin ? min(doubtful - begin, a.capacity) : 0;
     const u32 tiles = (count + TILE_ROWS - 1) / TILE_ROWS;
-    if (a.batch == 0 && global_thread() == 0) a.control->contested = left, a.control->rescored += doubtful - left;
-    for (u32 tile = global_thread(); tile < a.capacity / TILE_ROWS; tile += all_threads()) a.group_of_tile[tile] = tile < tiles ? a.whole : NO_ROW;
+    if (a.batch == 0 && global_thread() == 0) a.control->in_doubt = left, a.control->rescored += doubtful - left;
+    for (u32 tile = global_thread(); tile < a.capacity / TILE_ROWS; tile += all_threads()) a.group_of_tile[tile] = tile < tiles ? a.fallback : NO_ROW;
     if (count == 0) return;
     if (a.batch == 0)
         for (u64 i = global_thread() + a.capacity; i < doubtful - left; i += all_threads())
-            a.row_of_place[i] = a.contested[a.rows.n - 1 - (left + (u32)i)].row;
+            a.row_of_place[i] = a.in_doubt[a.rows.n - 1 - (left + (u32)i)].row;
     u32* const row_of_place = a.row_of_place + (u64)a.batch * a.capacity;
-    const TensorGroup& whole = a.groups[a.whole];
-    const u32 centroids = a.batch == 0 ? tiles_of(whole.centroids) * TILE_CENTROIDS : 0;
+    const TensorGroup& fallback = a.groups[a.fallback];
+    const u32 centroids = a.batch == 0 ? tiles_of(fallback.centroids) * TILE_CENTROIDS : 0;
     const bool writes = (threadIdx.x & 31) == 0;
 #pragma unroll 1
     for (u32 i = global_thread() / 32; i < tiles * TILE_ROWS + centroids; i += all_threads() / 32) {
         if (i < centroids) {
             const u32 tile = i / TILE_CENTROIDS;
-            const bool real = i < whole.centroids;
+            const bool real = i < fallback.centroids;
             const T* const c = a.centroids + (u64)(real ? a.list[i] : 0) * a.rows.d;
             u8* const copies = a.copies + (u64)tile * 2 * a.chunks * (TILE_CENTROIDS * PLACE_BYTES);
-            const OwnTerms own = copy_centroid<true>(c, a.centre, a.scale, whole, a.bound, a.rows.d, a.chunks, real, i % TILE_CENTROIDS, copies);
+            const OwnTerms own = copy_centroid<true>(c, a.centre, a.scale, fallback, a.bound, a.rows.d, a.chunks, real, i % TILE_CENTROIDS, copies);
             if (!writes) continue;
             a.lowered[i] = own.lowered, a.slacks[i] = own.slack;
             if (real) atomicMax((u32*)&a.tile_slacks[tile], __float_as_uint(own.slack));
@@ -94,7 +94,7 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rescore
             if (writes) row_of_place[place] = NO_ROW, a.terms[place] = 0.0f;
             continue;
         }
-        const u32 row = a.batch == 0 ? a.contested[a.rows.n - 1 - (begin + place)].row : row_of_place[place];
+        const u32 row = a.batch == 0 ? a.in_doubt[a.rows.n - 1 - (begin + place)].row : row_of_place[place];
         rescore_row(a, place, row);
         if (writes && a.batch == 0) row_of_place[place] = row;
     }

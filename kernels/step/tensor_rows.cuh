@@ -9,10 +9,10 @@ template <typename T, typename S = T> struct TensorRows {
     Rows<T, S> rows;
     const T* centres; // (most + 1, centre width)
     T scale; // a power of two
-    u32 most; // groups that there may be. The number of the whole
+    u32 most; // groups that there may be. The number of the fallback group
     const u32* count; // groups that there are
     TensorGroup* groups; // (most + 1)
-    TensorWhole* whole;
+    TensorTotals* totals;
     const float* near; // (most + 1, k): see tensor_centres.cu
     Labels labels; // before this step
     const u16* group_of_centroid; // (k)

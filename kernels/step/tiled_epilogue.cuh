@@ -106,7 +106,7 @@ __device__ __forceinline__ bool gather_shares(const Assign<typename S::T, typena
 }
 
 // Appends the rows of all lanes that are `listed`, with one addition to the counter a warp. All lanes of the warp must call this.
-__device__ __forceinline__ void list_rows(bool listed, u32* counter, Contested* list, int direction, Contested entry, int lane) {
+__device__ __forceinline__ void list_rows(bool listed, u32* counter, RowInDoubt* list, int direction, RowInDoubt entry, int lane) {
     const u32 mask = __ballot_sync(FULL_WARP, listed);
     if (mask == 0) return;
     const int leader = __ffs((int)mask) - 1;
@@ -136,9 +136,9 @@ __device__ __forceinline__ void decide(const Assign<typename S::T, typename S::V
         // All lanes get here, because ROWS and the number of threads are multiples of 32.
         if constexpr (S::panels) {
             pair = !certified && b.third > limit;
-            list_rows(inside && pair, &a.control->pairs, a.contested, 1, {(u32)row, b.index >> 16}, lane);
+            list_rows(inside && pair, &a.control->pairs, a.in_doubt, 1, {(u32)row, b.index >> 16}, lane);
         }
         if (inside && (certified || pair)) store_label(a.next, row, b.first());
-        list_rows(inside && !certified && !pair, &a.control->contested, a.contested + (a.rows.n - 1), -1, {(u32)row, 0}, lane);
+        list_rows(inside && !certified && !pair, &a.control->in_doubt, a.in_doubt + (a.rows.n - 1), -1, {(u32)row, 0}, lane);
     }
 }

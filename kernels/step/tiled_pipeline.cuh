@@ -172,7 +172,7 @@ template <typename S> struct Pipeline {
     __device__ __forceinline__ u32 advance(u32 step, u32 slot) {
         slot = slot + 1 == S::ring ? 0 : slot + 1;
         await_copies<S::ring - 2>();
-        // After the last tile this turns values of an earlier step, which nobody reads.
+        // After the last tile this turns values of an earlier step, which are not read.
         turn(step + 1 == steps ? 0 : step + 1, s.stages[slot]);
         __syncthreads();
         return slot;

@@ -1,4 +1,4 @@
-// The least two sums of a row, for kernels/step/sift.cuh and sift_few.cuh.
+// The least two sums of a row, for kernels/step/settle_differences.cuh and settle_few_differences.cuh.
 #pragma once
 #include "../common/launch.cuh"
 

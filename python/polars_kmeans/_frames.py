@@ -131,7 +131,7 @@ def with_labels(data: object, labels: pl.Expr, name: str) -> pl.DataFrame | pl.L
 
 
 def _narrowed(data: Any, columns: tuple[object, ...]) -> Any:
-    """Leave out columns of pandas that nobody asks for, and the index, which is not a column.
+    """Leave out columns of pandas that are not asked for, and the index, which is not a column.
 
     A column of mixed objects cannot be exported.
     """

@@ -311,13 +311,13 @@ fn plan_on(device: &DeviceInfo, shape: Shape, request: DeviceRequest, shares: Op
         let in_place = request.there.is_some_and(|there| there.in_place);
         let fit = memory::fit(shape, request.strategy, gpu, in_place, room)?;
         if fit.bytes <= room && shape.rows <= MOST_ROWS {
-            let memory::ResidentFit { strategy, more_copies, microseconds, bytes, .. } = fit;
+            let memory::Planned { strategy, more_copies, microseconds, bytes, .. } = fit;
             return Ok(Ok(Plan { strategy, more_copies, microseconds, bytes: bytes + beside, ..here }));
         }
         match memory::in_chunks(shape, request.strategy, gpu, room)? {
             // Only rows on the host pass through a GPU in chunks.
             Ok(_) if request.there.is_some() => bytes(fit.bytes).to_string(),
-            Ok((chunking, memory::ResidentFit { strategy, microseconds, bytes, .. })) => {
+            Ok((chunking, memory::Planned { strategy, microseconds, bytes, .. })) => {
                 return Ok(Ok(Plan { chunking: Some(chunking), strategy, microseconds, bytes: bytes + beside, ..here }));
             }
             Err(needed) => format!("{} in chunks", bytes(needed)),

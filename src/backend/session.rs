@@ -14,9 +14,9 @@ use crate::exact::distances::DistanceScale;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct WorkCounts {
-    /// Rows whose label the filter left to reference distances. None: nobody counted them.
+    /// Rows whose label the filter left to reference distances. None: not counted.
     pub settled: Option<u64>,
-    /// Scores of a row and a centroid that the filter computed. None: nobody counted them.
+    /// Scores of a row and a centroid that the filter computed. None: not counted.
     pub scores: Option<u64>,
     /// Rows whose label the first filter left to a second one, before reference distances. None: there is one filter.
     pub rescored: Option<u64>,

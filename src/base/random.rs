@@ -25,6 +25,15 @@ impl Random {
         self.next() % n
     }
 
+    pub fn index(&mut self, len: usize) -> usize {
+        self.below(len as u64) as usize
+    }
+
+    /// From -1 to less than 1.
+    pub fn sign(&mut self) -> f64 {
+        2.0 * self.unit() - 1.0
+    }
+
     /// A value of one of several sorts: coarse, next to a power of two, tiny, huge, with an offset, of any magnitude, or
     /// ordinary.
     pub fn value<T: Float>(&mut self, sort: u64) -> T {

@@ -4,7 +4,7 @@
 //! where a virtual processor sleeps with it. So helpers stay for a moment after a pass, and look for the next one.
 //!
 //! ```text
-//! caller   writes what is to be done, opens seats, works too, closes the seats that are left, waits until nobody is busy
+//! caller   writes what is to be done, opens seats, works too, closes the seats that are left, waits until no helper is busy
 //! helper   takes a seat, works, is no longer busy; without seats for a moment, or if fewer helpers are wanted: leaves
 //! ```
 //! All numbers of a team are in one word, so that a helper cannot leave when it was just counted on.
@@ -43,7 +43,7 @@ type TeamWork<'w> = dyn Fn() + Sync + 'w;
 #[derive(Default)]
 struct Team {
     word: AtomicU64,
-    /// What helpers do, and for whom. Written while nobody is busy and no seat is free.
+    /// What helpers do, and for whom. Written while no helper is busy and no seat is free.
     work: UnsafeCell<Option<(&'static TeamWork<'static>, Thread)>>,
     /// The first panic of a helper in this pass.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -51,7 +51,7 @@ struct Team {
 
 // SAFETY: `work` is written by the one thread that has taken the team out of its `TEAM`, before it opens seats (release). It is
 // read by helpers that have taken a seat (acquire), before they are no longer busy (release). It is written again after the seats
-// are closed and nobody is busy (acquire). The closure is `Sync`.
+// are closed and no helper is busy (acquire). The closure is `Sync`.
 unsafe impl Sync for Team {}
 
 thread_local! {
@@ -84,7 +84,7 @@ impl Team {
     unsafe fn open<'t>(self: &'t Arc<Self>, helpers: usize, work: &TeamWork<'_>) -> OpenSeats<'t> {
         // SAFETY: the caller keeps the work alive while seats are open or a helper is busy.
         let work = unsafe { std::mem::transmute::<&TeamWork<'_>, &'static TeamWork<'static>>(work) };
-        // SAFETY: nobody else writes, and nobody reads: see `Sync`.
+        // SAFETY: no other thread writes or reads: see `Sync`.
         unsafe { *self.work.get() = Some((work, thread::current())) };
         let helpers = (helpers as u64).min(MOST);
         let open = |word| Some(helpers * (SEAT + WANTED) + count(word, HERE).max(helpers) * HERE);

@@ -120,30 +120,9 @@ fn far_by_bytes(row: &ByteFacts, c: &ByteFacts, product: i32) -> bool {
 mod tests {
     use super::*;
     use crate::base::float::Float;
+    use crate::base::random::Random;
     use crate::exact::fixed::power_of_two;
     use crate::exact::reference;
-
-    /// splitmix64.
-    struct Random(u64);
-
-    impl Random {
-        fn next(&mut self) -> u64 {
-            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut z = self.0;
-            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            z ^ (z >> 31)
-        }
-        fn unit(&mut self) -> f64 {
-            (self.next() >> 11) as f64 / (1u64 << 53) as f64
-        }
-        fn sign(&mut self) -> f64 {
-            if self.next() & 1 == 0 { 1.0 } else { -1.0 }
-        }
-        fn below(&mut self, n: usize) -> usize {
-            (self.next() % n as u64) as usize
-        }
-    }
 
     fn typed<T: Float>(values: impl IntoIterator<Item = f64>) -> Vec<T> {
         values.into_iter().map(T::from_f64).collect()
@@ -151,25 +130,25 @@ mod tests {
 
     /// A row, a candidate and a centre of some kind.
     fn case<T: Float>(kind: usize, d: usize, random: &mut Random) -> [Vec<T>; 3] {
-        let size = power_of_two(random.below(if T::IS_F32 { 40 } else { 200 }) as i32 - 20);
-        let offset = [0.0, 0.0, 1e6, -3e7][random.below(4)];
-        let centre: Vec<f64> = (0..d).map(|_| offset + size * random.sign() * random.unit()).collect();
+        let size = power_of_two(random.index(if T::IS_F32 { 40 } else { 200 }) as i32 - 20);
+        let offset = [0.0, 0.0, 1e6, -3e7][random.index(4)];
+        let centre: Vec<f64> = (0..d).map(|_| offset + size * random.sign()).collect();
         let x: Vec<f64> = match kind {
             // Halves of a step, so that the errors of the copy are as large as they can be.
             0 => (0..d)
-                .map(|f| centre[f] + if f == 0 { 127.0 } else { (random.below(200) as f64 - 100.0) + 0.5 } * size)
+                .map(|f| centre[f] + if f == 0 { 127.0 } else { (random.index(200) as f64 - 100.0) + 0.5 } * size)
                 .collect(),
-            1 => (0..d).map(|f| centre[f] + size * random.sign() * random.unit()).collect(),
+            1 => (0..d).map(|f| centre[f] + size * random.sign()).collect(),
             // One large value.
             2 => (0..d).map(|f| centre[f] + size * if f == d / 2 { 1e4 } else { random.unit() }).collect(),
             _ => centre.clone(),
         };
         let rounded = |t: f64| (t / size).round() * size;
-        let c: Vec<f64> = match random.below(4) {
+        let c: Vec<f64> = match random.index(4) {
             // Along the error of the row's copy.
             0 => (0..d).map(|f| centre[f] + 40.0 * (x[f] - centre[f] - rounded(x[f] - centre[f]))).collect(),
-            1 => (0..d).map(|f| centre[f] + size * random.sign() * random.unit()).collect(),
-            2 => x.iter().map(|x| x + size * random.sign() * random.unit() * 0.1).collect(),
+            1 => (0..d).map(|f| centre[f] + size * random.sign()).collect(),
+            2 => x.iter().map(|x| x + size * random.sign() * 0.1).collect(),
             _ => (0..d).map(|f| 2.0 * centre[f] - x[f]).collect(),
         };
         [typed(x), typed(c), typed(centre)]
@@ -185,10 +164,10 @@ mod tests {
         let (mut ruled_out, mut beyonds) = (0, 0);
         for round in 0..rounds {
             let random = &mut Random(round * 77 + u64::from(T::IS_F32));
-            let d = [1, 2, 3, 16, 17, 100, 408][random.below(7)];
-            let [x, c, centre] = case::<T>(random.below(4), d, random);
+            let d = [1, 2, 3, 16, 17, 100, 408][random.index(7)];
+            let [x, c, centre] = case::<T>(random.index(4), d, random);
             let distance = reference::distance(&x, &c);
-            let exponent = [0, -20, 15, -300, 300][random.below(5)];
+            let exponent = [0, -20, 15, -300, 300][random.index(5)];
             let scale = power_of_two(exponent);
             let (row, mut facts, square) = copy(&scaled(&x, &centre, scale));
             let (candidate, of_c, _) = copy(&scaled(&c, &centre, scale));

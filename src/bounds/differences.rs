@@ -69,7 +69,7 @@ mod tests {
     use crate::base::random::Random;
     use crate::exact::reference;
 
-    /// The sum of squared differences as `kernels/step/sift_few.cuh` adds it up: 16 lanes, then their sums in pairs.
+    /// The sum of squared differences as `kernels/step/settle_few_differences.cuh` adds it up: 16 lanes, then their sums in pairs.
     fn of_lanes(x: &[f32], c: &[f32]) -> f32 {
         let mut sums = [0.0f32; 16];
         for (f, (x, c)) in x.iter().zip(c).enumerate() {

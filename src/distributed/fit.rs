@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Executor;
 use super::link::Link;
-use super::message::{Call, Facts, SessionStart, taken};
+use super::message::{Call, Facts, Start, taken};
 use super::passes::RemotePasses;
 use super::shards::Parts;
 use crate::backend::select::Choice;
@@ -63,7 +63,7 @@ pub fn fit(estimator: &KMeans, executor: &mut dyn Executor, wanted: Wanted) -> R
     let _share = PoolShare::enter();
     let _scope = Scope::enter(estimator.cancel.as_ref());
     let candidates = estimator.seeding.candidates(estimator.k);
-    let start = SessionStart {
+    let start = Start {
         factors: None,
         metric: Metric::Euclidean,
         device: estimator.execution.device.to_string(),
@@ -83,18 +83,12 @@ pub fn fit(estimator: &KMeans, executor: &mut dyn Executor, wanted: Wanted) -> R
 /// # Errors
 /// Errors of the executor, and [`KMeansError::Part`] if parts do not fit together.
 pub fn facts(executor: &mut dyn Executor) -> Result<Vec<Facts>> {
-    let start = SessionStart {
-        factors: None,
-        metric: Metric::Euclidean,
-        device: "cpu".into(),
-        clusters: 1,
-        candidates: (0, 0),
-        threads: 0,
-    };
+    let start =
+        Start { factors: None, metric: Metric::Euclidean, device: "cpu".into(), clusters: 1, candidates: (0, 0), threads: 0 };
     Ok(Link::new(executor, &start)?.facts)
 }
 
-fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: SessionStart, wanted: Wanted) -> Result<Fitted<T>> {
+fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wanted: Wanted) -> Result<Fitted<T>> {
     let mut watch = Watch::new(estimator.observer.as_ref());
     let names = link.facts[0].names.clone();
     let params = Params { wanted, ..estimator.validate(names.len())? };
@@ -110,7 +104,7 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: SessionSta
     };
     let params = Params { seeding: seeding.as_ref().unwrap_or(params.seeding), ..params };
     if row_transform.is_some() {
-        link.restart(&SessionStart { factors, metric: params.space.metric, ..start }, row_transform)?;
+        link.restart(&Start { factors, metric: params.space.metric, ..start }, row_transform)?;
     }
     let by_values = params.rows.row_order == RowOrder::Values;
     let ties = by_values.then(|| Arc::new(AtomicBool::new(false)));

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Executor;
 use super::journal::Journal;
-use super::message::{self, ANSWER, Answer, Call, Facts, REQUEST, Reply, RequestStates, SessionStart, refused, taken};
+use super::message::{self, ANSWER, Answer, Call, Facts, REQUEST, Reply, RequestStates, Start, refused, taken};
 use crate::backend::call::{self, Calls};
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt;
@@ -41,13 +41,13 @@ struct Asking<'e> {
     state: u64,
     parts: usize,
     journal: Journal,
-    /// Calls for all parts that nobody waits for.
+    /// Calls for all parts whose answers are not awaited.
     waiting: Vec<Call>,
 }
 
 impl<'e> Link<'e> {
     /// Starts all parts and asks what rows they have.
-    pub fn new(executor: &'e mut dyn Executor, start: &SessionStart) -> Result<Self> {
+    pub fn new(executor: &'e mut dyn Executor, start: &Start) -> Result<Self> {
         let parts = executor.parts();
         if parts == 0 {
             return Err(KMeansError::Part { reason: "expected at least one part, got none".into() });
@@ -74,13 +74,13 @@ impl<'e> Link<'e> {
     }
 
     /// Starts all parts again: rows are transformed in another way.
-    pub fn restart(&mut self, start: &SessionStart, row_transform: Option<Arc<RowTransform>>) -> Result<()> {
+    pub fn restart(&mut self, start: &Start, row_transform: Option<Arc<RowTransform>>) -> Result<()> {
         let facts = self.facts_of(start)?;
         self.row_transform = row_transform;
         if facts == self.facts { Ok(()) } else { Err(other_rows()) }
     }
 
-    fn facts_of(&self, start: &SessionStart) -> Result<Vec<Facts>> {
+    fn facts_of(&self, start: &Start) -> Result<Vec<Facts>> {
         self.ask_all(Call::Start(start.clone()), taken!(Facts))
     }
 

@@ -94,7 +94,7 @@ pub enum Answer {
 
 /// How rows are transformed, and where the part works on them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SessionStart {
+pub struct Start {
     /// One factor for each feature, if values are scaled.
     pub factors: Option<Vec<f64>>,
     pub metric: Metric,
@@ -110,7 +110,7 @@ pub struct SessionStart {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Call {
     /// Forgets all that other calls have done.
-    Start(SessionStart),
+    Start(Start),
     // Preparation: `src/statistics/passes.rs`, `src/statistics/given.rs`.
     Survey,
     /// Brings rows to where the part works on them, as a survey does.

@@ -196,7 +196,7 @@ impl Feed {
 
     fn send(&mut self, answer: Vec<u8>) {
         self.share = None;
-        // If nobody waits for the answer, there will be no more requests either.
+        // If no thread waits for the answer, there will be no more requests either.
         let _ = self.outgoing.send(answer);
     }
 

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::by_values;
-use super::message::{Call, Facts, Reply, SessionStart, converted, refused};
+use super::message::{Call, Facts, Reply, Start, converted, refused};
 use super::part::{Feed, Server};
 use crate::backend::call;
 use crate::backend::cpu::CpuSession;
@@ -63,7 +63,7 @@ pub fn serve<T: Engine>(server: Server<'_>, features: &Features<'_, T>, weights:
 }
 
 /// Chooses where a part works on its rows.
-fn place<T: Engine>(parts: &mut [RowBlock<'_, T>; 1], start: &SessionStart) -> Result<Choice> {
+fn place<T: Engine>(parts: &mut [RowBlock<'_, T>; 1], start: &Start) -> Result<Choice> {
     if start.metric == Metric::Cosine || start.factors.is_some() {
         // Such rows have more bits.
         parts[0].features = parts[0].features.widened();
@@ -87,7 +87,7 @@ fn place<T: Engine>(parts: &mut [RowBlock<'_, T>; 1], start: &SessionStart) -> R
 fn started<T: Engine>(
     feed: &mut Feed,
     parts: &mut [RowBlock<'_, T>; 1],
-    start: &SessionStart,
+    start: &Start,
     place: &Choice,
     set: InstructionSet,
 ) -> Result<()> {

@@ -98,7 +98,7 @@ impl SpillFile {
         writer.finish().map_err(|error| failed("write", &error))?;
         // Some file systems find out only now that there is no room. A page that was not written must not be read as if it were.
         file.sync_data().map_err(|error| failed("write", &error))?;
-        // SAFETY: nobody else can change the file or cut it short, because it has no name, and this process only reads it from
+        // SAFETY: no other process can change the file or cut it short, because it has no name, and this process only reads it from
         // now on.
         let map = unsafe { Mmap::map(&*file) }.map_err(|error| failed("map the file", &error))?;
         mapped(map, &empty)

@@ -160,7 +160,7 @@ pub fn half<T: Float>(parts: &[RowBlock<'_, T>]) -> Option<Half> {
 }
 
 /// Rows that are read feature by feature.
-pub trait FeatureColumns<T>: Copy {
+pub trait ByFeature<T>: Copy {
     /// Feature `f` of the rows.
     fn column(&self, f: usize) -> &[T];
 }
@@ -188,7 +188,7 @@ impl<'x, T> FeatureValues<'x, T> {
     }
 }
 
-impl<T: Copy> FeatureColumns<T> for FeatureValues<'_, T> {
+impl<T: Copy> ByFeature<T> for FeatureValues<'_, T> {
     #[inline(always)]
     fn column(&self, f: usize) -> &[T] {
         &self.x[f * self.stride..][..self.rows]
@@ -227,7 +227,7 @@ pub struct RowsInPlace<'c, T> {
     rows: usize,
 }
 
-impl<T: Copy> FeatureColumns<T> for RowsInPlace<'_, T> {
+impl<T: Copy> ByFeature<T> for RowsInPlace<'_, T> {
     #[inline(always)]
     fn column(&self, f: usize) -> &[T] {
         &self.columns.0[f][self.first..][..self.rows]

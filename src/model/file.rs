@@ -64,7 +64,7 @@ impl KMeansModel {
     /// followed.
     ///
     /// # Errors
-    /// [`KMeansError::File`] if it cannot be written. If the mode of an existing file lets nobody write, the file is not
+    /// [`KMeansError::File`] if it cannot be written. If the mode of an existing file forbids writing, the file is not
     /// replaced, not even by root.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         replace(path.as_ref(), &self.to_bytes()?)

@@ -77,7 +77,7 @@ pub fn streamed(name: PlSmallStr, column: &Bound<'_, PyAny>) -> PyResult<Series>
     let capsule = column.call_method0("__arrow_c_stream__")?.cast_into::<PyCapsule>()?;
     let stream = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<ArrowArrayStream>();
     // SAFETY: by the interface, a capsule of this name holds a stream. The stream moves out of it, and what is left is one that
-    // was released, so nobody releases it twice.
+    // was released, so it is not released twice.
     let stream = unsafe { std::ptr::replace(stream.as_ptr(), ArrowArrayStream::empty()) };
     let read = || -> Result<Series> {
         // SAFETY: a valid stream gives a valid field and valid arrays. They own their values.
@@ -133,7 +133,7 @@ struct HoldOptions {
 /// Puts the columns into the [`Columns`] with this key.
 fn hold(inputs: &[Series], kwargs: &HoldOptions) -> PolarsResult<Series> {
     let mut rows = Some(FitColumns::of_inputs(inputs, kwargs.weighted)?);
-    // Free columns that nobody takes after the lock, as above.
+    // Free columns that are not taken after the lock, as above.
     let former = held().get_mut(&kwargs.key).map(|room| std::mem::replace(room, rows.take()));
     let answer = BooleanChunked::from_slice("held".into(), &[former.is_some()]);
     drop(former);

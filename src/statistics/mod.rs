@@ -62,7 +62,7 @@ pub struct Statistics {
     pub variance: f64,
     /// How weights become integers. `None` if all weights are 1.
     pub weights: Option<WeightScale>,
-    /// Whether rows were equally far when their order decided which of them moves. `None` if nobody asks.
+    /// Whether rows were equally far when their order decided which of them moves. `None` if this is not asked.
     #[cfg_attr(feature = "parts", serde(skip))]
     pub ties: Option<Arc<AtomicBool>>,
     /// With `Cosine`, the mean of a cluster is normalised. So centroids may be outside of the extents.

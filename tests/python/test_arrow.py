@@ -26,7 +26,7 @@ FEATURES = ["x", "y", "i"]
 
 
 class Stream:
-    """A frame of a library that nobody has heard of."""
+    """A frame of an unknown library."""
 
     def __init__(self, frame: pl.DataFrame) -> None:
         self.frame = frame

@@ -167,7 +167,7 @@ def model(frame: pl.DataFrame) -> pk.KMeansModel:
 
 @ENGINES
 def test_twenty_steps(frame: pl.DataFrame, model: pk.KMeansModel, engine: Any) -> None:
-    """Filters, limits and columns that nobody needs are pushed down to where they change no fit, and no further."""
+    """Filters, limits and columns that are not needed are pushed down to where they change no fit, and no further."""
     table = model.centroids.select(pl.col("cluster").alias("p"), "size", centre="x").lazy()
     steps: list[Step] = [
         lambda f: f.with_columns(label().alias("a")),

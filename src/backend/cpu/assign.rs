@@ -21,7 +21,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::input::features::Features;
-use crate::input::tile::{FeatureColumns, FeatureValues, Tile};
+use crate::input::tile::{ByFeature, FeatureValues, Tile};
 use crate::simd::Vector;
 
 /// Number of rows in a tile of the difference filter.
@@ -177,7 +177,7 @@ impl Assigner {
     /// The exact labels of some rows. With `TWO`, the filter looks for the two nearest centroids, and `others` gets the second
     /// one where the filter is sure of both. Those of other rows are among the settled rows then.
     #[inline(always)]
-    pub fn label<V: Vector, T: Float, C: FeatureColumns<T>, const TWO: bool>(
+    pub fn label<V: Vector, T: Float, C: ByFeature<T>, const TWO: bool>(
         &mut self,
         rows: &ToLabel<'_, T, C>,
         table: &CentroidTable<T>,
@@ -223,7 +223,7 @@ impl Assigner {
 
     /// The exact labels of some rows by a tree. With `TWO`, `distances` gets those to the two nearest centroids.
     #[inline(always)]
-    fn search<V: Vector, T: Float, C: FeatureColumns<T>, const TWO: bool>(
+    fn search<V: Vector, T: Float, C: ByFeature<T>, const TWO: bool>(
         &mut self,
         rows: &ToLabel<'_, T, C>,
         tree: &CentroidTree<T>,
@@ -241,7 +241,7 @@ impl Assigner {
 
     /// The labels that the difference filter is sure of. Lists the rows that it leaves open.
     #[inline(always)]
-    fn compare_differences<V: Vector, T: Float, C: FeatureColumns<T>, const TWO: bool>(
+    fn compare_differences<V: Vector, T: Float, C: ByFeature<T>, const TWO: bool>(
         &mut self,
         rows: &ToLabel<'_, T, C>,
         copies: &DifferenceTable,
@@ -277,16 +277,16 @@ impl Assigner {
         unsafe { V::call(Compare::<TWO> { x: &x, d, rows: count, table, found, others }) };
         if near.is_some() {
             for label in &mut found.labels[..count] {
-                // A row for which the filter found nothing is contested.
+                // A row for which the filter found nothing is in doubt.
                 *label = names.get(*label as usize).copied().unwrap_or(0);
             }
         }
-        open.all.append(&mut found.contested);
+        open.all.append(&mut found.in_doubt);
     }
 
     /// As [`Assigner::compare_differences`], with the product filter.
     #[inline(always)]
-    fn compare_products<V: Vector, T: Float, C: FeatureColumns<T>, const TWO: bool>(
+    fn compare_products<V: Vector, T: Float, C: ByFeature<T>, const TWO: bool>(
         &mut self,
         rows: &ToLabel<'_, T, C>,
         copies: &ProductTable,
@@ -360,7 +360,7 @@ impl Assigner {
 /// The columns of few features as the difference kernel reads them: in a copy, if their magnitudes must be scaled.
 #[inline(always)]
 fn for_differences<'x, T: Float>(
-    values: &'x impl FeatureColumns<T>,
+    values: &'x impl ByFeature<T>,
     [d, rows]: [usize; 2],
     scale: f32,
     scaled: &'x mut Vec<f32>,
@@ -418,7 +418,7 @@ mod tests {
     /// Rows on a coarse lattice have many ties, and many centroids that are equally near.
     fn check<T: Float>(d: usize, k: usize, n: usize, levels: usize) {
         let mut random = Random((d * 1_000 + k) as u64);
-        let mut value = || T::from_f64(random.below(levels) as f64);
+        let mut value = || T::from_f64(random.index(levels) as f64);
         let centroids: Vec<T> = (0..k * d).map(|_| value()).collect();
         let x: Vec<T> = (0..n * d).map(|_| value()).collect();
         let part = RowBlock::new(Features::from_rows(&x, d).unwrap(), None);

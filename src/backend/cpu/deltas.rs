@@ -21,7 +21,7 @@ use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::exact::cluster_sums::{ClusterSums, Quantiser, SumsOfRange, UNASSIGNED};
 use crate::exact::fixed::{round_to_integer, split};
-use crate::input::tile::{FeatureColumns, WeightScale};
+use crate::input::tile::{ByFeature, WeightScale};
 use crate::simd::{SQUARE, Task, Vector};
 
 /// Rows that are moved together, and most features of them that are transposed at a time.
@@ -91,7 +91,7 @@ impl Deltas {
 
     /// Moves F features of a batch of rows, from feature `first` on. Returns F.
     #[inline(always)]
-    fn shift<V: Vector, T: Float, C: FeatureColumns<T>, const F: usize>(
+    fn shift<V: Vector, T: Float, C: ByFeature<T>, const F: usize>(
         &mut self,
         quantiser: &Quantiser,
         batch: &Batch<'_, C>,
@@ -255,7 +255,7 @@ impl<C> Batch<'_, C> {
     #[inline(always)]
     fn square<V: Vector, T: Float, const F: usize>(&self, first: usize) -> [[T; TOGETHER]; TOGETHER]
     where
-        C: FeatureColumns<T>,
+        C: ByFeature<T>,
     {
         let mut square = [[T::default(); TOGETHER]; TOGETHER];
         if T::IS_F32 && self.in_order && F >= FEWEST_TRANSPOSED {
@@ -299,7 +299,7 @@ pub struct MoveRows<'m, 'p, T, C> {
     pub of: PhantomData<T>,
 }
 
-impl<T: Float, C: FeatureColumns<T>> Task for MoveRows<'_, '_, T, C> {
+impl<T: Float, C: ByFeature<T>> Task for MoveRows<'_, '_, T, C> {
     type Output = ();
 
     #[inline(always)]

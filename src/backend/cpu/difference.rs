@@ -5,17 +5,17 @@
 //!   for each group of centroids:  group_least = min over its j of s~_j = sum_f (x_f - c_jf)^2
 //!   best = min of the group_leasts;  limit = threshold(best)
 //!   for each group with group_least <= limit in any lane:
-//!     for each j of it:  if s~_j <= limit: label = j, and if that lane had a label already, it is contested
-//! contested rows are settled by reference distances
+//!     for each j of it:  if s~_j <= limit: label = j, and if that lane had a label already, it is in doubt
+//! rows in doubt are settled by reference distances
 //!
 //! with at most one group of centroids, and one nearest centroid wanted, the first pass is enough:
 //!   for each j:  second = min(second, max(best, s~_j));  label = j where s~_j < best;  best = min(best, s~_j)
-//!   a row is contested if second <= threshold(best)
+//!   a row is in doubt if second <= threshold(best)
 //! ```
 //! Points to note: (1) The second pass computes scores again instead of storing k of them. It visits only groups that hold a
 //! near centroid of one of the rows. (2) Rows and centroids are finite, so no score is NaN: it is a sum of squares. A score that
-//! overflows is never above the limit, so such rows become contested. (3) Where the
-//! two nearest centroids are wanted, the limit stands on the second best score, and rows with three in reach are contested.
+//! overflows is never above the limit, so such rows are in doubt. (3) Where the
+//! two nearest centroids are wanted, the limit stands on the second best score, and rows with three in reach are in_doubt.
 
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ pub struct TileResults {
     /// One per row of the tile's stride.
     pub labels: Vec<u32>,
     /// Rows with more centroids in reach than are wanted.
-    pub contested: Vec<u32>,
+    pub in_doubt: Vec<u32>,
     /// The least score of each group of centroids.
     least: Vec<f32>,
 }
@@ -55,13 +55,13 @@ impl TileResults {
         const WHAT: &str = "a tile's labels";
         Ok(Self {
             labels: memory::zeroed(stride, WHAT)?,
-            contested: memory::with_room(stride, WHAT)?,
+            in_doubt: memory::with_room(stride, WHAT)?,
             least: memory::with_room(k.div_ceil(GROUP).saturating_mul(MOST_ROWS), WHAT)?,
         })
     }
 }
 
-/// Labels some rows and lists the contested ones. With `TWO`, finds the two nearest centroids: the one of smaller number becomes
+/// Labels some rows and lists those in doubt. With `TWO`, finds the two nearest centroids: the one of smaller number becomes
 /// the label.
 pub struct Compare<'c, 'x, const TWO: bool> {
     /// There are values up to the next multiple of 64 rows, and room for as many labels.
@@ -107,7 +107,7 @@ fn assign_in_one_pass<V: Vector, const D: usize, const R: usize>(
     table: TileCentroids<'_>,
     found: &mut TileResults,
 ) {
-    let TileResults { labels, contested, .. } = found;
+    let TileResults { labels, in_doubt, .. } = found;
     let k = table.centroids.len() / D;
     let width = R * V::LANES;
     for start in (0..rows).step_by(width) {
@@ -130,7 +130,7 @@ fn assign_in_one_pass<V: Vector, const D: usize, const R: usize>(
             for v in 0..R {
                 let first = start + v * V::LANES;
                 label[v].store(labels.as_mut_ptr().add(first).cast());
-                contest(V::bits(second[v].not_above(best[v].mul_add(slope, offset))), first..rows, contested);
+                add_in_doubt(V::bits(second[v].not_above(best[v].mul_add(slope, offset))), first..rows, in_doubt);
             }
         }
     }
@@ -144,7 +144,7 @@ fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
     found: &mut TileResults,
     others: &mut [u32],
 ) {
-    let TileResults { labels, contested, least: scratch } = found;
+    let TileResults { labels, in_doubt, least: scratch } = found;
     let k = table.centroids.len() / D;
     let groups = k.div_ceil(GROUP);
     let width = R * V::LANES;
@@ -217,7 +217,7 @@ fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
                 }
                 // Every lane has a label, because its best centroid is in reach. A lane without a label would be settled, too.
                 let (enough, too_many) = if TWO { (twice[v], more[v]) } else { (seen[v], twice[v]) };
-                contest(too_many | !enough & (u32::MAX >> (32 - V::LANES)), first..rows, contested);
+                add_in_doubt(too_many | !enough & (u32::MAX >> (32 - V::LANES)), first..rows, in_doubt);
             }
         }
     }
@@ -225,12 +225,12 @@ fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
 
 /// Lists the rows of a vector whose bit is set, among these rows.
 #[inline(always)]
-fn contest(mut bits: u32, rows: Range<usize>, contested: &mut Vec<u32>) {
+fn add_in_doubt(mut bits: u32, rows: Range<usize>, in_doubt: &mut Vec<u32>) {
     while bits != 0 {
         let r = rows.start as u32 + bits.trailing_zeros();
         bits &= bits - 1;
         if (r as usize) < rows.end {
-            contested.push(r);
+            in_doubt.push(r);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::centroids::CentroidTable;
 use crate::base::float::Float;
-use crate::input::tile::FeatureColumns;
+use crate::input::tile::ByFeature;
 use crate::simd::{SQUARE, Vector};
 
 /// Number of rows whose chains are computed together.
@@ -11,7 +11,7 @@ const LANES: usize = 8;
 /// The reference distance of every row that has a label in the list to the centroid of its label.
 #[inline(always)]
 pub fn own_distances<V: Vector, T: Float>(
-    values: impl FeatureColumns<T>,
+    values: impl ByFeature<T>,
     table: &CentroidTable<T>,
     labels: &[u32],
     out: &mut [f64],
@@ -25,7 +25,7 @@ pub fn own_distances<V: Vector, T: Float>(
 /// As [`own_distances`], for sixteen rows of float32 at a time. Registers transpose the values of their centroids, sixteen
 /// features at a time.
 #[inline(always)]
-fn by_squares<V: Vector, T: Float>(values: impl FeatureColumns<T>, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
+fn by_squares<V: Vector, T: Float>(values: impl ByFeature<T>, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
     let whole = table.d / SQUARE * SQUARE;
     for start in (0..labels.len()).step_by(SQUARE) {
         // The last rows are those of a whole square.
@@ -70,7 +70,7 @@ fn add<T: Float>(column: &[T], from: usize, centroid: &[T; SQUARE], s: &mut [f64
 }
 
 #[inline(always)]
-fn one_by_one<T: Float>(values: impl FeatureColumns<T>, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
+fn one_by_one<T: Float>(values: impl ByFeature<T>, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
     let d = table.d;
     for start in (0..labels.len()).step_by(LANES) {
         let mut s = [0.0f64; LANES];

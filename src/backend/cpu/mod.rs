@@ -3,7 +3,7 @@
 //! ```text
 //! for each task (a few thousand rows), by whichever worker is free:
 //!   for each tile of it:
-//!     load (kept rows only) -> filter -> settle contested rows by reference distances
+//!     load (kept rows only) -> filter -> settle rows in doubt by reference distances
 //!     rows whose label changed: quantise, take from one cluster's limbs, add to the other's
 //! flush every worker's limbs into the canonical sums
 //! ```

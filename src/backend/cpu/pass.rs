@@ -18,7 +18,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::cluster_sums::{ClusterSums, Quantiser};
 use crate::exact::distances::DistanceScale;
-use crate::input::tile::{FeatureColumns, RowBlock, Tile, WeightScale};
+use crate::input::tile::{ByFeature, RowBlock, Tile, WeightScale};
 use crate::simd::{Task, Vector};
 use crate::statistics::Statistics;
 
@@ -114,7 +114,7 @@ impl<T: Float> Shared<'_, '_, '_, T> {
     #[inline(always)]
     pub fn take_moved<V: Vector>(
         &self,
-        values: impl FeatureColumns<T>,
+        values: impl ByFeature<T>,
         weights: &[f64],
         moved: &mut Vec<Moved>,
         deltas: &mut Deltas,
@@ -218,7 +218,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
 
     /// Finds the new labels of some rows, and takes them over: their sums, and their inertia.
     #[inline(always)]
-    fn label<V: Vector, C: FeatureColumns<T>>(
+    fn label<V: Vector, C: ByFeature<T>>(
         &mut self,
         rows: &ToLabel<'_, T, C>,
         weights: &[f64],

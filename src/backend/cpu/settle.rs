@@ -8,7 +8,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::reference::Nearest;
-use crate::input::tile::FeatureColumns;
+use crate::input::tile::ByFeature;
 use crate::simd::{Doubles, MOST_LANES, Task, Vector};
 
 /// Rows whose label the filter left open.
@@ -60,7 +60,7 @@ impl OpenRows {
         &mut self,
         r: usize,
         candidates: Option<&[u32]>,
-        values: impl FeatureColumns<T>,
+        values: impl ByFeature<T>,
         table: &CentroidTable<T>,
     ) {
         match candidates {
@@ -72,7 +72,7 @@ impl OpenRows {
 
     /// Settles all rows that are still open.
     #[inline(always)]
-    pub fn settle<V: Vector, T: Float>(&mut self, values: impl FeatureColumns<T>, table: &CentroidTable<T>) {
+    pub fn settle<V: Vector, T: Float>(&mut self, values: impl ByFeature<T>, table: &CentroidTable<T>) {
         if self.pairs.len() + self.settled.len() + self.all.len() > 0 {
             // SAFETY: the caller runs with this instruction set.
             unsafe { V::call(SettleRows { open: self, values, table }) }
@@ -87,7 +87,7 @@ struct SettleRows<'s, T, C> {
     table: &'s CentroidTable<T>,
 }
 
-impl<T: Float, C: FeatureColumns<T>> Task for SettleRows<'_, T, C> {
+impl<T: Float, C: ByFeature<T>> Task for SettleRows<'_, T, C> {
     type Output = ();
 
     #[inline(always)]
@@ -116,7 +116,7 @@ impl<T: Float, C: FeatureColumns<T>> Task for SettleRows<'_, T, C> {
 
 /// The two nearest of some centroids to row `r`. Two chains run at a time.
 #[inline(always)]
-fn nearest_of<T: Float>(r: usize, candidates: &[u32], values: impl FeatureColumns<T>, table: &CentroidTable<T>) -> Nearest {
+fn nearest_of<T: Float>(r: usize, candidates: &[u32], values: impl ByFeature<T>, table: &CentroidTable<T>) -> Nearest {
     let mut best = Nearest { label: candidates[0], distance: f64::INFINITY, second: f64::INFINITY };
     for pair in candidates.chunks(2) {
         let (a, b) = (table.row(pair[0] as usize), table.row(pair[pair.len() - 1] as usize));
@@ -138,7 +138,7 @@ fn nearest_of<T: Float>(r: usize, candidates: &[u32], values: impl FeatureColumn
 fn settle_pairs<T: Float>(
     pairs: &[(u32, [u32; 2])],
     settled: &mut Vec<(u32, Nearest)>,
-    values: impl FeatureColumns<T>,
+    values: impl ByFeature<T>,
     table: &CentroidTable<T>,
 ) {
     let mut rows = [0; MOST_LANES];

@@ -26,7 +26,7 @@ mod order;
 use super::centroids::CentroidTable;
 use crate::base::float::Float;
 use crate::exact::reference::{self, Nearest};
-use crate::input::tile::FeatureColumns;
+use crate::input::tile::ByFeature;
 use crate::simd::{Doubles, Task, Vector};
 
 /// Centroids of a leaf, and children of a node.
@@ -172,7 +172,7 @@ pub struct TreeSearch<'s, T, C, const TWO: bool> {
     pub distances: [&'s mut [f64]; 2],
 }
 
-impl<T: Float, C: FeatureColumns<T>, const TWO: bool> Task for TreeSearch<'_, T, C, TWO> {
+impl<T: Float, C: ByFeature<T>, const TWO: bool> Task for TreeSearch<'_, T, C, TWO> {
     /// The number of leaves and nodes that were looked at.
     type Output = usize;
 

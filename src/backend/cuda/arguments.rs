@@ -57,7 +57,7 @@ pub fn weight_to_integer(weights: Option<WeightScale>) -> f64 {
 impl Control {
     /// The rows that were settled so far in this iteration.
     pub fn all_settled(&self) -> u64 {
-        self.settled + u64::from(self.contested) + u64::from(self.pairs)
+        self.settled + u64::from(self.in_doubt) + u64::from(self.pairs)
     }
 }
 

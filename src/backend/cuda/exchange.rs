@@ -5,7 +5,7 @@
 //! does the same update and gets the same bits. No centroid is sent, and the host does not wait.
 //!
 //! A GPU must not change sums that another one still reads. So steps use two arrays of pending sums in turn. A GPU clears one of
-//! them when the other GPUs have come to the next exchange: by then they have read it.
+//! them when the other GPUs have reached the next exchange: by then they have read it.
 //!
 //! A kernel waits for the other GPUs. It is queued when all of them have been given the work that it waits for: [`arrive`] for
 //! every GPU, then [`total`] for every GPU. A driver may make any call wait until a GPU has done its work, with locks that other
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::arguments::{self, ArriveArgument, Counts, MeetArgument, TotalArgument};
 use super::device::peers::{Alarm, Pool, reach_each_other};
-use super::device::{BlockShape, Buffer, Gpu, Launch, Plain, Queue, bytes_of, product, sum};
+use super::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, product, sum};
 use super::shape::FitShape;
 use super::state::DeviceState;
 use crate::backend::cuda::shape::THREADS;
@@ -33,7 +33,7 @@ pub struct Port {
     turns: [Turn; 2],
     /// The place of the next step's sums in `turns`.
     turn: usize,
-    /// How many exchanges this GPU has come to.
+    /// The number of exchanges that this GPU has reached.
     arrived: Buffer<u64>,
     alarm: Arc<Alarm>,
     /// The ports of all GPUs, once they are connected.
@@ -52,14 +52,14 @@ struct Turn {
     counts: Buffer<Counts>,
 }
 
-/// What other GPUs read of a port: for each turn the sums, their rows and the counts, and how many exchanges the GPU has come to.
+/// What other GPUs read of a port: for each turn the sums, their rows and the counts, and the exchanges that the GPU has reached.
 #[derive(Clone, Copy)]
 struct Addresses {
     turns: [[u64; 3]; 2],
     arrived: u64,
 }
 
-/// What the sums of an exchange are.
+/// Which sums are exchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExchangedSums {
     Step,
@@ -70,7 +70,7 @@ pub enum ExchangedSums {
 impl Port {
     /// The bytes that it takes on its GPU.
     pub fn bytes(shape: &FitShape) -> u64 {
-        let turn = sum([bytes_of::<u64>(product([shape.cells(), 2])), bytes_of::<i64>(shape.k), bytes_of::<Counts>(1)]);
+        let turn = sum([bytes_of::<u64>(product([shape.accumulators(), 2])), bytes_of::<i64>(shape.k), bytes_of::<Counts>(1)]);
         turn.saturating_mul(2).saturating_add(bytes_of::<u64>(1))
     }
 
@@ -79,15 +79,15 @@ impl Port {
         let pool = Pool::of(&queue.gpu, &group.gpus)?;
         let turn = || -> Result<Turn> {
             Ok(Turn {
-                pending: pool.zeros(queue, product([shape.cells(), 2]), WHAT)?,
+                pending: pool.zeros(queue, product([shape.accumulators(), 2]), WHAT)?,
                 pending_rows: pool.zeros(queue, shape.k, WHAT)?,
                 counts: pool.zeros(queue, 1, WHAT)?,
             })
         };
-        let (gpu, cells) = (&queue.gpu, shape.cells().max(shape.k));
-        let arrive = arguments::arrive().exactly(gpu, "", BlockShape::of(32), 1)?;
-        let meet = arguments::meet().exactly(gpu, "", BlockShape::of(32), 1)?;
-        let total = arguments::total_sums().resident(gpu, "", BlockShape::of(THREADS), cells.div_ceil(THREADS as usize))?;
+        let (gpu, accumulators) = (&queue.gpu, shape.accumulators().max(shape.k));
+        let arrive = arguments::arrive().exactly(gpu, "", Block::of(32), 1)?;
+        let meet = arguments::meet().exactly(gpu, "", Block::of(32), 1)?;
+        let total = arguments::total_sums().resident(gpu, "", Block::of(THREADS), accumulators.div_ceil(THREADS as usize))?;
         let (turns, arrived) = ([turn()?, turn()?], pool.zeros(queue, 1, WHAT)?);
         // Other GPUs look at it from their first exchange on.
         queue.wait()?;
@@ -99,7 +99,7 @@ impl Port {
         Addresses { turns: self.turns.each_ref().map(turn), arrived: self.arrived.at() }
     }
 
-    /// Lets each port know of all. They are the ports of one group.
+    /// Gives each port of a group the addresses of all of its ports.
     pub fn connect(ports: &mut [&mut Self]) {
         let all: Vec<Addresses> = ports.iter().map(|port| port.addresses()).collect();
         ports.iter_mut().for_each(|port| port.all.clone_from(&all));
@@ -125,7 +125,7 @@ impl Port {
         self.turn = (self.turn + steps as usize) % 2;
     }
 
-    /// No GPU of the group waits any more: one of them will not come.
+    /// Releases all GPUs of the group that wait, because one of them has failed.
     pub fn give_up(&self) {
         self.alarm.ring();
     }

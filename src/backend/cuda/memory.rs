@@ -1,5 +1,5 @@
-//! The memory that a job takes on a GPU. It is the sum of the lists (`device/list.rs`) from which the job allocates. By it a
-//! device is chosen, a limit is kept, and chunks are cut.
+//! The memory that a job takes on a GPU. It is the sum of the lists (`device/list.rs`) from which the job allocates. The choice of a
+//! device, the memory limit and the size of chunks depend on it.
 //!
 //! ```text
 //! a fit         rows + the larger of    what the passes before the fit need
@@ -53,7 +53,7 @@ impl Gpu {
     }
 }
 
-/// The bytes of a fit with default kernels whose rows are all on the GPU. `more_copies`: with copies that they could do without.
+/// The bytes of a fit with default kernels whose rows are all on the GPU. `more_copies`: with optional copies.
 /// For tests.
 #[doc(hidden)]
 pub fn resident_bytes(shape: Shape, device: &DeviceInfo, more_copies: bool) -> u64 {
@@ -69,11 +69,11 @@ pub fn chunking(shape: Shape, device: &DeviceInfo, room: u64) -> std::result::Re
 
 /// How a fit runs on a GPU if all its rows are there.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::backend) struct ResidentFit {
+pub(in crate::backend) struct Planned {
     pub bytes: u64,
     /// The kernel that was chosen.
     pub strategy: Strategy,
-    /// Whether there is memory for copies that the kernel could do without.
+    /// Whether there is memory for optional copies.
     pub more_copies: bool,
     /// Its predicted time for an iteration, if it was not named by the caller.
     pub microseconds: Option<f64>,
@@ -96,16 +96,10 @@ fn fit_shape(shape: Shape, chunk: u64) -> FitShape {
     }
 }
 
-/// The plan of a fit whose rows are all on the GPU. `in_place`: they were there before, and only the weights need room. If the
-/// plan needs more than `room`, kernels do without copies that they need not have, and then the default takes one without copies
-/// of the rows.
-pub(in crate::backend) fn fit(
-    shape: Shape,
-    strategy: Strategy,
-    gpu: GpuSize,
-    in_place: bool,
-    room: u64,
-) -> Result<ResidentFit> {
+/// The plan of a fit whose rows are all on the GPU. `in_place`: they are in the memory of the caller there, and only the weights
+/// need room. If the plan needs more than `room`, the kernel leaves out optional copies. If that is not enough, the default takes a
+/// kernel that does not copy the rows.
+pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool, room: u64) -> Result<Planned> {
     let plan = |copies| planned(shape, strategy, gpu, in_place, copies);
     let mut found = plan(PossibleCopies::All)?;
     if found.bytes > room {
@@ -121,12 +115,12 @@ pub(in crate::backend) fn fit(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PossibleCopies {
     None,
-    /// The copies that a kernel cannot do without.
+    /// The copies that a kernel needs.
     Needed,
     All,
 }
 
-fn planned(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool, copies: PossibleCopies) -> Result<ResidentFit> {
+fn planned(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool, copies: PossibleCopies) -> Result<Planned> {
     let plan = if shape.float64 { planned_as::<f64> } else { planned_as::<f32> };
     plan(shape, strategy, gpu, in_place, copies)
 }
@@ -137,7 +131,7 @@ fn planned_as<T: Float + Plain>(
     gpu: GpuSize,
     in_place: bool,
     copies: PossibleCopies,
-) -> Result<ResidentFit> {
+) -> Result<Planned> {
     let fit = FitShape { more_copies: copies == PossibleCopies::All, ..fit_shape(shape, shape.rows) };
     let rows = DeviceRows::<T>::bytes(fit.chunk, if in_place { 0 } else { fit.d }, fit.weighted, fit.half);
     plan_of::<T>(&fit, (strategy, copies != PossibleCopies::None), gpu, rows, |fit| {
@@ -154,7 +148,7 @@ fn plan_of<T: Float + Plain>(
     gpu: GpuSize,
     rows: u64,
     draws: impl Fn(&FitShape) -> u64,
-) -> Result<ResidentFit> {
+) -> Result<Planned> {
     let Chosen { candidate, microseconds } = choose_from::<T>(strategy, fit, gpu, copies)?;
     // Whether a float32 column needs two limbs depends on the data. There must be enough memory for either case.
     let bytes = [1, 2].map(|limbs| {
@@ -163,7 +157,7 @@ fn plan_of<T: Float + Plain>(
     });
     let bytes = bytes[0].max(bytes[1]);
     let (strategy, streams, more_copies) = (candidate.strategy(), candidate.streams(), fit.more_copies);
-    Ok(ResidentFit { bytes, strategy, more_copies, microseconds, streams })
+    Ok(Planned { bytes, strategy, more_copies, microseconds, streams })
 }
 
 /// The bytes of a fit. `rows`: those of the rows. `draws`: those that seeding needs.
@@ -186,8 +180,8 @@ pub(in crate::backend) fn in_chunks(
     strategy: Strategy,
     gpu: GpuSize,
     room: u64,
-) -> Result<std::result::Result<(Chunking, ResidentFit), u64>> {
-    // The default finds one that does.
+) -> Result<std::result::Result<(Chunking, Planned), u64>> {
+    // The default finds a strategy that streams.
     if strategy != Strategy::Default && !fit(shape, strategy, gpu, false, u64::MAX)?.streams {
         return Err(Refusal::of_chunks().of(strategy));
     }
@@ -200,9 +194,9 @@ pub(in crate::backend) fn in_chunks(
         Err(needed) => return Ok(Err(needed)),
     };
     let of_chunk = plan(chunking.rows, chunking.buffers)?;
-    // The chunks follow each other. What the bus takes is not in it.
+    // The chunks follow each other. The time of the bus does not count.
     let microseconds = of_chunk.microseconds.map(|time| time * chunking.chunks as f64);
-    Ok(Ok((chunking, ResidentFit { microseconds, ..of_chunk })))
+    Ok(Ok((chunking, Planned { microseconds, ..of_chunk })))
 }
 
 /// The plan of a fit with chunks of `chunk` rows, of which `buffers` are on the GPU at a time.
@@ -212,13 +206,13 @@ fn planned_in_chunks<T: Float + Plain>(
     gpu: GpuSize,
     chunk: u64,
     buffers: u64,
-) -> Result<ResidentFit> {
+) -> Result<Planned> {
     let fit = fit_shape(shape, chunk);
     let rows = DeviceRows::<T>::bytes(fit.chunk, fit.d, fit.weighted, fit.half).saturating_mul(buffers);
     let pieces = piece_bytes(chunk.saturating_mul(row_bytes(shape)));
     plan_of::<T>(&fit, (strategy, false), gpu, sum([rows, pieces]), |fit| {
         let draws = StreamedSeeds::<T>::bytes(fit);
-        // A longer list of seeds is there before the shorter one is gone.
+        // While the list of seeds grows, the longer and the shorter list exist together.
         draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 2, gpu))
     })
 }

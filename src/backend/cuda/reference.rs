@@ -1,8 +1,8 @@
 //! Labels by reference distances to all centroids, on one GPU: `kernels/bench/reference.cu`. Benches and tests check all labels
-//! of large fits with them (feature `bench`). No filter has a part in them, and no code that labels.
+//! of large fits with them (feature `bench`). They use no filter, and no other code that labels.
 
 use super::arguments::{self, ReferenceArgument};
-use super::device::{BlockShape, Gpu, Plain};
+use super::device::{Block, Gpu, Plain};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -28,7 +28,7 @@ pub fn reference_labels<T: Float + Plain>(ordinal: u32, columns: &[&[T]], centro
     let slice = (SLICE_BYTES / (d.max(1) * size_of::<T>())).clamp(TILE, 1 << 28);
     let rows = queue.alloc::<T>(slice.min(n) * d, ROWS)?;
     let answers = queue.alloc::<u32>(slice.min(n), LABELS)?;
-    let launch = arguments::reference::<T>().exactly(&gpu, "", BlockShape::of(THREADS), 1)?;
+    let launch = arguments::reference::<T>().exactly(&gpu, "", Block::of(THREADS), 1)?;
     let mut labels = memory::zeroed(n, LABELS)?;
     for (i, part) in labels.chunks_mut(slice).enumerate() {
         let (first, rows_here) = (i * slice, part.len());

@@ -82,7 +82,7 @@ pub struct CudaSession<'a, T> {
 
 impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// A session for rows whose weights are rounded already. `parts`: the same rows in host memory. `strategy`: the kernel that
-    /// was chosen for the fit. `more_copies`: whether there is memory for copies of the rows that it could do without. `group`:
+    /// was chosen for the fit. `more_copies`: whether there is memory for optional copies of the rows. `group`:
     /// the GPUs that exchange their sums, if the fit has several.
     pub fn new(
         rows: impl Into<Arc<RowChunks<'a, T>>>,
@@ -230,7 +230,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         if self.step.counts_scores() { 0 } else { (rows as u64).saturating_mul(k as u64) }
     }
 
-    /// The host's copies of sums and labels are out of date, and so is what the step has carried.
+    /// The host's copies of sums and labels are out of date, and so is the state that the step keeps.
     fn forget(&mut self) {
         self.cluster_sums = None;
         self.step.forget();

@@ -2,7 +2,7 @@
 
 /// Threads of a block in most kernels.
 pub const THREADS: u32 = 256;
-/// Limits for the tables of a block in shared memory: bytes for several copies of each cell, and bytes if only one copy fits.
+/// Limits for the tables of a block in shared memory: bytes for several copies of each accumulator, and bytes if only one copy fits.
 pub const TABLE_BYTES: usize = 24 << 10;
 pub const MOST_TABLE_BYTES: usize = 64 << 10;
 
@@ -60,7 +60,7 @@ impl FitShape {
     }
 
     /// The number of sums that are added up.
-    pub fn cells(&self) -> usize {
+    pub fn accumulators(&self) -> usize {
         self.k.saturating_mul(self.columns()).saturating_mul(self.limbs)
     }
 
@@ -84,11 +84,11 @@ pub struct GpuSize {
     pub untrusted: [bool; 2],
 }
 
-/// The number of copies of each cell that fit in `bytes`: a power of two, at most 32. If not even one copy fits, the result is
+/// The number of copies of each accumulator that fit in `bytes`: a power of two, at most 32. If not even one copy fits, the result is
 /// 1 if one copy fits in `most`, and else 0.
-pub fn copies(cells: usize, bytes: usize, most: usize) -> usize {
-    match bytes / cells.saturating_mul(8).max(1) {
-        0 if cells.saturating_mul(8) <= most => 1,
+pub fn copies(accumulators: usize, bytes: usize, most: usize) -> usize {
+    match bytes / accumulators.saturating_mul(8).max(1) {
+        0 if accumulators.saturating_mul(8) <= most => 1,
         0 => 0,
         fit => 1 << fit.min(32).ilog2(),
     }

@@ -92,7 +92,7 @@ buffers! {
     /// The sums of the clusters: pending ones, which kernels add to in any order, and canonical ones.
     pub struct DeviceSums = "the sums of the clusters" (shape: &FitShape) {
         /// `(k, columns, limbs, 2)`.
-        pending: u64 [product([shape.cells(), 2])],
+        pending: u64 [product([shape.accumulators(), 2])],
         /// `(k)`.
         pending_rows: i64 [shape.k],
         /// `(k, columns)`: canonical.
@@ -241,14 +241,14 @@ impl<T: Float + Plain> DeviceState<T> {
         SumsArgument { pending, pending_rows, ..sums }
     }
 
-    /// The parameter of a kernel that labels the rows of a chunk. `contested`: the address of the list of rows in doubt.
-    pub fn assign_argument(&self, chunk: &DeviceChunk<'_, T>, contested: u64) -> AssignArgument<T> {
+    /// The parameter of a kernel that labels the rows of a chunk. `in_doubt`: the address of the list of rows in doubt.
+    pub fn assign_argument(&self, chunk: &DeviceChunk<'_, T>, in_doubt: u64) -> AssignArgument<T> {
         let [labels, next] = self.labels.before_and_after(chunk.first);
         AssignArgument {
             rows: chunk.rows.argument(),
             labels,
             next,
-            contested,
+            in_doubt,
             control: self.control,
             sums: self.sums_of_step(),
             factors: self.columns.factors.at(),

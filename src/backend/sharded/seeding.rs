@@ -15,7 +15,7 @@ use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::input::tile::RowBlock;
 use crate::statistics::Statistics;
 
-/// The number of a row that was drawn in another order than that of the shards: nobody knows its place.
+/// The number of a row that was drawn in another order than that of the shards: its place is not known.
 const IN_ORDER: u64 = u64::MAX;
 
 /// What seeding knows of the shards.

@@ -1,6 +1,6 @@
 //! The groups of rows that have no label yet: those whose points are nearest, apart from rounding. Labels do not depend on them.
 
-use super::partition::{GroupNumber, nearest};
+use super::partition::{Group, nearest};
 use super::step::add_squares;
 use super::tuning::{FEWEST_GUESS_FEATURES, GUESS_SAMPLE};
 use super::{BLOCK, GROUPS, GroupStep};
@@ -96,7 +96,7 @@ impl<T: Float> GroupStep<'_, T> {
 
     /// The groups whose points are nearest to the rows of a tile, apart from rounding.
     #[inline(always)]
-    pub fn guess<V: Vector>(&self, tile: &Tile<T>, groups: &mut [GroupNumber]) {
+    pub fn guess<V: Vector>(&self, tile: &Tile<T>, groups: &mut [Group]) {
         match T::as_f32s(&tile.x).filter(|_| !self.guesses.halves.is_empty()) {
             Some(x) => {
                 for first in (0..tile.rows).step_by(GUESSED * V::LANES) {
@@ -112,7 +112,7 @@ impl<T: Float> GroupStep<'_, T> {
     }
 
     #[inline(always)]
-    fn guess_vectors<V: Vector>(&self, x: &[f32], stride: usize, first: usize, groups: &mut [GroupNumber]) {
+    fn guess_vectors<V: Vector>(&self, x: &[f32], stride: usize, first: usize, groups: &mut [Group]) {
         let width = GUESSED * V::LANES;
         let (d, Guesses { middle, points, halves }) = (self.guessed, &self.guesses);
         let middle = &middle[..d];
@@ -153,12 +153,12 @@ impl<T: Float> GroupStep<'_, T> {
                 names[v].store(found.as_mut_ptr().add(v * V::LANES));
             }
         }
-        groups.iter_mut().zip(&found[..width]).for_each(|(group, name)| *group = name.to_bits() as GroupNumber);
+        groups.iter_mut().zip(&found[..width]).for_each(|(group, name)| *group = name.to_bits() as Group);
     }
 
     #[inline(always)]
-    fn guess_block(&self, tile: &Tile<T>, first: usize, groups: &mut [GroupNumber]) {
-        let (mut best, mut names) = ([f64::INFINITY; BLOCK], [0 as GroupNumber; BLOCK]);
+    fn guess_block(&self, tile: &Tile<T>, first: usize, groups: &mut [Group]) {
+        let (mut best, mut names) = ([f64::INFINITY; BLOCK], [0 as Group; BLOCK]);
         for group in 0..self.groups() {
             let mut sums = [0.0f64; BLOCK];
             for (f, m) in self.groups.point(group)[..self.guessed].iter().enumerate() {
@@ -167,7 +167,7 @@ impl<T: Float> GroupStep<'_, T> {
             for r in 0..BLOCK {
                 let nearer = sums[r] < best[r];
                 best[r] = if nearer { sums[r] } else { best[r] };
-                names[r] = if nearer { group as GroupNumber } else { names[r] };
+                names[r] = if nearer { group as Group } else { names[r] };
             }
         }
         groups.iter_mut().zip(names).for_each(|(group, name)| *group = name);
@@ -181,7 +181,7 @@ mod tests {
     use crate::base::random::Random;
     use crate::simd::Task;
 
-    struct Guess<'g, 'n, T>(&'g GroupStep<'n, T>, &'g Tile<T>, &'g mut [GroupNumber]);
+    struct Guess<'g, 'n, T>(&'g GroupStep<'n, T>, &'g Tile<T>, &'g mut [Group]);
 
     impl<T: Float> Task for Guess<'_, '_, T> {
         type Output = ();

@@ -39,13 +39,13 @@ const USUAL_SHARE: f64 = -14.0;
 const LEAST_LOGARITHM: f32 = -60.0;
 
 /// What all copies of a session share.
-pub struct IntegerCopies {
+pub struct Copies {
     pub unit: DotUnit,
     /// Copies are multiplied by two to this.
     exponent: i32,
 }
 
-impl IntegerCopies {
+impl Copies {
     /// The copies for rows within these limits, about any point between them. None if there is no suitable scale.
     pub fn new(unit: DotUnit, statistics: &Statistics, d: usize) -> Option<Self> {
         let extents = statistics.lows.iter().zip(&statistics.highs).map(|(low, high)| high - low);
@@ -147,7 +147,7 @@ impl IntegerRows {
         count: usize,
         groups: &Partition<T>,
         group: usize,
-        shared: &IntegerCopies,
+        shared: &Copies,
     ) {
         let (lanes, block, d) = (self.lanes, place / BLOCK, groups.d);
         // The thread that fills a block touches its memory first.
@@ -226,7 +226,7 @@ fn rows_of_group<T: Float>(group: usize, kept: &[Sorted<T>]) -> NormSums {
 
 /// Integer copies for the assigns of a session.
 pub struct ByCopies {
-    pub copies: IntegerCopies,
+    pub copies: Copies,
     /// For each group, the centroids near it.
     pub tables: Vec<DotTable>,
     /// Number of assigns since the last one with little doubt.
@@ -234,7 +234,7 @@ pub struct ByCopies {
 }
 
 impl ByCopies {
-    pub fn new(copies: IntegerCopies, groups: usize) -> Result<Self> {
+    pub fn new(copies: Copies, groups: usize) -> Result<Self> {
         Ok(Self { copies, tables: memory::collected((0..groups).map(|_| DotTable::default()), GROUPS)?, doubtful: 0 })
     }
 
@@ -314,7 +314,7 @@ struct CopyPanels<'p, 'n, T> {
     panels: &'p [u32],
     /// The group's point.
     point: &'p [T],
-    shared: &'p IntegerCopies,
+    shared: &'p Copies,
     packed: &'p mut [f32],
     facts: &'p mut [CentroidCopy],
 }
@@ -341,11 +341,11 @@ fn bound_centroids<T: Float>(
     step: &GroupStep<'_, T>,
     (group, panels): (usize, &[u32]),
     rows: NormSums,
-    shared: &IntegerCopies,
+    shared: &Copies,
     facts: &[CentroidCopy],
     table: &mut DotTable,
 ) {
-    let (groups, IntegerCopies { exponent, unit }) = (step.groups, shared);
+    let (groups, Copies { exponent, unit }) = (step.groups, shared);
     let panels = || panels.iter().zip(facts.as_chunks::<GROUP>().0);
     let mut members = NormSums::default();
     for (panel, facts) in panels() {
@@ -409,13 +409,13 @@ fn differences<T: Float>(chunk: usize, centroid: &[T], point: &[T], scale: f64) 
 /// the listed panels.
 #[inline(always)]
 fn copy_centroid<T: Float>(
-    shared: &IntegerCopies,
+    shared: &Copies,
     place: usize,
     centroid: &[T],
     point: &[T],
     packed_copies: &mut [f32],
 ) -> CentroidCopy {
-    let IntegerCopies { unit, exponent } = shared;
+    let Copies { unit, exponent } = shared;
     let (lanes, words, scale) = (unit.lanes(centroid.len()), unit.is_for_words(), power_of_two(*exponent));
     // The steps from 16 lanes to the next 16 ones, and from a lane to the next.
     let (width, steps) = if unit.is_tiled() { (SIDE, [SIDE * SIDE, 1]) } else { (GROUP, [SIDE * GROUP, GROUP]) };

@@ -12,7 +12,7 @@ use crate::base::parallel::{for_each_task, in_rounds};
 use crate::simd::{InstructionSet, Task, Vector};
 
 /// A number that names a group.
-pub type GroupNumber = u16;
+pub type Group = u16;
 
 /// Values of rows that are compared with points at a time, at least.
 const PICKED: usize = 1 << 13;
@@ -22,7 +22,7 @@ const TASK: usize = 64;
 /// Points among the rows, and the centroids near each of them.
 pub struct Partition<T> {
     /// For each centroid, its group.
-    pub of: Vec<GroupNumber>,
+    pub of: Vec<Group>,
     /// Whether points are means of centroids. Then rows go with their centroid, else to the nearest point.
     pub are_of_centroids: bool,
     /// `(groups, d)`: the points m.
@@ -68,7 +68,7 @@ pub fn rough_square<T: Float>(a: &[T], b: &[T]) -> f32 {
 /// Rows or centroids that are far apart: each is the farthest one from those before (Gonzalez 1985), apart from rounding.
 pub struct FarApart {
     /// For each row, the nearest pick.
-    pub of: Vec<GroupNumber>,
+    pub of: Vec<Group>,
     /// For each pick, the squared distance of the farthest row after it.
     farthest: Vec<f32>,
 }
@@ -77,7 +77,7 @@ impl FarApart {
     /// Picks so many of these rows. `workers`: so many threads may share the work.
     pub fn new<T: Float>(rows: &[T], d: usize, picks: usize, set: InstructionSet, workers: usize) -> Result<Self> {
         let count = rows.len() / d;
-        let mut of = memory::zeroed::<GroupNumber>(count, GROUPS)?;
+        let mut of = memory::zeroed::<Group>(count, GROUPS)?;
         let mut nearest = memory::filled(count, f32::INFINITY, GROUPS)?;
         let mut farthest = memory::with_room(picks, GROUPS)?;
         let mut picked = memory::with_room(picks, GROUPS)?;
@@ -153,7 +153,7 @@ struct Round {
 /// Some of the rows.
 struct PartitionSlice<'p, T> {
     rows: &'p [T],
-    of: &'p mut [GroupNumber],
+    of: &'p mut [Group],
     /// For each row, its squared distance to the nearest pick.
     nearest: &'p mut [f32],
     /// The largest of these distances, and its row.
@@ -183,7 +183,7 @@ impl<T: Float> Task for Pick<'_, '_, T> {
             if !(apart[usize::from(of[j])] > FAR * nearest[j]) {
                 let s = rough_square(row, point);
                 if s < nearest[j] {
-                    (nearest[j], of[j]) = (s, (picks - 1) as GroupNumber);
+                    (nearest[j], of[j]) = (s, (picks - 1) as Group);
                 }
             }
             if nearest[j] > most.0 {
@@ -194,13 +194,7 @@ impl<T: Float> Task for Pick<'_, '_, T> {
 }
 
 /// The nearest of some points to each row, and the squared distance in float32.
-pub fn nearest<T: Float>(
-    rows: &[T],
-    d: usize,
-    points: &[T],
-    set: InstructionSet,
-    workers: usize,
-) -> Result<Vec<(GroupNumber, f32)>> {
+pub fn nearest<T: Float>(rows: &[T], d: usize, points: &[T], set: InstructionSet, workers: usize) -> Result<Vec<(Group, f32)>> {
     let task = (PICKED / d).clamp(1, TASK);
     let mut nearest = memory::filled(rows.len() / d, (0, 0.0), GROUPS)?;
     let mut workers = memory::filled(workers.min(nearest.len().div_ceil(task)), (), GROUPS)?;
@@ -214,7 +208,7 @@ struct NearestPoints<'p, T> {
     rows: &'p [T],
     d: usize,
     points: &'p [T],
-    of: &'p mut [(GroupNumber, f32)],
+    of: &'p mut [(Group, f32)],
 }
 
 impl<T: Float> Task for NearestPoints<'_, T> {
@@ -227,7 +221,7 @@ impl<T: Float> Task for NearestPoints<'_, T> {
             *of = (0, f32::INFINITY);
             for (group, point) in points.chunks_exact(d).enumerate() {
                 let s = rough_square(row, point);
-                *of = if s < of.1 { (group as GroupNumber, s) } else { *of };
+                *of = if s < of.1 { (group as Group, s) } else { *of };
             }
         }
     }
@@ -254,7 +248,7 @@ impl<T: Float> Partition<T> {
         Self::around(points, of, centroids, d, false)
     }
 
-    fn around(points: Vec<T>, of: Vec<GroupNumber>, centroids: &[T], d: usize, are_of_centroids: bool) -> Result<Self> {
+    fn around(points: Vec<T>, of: Vec<Group>, centroids: &[T], d: usize, are_of_centroids: bool) -> Result<Self> {
         let (k, groups) = (centroids.len() / d, points.len() / d);
         let mut members: Vec<u32> = memory::collected(0..k as u32, GROUPS)?;
         members.sort_unstable_by_key(|j| (of[*j as usize], *j));

@@ -213,7 +213,7 @@ impl<T: Float> Sorted<T> {
         part: &RowBlock<'_, T>,
         weights: Option<WeightScale>,
         (physical, at): (Range<usize>, usize),
-        groups: &[GroupNumber],
+        groups: &[Group],
         to: &mut [u32],
         step: &GroupStep<'_, T>,
     ) {

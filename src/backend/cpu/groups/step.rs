@@ -9,7 +9,7 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::bounds::groups::GroupBound;
-use crate::input::tile::{FeatureColumns, FeatureValues};
+use crate::input::tile::{ByFeature, FeatureValues};
 use crate::simd::{InstructionSet, Task, Vector};
 
 /// The lists of one assign.

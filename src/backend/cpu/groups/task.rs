@@ -26,7 +26,7 @@ pub struct GroupScratch<T> {
     /// A block of rows, where they are loaded.
     tile: Tile<T>,
     /// The groups of some rows, and for each physical row where it goes.
-    groups: Vec<GroupNumber>,
+    groups: Vec<Group>,
     to: Vec<u32>,
     /// The labels of some rows.
     labels: Vec<u32>,

@@ -2,30 +2,16 @@
 
 use super::super::filter::{Filter, Weight};
 use super::*;
+pub use crate::base::random::Random;
 use crate::bounds::Expanded;
 use crate::exact::reference;
 use crate::input::features::Features;
 use crate::input::tile::{RowBlock, Tile};
 use crate::simd::{InstructionSet, Task};
 
-pub struct Random(pub u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 11
-    }
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-    /// A number in [-1, 1).
-    pub fn sign(&mut self) -> f64 {
-        self.next() as f64 * 2f64.powi(-52) - 1.0
-    }
-    /// About `x`, a few units in the last place of `T` away.
-    fn near<T: Float>(&mut self, x: f64) -> f64 {
-        T::from_f64(x * (1.0 + (self.below(9) as f64 - 4.0) * T::UNIT)).to_f64()
-    }
+/// About `x`, a few units in the last place of `T` away.
+fn near<T: Float>(x: f64, random: &mut Random) -> f64 {
+    T::from_f64(x * (1.0 + (random.index(9) as f64 - 4.0) * T::UNIT)).to_f64()
 }
 
 /// The centroids that attacks are made of.
@@ -60,21 +46,21 @@ pub fn case<T: Float>(kind: &str, d: usize, k: usize, random: &mut Random) -> Ca
         })
         .collect();
     if kind.starts_with("one far out") {
-        let far = random.below(k);
+        let far = random.index(k);
         centroids[far * d..][..d].iter_mut().for_each(|c| *c *= 2f64.powi(20));
     }
     let rows: Vec<f64> = (0..ROWS)
         .flat_map(|r| {
-            let (a, b) = (random.below(k), random.below(k));
+            let (a, b) = (random.index(k), random.index(k));
             let size = [1.0, 1.0, 2f64.powi(20), 2f64.powi(-20), 2f64.powi(6)][r % 5];
             (0..d)
                 .map(|f| {
                     let (a, b) = (centroids[a * d + f], centroids[b * d + f]);
                     match r % 6 {
                         0 => a,
-                        1 => random.near::<T>(0.5 * (a + b)),
+                        1 => near::<T>(0.5 * (a + b), random),
                         2 => 0.5 * (a + b),
-                        3 => random.near::<T>(a * size),
+                        3 => near::<T>(a * size, random),
                         4 => line[f] * size,
                         _ => random.sign() * size * a,
                     }
@@ -82,7 +68,7 @@ pub fn case<T: Float>(kind: &str, d: usize, k: usize, random: &mut Random) -> Ca
                 .collect::<Vec<_>>()
         })
         .collect();
-    let origin: Vec<f64> = match random.below(3) {
+    let origin: Vec<f64> = match random.index(3) {
         0 => vec![0.0; d],
         1 => centroids[..d].to_vec(),
         _ => line,
@@ -150,9 +136,9 @@ fn attacks<T: Float>() {
     for kind in KINDS {
         let mut certain = [0, 0];
         for number in 0..40 {
-            let d = [1, 2, 3, 9, 16, 31, 64, 65, 150][random.below(9)];
-            let k = [1, 2, 3, 7, 40][random.below(5)];
-            let weights = [-4, Expanded::WEIGHTS[random.below(6)], 6];
+            let d = [1, 2, 3, 9, 16, 31, 64, 65, 150][random.index(9)];
+            let k = [1, 2, 3, 7, 40][random.index(5)];
+            let weights = [-4, Expanded::WEIGHTS[random.index(6)], 6];
             let found = attack(&case::<T>(kind, d, k, random), &weights, &format!("{kind} {number}: d {d}, k {k}"));
             (0..2).for_each(|i| certain[i] += found[i]);
         }

@@ -1,6 +1,6 @@
 //! What is read next, and prefetched while rows are compared.
 
-use crate::input::tile::{FeatureColumns, RowsInPlace};
+use crate::input::tile::{ByFeature, RowsInPlace};
 use crate::simd::Prefetch;
 
 /// What is prefetched while rows are compared, because it is read next.

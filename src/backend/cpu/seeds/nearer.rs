@@ -313,7 +313,7 @@ pub struct Gains<'g> {
     pub scale: DistanceScale,
     pub gains: &'g mut [u128; MOST],
     pub share: &'g mut Share,
-    /// For each unit of the strip, the candidates that are nearer to some row. Empty if nobody asks.
+    /// For each unit of the strip, the candidates that are nearer to some row. Empty if they are not asked for.
     pub gaining: &'g mut [u32],
     /// `(units, m, UNIT)`: the distances to the candidates of `gaining`. Empty if they are not kept.
     pub kept: &'g mut [f64],

@@ -17,7 +17,7 @@ pub struct Buffer<T> {
     len: usize,
     /// What the memory is for. Errors use this text.
     what: &'static str,
-    /// Whether somebody else owns the memory. Then nothing here writes to it or frees it.
+    /// Whether another owner has the memory. Then nothing here writes to it or frees it.
     external: bool,
     queue: Queue,
     kind: PhantomData<T>,
@@ -34,10 +34,10 @@ impl<T: Plain> Buffer<T> {
         Self { address, len, what, external: false, queue, kind: PhantomData }
     }
 
-    /// Memory of somebody else on the device, to read.
+    /// Memory of another owner on the device, to read.
     ///
     /// # Safety
-    /// Kernels may read `len` values at this address, which is a multiple of their alignment, as long as the buffer lives. Nobody
+    /// Kernels may read `len` values at this address, which is a multiple of their alignment, as long as the buffer lives. Nothing
     /// writes to them.
     pub unsafe fn external(address: u64, len: usize, queue: Queue) -> Self {
         Self { address, len, what: "the caller's values", external: true, queue, kind: PhantomData }
@@ -90,7 +90,7 @@ impl<T: Plain> Buffer<T> {
     /// Copies host values to the device, from value `first` on. If `values` is in pageable memory, CUDA has read it when this
     /// returns.
     pub fn write(&self, first: usize, values: &[T]) -> Result<()> {
-        assert!(!self.external, "memory of somebody else is only read");
+        assert!(!self.external, "memory of another owner is only read");
         assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
         if values.is_empty() {
             return Ok(());

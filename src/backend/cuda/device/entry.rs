@@ -42,15 +42,15 @@ impl<A: Argument> Entry<A> {
     }
 
     /// Loads the kernel for this many blocks. `variant` is the end of its name, such as `_d4`; most kernels have none.
-    pub fn exactly(&self, gpu: &Gpu, variant: &str, block: BlockShape, blocks: usize) -> Result<Launch<A>> {
+    pub fn exactly(&self, gpu: &Gpu, variant: &str, block: Block, blocks: usize) -> Result<Launch<A>> {
         let function = gpu.function(self.module, &format!("{}{}{variant}", self.stem, self.of_type))?;
-        let BlockShape { threads, shared } = block;
+        let Block { threads, shared } = block;
         let launch = Launch { function, blocks: 1, threads, shared: shared as u32, argument: PhantomData };
         Ok(launch.with_blocks(blocks))
     }
 
     /// Loads the kernel for as many blocks as run at once on the device, but at most `most`.
-    pub fn resident(&self, gpu: &Gpu, variant: &str, block: BlockShape, most: usize) -> Result<Launch<A>> {
+    pub fn resident(&self, gpu: &Gpu, variant: &str, block: Block, most: usize) -> Result<Launch<A>> {
         let launch = self.exactly(gpu, variant, block, most.max(1))?;
         if block.shared > 0 {
             gpu.prefer_shared_memory(launch.function)?;
@@ -62,12 +62,12 @@ impl<A: Argument> Entry<A> {
 
 /// The threads and the bytes of dynamic shared memory of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockShape {
+pub struct Block {
     pub threads: u32,
     pub shared: usize,
 }
 
-impl BlockShape {
+impl Block {
     /// A block without dynamic shared memory.
     pub const fn of(threads: u32) -> Self {
         Self { threads, shared: 0 }

@@ -1,5 +1,5 @@
-//! Memory said once: one list declares the buffers of a part of a fit. From this list they are allocated, and from the same list
-//! their bytes are known before anything is allocated.
+//! Memory is declared once: a list declares the buffers of a part of a fit. The same list allocates the buffers, and says before
+//! that how many bytes they take.
 
 use super::allocated;
 

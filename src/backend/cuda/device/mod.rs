@@ -19,7 +19,7 @@ use cudarc::driver::{DriverError, sys};
 
 pub use self::buffer::Buffer;
 pub use self::callers::CallersContext;
-pub use self::entry::{Argument, BlockShape, Entry, Launch};
+pub use self::entry::{Argument, Block, Entry, Launch};
 pub use self::gpu::Gpu;
 pub(in crate::backend::cuda) use self::list::buffers;
 pub use self::list::{bytes_of, product, sum};

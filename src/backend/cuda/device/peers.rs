@@ -99,7 +99,7 @@ impl Drop for Pool {
     }
 }
 
-/// A word in host memory that all GPUs read while they wait for each other. Once it is rung, none of them waits any more.
+/// A word in host memory that all GPUs read while they wait for each other. Once it is set, no GPU waits any more.
 pub struct Alarm(NonNull<AtomicU32>);
 // SAFETY: the host accesses the word atomically.
 unsafe impl Send for Alarm {}

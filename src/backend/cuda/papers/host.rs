@@ -65,7 +65,7 @@ impl<'a, T: Float + Plain> HostUpdate<'a, T> {
         Ok(Some(Self { rows }))
     }
 
-    /// Somebody else has changed labels.
+    /// The labels were changed outside this step.
     pub fn forget(&mut self) {
         if let Some(rows) = &mut self.rows {
             rows.stale = true;

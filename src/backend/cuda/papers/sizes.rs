@@ -37,7 +37,7 @@ impl SumTables {
 
 /// The number of sums and counts in the table of one group (`kernels/papers/sum_groups.cu`).
 pub fn entries(shape: &FitShape) -> usize {
-    shape.cells().saturating_add(shape.k)
+    shape.accumulators().saturating_add(shape.k)
 }
 
 /// Bytes of all centroids and their half squares in shared memory.
@@ -47,7 +47,7 @@ pub fn table(shape: &FitShape, width: usize) -> usize {
 
 /// Bytes of the sums and counters of a block. Threads add to them by atomics.
 pub fn block_sums(shape: &FitShape) -> usize {
-    shape.cells().saturating_mul(8).saturating_add(shape.k.saturating_mul(4))
+    shape.accumulators().saturating_mul(8).saturating_add(shape.k.saturating_mul(4))
 }
 
 /// Settings of `kernels/papers/sum_features.cu`: the tables, the rows that a block takes at a time (`points`), and the columns of
@@ -72,7 +72,7 @@ pub fn features(shape: &FitShape, gpu: GpuSize) -> SumFeatures {
 
 /// The tables of `kernels/papers/sum_merge.cu`.
 pub fn merge(shape: &FitShape) -> SumTables {
-    SumTables::of(|threads| shape.cells().saturating_mul(threads * 8))
+    SumTables::of(|threads| shape.accumulators().saturating_mul(threads * 8))
 }
 
 /// The tables of `mass_private` in `kernels/papers/mass.cu`.

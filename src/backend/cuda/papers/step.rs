@@ -10,7 +10,7 @@
 use super::passes::{PLAIN, SumPass, passes, scratch_values};
 use super::systems::{LabelMethod, RowKernel, System};
 use crate::backend::cuda::arguments::{self, AssignArgument, SystemAssignArgument, SystemSumsArgument};
-use crate::backend::cuda::device::{BlockShape, Buffer, Launch, Plain, Queue, bytes_of, sum};
+use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, sum};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::DeviceState;
@@ -76,7 +76,7 @@ impl<T: Float + Plain> Labelling<T> {
             LabelMethod::Rows { .. } | LabelMethod::RowsOrTiles => arguments::assign_table::<T>(),
             LabelMethod::Fused => arguments::assign_fused::<T>(),
         };
-        let block = BlockShape { threads: kernel.threads, shared: kernel.shared };
+        let block = Block { threads: kernel.threads, shared: kernel.shared };
         let launch = entry.resident(gpu, &kernel.variant, block, chunk.div_ceil(kernel.threads as usize))?;
         let in_pass = matches!(system.labels, LabelMethod::Fused | LabelMethod::Rows { sums: true, .. });
         let settle = if in_pass { None } else { Some(SettleLaunches::new([chunk, d, k], false, false, queue)?) };
@@ -123,7 +123,7 @@ impl<T: Float + Plain> SystemStep<T> {
         let gpu = &*queue.gpu;
         let clear = if system.adds_all() {
             let blocks = (shape.k * shape.columns()).div_ceil(256);
-            Some(arguments::clear_sums::<T>().resident(gpu, "", BlockShape::of(256), blocks)?)
+            Some(arguments::clear_sums::<T>().resident(gpu, "", Block::of(256), blocks)?)
         } else {
             None
         };
@@ -160,7 +160,7 @@ impl<T: Float + Plain> SystemStep<T> {
 
 impl<T: Float + Plain> Step<T> for SystemStep<T> {
     fn launch(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> Result<()> {
-        let assign = state.assign_argument(chunk, self.doubt.contested.at());
+        let assign = state.assign_argument(chunk, self.doubt.in_doubt.at());
         if let Some(clear) = &self.clear {
             // SAFETY: the addresses are those of the state's buffers.
             unsafe { state.queue.run(clear, &self.sums_argument(&assign, None))? };

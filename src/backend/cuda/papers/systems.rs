@@ -135,7 +135,7 @@ impl System {
         // The smallest tables in device memory: those of 32 threads (merge), of 32 groups (groups), or of one block for each
         // chunk (features).
         let scratch = match self.sums {
-            FeatureSums::Merge => shape.cells().saturating_mul(8 * 32),
+            FeatureSums::Merge => shape.accumulators().saturating_mul(8 * 32),
             FeatureSums::Groups => entries(shape).saturating_mul(8 * 32),
             FeatureSums::Features => {
                 let SumFeatures { tables, chunk, .. } = features(shape, gpu);

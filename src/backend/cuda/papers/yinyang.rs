@@ -8,8 +8,8 @@
 //! an iteration:   how far each centroid has moved; rows whose bounds hold keep their label; other rows get a
 //!                 fresh upper bound; rows whose bounds still do not hold are compared with the groups whose bounds do not hold
 //! ```
-//! The step keeps the centroids of its last launch and measures drifts itself. So it does not matter who sets the centroids. But
-//! if others have changed labels, it begins anew. Bounds have an epoch: after the fit has stopped, launches that are still queued
+//! The step keeps the centroids of its last launch and measures drifts itself. So the host or the device may set the
+//! centroids. If other code has changed labels, the step begins anew. Bounds have an epoch: after the fit has stopped, launches that are still queued
 //! do nothing, so only the device knows which bounds it has.
 
 mod groups;
@@ -19,7 +19,7 @@ use self::sizes::{CentroidBuffers, RowBuffers, YinyangSizes};
 use crate::backend::cuda::arguments::{
     self, AssignArgument, CarriedArgument, CarriedRowsArgument, MovedRowsArgument, RowsArgument, YinyangArgument,
 };
-use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue, sum};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, THREADS};
 use crate::backend::cuda::state::DeviceState;
@@ -94,7 +94,7 @@ struct YinyangStep<T> {
     error: f64,
     /// The epoch of the bounds.
     epoch: u32,
-    /// Whether a launch has labelled the rows since labels were last changed by others.
+    /// Whether a launch has labelled the rows since other code changed labels.
     known: bool,
     /// Whether the rows are in the order of their centroids.
     ordered: bool,
@@ -105,8 +105,8 @@ impl<T: Float + Plain> YinyangStep<T> {
         let YinyangSizes { n, d, k, .. } = sizes;
         let (gpu, half) = (&*queue.gpu, shape.half);
         let of_threads = n.div_ceil(THREADS as usize);
-        let block = BlockShape::of(THREADS);
-        let bounded = BlockShape { threads: sizes.tile.threads(), shared: sizes.tile.partial_sums() };
+        let block = Block::of(THREADS);
+        let bounded = Block { threads: sizes.tile.threads(), shared: sizes.tile.partial_sums() };
         let drifts = arguments::yinyang_drifts::<T>();
         let tighten = arguments::yinyang_tighten::<T>().half_if(half);
         let move_rows = arguments::yinyang_move::<T>().half_if(half);
@@ -114,7 +114,7 @@ impl<T: Float + Plain> YinyangStep<T> {
         let terms = ExpandedTerms::new(d, sizes.filter().chains, 0);
         let mut centroids = CentroidBuffers::<T>::allocate(queue, &sizes)?;
         centroids.largest.fill(0)?;
-        // The first launch compares the centroids with zeros. It computes all scores, whatever comes out.
+        // The first launch compares the centroids with zeros, and computes all scores.
         centroids.kept.fill(0)?;
         centroids.control.fill(0)?;
         Ok(Self {
@@ -128,11 +128,11 @@ impl<T: Float + Plain> YinyangStep<T> {
             tighten: tighten.resident(gpu, "", block, n.div_ceil(TIGHTENED))?,
             order: [
                 arguments::yinyang_count().resident(gpu, "", block, of_threads)?,
-                arguments::yinyang_starts().resident(gpu, "", BlockShape::of(STARTS_THREADS), 1)?,
+                arguments::yinyang_starts().resident(gpu, "", Block::of(STARTS_THREADS), 1)?,
                 arguments::yinyang_places().resident(gpu, "", block, of_threads)?,
             ],
             move_rows: move_rows.resident(gpu, "", block, of_threads)?,
-            gather: gather.resident(gpu, "", BlockShape::of(TILE_ROWS as u32), n.div_ceil(TILE_ROWS))?,
+            gather: gather.resident(gpu, "", Block::of(TILE_ROWS as u32), n.div_ceil(TILE_ROWS))?,
             assign: arguments::assign_yinyang().resident(gpu, &sizes.tile.variant(), bounded, n.div_ceil(TILE_ROWS))?,
             settle: SettleLaunches::new([n, d, k], half, true, queue)?,
             deltas: DeltasLaunch::new::<T>(shape, queue)?,
@@ -227,7 +227,7 @@ impl<T: Float + Plain> YinyangStep<T> {
 impl<T: Float + Plain> Step<T> for YinyangStep<T> {
     fn launch(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> Result<()> {
         let anew = !self.known || !self.ordered;
-        let assign = state.assign_argument(chunk, self.doubt.contested.at());
+        let assign = state.assign_argument(chunk, self.doubt.in_doubt.at());
         if !self.known {
             self.place_centroids(state)?;
         } else if !self.ordered {
@@ -261,7 +261,7 @@ impl<T: Float + Plain> Step<T> for YinyangStep<T> {
             carried,
             slacks: assign.slacks,
             bound: assign.bound,
-            contested: assign.contested,
+            in_doubt: assign.in_doubt,
             tiles: self.sizes.tiles() as u32,
             group_tiles: self.sizes.group_tiles as u32,
         };

@@ -2,7 +2,7 @@
 
 use crate::backend::Scales;
 use crate::backend::cuda::arguments::{self, InertiaArgument, LabelsArgument, RowsArgument};
-use crate::backend::cuda::device::{BlockShape, Buffer, Launch, Queue, bytes_of, product, sum};
+use crate::backend::cuda::device::{Block, Buffer, Launch, Queue, bytes_of, product, sum};
 use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -23,7 +23,7 @@ impl InertiaPass {
     /// For chunks of at most `n` rows.
     pub fn new<T: Float>(queue: &Queue, n: usize, k: usize, half: bool) -> Result<Self> {
         let table_copies = copies(k.saturating_mul(2), TABLE_BYTES, MOST_TABLE_BYTES);
-        let block = BlockShape { threads: THREADS, shared: k * 16 * table_copies };
+        let block = Block { threads: THREADS, shared: k * 16 * table_copies };
         let launch = arguments::inertia::<T>().half_if(half).resident(&queue.gpu, "", block, n.div_ceil(THREADS as usize))?;
         Ok(Self { launch, table_copies, k })
     }
@@ -52,7 +52,7 @@ impl InertiaPass {
             table_copies: self.table_copies as i32,
         };
         // SAFETY: the caller promises labels and centroids. There are k pending sums. The shared memory holds `table_copies`
-        // cells of 8 bytes for each of the 2 k limbs.
+        // accumulators of 8 bytes for each of the 2 k limbs.
         unsafe { queue.run(&self.launch, &argument) }
     }
 }

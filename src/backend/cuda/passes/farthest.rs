@@ -6,7 +6,7 @@
 
 use crate::backend::Far;
 use crate::backend::cuda::arguments::{self, Candidate, FarArgument, FarRow, LabelsArgument, RowsArgument};
-use crate::backend::cuda::device::{BlockShape, Buffer, Entry, Launch, Queue, buffers, bytes_of};
+use crate::backend::cuda::device::{Block, Buffer, Entry, Launch, Queue, buffers, bytes_of};
 use crate::backend::cuda::shape::{FitShape, THREADS};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -63,8 +63,7 @@ impl FarSearch {
     /// A search for `count` rows in chunks of at most `n` rows. Only rows of clusters that `donors` allows count.
     pub fn new<T: Float>(queue: &Queue, (n, half): (usize, bool), count: usize, donors: &[bool]) -> Result<Self> {
         let donors = memory::collected(donors.iter().map(|&may| u8::from(may)), FAR)?;
-        let launch =
-            |entry: Entry<FarArgument>| entry.half_if(half).exactly(&queue.gpu, "", BlockShape::of(THREADS), blocks(n));
+        let launch = |entry: Entry<FarArgument>| entry.half_if(half).exactly(&queue.gpu, "", Block::of(THREADS), blocks(n));
         let (farthest, far_rows) = (launch(arguments::farthest::<T>())?, launch(arguments::far_rows::<T>())?);
         Ok(Self {
             count,

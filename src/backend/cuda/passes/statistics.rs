@@ -8,7 +8,7 @@ use crate::backend::chunking::{Chunking, MOST_ROWS};
 use crate::backend::cuda::arguments::{
     self, CountSmallArgument, Factors, SurveyArgument, VarianceArgument, WeightFacts, WeightSurveyArgument,
 };
-use crate::backend::cuda::device::{Argument, BlockShape, Buffer, Entry, Plain, Queue, bytes_of, product, sum};
+use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::rows::chunks::{DeviceChunk, RowChunks};
 use crate::backend::cuda::rows::external::finite_rows;
 use crate::backend::cuda::shape::THREADS;
@@ -93,7 +93,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     /// # Safety
     /// The same as for [`Queue::run`].
     unsafe fn launch<A: Argument>(&self, entry: Entry<A>, cut: ChunkGrid, d: usize, argument: &A) -> Result<()> {
-        let launch = entry.exactly(&self.queue.gpu, "", BlockShape::of(THREADS), cut.blocks(d)?)?;
+        let launch = entry.exactly(&self.queue.gpu, "", Block::of(THREADS), cut.blocks(d)?)?;
         // SAFETY: the caller promises it.
         unsafe { self.queue.run(&launch, argument) }
     }

@@ -11,7 +11,7 @@ use crate::backend::cuda::arguments::{
     self, AssignArgument, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, NearestClustersArgument,
     RowsArgument, SumsArgument,
 };
-use crate::backend::cuda::device::{Argument, BlockShape, Buffer, Entry, Gpu, Plain, Queue, buffers, bytes_of, product, sum};
+use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Plain, Queue, buffers, bytes_of, product, sum};
 use crate::backend::cuda::passes::distances::{InertiaPass, InertiaSums};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
@@ -53,7 +53,7 @@ impl<T> fmt::Debug for DeviceTable<T> {
     }
 }
 
-/// So many times as many rows, about, are in a batch of rows that are read where they are.
+/// A batch of rows that are read where they are has about this many times as many rows.
 const MORE_IN_PLACE: usize = 4;
 
 /// Most queues that a table keeps for later calls.
@@ -258,7 +258,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             return Ok(BatchLabels { buffers, doubt: None, _tensor: Some(Box::new(labels)) });
         }
         let doubt = Doubt::allocate(queue, n)?;
-        argument.contested = doubt.contested.at();
+        argument.in_doubt = doubt.in_doubt.at();
         let kernels = TiledLabels::new(self.tiled, [n, self.d, self.k], rows.half().is_some(), queue)?;
         // SAFETY: the filter was made for this kernel, and its copies are complete. Each row has a label and a place in the list.
         // These kernels do not touch sums.
@@ -380,7 +380,7 @@ impl<T: Float + Plain> DeviceTable<T> {
 /// # Safety
 /// The same as for [`Queue::run`].
 unsafe fn run<A: Argument>(queue: &Queue, entry: Entry<A>, most: usize, argument: &A) -> Result<()> {
-    let launch = entry.resident(&queue.gpu, "", BlockShape::of(ROWS), most)?;
+    let launch = entry.resident(&queue.gpu, "", Block::of(ROWS), most)?;
     // SAFETY: the caller promises it.
     unsafe { queue.run(&launch, argument) }
 }

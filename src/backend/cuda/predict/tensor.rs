@@ -70,7 +70,7 @@ impl<T: Float + Plain> TensorTable<T> {
             Err(KMeansError::NoMemory { .. }) => return Ok(None),
             made => made?,
         };
-        let assign = AssignArgument { contested: labels.in_doubt(), ..*assign };
+        let assign = AssignArgument { in_doubt: labels.in_doubt(), ..*assign };
         labels.force_regroup()?;
         // SAFETY: the caller promises the addresses. The list of rows in doubt is the right one now. The centres' queue was
         // waited for.

@@ -31,7 +31,7 @@ impl<T: Float + Plain> Matrix<T> {
         Ok(Self { bytes, half, kind: PhantomData })
     }
 
-    /// `len` values in memory that somebody else owns.
+    /// `len` values in memory that another owner has.
     ///
     /// # Safety
     /// As for [`Buffer::external`].

@@ -1,5 +1,5 @@
-//! The rows of a fit on the device, as a column-major matrix. Columns are uploaded into it as they are. Or they were there
-//! before.
+//! The rows of a fit on the device, as a column-major matrix. Columns are uploaded into it as they are. Columns that are on the
+//! device already are read where they are, or copied there.
 
 pub mod chunks;
 pub mod download;
@@ -14,7 +14,7 @@ use std::ops::Range;
 
 pub use self::matrix::Matrix;
 use crate::backend::cuda::arguments::{self, RoundWeightsArgument, RowsArgument};
-use crate::backend::cuda::device::{Argument, BlockShape, Buffer, Entry, Plain, Queue, bytes_of, product};
+use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Plain, Queue, bytes_of, product};
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, THREADS, padded};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -72,7 +72,7 @@ impl<T: Float + Plain> DeviceRows<T> {
         Ok(Self { queue: queue.clone(), x, stride, n, d, weights })
     }
 
-    /// A copy of the rows of several GPUs, in this order, on the GPU of this queue. Those rows are there: no work writes to them.
+    /// A copy of the rows of several GPUs, in this order, on the GPU of this queue. All work that writes those rows is done.
     pub fn gathered(queue: &Queue, parts: &[&Self]) -> Result<Self> {
         let n = parts.iter().map(|part| part.n).sum();
         let (d, weighted, half) = (parts[0].d, parts[0].weights.is_some(), parts[0].half());
@@ -120,7 +120,7 @@ impl<T: Float + Plain> DeviceRows<T> {
         let Some(w) = &self.weights else { return Ok(()) };
         let argument = RoundWeightsArgument { w: w.at(), n: self.n as u64, quantum: power_of_two(scale.exponent - 53) };
         let blocks = self.n.div_ceil(THREADS as usize).min(64 * self.queue.gpu.processors as usize);
-        let launch = arguments::round_weights().exactly(&self.queue.gpu, "", BlockShape::of(THREADS), blocks)?;
+        let launch = arguments::round_weights().exactly(&self.queue.gpu, "", Block::of(THREADS), blocks)?;
         // SAFETY: the kernel reads and writes the first n weights, each by one thread.
         unsafe { self.queue.run(&launch, &argument) }
     }

@@ -23,7 +23,7 @@ impl<T: Float> GpuTable<T> {
     /// # Safety
     /// As long as the table lives:
     /// - Every value of every row is in memory of this GPU that kernels of its primary context may read, and so is its bitmap.
-    /// - The work that wrote the values is done, and nobody writes to them.
+    /// - The work that wrote the values is done, and nothing writes to them.
     pub unsafe fn new(ordinal: u32, rows: usize, pieces: impl IntoIterator<Item = GpuValues>) -> Result<Self> {
         let pieces = memory::collected(pieces, PIECES)?;
         let d = pieces.iter().map(|piece| piece.columns).sum();

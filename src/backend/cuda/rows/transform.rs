@@ -2,7 +2,7 @@
 
 use super::DeviceRows;
 use crate::backend::cuda::arguments::{self, NormaliseArgument, ScaleColumnsArgument};
-use crate::backend::cuda::device::{BlockShape, Plain};
+use crate::backend::cuda::device::{Block, Plain};
 use crate::backend::cuda::shape::THREADS;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -25,7 +25,7 @@ impl<T: Float + Plain> DeviceRows<T> {
             let argument =
                 ScaleColumnsArgument { x, stride: self.stride as u64, n: self.n as u32, columns: some.len() as u32, factors };
             let blocks = some.len() * self.n.div_ceil(CHUNK);
-            let launch = arguments::scale_columns::<T>().exactly(gpu, "", BlockShape::of(THREADS), blocks)?;
+            let launch = arguments::scale_columns::<T>().exactly(gpu, "", Block::of(THREADS), blocks)?;
             // SAFETY: the kernel reads and writes the first n values of these columns, each by one thread. The columns are below
             // d, because there is one factor per feature.
             unsafe { self.queue.run(&launch, &argument)? };
@@ -35,7 +35,7 @@ impl<T: Float + Plain> DeviceRows<T> {
         }
         let argument = NormaliseArgument { x: self.x.at(), stride: self.stride as u64, n: self.n as u32, d: self.d as i32 };
         let blocks = self.n.div_ceil(THREADS as usize);
-        let launch = arguments::normalise::<T>().exactly(gpu, "", BlockShape::of(THREADS), blocks)?;
+        let launch = arguments::normalise::<T>().exactly(gpu, "", Block::of(THREADS), blocks)?;
         // SAFETY: the kernel reads and writes the first n rows, each by one thread.
         unsafe { self.queue.run(&launch, &argument) }
     }

@@ -42,7 +42,7 @@ use crate::input::tile::RowBlock;
 /// Uploads the kept rows of all parts, in order, and their weights as they are. If only some parts have weights, the rows of
 /// parts without weights get weight 1.
 ///
-/// When it returns, everything has arrived. Rows that are on the device already are taken in there.
+/// When it returns, all rows have arrived. Rows that are on the device already are read or copied there.
 pub fn upload<T: Float + Plain>(queue: &Queue, parts: &[RowBlock<'_, T>]) -> Result<DeviceRows<T>> {
     if parts.first().is_some_and(|part| part.features.gpu_rows().is_some()) {
         return take_in(queue, parts);

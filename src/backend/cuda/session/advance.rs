@@ -129,7 +129,7 @@ pub fn advance<T: Float + Plain>(
 
 /// Looks whether the loop has stopped, while later iterations are queued.
 pub struct Ahead {
-    /// The queue of the looks: that of the session is busy.
+    /// A queue to read the control with, because the queue of the session is busy.
     looks: Queue,
     /// The ends of the queued iterations, the oldest first.
     ends: VecDeque<CudaEvent>,
@@ -223,8 +223,8 @@ fn each<T: Float + Plain, R: Send>(
     at_once(all, |(place, session)| work(place, session))
 }
 
-/// Waits for several sessions. A GPU may wait for one on which a kernel has failed, so all are looked at in turn. On an error, or
-/// if the call was stopped, no GPU waits any more.
+/// Waits for several sessions. A GPU may wait for a GPU whose kernel has failed, so all queues are asked in turn. On an error, or
+/// if the call was stopped, all GPUs that wait are released.
 fn wait_for_all<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>]) -> Result<()> {
     if sessions.len() < 2 {
         return Ok(());

@@ -30,7 +30,7 @@ impl<T: Float + Plain> Timed<T> for CudaSession<'_, T> {
     fn in_doubt(&mut self, centroids: &[T]) -> Result<InDoubt> {
         self.assign(centroids, false)?;
         let control = self.update.read_control()?;
-        let all = u64::from(control.contested);
+        let all = u64::from(control.in_doubt);
         Ok(InDoubt { few: control.all_settled() - all, all })
     }
 

@@ -52,7 +52,7 @@ impl<'a, T: Float + Plain> GpusInStep<'a, T> {
 /// longer than the step on one GPU.
 struct RowsOnOneGpu<'a, T> {
     rows: OtherRows<'a, T>,
-    /// How many values of the centroids it has taken.
+    /// The values of the centroids that the rows were compared with.
     taken: usize,
 }
 
@@ -141,7 +141,7 @@ impl<T: Float + Plain> InStep<T> for GpusInStep<'_, T> {
             self.gathered = RowsOnOneGpu::if_there_is_room(&self.sessions, &self.statistics)?;
         }
         let Some(all) = &mut self.gathered else { return Ok(false) };
-        // `all` has not taken the centroids of the steps that the host has done.
+        // The host has done some steps, whose centroids `all` does not know yet.
         all.rows.take_seeds(&centroids[all.taken..], potential.scale)?;
         all.rows.plus_plus_steps(asked, potential, centroids)?;
         all.taken = centroids.len();

@@ -1,5 +1,5 @@
 //! Chooses the strategy of a fit on a GPU if the caller names none. The choice depends only on the shape and the GPU: on one
-//! table of measurements, or for tensor cores and cells on a formula ([`Candidate::predicted`]).
+//! table of measurements, or for tensor cores and the grid on a formula ([`Candidate::predicted`]).
 //!
 //! ```text
 //! time of a candidate = time(n) + (rows beyond the largest n measured one by one) * rate

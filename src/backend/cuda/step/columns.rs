@@ -3,7 +3,7 @@
 use super::filter::FilterSpec;
 use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, TimeScaling, at_most};
 use crate::backend::cuda::arguments::{self, AssignArgument};
-use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::DeviceState;
@@ -53,10 +53,10 @@ pub struct Columns;
 struct Room {
     /// Bytes besides the table of sums.
     fixed: usize,
-    /// Bytes of a feature besides its cells: the copies of the centroids, and its factors.
+    /// Bytes of a feature besides its accumulators: the copies of the centroids, and its factors.
     copies: usize,
     factors: usize,
-    /// Cells of a limb of a column.
+    /// Accumulators of a limb of a column.
     across: usize,
     /// The bytes that a block may have.
     most: usize,
@@ -90,9 +90,9 @@ impl Room {
     /// Whether there is a table, and the bytes of shared memory.
     fn table(&self, shape: &FitShape) -> (bool, usize) {
         let others = self.fixed + shape.d.next_multiple_of(2) * self.copies + shape.d * self.factors;
-        let cells = shape.columns() * shape.limbs * self.across * 8;
-        let fits = others + cells <= self.most;
-        (fits, others + if fits { cells } else { 0 })
+        let accumulators = shape.columns() * shape.limbs * self.across * 8;
+        let fits = others + accumulators <= self.most;
+        (fits, others + if fits { accumulators } else { 0 })
     }
 }
 
@@ -153,7 +153,7 @@ impl<T: Float + Plain> ColumnsStep<T> {
         let (table, shared) = Room::new(shape.k, shape.float64, shape.half, gpu.size().shared).table(shape);
         let padded = Columns::padded(shape.k);
         let threads = ColumnRing::new(padded, shape.float64, shape.half).threads;
-        let (variant, block) = (format!("_k{padded}"), BlockShape { threads, shared });
+        let (variant, block) = (format!("_k{padded}"), Block { threads, shared });
         let entry = arguments::assign_columns::<T>().half_if(shape.half);
         let launch = entry.resident(gpu, &variant, block, shape.chunk.div_ceil(TILE))?;
         Ok(Self { launch, table })

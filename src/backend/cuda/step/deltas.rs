@@ -2,7 +2,7 @@
 
 use super::by_row::ByRow;
 use crate::backend::cuda::arguments::{self, DeltasArgument};
-use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, copies};
 use crate::backend::cuda::state::DeviceState;
@@ -16,13 +16,13 @@ const LABEL_BYTES: usize = 512;
 const FLIGHT: usize = 4;
 /// The fewest and the most columns of a table.
 const COLUMNS: std::ops::RangeInclusive<usize> = 8..=1_024;
-/// The cost of adding one cell of a table to device memory, in bytes of labels read.
+/// The cost of adding one accumulator of a table to device memory, in bytes of labels read.
 const CELL: f64 = 20.0;
-/// Bytes for copies of cells, and of the largest table.
+/// Bytes for copies of accumulators, and of the largest table.
 const COPIES_BYTES: usize = 40 << 10;
 const MOST_BYTES: usize = 184 << 10;
 
-/// The tables of a block: how many columns each has, and how many copies of a cell. One column counts rows.
+/// The tables of a block: how many columns each has, and how many copies of an accumulator. One column counts rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DeltaTables {
     columns: usize,
@@ -45,7 +45,7 @@ impl DeltaTables {
         let fit = (most / column).min(*COLUMNS.end());
         let mut tables = Self { columns: columns.min(*COLUMNS.end()), copies: 0, shared: 0 };
         if fit > 0 {
-            // Tables of few columns have two costs. Each block that has a share of the rows adds the cells of its table to device
+            // Tables of few columns have two costs. Each block that has a share of the rows adds the accumulators of its table to device
             // memory. Each group of columns reads all labels again. The sum of both costs is least at this number of groups:
             let even = (CELL * (processors * k * columns) as f64 / (n * shape.label_bytes()) as f64).sqrt() as usize;
             let groups = columns.div_ceil(fit).max(even.min(columns / COLUMNS.start()));
@@ -82,7 +82,7 @@ impl DeltasLaunch {
         let tables = DeltaTables::new(shape, gpu.shared_per_block as usize, gpu.processors as usize);
         let groups = (shape.columns() + 1).div_ceil(tables.columns);
         let tiles = (shape.chunk * shape.label_bytes()).div_ceil(LABEL_BYTES);
-        let block = BlockShape { threads: THREADS, shared: tables.shared };
+        let block = Block { threads: THREADS, shared: tables.shared };
         let entry = arguments::deltas::<T>().half_if(shape.half);
         let launch = entry.resident(gpu, "", block, tiles.div_ceil(THREADS as usize / 32) * groups)?;
         // Every group gets the same number of blocks.

@@ -8,7 +8,7 @@ use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{
     self, AssignArgument, BlockMoves, Bound, BoundTermsArgument, Control, SumsArgument, UpdateArgument,
 };
-use crate::backend::cuda::device::{Argument, BlockShape, Buffer, Entry, Gpu, Launch, Plain, Queue, buffers, product};
+use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::state::Centroids;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -202,7 +202,7 @@ impl Teams {
 
     /// A launch with one team for each cluster.
     pub fn launch<A: Argument>(&self, gpu: &Gpu, entry: Entry<A>) -> Result<Launch<A>> {
-        entry.resident(gpu, "", BlockShape::of(self.threads), self.blocks)
+        entry.resident(gpu, "", Block::of(self.threads), self.blocks)
     }
 }
 

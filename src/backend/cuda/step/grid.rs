@@ -10,7 +10,7 @@
 //! One feature and more clusters than lists have numbers for: the centroids are sorted, and a row is compared with those on both
 //! sides of it (`sorted.rs`).
 //!
-//! The step keeps labels in the order of its copy. They are written in the order of the rows when somebody wants to read them.
+//! The step keeps labels in the order of its copy. They are written in the order of the rows before they are read.
 
 mod order;
 mod sizes;
@@ -28,7 +28,7 @@ use super::{Candidate, LabelArrays, Needs, Step, Supported, at_most, needs_share
 use crate::backend::cuda::arguments::{
     self, AssignCellsArgument, CellLabelsArgument, CellListsArgument, LabelsArgument, RowsArgument,
 };
-use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue, sum};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
 use crate::backend::cuda::state::DeviceState;
@@ -46,7 +46,7 @@ const CENTROID_BYTES: usize = 32 << 10;
 /// The generation of GPUs that was measured, and the longest lists, by prediction, of fits that take this strategy by default.
 const GENERATION: u32 = 90;
 const LONGEST_LIST: f64 = 30.0;
-/// The most shared memory that a block of `assign_grid` may want: a table of sums, centroids, arriving rows and lists.
+/// The most shared memory that a block of `assign_grid` may want: a table of sums, centroids, copies of the next tile, and lists.
 const ASSIGN_BYTES: usize = 140 << 10;
 /// The most rows: places are numbers of 32 bits.
 const MOST_ROWS: usize = 1 << 31;
@@ -125,13 +125,13 @@ struct GridStep<T> {
     order: Order,
     lists: Launch<CellListsArgument>,
     assign: Launch<AssignCellsArgument<T>>,
-    /// In place of lists.
+    /// Used instead of lists for one feature and very many clusters.
     sorted: Option<SortedCentroids<T>>,
     table_copies: usize,
     centroids_in_shared: bool,
     /// Whether the rows are in order.
     ordered: bool,
-    /// Whether nobody else has changed the labels since the last launch.
+    /// Whether only this step has changed the labels since the last launch.
     current: bool,
     /// Whether the places have labels that the rows do not have yet.
     ahead: AtomicBool,
@@ -142,13 +142,13 @@ impl<T: Float + Plain> GridStep<T> {
         let sizes = GridSizes::new(shape);
         let GridSizes { d, k, .. } = sizes;
         let gpu = &*queue.gpu;
-        let table_copies = copies(shape.cells(), TABLE_BYTES, MOST_TABLE_BYTES);
-        let table = if table_copies > 0 { shape.cells() * 8 * table_copies + k * 4 } else { 0 };
+        let table_copies = copies(shape.accumulators(), TABLE_BYTES, MOST_TABLE_BYTES);
+        let table = if table_copies > 0 { shape.accumulators() * 8 * table_copies + k * 4 } else { 0 };
         let centroids = k * if d == 3 { 4 } else { d } * size_of::<T>();
         let centroids_in_shared = T::IS_F32 && centroids <= CENTROID_BYTES;
-        let arriving = THREADS as usize * (d * sizes.value * 4 + 4 * sizes.label);
-        let shared = arriving + table + if centroids_in_shared { centroids.next_multiple_of(16) } else { 0 };
-        let block = BlockShape { threads: THREADS, shared };
+        let async_tiles = THREADS as usize * (d * sizes.value * 4 + 4 * sizes.label);
+        let shared = async_tiles + table + if centroids_in_shared { centroids.next_multiple_of(16) } else { 0 };
+        let block = Block { threads: THREADS, shared };
         let (variant, assign) = (format!("_d{d}"), arguments::assign_grid::<T>().half_if(shape.half));
         Ok(Self {
             sizes,
@@ -156,7 +156,7 @@ impl<T: Float + Plain> GridStep<T> {
             between: Between::allocate(queue, &sizes)?,
             grid: GridBuffers::allocate(queue, &sizes)?,
             order: Order::new::<T>(&sizes, shape.half, queue)?,
-            lists: arguments::grid_lists::<T>().exactly(gpu, &variant, BlockShape::of(THREADS), sizes.parents())?,
+            lists: arguments::grid_lists::<T>().exactly(gpu, &variant, Block::of(THREADS), sizes.parents())?,
             assign: assign.resident(gpu, &variant, block, sizes.tiles().div_ceil(8))?,
             sorted: (sizes.sorted() > 0).then(|| SortedCentroids::new(&sizes, queue)).transpose()?,
             table_copies,
@@ -237,7 +237,7 @@ impl<T: Float + Plain> Step<T> for GridStep<T> {
         }
         let cleared = !self.ordered || !self.current;
         if cleared {
-            // No cell is settled.
+            // No cell has a label for all of its rows.
             match &mut self.sorted {
                 Some(sorted) => sorted.buffers.ranges.fill(0)?,
                 None => self.grid.lists.fill(0)?,

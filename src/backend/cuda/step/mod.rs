@@ -72,9 +72,8 @@ pub trait Candidate<T>: Sync {
 /// A step that was made for one fit. It may keep state from iteration to iteration, such as bounds.
 pub trait Step<T>: Send {
     /// Labels the rows of a chunk by the current centroids, and adds the moves of rows to the pending sums. The old labels are
-    /// in `state.labels`. The squared distance that each centroid has moved in
-    /// the last update on the device is in `state.centroids.drift`. It says nothing after the host has set the centroids: see
-    /// [`Step::restart`].
+    /// in `state.labels`. `state.centroids.drift` has the squared distance that each centroid has moved in the last update on the
+    /// device, unless the host has set the centroids since then: see [`Step::restart`].
     fn launch(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> Result<()>;
 
     /// Writes labels to `state.labels` that the step has kept elsewhere. Called before others read or change labels.
@@ -82,7 +81,7 @@ pub trait Step<T>: Send {
         Ok(())
     }
 
-    /// Somebody else has changed labels: what the step has carried is void.
+    /// The labels were changed outside this step: the state that the step keeps is not valid any more.
     fn forget(&mut self) {}
 
     /// The host has set the centroids. `state.centroids.drift` does not say how far they moved.

@@ -3,7 +3,7 @@
 use super::filter::{CopyLayout, FilterSpec};
 use super::{Candidate, LabelArrays, Needs, Step, Supported, TimeScaling, at_most};
 use crate::backend::cuda::arguments::{self, AssignArgument};
-use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
@@ -148,19 +148,19 @@ impl<T: Float + Plain> RegistersStep<T> {
     fn new(variant: Registers, shape: &FitShape, queue: &Queue) -> Result<Self> {
         let FitShape { chunk: n, d, k, .. } = *shape;
         let (dimensions, spec) = variant.filter(d, k);
-        let cells = shape.cells();
-        let table_copies = copies(cells, TABLE_BYTES, MOST_TABLE_BYTES);
+        let accumulators = shape.accumulators();
+        let table_copies = copies(accumulators, TABLE_BYTES, MOST_TABLE_BYTES);
         let centroids_in_shared = variant.centroids_in_shared(d, k);
         // There is a gap of 16 bytes for each group.
         let group = variant.group(k);
         let gaps = spec.k_padded.checked_div(group).map_or(0, |groups| groups * 16);
         let centroids = if centroids_in_shared { variant.centroid_bytes(d, k) + gaps } else { 0 };
-        let arriving = THREADS as usize * (dimensions * shape.value_bytes() * 4 + 4 * shape.label_bytes());
-        let table = if table_copies > 0 { cells * 8 * table_copies + k * 4 } else { 0 };
+        let async_tiles = THREADS as usize * (dimensions * shape.value_bytes() * 4 + 4 * shape.label_bytes());
+        let table = if table_copies > 0 { accumulators * 8 * table_copies + k * 4 } else { 0 };
         let groups = if group > 0 { format!("_groups{group}") } else { String::new() };
         let gpu = &queue.gpu;
         let entry = arguments::assign_registers::<T>().half_if(shape.half);
-        let block = BlockShape { threads: THREADS, shared: arriving + centroids + table };
+        let block = Block { threads: THREADS, shared: async_tiles + centroids + table };
         let launch = entry.resident(gpu, &format!("_d{dimensions}{groups}"), block, n.div_ceil(8 * TILE))?;
         let few = dimensions <= 4 && group == 0 && k <= FEW_CLUSTERS;
         let (run, even) = shares(n.div_ceil(TILE), 8 * launch.blocks as usize, few);

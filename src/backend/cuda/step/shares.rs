@@ -18,7 +18,7 @@ const OTHER_FEATURES: f64 = 12.0;
 
 /// The tiles of a pass, and what the device can hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PassTiles {
+pub struct Tiles {
     pub rows: usize,
     pub centroids: usize,
     pub features: usize,
@@ -27,7 +27,7 @@ pub struct PassTiles {
     pub blocks: usize,
 }
 
-impl PassTiles {
+impl Tiles {
     /// The number of tiles of `n` rows.
     pub fn of_rows(n: usize) -> usize {
         n.div_ceil(TILE_ROWS)
@@ -68,12 +68,12 @@ pub struct Shares {
 
 impl Shares {
     /// The bytes that [`Shares::new`] allocates.
-    pub fn bytes(tiles: PassTiles) -> u64 {
+    pub fn bytes(tiles: Tiles) -> u64 {
         let count = tiles.shares();
         if count > 1 { ShareBuffers::bytes(tiles.rows, count) } else { 0 }
     }
 
-    pub fn new(queue: &Queue, tiles: PassTiles) -> Result<Self> {
+    pub fn new(queue: &Queue, tiles: Tiles) -> Result<Self> {
         let count = tiles.shares();
         let buffers = if count > 1 {
             let mut buffers = ShareBuffers::allocate(queue, tiles.rows, count)?;
@@ -99,7 +99,7 @@ mod tests {
     unit_test!(shares_fill_the_device);
     fn shares_fill_the_device() {
         let shares = |n: usize, features: usize, k: usize| {
-            PassTiles { rows: PassTiles::of_rows(n), centroids: k.div_ceil(128), features, processors: 132, blocks: 2 }.shares()
+            Tiles { rows: Tiles::of_rows(n), centroids: k.div_ceil(128), features, processors: 132, blocks: 2 }.shares()
         };
         assert_eq!(shares(2_000, 512, 1_000), 8);
         assert_eq!(shares(2_000, 512, 128), 1);

@@ -11,10 +11,10 @@
 //! ```
 //! The columns of the rows stay where they are. Settling and sums read them, or where there is memory a copy whose features lie
 //! side by side. If rows stream, the copies are made again for every chunk. Groups come from the centroids, which say how many
-//! there are. Rows that are far from their group, and groups that are not small beside the data, belong to the whole: a group
+//! there are. Rows that are far from their group, and groups that are not small beside the data, belong to the fallback group: a group
 //! that is compared with all centroids. Where centroids start
-//! far from where they end, groups are bad and many rows are in doubt. So groups are made again in a few iterations, if the one
-//! before had much doubt. Rows of a group are in the order of their labels, as they were then.
+//! far from where they end, groups are bad and many rows are in doubt. So groups are made again in a few iterations, if the
+//! iteration before left many rows in doubt. Rows of a group are in the order of the labels that they had when groups were made.
 
 pub mod centres;
 mod doubt;
@@ -171,12 +171,12 @@ fn has_by_row(shape: &FitShape) -> bool {
 /// The step of one fit.
 struct TensorStep<T> {
     labels: TensorLabels<T>,
-    /// How often it was launched since the host has set the centroids. Before some launches it asks for doubt.
+    /// The launches since the host has set the centroids. Before some of them, groups are made again if there is much doubt.
     launches: u32,
     /// Whether the rows stay where they are.
     resident: bool,
     by_row: Option<ByRow>,
-    /// Whether this copy was made: the first launch does it.
+    /// Whether `by_row` holds the rows: the first launch copies them.
     copied: bool,
     deltas: DeltasLaunch,
 }
@@ -187,7 +187,7 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
         let (queue, assign) = (&state.queue, state.assign_argument(chunk, labels.in_doubt()));
         let (resident, first, power) = (*resident, self.launches == 0, self.launches.is_power_of_two());
         if first || !resident {
-            // Groups and copies are made in any case.
+            // The first launch always makes groups and copies.
             labels.force_regroup()?;
         }
         labels.expect(self.launches);
@@ -215,7 +215,7 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
     }
 
     fn restart(&mut self) {
-        // Groups may be bad for other centroids: the next step asks for doubt.
+        // Groups may be bad for other centroids: the next step makes them again if there is much doubt.
         self.launches = self.launches.min(1);
     }
 }
@@ -234,7 +234,7 @@ mod tests {
         // Where there are too few groups, rows are expected to be in doubt.
         let few = Tensor::FEW_CLUSTERS;
         assert_eq!([groups(300_000, few - 1), groups(300_000, few)], [8, 16]);
-        // All lists have room if all rows belong to the whole.
+        // All lists have room if all rows belong to the fallback group.
         for (n, k) in [(300_000, 5_000), (20_000, 16_384), (10_000_000, 70_000)] {
             assert!(sizes(n, 8, k).copied >= k.div_ceil(TILE_CENTROIDS), "{n} {k}");
         }
@@ -242,7 +242,7 @@ mod tests {
         for (n, d, k) in [(100, 3, 2), (300_000, 256, 5_000), (300_000, 257, 5_000), (262_144, 64, 65_536)] {
             let (sizes, row_tiles) = (sizes(n, d, k), if d <= 256 { 2 } else { 1 });
             let of = |rows: usize| rows.div_ceil(row_tiles * TILE_ROWS) * row_tiles;
-            let few = n / sizes.with_whole();
+            let few = n / sizes.with_fallback();
             for of_most in [1, few, few / 256 * 256 + 1].map(|rows| rows.clamp(1, few)) {
                 let most = sizes.groups * of(of_most) + of(n - sizes.groups * of_most);
                 assert!(most <= sizes.tiles, "{n} {d} {k} {of_most}: {most} of {}", sizes.tiles);

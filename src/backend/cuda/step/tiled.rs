@@ -3,10 +3,10 @@
 
 use super::deltas::DeltasLaunch;
 use super::filter::FilterSpec;
-use super::shares::{PassTiles, Shares};
+use super::shares::{Shares, Tiles};
 use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, TimeScaling, at_most};
-use crate::backend::cuda::arguments::{self, AssignArgument, Contested, SettleArgument};
-use crate::backend::cuda::device::{BlockShape, Gpu, Launch, Plain, Queue, buffers, sum};
+use crate::backend::cuda::arguments::{self, AssignArgument, RowInDoubt, SettleArgument};
+use crate::backend::cuda::device::{Block, Gpu, Launch, Plain, Queue, buffers, sum};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, THREADS, padded};
 use crate::backend::cuda::state::DeviceState;
@@ -62,20 +62,14 @@ impl Tiled {
     }
 
     /// The tiles of a pass over `n` rows.
-    pub fn tiles(self, [n, d, k]: [usize; 3], gpu: GpuSize) -> PassTiles {
+    pub fn tiles(self, [n, d, k]: [usize; 3], gpu: GpuSize) -> Tiles {
         let blocks = match self.width {
             128 => 2,
             64 if self.tile(d, k, gpu.shared).panel > 0 => 3,
             64 => 4,
             _ => 8,
         };
-        PassTiles {
-            rows: PassTiles::of_rows(n),
-            centroids: k.div_ceil(self.width),
-            features: d,
-            processors: gpu.processors,
-            blocks,
-        }
+        Tiles { rows: Tiles::of_rows(n), centroids: k.div_ceil(self.width), features: d, processors: gpu.processors, blocks }
     }
 
     /// How the copies of the centroids are laid out for it.
@@ -188,15 +182,15 @@ impl<T: Float + Plain> SettleLaunches<T> {
     /// centroids in reach separately.
     pub fn new([n, d, k]: [usize; 3], half: bool, pairs: bool, queue: &Queue) -> Result<Self> {
         let (gpu, values) = (&*queue.gpu, settle_values(d, k));
-        let block = BlockShape { threads: THREADS, shared: 8 * values };
+        let block = Block { threads: THREADS, shared: 8 * values };
         let launch = arguments::settle::<T>().half_if(half).resident(gpu, "", block, n)?;
         let entry = arguments::settle_pairs::<T>().half_if(half);
-        let pairs = if pairs { Some(entry.resident(gpu, "", BlockShape::of(PAIRS_THREADS), n)?) } else { None };
+        let pairs = if pairs { Some(entry.resident(gpu, "", Block::of(PAIRS_THREADS), n)?) } else { None };
         Ok(Self { launch, pairs, values })
     }
 
     /// Labels the rows that an assign with the same argument has left in doubt. `centroids`: `(k, d)`. `fewest`: if fewer rows
-    /// are in doubt, not counting pairs, others have labelled them.
+    /// are in doubt, not counting pairs, `settle_listed` has labelled them.
     ///
     /// # Safety
     /// The assign was launched before in the same queue, and its addresses are still live. `centroids` has k x d values.
@@ -207,7 +201,7 @@ impl<T: Float + Plain> SettleLaunches<T> {
             centroid_columns: assign.centroid_columns,
             centroids,
             scale: assign.scale,
-            contested: assign.contested,
+            in_doubt: assign.in_doubt,
             control: assign.control,
             k: assign.k,
             values: self.values as i32,
@@ -238,7 +232,7 @@ impl<T: Float + Plain> TiledLabels<T> {
         let with_panels = tile.panel > 0;
         // Besides the partial sums, one float for each row and each warp across the tile.
         let thirds = if with_panels { tile.width / 32 * 512 } else { 0 };
-        let block = BlockShape { threads: tile.threads(), shared: tile.partial_sums() + thirds };
+        let block = Block { threads: tile.threads(), shared: tile.partial_sums() + thirds };
         let tiles = variant.tiles([n, d, k], gpu.size());
         let shares = Shares::new(queue, tiles)?;
         let assign =
@@ -254,7 +248,7 @@ impl<T: Float + Plain> TiledLabels<T> {
     ///
     /// # Safety
     /// All addresses of the argument are live, with the sizes that the kernels index: rows up to the stride, copies of k padded
-    /// centroids by feature, (d, k) centroids, a label and a place in the list of contested rows for each row. `centroids` has
+    /// centroids by feature, (d, k) centroids, a label and a place in the list of rows in doubt for each row. `centroids` has
     /// k x d values.
     pub unsafe fn launch(&self, queue: &Queue, after_kernel: bool, argument: &AssignArgument<T>, centroids: u64) -> Result<()> {
         let shared = self.shares.of(argument);
@@ -270,7 +264,7 @@ impl<T: Float + Plain> TiledLabels<T> {
 buffers! {
     /// The list of rows in doubt, for chunks of at most `n` rows.
     pub struct Doubt = "the rows in doubt" (n: usize) {
-        contested: Contested [n],
+        in_doubt: RowInDoubt [n],
     }
 }
 
@@ -283,7 +277,7 @@ struct TiledStep<T> {
 
 impl<T: Float + Plain> Step<T> for TiledStep<T> {
     fn launch(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> Result<()> {
-        let argument = state.assign_argument(chunk, self.doubt.contested.at());
+        let argument = state.assign_argument(chunk, self.doubt.in_doubt.at());
         // SAFETY: the addresses are those of the state's buffers and of the list, which has a place for each row of a chunk.
         unsafe { self.labels.launch(&state.queue, chunk.after_kernel, &argument, state.centroids.now.at())? };
         self.deltas.launch(chunk, state, None)

@@ -48,7 +48,7 @@ fn attack<T: Float>(case: &Case<T>, off: i32, what: &str) -> [usize; 3] {
         [DotUnit::Emulated, DotUnit::EmulatedTiles, DotUnit::EmulatedWords].map(|unit| (InstructionSet::Portable, unit));
     let hardware = DotUnit::HARDWARE.map(|unit| (InstructionSet::detect(), unit.or_emulated()));
     for (set, unit) in emulated.into_iter().chain(hardware) {
-        let mut by_copies = ByCopies::new(IntegerCopies { unit, exponent }, 1).unwrap();
+        let mut by_copies = ByCopies::new(Copies { unit, exponent }, 1).unwrap();
         assert!(by_copies.copy_centroids(&step, centroids, &[], &[f64::INFINITY], set, 1).unwrap());
         let mut copies = IntegerRows::new(ROWS, unit.lanes(*d), 1).unwrap();
         copies.fill(0, &x, ROWS, &groups, 0, &by_copies.copies);
@@ -75,9 +75,9 @@ fn attacks<T: Float>() {
     for kind in KINDS {
         let mut certain = [0; 3];
         for number in 0..120 {
-            let d = [1, 2, 3, 9, 16, 31, 64, 65, 127, 129, 300][random.below(11)];
-            let k = [1, 2, 3, 7, 40][random.below(5)];
-            let off = [0, 0, 1, -3, -40, 60][random.below(6)];
+            let d = [1, 2, 3, 9, 16, 31, 64, 65, 127, 129, 300][random.index(11)];
+            let k = [1, 2, 3, 7, 40][random.index(5)];
+            let off = [0, 0, 1, -3, -40, 60][random.index(6)];
             let found = attack(&case::<T>(kind, d, k, random), off, &format!("{kind} {number}: d {d}, k {k}, off {off}"));
             (0..3).for_each(|i| certain[i] += found[i]);
         }
@@ -98,13 +98,13 @@ fn residuals_in_one_direction() {
     let random = &mut Random(13);
     for number in 0..600 {
         let d = [1, 2, 16, 65, 300][number % 5];
-        let apart = [1.0, 0.5, 2.0, 0.1][random.below(4)];
+        let apart = [1.0, 0.5, 2.0, 0.1][random.index(4)];
         // Just above a number halfway between two integers, or just below. The first number makes the step 1.
-        let up: Vec<bool> = (0..d).map(|_| random.below(2) == 0).collect();
+        let up: Vec<bool> = (0..d).map(|_| random.index(2) == 0).collect();
         let x: Vec<f32> = (0..d)
             .map(|f| {
-                let middle = (0.5 + random.below(127) as f32) * if random.below(2) == 0 { 1.0 } else { -1.0 };
-                let last = (1 + random.below(3)) as f32 * 2f32.powi(-12);
+                let middle = (0.5 + random.index(127) as f32) * if random.index(2) == 0 { 1.0 } else { -1.0 };
+                let last = (1 + random.index(3)) as f32 * 2f32.powi(-12);
                 if f == 0 { 127.0 } else { middle + if up[f] { last } else { -last } }
             })
             .collect();
@@ -115,7 +115,7 @@ fn residuals_in_one_direction() {
         let centroids: Vec<f32> =
             if number % 2 == 0 { side(1.0).chain(side(-1.0)).collect() } else { side(-1.0).chain(side(1.0)).collect() };
         let rows = (0..ROWS).flat_map(|r| {
-            let moved = random.below(d);
+            let moved = random.index(d);
             let x = &x;
             (0..d).map(move |f| match (r % 3, f == moved) {
                 (1, true) => x[f].next_up(),

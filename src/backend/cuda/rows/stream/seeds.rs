@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::RowStream;
 use crate::backend::chunking::range_rows;
 use crate::backend::cuda::arguments::{self, PotentialsArgument, SeedsArgument, StreamSampleArgument};
-use crate::backend::cuda::device::{BlockShape, Buffer, Plain, bytes_of, product, sum};
+use crate::backend::cuda::device::{Block, Buffer, Plain, bytes_of, product, sum};
 use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::passes::seeds::weight_totals;
@@ -207,7 +207,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         }
         let queue = &stream.queue;
         let entry = arguments::stream_sample::<T>().half_if(stream.sources.half.is_some());
-        let launch = entry.resident(&queue.gpu, "", BlockShape::of(THREADS), usize::MAX)?;
+        let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), usize::MAX)?;
         let rows = found_rows(queue, sample, self.n, |found| {
             stream.visit(|chunk| {
                 let argument = StreamSampleArgument {
@@ -249,7 +249,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
                 points.iter_mut().skip(j).step_by(width.max(1)).zip(candidate).for_each(|(to, x)| *to = x.to_f64());
             }
             let entry = arguments::potentials::<T>().half_if(stream.sources.half.is_some());
-            let launch = entry.resident(&queue.gpu, &format!("_{width}"), BlockShape::of(THREADS), usize::MAX)?;
+            let launch = entry.resident(&queue.gpu, &format!("_{width}"), Block::of(THREADS), usize::MAX)?;
             memory::push(&mut groups, (first, here, queue.upload(&points, SEEDS)?, launch), SEEDS)?;
         }
         let known = self.taken.len() / d;

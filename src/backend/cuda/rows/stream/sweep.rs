@@ -114,7 +114,7 @@ impl<'s, 'a, T: Float + Plain> ChunkSweep<'s, 'a, T> {
                 if !self.wait(|progress| progress.left[turn] == 0) {
                     return Ok(());
                 }
-                // If a lane sent nothing to this buffer since the last time, its event is long past.
+                // If a lane sent nothing to this buffer since the last time, its event has passed before.
                 events.arrived.iter().try_for_each(|arrived| queue.stream.wait(arrived)).map_err(&failed)?;
             }
             compute(visit)?;

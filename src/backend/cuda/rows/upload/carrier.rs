@@ -2,9 +2,9 @@
 
 use super::lanes::Lane;
 use super::pinned::Strips;
-use super::tasks::{CopyValues, Sources, UploadTask, UploadedValues, strips};
+use super::tasks::{CopyValues, Payload, Sources, UploadTask, strips};
 use crate::backend::cuda::arguments::{self, RowsArgument, TransposeArgument};
-use crate::backend::cuda::device::{BlockShape, Buffer, Gpu, Launch, Plain, Queue};
+use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue};
 use crate::base::error::Result;
 use crate::base::float::Float;
 
@@ -24,7 +24,7 @@ const TILE_THREADS: u32 = 256;
 impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
     pub fn new(gpu: &Gpu, sources: &'u Sources<'a, T>, slot: usize) -> Result<Self> {
         let entry = arguments::rows_to_columns::<T>().half_if(sources.half.is_some());
-        let block = BlockShape::of(TILE_THREADS);
+        let block = Block::of(TILE_THREADS);
         let transpose = if sources.in_blocks() { Some(entry.exactly(gpu, "", block, 1)?) } else { None };
         Ok(Self { sources, slot, transpose })
     }
@@ -34,7 +34,7 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
     /// into columns.
     ///
     /// # Safety
-    /// The place has room for the rows of the task. Nobody else writes to it after `ready` has returned, until the caller has
+    /// The place has room for the rows of the task. Nothing else writes to it after `ready` has returned, until the caller has
     /// waited for the lane or for an event after the copies.
     pub unsafe fn send(
         &self,
@@ -71,21 +71,21 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
         let value = |f: usize, row: usize| place.x + ((f * stride + row) * size_of::<V>()) as u64;
         let row = |kept: usize| task.to + kept - task.rows.start;
         match &task.what {
-            UploadedValues::Columns(range) => {
+            Payload::Columns(range) => {
                 source.fill_columns(&task.rows, range, slot.values(range.len())?, copy);
                 ready(queue)?;
                 let strips = strips::<V>(range, task.rows.len(), stride, |at| value(0, task.to + at));
                 // SAFETY: the caller promises it.
                 unsafe { slot.send(queue, &strips) }
             }
-            UploadedValues::Weights(rows) => {
+            Payload::Weights(rows) => {
                 source.fill_weights(rows, slot.values(rows.len())?);
                 ready(queue)?;
                 let at = place.w + (row(rows.start) * size_of::<f64>()) as u64;
                 // SAFETY: the caller promises that each row has a weight.
                 unsafe { slot.send(queue, &[Strips::one(rows.len() * size_of::<f64>(), at)]) }
             }
-            UploadedValues::Rows(rows, features) => {
+            Payload::Rows(rows, features) => {
                 let Some(transpose) = self.transpose else { return Ok(()) };
                 let len = rows.len() * features.len();
                 let piece = match piece {

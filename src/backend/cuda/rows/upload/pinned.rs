@@ -18,7 +18,7 @@ const HOST_FLAGS: u32 = 0;
 /// The largest distance between two strips that the driver accepts (`CU_DEVICE_ATTRIBUTE_MAX_PITCH`).
 const LARGEST_PITCH: usize = i32::MAX as usize;
 
-/// A buffer that is filled, sent and filled again, by the host or by the device. Nobody can access its bytes while a copy reads
+/// A buffer that is filled, sent and filled again, by the host or by the device. Its bytes cannot be accessed while a copy reads
 /// them.
 pub struct Pinned {
     address: NonNull<u8>,

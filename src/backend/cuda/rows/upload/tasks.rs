@@ -45,11 +45,11 @@ pub struct UploadTask {
     pub rows: Range<usize>,
     /// The row on the device for the first of these rows.
     pub to: usize,
-    pub what: UploadedValues,
+    pub what: Payload,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UploadedValues {
+pub enum Payload {
     /// A range of the values of all columns of the rows, one column after the other.
     Columns(Range<usize>),
     /// Kept rows of blocks, and a range of their features. The range has all features, unless a single row is larger than a
@@ -108,13 +108,13 @@ impl<'a, T: Float + Plain> Sources<'a, T> {
             let mut add = |what| memory::push(&mut all, UploadTask { source, rows: own.clone(), to, what }, TASKS);
             if from.in_blocks() {
                 for piece in cut(own.len(), values / d).map(within) {
-                    cut(d, values).try_for_each(|features| add(UploadedValues::Rows(piece.clone(), features)))?;
+                    cut(d, values).try_for_each(|features| add(Payload::Rows(piece.clone(), features)))?;
                 }
             } else {
-                cut(own.len() * d, values).map(UploadedValues::Columns).try_for_each(&mut add)?;
+                cut(own.len() * d, values).map(Payload::Columns).try_for_each(&mut add)?;
             }
             if self.weighted {
-                cut(own.len(), slot / size_of::<f64>()).map(within).map(UploadedValues::Weights).try_for_each(&mut add)?;
+                cut(own.len(), slot / size_of::<f64>()).map(within).map(Payload::Weights).try_for_each(&mut add)?;
             }
         }
         Ok(all)
@@ -211,7 +211,7 @@ mod tests {
         Sources { weighted, ..Sources::new(&[part]).unwrap() }
     }
 
-    fn whats(sources: &Sources<'_, f32>, rows: Range<usize>, slot: usize) -> Vec<UploadedValues> {
+    fn whats(sources: &Sources<'_, f32>, rows: Range<usize>, slot: usize) -> Vec<Payload> {
         sources.tasks(&rows, slot).unwrap().into_iter().map(|task| task.what).collect()
     }
 
@@ -224,7 +224,7 @@ mod tests {
         for slot in [4, 12, 40, 44, 100, 4096] {
             let mut matrix = vec![None; stride * d];
             for what in whats(&columns, 0..n, slot) {
-                let UploadedValues::Columns(range) = what else { panic!("columns alone") };
+                let Payload::Columns(range) = what else { panic!("columns alone") };
                 assert!(range.len() * 4 <= slot);
                 for strips in strips::<f32>(&range, n, stride, |value| 4 * (first + value) as u64) {
                     for i in 0..strips.count {
@@ -243,16 +243,16 @@ mod tests {
         }
         let rows = vec![0.0f32; 6];
         let blocks = sources(RowBlock::new(Features::from_rows(&rows, 3).unwrap(), None), true);
-        assert_eq!(whats(&blocks, 0..2, 24), [UploadedValues::Rows(0..2, 0..3), UploadedValues::Weights(0..2)]);
+        assert_eq!(whats(&blocks, 0..2, 24), [Payload::Rows(0..2, 0..3), Payload::Weights(0..2)]);
         assert_eq!(
             whats(&blocks, 0..2, 8),
             [
-                UploadedValues::Rows(0..1, 0..2),
-                UploadedValues::Rows(0..1, 2..3),
-                UploadedValues::Rows(1..2, 0..2),
-                UploadedValues::Rows(1..2, 2..3),
-                UploadedValues::Weights(0..1),
-                UploadedValues::Weights(1..2)
+                Payload::Rows(0..1, 0..2),
+                Payload::Rows(0..1, 2..3),
+                Payload::Rows(1..2, 0..2),
+                Payload::Rows(1..2, 2..3),
+                Payload::Weights(0..1),
+                Payload::Weights(1..2)
             ]
         );
     }
@@ -271,7 +271,7 @@ mod tests {
         two.all[1].fill_columns(&(2..6), &(1..6), &mut out, |values, out| values.copy(out));
         assert_eq!(out, [3.0, 4.0, 5.0, 102.0, 103.0]);
         let some = two.tasks(&(3..14), 5 * 4).unwrap();
-        let task = |source, rows, to, range| UploadTask { source, rows, to, what: UploadedValues::Columns(range) };
+        let task = |source, rows, to, range| UploadTask { source, rows, to, what: Payload::Columns(range) };
         let first = [0..5, 5..10, 10..14].map(|range| task(0, 3..10, 0, range));
         let second = [0..5, 5..8].map(|range| task(1, 0..4, 7, range));
         assert!(some.into_iter().eq(first.into_iter().chain(second)));
@@ -279,12 +279,7 @@ mod tests {
         let blocks = sources(RowBlock::new(Features::from_rows(&rows, 2).unwrap(), None), true);
         assert_eq!(
             whats(&blocks, 3..6, 16),
-            [
-                UploadedValues::Rows(3..5, 0..2),
-                UploadedValues::Rows(5..6, 0..2),
-                UploadedValues::Weights(3..5),
-                UploadedValues::Weights(5..6)
-            ]
+            [Payload::Rows(3..5, 0..2), Payload::Rows(5..6, 0..2), Payload::Weights(3..5), Payload::Weights(5..6)]
         );
     }
 }

@@ -176,7 +176,7 @@ mod tests {
             assert!(rows.len() > 70);
             for ShapeTimes { d, k, ln_times } in rows {
                 let shape = FitShape { float64, ..shape(n, *d, *k) };
-                // Cells, which copy the rows, are not in the table.
+                // The grid, which copies the rows, is not in the table.
                 let chosen = choose_from::<f32>(Strategy::Default, &shape, GPU, false).unwrap().candidate.strategy();
                 let at = table.column(chosen).unwrap();
                 let best = ln_times.iter().copied().fold(f64::INFINITY, f64::min);

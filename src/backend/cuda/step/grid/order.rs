@@ -3,7 +3,7 @@
 use super::GridStep;
 use super::sizes::{GridSizes, MOST_BINS, POINTS, SPLIT_ROWS};
 use crate::backend::cuda::arguments::{self, CellLabelsArgument, CellRowsArgument, CellSplitArgument, CellTreeArgument};
-use crate::backend::cuda::device::{BlockShape, Entry, Launch, Plain, Queue};
+use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, THREADS, padded};
 use crate::backend::cuda::state::DeviceState;
@@ -33,28 +33,23 @@ impl Order {
         let gpu = &*queue.gpu;
         let variant = format!("_d{}", sizes.d);
         let usual = |entry: Entry<CellRowsArgument>, threads: usize| {
-            entry.half_if(half).resident(gpu, &variant, BlockShape::of(THREADS), threads.div_ceil(THREADS as usize))
+            entry.half_if(half).resident(gpu, &variant, Block::of(THREADS), threads.div_ceil(THREADS as usize))
         };
         let [of_part, of_tree, of_split] = sizes.shared();
         let labels = |entry: Entry<CellLabelsArgument>| {
-            entry.resident(gpu, "", BlockShape::of(THREADS), sizes.stride().div_ceil(THREADS as usize))
+            entry.resident(gpu, "", Block::of(THREADS), sizes.stride().div_ceil(THREADS as usize))
         };
         let (find, split) = (arguments::grid_find::<T>().half_if(half), arguments::grid_split::<T>().half_if(half));
         let fours = sizes.n.div_ceil(4 * FIND_THREADS as usize);
-        let tree = BlockShape { threads: TREE_THREADS, shared: of_part };
+        let tree = Block { threads: TREE_THREADS, shared: of_part };
         Ok(Self {
             clear: usual(arguments::grid_clear::<T>(), sizes.cells())?,
             sample: usual(arguments::grid_sample::<T>(), POINTS << sizes.top())?,
             tree: arguments::grid_tree().exactly(gpu, "", tree, 1)?,
-            find: find.resident(gpu, &variant, BlockShape { threads: FIND_THREADS, shared: of_tree }, fours)?,
-            places: arguments::grid_places().exactly(gpu, "", BlockShape::of(FIND_THREADS), 1)?,
-            tiles: arguments::grid_tiles().resident(
-                gpu,
-                "",
-                BlockShape::of(THREADS),
-                sizes.tiles().div_ceil(THREADS as usize),
-            )?,
-            split: split.resident(gpu, &variant, BlockShape { threads: SPLIT_THREADS, shared: of_split }, 1)?,
+            find: find.resident(gpu, &variant, Block { threads: FIND_THREADS, shared: of_tree }, fours)?,
+            places: arguments::grid_places().exactly(gpu, "", Block::of(FIND_THREADS), 1)?,
+            tiles: arguments::grid_tiles().resident(gpu, "", Block::of(THREADS), sizes.tiles().div_ceil(THREADS as usize))?,
+            split: split.resident(gpu, &variant, Block { threads: SPLIT_THREADS, shared: of_split }, 1)?,
             boxes: usual(arguments::grid_boxes::<T>(), sizes.tiles().saturating_mul(32))?,
             take_labels: labels(arguments::grid_take_labels())?,
             give_labels: labels(arguments::grid_give_labels())?,

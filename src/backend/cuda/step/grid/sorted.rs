@@ -7,7 +7,7 @@ use crate::backend::cuda::arguments::{
     self, AssignCellsArgument, AssignSortedArgument, SortCentroidsArgument, SortedMinimaArgument, SortedRange,
     SortedRangesArgument,
 };
-use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue, buffers};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers};
 use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::state::DeviceState;
 use crate::base::error::Result;
@@ -52,10 +52,10 @@ pub struct SortedCentroids<T> {
 
 impl<T: Float + Plain> SortedCentroids<T> {
     pub fn new(sizes: &GridSizes, queue: &Queue) -> Result<Self> {
-        let (gpu, sort) = (&*queue.gpu, BlockShape::of(SORT_THREADS));
+        let (gpu, sort) = (&*queue.gpu, Block::of(SORT_THREADS));
         let blocks = |threads: usize| threads.div_ceil(SORT_THREADS as usize);
-        let arriving = THREADS as usize * (sizes.value * 4 + 4 * sizes.label);
-        let assign = BlockShape { threads: THREADS, shared: arriving };
+        let async_tiles = THREADS as usize * (sizes.value * 4 + 4 * sizes.label);
+        let assign = Block { threads: THREADS, shared: async_tiles };
         Ok(Self {
             buffers: SortedBuffers::allocate(queue, sizes)?,
             runs: arguments::sorted_runs::<T>().exactly(gpu, "", sort, sizes.k.div_ceil(RUN))?,

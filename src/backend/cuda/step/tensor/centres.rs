@@ -2,7 +2,7 @@
 
 use super::sizes::{CHUNK, TensorSizes};
 use crate::backend::cuda::arguments::{self, AssignArgument, FewControl, TensorCentroidsArgument, TensorTermsArgument};
-use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue, buffers, bytes_of, product, sum};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, bytes_of, product, sum};
 use crate::base::error::Result;
 use crate::base::float::Float;
 
@@ -31,12 +31,12 @@ const CENTRES: &str = "the centres of groups of rows";
 buffers! {
     /// The centres, and where the centroids are from them.
     pub struct Centres<T> = "the centres of groups of rows" (sizes: &TensorSizes) {
-        /// How many there are, besides that of the whole.
+        /// The number of groups, without the fallback group.
         count: u32 [1],
-        /// `(groups and the whole, centre width)`.
-        centres: T [product([sizes.with_whole(), sizes.centre_width()])],
-        /// `(groups and the whole, k)`: squared distances.
-        near: f32 [product([sizes.with_whole(), sizes.k])],
+        /// `(groups and the fallback group, centre width)`.
+        centres: T [product([sizes.with_fallback(), sizes.centre_width()])],
+        /// `(groups and the fallback group, k)`: squared distances.
+        near: f32 [product([sizes.with_fallback(), sizes.k])],
         group_of_centroid: u16 [sizes.k],
     }
 }
@@ -58,7 +58,7 @@ impl<T: Float + Plain> Centres<T> {
         assign: &AssignArgument<T>,
         bound: TensorTermsArgument,
     ) -> Result<(Self, usize)> {
-        // Counters above every limit: the kernels make centres in any case.
+        // Counters above every limit: the kernels always make centres.
         let mut few = queue.alloc::<FewControl>(1, CENTRES)?;
         few.fill(0xff)?;
         loop {
@@ -76,7 +76,7 @@ impl<T: Float + Plain> Centres<T> {
             if groups == sizes.groups {
                 return Ok((centres, groups));
             }
-            // The same groups again, in less memory. So batches take less, too.
+            // Makes the same groups again, in less memory. Batches then take less memory too.
             sizes = sizes.of_model(groups);
         }
     }
@@ -111,11 +111,11 @@ impl<T: Float + Plain> Centres<T> {
 
 /// The launches that make centres.
 pub struct Centring<T> {
-    /// With few centroids it says nothing.
+    /// Measures the distances between centroids. None if there are few.
     apart: Option<Launch<TensorCentroidsArgument<T>>>,
     centres: Launch<TensorCentroidsArgument<T>>,
     means: Launch<TensorCentroidsArgument<T>>,
-    /// Measures how far all centroids are from the centres. If all rows belong to the whole, only from its own.
+    /// Measures how far all centroids are from the centres. If all rows belong to the fallback group, only from its centre.
     pub(super) near: Launch<TensorCentroidsArgument<T>>,
     nearest: Launch<TensorCentroidsArgument<T>>,
 }
@@ -123,16 +123,16 @@ pub struct Centring<T> {
 impl<T: Float + Plain> Centring<T> {
     pub fn new(sizes: &TensorSizes, queue: &Queue) -> Result<Self> {
         let gpu = &*queue.gpu;
-        let tiles = product([sizes.k.div_ceil(NEAR_CENTROIDS), sizes.with_whole().div_ceil(NEAR_GROUPS)]);
-        let pieces = product([sizes.with_whole(), sizes.d.div_ceil(MEANS_FEATURES)]);
+        let tiles = product([sizes.k.div_ceil(NEAR_CENTROIDS), sizes.with_fallback().div_ceil(NEAR_GROUPS)]);
+        let pieces = product([sizes.with_fallback(), sizes.d.div_ceil(MEANS_FEATURES)]);
         let nearest = sizes.k.div_ceil(NEAREST_CENTROIDS);
-        let apart = || arguments::tensor_apart::<T>().exactly(gpu, "", BlockShape::of(APART_THREADS), APART_BLOCKS);
+        let apart = || arguments::tensor_apart::<T>().exactly(gpu, "", Block::of(APART_THREADS), APART_BLOCKS);
         Ok(Self {
             apart: (sizes.k > SAMPLE).then(apart).transpose()?,
-            centres: arguments::tensor_centres::<T>().exactly(gpu, "", BlockShape::of(CENTRES_THREADS), 1)?,
-            means: arguments::tensor_means::<T>().exactly(gpu, "", BlockShape::of(MEANS_THREADS), pieces)?,
-            near: arguments::tensor_near::<T>().resident(gpu, "", BlockShape::of(NEAR_THREADS), tiles.max(sizes.k))?,
-            nearest: arguments::tensor_nearest::<T>().exactly(gpu, "", BlockShape::of(NEAREST_THREADS), nearest)?,
+            centres: arguments::tensor_centres::<T>().exactly(gpu, "", Block::of(CENTRES_THREADS), 1)?,
+            means: arguments::tensor_means::<T>().exactly(gpu, "", Block::of(MEANS_THREADS), pieces)?,
+            near: arguments::tensor_near::<T>().resident(gpu, "", Block::of(NEAR_THREADS), tiles.max(sizes.k))?,
+            nearest: arguments::tensor_nearest::<T>().exactly(gpu, "", Block::of(NEAREST_THREADS), nearest)?,
         })
     }
 

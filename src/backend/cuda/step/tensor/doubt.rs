@@ -15,7 +15,7 @@ use super::sizes::TensorSizes;
 use crate::backend::cuda::arguments::{
     self, AssignArgument, FewArgument, FewControl, FewRow, ListedPart, SettleFewArgument, SettleListedArgument,
 };
-use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue, buffers, product, sum};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, product, sum};
 use crate::backend::cuda::step::tiled::{Doubt, SettleLaunches};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -81,14 +81,14 @@ impl<T: Float + Plain> DoubtLists<T> {
             rows: Doubt::allocate(queue, n)?,
             few,
             settle: SettleLaunches::new([n, d, k], half, true, queue)?,
-            settle_few: settle_few.resident(gpu, "", BlockShape::of(FEW_THREADS), n)?,
-            settle_listed: settle_listed.resident(gpu, "", BlockShape::of(LISTED_THREADS as u32), blocks)?,
+            settle_few: settle_few.resident(gpu, "", Block::of(FEW_THREADS), n)?,
+            settle_listed: settle_listed.resident(gpu, "", Block::of(LISTED_THREADS as u32), blocks)?,
         })
     }
 
     /// The address of the list of rows in doubt.
     pub fn rows(&self) -> u64 {
-        self.rows.contested.at()
+        self.rows.in_doubt.at()
     }
 
     /// The address of the number of rows that the first product leaves to be compared with all centroids.
@@ -103,7 +103,7 @@ impl<T: Float + Plain> DoubtLists<T> {
         FewArgument { rows: rows.at(), candidates: candidates.at(), control: control.at(), room, unused: 0 }
     }
 
-    /// Sets the counters of doubt above every limit: kernels that ask whether groups are to be made again find that they are.
+    /// Sets the counters of doubt above every limit, so that the kernels make the groups again.
     pub fn force_regroup(&mut self) -> Result<()> {
         self.few.control.fill(0xff)
     }
@@ -134,7 +134,7 @@ impl<T: Float + Plain> DoubtLists<T> {
             centroids,
             list,
             groups,
-            contested: assign.contested,
+            in_doubt: assign.in_doubt,
             parts: self.few.parts.at(),
             tickets: self.few.tickets.at(),
             control,

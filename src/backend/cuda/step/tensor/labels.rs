@@ -12,7 +12,7 @@ use super::unit::{Kernel, TensorUnit};
 use crate::backend::cuda::arguments::{
     self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRowsArgument, TensorTermsArgument,
 };
-use crate::backend::cuda::device::{BlockShape, Entry, Launch, Plain, Queue, sum};
+use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
 use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::step::by_row::ByRow;
 use crate::base::error::Result;
@@ -34,7 +34,7 @@ const GROUPS_AT_ONCE: usize = 8;
 const STAGED_VALUES: usize = 16;
 const STAGED_MORE: usize = 16;
 
-/// The iterations that are expected at the least.
+/// The least number of iterations that is expected.
 const FEWEST_ITERATIONS: u32 = 8;
 
 /// The exponent of the power of two that rows and centroids are scaled by.
@@ -70,18 +70,18 @@ pub unsafe fn centres_of_model<T: Float + Plain>(
 /// The labels of the rows of a chunk, and what their kernels keep.
 pub struct TensorLabels<T> {
     sizes: TensorSizes,
-    /// From so many sets of columns on, rows are put in order.
+    /// If an iteration looks at this many sets of columns, rows are put in order.
     most_kept: u64,
     added: Added,
     rows: HalfRowCopies,
     centres: Arc<Centres<T>>,
     groups: RowGroups,
-    /// Products need these. Groups and copies of rows do not.
+    /// Only products need these, not groups and copies of rows.
     for_products: Option<(CentroidCopies, Rescore<T>)>,
     centring: Centring<T>,
     clear: Launch<TensorRowsArgument<T>>,
     group: Launch<TensorRowsArgument<T>>,
-    /// The same if it copies the rows too.
+    /// `group` in the variant that also copies the rows.
     group_and_copy: Launch<TensorRowsArgument<T>>,
     count: Launch<TensorRowsArgument<T>>,
     reach: Launch<TensorRowsArgument<T>>,
@@ -108,10 +108,10 @@ impl<T: Float + Plain> TensorLabels<T> {
         let (gpu, kernel) = (&*queue.gpu, unit.kernel(sizes.chunks));
         let blocks = sizes.n.div_ceil(TILE_ROWS);
         let rows = |entry: Entry<TensorRowsArgument<T>>, threads: u32, blocks: usize| {
-            entry.half_if(half).exactly(gpu, "", BlockShape::of(threads), blocks)
+            entry.half_if(half).exactly(gpu, "", Block::of(threads), blocks)
         };
         // Few blocks, each with many rows: a block ends by adding to all groups.
-        let few = |entry: Entry<TensorRowsArgument<T>>, block: BlockShape, of_processor: usize| {
+        let few = |entry: Entry<TensorRowsArgument<T>>, block: Block, of_processor: usize| {
             let blocks = sizes.n.div_ceil(block.threads as usize).min(of_processor * gpu.processors as usize);
             entry.half_if(half).exactly(gpu, "", block, blocks)
         };
@@ -120,7 +120,7 @@ impl<T: Float + Plain> TensorLabels<T> {
         let group = |staged: usize| {
             let shared = sizes.groups.next_multiple_of(GROUPS_AT_ONCE) * GROUP_BYTES + staged;
             let blocks = (gpu.shared_per_block as usize / (shared + 1_024)).clamp(1, if T::IS_F32 { 3 } else { 2 });
-            few(arguments::tensor_group::<T>(), BlockShape { threads: GROUP_THREADS, shared }, blocks)
+            few(arguments::tensor_group::<T>(), Block { threads: GROUP_THREADS, shared }, blocks)
         };
         let by_warps = sizes.copies().div_ceil(THREADS as usize / 32);
         Ok(Self {
@@ -135,19 +135,19 @@ impl<T: Float + Plain> TensorLabels<T> {
             clear: rows(arguments::tensor_clear::<T>(), THREADS, blocks.min(1 << 10))?,
             group: group(0)?,
             group_and_copy: group(staged)?,
-            count: few(arguments::tensor_count::<T>(), BlockShape::of(COUNT_THREADS), 4)?,
+            count: few(arguments::tensor_count::<T>(), Block::of(COUNT_THREADS), 4)?,
             reach: rows(arguments::tensor_reach::<T>(), REACH_THREADS, sizes.groups)?,
             places: rows(arguments::tensor_places::<T>(), PLACES_THREADS, 1)?,
             copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks)?,
-            list: arguments::tensor_list::<T>().exactly(gpu, "", BlockShape::of(LIST_THREADS), sizes.with_whole())?,
-            copy_centroids: arguments::tensor_centroids::<T>().resident(gpu, "", BlockShape::of(THREADS), by_warps)?,
+            list: arguments::tensor_list::<T>().exactly(gpu, "", Block::of(LIST_THREADS), sizes.with_fallback())?,
+            copy_centroids: arguments::tensor_centroids::<T>().resident(gpu, "", Block::of(THREADS), by_warps)?,
             assign: kernel.launch(gpu, sizes.tiles)?,
             kernel,
             doubt: DoubtLists::new(sizes, half, queue)?,
         })
     }
 
-    /// Takes the memory that products need besides. The arguments are those of [`TensorLabels::new`].
+    /// Takes the memory that only products need. The arguments are those of [`TensorLabels::new`].
     pub fn take_memory(&mut self, unit: TensorUnit, half: bool, queue: &Queue) -> Result<()> {
         let mut centroids = CentroidCopies::allocate(queue, &self.sizes)?;
         // Places without a centroid must hold finite values.
@@ -161,12 +161,12 @@ impl<T: Float + Plain> TensorLabels<T> {
         self.doubt.rows()
     }
 
-    /// Expects as many iterations as there were. A few are expected in any case.
+    /// Expects as many iterations as there were, and at least [`FEWEST_ITERATIONS`].
     pub fn expect(&mut self, iterations: u32) {
         self.most_kept = self.sizes.most_kept(iterations.max(FEWEST_ITERATIONS));
     }
 
-    /// Groups and copies that come next are made in any case, whatever the doubt was.
+    /// Makes the next launch group and copy the rows again, however few rows are in doubt.
     pub fn force_regroup(&mut self) -> Result<()> {
         self.doubt.force_regroup()
     }
@@ -180,8 +180,8 @@ impl<T: Float + Plain> TensorLabels<T> {
         unsafe { self.centring.choose(queue, &self.of_centroids(assign)) }
     }
 
-    /// Measures how far the centroids are from the centres. Those of a model have not moved since its centres were made.
-    /// `measured`: whether [`TensorLabels::measure_again`] came just before.
+    /// Measures how far the centroids are from the centres. The centroids of a model have not moved since its centres were made.
+    /// `measured`: whether [`TensorLabels::measure_again`] was called just before.
     ///
     /// # Safety
     /// The same as for [`TensorLabels::launch`].
@@ -205,7 +205,7 @@ impl<T: Float + Plain> TensorLabels<T> {
             most: sizes.groups as u32,
             count: centres.count.at(),
             groups: groups.groups.at(),
-            whole: groups.whole.at(),
+            totals: groups.totals.at(),
             near: centres.near.at(),
             labels: assign.labels,
             group_of_centroid: centres.group_of_centroid.at(),
@@ -254,7 +254,7 @@ impl<T: Float + Plain> TensorLabels<T> {
         let Self { sizes, rows, groups, .. } = self;
         TensorCentroidsArgument {
             groups: groups.groups.at(),
-            whole: groups.whole.at(),
+            totals: groups.totals.at(),
             list: groups.list.at(),
             group_of_copy: groups.group_of_copy.at(),
             lowered: groups.lowered.at(),
@@ -292,7 +292,7 @@ impl<T: Float + Plain> TensorLabels<T> {
             list: groups.list.at(),
             first_visit: rows.first_visit.at(),
             next: assign.next,
-            contested: self.doubt.rows(),
+            in_doubt: self.doubt.rows(),
             control: assign.control,
             few: self.doubt.few(),
             left: self.doubt.doubtful(),
@@ -308,8 +308,8 @@ impl<T: Float + Plain> TensorLabels<T> {
         }
     }
 
-    /// Labels the rows. Their copies were made before, the centroids measured, and memory taken. Copies of the centroids are made here.
-    /// `by_row`: a copy of the rows for settling, if there is one.
+    /// Labels the rows, in this order: [`TensorLabels::copy_rows`], [`TensorLabels::measure`] and [`TensorLabels::take_memory`] come
+    /// before, and the copies of the centroids are made here. `by_row`: a copy of the rows for settling, if there is one.
     ///
     /// # Safety
     /// All addresses of the argument are live, with the sizes that the kernels index: rows up to the stride, k x d centroids in

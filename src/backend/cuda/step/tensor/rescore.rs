@@ -5,23 +5,23 @@ use super::labels::scale_exponent;
 use super::sizes::{PLACE_BYTES, TILE_CENTROIDS, TILE_ROWS, TensorSizes};
 use super::unit::{Kernel, TensorUnit};
 use crate::backend::cuda::arguments::{self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRescoreArgument};
-use crate::backend::cuda::device::{BlockShape, Launch, Plain, Queue, buffers, product};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::shape::{THREADS, padded};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::bounds::fp16::{Added, Fp16Bound};
 
-/// The fewest rows, where rows have few values to compare with. One tile of rows takes as long as as many tiles as the device has
-/// multiprocessors. Fewer rows are settled sooner.
+/// The fewest rows of a second product, where centroids have few values. A product of one tile of rows takes as long as that of one
+/// tile for each multiprocessor. It takes less time to settle fewer rows than this.
 const FEWEST: usize = 1_024;
 /// The part of the rows that a batch takes, and the fewest rows that it has room for.
 const SHARE: usize = 4;
 const LEAST_ROOM: usize = 8_192;
-/// From so many products of a feature on there are batches for all rows: then two more launches cost little.
+/// If an iteration has this many products of a feature, there are batches for all rows: two more launches cost little then.
 const ALL_BATCHES: usize = 20_000_000_000;
 
 buffers! {
-    /// The copies of the rows and of the centroids of the whole.
+    /// The copies of the rows and of the centroids of the fallback group.
     struct SecondCopies = "copies for a second product" (sizes: &TensorSizes) {
         /// `(capacity / 128, 2 chunks, 128, 64)` values of 16 bits.
         rows: u32 [product([capacity(sizes), 2 * sizes.chunks, PLACE_BYTES / 4])],
@@ -49,7 +49,7 @@ fn batches(sizes: &TensorSizes) -> usize {
     if large { sizes.n.div_ceil(capacity(sizes)) } else { 1 }
 }
 
-/// The fewest rows: where centroids have many values, those that `settle_listed` does not take.
+/// The fewest rows of a second product. Where centroids have many values, it takes what `settle_listed` does not take.
 fn fewest(sizes: &TensorSizes) -> u32 {
     let listed = most_listed(sizes);
     (if listed < MOST_LISTED { listed + 1 } else { FEWEST }) as u32
@@ -85,15 +85,14 @@ impl<T: Float + Plain> Rescore<T> {
             sizes: *sizes,
             added,
             batches: batches(sizes),
-            copy: copy.resident(gpu, "", BlockShape::of(THREADS), blocks)?,
+            copy: copy.resident(gpu, "", Block::of(THREADS), blocks)?,
             assign: kernel.launch(gpu, capacity / TILE_ROWS)?,
             kernel,
             copies,
         })
     }
 
-    /// What the largest slacks of tiles were does not count any more. If this is not called, they stay valid, but may be larger
-    /// than they need be.
+    /// Clears the largest slack of each tile. Without this call they stay valid, but may be larger than needed.
     pub fn forget_slacks(&mut self) -> Result<()> {
         self.copies.tile_slacks.fill(0)
     }
@@ -111,16 +110,16 @@ impl<T: Float + Plain> Rescore<T> {
         first: &TensorArgument,
     ) -> Result<()> {
         let Self { sizes, copies, .. } = self;
-        let whole = sizes.groups;
+        let fallback = sizes.groups;
         let copy = TensorRescoreArgument {
             rows: assign.rows,
             centroids: of_centroids.centroids,
-            centre: of_centroids.centres + (whole * sizes.centre_width() * size_of::<T>()) as u64,
+            centre: of_centroids.centres + (fallback * sizes.centre_width() * size_of::<T>()) as u64,
             scale: assign.scale,
-            whole: whole as u32,
+            fallback: fallback as u32,
             groups: of_centroids.groups,
-            list: of_centroids.list + (whole * sizes.k_padded * size_of::<u32>()) as u64,
-            contested: first.contested,
+            list: of_centroids.list + (fallback * sizes.k_padded * size_of::<u32>()) as u64,
+            in_doubt: first.in_doubt,
             control: assign.control,
             few: of_centroids.few,
             row_copies: copies.rows.at(),
@@ -149,7 +148,7 @@ impl<T: Float + Plain> Rescore<T> {
             slacks: copy.slacks,
             tile_slacks: copy.tile_slacks,
             first_visit: copies.first_visit.at(),
-            left: first.control + std::mem::offset_of!(arguments::Control, contested) as u64,
+            left: first.control + std::mem::offset_of!(arguments::Control, in_doubt) as u64,
             tiles: (copies.terms.len() / TILE_ROWS) as u32,
             chunks: 3 * sizes.chunks as u32,
             stages: self.kernel.stages as u32,

@@ -1,11 +1,11 @@
 //! How many tiles and groups a fit by tensor cores has, and the memory of its copies.
 
-use crate::backend::cuda::arguments::{TensorGroup, TensorWhole};
+use crate::backend::cuda::arguments::{TensorGroup, TensorTotals};
 use crate::backend::cuda::device::{buffers, product};
 use crate::backend::cuda::shape::{FitShape, padded};
 
 /// Constants of `kernels/common/tensor.cuh`: places of a tile of rows and of centroids, features of a chunk, bytes of a place in
-/// a chunk, and the most groups besides the whole.
+/// a chunk, and the most groups besides the fallback group.
 pub const TILE_ROWS: usize = 128;
 pub const TILE_CENTROIDS: usize = 256;
 pub const CHUNK: usize = 64;
@@ -34,7 +34,7 @@ pub struct TensorSizes {
     pub tiles: usize,
     /// Tiles of copies of centroids.
     pub copied: usize,
-    /// How many of them there may be when groups are made.
+    /// The most of these tiles when groups are made.
     pub at_first: usize,
 }
 
@@ -60,11 +60,11 @@ impl TensorSizes {
         // A copy of a centroid costs about as much as one of a row.
         let of_all = k_padded / TILE_CENTROIDS;
         let at_first = of_all.saturating_mul(16).min(n / (4 * TILE_CENTROIDS)) + of_all + groups;
-        // The last tiles of each group, and of the whole, may have few rows.
+        // The last tiles of each group, and of the fallback group, may have few rows.
         let row_tiles = if self.chunks <= CHUNKS_THAT_STAY { 2 } else { 1 };
         let rows = row_tiles * TILE_ROWS;
         let tiles = n.saturating_add((groups + 1) * (rows - 1)) / rows * row_tiles;
-        // Lists are a little longer than they are when groups are made: the roundings.
+        // Because of roundings, lists are a little longer than when groups are made.
         Self { groups, tiles, copied: at_first + 4, at_first, ..self }
     }
 
@@ -72,8 +72,8 @@ impl TensorSizes {
         product([self.tiles, TILE_ROWS])
     }
 
-    /// Groups, and the whole.
-    pub fn with_whole(&self) -> usize {
+    /// Groups, and the fallback group.
+    pub fn with_fallback(&self) -> usize {
         self.groups + 1
     }
 
@@ -87,14 +87,14 @@ impl TensorSizes {
         product([self.copied, TILE_CENTROIDS])
     }
 
-    /// The doubt of an iteration from which groups are made again.
+    /// If an iteration has this many rows in doubt, groups are made again.
     pub fn most_doubt(&self) -> u64 {
         self.n as u64 / 2
     }
 
-    /// The sets of columns kept in an iteration from which rows are put in order: in so many iterations it saves the time that it
-    /// takes. An H100 looks at a set in about 30 clocks of an SM. A row takes 75 clocks and half a clock for each value. Rows in
-    /// order still keep some sets: about a third of one each.
+    /// If an iteration looks at this many sets of columns, rows are put in order: this saves in `iterations` iterations the time that
+    /// it takes. An H100 looks at a set in about 30 clocks of an SM. To put a row in order takes 75 clocks, and half a clock for each
+    /// value. Rows in order still look at about a third of a set each.
     pub fn most_kept(&self, iterations: u32) -> u64 {
         let row = 75.0 + 0.5 * self.d as f64;
         (self.n as f64 * (0.33 + row / (30.0 * f64::from(iterations)))) as u64
@@ -111,7 +111,7 @@ buffers! {
         group_of_tile: u32 [sizes.tiles],
         group_of_row: u16 [sizes.n],
         /// Rows of each group without a label, then rows of each label.
-        buckets: u32 [sizes.k.saturating_add(sizes.with_whole())],
+        buckets: u32 [sizes.k.saturating_add(sizes.with_fallback())],
         first_visit: u32 [sizes.tiles],
     }
 }
@@ -119,10 +119,10 @@ buffers! {
 buffers! {
     /// The groups, and what the copies of the centroids for each of them are.
     pub struct RowGroups = "the groups of rows" (sizes: &TensorSizes) {
-        groups: TensorGroup [sizes.with_whole()],
-        whole: TensorWhole [1],
-        /// `(groups and the whole, k padded)`.
-        list: u32 [product([sizes.with_whole(), sizes.k_padded])],
+        groups: TensorGroup [sizes.with_fallback()],
+        totals: TensorTotals [1],
+        /// `(groups and the fallback group, k padded)`.
+        list: u32 [product([sizes.with_fallback(), sizes.k_padded])],
         group_of_copy: u32 [sizes.copied],
         lowered: f32 [sizes.copies()],
         slacks: f32 [sizes.copies()],

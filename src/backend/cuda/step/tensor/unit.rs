@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use super::Refusal;
 use super::sizes::{CHUNK, CHUNKS_THAT_STAY, PLACE_BYTES, TILE_CENTROIDS, TILE_ROWS};
 use crate::backend::cuda::arguments::{self, ProbeTensorArgument, TensorArgument};
-use crate::backend::cuda::device::{BlockShape, Entry, Gpu, Launch};
+use crate::backend::cuda::device::{Block, Entry, Gpu, Launch};
 use crate::backend::select::{Choice, Place};
 use crate::base::error::Result;
 use crate::base::strategy::Strategy;
@@ -41,7 +41,7 @@ pub(super) const MOST_CLUSTERS: usize = (TILE_CENTROIDS / 2) << 16;
 /// A kernel that multiplies tiles of rows and of centroids.
 pub(super) struct Kernel {
     entry: Entry<TensorArgument>,
-    pub block: BlockShape,
+    pub block: Block,
     /// Tiles of rows that a block works on at a time. All of them are of one group.
     pub row_tiles: usize,
     /// Chunks of centroids in shared memory, some in use and the others on their way. A chunk of rows comes with each, unless
@@ -80,7 +80,7 @@ impl Kernel {
         let stage = centroids * PLACE_BYTES + if row_buffers == 0 { rows } else { 0 };
         assert!(stages * centroids * 4 <= LOWERED_ROOM, "half squares of all stages have room");
         let shared = HEADER + stages * stage;
-        let block = BlockShape { threads: WARPGROUP * (1 + 2 * row_tiles as u32), shared };
+        let block = Block { threads: WARPGROUP * (1 + 2 * row_tiles as u32), shared };
         Self { entry, block, row_tiles, stages, row_buffers }
     }
 
@@ -152,7 +152,7 @@ impl TensorUnit {
         match self {
             Self::Wgmma => Kernel::wide(),
             Self::Mma => {
-                let block = BlockShape { threads: MMA_THREADS, shared: MMA_SHARED };
+                let block = Block { threads: MMA_THREADS, shared: MMA_SHARED };
                 Kernel { entry: arguments::assign_tensor_mma(), block, row_tiles: 1, stages: 0, row_buffers: 0 }
             }
         }
@@ -191,7 +191,7 @@ impl TensorUnit {
         let centroids = queue.upload(&in_a_chunk(&vectors.centroids), WHAT)?;
         let starts = queue.upload(&vectors.starts, WHAT)?;
         let sums = queue.zeros::<f32>(adding::ROWS * adding::CENTROIDS, WHAT)?;
-        let launch = entry.exactly(gpu, "", BlockShape::of(MMA_THREADS), 1)?;
+        let launch = entry.exactly(gpu, "", Block::of(MMA_THREADS), 1)?;
         let argument = ProbeTensorArgument { rows: rows.at(), centroids: centroids.at(), starts: starts.at(), sums: sums.at() };
         // SAFETY: the buffers have the sizes that the kernel reads and writes: `Vectors` says so. `TensorUnit::is_in` was asked.
         unsafe { queue.run(&launch, &argument)? };

@@ -4,7 +4,7 @@
 //   a group of threads takes 16 rows; each thread takes every width-th centroid, and keeps the least two sums of each row, and the first's centroid
 //   the threads of a warp share the rows: each gets one row, and its least two sums of all centroids of the warp
 //   a row whose second sum is out of reach has its label. The block lists the others
-//   if these are many in the block's first batch, as with real ties, it sifts no more
+//   if these are many in the block's first batch, as with real ties, it computes no more differences
 #pragma once
 #include "../common/filter.cuh"
 #include "differences.cuh"
@@ -19,7 +19,7 @@ template <typename T, typename S = T> struct Settle {
     const T* centroid_columns; // (d, k): the centroids, column-major
     const T* centroids; // (k, d): the same, row-major
     T scale; // that of `Assign`: so no square leaves the range
-    Contested* contested;
+    RowInDoubt* in_doubt;
     Control* control;
     int k;
     int values; // float64 values that fit in shared memory: at least one for each of the 16 rows of each group
@@ -28,15 +28,15 @@ template <typename T, typename S = T> struct Settle {
 };
 
 // What the threads of a block tell each other.
-struct Sifted {
+struct LeftByDifferences {
     Two two[THREADS / 32][MOST_ROWS];
     u32 left; // rows that the differences cannot decide
 };
 
 // The place of the row number `at` that a block leaves over: the unused word of one of its own entries in the list of rows in doubt.
-template <typename T, typename S> __device__ __forceinline__ Contested& left_over(const Settle<T, S>& a, u32 at, int groups) {
+template <typename T, typename S> __device__ __forceinline__ RowInDoubt& left_over(const Settle<T, S>& a, u32 at, int groups) {
     const u32 rows = groups * MOST_ROWS;
-    return a.contested[a.rows.n - 1 - ((at / rows * gridDim.x + blockIdx.x) * rows + at % rows)];
+    return a.in_doubt[a.rows.n - 1 - ((at / rows * gridDim.x + blockIdx.x) * rows + at % rows)];
 }
 
 // 16 rows of a group: the sums of their squared differences from a centroid. `values`: their scaled values, feature after feature. `centroid`: its
@@ -87,10 +87,10 @@ __device__ __forceinline__ Two share_rows(Two (&two)[MOST_ROWS], int lane) {
     return two[0];
 }
 
-// Labels the rows in doubt that differences can decide. `sifted.left`, which must be 0, counts those that this block leaves over. `begin`: the
-// place of its first batch in the list, then of the first that it did not sift.
+// Labels the rows in doubt that differences can decide. `left_rows.left`, which must be 0, counts those that this block leaves over. `begin`: the
+// place of its first batch in the list, then of the first without differences.
 template <typename S>
-__device__ __forceinline__ void sift(const Settle<float, S>& a, float* shared, Sifted& sifted, u32 count, int groups, u64& begin) {
+__device__ __forceinline__ void settle_by_differences(const Settle<float, S>& a, float* shared, LeftByDifferences& left_rows, u32 count, int groups, u64& begin) {
     int tid = threadIdx.x;
     asm volatile("" : "+r"(tid)); // what `settle` computes from it is not kept in registers until then
     const int lane = tid & 31, warp = tid >> 5;
@@ -106,7 +106,7 @@ __device__ __forceinline__ void sift(const Settle<float, S>& a, float* shared, S
         const u64 base = begin;
         begin += (u64)gridDim.x * rows;
         const bool listed = base + place < count;
-        const u64 row = listed ? a.contested[a.rows.n - 1 - (u32)(base + place)].row : 0;
+        const u64 row = listed ? a.in_doubt[a.rows.n - 1 - (u32)(base + place)].row : 0;
         const S* const x = a.rows.of(row);
         Two two[MOST_ROWS];
 #pragma unroll
@@ -135,21 +135,21 @@ __device__ __forceinline__ void sift(const Settle<float, S>& a, float* shared, S
             }
         }
         const Two one = share_rows(two, lane);
-        if (!(lane & 1)) sifted.two[warp][lane / 2] = one;
+        if (!(lane & 1)) left_rows.two[warp][lane / 2] = one;
         __syncthreads();
         if (tid < rows && listed) {
             const int warps = width / 32, w = place / MOST_ROWS * warps;
-            Two best = sifted.two[w][place % MOST_ROWS];
+            Two best = left_rows.two[w][place % MOST_ROWS];
 #pragma unroll 1
-            for (int i = 1; i < warps; i++) best.merge(sifted.two[w + i][place % MOST_ROWS]);
+            for (int i = 1; i < warps; i++) best.merge(left_rows.two[w + i][place % MOST_ROWS]);
             if (best.second > bound.reach(best.least, bound.offset)) store_label(a.next, row, best.label);
-            else left_over(a, atomicAdd(&sifted.left, 1u), groups).second = (u32)row;
+            else left_over(a, atomicAdd(&left_rows.left, 1u), groups).second = (u32)row;
         }
         // The next rows write their sums only after the barriers of their first piece.
         if (is_first) {
             __syncthreads();
-            if (4 * sifted.left > (u32)rows) break;
+            if (4 * left_rows.left > (u32)rows) break;
         }
     }
 }
-__device__ __forceinline__ void sift(const Settle<double>&, float*, Sifted&, u32, int, u64&) {} // float64 goes to distances at once
+__device__ __forceinline__ void settle_by_differences(const Settle<double>&, float*, LeftByDifferences&, u32, int, u64&) {} // float64 goes to distances at once

@@ -3,15 +3,15 @@
 #include "../common/sums.cuh"
 
 // The pending and the canonical sum of column c of cluster j.
-struct Cell {
+struct ClusterSum {
     u64* pending;
     i128* sum;
 
-    __device__ __forceinline__ Cell(const Sums& s, int j, int c) {
-        const u64 cell = (u64)j * s.columns + c;
-        pending = s.pending + cell * s.limbs * 2, sum = s.sums + cell;
+    __device__ __forceinline__ ClusterSum(const Sums& s, int j, int c) {
+        const u64 accumulator = (u64)j * s.columns + c;
+        pending = s.pending + accumulator * s.limbs * 2, sum = s.sums + accumulator;
     }
-    // The total of both. Plain loads are enough, because nothing else touches the cells in this kernel.
+    // The total of both. Plain loads are enough, because nothing else touches the accumulators in this kernel.
     __device__ __forceinline__ i128 total(const Sums& s, int c) const {
         ulonglong2 p = *(const ulonglong2*)pending, q = make_ulonglong2(0, 0);
         i128 all = *sum;
@@ -21,7 +21,7 @@ struct Cell {
         return all + (one ? hi : (hi << (c == s.mass_column ? 27 : 45)) + lo);
     }
     // Makes the total canonical.
-    __device__ __forceinline__ void settle(const Sums& s, i128 all) const {
+    __device__ __forceinline__ void store(const Sums& s, i128 all) const {
         *(ulonglong2*)pending = make_ulonglong2(0, 0);
         if (s.limbs == 2) *(ulonglong2*)(pending + 2) = make_ulonglong2(0, 0);
         *sum = all;
