@@ -63,8 +63,9 @@ pub const MAX_TILE_ROWS: usize = 1_024;
 /// Number of centroids whose scores are held at a time. With 64 rows of float32 the scores fill half of a second-level cache.
 const CENTROID_PANEL: usize = 170 * GROUP;
 
-/// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns would then
-/// evict one another from the cache, because their addresses differ by a power of two. Such rows are read well with short columns.
+/// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns would
+/// then evict one another from the cache, because their addresses differ by a power of two. Such rows are read well with short
+/// columns.
 pub fn tile_rows(d: usize, row_by_row: bool) -> usize {
     let (values, least) = match row_by_row {
         true => (TILE_VALUES / 4, ROWS),

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use super::int_dot::{ByCopies, IntegerCopies};
+use super::int_dot::{ByCopies, Copies};
 use super::method::{CopiesDecision, MethodDecision};
 use super::partition::Partition;
 use super::plan::{PlannedGroups, Planner};
@@ -143,7 +143,7 @@ impl<T: Float> Grouped<T> {
         view: SessionView<'_, '_, T>,
         workers: &mut [WorkerBuffers<T>],
         PlannedGroups { groups, radii, .. }: PlannedGroups<T>,
-        mut copies: Option<IntegerCopies>,
+        mut copies: Option<Copies>,
         is_kept: bool,
         mut plan: MethodDecision,
     ) -> Result<Self> {
@@ -171,7 +171,7 @@ impl<T: Float> Grouped<T> {
     fn room_for_all(
         view: SessionView<'_, '_, T>,
         parts: &[TaskRows],
-        copies: Option<&IntegerCopies>,
+        copies: Option<&Copies>,
         groups: usize,
     ) -> Result<Vec<Sorted<T>>> {
         let (part, d, workers) = (view.part, view.layout.d, view.layout.workers);

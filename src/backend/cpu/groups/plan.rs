@@ -11,7 +11,7 @@
 
 use super::GROUPS;
 use super::grouped::Grouped;
-use super::int_dot::{ByCopies, IntegerCopies};
+use super::int_dot::{ByCopies, Copies};
 use super::method::MethodDecision;
 use super::partition::Partition;
 use super::sorted::{RowLayout, Sorted};
@@ -43,7 +43,7 @@ pub struct Choice<T> {
     pub found: Option<PlannedGroups<T>>,
     /// The share of the scores of the sample that remains by groups, if groups were tried.
     pub share: Option<f64>,
-    pub copies: Option<IntegerCopies>,
+    pub copies: Option<Copies>,
     /// Whether sorted rows are kept.
     pub is_kept: bool,
 }
@@ -113,7 +113,7 @@ impl<T: Float> Planner<'_, '_, T> {
         }
         let extent = self.extent(&found);
         let mut left_out = None;
-        if let Some(IntegerCopies { unit, .. }) = copies
+        if let Some(Copies { unit, .. }) = copies
             && !self.copies_suit(unit, extent)?
         {
             left_out = copies.take();
@@ -123,7 +123,7 @@ impl<T: Float> Planner<'_, '_, T> {
         if copies.is_none() && sorting != without_copies && sorting != Sorting::ForOneAssign {
             // Groups that were chosen for copies may not pay without. Then all rows together may have copies.
             (found, share) = self.choose_groups(without_copies)?;
-            if let Some(IntegerCopies { unit, .. }) = left_out
+            if let Some(Copies { unit, .. }) = left_out
                 && found.is_none()
                 && self.copies_suit(unit, self.extent(&None))?
             {
@@ -187,7 +187,7 @@ impl<T: Float> Planner<'_, '_, T> {
     }
 
     /// Integer copies, if the machine and memory allow them.
-    fn possible_copies(&self) -> Result<Option<IntegerCopies>> {
+    fn possible_copies(&self) -> Result<Option<Copies>> {
         let SessionView { layout, statistics, tries, forced, .. } = self.view;
         let unit = match forced.copies {
             UseIntDot::Auto if tries.copies => DotUnit::detect()[0],
@@ -197,7 +197,7 @@ impl<T: Float> Planner<'_, '_, T> {
         let Some(unit) = unit.filter(|_| ScoreForm::of::<T>(layout.d) == ScoreForm::Product && self.may_keep()) else {
             return Ok(None);
         };
-        let copies = IntegerCopies::new(unit, statistics, layout.d);
+        let copies = Copies::new(unit, statistics, layout.d);
         Ok(if copies.is_some() && self.copied_rows_fit(unit, 1)? { copies } else { None })
     }
 
@@ -214,7 +214,7 @@ impl<T: Float> Planner<'_, '_, T> {
     }
 
     /// Copies have words in place of bytes where the sample says so.
-    fn choose_unit(&self, copies: &mut IntegerCopies, groups: &Partition<T>, extent: Extent) -> Result<()> {
+    fn choose_unit(&self, copies: &mut Copies, groups: &Partition<T>, extent: Extent) -> Result<()> {
         if self.view.forced.copies == UseIntDot::Auto
             && let [_, Some(words)] = DotUnit::detect()
             && self.copies_have_room(words, extent)?

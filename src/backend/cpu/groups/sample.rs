@@ -1,6 +1,6 @@
 //! What a sample of the rows says of groups and of integer copies.
 
-use super::partition::{self, GroupNumber, Partition};
+use super::partition::{self, Group, Partition};
 use super::plan::Planner;
 use super::tuning::{self, SIDE_BY_SIDE, WIDE};
 use super::view::{SessionView, UseGroups};
@@ -94,7 +94,7 @@ impl<T: Float> Planner<'_, '_, T> {
     }
 
     /// For each row of the sample, the nearest point of some groups, and about the squared distance.
-    fn nearest_points(&self, groups: &Partition<T>) -> Result<Vec<(GroupNumber, f32)>> {
+    fn nearest_points(&self, groups: &Partition<T>) -> Result<Vec<(Group, f32)>> {
         partition::nearest(self.sample, groups.d, &groups.points, self.view.set, self.view.layout.workers)
     }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::int_dot::IntegerRows;
-use super::partition::GroupNumber;
+use super::partition::Group;
 use super::tuning::FEW_FEATURES;
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::ScoreForm;

@@ -4,8 +4,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::int_dot::IntegerCopies;
-use super::partition::GroupNumber;
+use super::int_dot::Copies;
+use super::partition::Group;
 use super::sorted::{RowLayout, RowsOfGroup, Sorted};
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::assign::{Near, ToLabel};
@@ -77,7 +77,7 @@ pub struct Lists<'p, 'a, 'm, 'n, T> {
     pub shared: &'p Shared<'p, 'a, 'm, T>,
     pub step: &'p GroupStep<'n, T>,
     /// What all integer copies share, if rows have some.
-    pub copies: Option<&'p IntegerCopies>,
+    pub copies: Option<&'p Copies>,
     /// For each group, the copies of the centroids near it. Empty if this assign does without.
     pub tables: &'p [DotTable],
 }
