@@ -49,7 +49,7 @@ pub struct Assigner {
     marks: Vec<u64>,
     /// The places in a tree of centroids that a search has not seen.
     pub waiting: Waiting,
-    /// The scores of rows that were compared with near centroids only, since these numbers were last read.
+    /// The counts of scores of rows with near centroids, since they were last taken.
     pub scores: Scores,
 }
 

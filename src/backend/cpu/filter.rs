@@ -73,8 +73,8 @@ impl<T: Float> Filter<T> {
         matches!(self, Self::Tree(_))
     }
 
-    /// Replaces the centroids by as many others, in the same memory. Returns false, and replaces nothing, if products need another
-    /// centre or order. See [`Filter::new`].
+    /// Replaces the centroids by as many others, in the same memory. Returns false if another filter must be made: products need
+    /// another centre or order, or there is no finite scale. See [`Filter::new`].
     pub fn replace(&mut self, rows: &[T], centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<bool> {
         let table = match self {
             Self::Difference(table) => table,

@@ -102,8 +102,8 @@ pub trait Best {
     /// Centroids that are farther are left out.
     fn limit(&self) -> f64;
 
-    /// Whether a centroid at this distance is kept. `number`: its number, or the least that it may have. [`NO_CENTROID`], which is
-    /// infinitely far, is never kept. For the number of a centroid that is kept already, both answers are right: no other centroid
+    /// Whether a centroid at this distance is kept. `number`: its number, or the least that it may have. [`NO_CENTROID`] is
+    /// infinitely far and never kept. For the number of a centroid that is kept already, both answers are right: no other centroid
     /// has this number, so that `<=` between numbers costs a visit at most.
     fn wants(&self, distance: f64, number: impl FnOnce() -> u32) -> bool;
 

@@ -22,7 +22,7 @@ use crate::backend::cpu::pass::WorkerBuffers;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 
-#[expect(clippy::large_enum_variant, reason = "a session has one")]
+#[allow(clippy::large_enum_variant)] // a session has one
 pub enum State<T> {
     Undecided,
     /// Rows are compared with all centroids, or with those that a tree finds.
