@@ -23,7 +23,7 @@ pub struct CentroidTable<T> {
 }
 
 impl<T: Float> CentroidTable<T> {
-    /// The table for rows of which nothing is known. See [`Filter::new`].
+    /// The table for rows that have no groups. See [`Filter::new`].
     pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64, threads: usize) -> Result<Self> {
         match tree::pays(rows.len() / d, d) {
             true => Self::by_tree(rows, d, threads),
@@ -49,7 +49,7 @@ impl<T: Float> CentroidTable<T> {
         Ok(table)
     }
 
-    /// Takes these centroids, but for the filter's copies.
+    /// Copies these centroids to both layouts. The filter's copies stay as they are.
     fn take(&mut self, rows: &[T], threads: usize) -> Result<()> {
         let Self { k, d, rows: own, packed, .. } = self;
         let d = *d;
@@ -62,8 +62,8 @@ impl<T: Float> CentroidTable<T> {
         })
     }
 
-    /// Replaces the table's centroids, in the same memory. Returns whether it did: only for as many centroids as before, and as
-    /// [`Filter::replace`] says.
+    /// Replaces the centroids, in the same memory. Returns false if there are not as many centroids as before, or if
+    /// [`Filter::replace`] does.
     pub fn replace(&mut self, rows: &[T], centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<bool> {
         if rows.len() != self.rows.len() || !self.filter.replace(rows, centre, extent, order, threads)? {
             return Ok(false);

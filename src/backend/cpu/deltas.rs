@@ -220,7 +220,7 @@ struct DeltasOfRange<'d> {
 }
 
 impl DeltasOfRange<'_> {
-    /// Adds the pending values to the sums of these clusters, and forgets them.
+    /// Adds the pending values to the sums of these clusters, and sets them to 0.
     fn move_to(&mut self, quantiser: &Quantiser, to: &mut SumsOfRange<'_>) {
         let d = quantiser.scales.len();
         for (i, sums) in to.sums.chunks_exact_mut(d).enumerate() {

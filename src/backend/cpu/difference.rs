@@ -215,8 +215,7 @@ fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
                 } else {
                     label[v].store(labels.as_mut_ptr().add(first).cast());
                 }
-                // Every lane has a label, because its best centroid is in reach. A lane without one would be settled all the
-                // same.
+                // Every lane has a label, because its best centroid is in reach. A lane without a label would be settled, too.
                 let (enough, too_many) = if TWO { (twice[v], more[v]) } else { (seen[v], twice[v]) };
                 add_in_doubt(too_many | !enough & (u32::MAX >> (32 - V::LANES)), first..rows, in_doubt);
             }

@@ -43,7 +43,7 @@ impl ScoreForm {
     }
 }
 
-/// What an assign knows of the centroids before it looks at their reference distances.
+/// What is prepared for the centroids of an assign, to decide most labels without reference distances.
 #[derive(Debug)]
 pub enum Filter<T> {
     Difference(DifferenceTable),
@@ -73,8 +73,8 @@ impl<T: Float> Filter<T> {
         matches!(self, Self::Tree(_))
     }
 
-    /// Takes as many other centroids in place of those before, in the same memory. Returns whether it did: not where products
-    /// need another centre or order. See [`Filter::new`].
+    /// Replaces the centroids by as many others, in the same memory. Returns false if another filter must be made: products need
+    /// another centre or order, or there is no finite scale. See [`Filter::new`].
     pub fn replace(&mut self, rows: &[T], centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<bool> {
         let table = match self {
             Self::Difference(table) => table,
@@ -205,7 +205,7 @@ pub struct ProductTable {
 /// Number of weights.
 const WEIGHTS: usize = bounds::Expanded::WEIGHTS.len();
 
-/// The bound for tiles of one weight, and what it makes of the centroids.
+/// The bound for tiles of one weight, and the values of the centroids under this bound.
 #[derive(Debug)]
 pub struct Weighted {
     pub bound: bounds::Expanded,

@@ -40,13 +40,13 @@ impl ScoreLists {
         Ok(Self { m, least: memory::zeroed(ROWS * m, ANSWERS)?, lists })
     }
 
-    /// Forgets the rows before.
+    /// Removes the lists and sums of the rows before.
     pub fn clear(&mut self) {
         self.least.fill(f32::INFINITY);
         self.lists.iter_mut().for_each(Vec::clear);
     }
 
-    /// Sees the scores of a panel of `count` centroids, of which `first` is the first: `(count, ROWS)`. `own`: half squares and
+    /// Takes the scores of a panel of `count` centroids, of which `first` is the first: `(count, ROWS)`. `own`: half squares and
     /// slacks, as the filter has them.
     #[inline(always)]
     pub fn see<V: Vector>(&mut self, scores: &[f32], [first, count, rows]: [usize; 3], own: &[f32], widths: &[f32; ROWS]) {
@@ -63,7 +63,7 @@ impl ScoreLists {
                     if V::bits(sum.not_above(V::load(sums.add((*m - 1) * ROWS)))) == 0 {
                         continue;
                     }
-                    // Each place keeps the smaller sum and hands on the larger one. A sum that is NaN lowers none.
+                    // Each place keeps the smaller sum. The larger one goes to the next place. A sum that is NaN lowers none.
                     for i in 0..*m {
                         let kept = V::load(sums.add(i * ROWS));
                         sum.min_or(kept).store(sums.add(i * ROWS));

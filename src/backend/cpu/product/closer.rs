@@ -107,7 +107,7 @@ impl ProductScratch {
         for i in 0..len {
             let r = usize::from(open[i]);
             let Some(x) = row(r) else { return };
-            // Rows are far apart in memory. So the one after the next is asked for meanwhile.
+            // Rows are far apart in memory. So the row after the next is prefetched meanwhile.
             if let Some(next) = open[..len].get(i + 2).and_then(|r| row(usize::from(*r))) {
                 Prefetch::of(next).ask_all();
             }

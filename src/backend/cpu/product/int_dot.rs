@@ -60,7 +60,7 @@ pub struct DotTable {
 #[derive(Clone, Copy)]
 pub struct DotBlock<'r> {
     pub rows: DotRows<'r>,
-    /// How many of them count.
+    /// The number of rows. The others fill up the block.
     pub count: usize,
     pub table: &'r DotTable,
     /// The panels of centroids that the rows are compared with: the first ones of the table.

@@ -16,7 +16,7 @@ pub struct Products<'p> {
     pub first: bool,
     /// Number of rows that count. The scores of others are written or not.
     pub rows: usize,
-    /// What is asked for meanwhile.
+    /// What is prefetched meanwhile.
     pub prefetch: Prefetch,
 }
 
