@@ -62,7 +62,7 @@ fn pool_is_here() -> bool {
         START.call_once(|| {
             let limit = LIMIT.load(Ordering::Relaxed);
             if limit > 0 {
-                // An error means that someone else has started the pool.
+                // An error means that other code has started the pool.
                 let _ = rayon::ThreadPoolBuilder::new().num_threads(limit).build_global();
             }
         });
@@ -212,7 +212,7 @@ impl Rounds {
         is_mine.then_some(next % self.pieces)
     }
 
-    /// Does a piece. It counts as done after a panic, too: nobody waits for it then.
+    /// Does a piece. It counts as done after a panic, too, so that no thread waits for it.
     fn run(&self, piece: usize, work: &(impl Fn(usize) + Sync)) {
         struct Done<'d>(&'d AtomicUsize);
         impl Drop for Done<'_> {
@@ -267,7 +267,7 @@ pub fn in_rounds(
     let zero = || AtomicUsize::new(0);
     let rounds = Rounds { pieces, next: zero(), begun: zero(), done: zero() };
     let mut threads = memory::filled(workers.min(pieces).max(1), (), "the threads")?;
-    // Whoever gets the first task leads.
+    // The thread that gets the first task leads.
     let tasks = std::iter::once(Some(before)).chain((1..threads.len()).map(|_| None));
     for_each_task(&mut threads, tasks, |(), before| match before {
         None => rounds.help(&work),

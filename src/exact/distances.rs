@@ -32,7 +32,7 @@ pub struct DistanceScale {
 }
 
 impl DistanceScale {
-    /// Every distance becomes 0: either `S` is 0, or nobody needs the sum.
+    /// Every distance becomes 0: either `S` is 0, or the sum is not needed.
     pub const NONE: Self = Self { scale: None };
 
     /// The base scale: 90 bits below the power of two at or above `4 * s * largest_weight`.

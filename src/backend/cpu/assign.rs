@@ -233,8 +233,7 @@ impl Assigner {
         let Self { found, waiting, scores, .. } = self;
         let labels = &mut found.labels[..count];
         let search = TreeSearch::<T, C, TWO> { tree, table, values, before, waiting, labels, distances };
-        // SAFETY: the caller runs with this instruction set.
-        scores.needed += (tree::WIDE * unsafe { V::call(search) }) as u64;
+        scores.needed += (tree::WIDE * V::call(search)) as u64;
         &found.labels[..count]
     }
 
@@ -272,8 +271,7 @@ impl Assigner {
         }
         let x = for_differences(&values, [d, padded], copies.scale, scaled);
         let table = TileCentroids { centroids, bound: copies.bound };
-        // SAFETY: the caller runs with this instruction set.
-        unsafe { V::call(Compare::<TWO> { x: &x, d, rows: count, table, found, others }) };
+        V::call(Compare::<TWO> { x: &x, d, rows: count, table, found, others });
         if near.is_some() {
             for label in &mut found.labels[..count] {
                 // A row for which the filter found nothing is contested.
@@ -301,10 +299,7 @@ impl Assigner {
             let centroids = panels.map(|panels| panels.len() * GROUP);
             scores.see(centroids, table.k, [here.len(), product::computed_rows::<V>(here.len())]);
             let (k, rows) = (table.k, here.clone());
-            // SAFETY: the caller runs with this instruction set.
-            unsafe {
-                V::call(FindNear::<T, C, TWO> { product, values, rows, table: copies, k, listed: panels, next, several: None })
-            };
+            V::call(FindNear::<T, C, TWO> { product, values, rows, table: copies, k, listed: panels, next, several: None });
             for r in here {
                 match product.candidates(r - first) {
                     Some([label]) if !TWO => found.labels[r] = *label,
@@ -334,8 +329,7 @@ impl Assigner {
         several.clear();
         let (listed, several) = (None, Some(several));
         let task = FindNear::<T, _, false> { product, values, rows, table: copies, k, listed, next, several };
-        // SAFETY: the caller runs with this instruction set.
-        unsafe { V::call(task) };
+        V::call(task);
         self.product.first().map(ProductScratch::widths)
     }
 
@@ -422,8 +416,8 @@ mod tests {
         let part = RowBlock::new(Features::from_rows(&x, d).unwrap(), None);
         let mut tile = Tile::new(d, n.next_multiple_of(64)).unwrap();
         tile.load(&part, None, 0..n);
-        let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64, 1).unwrap();
-        for set in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512] {
+        for set in InstructionSet::ALL {
+            let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64, set, 1).unwrap();
             // Some rows have their label already.
             let expected: Vec<Nearest> = x.chunks_exact(d).map(|x| reference::nearest(x, &centroids)).collect();
             let right: Vec<u32> = expected.iter().map(|nearest| nearest.label).collect();

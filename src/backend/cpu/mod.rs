@@ -10,8 +10,6 @@
 //! Results do not depend on which worker does a task: labels go to their own places, and everything else is an integer sum.
 
 mod assign;
-#[cfg(feature = "bench")]
-mod benchmark;
 mod candidates;
 mod centroids;
 pub(crate) mod deltas;
@@ -191,8 +189,10 @@ impl<'a, T: Float> CpuSession<'a, T> {
         };
         self.table = match (is_replaced, by_tree) {
             (true, _) => table,
-            (false, true) => Some(Arc::new(CentroidTable::by_tree(centroids, self.d, threads)?)),
-            (false, false) => Some(Arc::new(CentroidTable::in_order(centroids, self.d, centre, extent, order, threads)?)),
+            (false, true) => Some(Arc::new(CentroidTable::by_tree(centroids, self.d, self.set, threads)?)),
+            (false, false) => {
+                Some(Arc::new(CentroidTable::in_order(centroids, self.d, centre, extent, order, self.set, threads)?))
+            }
         };
         Ok(())
     }
@@ -320,7 +320,8 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
 
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
         self.centre = middle(centroids, self.d)?;
-        let table = CentroidTable::new(centroids, self.d, &self.centre, self.statistics.extent(), self.workers.len())?;
+        let extent = self.statistics.extent();
+        let table = CentroidTable::new(centroids, self.d, &self.centre, extent, self.set, self.workers.len())?;
         let n = self.labels.len();
         let (mut labels, mut distances) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.k)?);
         let (Self { part, set, tasks, .. }, weights, table) = (&*self, self.statistics.weights, &table);
@@ -353,7 +354,7 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     /// The rows in doubt since the last call.
-    fn take_in_doubt(&mut self) -> InDoubt {
+    pub(in crate::backend) fn take_in_doubt(&mut self) -> InDoubt {
         self.workers.iter_mut().fold(InDoubt::default(), |sum, worker| {
             let InDoubt { few, all } = std::mem::take(&mut worker.assigner.open.in_doubt);
             InDoubt { few: sum.few + few, all: sum.all + all }

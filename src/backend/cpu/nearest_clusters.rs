@@ -54,8 +54,7 @@ impl ScoreLists {
         assert!(scores.len() >= count * ROWS && least.len() == *m * ROWS && rows <= ROWS);
         let slack = |j: usize| own[(first + j) / GROUP * 2 * GROUP + GROUP + (first + j) % GROUP];
         for at in (0..rows).step_by(V::LANES) {
-            // SAFETY: LANES divides ROWS. The assertion bounds scores and sums, and `limits` holds ROWS values. For the features of
-            // the instruction set see `Vector`.
+            // SAFETY: LANES divides ROWS. The assertion bounds scores and sums, and `limits` holds ROWS values.
             unsafe {
                 let sums = least.as_mut_ptr().add(at);
                 for j in 0..count {
@@ -119,8 +118,7 @@ impl<'o> SeveralSink<'o> {
 impl<T: Float> Sink<T> for SeveralSink<'_> {
     #[inline(always)]
     fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>) {
-        // SAFETY: the caller runs with this instruction set.
-        unsafe { V::call(NearestOfTile { sink: self, table, labeller }) }
+        V::call(NearestOfTile { sink: self, table, labeller })
     }
 }
 

@@ -239,7 +239,7 @@ impl ProductScratch {
             let mut names = [0.0f32; ROWS];
             let (mut seen, mut twice) = (0u32, 0u32);
             // SAFETY: `scores` holds ROWS values for each centroid, `limits` and `names` hold ROWS values, and LANES divides
-            // ROWS. For the features of the instruction set see `Vector`.
+            // ROWS.
             unsafe {
                 let limit = V::load(limits.as_ptr().add(start));
                 let mut label = V::splat(0.0);

@@ -306,8 +306,7 @@ impl<T: Float, B: Best> RowSearch<'_, T, B> {
         let (d, level, index) = (self.x.len(), node.level - 1, node.index as usize);
         let boxes = &self.tree.levels[level as usize].boxes[index * 2 * d * WIDE..][..2 * d * WIDE];
         let mut bounds = [0.0; WIDE];
-        // SAFETY: `boxes` holds WIDE = R * LANES values for each end of each feature, and `bounds` as many. For the features of
-        // the instruction set see `Vector`.
+        // SAFETY: `boxes` holds WIDE = R * LANES values for each end of each feature, and `bounds` as many.
         let mut bits = unsafe {
             let zero = V::Doubles::splat(0.0);
             let mut b = [zero; R];
@@ -348,8 +347,7 @@ impl<T: Float, B: Best> RowSearch<'_, T, B> {
         let leaf = &self.tree.leaves[index * d * WIDE..][..d * WIDE];
         let names = &self.tree.names[index * WIDE..][..WIDE];
         let mut distances = [0.0; WIDE];
-        // SAFETY: `leaf` holds WIDE = R * LANES values for each feature, and `distances` as many. For the features of the
-        // instruction set see `Vector`.
+        // SAFETY: `leaf` holds WIDE = R * LANES values for each feature, and `distances` as many.
         let mut bits = unsafe {
             let mut s = [V::Doubles::splat(0.0); R];
             for (f, x) in self.x.iter().enumerate() {
@@ -371,10 +369,10 @@ impl<T: Float, B: Best> RowSearch<'_, T, B> {
     /// The bits of numbers that are not above the limit. Stores all of them.
     ///
     /// # Safety
-    /// For the features of the instruction set see `Vector`.
+    /// R vectors must have at most WIDE lanes.
     #[inline(always)]
     unsafe fn not_above_limit<V: Vector, const R: usize>(&self, numbers: &[V::Doubles; R], out: &mut [f64; WIDE]) -> u32 {
-        // SAFETY: `out` has room for R vectors, as the search checks. The caller runs with the instruction set.
+        // SAFETY: `out` has room for R vectors.
         unsafe {
             let limit = V::Doubles::splat(self.best.limit());
             let mut farther = 0;

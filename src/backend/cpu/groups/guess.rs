@@ -119,8 +119,8 @@ impl<T: Float> GroupStep<'_, T> {
         let middle = &middle[..d];
         assert!(first + width <= stride && x.len() >= d * stride && width <= BLOCK);
         let mut found = [0.0f32; BLOCK];
-        // SAFETY: each of the d columns of `stride` values has those from `first` to `first + width`, and `found` has room for as
-        // many. For the features of the instruction set see `Vector`.
+        // SAFETY: each of the d columns of `stride` values has those from `first` to `first + width`, and `found` has room for
+        // as many.
         unsafe {
             let (mut best, mut names) = ([V::splat(f32::INFINITY); GUESSED], [V::splat(0.0); GUESSED]);
             for group in (0..self.groups()).step_by(TOGETHER) {
@@ -216,7 +216,7 @@ mod tests {
     unit_test!(first_features_tell_groups_apart);
     /// A few features are enough for clusters that are far apart, and none but all for those that overlap.
     fn first_features_tell_groups_apart() {
-        for set in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512] {
+        for set in InstructionSet::ALL {
             assert_eq!([check::<f32>(set, 1.0, 1e3), check::<f64>(set, 1.0, 1e3)], [16; 2]);
             assert_eq!([check::<f32>(set, 60.0, 1e3), check::<f64>(set, 60.0, 1e3)], [40; 2]);
         }

@@ -46,8 +46,7 @@ fn squared_distance_of_singles<V: Vector>(x: &[f32], c: &[f32]) -> f32 {
     let d = x.len().min(c.len());
     let mut lanes = [0.0f32; MOST_LANES];
     let whole = d / V::LANES * V::LANES;
-    // SAFETY: what is loaded ends at `whole` at most, and `lanes` has room for a vector. For the features of the instruction set
-    // see `Vector`.
+    // SAFETY: what is loaded ends at `whole` at most, and `lanes` has room for a vector.
     unsafe {
         let mut sums = [V::splat(0.0); SUMS];
         let mut f = 0;

@@ -4,11 +4,11 @@
 use std::ops::Range;
 
 use crate::backend::cuda::arguments::{self, LowerArgument, WeighArgument, weight_to_integer};
-use crate::backend::cuda::device::{BlockShape, Buffer, Plain, Queue, product, sum};
+use crate::backend::cuda::device::{Buffer, Plain, Queue, product, sum};
 use crate::backend::cuda::predict::DeviceTable;
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::upload::upload;
-use crate::backend::cuda::shape::{FitShape, GpuSize, THREADS};
+use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::select::Job;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -60,7 +60,7 @@ pub fn lower<T: Float + Plain>(rows: &DeviceRows<T>, nearest: &Buffer<f64>, cand
     let table = DeviceTable::new(rows.queue.gpu.ordinal, candidates, rows.d)?;
     let entry = rows.entry(arguments::seed_lower::<T>());
     visit(&table, rows, |queue, piece, labels| {
-        let launch = entry.resident(&queue.gpu, "", BlockShape::of(THREADS), piece.len().div_ceil(THREADS as usize))?;
+        let launch = entry.resident(&queue.gpu, "", entry.blocks_of(piece.len()))?;
         let argument = LowerArgument {
             rows: rows.argument_of(piece.clone()),
             nearest: nearest.at_index(piece.start),
@@ -84,7 +84,7 @@ pub fn add_masses<T: Float + Plain>(
     assert_eq!(masses.len(), table.k);
     let entry = arguments::seed_weigh();
     visit(table, rows, |queue, piece, labels| {
-        let launch = entry.resident(&queue.gpu, "", BlockShape::of(THREADS), piece.len().div_ceil(THREADS as usize))?;
+        let launch = entry.resident(&queue.gpu, "", entry.blocks_of(piece.len()))?;
         let argument = WeighArgument {
             w: rows.argument_of(piece.clone()).w,
             labels: labels.at(),

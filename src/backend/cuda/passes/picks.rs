@@ -2,8 +2,8 @@
 //! the steps of k-means++.
 
 use crate::backend::cuda::arguments::{self, DrawsArgument, SearchArgument};
-use crate::backend::cuda::device::{BlockShape, Buffer, Plain, buffers, bytes_of};
-use crate::backend::cuda::passes::seeds::{CANDIDATES, DeviceSeeds, Draw, Ranges, SEARCHERS, TOTALS, draws, totals};
+use crate::backend::cuda::device::{Buffer, Plain, buffers, bytes_of};
+use crate::backend::cuda::passes::seeds::{CANDIDATES, DeviceSeeds, Draw, Ranges, TOTALS, draws, totals};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::{DrawBy, Picked};
@@ -74,7 +74,7 @@ fn search<T: Float + Plain>(
     };
     let most = batch.min(count.max(1));
     let buffers = BatchBuffers::<T>::allocate(queue, most, d)?;
-    let launch = rows.entry(arguments::seed_search::<T>()).exactly(&queue.gpu, "", BlockShape::of(SEARCHERS), 1)?;
+    let launch = rows.entry(arguments::seed_search::<T>()).exactly(&queue.gpu, "", 1)?;
     for first in (0..count).step_by(most) {
         let places = first..count.min(first + most);
         buffers.targets.write(0, &targets[places.clone()])?;

@@ -5,7 +5,7 @@ use crate::backend::cuda::arguments::{
     self, BernoulliArgument, DrawsArgument, GainsArgument, GatherArgument, RowArgument, SearchArgument, StepArgument,
     TakeArgument, TotalsArgument, weight_to_integer,
 };
-use crate::backend::cuda::device::{BlockShape, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
+use crate::backend::cuda::device::{Buffer, Launch, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::passes::byte_copies::{CopiedRows, copies_scale};
 use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::plus_plus::StepBuffers;
@@ -25,9 +25,6 @@ use crate::statistics::Statistics;
 pub(super) const RANGES: usize = 4_096;
 /// Rows of a tile of `seed_take` and `seed_gains`. A range is a multiple of it.
 const TILE: usize = 256;
-/// Threads of a block of `seed_take` and `seed_gains`, and threads of a block of `seed_search`.
-const THREADS: u32 = 128;
-pub(super) const SEARCHERS: u32 = 1_024;
 /// The most tiles of a block of `seed_gains`. A thread has two rows in each tile, and an int64 can hold the sum of 131,072
 /// limbs.
 const MAX_TILES: usize = 131_072 / 2;
@@ -185,7 +182,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             let here = (m - first).min(MOST_AT_ONCE);
             let entry = rows.entry(arguments::seed_gains::<T>());
             let variant = format!("_{}", here.next_multiple_of(2));
-            let launch = entry.resident(&rows.queue.gpu, &variant, BlockShape::of(THREADS), usize::MAX)?;
+            let launch = entry.resident(&rows.queue.gpu, &variant, usize::MAX)?;
             let argument = GainsArgument {
                 rows: rows.argument(),
                 nearest: self.nearest.at(),
@@ -223,7 +220,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             first: i32::from(!self.taken),
             step,
         };
-        Ok((entry.resident(&rows.queue.gpu, "", BlockShape::of(THREADS), self.ranges.count)?, argument))
+        Ok((entry.resident(&rows.queue.gpu, "", self.ranges.count)?, argument))
     }
 
     /// Takes centroids (`(m, d)`, row-major). The draw weights become integer distances, in this scale, to the nearest centroid
@@ -254,7 +251,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         assert!(self.taken, "a sample is by the distances to centroids taken before");
         let (queue, draws) = (&rows.queue, self.draws(rows));
         let entry = rows.entry(arguments::seed_sample::<T>());
-        let launch = entry.resident(&queue.gpu, "", BlockShape::of(256), rows.n.div_ceil(256))?;
+        let launch = entry.resident(&queue.gpu, "", entry.blocks_of(rows.n))?;
         let found = found_rows(queue, sample, rows.n, |found| {
             let argument = BernoulliArgument { rows: rows.argument(), draws, sample: sample.into(), found };
             // SAFETY: the kernel reads n distances and weights. It writes no more row numbers than there is room for.
@@ -276,7 +273,7 @@ pub fn row<T: Float + Plain>(rows: &DeviceRows<T>, row: u64) -> Result<Vec<T>> {
     assert!(row < rows.n as u64, "row {row} of {}", rows.n);
     let values = rows.queue.alloc(rows.d, "a row")?;
     let argument = RowArgument { rows: rows.argument(), values: values.at(), row };
-    let launch = rows.entry(arguments::seed_row::<T>()).exactly(&rows.queue.gpu, "", BlockShape::of(256), 1)?;
+    let launch = rows.entry(arguments::seed_row::<T>()).exactly(&rows.queue.gpu, "", 1)?;
     // SAFETY: the kernel writes d values. The row exists (asserted).
     unsafe { rows.queue.run(&launch, &argument)? };
     values.to_vec()
@@ -288,7 +285,7 @@ fn gather<T: Float + Plain>(rows: &DeviceRows<T>, wanted: &[u64]) -> Result<Vec<
     let (queue, count) = (&rows.queue, wanted.len());
     let (wanted, values) = (queue.upload(wanted, CANDIDATES)?, queue.alloc(count * rows.d, CANDIDATES)?);
     let argument = GatherArgument { rows: rows.argument(), wanted: wanted.at(), values: values.at(), count: count as u64 };
-    let launch = rows.entry(arguments::seed_gather::<T>()).resident(&queue.gpu, "", BlockShape::of(256), count)?;
+    let launch = rows.entry(arguments::seed_gather::<T>()).resident(&queue.gpu, "", count)?;
     // SAFETY: the kernel writes d values for each of `count` rows. The rows exist (asserted).
     unsafe { queue.run(&launch, &argument)? };
     values.to_vec()
@@ -337,7 +334,7 @@ pub(super) fn totals(queue: &Queue, draws: DrawsArgument, totals: &Buffer<u128>)
 /// `totals` is the address of room for the total of each range.
 unsafe fn write_totals(queue: &Queue, draws: DrawsArgument, totals: u64) -> Result<Buffer<u128>> {
     let total = queue.zeros::<u128>(1, TOTALS)?;
-    let launch = arguments::seed_totals().exactly(&queue.gpu, "", BlockShape::of(256), draws.ranges as usize)?;
+    let launch = arguments::seed_totals().exactly(&queue.gpu, "", draws.ranges as usize)?;
     // SAFETY: the kernel writes one total for each range. The caller promises room for them.
     unsafe { queue.run(&launch, &TotalsArgument { draws, totals, total: total.at() })? };
     Ok(total)
@@ -371,7 +368,7 @@ fn search<T: Float + Plain>(
         values: values.at(),
         weights: 0,
     };
-    let launch = rows.entry(arguments::seed_search::<T>()).exactly(&queue.gpu, "", BlockShape::of(SEARCHERS), m)?;
+    let launch = rows.entry(arguments::seed_search::<T>()).exactly(&queue.gpu, "", m)?;
     // SAFETY: each block reads one target, and writes one row number and the d values of this row. Targets are below the total,
     // so the rows exist.
     unsafe { queue.run(&launch, &argument)? };

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::RowStream;
 use crate::backend::chunking::range_rows;
 use crate::backend::cuda::arguments::{self, PotentialsArgument, SeedsArgument, StreamSampleArgument};
-use crate::backend::cuda::device::{BlockShape, Buffer, Plain, bytes_of, product, sum};
+use crate::backend::cuda::device::{Buffer, Plain, bytes_of, product, sum};
 use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::passes::seeds::weight_totals;
@@ -24,8 +24,7 @@ use crate::exact::reference;
 use crate::input::tile::WeightScale;
 use crate::statistics::Statistics;
 
-/// Threads of a block of `potentials`, the numbers of candidates that it is compiled for, and the largest of them.
-const THREADS: u32 = 128;
+/// The numbers of candidates that `potentials` is compiled for, and the largest of them.
 const CANDIDATES: [usize; 3] = [0, 4, 8];
 const MOST_AT_ONCE: usize = 8;
 
@@ -207,7 +206,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         }
         let queue = &stream.queue;
         let entry = arguments::stream_sample::<T>().half_if(stream.sources.half.is_some());
-        let launch = entry.resident(&queue.gpu, "", BlockShape::of(THREADS), usize::MAX)?;
+        let launch = entry.resident(&queue.gpu, "", usize::MAX)?;
         let rows = found_rows(queue, sample, self.n, |found| {
             stream.visit(|chunk| {
                 let argument = StreamSampleArgument {
@@ -218,7 +217,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
                     found,
                     first: chunk.first as u64,
                 };
-                let blocks = chunk.rows.n.div_ceil(THREADS as usize).min(launch.blocks as usize);
+                let blocks = entry.blocks_of(chunk.rows.n).min(launch.blocks as usize);
                 // SAFETY: each row has a label, which names seeds that are taken. The kernel writes no more row numbers than
                 // there is room for.
                 unsafe { queue.run(&launch.with_blocks(blocks), &argument) }
@@ -249,7 +248,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
                 points.iter_mut().skip(j).step_by(width.max(1)).zip(candidate).for_each(|(to, x)| *to = x.to_f64());
             }
             let entry = arguments::potentials::<T>().half_if(stream.sources.half.is_some());
-            let launch = entry.resident(&queue.gpu, &format!("_{width}"), BlockShape::of(THREADS), usize::MAX)?;
+            let launch = entry.resident(&queue.gpu, &format!("_{width}"), usize::MAX)?;
             memory::push(&mut groups, (first, here, queue.upload(&points, SEEDS)?, launch), SEEDS)?;
         }
         let known = self.taken.len() / d;
@@ -259,7 +258,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
                 let resident = launch.blocks;
                 // Only the first group takes the last seeds. For the other groups they are taken already.
                 let before = if *first == 0 { self.known } else { known };
-                let split = resident.div_ceil(count as u32).min(self.ranges.rows.div_ceil(THREADS as usize) as u32);
+                let split = resident.div_ceil(count as u32).min(self.ranges.rows.div_ceil(launch.threads as usize) as u32);
                 let argument = PotentialsArgument {
                     rows: chunk.rows.argument(),
                     seeds: self.seeds_argument(labels, chunk.first, before),
