@@ -8,7 +8,8 @@
 //! assertions for nvcc                      the sizes and offsets of these structs
 //! ```
 //! A struct that lies in device memory, because a pointer leads to it, keeps its name: `Control`. All others exist only in the
-//! parameters of kernels: `Rows` is `RowsArgument` in Rust. A pointer is a `u64`. Sizes and offsets follow from the rules of
+//! parameters of kernels: `Rows` is `RowsArgument` in Rust. A pointer is a `u64`. The threads of a block are those of the kernel's
+//! launch bounds. Sizes and offsets follow from the rules of
 //! `repr(C)`, and both compilers check them. So a field that is misread here does not compile.
 
 use crate::Result;
@@ -95,6 +96,8 @@ struct Entry {
     /// Whether the names say the type of the rows: `_f32`, `_f64` or `_f16`.
     typed: bool,
     kernels: Vec<String>,
+    /// The threads of a block. None if they are not one number, for all of the kernels.
+    threads: Option<usize>,
 }
 
 impl Arguments {
@@ -109,7 +112,8 @@ impl Arguments {
     }
 
     fn add_kernel(&mut self, file: &Path, kernel: Kernel, texts: &Texts) -> Result<()> {
-        let Kernel { name, argument, value } = kernel;
+        let Kernel { name, argument, value, bound } = kernel;
+        let threads = bound.and_then(|bound| number(&bound, texts));
         if !self.add_struct(&argument, texts, false)? {
             return Err(format!("{name} takes {argument}, which neither this file nor a header defines"));
         }
@@ -126,13 +130,14 @@ impl Arguments {
             return Err(format!("{name} takes {argument}<{value}>: expected float and _f32 or _f16, or double and _f64"));
         }
         let typed = !of_type.is_empty();
-        let new = || Entry { file: file.into(), argument: argument.clone(), typed, kernels: Vec::new() };
+        let new = || Entry { file: file.into(), argument: argument.clone(), typed, kernels: Vec::new(), threads };
         let entry = self.entries.entry(stem.clone()).or_insert_with(new);
         if entry.file != file || entry.argument != argument || entry.typed != typed {
             let (other, at) = (&entry.kernels[0], entry.file.display());
             return Err(format!("{name} and {other} of {at} are both {stem} in Rust: expected one file, one struct, one kind"));
         }
         entry.kernels.push(name);
+        entry.threads = entry.threads.filter(|all| Some(*all) == threads);
         Ok(())
     }
 
@@ -252,12 +257,12 @@ impl Arguments {
         for (name, one) in &self.structs {
             text += &self.rust_struct(name, one)?;
         }
-        for (stem, Entry { file, argument, typed, kernels }) in &self.entries {
+        for (stem, Entry { file, argument, typed, kernels, threads }) in &self.entries {
             let (condition, argument) = (condition(file), self.rust_name(argument, "T"));
             let (parameter, made) = if *typed { ("<T: Float>", "typed::<T>") } else { ("", "untyped") };
             text += &format!("\n/// `{}`.\n{condition}", kernels.join("`, `"));
             text += &format!("pub const fn {stem}{parameter}() -> Entry<{argument}> {{\n");
-            text += &format!("    Entry::{made}({:?}, {stem:?})\n}}\n", module_of(file));
+            text += &format!("    Entry::{made}({:?}, {stem:?}, {})\n}}\n", module_of(file), threads.unwrap_or(0));
         }
         Ok(text)
     }
@@ -394,12 +399,13 @@ fn number(text: &str, texts: &Texts) -> Option<usize> {
     text.split('*').map(|factor| factor.trim().parse().ok().or_else(|| defined(factor.trim()))).product()
 }
 
-/// A kernel, the struct that it takes, and the first parameter of this template.
+/// A kernel, the struct that it takes, the first parameter of this template, and the threads of its launch bounds.
 #[derive(Debug)]
 struct Kernel {
     name: String,
     argument: String,
     value: String,
+    bound: Option<String>,
 }
 
 /// The parameters and the text of each macro.
@@ -432,12 +438,14 @@ fn kernels(text: &str) -> Result<Vec<Kernel>> {
 /// ` void __launch_bounds__(256, 2) name(const __grid_constant__ Assign<float, Half> a) ...`.
 fn kernel(text: &str) -> Option<Kernel> {
     let text = text.strip_prefix(" void ")?;
-    let text = text.strip_prefix("__launch_bounds__").map_or(Some(text), |rest| Some(parentheses(rest)?.1.trim_start()))?;
-    let (name, rest) = split_word(text);
+    let bounds = text.strip_prefix("__launch_bounds__").and_then(parentheses);
+    let (name, rest) = split_word(bounds.map_or(text, |(_, rest)| rest.trim_start()));
+    let bound = bounds.and_then(|(bounds, _)| bounds.split(',').next()).map(str::to_owned);
     let (argument, rest) = split_word(parentheses(rest)?.0.strip_prefix("const __grid_constant__ ")?);
     let (parameters, rest) = rest.strip_prefix('<').map_or(Some(("", rest)), |rest| rest.split_once('>'))?;
     let value = split_word(parameters).0;
-    rest.trim().chars().all(in_word).then(|| Kernel { name: name.into(), argument: argument.into(), value: value.into() })
+    let kernel = Kernel { name: name.into(), argument: argument.into(), value: value.into(), bound };
+    rest.trim().chars().all(in_word).then_some(kernel)
 }
 
 /// What is in the parentheses that a text begins with, and what comes after them.

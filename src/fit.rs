@@ -31,22 +31,22 @@ pub(crate) mod plan;
 mod prepared;
 pub(crate) mod rows;
 pub(crate) mod sort_by;
+mod task;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use self::prepared::LocalRows;
 pub(crate) use self::prepared::{Origin, PreparedRows};
+pub(crate) use self::task::{Running, Task};
 use crate::backend::answers::Distances;
 use crate::backend::cpu::MethodExplanation;
 use crate::backend::update;
 use crate::backend::{Advanced, Assigned, Iteration, Scales, Session, Stop};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
-use crate::base::interrupt::{self, Scope};
+use crate::base::interrupt;
 use crate::base::memory;
-use crate::base::parallel::{FloatEnvironment, PoolShare};
 use crate::base::params::{History, KMeans, Params, TooFew, Wanted};
 use crate::base::progress::Watch;
 use crate::exact::cluster_sums::ClusterSums;
@@ -71,7 +71,7 @@ impl KMeans {
         self.fit_with(features, weights, Wanted::Labels)
     }
 
-    /// As [`KMeans::fit_features`]. The caller says what it wants to know about the rows.
+    /// As [`KMeans::fit_features`]. `wanted`: what the result says about the rows.
     ///
     /// # Errors
     /// As [`KMeans::fit_features`].
@@ -81,7 +81,8 @@ impl KMeans {
         weights: Option<&Column<'_, f64>>,
         wanted: Wanted,
     ) -> Result<Fitted<T>> {
-        self.fit_parts(vec![RowBlock::new(features.clone(), weights.cloned())], InstructionSet::detect(), wanted)
+        let parts = vec![RowBlock::new(features.clone(), weights.cloned())];
+        T::fits(self, &[self.k], parts, InstructionSet::detect(), wanted)?.remove(0)
     }
 
     /// Fits the same rows once for each of these numbers of clusters, which take the place of this estimator's. Rows are sent and
@@ -108,11 +109,7 @@ impl KMeans {
         weights: Option<&Column<'_, f64>>,
     ) -> Result<Vec<Result<Fitted<T>>>> {
         let parts = vec![RowBlock::new(features.clone(), weights.cloned())];
-        match T::fits(self, k, parts, InstructionSet::detect(), Wanted::Nothing) {
-            // One number alone is refused before rows are sent.
-            Err(error @ KMeansError::TooFewDistinct { .. }) => Ok(vec![Err(error)]),
-            fits => fits,
-        }
+        T::fits(self, k, parts, InstructionSet::detect(), Wanted::Nothing)
     }
 
     /// Fits the rows of several parts, in order, with one session per part. The bits are the same as with one session.
@@ -122,70 +119,53 @@ impl KMeans {
     }
 }
 
-/// What errors call the list of fits.
-const FITS: &str = "the fits";
-
-/// The fits of the same rows for each of these numbers of clusters.
-fn fits<T: Float>(
+/// The fits of the same rows for each of these numbers of clusters. One that fails by itself has its error in the list.
+pub(crate) fn fits<T: Float>(
     estimator: &KMeans,
     clusters: &[usize],
-    mut parts: Vec<RowBlock<'_, T>>,
+    parts: Vec<RowBlock<'_, T>>,
     set: InstructionSet,
     wanted: Wanted,
 ) -> Result<Vec<Result<Fitted<T>>>> {
-    let Some(most) = clusters.iter().copied().max() else { return Ok(Vec::new()) };
-    let _environment = FloatEnvironment::default_rounding();
-    let _share = PoolShare::enter();
-    let _scope = Scope::enter(estimator.cancel.as_ref());
-    let watches = clusters.iter().map(|_| Watch::new(estimator.observer.as_ref()));
-    let mut watches = memory::collected(watches, FITS)?;
+    if clusters.is_empty() {
+        return Ok(Vec::new());
+    }
+    let _running = Running::enter(estimator);
+    let task = Task::new(estimator, clusters, parts[0].features.names(), wanted)?;
+    match run(task, parts, set) {
+        // A fit that is alone is refused before its rows are sent.
+        Err(error @ KMeansError::TooFewDistinct { .. }) => Ok(vec![Err(error)]),
+        fits => fits,
+    }
+}
 
-    let params = Params { wanted, k: most, ..estimator.validate(parts[0].features.n_features())? };
-    clusters.iter().try_for_each(|k| estimator.check_clusters(*k))?;
-    SortKey::of(&params, parts[0].features.names(), &[])?;
-
-    let choice = rows::place(&mut parts, &params)?;
-    // Several fits, and one that may have fewer clusters, ask by themselves whether there are enough rows.
-    let later = clusters.len() > 1 || params.output.too_few == TooFew::Fewer;
-    let common = Params { k: if later { 1 } else { params.k }, ..params.clone() };
-    let seeding = rows::transform(&mut parts, &common)?;
-    let seeding = seeding.as_ref().unwrap_or(params.seeding);
-    let (params, common) = (Params { seeding, ..params }, Params { seeding, ..common });
-
-    let mut fit_each = |prepared: LocalRows<'_, T>| {
-        let fit = |(&k, watch): (&usize, &mut Watch<'_>)| {
-            if clusters.len() > 1 {
-                watch.begin();
-            }
-            fit_or_fewer(&prepared, &Params { k, ..params.clone() }, watch)
-        };
-        memory::collected(clusters.iter().zip(&mut watches).map(fit), FITS)
-    };
+/// Chooses the device of the rows, transforms, orders and prepares them, and fits them.
+fn run<T: Float>(task: Task<'_>, mut parts: Vec<RowBlock<'_, T>>, set: InstructionSet) -> Result<Vec<Result<Fitted<T>>>> {
+    let choice = rows::place(&mut parts, &task.params)?;
+    let seeding = rows::transform(&mut parts, &task.to_prepare())?;
+    let mut task = task.with_seeding(seeding.as_ref());
+    let common = task.to_prepare();
     // Where the order of the values only decides ties, rows are fitted as given until their order matters.
-    if order::only_decides_ties(&params) {
-        let ties = Arc::new(AtomicBool::new(false));
-        let fits = fit_each(LocalRows::new(parts.clone(), &choice, &common, set, Some(ties.clone()))?)?;
+    if order::only_decides_ties(&task.params) {
+        let prepared = LocalRows::new(parts.clone(), &choice, &common, set, Some(Arc::default()))?;
+        let fits = task.fit_each(&prepared)?;
         // Distinct rows in place of centroids are in the order of the rows.
-        let fewer = params.output.too_few == TooFew::Fewer
-            && fits.iter().any(|fit| matches!(fit, Err(KMeansError::TooFewDistinct { .. })));
-        if !ties.load(Ordering::Relaxed) && !fewer {
+        let too_few = |fit: &Result<_>| matches!(fit, Err(KMeansError::TooFewDistinct { .. }));
+        let fewer = task.params.output.too_few == TooFew::Fewer && fits.iter().any(too_few);
+        if !prepared.statistics().had_ties() && !fewer {
             return Ok(fits);
         }
     }
-    let arranged = order::arranged(&parts, &params)?;
-    let rows = match &arranged {
-        Some(arranged) => vec![arranged.part(&parts[0].features)?],
-        None => parts.clone(),
+    let Some(arranged) = order::arranged(&parts, &task.params)? else {
+        return task.fit_each(&LocalRows::new(parts, &choice, &common, set, None)?);
     };
-    let fits = fit_each(LocalRows::new(rows, &choice, &common, set, None)?)?;
-    Ok(match &arranged {
-        Some(arranged) => fits.into_iter().map(|fit| arranged.as_given(fit?)).collect(),
-        None => fits,
-    })
+    let copy = vec![arranged.part(&parts[0].features)?];
+    let fits = task.fit_each(&LocalRows::new(copy, &choice, &common, set, None)?)?;
+    Ok(fits.into_iter().map(|fit| arranged.as_given(fit?)).collect())
 }
 
 /// The fit of prepared rows. If there are too few distinct rows and the parameters ask for it, these rows are the centroids.
-/// Their clusters are in the order of the rows, which must be the right one: not while only ties ask for it.
+/// Clusters are then in the order of the rows. While another order of the rows may be asked for, the fit has the error.
 pub(crate) fn fit_or_fewer<T: Float>(
     rows: &dyn PreparedRows<T>,
     params: &Params<'_>,
@@ -199,9 +179,9 @@ pub(crate) fn fit_or_fewer<T: Float>(
         fit => return fit,
     };
     let distinct = seeding::distinct_rows(rows.session(&few)?.as_mut(), &few, statistics)?;
-    let settled: Vec<f64> = memory::collected(distinct.iter().map(|c| c.to_f64()), seeding::CENTROIDS)?;
-    let k = settled.len() / statistics.lows.len();
-    fit_prepared(rows, &Params { k, settled: Some(&settled), ..params.clone() }, watch)
+    let fixed: Vec<f64> = memory::collected(distinct.iter().map(|c| c.to_f64()), seeding::CENTROIDS)?;
+    let k = fixed.len() / statistics.lows.len();
+    fit_prepared(rows, &Params { k, fixed: Some(&fixed), ..params.clone() }, watch)
 }
 
 /// Makes a session over prepared rows, runs its fit, and builds the model from it.
@@ -264,7 +244,7 @@ fn best_of_restarts<'a, T: Float>(
 ) -> Result<(Run<T>, Vec<u32>, Option<Distances>)> {
     let mut best: Option<(ExactSum, Run<T>, Option<Vec<u32>>)> = None;
     for restart in 0..params.restarts {
-        let start = match params.settled {
+        let start = match params.fixed {
             Some(rows) => memory::collected(rows.iter().map(|c| T::from_f64(*c)), seeding::CENTROIDS)?,
             None => seeding::seed(session.as_mut(), params, statistics, restart)?,
         };
@@ -272,7 +252,7 @@ fn best_of_restarts<'a, T: Float>(
         if watch.stopped() {
             break;
         }
-        let run = match params.settled {
+        let run = match params.fixed {
             Some(_) => fit_fixed(session.as_mut(), start, params, statistics, watch)?,
             None => lloyd(session.as_mut(), start, params, statistics, watch)?,
         };
@@ -284,7 +264,7 @@ fn best_of_restarts<'a, T: Float>(
             let labels = if keep { Some(session.labels()?) } else { None };
             best = Some((inertia, run, labels));
         }
-        if params.settled.is_some() || watch.stopped() {
+        if params.fixed.is_some() || watch.stopped() {
             break;
         }
     }
@@ -335,7 +315,7 @@ fn kept_sums<T: Float>(
     Ok((None, memory::copied(weights, "the weights of the clusters")?))
 }
 
-/// The run of rows that are their own centroids: one iteration, in which nothing moves.
+/// The run of fixed centroids, which are rows: one iteration, in which no centroid moves.
 fn fit_fixed<T: Float>(
     session: &mut dyn Session<T>,
     centroids: Vec<T>,

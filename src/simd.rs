@@ -3,19 +3,34 @@
 //! Kernels are written once over [`Vector`]. [`InstructionSet::run`] compiles a [`Task`] for each instruction set: it inlines the
 //! task into a function that enables the set's features. The set never changes a bit of a result: float32 kernels are filters,
 //! and float64 arithmetic follows the contract, which rounds the same at any width.
+//!
+//! The type `V` of a function `fn f<V: Vector>` says that the function needs an instruction set: the type is a token. This module
+//! alone can name the types of sets that a machine may lack. It gives such a type to a task after it has asked the machine. So
+//! code that has a `V` may use all its operations, and only its pointers need a word. The same holds for [`Doubles`] and [`Dot`].
+//! `tests/layers.rs` checks that no other file implements these traits or runs a task for a type that it names.
 
-/// Methods of vectors, each an expression. A method is unsafe and always inlined, so that it becomes part of the function that
-/// enables the features of its instruction set.
+/// Methods of vectors, each an expression. A method is always inlined, so that it becomes part of the function that enables the
+/// features of its instruction set. A method with a pointer is unsafe.
 macro_rules! operations {
-    ($($(#[$about:meta])* fn $name:ident $(<$T:ident: $bound:ident>)? ($($argument:tt)*) $(-> $out:ty)? = $value:expr;)*) => {$(
+    () => {};
+    ($(#[$about:meta])* fn $name:ident ($($argument:tt)*) -> $out:ty = $value:expr; $($rest:tt)*) => {
         $(#[$about])*
         #[inline(always)]
         #[allow(unused_unsafe)] // some operations are safe in some versions of the standard library
-        unsafe fn $name $(<$T: $bound>)? ($($argument)*) $(-> $out)? {
-            // SAFETY: the caller's machine has the instruction set, and pointers are to `LANES` values. They need no alignment.
+        fn $name($($argument)*) -> $out {
+            // SAFETY: the type is a token of its instruction set.
             unsafe { $value }
         }
-    )*};
+        operations! { $($rest)* }
+    };
+    (unsafe fn $name:ident $(<$T:ident: $bound:ident>)? ($($argument:tt)*) $(-> $out:ty)? = $value:expr; $($rest:tt)*) => {
+        #[inline(always)]
+        unsafe fn $name $(<$T: $bound>)? ($($argument)*) $(-> $out)? {
+            // SAFETY: the type is a token of its instruction set. The caller's pointer is to `LANES` values, at any alignment.
+            unsafe { $value }
+        }
+        operations! { $($rest)* }
+    };
 }
 
 mod doubles;
@@ -63,6 +78,9 @@ impl fmt::Display for InstructionSet {
 }
 
 impl InstructionSet {
+    /// All of them. Tests try each: on a machine without a set, the portable one runs in its place.
+    pub const ALL: [Self; 4] = [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512];
+
     /// The widest set that this machine has. Detected once.
     pub fn detect() -> Self {
         static DETECTED: OnceLock<InstructionSet> = OnceLock::new();
@@ -106,11 +124,9 @@ impl InstructionSet {
         // Tests run its kernels everywhere.
         #[cfg(any(target_arch = "aarch64", feature = "emulated-neon"))]
         if self == Self::Neon {
-            // SAFETY: all processors of aarch64 have the set. Elsewhere it is plain Rust.
-            return unsafe { neon::Neon::call(task) };
+            return neon::Neon::call(task);
         }
-        // SAFETY: the portable set needs nothing that a machine may lack.
-        unsafe { Portable::call(task) }
+        Portable::call(task)
     }
 }
 
@@ -126,9 +142,11 @@ pub trait Task {
 /// A vector of float32 lanes. It has only the operations that the kernels need.
 ///
 /// # Safety
-/// The machine must have the instruction set, for every method. `load` and `store` need `LANES` valid values at the pointer, at
-/// any alignment.
-pub trait Vector: Copy {
+/// Code that is generic over an implementor must run only on machines that have its instruction set. So the implementor is visible
+/// in `simd` alone, unless all machines have the set. See the head of this file.
+///
+/// `load` and `store` need `LANES` valid values at the pointer, at any alignment.
+pub unsafe trait Vector: Copy {
     const LANES: usize;
     /// Number of row vectors of scores that the product kernel keeps. It depends on the number of registers.
     const ROW_VECTORS: usize;
@@ -138,28 +156,28 @@ pub trait Vector: Copy {
     /// The vector of float64 lanes of the same instruction set.
     type Doubles: Doubles;
     /// Runs a task as a function of its own, compiled for this instruction set.
-    unsafe fn call<T: Task>(task: T) -> T::Output;
-    unsafe fn splat(x: f32) -> Self;
+    fn call<T: Task>(task: T) -> T::Output;
+    fn splat(x: f32) -> Self;
     unsafe fn load(p: *const f32) -> Self;
     unsafe fn store(self, p: *mut f32);
-    unsafe fn sub(self, other: Self) -> Self;
-    unsafe fn add(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
+    fn add(self, other: Self) -> Self;
     /// `self * b + c`, fused where the hardware does.
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+    fn mul_add(self, b: Self, c: Self) -> Self;
     /// The lanes as the bits of integers of 32 bits, converted and rounded to nearest.
-    unsafe fn integers_as_floats(self) -> Self;
+    fn integers_as_floats(self) -> Self;
     /// The sum of integers of 32 bits, which wraps around.
-    unsafe fn add_integers(self, other: Self) -> Self;
+    fn add_integers(self, other: Self) -> Self;
     /// The smaller value, or `best` where `self` is NaN.
-    unsafe fn min_or(self, best: Self) -> Self;
+    fn min_or(self, best: Self) -> Self;
     /// The larger value, or NaN where `other` is NaN.
-    unsafe fn max_or_nan(self, other: Self) -> Self;
+    fn max_or_nan(self, other: Self) -> Self;
     /// Lanes where `self` is not above `limit`. NaN counts as not above.
-    unsafe fn not_above(self, limit: Self) -> Self::Mask;
+    fn not_above(self, limit: Self) -> Self::Mask;
     /// `a` where the mask is set, else `b`. Moves bits and computes nothing.
-    unsafe fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
+    fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
     /// One bit per lane.
-    unsafe fn bits(mask: Self::Mask) -> u32;
+    fn bits(mask: Self::Mask) -> u32;
     /// Copies 32 bits at a time, of any meaning: value f of row i goes to `to[f * stride + i]`, for sixteen of each. Sixteen
     /// values must be readable at each row, and writable at each `to + f * stride`.
     #[inline(always)]

@@ -36,7 +36,7 @@ template <typename T, typename S = T> struct Label {
     u16 last;
 };
 #define KERNEL(T, S, D, NAME)                                                                   \\
-    extern \"C\" __global__ void __launch_bounds__(X, D == 1 ? 2 : 3) NAME(const __grid_constant__ Label<T, S> a) { f<D>(a); }
+    extern \"C\" __global__ void __launch_bounds__(4 * MOST, D == 1 ? 2 : 3) NAME(const __grid_constant__ Label<T, S> a) { f<D>(a); }
 #define ALL(D)                               \\
     KERNEL(float, float, D, label_f32_d##D)  \\
     KERNEL(double, double, D, label_f64_d##D)
@@ -83,9 +83,9 @@ pub struct RowsArgument {
     let kernel = "/// `label_f32_d1`, `label_f64_d1`, `label_f32_d2`, `label_f64_d2`.
 #[cfg(feature = \"papers\")]
 pub const fn label<T: Float>() -> Entry<LabelArgument<T>> {
-    Entry::typed::<T>(\"label\", \"label\")
+    Entry::typed::<T>(\"label\", \"label\", 64)
 }";
-    let end = "pub const fn end() -> Entry<Factors> {\n    Entry::untyped(\"label\", \"end\")\n}";
+    let end = "pub const fn end() -> Entry<Factors> {\n    Entry::untyped(\"label\", \"end\", 32)\n}";
     has(&rust, &[label, rows, kernel, end, "unsafe impl Plain for Factors {}", "offset_of!(LabelArgument<f32>, last) == 284"]);
     has(&rust, &["unsafe impl<T: Float> Argument for LabelArgument<T> {}", "size_of::<LabelArgument<f64>>() == 288"]);
     has(

@@ -1,4 +1,5 @@
-//! The layers of `src`: a file imports its own layer and those below it, never one above. And its names: few types share one.
+//! The layers of `src`: a file imports its own layer and those below it, never one above. Few types share a name. The type of a
+//! vector is a token of its instruction set.
 //!
 //! Imports are the paths that begin with `crate`, `super` or `self`. Comments and unit tests do not count. A path to a name that a
 //! module imports itself leads to the file that has the name.
@@ -193,6 +194,76 @@ fn no_file_imports_a_layer_above() {
         let circle = links.keys().filter(|other| needs[module].contains(*other) && needs[*other].contains(module));
         let circle: Vec<_> = circle.map(|other| other.join("::")).collect();
         assert!(circle.len() <= MOST, "{} files import one another: {circle:#?}", circle.len());
+    }
+}
+
+/// The names in a text that come right after one of these words, without the dollar signs of macros.
+fn names_after<'t>(text: &'t str, before: &'t str) -> impl Iterator<Item = &'t str> {
+    let name = |(at, _): (usize, &str)| {
+        let rest = &text[at + before.len()..];
+        rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().filter(|name| !name.is_empty())
+    };
+    text.match_indices(before).filter_map(name)
+}
+
+/// What is wrong in files of `src`, given by their paths below it, with the types of instruction sets: see the head of `simd.rs`.
+fn leaks(texts: &BTreeMap<PathBuf, String>) -> Vec<String> {
+    const TRAITS: [&str; 3] = ["Vector for ", "Doubles for ", "Dot for "];
+    /// Types that every machine may use.
+    const FREE: [&str; 2] = ["Portable", "PortableDoubles"];
+    let (mut tokens, mut wrong) = (BTreeSet::new(), Vec::new());
+    for (file, text) in texts {
+        let names = TRAITS.iter().flat_map(|name| names_after(text, name)).filter(|name| !FREE.contains(name));
+        match file.starts_with("simd") {
+            true => tokens.extend(names),
+            false => wrong.extend(names.map(|name| format!("{}: implements a vector: {name}", file.display()))),
+        }
+    }
+    for (file, text) in texts {
+        let here = file.display();
+        for line in text.lines().map(str::trim) {
+            let named = |name: &&str| line.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == *name);
+            let Some(token) = tokens.iter().find(|name| named(name)) else { continue };
+            let declared = line.contains(&format!("struct {token}"));
+            if declared && !["pub(super) ", "pub(in crate::simd) "].iter().any(|open| line.starts_with(open)) {
+                wrong.push(format!("{here}: {token} is visible outside simd: {line}"));
+            }
+            if line.starts_with("pub") && line.contains(" use ")
+                || line.contains("type ") && !line.starts_with("type Doubles = ")
+            {
+                wrong.push(format!("{here}: {token} gets another name: {line}"));
+            }
+        }
+        let of_types = names_after(text, ".run::<").filter(|name| !FREE.contains(name) && !["Self", "V"].contains(name));
+        for name in of_types.filter(|name| !file.starts_with("simd") || !tokens.contains(name)) {
+            wrong.push(format!("{here}: runs a task for {name}"));
+        }
+    }
+    if tokens.len() < 5 {
+        wrong.push(format!("expected at least five types of instruction sets, found {tokens:?}"));
+    }
+    wrong
+}
+
+#[test]
+fn only_simd_names_the_types_of_instruction_sets() {
+    let (root, mut texts) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), BTreeMap::new());
+    read(&root, &mut texts, &root);
+    let below = |(path, text): (PathBuf, String)| (path.strip_prefix(&root).expect("a file of src").into(), text);
+    let texts: BTreeMap<PathBuf, String> = texts.into_values().map(below).collect();
+    assert!(leaks(&texts).is_empty(), "\n{}", leaks(&texts).join("\n"));
+    let broken: [(&str, &str, &str); 5] = [
+        ("backend/cpu/tree.rs", "", "unsafe impl Vector for Wide {"),
+        ("simd/x86.rs", "pub(super) struct Avx2(", "pub struct Avx2("),
+        ("simd.rs", "", "pub use x86::Avx512;"),
+        ("simd/tiles.rs", "", "pub type Widest = Avx512;"),
+        ("backend/cpu/tree.rs", "", "task.run::<Wide>();"),
+    ];
+    for (file, old, new) in broken {
+        let mut texts = texts.clone();
+        let text = texts.get_mut(Path::new(file)).expect("the file is there");
+        *text = if old.is_empty() { format!("{text}\n{new}\n") } else { text.replace(old, new) };
+        assert_eq!(leaks(&texts).len(), 1, "{new}: {:?}", leaks(&texts));
     }
 }
 

@@ -78,26 +78,6 @@ template <typename T, int M, typename S> __device__ __forceinline__ void load_al
     __syncthreads();
 }
 
-#define GROUP 8 // points at a time, if there are many
-
-// Calls visit(j, s0, s1) for each of m points, in ascending order of j, with the reference distances of a thread's two rows. All threads
-// of the block must call this.
-template <typename T, typename Visit, typename S>
-__device__ __forceinline__ void visit_distances(const Rows<T, S>& rows, u64 row, const T* points, u32 m, double* shared, const Visit& visit) {
-#pragma unroll 1
-    for (u32 first = 0; first < m; first += GROUP) {
-        const T* group = points + (u64)first * rows.d;
-        const int here = m - first < GROUP ? m - first : GROUP;
-        double s[2][GROUP];
-        __syncthreads();
-        load_all_points<T, GROUP>(rows, group, here, shared);
-        distances<T, GROUP>(rows, row, group, here, shared, s);
-#pragma unroll
-        for (int j = 0; j < GROUP; j++)
-            if (j < here) visit(first + j, s[0][j], s[1][j]);
-    }
-}
-
 // A thread's two values of a column of doubles, which is as long as the stride. Ones if there is no column.
 __device__ __forceinline__ double2 two_or_one(const double* column, u64 row) {
     return column ? load_two(column + row) : make_double2(1.0, 1.0);

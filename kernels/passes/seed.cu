@@ -2,7 +2,7 @@
 //
 // Source:    Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007 (src/seeding/plus_plus.rs).
 //            Bahmani et al., "Scalable k-means++", PVLDB 2012: samples in which every row decides alone, and masses of candidates.
-// Used when: init="k-means++". `seed_totals` and `seed_search` also for init="random".
+// Used when: init="k-means++". `seed_totals` and `seed_search` also for init="random". If rows stream, for each chunk of them.
 // Tile:      about 4,096 ranges of at least 256 rows, each with the total of its draw weights. One block makes a draw: it finds the
 //            range in the totals, and then the row in the range. In `seed_take` and `seed_gains` a thread has two rows and all
 //            candidates at once.
@@ -77,11 +77,12 @@ template <typename T, typename S = T> struct Bernoulli {
     Draws draws;
     Sample sample;
     FoundRows found;
+    u64 base; // the number of row 0 among all rows, if the rows are a chunk
 };
 
 template <typename T, typename S> __device__ __forceinline__ void seed_sample(const Bernoulli<T, S>& a) {
     for (u64 row = global_thread(); row < a.draws.n; row += all_threads())
-        if (is_drawn(a.sample, a.rows, row, a.sample.first + row, draw_weight(a.draws, row))) add_found(a.found, row);
+        if (is_drawn(a.sample, a.rows, row, a.sample.first + a.base + row, draw_weight(a.draws, row))) add_found(a.found, a.base + row);
 }
 
 // ---- taking a centroid -------------------------------------------------------------------------------------------------

@@ -439,6 +439,6 @@ class Answers(Facts):
     def _query(
         self, data: Any, columns: tuple[Any, ...], read: tuple[Any, ...] | None = None, weight: Any = None
     ) -> tuple[pl.LazyFrame, tuple[Any, ...]]:
-        """Return whatever a fit takes as a query, and its feature columns. `read`: the others. None: all columns."""
+        """Return data that a fit takes, as a query, and its feature columns. `read`: the others. None: all columns."""
         asked = () if read is None or _arrays.is_array(data) else (*self._asked(columns), *read)
         return _rows.query(data, columns, asked, weight)

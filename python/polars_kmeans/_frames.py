@@ -1,4 +1,4 @@
-"""Frames of other libraries: whatever exports itself as an Arrow stream. Polars takes over columns where they are."""
+"""Frames of other libraries, which export themselves as Arrow streams. Polars takes over columns where they are."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def with_labels(data: object, labels: pl.Expr, name: str) -> pl.DataFrame | pl.L
 
 
 def _narrowed(data: Any, columns: tuple[object, ...]) -> Any:
-    """Leave out columns of pandas that are not asked for, and the index, which is not a column.
+    """Leave out columns of pandas that the call does not ask for, and the index, which is not a column.
 
     A column of mixed objects cannot be exported.
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from polars_kmeans._typing import Device, IntoFeatures
     from polars_kmeans.model import KMeansModel
 
-# Altair refuses charts of more than 5,000 rows.
+# The most points of a chart, and so the most clusters: Altair refuses charts of more than 5,000 rows.
 MOST = 4000
 _CELLS = 64
 # How many points a silhouette plot has, and the fewest that a cluster has in it.
@@ -102,10 +102,22 @@ def titled(frame: pl.DataFrame, called: dict[str, list[str]]) -> pl.DataFrame:
     return frame.with_columns(_names.of(frame["cluster"], of).cast(pl.String).alias(at) for at, of in called.items())
 
 
+def largest(sizes: pl.DataFrame, most: int) -> tuple[pl.Series, str]:
+    """Return the clusters that a chart shows: the `most` largest. Also what the chart says where there are more.
+
+    `sizes`: the clusters and their rows.
+    """
+    if sizes.height <= most:
+        return sizes["cluster"], ""
+    shown = sizes.sort("rows", "cluster", descending=[True, False]).head(most)
+    return shown["cluster"], f"the {most:,} largest of {sizes.height:,} clusters; "
+
+
 def thinned(rows: pl.DataFrame, logs: Sequence[bool]) -> tuple[pl.DataFrame, bool]:
     """Count rows in the cells of a grid, if there are too many. The grid is as fine as the limit allows.
 
-    `logs`: whether x and y have logarithmic axes. Also return whether rows were counted.
+    The rows must be those of at most `MOST` clusters. `logs`: whether x and y have logarithmic axes. Also return
+    whether rows were counted.
     """
     if rows.height <= MOST:
         return rows.with_columns(rows=pl.lit(1, dtype=pl.UInt32)), False
@@ -126,16 +138,21 @@ def thinned(rows: pl.DataFrame, logs: Sequence[bool]) -> tuple[pl.DataFrame, boo
 
 def silhouettes(
     model: KMeansModel, query: pl.LazyFrame, columns: tuple[IntoFeatures, ...], device: Device
-) -> tuple[pl.DataFrame, pl.DataFrame, float | None]:
-    """Return the clusters as blocks from top to bottom, points of their outlines, and the mean of all silhouettes."""
+) -> tuple[pl.DataFrame, pl.DataFrame, float | None, str]:
+    """Return the clusters as blocks from top to bottom, points of their outlines, the mean of all silhouettes.
+
+    Also return what the chart says of its clusters and rows.
+    """
     answer = _rows.with_silhouette(model.predict(*columns, output="struct", device=device))
     rows = _rows.collect(query.select(answer.alias("answer"))).unnest("answer")
     rows = rows.select("cluster", "silhouette").filter(pl.col("cluster").is_not_null())
+    shown, said = largest(rows.group_by("cluster").agg(rows=pl.len()), MOST // _LEAST)
     points = max(_LEAST, _CURVE // model.n_clusters)
     at = (pl.int_range(points) / (points - 1) * (pl.len() - 1)).round().cast(pl.UInt32)
     silhouette = pl.col("silhouette")
     outlines = (
-        rows.group_by("cluster")
+        rows.filter(pl.col("cluster").is_in(shown.implode()))
+        .group_by("cluster")
         .agg(pl.len().alias("rows"), silhouette.mean().alias("mean"), silhouette.sort(descending=True).gather(at))
         .sort("cluster")
     )
@@ -147,4 +164,4 @@ def silhouettes(
         "cluster", "silhouette", at=pl.col("start") + down
     )
     mean = math.fsum(rows["silhouette"]) / rows.height if rows.height else None
-    return outlines.drop("silhouette"), areas, mean
+    return outlines.drop("silhouette"), areas, mean, f"{said}{rows.height:,} rows"

@@ -280,7 +280,7 @@ def device_name(device: Device) -> str:
 def _literal(model: bytes) -> pl.Expr:
     """Pass a model on as one value, which Polars pushes filters past. Polars copies no list, but it copies bytes.
 
-    Plans and errors show two values of a list and the last one. These are short, so they do not show bytes of the model.
+    Plans and errors show two values of a list and the last one. These are short, so they show no bytes of the model.
     """
     return pl.lit([b"model", b"", model, b""], dtype=pl.List(pl.Binary))
 

@@ -19,7 +19,7 @@ _BITS = 80
 def query(
     data: object, columns: tuple[Any, ...], read: Iterable[object] = (), weight: object = None
 ) -> tuple[pl.LazyFrame, tuple[Any, ...]]:
-    """Return whatever a fit takes as a query, and its feature columns: those of an array are all of its columns.
+    """Return data that a fit takes, as a query, and its feature columns: those of an array are all of its columns.
 
     `read`: all columns that will be read, as far as they are known.
     """

@@ -83,7 +83,7 @@ class DeviceError(KMeansError, RuntimeError):
 
 
 class CancelledError(KMeansError, RuntimeError):
-    """A call was stopped before it had a result.
+    """The user stopped a call before it had a result.
 
     By Ctrl-C in a query or in another thread than the main one, or by a function that sees progress, before the first
     iteration.

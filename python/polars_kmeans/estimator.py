@@ -309,7 +309,7 @@ class KMeans(Generic[_Fitted]):
         Raises
         ------
         KMeansError
-            As a fit, for whatever is wrong with columns, parameters, the number of rows or a device.
+            As a fit, for what is wrong with columns, parameters, the number of rows or a device.
 
         Examples
         --------

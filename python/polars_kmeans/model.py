@@ -341,7 +341,7 @@ class KMeansModel(Summaries):
         Raises
         ------
         ModelFileError
-            If the file cannot be written. If the mode of an existing file forbids writing, the file is not replaced,
+            If the file cannot be written. If the mode of an existing file lets no user write, the file is not replaced,
             not even by root.
 
         """

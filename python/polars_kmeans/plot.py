@@ -1,7 +1,8 @@
 """Pictures of clusters, as Altair charts. This module needs `pip install altair numpy`.
 
 A chart never holds more than some thousands of points. So the chart of a million rows is as small as that of some
-thousands.
+thousands. A chart shows at most 4,000 clusters, and that of silhouettes at most 1,000: the largest. The line below its
+title then says so.
 
 Examples
 --------
@@ -98,10 +99,13 @@ def scatter(
     else:
         rows, titles = _pictured.plane(model, query, names, (x, y), device)
     rows = rows.filter(pl.col("cluster").is_not_null(), pl.col("x").is_finite(), pl.col("y").is_finite())
-    logs = [_pictured.is_logarithmic(rows[name], title, log) for name, title in zip("xy", titles, strict=True)]
-    points, counted = _pictured.thinned(rows, logs)
     means = rows.group_by("cluster").agg(pl.col("x", "y").mean(), rows=pl.len()).sort("cluster")
     called = _pictured.texts(model, means)
+    shown, said = _pictured.largest(means, _pictured.MOST)
+    counts = f"{rows.height:,} rows in {model.n_clusters} clusters"
+    rows, means = (part.filter(pl.col("cluster").is_in(shown.implode())) for part in (rows, means))
+    logs = [_pictured.is_logarithmic(rows[name], title, log) for name, title in zip("xy", titles, strict=True)]
+    points, counted = _pictured.thinned(rows, logs)
     points, means = (_pictured.titled(part, called) for part in (points, means))
     scales = [alt.Scale(type="log", nice=False, padding=8) if one else alt.Scale(zero=False) for one in logs]
     across, up = alt.X("x:Q", title=titles[0], scale=scales[0]), alt.Y("y:Q", title=titles[1], scale=scales[1])
@@ -115,8 +119,8 @@ def scatter(
         marks.mark_text(dx=12, dy=-8, fontWeight="bold", stroke="white", strokeWidth=3).encode(text="name:N"),
         marks.mark_text(dx=12, dy=-8, fontWeight="bold").encode(text="name:N"),
     ]
-    said = "diamonds: the means of the clusters" + ("; circles: areas grow with their rows" if counted else "")
-    return _layered(layers, 420, 340, f"{rows.height:,} rows in {model.n_clusters} clusters", said)
+    said += "diamonds: the means of the clusters" + ("; circles: areas grow with their rows" if counted else "")
+    return _layered(layers, 420, 340, counts, said)
 
 
 def profile(
@@ -147,14 +151,17 @@ def profile(
 
     """
     found = model.profile(data, *columns, by=by, weight=weight, quantiles=())
+    sizes = found.unique("cluster").select("cluster", rows="size")
+    shown, said = _pictured.largest(sizes, _pictured.MOST)
+    found = found.filter(pl.col("cluster").is_in(shown.implode()))
     order = found["feature"].unique(maintain_order=True)
-    most = max(1, min(_FEATURES, _pictured.MOST // model.n_clusters))
-    largest = (
+    most = min(_FEATURES, _pictured.MOST // len(shown))
+    differing = (
         found.group_by("feature")
         .agg(pl.col("difference").abs().max())
         .sort("difference", descending=True, nulls_last=True)
     )
-    kept = order.filter(order.is_in(largest["feature"].head(most).to_list()))
+    kept = order.filter(order.is_in(differing["feature"].head(most).to_list()))
     # A frame without rows has no shares.
     names = found["cluster" if model.cluster_names is None else "name"]
     shares = [f"{name} ({share or 0.0:.1%})" for name, share in zip(names, found["share"], strict=True)]
@@ -166,7 +173,7 @@ def profile(
     )
     reach = max([1.0, *cells["difference"].drop_nulls().abs().to_list()])
     most_of = f"{len(kept)} of {len(order)} features, those that differ most; " if len(kept) < len(order) else ""
-    said = f"{most_of}{sum(found.unique('cluster')['size']):,} rows"
+    said += f"{most_of}{sum(sizes['rows']):,} rows"
     base = alt.Chart(cells).encode(
         alt.X("feature:N", title=None, sort=kept.to_list()).axis(labelAngle=-40, orient="top"),
         alt.Y("name:N", title="cluster", sort=cells["name"].unique(maintain_order=True).to_list()),
@@ -273,7 +280,7 @@ def silhouette(
     """
     if model.n_clusters == 1:
         raise InvalidParameterError("model: expected at least 2 clusters for silhouettes, got 1")
-    blocks, areas, mean = _pictured.silhouettes(model, *model._query(data, columns, ()), device)
+    blocks, areas, mean, said = _pictured.silhouettes(model, *model._query(data, columns, ()), device)
     called = _pictured.texts(model, blocks)
     blocks, areas = (_pictured.titled(part, called) for part in (blocks, areas))
     down = alt.Y("at:Q", title=None, axis=None).scale(reverse=True, nice=False)
@@ -288,8 +295,8 @@ def silhouette(
         .mark_text(align="right", dx=-6)
         .encode(x=alt.value(0), y=alt.Y("middle:Q"), text="title:N", tooltip=hints),
     ]
-    said = f"{sum(blocks['rows']):,} rows" + (f"; dashed: their mean, {mean:.2f}" if mean is not None else "")
-    return _layered(layers, 420, max(340, 16 * model.n_clusters), "How clearly rows belong to their clusters", said)
+    said += f"; dashed: their mean, {mean:.2f}" if mean is not None else ""
+    return _layered(layers, 420, max(340, 16 * blocks.height), "How clearly rows belong to their clusters", said)
 
 
 def _names(columns: IntoFeatures) -> tuple[IntoFeatures, ...]:

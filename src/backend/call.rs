@@ -1,92 +1,304 @@
-//! The calls of a session as values, and its replies. So the rows of a fit may be anywhere: in several sessions of this process
-//! (`sharded/sessions.rs`), or in other processes, where the values travel as bytes (`src/distributed`).
+//! One language for rows that are anywhere: calls as values, and replies. The rows may be in several sessions of this process
+//! (`sharded/sessions.rs`), or with workers in other processes, where calls and replies travel as bytes (`src/distributed`).
+//!
+//! A new call is an entry of the table below, and an arm where it is answered: in [`answer`], if a session answers it, else in
+//! `src/distributed/serve.rs`. A new kind of reply is a variant of [`Reply`].
 
-use super::{Assigned, DRAWN, Draw, Far, Move, Picked, Scales, Session};
-use crate::backend::answers::{DISTANCES, Distances, LABELS};
-use crate::base::error::Result;
+use super::{Assigned, Draw, Far, Move, Scales, Session};
+use crate::backend::answers::Distances;
+use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::base::names::Names;
+use crate::base::params::Metric;
 use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::distances::DistanceScale;
+use crate::input::tile::WeightScale;
+use crate::statistics::Statistics;
+use crate::statistics::refused::Refused;
+use crate::statistics::survey::{Extent, Survey};
+use crate::statistics::variance::Moments;
 
-/// A call of seeding or of the loop. Its centroids or candidates come beside it: `(m, d)`, row-major. Most calls have none.
-#[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
-pub enum Call {
-    Weigh,
-    Lower(DistanceScale),
-    Gains,
-    Pick(Draw),
-    Masses,
-    EndDraws,
+mod state;
+
+pub use self::state::State;
+
+/// How far a worker has come in a fit. Most calls need a stage, and some calls lead to one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    Nothing,
+    /// It is known how rows are transformed, and where the worker works.
+    Started,
+    /// The rows are where the worker works.
+    Placed,
+    /// Bad rows are left out.
+    Skipped,
+    /// The weights are rounded.
+    Rounded,
+    /// There is a session over the kept rows.
+    Begun,
+    /// The rows have draw weights.
+    Drawing,
+    /// A centroid was taken.
+    Taken,
+    /// Labels and sums are empty.
     Reset,
-    Assign {
-        want_inertia: bool,
-    },
-    Farthest {
-        count: usize,
-        donors: Vec<bool>,
-    },
-    Relocate(Vec<Move>),
+    Assigned,
+    /// Rows moved into empty clusters.
+    Moved,
+}
+
+/// What a call does to the stages of a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It only asks.
+    None,
+    /// The stage is reached. If it was reached before, nothing changes.
+    Once(Stage),
+    /// The stage is reached anew: later stages end.
+    Begins(Stage),
+    /// As `Begins`, but what led to this stage before stays, and this call adds to it.
+    Adds(Stage),
+    /// The stage and later ones end.
+    Ends(Stage),
+}
+
+/// Writes the calls: the enum, and what is known of each call. An entry is
+///
+/// ```text
+/// Name(argument: Type, ...): stage that the call needs, if the arguments are right => effect, Reply(...) if the reply is right;
+/// ```
+/// The conditions read the arguments, `state` (the [`State`] of the worker before the call), `values` (how many values come with
+/// the call), the parts of the reply, and `found` (the values that come with the reply).
+macro_rules! calls {
+    ($state:ident, $values:ident, $found:ident: $(
+        $(#[$doc:meta])*
+        $name:ident $(($($argument:ident: $type:ty),+))?: $needs:ident $(, if $right:expr)? =>
+        $effect:expr, $reply:ident $(($($part:ident),+))? $(if $fits:expr)?;
+    )+) => {
+        /// A call of preparation, of seeding or of the loop. Its centroids or candidates come beside it: `(m, d)`, row-major. Most
+        /// calls have none. Row numbers count the kept rows of a worker or session.
+        #[derive(Debug, Clone)]
+        #[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
+        pub enum Call {
+            $($(#[$doc])* $name $(($($type),+))?,)+
+        }
+
+        impl Call {
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$name { .. } => stringify!($name),)+
+                }
+            }
+
+            pub fn effect(&self) -> Effect {
+                use Effect::*;
+                use Stage::*;
+                match self {
+                    $(Self::$name { .. } => $effect,)+
+                }
+            }
+        }
+
+        impl State {
+            /// Whether a worker in this state can do a call that comes with so many values.
+            #[allow(unused_variables)]
+            pub fn allows(&self, call: &Call, $values: usize) -> bool {
+                let $state = self;
+                match call {
+                    $(Call::$name $(($($argument),+))? => self.has(Stage::$needs) $(&& $right)?,)+
+                }
+            }
+
+            /// Whether a reply, with the values that come with it, can be the answer to a call with so many values.
+            #[allow(unused_variables)]
+            pub fn fits(&self, call: &Call, $values: usize, reply: &Reply, $found: &[f64]) -> bool {
+                let $state = self;
+                match (call, reply) {
+                    $((Call::$name $(($($argument),+))?, Reply::$reply $(($($part),+))?) => true $(&& $fits)?,)+
+                    _ => false,
+                }
+            }
+        }
+    };
+}
+
+calls! { state, values, found:
+    // Preparation: `src/statistics/passes.rs`, `src/statistics/given.rs`.
+
+    /// Forgets all that other calls have done.
+    Start(start: Start): Nothing => Begins(Started), Facts(facts) if state::are_facts(facts);
+    Survey: Started => Once(Placed), Survey(survey) if state.surveyed(survey, survey.bad > 0);
+    /// Brings rows to where the worker works on them, as a survey does.
+    Place: Started => Once(Placed), Done;
+    SkipBad: Started => Once(Skipped), Survey(survey) if state.surveyed(survey, false);
+    RoundWeights(scale: WeightScale): Started => Begins(Rounded), Done;
+    WeightedExtents: Started => None, Extents(extents) if state.extents(extents);
+    CountSmall(largest: Vec<Option<f64>>, weighted: bool): Started, if largest.len() == state.d => None,
+        Counts(counts) if counts.len() == state.d && state.counts(counts.as_flattened());
+    VarianceSums(moments: Vec<Moments>): Started, if moments.len() == state.d => None,
+        Moments(sums) if sums.len() == state.d && sums.as_flattened().iter().all(|sum| state.sum(*sum, state.rows));
+    /// How many values with each prefix have each next digit of their keys: two prefixes for each column.
+    CountDigits(prefixes: Vec<[u64; 2]>, shift: u32): Started, if prefixes.len() == state.d && *shift < 64 => None,
+        Digits(counts) if counts.len() == 512 * state.d && state.counts(counts);
+    NegativeWeight: Started => None, NegativeWeight(row) if row.is_none_or(|(row, got)| row < state.rows && got < 0.0);
+    BadCounts: Started => None, Counts(counts) if counts.len() == state.d + 1 && state.counts(counts.as_flattened());
+    Refused: Started => None,
+        Refused(why) if why.zero_rows <= state.rows && why.overflow.is_none_or(|column| column < state.d);
+    Nonzero: Started => None, Nonzero(columns) if columns.len() == state.d;
+    WeightsBelow(bound: f64): Started => None, Number(rows) if *rows <= state.rows;
+
+    // Sessions.
+
+    /// With what is known about all rows of the fit, and the number of clusters. The given starting centroids come beside it.
+    Begin(statistics: Statistics, k: usize): Placed, if state.about_columns(statistics) => Begins(Begun),
+        Began(rows) if rows[0] <= state.given && rows[1] <= rows[0];
+    /// The bits of the rows that are kept.
+    Selection: Begun => None, Selection(bits) if state.selects(bits.as_deref());
+    /// For `row_order="values"`: `src/distributed/by_values.rs`.
+    ValueDigits(beginning: Beginning): Begun, if beginning.fits(state.d) => None, ValueDigits(digits) if state.digits(digits);
+    ValueRows(beginning: Beginning): Begun, if beginning.fits(state.d) => None,
+        Rows(rows, weights) if state.drawn(rows, weights, found, weights.len());
+    /// Begins a table of draws.
+    Weigh: Begun => Begins(Drawing), Totals(totals) if totals.len() == 1 && state.weighs(totals);
+    Lower(scale: DistanceScale): Drawing, if state.whole(values) => Adds(Taken),
+        Totals(totals) if totals.len() == 1 && state.totals(totals);
+    Gains: Taken, if state.whole(values) => None, Totals(totals) if totals.len() * state.d == values && state.totals(totals);
+    Pick(draw: Draw): Begun, if state.can_draw(draw) => None, Rows(rows, weights) if state.picked(draw, rows, weights, found);
+    Masses: Begun, if values > 0 && state.whole(values) => None,
+        Totals(totals) if totals.len() * state.d == values && state.weighs(totals);
+    EndDraws: Begun => Ends(Drawing), Done;
+    Reset: Begun => Begins(Reset), Done;
+    Assign(want_inertia: bool): Begun, if values == state.k * state.d => Begins(Assigned),
+        Assigned(assigned, sums) if state.assigned(assigned, *want_inertia) && state.sums(sums);
+    Farthest(count: usize, donors: Vec<bool>): Assigned, if donors.len() == state.k => None,
+        Far(far) if far.len() <= *count && state.far(far, donors);
+    Relocate(moves: Vec<Move>): Assigned, if state.moves(moves) => Adds(Moved), Sums(sums) if state.sums(sums);
     /// One scale for all clusters, or one for each.
-    Inertia(Vec<DistanceScale>),
-    Labels,
-    Nearest,
+    Inertia(scales: Vec<DistanceScale>): Assigned, if scales.len() == 1 || scales.len() == state.k => None,
+        Totals(totals) if totals.len() == state.k && state.totals(totals);
+    Labels: Begun => None, Labels(labels) if state.labels(labels);
+    Nearest: Begun, if values == state.k * state.d => None,
+        Nearest(labels, distances) if state.labels(labels) && state.distances(distances);
 }
 
 impl Call {
     /// Whether it is a pass over all rows that has a short reply.
     pub fn is_short_pass(&self) -> bool {
         use Call::{Assign, Farthest, Gains, Inertia, Lower, Masses, Pick, Reset, Weigh};
-        let sample = matches!(self, Pick(Draw::Each(_)));
-        sample || matches!(self, Weigh | Lower(_) | Gains | Masses | Reset | Assign { .. } | Farthest { .. } | Inertia(_))
+        matches!(
+            self,
+            Weigh | Lower(_) | Gains | Pick(Draw::Each(_)) | Masses | Reset | Assign { .. } | Farthest { .. } | Inertia(_)
+        )
     }
 }
 
-/// The reply to a call: what that call gives. The rest is empty. The values of its rows come beside it: `(rows, d)`.
-#[derive(Debug, Clone, PartialEq, Default)]
+/// How rows are transformed, and where a worker works on them.
+#[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
-pub struct Reply {
-    /// The total of the session, or one for each candidate or cluster.
-    pub totals: Vec<u128>,
-    /// The numbers of rows, and their `w^`.
-    pub rows: Vec<u64>,
-    pub weights: Vec<f64>,
-    pub far: Vec<Far>,
-    pub labels: Vec<u32>,
-    pub distances: Option<Distances>,
-    pub assigned: Option<Assigned>,
-    /// The sums of all rows after the call: absolute, so that a repeated call gives them again.
-    pub sums: Option<ClusterSums>,
+pub struct Start {
+    /// One factor for each feature, if values are scaled.
+    pub factors: Option<Vec<f64>>,
+    pub metric: Metric,
+    /// The word of the device.
+    pub device: String,
+    /// For the choice of the device: the clusters, and the candidates of k-means|| (in a round, and rounds).
+    pub clusters: usize,
+    pub candidates: (u64, u32),
+    pub threads: usize,
 }
 
-impl Reply {
-    /// Adds the reply of the next shard: its rows come after those before, and its sums are added.
-    pub fn append(&mut self, more: Self) -> Result<()> {
-        append(&mut self.totals, more.totals, "the totals of the rows")?;
-        append(&mut self.rows, more.rows, DRAWN)?;
-        append(&mut self.weights, more.weights, DRAWN)?;
-        append(&mut self.far, more.far, "the farthest rows")?;
-        append(&mut self.labels, more.labels, LABELS)?;
-        match (&mut self.distances, more.distances) {
-            (Some(all), Some(more)) => {
-                append(&mut all.nearest, more.nearest, DISTANCES)?;
-                if let (Some(all), Some(more)) = (&mut all.second, more.second) {
-                    append(all, more, DISTANCES)?;
-                }
-            }
-            (all, more) => *all = all.take().or(more),
-        }
-        self.assigned = match (self.assigned.take(), more.assigned) {
-            (Some(all), Some(more)) => Some(all.and(more)),
-            (all, more) => all.or(more),
-        };
-        match (&mut self.sums, more.sums) {
-            (Some(all), Some(more)) => all.merge(&more),
-            (all, more) => *all = all.take().or(more),
-        }
-        Ok(())
+/// What a worker says about its rows before a fit.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct Facts {
+    pub names: Names,
+    /// Whether the features are float64. Else they are float32.
+    pub float64: bool,
+    /// All rows, also those that a fit will leave out.
+    pub rows: u64,
+    pub weighted: bool,
+    /// Whether features were computed by expressions, so that columns of their names may hold something else.
+    pub computed: bool,
+}
+
+/// How rows begin: the keys of their first features, and the upper bits of the next key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
+pub struct Beginning {
+    pub keys: Vec<u64>,
+    pub prefix: u64,
+    /// Bits of the prefix that are known: fewer than those of a key.
+    pub known: u32,
+}
+
+impl Beginning {
+    /// Bits of a digit of a key, and of a key.
+    pub const DIGIT: u32 = 16;
+    pub const BITS: u32 = 64;
+
+    /// Whether rows of `d` features can begin so, and have more digits.
+    fn fits(&self, d: usize) -> bool {
+        self.keys.len() < d && self.known.is_multiple_of(Self::DIGIT) && self.known < Self::BITS
     }
+}
+
+/// What a call gives. The values of its rows come beside it: `(rows, d)`.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
+pub enum Reply {
+    Done,
+    Facts(Facts),
+    Survey(Survey),
+    Extents(Vec<Extent>),
+    Counts(Vec<[u64; 3]>),
+    Moments(Vec<[i128; 2]>),
+    /// `(2 d, 256)`.
+    Digits(Vec<u64>),
+    /// The first negative weight, and its row.
+    NegativeWeight(Option<(u64, f64)>),
+    Refused(Refused),
+    Nonzero(Vec<[bool; 2]>),
+    Number(u64),
+    Selection(Option<Vec<u64>>),
+    /// The number of kept rows, and of those with a positive weight.
+    Began([u64; 2]),
+    /// Each digit with the weight and the number of its rows.
+    ValueDigits(Vec<(u32, u128, u64)>),
+    /// The numbers of rows, if the caller does not know them, and their `w^`.
+    Rows(Vec<u64>, Vec<f64>),
+    /// The total of all rows, or one for each candidate or cluster.
+    Totals(Vec<u128>),
+    /// With the sums of all rows after the call: absolute, so that a repeated call gives them again.
+    Assigned(Assigned, ClusterSums),
+    Sums(ClusterSums),
+    Far(Vec<Far>),
+    Labels(Vec<u32>),
+    Nearest(Vec<u32>, Distances),
+}
+
+/// Takes the value of one kind of reply.
+#[cfg(feature = "parts")]
+macro_rules! taken {
+    ($kind:ident) => {
+        |reply| match reply {
+            $crate::backend::call::Reply::$kind(value) => Some(value),
+            _ => None,
+        }
+    };
+}
+#[cfg(feature = "parts")]
+pub(crate) use taken;
+
+/// The error for a reply that does not belong to its call.
+pub fn other_reply() -> KMeansError {
+    KMeansError::Part { reason: "expected a reply that fits its call, got another".into() }
+}
+
+/// The error for a call that does not fit what came before it.
+pub fn out_of_turn(call: &Call) -> KMeansError {
+    KMeansError::Part { reason: format!("expected a call that fits those before it, got {:?}", call.name()) }
 }
 
 /// Appends a list to the lists before it. The first list is not copied, unless there is room for all.
@@ -120,33 +332,45 @@ impl<C> Calls<C> {
 /// Answers a call with a session. `values`: the centroids or candidates of the call. Returns the reply, and the values of its
 /// rows.
 pub fn answer<T: Float, S: Session<T> + ?Sized>(session: &mut S, call: &Call, values: &[T]) -> Result<(Reply, Vec<T>)> {
-    let (mut reply, mut found) = (Reply::default(), Vec::new());
-    match call {
-        Call::Weigh => reply.totals.push(session.weigh()?),
-        Call::Lower(scale) => reply.totals.push(session.lower(values, *scale)?),
-        Call::Gains => reply.totals = session.gains(values)?,
-        Call::Pick(draw) => Picked { rows: reply.rows, values: found, weights: reply.weights } = session.pick(draw)?,
-        Call::Masses => reply.totals = session.masses(values)?,
-        Call::EndDraws => session.end_draws(),
-        Call::Reset => session.reset()?,
-        Call::Assign { want_inertia } => {
-            reply.assigned = Some(session.assign(values, *want_inertia)?);
-            reply.sums = Some(session.cluster_sums()?.copied()?);
+    let mut found = Vec::new();
+    let reply = match call {
+        Call::Weigh => Reply::Totals(vec![session.weigh()?]),
+        Call::Lower(scale) => Reply::Totals(vec![session.lower(values, *scale)?]),
+        Call::Gains => Reply::Totals(session.gains(values)?),
+        Call::Pick(draw) => {
+            let picked = session.pick(draw)?;
+            found = picked.values;
+            Reply::Rows(picked.rows, picked.weights)
         }
-        Call::Farthest { count, donors } => reply.far = session.farthest((*count).min(session.rows() as usize), donors)?,
+        Call::Masses => Reply::Totals(session.masses(values)?),
+        Call::EndDraws => {
+            session.end_draws();
+            Reply::Done
+        }
+        Call::Reset => {
+            session.reset()?;
+            Reply::Done
+        }
+        Call::Assign(want_inertia) => {
+            let assigned = session.assign(values, *want_inertia)?;
+            Reply::Assigned(assigned, session.cluster_sums()?.copied()?)
+        }
+        Call::Farthest(count, donors) => Reply::Far(session.farthest((*count).min(session.rows() as usize), donors)?),
         Call::Relocate(moves) => {
             session.relocate(moves)?;
-            reply.sums = Some(session.cluster_sums()?.copied()?);
+            Reply::Sums(session.cluster_sums()?.copied()?)
         }
-        Call::Inertia(scales) => match scales[..] {
-            [scale] => reply.totals = session.inertia(Scales::Same(scale))?,
-            _ => reply.totals = session.inertia(Scales::Each(scales))?,
-        },
-        Call::Labels => reply.labels = session.labels()?,
+        Call::Inertia(scales) => Reply::Totals(match scales[..] {
+            [scale] => session.inertia(Scales::Same(scale))?,
+            _ => session.inertia(Scales::Each(scales))?,
+        }),
+        Call::Labels => Reply::Labels(session.labels()?),
         Call::Nearest => {
             let (labels, distances) = session.nearest(values)?;
-            (reply.labels, reply.distances) = (labels, Some(distances));
+            Reply::Nearest(labels, distances)
         }
-    }
+        // Rows that are not in a session yet answer it.
+        other => return Err(out_of_turn(other)),
+    };
     Ok((reply, found))
 }

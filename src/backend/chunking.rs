@@ -1,7 +1,7 @@
 //! Streaming: rows that do not fit on a GPU pass through it in chunks. This file decides how large the chunks are.
 //!
 //! ```text
-//! always there   one or two labels per row, the tables of the clusters, totals of the draws
+//! always there   one or two labels per row, the tables of the clusters; while seeding runs, a distance per row
 //! buffers        as many chunks as fit; every chunk is sent once, and each later pass sends the chunks that are not there
 //! scratch        what the kernels need for the one chunk that they work on
 //! ```
@@ -17,10 +17,6 @@ use crate::base::figures::GroupedDigits;
 pub const LEAST_ROWS: u64 = 1_024;
 /// Most rows that kernels can count in 32 bits, rounded down to whole tiles.
 pub const MOST_ROWS: u64 = (1 << 32) - LEAST_ROWS;
-/// When rows are drawn, each range of a chunk has its own total. These are the most ranges per chunk and the fewest rows per
-/// range.
-const RANGES: u64 = 64;
-const RANGE_ROWS: u64 = 256;
 /// Bytes of a chunk. A chunk is large enough to use the full bus and the whole device, and small enough that waiting for one
 /// chunk costs almost nothing. Chunks are larger where there is much memory.
 const CHUNK_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=512 << 20;
@@ -83,11 +79,6 @@ impl Chunking {
     pub fn travelling(&self) -> f64 {
         1.0 - self.buffers as f64 / self.chunks as f64
     }
-}
-
-/// Number of rows in one range of a chunk.
-pub fn range_rows(chunk: u64) -> u64 {
-    chunk.div_ceil(RANGES).next_multiple_of(RANGE_ROWS)
 }
 
 /// The fewest bytes for these pieces.

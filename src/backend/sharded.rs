@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use self::sessions::Sessions;
-use super::call::{Call, Calls, Reply, append};
+use super::call::{Call, Calls, Reply, append, other_reply};
 use super::cpu::MethodExplanation;
-use super::{Advanced, Assigned, DRAWN, Far, Iteration, Move, PlusPlus, Scales, Session, Stop};
+use super::{Advanced, Assigned, DRAWN, Far, Iteration, Move, Picked, PlusPlus, Scales, Session, Stop};
 use crate::backend::answers::{DISTANCES, Distances, LABELS};
 use crate::backend::update;
 use crate::base::error::Result;
@@ -52,8 +52,9 @@ pub trait Shards<T: Float>: Send {
     fn copy_labels(&mut self, out: &mut [u32]) -> Result<()> {
         let mut rest = out;
         self.ask(Calls::All(Call::Labels), &[], &mut |_, reply, _| {
-            let (own, others) = std::mem::take(&mut rest).split_at_mut(reply.labels.len());
-            own.copy_from_slice(&reply.labels);
+            let Reply::Labels(labels) = reply else { return Err(other_reply()) };
+            let (own, others) = std::mem::take(&mut rest).split_at_mut_checked(labels.len()).ok_or_else(other_reply)?;
+            own.copy_from_slice(&labels);
             rest = others;
             Ok(())
         })
@@ -123,26 +124,33 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
         Ok(Self { shards, starts, rows, positive, statistics, threads, merged: None, draws })
     }
 
-    /// Asks shards. Returns what all of them said, added to `all`, and the values of their rows.
-    fn ask(&mut self, mut all: Reply, calls: Calls<Call>, values: &[T]) -> Result<(Reply, Vec<T>)> {
-        let (Self { shards, starts, .. }, mut found) = (self, Vec::new());
-        shards.ask(calls, values, &mut |shard, mut reply, values| {
-            reply.rows.iter_mut().for_each(|row| *row += starts[shard]);
-            reply.far.iter_mut().for_each(|far| far.row += starts[shard]);
-            append(&mut found, values, DRAWN)?;
-            all.append(reply)
+    /// Asks shards for rows. Their numbers, values and weights are in the order of the shards.
+    fn rows_of(&mut self, calls: Calls<Call>) -> Result<Picked<T>> {
+        let (Self { shards, starts, .. }, mut all) =
+            (self, Picked { rows: Vec::new(), values: Vec::new(), weights: Vec::new() });
+        shards.ask(calls, &[], &mut |shard, reply, values| {
+            let Reply::Rows(mut rows, weights) = reply else { return Err(other_reply()) };
+            rows.iter_mut().for_each(|row| *row += starts[shard]);
+            append(&mut all.rows, rows, DRAWN)?;
+            append(&mut all.weights, weights, DRAWN)?;
+            append(&mut all.values, values, DRAWN)
         })?;
-        Ok((all, found))
+        Ok(all)
     }
 
-    /// As [`Sharded::ask`], all shards the same.
-    fn ask_all(&mut self, call: Call, values: &[T]) -> Result<(Reply, Vec<T>)> {
-        self.ask(Reply::default(), Calls::All(call), values)
+    /// Asks all shards for a list of totals. Returns the lists, one after the other.
+    fn totals(&mut self, call: Call, values: &[T]) -> Result<Vec<u128>> {
+        let mut all = Vec::new();
+        self.shards.ask(Calls::All(call), values, &mut |_, reply, _| {
+            let Reply::Totals(totals) = reply else { return Err(other_reply()) };
+            append(&mut all, totals, "the totals of the rows")
+        })?;
+        Ok(all)
     }
 
     /// Asks all shards for a list of totals, and adds up the lists.
     fn added(&mut self, call: Call, values: &[T]) -> Result<Vec<u128>> {
-        let totals = self.ask_all(call, values)?.0.totals;
+        let totals = self.totals(call, values)?;
         self.sum(&totals)
     }
 
@@ -153,8 +161,7 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
     }
 
     /// Takes the sums of all rows in place of those before.
-    fn take_sums(&mut self, all: Option<ClusterSums>) {
-        let Some(mut all) = all else { unreachable!("shards have sums") };
+    fn take_sums(&mut self, mut all: ClusterSums) {
         // Shards do not tell which sums changed: one that was lost does not know.
         for j in 0..all.rows.len() {
             all.dirty[j] = self.merged.as_ref().is_none_or(|before| {
@@ -180,10 +187,18 @@ impl<T: Float, S: Shards<T>> Session<T> for Sharded<T, S> {
         if let Some(in_step) = self.shards.in_step() {
             return in_step.assign(centroids, want_inertia);
         }
-        let (reply, _) = self.ask_all(Call::Assign { want_inertia }, centroids)?;
-        self.take_sums(reply.sums);
-        let Some(assigned) = reply.assigned else { unreachable!("rows were assigned") };
-        Ok(assigned)
+        let (mut all, mut sums) = (None, None);
+        self.shards.ask(Calls::All(Call::Assign(want_inertia)), centroids, &mut |_, reply, _| {
+            let Reply::Assigned(assigned, own) = reply else { return Err(other_reply()) };
+            add(&mut sums, own);
+            all = Some(match all.take() {
+                Some(before) => Assigned::and(before, assigned),
+                None => assigned,
+            });
+            Ok(())
+        })?;
+        self.take_sums(sums.ok_or_else(other_reply)?);
+        all.ok_or_else(other_reply)
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
@@ -219,7 +234,12 @@ impl<T: Float, S: Shards<T>> Session<T> for Sharded<T, S> {
 
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
         let donors = memory::copied(donors, "the clusters that may give a row")?;
-        let mut all = self.ask_all(Call::Farthest { count, donors }, &[])?.0.far;
+        let (Self { shards, starts, .. }, mut all) = (self, Vec::new());
+        shards.ask(Calls::All(Call::Farthest(count, donors)), &[], &mut |shard, reply, _| {
+            let Reply::Far(mut far) = reply else { return Err(other_reply()) };
+            far.iter_mut().for_each(|far| far.row += starts[shard]);
+            append(&mut all, far, "the farthest rows")
+        })?;
         all.sort_unstable_by(Far::order);
         all.truncate(count);
         Ok(all)
@@ -236,8 +256,20 @@ impl<T: Float, S: Shards<T>> Session<T> for Sharded<T, S> {
             Ok(Some(Call::Relocate(memory::collected(own, "the rows that move to empty clusters")?)))
         });
         let calls = Calls::Each(memory::try_collected(calls, SHARDS)?);
-        let (reply, _) = self.ask(Reply::default(), calls, &[])?;
-        self.take_sums(reply.sums);
+        let mut sums = None;
+        self.shards.ask(calls, &[], &mut |_, reply, _| {
+            let Reply::Sums(own) = reply else { return Err(other_reply()) };
+            add(&mut sums, own);
+            Ok(())
+        })?;
+        let sums: ClusterSums = sums.ok_or_else(other_reply)?;
+        // A cluster that gives a row keeps another one.
+        let before = self.merged.iter().flat_map(|before| &before.rows).zip(&sums.rows);
+        let mut kept = before.filter(|(before, _)| **before > 0).map(|(_, now)| now);
+        if kept.any(|rows| *rows == 0) || moves.iter().any(|one| sums.rows[one.to as usize] == 0) {
+            return Err(other_reply());
+        }
+        self.take_sums(sums);
         Ok(())
     }
 
@@ -267,11 +299,25 @@ impl<T: Float, S: Shards<T>> Session<T> for Sharded<T, S> {
         // With one cluster no shard has second distances.
         let several = centroids.len() > self.statistics.lows.len();
         let second = if several { Some(memory::with_room(n, DISTANCES)?) } else { None };
-        let distances = Some(Distances { nearest: memory::with_room(n, DISTANCES)?, second });
-        let all = Reply { labels: memory::with_room(n, LABELS)?, distances, ..Reply::default() };
-        match self.ask(all, Calls::All(Call::Nearest), centroids)?.0 {
-            Reply { labels, distances: Some(distances), .. } => Ok((labels, distances)),
-            _ => unreachable!("shards have distances"),
-        }
+        let (mut labels, mut distances) =
+            (memory::with_room(n, LABELS)?, Distances { nearest: memory::with_room(n, DISTANCES)?, second });
+        self.shards.ask(Calls::All(Call::Nearest), centroids, &mut |_, reply, _| {
+            let Reply::Nearest(own, Distances { nearest, second }) = reply else { return Err(other_reply()) };
+            append(&mut labels, own, LABELS)?;
+            append(&mut distances.nearest, nearest, DISTANCES)?;
+            match (&mut distances.second, second) {
+                (Some(all), Some(second)) => append(all, second, DISTANCES),
+                _ => Ok(()),
+            }
+        })?;
+        Ok((labels, distances))
+    }
+}
+
+/// Adds the sums of a shard to those of the shards before it.
+fn add(all: &mut Option<ClusterSums>, own: ClusterSums) {
+    match all {
+        Some(all) => all.merge(&own),
+        None => *all = Some(own),
     }
 }

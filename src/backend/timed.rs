@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::backend::Session;
-use crate::backend::cpu::InDoubt;
+use crate::backend::cpu::{CpuSession, InDoubt};
 use crate::base::error::Result;
 use crate::base::float::Float;
 
@@ -21,5 +21,14 @@ pub trait Timed<T: Float>: Session<T> {
     /// The centroids that the last iteration of [`Session::advance`] took the labels from: those before its update.
     fn centroids_before(&self) -> Result<Vec<T>> {
         unreachable!("the caller updates the centroids")
+    }
+}
+
+impl<T: Float> Timed<T> for CpuSession<'_, T> {
+    fn in_doubt(&mut self, centroids: &[T]) -> Result<InDoubt> {
+        // The workers have counted since the session began.
+        self.take_in_doubt();
+        self.assign(centroids, false)?;
+        Ok(self.take_in_doubt())
     }
 }

@@ -24,7 +24,7 @@ impl Lines {
         Ok(Self::in_memory(memory::zeroed_to_fill(len.saturating_add(LINE - 1), what)?, len))
     }
 
-    /// No values, and room for `most` in memory that was not touched yet: see [`Lines::grow`].
+    /// No values, and room for `most` in memory that was not written yet: see [`Lines::grow`].
     pub fn with_room(most: usize, what: &'static str) -> Result<Self> {
         let mut values: Vec<f32> = memory::room_to_fill(most.saturating_add(LINE - 1), what)?;
         let first = values.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE - 1);

@@ -54,7 +54,7 @@ pub enum ErrorKind {
     NoMemory,
     /// The caller demanded a GPU, and it cannot be used or it failed.
     Device,
-    /// The caller stopped the call.
+    /// The user stopped the call.
     Cancelled,
     /// The process was forked from a process that had already run queries.
     Forked,
@@ -264,7 +264,7 @@ pub enum KMeansError {
     /// The caller demanded a device that cannot be used.
     #[error("device={requested:?} cannot be used: {reason} (device=\"auto\" takes the CPU where no GPU can be used)")]
     DeviceNotAvailable { requested: String, reason: String },
-    /// The caller stopped the call.
+    /// The user stopped the call.
     #[error("the call was cancelled")]
     Cancelled,
     /// A part of a fit, or what carries messages to it, failed.

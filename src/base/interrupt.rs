@@ -1,4 +1,4 @@
-//! Stops a call while it runs: a fit or a prediction ends with [`KMeansError::Cancelled`] soon after it was asked to stop.
+//! Stops a call while it runs: a fit or a prediction ends with [`KMeansError::Cancelled`] soon after the user asked for it.
 //!
 //! ```text
 //! a call enters a scope on its thread       fit.rs, predict.rs; the Python package beforehand
@@ -32,7 +32,7 @@ use crate::base::error::{KMeansError, Result};
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// A switch that was not asked to stop anything yet.
+    /// The user has not asked to stop yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -42,7 +42,7 @@ impl Cancel {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was asked to stop.
+    /// Whether the user has asked to stop.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

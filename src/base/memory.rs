@@ -48,7 +48,7 @@ pub fn reserve<T>(values: &mut Vec<T>, more: usize, what: &'static str) -> Resul
     values.try_reserve_exact(more).map_err(|_| missing::<T>(values.len().saturating_add(more), what))
 }
 
-/// `len` values of 0. The system hands out large pieces of memory as zeros, so memory that is not written to is never touched.
+/// `len` values of 0. The system hands out large pieces of memory as zeros, so memory that no code writes to takes no room.
 pub fn zeroed<T: Zero>(len: usize, what: &'static str) -> Result<Vec<T>> {
     // SAFETY: `Zero` promises that zero bytes are a value.
     unsafe { zero_bytes(len, what) }
@@ -223,10 +223,10 @@ mod tests {
     }
 
     #[cfg(target_os = "linux")]
-    unit_test!(untouched_zeros_take_no_room);
+    unit_test!(zeros_that_are_not_touched_take_no_room);
     /// Fits of a hundred million rows rely on this: memory that is allocated but not written to takes no room.
     #[cfg(target_os = "linux")]
-    fn untouched_zeros_take_no_room() {
+    fn zeros_that_are_not_touched_take_no_room() {
         let resident = || {
             let status = std::fs::read_to_string("/proc/self/statm").unwrap();
             status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096

@@ -15,4 +15,5 @@ pub mod progress;
 pub(crate) mod random;
 pub(crate) mod strategy;
 mod team;
+mod threads;
 pub(crate) mod units;

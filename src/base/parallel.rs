@@ -62,7 +62,7 @@ fn pool_is_here() -> bool {
         START.call_once(|| {
             let limit = LIMIT.load(Ordering::Relaxed);
             if limit > 0 {
-                // An error means that someone else has started the pool.
+                // An error means that other code has started the pool.
                 let _ = rayon::ThreadPoolBuilder::new().num_threads(limit).build_global();
             }
         });
@@ -212,7 +212,7 @@ impl Rounds {
         is_mine.then_some(next % self.pieces)
     }
 
-    /// Does a piece. It counts as done after a panic too, so that no thread waits for it.
+    /// Does a piece. It counts as done after a panic, too, so that no thread waits for it.
     fn run(&self, piece: usize, work: &(impl Fn(usize) + Sync)) {
         struct Done<'d>(&'d AtomicUsize);
         impl Drop for Done<'_> {

@@ -183,7 +183,7 @@ impl<'o> Watch<'o> {
         self.last.is_some_and(|last| (self.restart, self.done) >= last)
     }
 
-    /// Whether an observer asked to see centroids.
+    /// Whether the receiver of reports asked for centroids.
     pub fn wants_centroids(&self) -> bool {
         self.observer.is_some_and(|observer| observer.centroids)
     }

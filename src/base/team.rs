@@ -7,24 +7,16 @@
 //! caller   writes what is to be done, opens seats, works too, closes the seats that are left, waits until no helper is busy
 //! helper   takes a seat, works, is no longer busy; without seats for a moment, or if fewer helpers are wanted: leaves
 //! ```
-//! All numbers of a team are in one word, so that a helper cannot leave when it was just counted on.
+//! All numbers of a team are in one word, so that a helper cannot leave when it was just counted on. `tests/team.rs` tries all
+//! orders of the steps of caller and helpers.
 
 use std::any::Any;
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::Thread;
-use std::time::{Duration, Instant};
-use std::{hint, thread};
+use std::sync::{Arc, PoisonError};
 
 use crate::base::environment::FloatEnvironment;
-
-/// How long a helper stays without work. It does not yield its processor meanwhile: it would get it back much later where other
-/// programs run.
-const STAY: Duration = Duration::from_micros(200);
-/// How long the caller waits for busy helpers before it sleeps.
-const HASTE: Duration = Duration::from_micros(100);
+use crate::base::threads::{AtomicU64, Idle, Mutex, Ordering, Thread, UnsafeCell, current, sleep, spawn};
 
 /// Places in the word: seats that are free, helpers that are busy, helpers that are here or called, helpers that the last pass
 /// wanted. Each has 16 bits.
@@ -41,9 +33,9 @@ fn count(word: u64, of: u64) -> u64 {
 type TeamWork<'w> = dyn Fn() + Sync + 'w;
 
 #[derive(Default)]
-struct Team {
+pub(super) struct Team {
     word: AtomicU64,
-    /// What helpers do, and for whom. Written while no helper is busy and no seat is free.
+    /// What helpers do, and the thread that calls them. Written while no helper is busy and no seat is free.
     work: UnsafeCell<Option<(&'static TeamWork<'static>, Thread)>>,
     /// The first panic of a helper in this pass.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -67,10 +59,10 @@ impl Drop for OpenSeats<'_> {
         self.0.word.fetch_and(!(MOST * SEAT), Ordering::Relaxed);
         let mut idle = Idle::new();
         while count(self.0.word.load(Ordering::Acquire), BUSY) > 0 {
-            match idle.passed < HASTE {
-                true => idle.wait(),
+            match idle.is_long() {
+                false => idle.wait(),
                 // The last busy helper wakes this thread.
-                false => thread::park_timeout(Duration::from_millis(1)),
+                true => sleep(),
             }
         }
     }
@@ -80,18 +72,18 @@ impl Team {
     /// Lets so many helpers do this work, until the result is dropped. The caller must not forget the result.
     ///
     /// # Safety
-    /// The team must have been taken out of `TEAM`, and the result must be dropped before `work` ends.
+    /// No other thread uses the team as a caller, and the result must be dropped before `work` ends.
     unsafe fn open<'t>(self: &'t Arc<Self>, helpers: usize, work: &TeamWork<'_>) -> OpenSeats<'t> {
         // SAFETY: the caller keeps the work alive while seats are open or a helper is busy.
         let work = unsafe { std::mem::transmute::<&TeamWork<'_>, &'static TeamWork<'static>>(work) };
         // SAFETY: no other thread writes or reads: see `Sync`.
-        unsafe { *self.work.get() = Some((work, thread::current())) };
+        self.work.with_mut(|place| unsafe { *place = Some((work, current())) });
         let helpers = (helpers as u64).min(MOST);
         let open = |word| Some(helpers * (SEAT + WANTED) + count(word, HERE).max(helpers) * HERE);
         let (Ok(before) | Err(before)) = self.word.fetch_update(Ordering::Release, Ordering::Relaxed, open);
         for _ in count(before, HERE)..helpers {
             let team = self.clone();
-            rayon::spawn(move || team.help());
+            spawn(move || team.help());
         }
         OpenSeats(self)
     }
@@ -123,33 +115,29 @@ impl Team {
     /// Returns the caller.
     fn work(&self) -> Option<Thread> {
         // SAFETY: this helper has a seat: see `Sync`.
-        let (work, caller) = unsafe { (*self.work.get()).clone() }?;
+        let (work, caller) = self.work.with(|place| unsafe { (*place).clone() })?;
         let _environment = FloatEnvironment::default_rounding();
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
             self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
         }
         Some(caller)
     }
-}
 
-/// Waits without sleep.
-struct Idle {
-    since: Instant,
-    passed: Duration,
-}
-
-impl Idle {
-    fn new() -> Self {
-        Self { since: Instant::now(), passed: Duration::ZERO }
-    }
-
-    fn is_over(&self) -> bool {
-        self.passed > STAY
-    }
-
-    fn wait(&mut self) {
-        (0..32).for_each(|_| hint::spin_loop());
-        self.passed = self.since.elapsed();
+    /// See [`with_help`]. Returns the first panic of a helper.
+    ///
+    /// # Safety
+    /// No other thread uses the team as a caller.
+    pub(super) unsafe fn run(
+        self: &Arc<Self>,
+        helpers: usize,
+        help: &TeamWork<'_>,
+        work_here: &mut dyn FnMut(),
+    ) -> Option<Box<dyn Any + Send>> {
+        // SAFETY: the team is this caller's alone. `open` is dropped in this function, also after a panic, and `help` lives on.
+        let open = unsafe { self.open(helpers, help) };
+        work_here();
+        drop(open);
+        self.panic.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -158,12 +146,8 @@ impl Idle {
 /// each pass.
 pub fn with_help(helpers: usize, help: &TeamWork<'_>, work_here: &mut dyn FnMut()) {
     let team = TEAM.take().unwrap_or_default();
-    {
-        // SAFETY: the team was just taken, or is new. `_open` is dropped in this block, also after a panic, and `help` lives on.
-        let _open = unsafe { team.open(helpers, help) };
-        work_here();
-    }
-    let panic = team.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+    // SAFETY: the team was just taken out of `TEAM`, or is new.
+    let panic = unsafe { team.run(helpers, help, work_here) };
     TEAM.set(Some(team));
     if let Some(panic) = panic {
         resume_unwind(panic);
@@ -173,6 +157,8 @@ pub fn with_help(helpers: usize, help: &TeamWork<'_>, work_here: &mut dyn FnMut(
 #[cfg(feature = "tests")]
 mod tests {
     use std::sync::atomic::AtomicUsize;
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -200,7 +186,7 @@ mod tests {
         for round in 0..400 {
             pass(1 + round % 5, round % 70, round % 9 == 0);
             if round % 100 == 0 {
-                thread::sleep(2 * STAY);
+                thread::sleep(Duration::from_micros(400));
             }
         }
     }

@@ -34,8 +34,7 @@ use crate::base::names::FeatureLayout;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::{KMeans, Wanted};
 use crate::columns::COLUMNS;
-use crate::input::features::Column;
-use crate::model::{AnyFeatures, AnyModel, KMeansModel, Model, on_any_device};
+use crate::model::{AnyModel, KMeansModel, Model, on_any_device};
 
 /// How error messages call names.
 const NAMES: &str = "the names of the columns";
@@ -67,10 +66,7 @@ impl KMeans {
         let names = memory::try_collected(names, NAMES)?;
         let columns = arrays(batches, &names)?;
         let weights = weight.map(|name| Arrays::of(batches, name)).transpose()?;
-        let fit = |layout, features: AnyFeatures<'_>, weights: Option<&Column<'_, f64>>| {
-            self.fit_any(layout, features, weights, Wanted::Labels)
-        };
-        let (model, rows) = self.with_columns(&columns, weights.as_ref(), fit)?;
+        let (model, rows) = self.cast(&columns, weights.as_ref(), FeatureLayout::check)?.fit(Wanted::Labels)?;
         let lengths = batches.iter().map(RecordBatch::num_rows);
         Ok(BatchFit { model, labels: split(rows.into_labels()?, lengths)? })
     }

@@ -26,7 +26,7 @@
 //! The test itself is in float32. Let `M = |lead| + |x|^2 + |c|^2`. Since `p <= 1.01 |x|` and `q <= 1.01 |c|`, `|a b X.Y| <= 2.1
 //! (|x|^2 + |c|^2)` and `e <= 1.6 (|x|^2 + |c|^2)`. Each of them goes through at most 5 roundings, and the sum through 4: less
 //! than 60 u M in all. `g D <= 2 g M` is below 2^-34 M. [`SLACK`] M = 128 u M covers the sum, and its own roundings. What
-//! underflows is below 2^-100, as is `s^2 h` for s up to 2^400. [`LEAST`] covers it. Whatever is infinite or NaN is not ruled
+//! underflows is below 2^-100, as is `s^2 h` for s up to 2^400. [`LEAST`] covers it. A value that is infinite or NaN is not ruled
 //! out, because only a comparison that holds rules out.
 
 //!

@@ -9,53 +9,37 @@ use crate::base::memory;
 use crate::base::names::FeatureLayout;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::{KMeans, NullPolicy, Wanted};
+use crate::fit;
 use crate::input::features::Column;
+use crate::input::tile::RowBlock;
 #[cfg(feature = "polars")]
 use crate::model::Sums;
 use crate::model::{AnyFeatures, DeviceModel, KMeansModel};
+use crate::simd::InstructionSet;
+
+/// The columns of a fit, in the type of the fit.
+pub(crate) struct FitTable<'e, S> {
+    estimator: &'e KMeans,
+    table: FeatureTable<S>,
+    weights: Option<S>,
+}
 
 impl KMeans {
-    /// Fits features in columns of this layout.
-    pub(crate) fn fit_any(
-        &self,
-        layout: FeatureLayout,
-        features: AnyFeatures<'_>,
-        weights: Option<&Column<'_, f64>>,
-        wanted: Wanted,
-    ) -> Result<(KMeansModel, KeptRows)> {
-        layout.check()?;
-        self.fit_named(layout, features, weights, wanted)
-    }
-
-    /// As [`KMeans::fit_any`], where no column of the model's frame will have one of the names.
-    pub(crate) fn fit_named(
-        &self,
-        layout: FeatureLayout,
-        features: AnyFeatures<'_>,
-        weights: Option<&Column<'_, f64>>,
-        wanted: Wanted,
-    ) -> Result<(KMeansModel, KeptRows)> {
-        Ok(match features {
-            AnyFeatures::F32(features) => self.fit_with(&features, weights, wanted)?.named(layout),
-            AnyFeatures::F64(features) => self.fit_with(&features, weights, wanted)?.named(layout),
-        })
-    }
-
-    /// Calls a fit with columns as the engine takes them.
-    pub(crate) fn with_columns<S: Source, R>(
+    /// Casts the columns of a fit. `check` refuses names: with [`FeatureLayout::check`], those that a centroid frame cannot have.
+    pub(crate) fn cast<S: Source>(
         &self,
         columns: &[S],
         weights: Option<&S>,
-        fit: impl FnOnce(FeatureLayout, AnyFeatures<'_>, Option<&Column<'_, f64>>) -> Result<R>,
-    ) -> Result<R> {
+        check: impl FnOnce(&FeatureLayout) -> Result<()>,
+    ) -> Result<FitTable<'_, S>> {
         let _environment = FloatEnvironment::default_rounding();
         let table = FeatureTable::new(columns, false, None)?;
         if table.all_null {
             return Err(self.refuse_null_lists(columns[0].name(), columns[0].rows()));
         }
         let weights = weights.map(super::weights).transpose()?;
-        let weights = weights.as_ref().map(view_weights).transpose()?;
-        fit(table.layout.copy()?, table.view()?, weights.as_ref())
+        check(&table.layout)?;
+        Ok(FitTable { estimator: self, table, weights })
     }
 
     /// The error for a column of `n` lists that are all null, so that their width is unknown.
@@ -65,6 +49,46 @@ impl KMeans {
             NullPolicy::Raise if n > 0 => KMeansError::NotFinite { column: column.into(), nulls: n, nans: 0, infinities: 0 },
             _ => KMeansError::NoRows { skipped: (n > 0).then_some(n) },
         }
+    }
+
+    /// For each of these numbers of clusters, the model of features of either type, and what is wanted of the rows.
+    pub(crate) fn fit_any(
+        &self,
+        clusters: &[usize],
+        layout: &FeatureLayout,
+        features: AnyFeatures<'_>,
+        weights: Option<&Column<'_, f64>>,
+        wanted: Wanted,
+    ) -> Result<Vec<Result<(KMeansModel, KeptRows)>>> {
+        macro_rules! named {
+            ($x:expr) => {{
+                let parts = vec![RowBlock::new($x, weights.cloned())];
+                let fits = fit::fits(self, clusters, parts, InstructionSet::detect(), wanted)?;
+                Ok(fits.into_iter().map(|fit| Ok(fit?.named(layout.copy()?))).collect())
+            }};
+        }
+        match features {
+            AnyFeatures::F32(x) => named!(x),
+            AnyFeatures::F64(x) => named!(x),
+        }
+    }
+}
+
+impl<S: Source> FitTable<'_, S> {
+    /// The model of the columns, and what is wanted of the rows.
+    pub(crate) fn fit(&self, wanted: Wanted) -> Result<(KMeansModel, KeptRows)> {
+        let weights = self.weights.as_ref().map(view_weights).transpose()?;
+        let (estimator, FeatureTable { layout, .. }) = (self.estimator, &self.table);
+        estimator.fit_any(&[estimator.k], layout, self.table.view()?, weights.as_ref(), wanted)?.remove(0)
+    }
+
+    /// The model for each of these numbers of clusters.
+    #[cfg(feature = "python")]
+    pub(crate) fn fit_each(&self, clusters: &[usize]) -> Result<Vec<Result<KMeansModel>>> {
+        let weights = self.weights.as_ref().map(view_weights).transpose()?;
+        let (layout, features) = (&self.table.layout, self.table.view()?);
+        let fits = self.estimator.fit_any(clusters, layout, features, weights.as_ref(), Wanted::Nothing)?;
+        Ok(fits.into_iter().map(|fit| Ok(fit?.0)).collect())
     }
 }
 

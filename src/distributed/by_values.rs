@@ -10,7 +10,8 @@
 use std::ops::Range;
 
 use super::link::Link;
-use super::message::{Call, Reply, refused, taken};
+use super::message::{Call, Replied, Reply, refused, taken};
+use crate::backend::call::{Beginning, Calls, other_reply};
 use crate::base::error::Result;
 use crate::base::float::{Float, key, of_key};
 use crate::base::memory;
@@ -19,31 +20,16 @@ use crate::statistics::Statistics;
 use crate::statistics::passes::Merge;
 use crate::statistics::tiles::{Visit, for_each_tile, learn};
 
-/// Bits of a digit of a key, and the number of its values.
-const DIGIT: u32 = 16;
+const DIGIT: u32 = Beginning::DIGIT;
+const BITS: u32 = Beginning::BITS;
+/// The number of values of a digit.
 const VALUES: usize = 1 << DIGIT;
-/// Bits of a key.
-const BITS: u32 = 64;
 /// So many rows are fetched and sorted.
 const FEW: u64 = 1 << 12;
 /// What errors call what is counted here.
 const COUNTS: &str = "the order of the rows by their values";
 
-/// How rows begin: the keys of their first features, and the upper bits of the next key.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Beginning {
-    keys: Vec<u64>,
-    prefix: u64,
-    /// Bits of the prefix that are known: fewer than those of a key.
-    known: u32,
-}
-
 impl Beginning {
-    /// Whether rows of `d` features can begin so, and have more digits.
-    pub fn fits(&self, d: usize) -> bool {
-        self.keys.len() < d && self.known.is_multiple_of(DIGIT) && self.known < BITS
-    }
-
     fn longer(mut self, digit: u64) -> Self {
         self.prefix = self.prefix << DIGIT | digit;
         self.known += DIGIT;
@@ -131,10 +117,10 @@ pub fn digits<T: Float>(
     beginning: &Beginning,
     weights: Option<WeightScale>,
     threads: usize,
-) -> Result<Reply> {
+) -> Result<Replied> {
     let all = learn(std::slice::from_ref(part), threads, &WeighDigits { beginning, weights })?;
     let some = (0u32..).zip(all).filter(|(_, [_, rows])| *rows > 0).map(|(digit, [weight, rows])| (digit, weight, rows as u64));
-    Ok(Reply::ValueDigits(memory::collected(some, COUNTS)?))
+    Ok((Reply::ValueDigits(memory::collected(some, COUNTS)?), Vec::new()))
 }
 
 /// The rows with this beginning.
@@ -143,13 +129,13 @@ pub fn rows<T: Float>(
     beginning: &Beginning,
     weights: Option<WeightScale>,
     threads: usize,
-) -> Result<Reply> {
+) -> Result<Replied> {
     let mut all = (Vec::new(), Vec::new());
     for (values, weights) in for_each_tile(std::slice::from_ref(part), threads, &Find { beginning, weights })? {
         memory::extend(&mut all.0, &values, COUNTS)?;
         memory::extend(&mut all.1, &weights, COUNTS)?;
     }
-    Ok(Reply::ValueRows(all))
+    Ok((Reply::Rows(Vec::new(), all.1), all.0))
 }
 
 /// The first row in the order of the values whose running total of weights exceeds `target`, which is below the total.
@@ -161,8 +147,7 @@ pub fn draw<T: Float>(link: &Link<'_>, statistics: &Statistics, mut target: u128
         for (digit, weight, rows) in
             link.ask_all(Call::ValueDigits(beginning.clone()), taken!(ValueDigits))?.into_iter().flatten()
         {
-            let Some(count) = counts.get_mut(digit as usize) else { return Err(refused("a digit that is too large".into())) };
-            count.merge(&[weight, u128::from(rows)]);
+            counts[digit as usize].merge(&[weight, u128::from(rows)]);
         }
         let mut found = None;
         for (digit, [weight, rows]) in (0u64..).zip(counts) {
@@ -185,9 +170,10 @@ pub fn draw<T: Float>(link: &Link<'_>, statistics: &Statistics, mut target: u128
 /// As [`draw`], among the rows with a beginning.
 fn among<T: Float>(link: &Link<'_>, statistics: &Statistics, beginning: &Beginning, mut target: u128) -> Result<Vec<T>> {
     let d = statistics.lows.len();
-    let found = link.ask_all(Call::ValueRows(beginning.clone()), taken!(ValueRows))?;
+    let found = link.ask(&Calls::All(Call::ValueRows(beginning.clone()).into()))?;
     let mut all: Vec<(&[f64], f64)> = Vec::new();
-    for (values, weights) in &found {
+    for (reply, values) in found.iter().flatten() {
+        let Reply::Rows(_, weights) = reply else { return Err(other_reply()) };
         all.extend(values.chunks_exact(d).zip(weights.iter().copied()));
     }
     all.sort_by(|a, b| a.0.iter().map(|x| key(*x)).cmp(b.0.iter().map(|x| key(*x))));

@@ -1,7 +1,6 @@
 //! A fit of rows in parts: the way of `fit.rs`, with every pass over the rows done by the parts.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Executor;
 use super::link::Link;
@@ -12,28 +11,24 @@ use crate::backend::select::Choice;
 use crate::backend::{Session, Sharded};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
-use crate::base::interrupt::Scope;
-use crate::base::parallel::{FloatEnvironment, PoolShare};
+use crate::base::memory;
 use crate::base::params::{Init, KMeans, Metric, Params, RowOrder, TooFew, Wanted};
-use crate::base::progress::Watch;
+use crate::base::units::FACTORS;
 use crate::fit::order::only_decides_ties;
-use crate::fit::sort_by::SortKey;
-use crate::fit::{Origin, PreparedRows, fit_or_fewer};
+use crate::fit::{Origin, PreparedRows, Running, Task, rows};
 use crate::input::tile::Selection;
-use crate::input::transform::RowTransform;
 use crate::model::{AnyFitted, Fitted, Scaling};
-use crate::statistics::factors::factors_by;
 use crate::statistics::{Statistics, gather_by};
 
 /// Fits the rows of all parts of an executor, in the order of the parts. The result has the bits of a fit of all rows at once.
 ///
 /// ```
 /// use std::sync::Arc;
-/// use polars_kmeans::distributed::{AnyFitted, Executor, Part, Rows, fit};
+/// use polars_kmeans::distributed::{AnyFitted, Executor, Rows, Worker, fit};
 /// use polars_kmeans::{Features, KMeans, KMeansError, Result, Wanted};
 ///
 /// /// Parts in this process. An executor for other machines sends the same bytes there.
-/// struct Here(Vec<Part>);
+/// struct Here(Vec<Worker>);
 ///
 /// impl Executor for Here {
 ///     fn parts(&self) -> usize {
@@ -45,7 +40,7 @@ use crate::statistics::{Statistics, gather_by};
 /// }
 ///
 /// let x = [0.0f64, 0.2, 5.0, 5.1, 9.0];
-/// let part = |rows: &[f64]| Part::new(Rows::new(rows.to_vec(), 1));
+/// let part = |rows: &[f64]| Worker::new(Rows::new(rows.to_vec(), 1));
 /// let AnyFitted::F64(fitted) = fit(&KMeans::new(2), &mut Here(vec![part(&x[..2])?, part(&x[2..])?]), Wanted::Labels)? else {
 ///     unreachable!("the rows are float64")
 /// };
@@ -59,9 +54,7 @@ use crate::statistics::{Statistics, gather_by};
 /// As [`KMeans::fit_features`], errors of the executor, and [`KMeansError::Part`] if parts do not fit together. With
 /// `row_order="values"`, [`KMeansError::InvalidOption`] where the order of all rows would matter.
 pub fn fit(estimator: &KMeans, executor: &mut dyn Executor, wanted: Wanted) -> Result<AnyFitted> {
-    let _environment = FloatEnvironment::default_rounding();
-    let _share = PoolShare::enter();
-    let _scope = Scope::enter(estimator.cancel.as_ref());
+    let _running = Running::enter(estimator);
     let candidates = estimator.seeding.candidates(estimator.k);
     let start = Start {
         factors: None,
@@ -89,33 +82,25 @@ pub fn facts(executor: &mut dyn Executor) -> Result<Vec<Facts>> {
 }
 
 fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wanted: Wanted) -> Result<Fitted<T>> {
-    let mut watch = Watch::new(estimator.observer.as_ref());
-    let names = link.facts[0].names.clone();
-    let params = Params { wanted, ..estimator.validate(names.len())? };
-    SortKey::of(&params, &names, &[])?;
-    check_order(&params)?;
-    let later = params.output.too_few == TooFew::Fewer;
-    let common = Params { k: if later { 1 } else { params.k }, ..params.clone() };
-    let factors = factors_by::<T>(&mut RemotePasses(&link), &common)?;
-    let row_transform = RowTransform::new(factors.clone(), params.space.metric);
-    let seeding = match &row_transform {
-        Some(row_transform) => row_transform.seeding::<T>(params.seeding, &names)?,
-        None => None,
-    };
-    let params = Params { seeding: seeding.as_ref().unwrap_or(params.seeding), ..params };
-    if row_transform.is_some() {
-        link.restart(&Start { factors, metric: params.space.metric, ..start }, row_transform)?;
+    let clusters = [estimator.k];
+    let task = Task::new(estimator, &clusters, &link.facts[0].names, wanted)?;
+    check_order(&task.params)?;
+    let (row_transform, seeding) = rows::transform_by::<T>(&mut RemotePasses(&link), &task.to_prepare())?;
+    let mut task = task.with_seeding(seeding.as_ref());
+    if let Some(row_transform) = row_transform {
+        let factors = Some(row_transform.factors()).filter(|factors| !factors.is_empty());
+        let factors = factors.map(|factors| memory::copied(factors, FACTORS)).transpose()?;
+        link.restart(&Start { factors, metric: task.params.space.metric, ..start }, Some(row_transform))?;
     }
-    let by_values = params.rows.row_order == RowOrder::Values;
-    let ties = by_values.then(|| Arc::new(AtomicBool::new(false)));
-    let statistics = gather_by::<T>(&mut RemotePasses(&link), &Params { k: common.k, ..params.clone() })?;
-    let rows = PreparedParts { link: &link, statistics: Arc::new(Statistics { ties: ties.clone(), ..statistics }) };
-    let fit = fit_or_fewer::<T>(&rows, &params, &mut watch);
-    if ties.is_some_and(|ties| ties.load(Ordering::Relaxed)) {
+    let by_values = task.params.rows.row_order == RowOrder::Values;
+    let statistics = gather_by::<T>(&mut RemotePasses(&link), &task.to_prepare())?;
+    let statistics = Arc::new(Statistics { ties: by_values.then(Arc::default), ..statistics });
+    let fit = task.fit_each::<T>(&PreparedParts { link: &link, statistics: statistics.clone() })?.remove(0);
+    if statistics.had_ties() {
         return Err(not_sorted("where rows that are equally far may move to an empty cluster"));
     }
     match fit {
-        Err(KMeansError::TooFewDistinct { .. }) if later && by_values => {
+        Err(KMeansError::TooFewDistinct { .. }) if by_values && task.params.output.too_few == TooFew::Fewer => {
             Err(not_sorted("with too_few=\"fewer\", whose clusters are in the order of the rows"))
         }
         fit => fit,

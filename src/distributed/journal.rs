@@ -1,81 +1,67 @@
-//! What brings a part that has lost its state back to it.
+//! What brings a worker that has lost its state back to it.
 
-use super::message::Call;
+use super::message::{Asked, Call};
 use crate::backend::Move;
-use crate::backend::call::Call::{Assign, EndDraws, Lower, Relocate, Reset, Weigh};
+use crate::backend::call::{Effect, Stage};
 
-/// The state of the parts: the calls that made it, without those that later ones have undone. All parts do the same, but for rows
-/// that move to empty clusters.
+/// The state of the workers: for each stage that they have reached, the call that led to it. All workers do the same, but for
+/// rows that move to empty clusters.
 #[derive(Debug)]
 pub struct Journal {
-    calls: Vec<Call>,
-    /// The rows of each part that have moved since the last assign.
+    /// In the order of the stages.
+    calls: Vec<(Stage, Asked)>,
+    /// The rows of each worker that have moved since the last assign.
     moves: Vec<Vec<Move>>,
 }
 
 impl Journal {
-    pub fn new(parts: usize) -> Self {
-        Self { calls: Vec::new(), moves: vec![Vec::new(); parts] }
+    pub fn new(workers: usize) -> Self {
+        Self { calls: Vec::new(), moves: vec![Vec::new(); workers] }
     }
 
-    /// Notes rows of a part that have moved.
-    pub fn moved(&mut self, part: usize, more: &[Move]) {
-        self.moves[part].extend_from_slice(more);
+    /// Notes rows of a worker that have moved.
+    pub fn moved(&mut self, worker: usize, more: &[Move]) {
+        self.moves[worker].extend_from_slice(more);
     }
 
-    /// Notes a call that all parts have done.
-    pub fn note(&mut self, call: &Call) {
-        let has = |same: fn(&Call) -> bool| self.calls.iter().any(same);
-        match call {
-            // It is there already. What came after it stays after it.
-            Call::Survey | Call::Place if has(|call| matches!(call, Call::Place)) => return,
-            Call::SkipBad if has(|call| matches!(call, Call::SkipBad)) => return,
-            // The centroids that seeding has taken so far, in the last scale.
-            Call::Session(Lower(scale), centroids) => {
-                if let Some(Call::Session(Lower(last), taken)) = self.calls.last_mut() {
-                    taken.extend_from_slice(centroids);
-                    *last = *scale;
+    /// Notes a call that all workers have done.
+    pub fn note(&mut self, Asked { call, values }: &Asked) {
+        let stage = match call.effect() {
+            Effect::None => return,
+            Effect::Once(stage) if self.calls.iter().any(|(before, _)| *before == stage) => return,
+            Effect::Ends(stage) => return self.calls.retain(|(before, _)| *before < stage),
+            Effect::Adds(stage) => {
+                self.calls.retain(|(before, _)| *before <= stage);
+                // The centroids that seeding has taken so far, in the last scale.
+                if let Some((_, last)) = self.calls.last_mut().filter(|(before, _)| *before == stage) {
+                    last.call = call.clone();
+                    last.values.extend_from_slice(values);
                     return;
                 }
+                stage
             }
-            _ => {}
-        }
-        self.calls.retain(|before| !undoes(call, before));
-        match call {
-            Call::Survey => self.calls.push(Call::Place),
-            Call::Session(Assign { .. }, centroids) => {
+            Effect::Once(stage) | Effect::Begins(stage) => stage,
+        };
+        self.calls.retain(|(before, _)| *before < stage);
+        let call = match call {
+            Call::Survey => Call::Place,
+            Call::Assign(_) => {
                 self.moves.iter_mut().for_each(Vec::clear);
-                self.calls.push(Call::Session(Assign { want_inertia: false }, centroids.clone()));
+                Call::Assign(false)
             }
-            Call::Session(EndDraws, _) => {}
-            call if call.changes_state() => self.calls.push(call.clone()),
-            _ => {}
-        }
+            call => call.clone(),
+        };
+        self.calls.push((stage, Asked { call, values: values.clone() }));
     }
 
-    /// The calls that make the state of a part from nothing.
-    pub fn replay(&self, part: usize) -> Vec<Call> {
-        let mut calls = self.calls.clone();
-        if let Some(Call::Session(Assign { .. }, _)) = calls.last()
-            && !self.moves[part].is_empty()
+    /// The calls that make the state of a worker from nothing.
+    pub fn replay(&self, worker: usize) -> Vec<Asked> {
+        let mut calls: Vec<Asked> = self.calls.iter().map(|(_, asked)| asked.clone()).collect();
+        if let Some((Stage::Assigned, _)) = self.calls.last()
+            && !self.moves[worker].is_empty()
         {
-            calls.push(Call::Session(Relocate(self.moves[part].clone()), Vec::new()));
+            calls.push(Call::Relocate(self.moves[worker].clone()).into());
         }
         calls
-    }
-}
-
-/// Whether nothing is left of a call after a later one.
-fn undoes(call: &Call, before: &Call) -> bool {
-    match call {
-        Call::Start(_) => true,
-        Call::RoundWeights(_) => matches!(before, Call::RoundWeights(_)),
-        Call::Begin { .. } => matches!(before, Call::Begin { .. } | Call::Session(..)),
-        // Seeding may keep numbers of its own where the labels are, and the loop begins without labels.
-        Call::Session(Weigh, _) => matches!(before, Call::Session(..)),
-        Call::Session(EndDraws, _) => matches!(before, Call::Session(Weigh | Lower(_), _)),
-        Call::Session(Reset, _) => matches!(before, Call::Session(Reset | Assign { .. }, _)),
-        Call::Session(Assign { .. }, _) => matches!(before, Call::Session(Assign { .. }, _)),
-        _ => false,
     }
 }

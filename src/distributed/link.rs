@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Executor;
 use super::journal::Journal;
-use super::message::{self, ANSWER, Answer, Call, Facts, REQUEST, Reply, RequestStates, Start, refused, taken};
-use crate::backend::call::{self, Calls};
+use super::message::{self, ANSWER, Answer, Asked, Call, Facts, REQUEST, Replied, Reply, RequestStates, Start, State, taken};
+use crate::backend::call::{Calls, Effect, other_reply};
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt;
 use crate::base::memory;
@@ -39,10 +39,11 @@ struct Asking<'e> {
     fit: u64,
     /// The number of the state that all parts are in.
     state: u64,
-    parts: usize,
+    /// What is known of each part.
+    parts: Vec<State>,
     journal: Journal,
-    /// Calls for all parts whose answers are not awaited.
-    waiting: Vec<Call>,
+    /// Calls for all parts whose replies are not awaited.
+    waiting: Vec<Asked>,
 }
 
 impl<'e> Link<'e> {
@@ -54,7 +55,8 @@ impl<'e> Link<'e> {
         }
         // It only has to differ from the numbers of other fits of the same parts.
         let fit = RandomState::new().build_hasher().finish();
-        let asking = Asking { executor, fit, state: 0, parts, journal: Journal::new(parts), waiting: Vec::new() };
+        let (journal, parts) = (Journal::new(parts), memory::filled(parts, State::default(), PARTS)?);
+        let asking = Asking { executor, fit, state: 0, parts, journal, waiting: Vec::new() };
         let mut link = Self { facts: Vec::new(), row_transform: None, asking: Mutex::new(asking) };
         link.facts = link.facts_of(start)?;
         let first = &link.facts[0];
@@ -89,50 +91,47 @@ impl<'e> Link<'e> {
     }
 
     /// Lets a call for all parts wait until they are asked something. It must be one that gives nothing new.
-    pub fn later(&self, call: Call) {
-        self.asking().waiting.push(call);
+    pub fn later(&self, asked: Asked) {
+        self.asking().waiting.push(asked);
     }
 
     /// Asks all parts the same. `take` finds what is wanted in a reply.
-    pub fn ask_all<R>(&self, call: Call, take: impl Fn(Reply) -> Option<R>) -> Result<Vec<R>> {
-        memory::collected(self.ask(&Calls::All(call), take)?.into_iter().flatten(), PARTS)
+    pub fn ask_all<R>(&self, asked: impl Into<Asked>, take: impl Fn(Reply) -> Option<R>) -> Result<Vec<R>> {
+        let replies = self.ask(&Calls::All(asked.into()))?.into_iter().flatten();
+        memory::try_collected(replies.map(|(reply, _)| take(reply).ok_or_else(other_reply)), PARTS)
     }
 
     /// Asks some of the parts. There is a reply for each call.
-    pub fn ask<R>(&self, calls: &Calls<Call>, take: impl Fn(Reply) -> Option<R>) -> Result<Vec<Option<R>>> {
+    pub fn ask(&self, calls: &Calls<Asked>) -> Result<Vec<Option<Replied>>> {
         interrupt::check()?;
-        let replies = self.asking().ask(calls, &self.facts)?;
-        let reply = |(part, reply): (usize, Option<Reply>)| match calls.of(part) {
-            Some(_) => reply.and_then(&take).map(Some).ok_or_else(other_reply),
-            None => Ok(None),
-        };
-        memory::try_collected(replies.into_iter().enumerate().map(reply), PARTS)
+        self.asking().ask(calls, &self.facts)
     }
 }
 
 impl Asking<'_> {
-    /// The last reply of each part that was asked.
-    fn ask(&mut self, calls: &Calls<Call>, facts: &[Facts]) -> Result<Vec<Option<Reply>>> {
-        let before = self.state;
+    /// The reply of each part that was asked.
+    fn ask(&mut self, calls: &Calls<Asked>, facts: &[Facts]) -> Result<Vec<Option<Replied>>> {
+        let (before, parts) = (self.state, self.parts.len());
         let first = std::mem::take(&mut self.waiting);
-        let own = (0..self.parts).filter_map(|part| calls.of(part));
-        let changes = own.chain(&first).any(Call::changes_state);
+        let asked = |part: usize| first.iter().chain(calls.of(part));
+        let changes = (0..parts).flat_map(asked).any(|asked| asked.call.effect() != Effect::None);
         let after = before + u64::from(changes);
         let head = RequestStates { fit: self.fit, before, after };
         // Parts that are asked the same share the bytes.
         let shared = match calls {
-            Calls::All(call) => Some(encode(head, &in_order(&first, Some(call)))?),
+            Calls::All(_) => Some(encode(head, asked(0))?),
             Calls::Each(_) => None,
         };
-        let mut requests: Vec<(usize, Arc<[u8]>)> = memory::with_room(self.parts, PARTS)?;
-        for part in 0..self.parts {
-            let own = calls.of(part);
+        let mut requests: Vec<(usize, Arc<[u8]>)> = memory::with_room(parts, PARTS)?;
+        for part in 0..parts {
             // All parts go to the next state.
-            if own.is_some() || changes {
-                requests.push((part, shared.clone().map_or_else(|| encode(head, &in_order(&first, own)), Ok)?));
+            if calls.of(part).is_some() || changes {
+                requests.push((part, shared.clone().map_or_else(|| encode(head, asked(part)), Ok)?));
             }
         }
-        let mut replies: Vec<Option<Reply>> = (0..self.parts).map(|_| None).collect();
+        let mut replies: Vec<Option<Replied>> = (0..parts).map(|_| None).collect();
+        // What brings a part back that was lost.
+        let mut replays: Vec<Vec<Asked>> = (0..parts).map(|_| Vec::new()).collect();
         for round in 0.. {
             let answers = self.executor.ask(&requests)?;
             if answers.len() != requests.len() {
@@ -143,23 +142,15 @@ impl Asking<'_> {
             for ((part, _), answer) in requests.iter().zip(answers) {
                 let part = *part;
                 match message::decode(ANSWER, &answer)? {
-                    Answer::Replies(mut all) => {
-                        let expected = first.len() + usize::from(calls.of(part).is_some());
-                        if let Some(Reply::Facts(now)) = all.iter().find(|reply| matches!(reply, Reply::Facts(_)))
-                            && facts.get(part).is_some_and(|facts| facts != now)
-                        {
-                            return Err(other_rows());
-                        }
-                        if all.len() < expected {
-                            return Err(other_reply());
-                        }
-                        replies[part] = all.pop();
+                    Answer::Replies(all) => {
+                        let last = self.take(part, &replays[part], asked(part), all, facts.get(part))?;
+                        replies[part] = last.filter(|_| calls.of(part).is_some());
                     }
                     Answer::Failed(error) => return Err(error),
                     Answer::Lost if round < MOST_LOSSES => {
-                        let replay = self.journal.replay(part);
-                        let calls: Vec<_> = replay.iter().chain(in_order(&first, calls.of(part))).collect();
-                        again.push((part, encode(RequestStates { before: 0, ..head }, &calls)?));
+                        replays[part] = self.journal.replay(part);
+                        let asked = replays[part].iter().chain(asked(part));
+                        again.push((part, encode(RequestStates { before: 0, ..head }, asked)?));
                     }
                     Answer::Lost => {
                         let reason = format!("part {part} has lost its state {MOST_LOSSES} times in one request");
@@ -172,31 +163,51 @@ impl Asking<'_> {
             }
             requests = again;
         }
-        first.iter().for_each(|call| self.journal.note(call));
-        for part in 0..self.parts {
+        first.iter().for_each(|asked| self.journal.note(asked));
+        for part in 0..parts {
             match calls.of(part) {
-                Some(Call::Session(call::Call::Relocate(moves), _)) => self.journal.moved(part, moves),
+                Some(Asked { call: Call::Relocate(moves), .. }) => self.journal.moved(part, moves),
                 // What changes states is asked of all parts.
-                Some(call) if part == 0 => self.journal.note(call),
+                Some(asked) if part == 0 => self.journal.note(asked),
                 _ => {}
             }
         }
         self.state = after;
         Ok(replies)
     }
+
+    /// Checks the replies of a part to these calls, and notes the state that the part is in. `replay`: what brought it back.
+    /// Returns the last reply.
+    fn take<'c>(
+        &mut self,
+        part: usize,
+        replay: &'c [Asked],
+        asked: impl Iterator<Item = &'c Asked>,
+        replies: Vec<Replied>,
+        facts: Option<&Facts>,
+    ) -> Result<Option<Replied>> {
+        let before = &self.parts[part];
+        let (mut state, mut last) = (if replay.is_empty() { before.clone() } else { State::default() }, None);
+        let mut replies = replies.into_iter();
+        for (i, Asked { call, values }) in replay.iter().chain(asked).enumerate() {
+            let (reply, found) = replies.next().ok_or_else(other_reply)?;
+            if !state.fits(call, values.len(), &reply, &found) {
+                return Err(other_reply());
+            }
+            state.done(call, &reply);
+            let same_facts = |now: &Facts| facts.is_none_or(|facts| facts == now);
+            if matches!(&reply, Reply::Facts(now) if !same_facts(now)) || i + 1 == replay.len() && !state.has_rows_of(before) {
+                return Err(other_rows());
+            }
+            last = Some((reply, found));
+        }
+        self.parts[part] = state;
+        if replies.next().is_some() { Err(other_reply()) } else { Ok(last) }
+    }
 }
 
-/// The calls for all parts, and then that for one.
-fn in_order<'c>(first: &'c [Call], own: Option<&'c Call>) -> Vec<&'c Call> {
-    first.iter().chain(own).collect()
-}
-
-fn encode(head: RequestStates, calls: &[&Call]) -> Result<Arc<[u8]>> {
-    Ok(message::encode(REQUEST, &(head, calls))?.into())
-}
-
-fn other_reply() -> KMeansError {
-    refused("a reply to another call".into())
+fn encode<'c>(head: RequestStates, asked: impl Iterator<Item = &'c Asked>) -> Result<Arc<[u8]>> {
+    Ok(message::encode(REQUEST, &(head, asked.collect::<Vec<_>>()))?.into())
 }
 
 fn other_rows() -> KMeansError {

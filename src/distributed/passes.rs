@@ -57,7 +57,7 @@ impl<T: Float> Passes<T> for RemotePasses<'_, '_> {
     }
 
     fn count_small(&mut self, largest: &[Option<f64>], weighted: bool) -> Result<Vec<Counts>> {
-        ask(self.0, Call::CountSmall { largest: memory::copied(largest, PARTS)?, weighted }, taken!(Counts))
+        ask(self.0, Call::CountSmall(memory::copied(largest, PARTS)?, weighted), taken!(Counts))
     }
 
     fn variance_sums(&mut self, moments: &[Moments]) -> Result<Vec<[i128; 2]>> {
@@ -89,7 +89,7 @@ impl Given for RemotePasses<'_, '_> {
     }
 
     fn bad_counts(&self) -> Result<Vec<BadCounts>> {
-        ask(self.0, Call::BadCounts, taken!(BadCounts))
+        ask(self.0, Call::BadCounts, taken!(Counts))
     }
 
     fn refused(&self) -> Result<Refused> {
@@ -105,7 +105,7 @@ impl Given for RemotePasses<'_, '_> {
     }
 
     fn digits(&self, prefixes: &[[u64; 2]], shift: u32, _: usize) -> Result<Vec<DigitCounts>> {
-        let call = Call::CountDigits { prefixes: memory::copied(prefixes, PARTS)?, shift };
+        let call = Call::CountDigits(memory::copied(prefixes, PARTS)?, shift);
         memory::copied(ask(self.0, call, taken!(Digits))?.as_chunks().0, PARTS)
     }
 }

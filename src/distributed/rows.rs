@@ -1,6 +1,6 @@
 //! Rows in lists of numbers, for parts of the Rust API.
 
-use super::part::{Owner, Server};
+use super::worker::{Owner, Server};
 use crate::base::error::Result;
 use crate::base::names::Names;
 use crate::fit::engine::Engine;

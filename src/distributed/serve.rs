@@ -8,14 +8,14 @@
 use std::sync::Arc;
 
 use super::by_values;
-use super::message::{Call, Facts, Reply, Start, converted, refused};
-use super::part::{Feed, Server};
-use crate::backend::call;
+use super::message::{Call, Facts, Reply, Start, converted};
+use super::worker::{Feed, Server};
+use crate::backend::Session;
+use crate::backend::call::{self, out_of_turn};
 use crate::backend::cpu::CpuSession;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
 use crate::backend::select::{self, Choice, DeviceRequest, Place};
-use crate::backend::{Draw, DrawBy, Session};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::params::{Device, DrawnCandidates, Init, KMeans, Metric, Params};
@@ -33,31 +33,31 @@ use crate::statistics::passes::{HostPasses, Passes};
 /// Answers requests with these rows.
 pub fn serve<T: Engine>(server: Server<'_>, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) {
     let Server { feed, set, computed } = server;
-    while let Some(call) = feed.next_call() {
-        match call {
-            Call::Start(start) => {
-                let facts = Facts {
-                    names: features.names().clone(),
-                    float64: !T::IS_F32,
-                    rows: features.n_rows() as u64,
-                    weighted: weights.is_some(),
-                    computed,
-                };
-                let row_transform = RowTransform::new(start.factors.clone(), start.metric);
-                let mut parts = [RowBlock::new(features.transformed_by(row_transform), weights.cloned())];
-                match HostRows(&parts).count().and_then(|_| place(&mut parts, &start)) {
-                    Ok(place) => {
-                        feed.reply(Ok(Reply::Facts(facts)));
-                        if let Err(error) = started(feed, &mut parts, &start, &place, set)
-                            && feed.next_call().is_some()
-                        {
-                            feed.reply(Err(error));
-                        }
-                    }
-                    Err(error) => feed.reply(Err(error)),
+    while let Some(asked) = feed.next_call() {
+        let call = &asked.call;
+        let Call::Start(start) = call else {
+            feed.reply(call, Err(out_of_turn(call)));
+            continue;
+        };
+        let facts = Facts {
+            names: features.names().clone(),
+            float64: !T::IS_F32,
+            rows: features.n_rows() as u64,
+            weighted: weights.is_some(),
+            computed,
+        };
+        let row_transform = RowTransform::new(start.factors.clone(), start.metric);
+        let mut parts = [RowBlock::new(features.transformed_by(row_transform), weights.cloned())];
+        match HostRows(&parts).count().and_then(|_| place(&mut parts, start)) {
+            Ok(place) => {
+                feed.reply(call, Ok((Reply::Facts(facts), Vec::new())));
+                if let Err(error) = started(feed, &mut parts, start, &place, set)
+                    && let Some(asked) = feed.next_call()
+                {
+                    feed.reply(&asked.call, Err(error));
                 }
             }
-            other => feed.reply(Err(out_of_turn(&other))),
+            Err(error) => feed.reply(call, Err(error)),
         }
     }
 }
@@ -124,52 +124,49 @@ fn answer_sessions<'s, T: Engine>(
     threads: usize,
     session: impl Fn(&Arc<Statistics>, &Params<'_>) -> Result<Box<dyn Session<T> + 's>>,
 ) {
-    while let Some(call) = feed.next_call() {
-        let Call::Begin { statistics, k, starting } = call else { return feed.give_back(call) };
-        let (d, statistics) = (part.features.n_features(), Arc::new(statistics));
-        if [statistics.lows.len(), statistics.highs.len(), statistics.scales.len()] != [d; 3] {
-            feed.reply(Err(refused("facts about other columns".into())));
-            continue;
-        }
-        let mut estimator = KMeans::new(k);
-        if !starting.is_empty() {
-            estimator = estimator.init(Init::Given(starting));
+    while let Some(asked) = feed.next_call() {
+        let Call::Begin(statistics, k) = &asked.call else { return feed.give_back(asked) };
+        let (d, statistics) = (part.features.n_features(), Arc::new(statistics.clone()));
+        let mut estimator = KMeans::new(*k);
+        if !asked.values.is_empty() {
+            estimator = estimator.init(Init::Given(asked.values.clone()));
         }
         match estimator.validate(d).and_then(|params| session(&statistics, &params)) {
-            Ok(mut session) => answer_session(feed, session.as_mut(), part, statistics.weights, [k, threads]),
-            Err(error) => feed.reply(Err(error)),
+            Ok(mut session) => {
+                let began = Reply::Began([session.rows(), session.positive_rows()]);
+                feed.reply(&asked.call, Ok((began, Vec::new())));
+                answer_session(feed, session.as_mut(), part, statistics.weights, threads);
+            }
+            Err(error) => feed.reply(&asked.call, Err(error)),
         }
     }
 }
 
 /// Answers calls that prepare a fit. Gives back the first other call. Returns whether the rows are in place for a session.
 fn answer_passes<T: Float>(feed: &mut Feed, passes: &mut dyn Passes<T>, on_gpu: bool, threads: usize) -> bool {
-    // On a GPU, a survey sends the rows.
-    let (mut placed, rows) = (!on_gpu, passes.given().count().unwrap_or_default());
-    let d = passes.given().names().len();
+    let rows = passes.given().count().unwrap_or_default();
     // What the last survey found, for the call after it.
     let mut surveyed = None;
-    while let Some(call) = feed.next_call() {
+    while let Some(asked) = feed.next_call() {
+        let call = &asked.call;
         let reply = match call {
-            Call::Start(_) => {
-                feed.give_back(call);
-                return false;
+            Call::Start(_) | Call::Begin(..) => {
+                let begins = matches!(call, Call::Begin(..));
+                feed.give_back(asked);
+                return begins;
             }
-            Call::Begin { .. } if placed => {
-                feed.give_back(call);
-                return true;
-            }
-            Call::Place if !on_gpu => Ok(Reply::Done),
-            Call::Place => passes.survey().map(|survey| {
-                (placed, surveyed) = (true, Some(survey));
+            // On a GPU, a survey sends the rows.
+            Call::Place if on_gpu => passes.survey().map(|survey| {
+                surveyed = Some(survey);
                 Reply::Done
             }),
+            Call::Place => Ok(Reply::Done),
             Call::Survey => passes.survey().map(|survey| {
-                (placed, surveyed) = (true, Some(survey.clone()));
+                surveyed = Some(survey.clone());
                 Reply::Survey(survey)
             }),
             Call::SkipBad => {
-                // A part that was made again has not surveyed its rows.
+                // A worker that was made again has not surveyed its rows.
                 let survey = surveyed.take().map_or_else(|| passes.survey(), Ok);
                 match survey.and_then(|survey| passes.skip_bad(survey)) {
                     // A GPU has nothing to do without rows.
@@ -179,23 +176,21 @@ fn answer_passes<T: Float>(feed: &mut Feed, passes: &mut dyn Passes<T>, on_gpu: 
                     survey => survey.map(Reply::Survey),
                 }
             }
-            Call::RoundWeights(scale) => passes.round_weights(scale).map(|()| Reply::Done),
+            Call::RoundWeights(scale) => passes.round_weights(*scale).map(|()| Reply::Done),
             Call::WeightedExtents => passes.weighted_extents().map(Reply::Extents),
-            Call::CountSmall { largest, weighted } if largest.len() == d => {
-                passes.count_small(&largest, weighted).map(Reply::Counts)
-            }
-            Call::VarianceSums(moments) if moments.len() == d => passes.variance_sums(&moments).map(Reply::Moments),
-            Call::CountDigits { prefixes, shift } if prefixes.len() == d && shift < 64 => {
-                passes.given().digits(&prefixes, shift, threads).map(|counts| Reply::Digits(counts.as_flattened().to_vec()))
+            Call::CountSmall(largest, weighted) => passes.count_small(largest, *weighted).map(Reply::Counts),
+            Call::VarianceSums(moments) => passes.variance_sums(moments).map(Reply::Moments),
+            Call::CountDigits(prefixes, shift) => {
+                passes.given().digits(prefixes, *shift, threads).map(|counts| Reply::Digits(counts.as_flattened().to_vec()))
             }
             Call::NegativeWeight => passes.given().negative_weight().map(Reply::NegativeWeight),
-            Call::BadCounts => passes.given().bad_counts().map(Reply::BadCounts),
+            Call::BadCounts => passes.given().bad_counts().map(Reply::Counts),
             Call::Refused => passes.given().refused().map(Reply::Refused),
             Call::Nonzero => passes.given().nonzero().map(Reply::Nonzero),
-            Call::WeightsBelow(bound) => passes.given().weights_below(bound, threads).map(Reply::Number),
-            other => Err(out_of_turn(&other)),
+            Call::WeightsBelow(bound) => passes.given().weights_below(*bound, threads).map(Reply::Number),
+            other => Err(out_of_turn(other)),
         };
-        feed.reply(reply);
+        feed.reply(call, reply.map(|reply| (reply, Vec::new())));
     }
     false
 }
@@ -206,83 +201,18 @@ fn answer_session<T: Float>(
     session: &mut dyn Session<T>,
     part: &RowBlock<'_, T>,
     weights: Option<WeightScale>,
-    [k, threads]: [usize; 2],
+    threads: usize,
 ) {
-    feed.reply(Ok(Reply::Began([session.rows(), session.positive_rows()])));
-    let mut state = SessionState { d: part.features.n_features(), k, draws: false, taken: false, assigned: false };
-    while let Some(call) = feed.next_call() {
-        if matches!(call, Call::Start(_) | Call::Begin { .. }) {
-            return feed.give_back(call);
-        }
-        let reply = if state.allows(&call, session.rows()) {
-            match &call {
-                Call::Session(call, values) => state.answer(session, call, values),
-                Call::ValueDigits(beginning) => by_values::digits(part, beginning, weights, threads),
-                Call::ValueRows(beginning) => by_values::rows(part, beginning, weights, threads),
-                _ => Ok(Reply::Selection(part.selection.words().map(<[u64]>::to_vec))),
-            }
-        } else {
-            Err(out_of_turn(&call))
+    while let Some(asked) = feed.next_call() {
+        let reply = match &asked.call {
+            Call::Start(_) | Call::Begin(..) => return feed.give_back(asked),
+            Call::Selection => Ok((Reply::Selection(part.selection.words().map(<[u64]>::to_vec)), Vec::new())),
+            Call::ValueDigits(beginning) => by_values::digits(part, beginning, weights, threads),
+            Call::ValueRows(beginning) => by_values::rows(part, beginning, weights, threads),
+            call => converted(&asked.values)
+                .and_then(|values: Vec<T>| call::answer(session, call, &values))
+                .and_then(|(reply, found)| Ok((reply, converted(&found)?))),
         };
-        feed.reply(reply);
+        feed.reply(&asked.call, reply);
     }
-}
-
-/// What has happened to a session: enough to refuse calls that it is not ready for.
-struct SessionState {
-    d: usize,
-    k: usize,
-    draws: bool,
-    taken: bool,
-    assigned: bool,
-}
-
-impl SessionState {
-    /// Whether a session over so many rows can do a call.
-    fn allows(&self, call: &Call, rows: u64) -> bool {
-        use call::Call::{
-            Assign, EndDraws, Farthest, Gains, Inertia, Labels, Lower, Masses, Nearest, Pick, Relocate, Reset, Weigh,
-        };
-        let (call, values) = match call {
-            Call::Session(call, values) => (call, values),
-            Call::ValueDigits(beginning) | Call::ValueRows(beginning) => return beginning.fits(self.d),
-            other => return matches!(other, Call::Selection),
-        };
-        let whole = values.len().is_multiple_of(self.d);
-        match call {
-            Weigh | EndDraws | Reset | Labels => true,
-            Lower(_) => self.draws && whole,
-            Gains => self.taken && whole,
-            Pick(Draw::Totals(DrawBy::Distance, _) | Draw::Each(_)) => self.taken,
-            Pick(_) => true,
-            Masses => !values.is_empty() && whole,
-            Assign { .. } | Nearest => values.len() == self.k * self.d,
-            Farthest { donors, .. } => self.assigned && donors.len() == self.k,
-            Relocate(moves) => self.assigned && moves.iter().all(|one| one.row < rows && (one.to as usize) < self.k),
-            Inertia(scales) => self.assigned && (scales.len() == 1 || scales.len() == self.k),
-        }
-    }
-
-    /// Answers a call that is allowed.
-    fn answer<T: Float>(&mut self, session: &mut dyn Session<T>, call: &call::Call, values: &[f64]) -> Result<Reply> {
-        use call::Call::{Assign, EndDraws, Lower, Reset, Weigh};
-        match call {
-            Weigh | EndDraws => (self.draws, self.taken) = (*call == Weigh, false),
-            Lower(_) => self.taken = true,
-            Reset | Assign { .. } => self.assigned = *call != Reset,
-            _ => {}
-        }
-        let (reply, values) = call::answer(session, call, &converted::<f64, T>(values)?)?;
-        Ok(Reply::Session(Box::new(reply), converted(&values)?))
-    }
-}
-
-/// The error for a call that does not fit what came before it.
-fn out_of_turn(call: &Call) -> KMeansError {
-    let name = match call {
-        Call::Session(call, _) => format!("{call:?}"),
-        call => format!("{call:?}"),
-    };
-    let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
-    refused(format!("the call {name:?} out of turn"))
 }

@@ -1,7 +1,7 @@
 //! Which cluster of one model is which of another: the matching of least total cost.
 //!
 //! ```text
-//! cost[i][j] = reference distance of old i and new j, as an integer of 90 bits below the largest; 0 without a partner
+//! cost[i][j] = reference distance of old i and new j, as an integer of 90 bits below the largest; 0 for a partner that is missing
 //! for each old i:    a shortest path from i to a new j without partner, along reduced costs; swap the partners on it
 //! for each old i, in order:    the smallest j that some matching of least cost gives to i, given those before
 //! ```
@@ -33,7 +33,7 @@ struct Costs {
     column_of: Vec<usize>,
 }
 
-/// No partner.
+/// No row or column.
 const NONE: usize = usize::MAX;
 
 /// The partner of each old centroid among the new ones. Both are `(k, d)`, row-major. As many have a partner as can have one.
@@ -164,7 +164,7 @@ mod tests {
     use crate::base::random::Random;
 
     /// Of all ways to give old centroids a new one each, as many as can have one: the least total, then the smallest list of
-    /// partners, in which no partner is the largest.
+    /// partners, of which the missing one is the largest.
     fn by_trying(costs: &[Vec<u64>], columns: usize) -> Vec<Option<u32>> {
         let ways = (columns + 1).pow(costs.len() as u32);
         let way = |code: usize| -> Vec<usize> {

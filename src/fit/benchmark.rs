@@ -4,10 +4,9 @@ use crate::backend::timed::Timed;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::base::parallel::{FloatEnvironment, PoolShare};
 use crate::base::params::{Init, KMeans};
 use crate::fit::prepared::{LocalRows, PreparedRows};
-use crate::fit::rows;
+use crate::fit::{Running, rows};
 use crate::input::features::Features;
 use crate::input::tile::RowBlock;
 use crate::seeding::CENTROIDS;
@@ -19,8 +18,7 @@ pub type Use<'u, T> = &'u mut dyn FnMut(&mut dyn Timed<T>, &[T], &Statistics) ->
 
 /// Makes the session of a fit from given starting centroids, on the device that the fit would take.
 pub(crate) fn in_session<T: Float>(estimator: &KMeans, features: &Features<'_, T>, then: Use<'_, T>) -> Result<()> {
-    let _environment = FloatEnvironment::default_rounding();
-    let _share = PoolShare::enter();
+    let _running = Running::enter(estimator);
     let params = estimator.validate(features.n_features())?;
     let Init::Given(start) = &params.seeding.init else { unreachable!("the bench gives the starting centroids") };
     let start = memory::collected(start.iter().map(|c| T::from_f64(*c)), CENTROIDS)?;

@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! keys    = for each kept row, its first value (two of float32) as an integer that grows with it; both zeros are one value
-//! buckets = ranges of keys with about the same number of rows; each is sorted by itself
-//! ties    = equal keys go on with the next values, then with the weight, then with the number of the row as given
+//! sort    = by the keys; rows of equal keys by all values, then by the weight, then by the number of the row as given
 //! copy    = the kept rows in this order, in chunks of columns; the fit works on the copy
 //! labels  = back to the rows as given
 //! ```
@@ -16,9 +15,10 @@
 //!
 //! A fit that is refused for its rows is not sorted, so that its error names the rows as given.
 
+mod loader;
 mod sort;
-mod ties;
 
+use self::loader::Loader;
 use self::sort::{Keyed, sorted};
 use crate::backend::answers::{DISTANCES, Distances, LABELS};
 use crate::base::error::{KMeansError, Result};
@@ -80,15 +80,15 @@ pub fn arranged<T: Float>(parts: &[RowBlock<'_, T>], params: &Params) -> Result<
         return Ok(None);
     }
     let threads = params.execution.threads;
-    let Keyed { entries, bad, negative } = Keyed::new(parts, given, threads)?;
-    let refused = negative || bad == given || (bad > 0 && params.rows.null_policy == NullPolicy::Raise);
-    if refused {
+    let Keyed { entries, negative } = Keyed::new(parts, given, threads)?;
+    let all = entries.len() == given;
+    if negative || entries.is_empty() || (!all && params.rows.null_policy == NullPolicy::Raise) {
         return Ok(None);
     }
-    if bad > 0 {
+    if !all {
         check_overflow(&HostRows(parts))?;
     }
-    let rows = sorted(parts, entries, given - bad, threads)?;
+    let rows = sorted(parts, entries, threads)?;
     Arranged::new(parts, rows, given, threads).map(Some)
 }
 
@@ -113,7 +113,7 @@ impl<T: Float> Arranged<T> {
         let weighted = parts.iter().any(|part| part.weights.is_some());
         let mut weights = memory::filled(if weighted { rows.len() } else { 0 }, 1.0, COPY)?;
         let chunk = (CHUNK / d).clamp(1 << 10, 1 << 16).next_multiple_of(1 << 10);
-        let workers = (0..workers_for(threads, rows.len().div_ceil(chunk))).map(|_| ties::Loader::new(&raw));
+        let workers = (0..workers_for(threads, rows.len().div_ceil(chunk))).map(|_| Loader::new(&raw));
         let mut workers = memory::try_collected(workers, BUFFERS)?;
         let (mut rest, mut rest_weights) = (values.as_mut_slice(), weights.as_mut_slice());
         let work = rows.chunks(chunk).map(|rows| {

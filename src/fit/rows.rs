@@ -1,5 +1,7 @@
 //! The caller's rows before they are prepared: where the fit runs, and what happens to rows as they are read.
 
+use std::sync::Arc;
+
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{DevicePasses, Gpu};
 use crate::backend::select::{self, Choice, DeviceRequest, Job, Shape, There};
@@ -56,29 +58,41 @@ fn there<T: Float>(parts: &mut [RowBlock<'_, T>], params: &Params<'_>) -> Result
 }
 
 /// From now on, rows are scaled and normalised as they are read, if the parameters ask for it. Returns how starting centroids are
-/// found then, if that changes: given ones are transformed too.
+/// found then, if that changes.
 ///
 /// # Errors
-/// [`KMeansError::InvalidOption`] for a factor of no column, and for a centroid that cannot be transformed. Any error in the
-/// rows.
+/// As [`transform_by`].
 pub fn transform<T: Float>(parts: &mut [RowBlock<'_, T>], params: &Params<'_>) -> Result<Option<Seeding>> {
-    let factors = match params.space.scale {
+    let (row_transform, seeding) = match params.space.scale {
         // Digits of values are counted on the host.
         Scale::Robust => {
             let mut parts = tile::on_host(parts)?;
-            factors_by(&mut HostPasses::new(&mut parts, params.execution.threads), params)?
+            transform_by(&mut HostPasses::new(&mut parts, params.execution.threads), params)?
         }
-        _ => factors_by(&mut *passes_over(parts, params)?, params)?,
+        _ => transform_by(&mut *passes_over(parts, params)?, params)?,
     };
-    let row_transform = RowTransform::new(factors, params.space.metric);
-    let names = parts[0].features.names();
-    let seeding = row_transform.as_ref().map(|transform| transform.seeding::<T>(params.seeding, names)).transpose()?;
     for part in parts {
         // What follows decides again which rows it keeps.
         part.selection = Selection::default();
         part.features = part.features.transformed_by(row_transform.clone());
     }
-    Ok(seeding.flatten())
+    Ok(seeding)
+}
+
+/// How rows that may be anywhere are scaled and normalised, and how starting centroids are found then, if that changes: given ones
+/// are transformed too.
+///
+/// # Errors
+/// [`KMeansError::InvalidOption`] for a factor of no column, and for a centroid that cannot be transformed. Any error in the
+/// rows.
+pub fn transform_by<T: Float>(
+    passes: &mut dyn Passes<T>,
+    params: &Params<'_>,
+) -> Result<(Option<Arc<RowTransform>>, Option<Seeding>)> {
+    let row_transform = RowTransform::new(factors_by(passes, params)?, params.space.metric);
+    let given = passes.given();
+    let seeding = row_transform.as_ref().map(|transform| transform.seeding::<T>(params.seeding, given.names())).transpose()?;
+    Ok((row_transform, seeding.flatten()))
 }
 
 /// Passes over rows where they are. Those of a query are on the host, also if the fit runs on a GPU.

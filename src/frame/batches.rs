@@ -283,7 +283,10 @@ mod tests {
     unit_test!(rows_go_to_a_file_when_they_take_too_much);
     fn rows_go_to_a_file_when_they_take_too_much() {
         let mut bytes = Limit::new(Some(100));
-        assert!(!bytes.is_passed(100, || unreachable!("not asked")) && bytes.is_passed(101, || unreachable!("not asked")));
+        assert!(
+            !bytes.is_passed(100, || unreachable!("a limit in bytes needs no measurement"))
+                && bytes.is_passed(101, || unreachable!("a limit in bytes needs no measurement"))
+        );
         let mut free = Limit::Free { before: 10 * EVERY, measured: 0 };
         assert!(!free.is_passed(EVERY - 1, || unreachable!("too early")));
         // Rows that were in memory before take none of it.

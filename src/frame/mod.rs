@@ -36,13 +36,10 @@ use polars_arrow::bitmap::Bitmap;
 use crate::backend::answers::{Answered, KeptRows, Labels};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
-#[cfg(feature = "python")]
 use crate::base::names::FeatureLayout;
 use crate::base::params::{KMeans, Wanted};
 use crate::columns::COLUMNS;
 use crate::model::KMeansModel;
-#[cfg(feature = "python")]
-use crate::model::{AnyFeatures, AnyModel, Fitted, Model};
 
 /// The name of columns of labels.
 pub(crate) const CLUSTER: &str = "cluster";
@@ -99,7 +96,7 @@ impl KMeans {
     /// # Errors
     /// As [`KMeans::fit`].
     pub fn fit_columns(&self, columns: &[Column], weights: Option<&Column>) -> Result<FrameFit> {
-        let (model, rows) = self.fit_frame(columns, weights, Wanted::Labels)?;
+        let (model, rows) = self.cast(columns, weights, FeatureLayout::check)?.fit(Wanted::Labels)?;
         Ok(FrameFit { model, labels: label_column(rows.into_labels()?)? })
     }
 
@@ -109,7 +106,7 @@ impl KMeans {
     /// # Errors
     /// As [`KMeans::fit`].
     pub fn fit_structs(&self, columns: &[Column], weights: Option<&Column>) -> Result<(KMeansModel, StructChunked)> {
-        let (model, rows) = self.fit_frame(columns, weights, Wanted::Distances)?;
+        let (model, rows) = self.cast(columns, weights, FeatureLayout::check)?.fit(Wanted::Distances)?;
         Ok((model, structs_of(rows)?))
     }
 
@@ -118,48 +115,18 @@ impl KMeans {
     /// # Errors
     /// As [`KMeans::fit`].
     pub fn fit_model(&self, columns: &[Column], weights: Option<&Column>) -> Result<KMeansModel> {
-        Ok(self.fit_frame(columns, weights, Wanted::Nothing)?.0)
+        Ok(self.cast(columns, weights, FeatureLayout::check)?.fit(Wanted::Nothing)?.0)
     }
 
-    /// The labels of a fit, or structs of labels and distances, without its model. So columns may have names that a centroid
-    /// frame has for its own columns.
+    /// The labels of a fit, or structs of labels and distances, without its model. So columns may have the names of a centroid
+    /// frame's own columns.
     #[cfg(feature = "python")]
-    pub(crate) fn answers_of_fit(&self, columns: &[Column], weights: Option<&Column>, wanted: Wanted) -> Result<Series> {
-        let rows = self.with_columns(columns, weights, |layout, features, weights| {
-            layout.check_names()?;
-            Ok(self.fit_named(layout, features, weights, wanted)?.1)
-        })?;
+    pub(crate) fn fit_answers(&self, columns: &[Column], weights: Option<&Column>, wanted: Wanted) -> Result<Series> {
+        let (_, rows) = self.cast(columns, weights, FeatureLayout::check_names)?.fit(wanted)?;
         Ok(match wanted {
             Wanted::Distances => structs_of(rows)?.into_series(),
             _ => label_column(rows.into_labels()?)?.into_series(),
         })
-    }
-
-    /// The models for several numbers of clusters: see [`KMeans::fit_each`].
-    #[cfg(feature = "python")]
-    pub(crate) fn models_of_fits(
-        &self,
-        k: &[usize],
-        columns: &[Column],
-        weights: Option<&Column>,
-    ) -> Result<Vec<Result<KMeansModel>>> {
-        fn named<T>(fits: Vec<Result<Fitted<T>>>, layout: &FeatureLayout) -> Vec<Result<KMeansModel>>
-        where
-            AnyModel: From<Model<T>>,
-        {
-            fits.into_iter().map(|fit| Ok(fit?.named(layout.copy()?).0)).collect()
-        }
-        self.with_columns(columns, weights, |layout, features, weights| {
-            layout.check()?;
-            Ok(match features {
-                AnyFeatures::F32(features) => named(self.fit_each(k, &features, weights)?, &layout),
-                AnyFeatures::F64(features) => named(self.fit_each(k, &features, weights)?, &layout),
-            })
-        })
-    }
-
-    fn fit_frame(&self, columns: &[Column], weights: Option<&Column>, wanted: Wanted) -> Result<(KMeansModel, KeptRows)> {
-        self.with_columns(columns, weights, |layout, features, weights| self.fit_any(layout, features, weights, wanted))
     }
 }
 

@@ -34,7 +34,7 @@ impl KMeansModel {
     /// One row per iteration: `iteration` (UInt32), `changed` (UInt64), `shift`, `inertia` (null unless the history is full),
     /// `settled`, `rescored` and `skipped` (Float64: shares of the rows that reference distances settled, of those that a second
     /// filter looked at, and of the scores that were not computed), `groups` (UInt32: groups of rows with their own centroids) and
-    /// `seconds` (Float64). The last five are null where they were not counted, and in a model that was loaded.
+    /// `seconds` (Float64). The last five are null if the fit did not count them, and in a model that was loaded.
     ///
     /// # Errors
     /// [`KMeansError::Frame`] if Polars refuses.

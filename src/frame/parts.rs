@@ -9,7 +9,7 @@ use crate::columns::{self, FeatureTable};
 use crate::distributed::{Owner, Server};
 use crate::model::AnyFeatures;
 
-/// Columns of a frame for a [`crate::distributed::Part`], with the rules of [`crate::KMeans::fit`].
+/// Columns of a frame for a [`crate::distributed::Worker`], with the rules of [`crate::KMeans::fit`].
 #[derive(Debug, Clone)]
 pub struct FrameRows {
     rows: FitColumns,

@@ -98,14 +98,14 @@ impl SpillFile {
         writer.finish().map_err(|error| failed("write", &error))?;
         // Some file systems find out only now that there is no room. A page that was not written must not be read as if it were.
         file.sync_data().map_err(|error| failed("write", &error))?;
-        // SAFETY: no other process can change the file or cut it short, because it has no name, and this process only reads it from
-        // now on.
+        // SAFETY: no other process can change the file or cut it short, because the file has no name. This process only reads it
+        // from now on.
         let map = unsafe { Mmap::map(&*file) }.map_err(|error| failed("map the file", &error))?;
         mapped(map, &empty)
     }
 }
 
-/// The columns of a file of ours.
+/// The columns of a file that [`SpillFile`] wrote.
 fn mapped(map: Mmap, empty: &DataFrame) -> Result<DataFrame> {
     let metadata = read_file_metadata(&mut Cursor::new(&map[..]))?;
     let map = Arc::new(map);

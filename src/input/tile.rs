@@ -78,8 +78,27 @@ impl Selection {
 
     /// Number of rows of a range that take part.
     pub fn count(&self, range: Range<usize>) -> usize {
-        if self.is_all() { range.len() } else { range.filter(|&i| self.contains(i)).count() }
+        let Some(bits) = &self.bits else { return range.len() };
+        words_of(bits, range).map(|word| word.count_ones() as usize).sum()
     }
+
+    /// Which of some rows take part, as a selection of these rows.
+    #[cfg(any(feature = "cuda", feature = "tests"))]
+    fn slice(&self, range: Range<usize>) -> Result<Self> {
+        let Some(bits) = &self.bits else { return Ok(Self::default()) };
+        Ok(Self::from_bits(memory::collected(words_of(bits, range), "which rows take part")?))
+    }
+}
+
+/// The bits of a range of rows, the first of which is the lowest bit of the first word.
+fn words_of(bits: &[u64], range: Range<usize>) -> impl Iterator<Item = u64> {
+    let end = range.end;
+    range.step_by(64).map(move |at| {
+        let (word, shift) = (at / 64, at % 64);
+        // Where the range ends before the next word, the mask leaves that word out.
+        let next = bits.get(word + 1).filter(|_| shift > 0).map_or(0, |next| next << (64 - shift));
+        (bits[word] >> shift | next) & u64::MAX >> (64 - (end - at).min(64))
+    })
 }
 
 /// Rows and their weights, and which of the rows take part.
@@ -95,12 +114,12 @@ impl<'a, T: Float> RowBlock<'a, T> {
         Self { features, weights, selection: Selection::default() }
     }
 
-    /// Some of the rows. All of them take part.
-    #[cfg(feature = "cuda")]
+    /// Some of the rows.
+    #[cfg(any(feature = "cuda", feature = "tests"))]
     pub(crate) fn slice(&self, range: Range<usize>) -> Result<Self> {
-        debug_assert!(self.selection.is_all());
+        let selection = self.selection.slice(range.clone())?;
         let weights = self.weights.as_ref().map(|weights| weights.slice(range.clone())).transpose()?;
-        Ok(Self::new(self.features.slice(range)?, weights))
+        Ok(Self { features: self.features.slice(range)?, weights, selection })
     }
 
     /// Writes the `w^` of a list of rows, in its order. Without weights, it writes nothing.
@@ -398,5 +417,32 @@ impl<T: Float> Tile<T> {
             }
         }
         self.rows = kept;
+    }
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use super::*;
+
+    unit_test!(some_rows_of_a_part_keep_their_selection);
+    fn some_rows_of_a_part_keep_their_selection() {
+        let (n, mut state) = (200usize, 7u64);
+        let words = std::array::from_fn::<u64, 4, _>(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state ^ state >> 29
+        });
+        let x: Vec<f64> = (0..n).map(|i| i as f64).collect();
+        let mut part = RowBlock::new(Features::from_rows(&x, 1).unwrap(), None);
+        part.selection = Selection::from_bits(words.to_vec());
+        for start in [0, 1, 5, 63, 64, 65, 127, 128, 191, 199] {
+            for end in [start, start + 1, 64, 65, 128, 130, 192, 199, n].into_iter().filter(|end| (start..=n).contains(end)) {
+                let expected: Vec<f64> = (start..end).filter(|&i| part.selection.contains(i)).map(|i| i as f64).collect();
+                assert_eq!(part.selection.count(start..end), expected.len(), "{start}..{end}");
+                let some = part.slice(start..end).unwrap();
+                let mut tile = Tile::new(1, n).unwrap();
+                tile.load(&some, None, 0..end - start);
+                assert_eq!(tile.column(0), expected, "{start}..{end}");
+            }
+        }
     }
 }

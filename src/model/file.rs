@@ -1,4 +1,4 @@
-//! A model as a file: our own bytes for us, and a Parquet table for everybody else.
+//! A model as a file: the bytes of the model for this library, and a Parquet table for other programs.
 //!
 //! ```text
 //! PAR1            how every Parquet file starts
@@ -64,7 +64,7 @@ impl KMeansModel {
     /// followed.
     ///
     /// # Errors
-    /// [`KMeansError::File`] if it cannot be written. If the mode of an existing file forbids writing, the file is not
+    /// [`KMeansError::File`] if it cannot be written. If the mode of an existing file lets no user write, the file is not
     /// replaced, not even by root.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         replace(path.as_ref(), &self.to_bytes()?)

@@ -74,16 +74,16 @@ pub struct HistoryRow {
     pub shift: f64,
     /// Inertia after the assign step and before the update step. Present only with [`crate::History::Full`].
     pub inertia: Option<f64>,
-    /// The share of the rows whose label the filter could not prove, so that more precise distances settled it. `None` if they
-    /// were not counted. It depends on the device and the strategy, and so do the fields below. So they are not saved: `None` in a
+    /// The share of the rows whose label the filter could not prove, so that more precise distances settled it. `None` if the
+    /// fit did not count them. It depends on the device and the strategy, and so do the fields below. So they are not saved: `None` in a
     /// model that was loaded.
     pub settled: Option<f64>,
     /// The share of the rows whose label the first filter left to a second one, of more precise products. `None` if there is one
     /// filter.
     #[cfg_attr(feature = "serde", serde(skip))] // in the tail: `model/wire.rs`
     pub rescored: Option<f64>,
-    /// The share of the scores of a row and a centroid that were not computed. `None` if they were not counted, as on the
-    /// CPU where all are computed.
+    /// The share of the scores of a row and a centroid that were not computed. `None` if the fit did not count them, as on
+    /// the CPU where all are computed.
     pub skipped: Option<f64>,
     /// Groups of rows, each of which is compared only with the centroids that can be nearest. `None` if there are none.
     #[cfg_attr(feature = "serde", serde(skip))] // likewise

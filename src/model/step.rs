@@ -69,31 +69,35 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
         let weight_of = memory::collected(living.weights().into_iter().flatten(), BATCH)?;
         let k = weight_of.len();
         let bound = ratio * weight_of.iter().fold(0.0f64, |most, weight| most.max(*weight));
-        let light: Vec<usize> = memory::collected((0..k).filter(|&j| weight_of[j] < bound), BATCH)?;
-        let heavy = (0..k).filter(|j| !light.contains(j));
+        let is_light = |j: usize| weight_of[j] < bound;
+        let light: Vec<usize> = memory::collected((0..k).filter(|&j| is_light(j)), BATCH)?;
+        let heavy = (0..k).filter(|&j| !is_light(j));
         let above = heavy.min_by(|a, b| weight_of[*a].total_cmp(&weight_of[*b]).then(a.cmp(b)));
         let (false, Some(above)) = (light.is_empty(), above) else { return Ok((living, inertia)) };
         let far = (0..w.len()).filter(|&row| w[row] > 0.0 && distances.nearest[row] > 0.0);
         let mut far: Vec<usize> = memory::collected(far, BATCH)?;
         far.sort_by(|a, b| distances.nearest[*b].total_cmp(&distances.nearest[*a]).then(a.cmp(b)));
         let mut far = far.into_iter().filter_map(|row| Some((row, labels.get(row)? as usize)));
-        let (d, scales) = (model.d, model.quanta()?.scales()?);
+        let (d, scales, first) = (model.d, model.quanta()?.scales()?, Labels::of_kept(&[0], &[(Default::default(), 1)])?);
         'light: for &j in &light {
             let factor = living.factor(above);
             let Some(total) = &mut living.kept else { break };
             let (rows, heavy) = (total.rows[above].max(1), times(total.weights[above], factor).max(1));
             loop {
-                let next = far.find(|&(_, donor)| total.rows[donor] > 1 && !light.contains(&donor));
+                let next = far.find(|&(_, donor)| total.rows[donor] > 1 && !is_light(donor));
                 let Some((row, donor)) = next else { break 'light };
                 let weight = weights.map(|weights| weights.slice(row..row + 1)).transpose()?;
-                let label = Labels::of_kept(&[donor as u32], &[(Default::default(), 1)])?;
-                let one = model.sums(&batch.slice(row..row + 1)?, weight.as_ref(), Some(&label))?;
+                // A table of one cluster: a table of all of them would be made for each row.
+                let found = model.found(&batch.slice(row..row + 1)?, weight.as_ref(), Some(&first), None, 1)?;
+                let one = model.checked(found, &scales)?;
                 // The mean of the cluster is the row. A row so light that the sum has no room stays where it is.
-                let sum = |f: usize| scaled(one.sums[donor * d + f], heavy, one.weights[donor]);
+                let sum = |f: usize| scaled(one.sums[f], heavy, one.weights[0]);
                 let fits = |f: usize| sum(f).filter(|sum| sum.unsigned_abs() <= most_of(rows, &scales[f]));
                 let Some(sums) = (0..d).map(fits).collect::<Option<Vec<i128>>>() else { continue };
                 // The donor has rows of this batch, so its factor is 1.
-                total.subtract(&one)?;
+                total.rows[donor] -= one.rows[0];
+                total.weights[donor] = total.weights[donor].wrapping_sub(one.weights[0]);
+                total.sums[donor * d..][..d].iter_mut().zip(&one.sums).for_each(|(sum, own)| *sum = sum.wrapping_sub(*own));
                 (total.rows[j], total.weights[j]) = (rows, heavy);
                 total.sums[j * d..][..d].copy_from_slice(&sums);
                 break;
@@ -118,7 +122,7 @@ impl<T: Predictor> Model<T> {
         let mut model = self.copied()?;
         // Values are looked at under the weights that are in range. So a second round may find larger ones, but no third.
         loop {
-            let found = model.found(batch, weights, Some(labels), None)?;
+            let found = model.found(batch, weights, Some(labels), None, self.n_clusters())?;
             let quanta = model.quanta()?;
             // An infinite product has no units.
             if found.refused.is_none() || found.beyond.iter().any(|beyond| beyond.is_infinite()) {

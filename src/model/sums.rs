@@ -315,7 +315,7 @@ on_any_device! {
         ) -> Result<Sums> {
             let model = self.model;
             let own = if labels.is_none() { Some(self.predict(features)?) } else { None };
-            let found = model.found(features, weights, labels, own.as_ref())?;
+            let found = model.found(features, weights, labels, own.as_ref(), model.n_clusters())?;
             let scales = model.quanta()?.scales()?;
             model.checked(found, &scales)
         }
@@ -323,15 +323,16 @@ on_any_device! {
 }
 
 impl<T: Float> Model<T> {
-    /// The sums of rows under some labels, as far as the quanta take the rows. `own`: the labels of this model.
+    /// The sums of rows under labels below `k`, as far as the quanta take the rows. `own`: the labels of this model.
     pub(super) fn found(
         &self,
         features: &Features<'_, T>,
         weights: Option<&Column<'_, f64>>,
         labels: Option<&Labels>,
         own: Option<&Labels>,
+        k: usize,
     ) -> Result<RowSums> {
-        let (quanta, k, n) = (self.quanta()?, self.n_clusters(), features.n_rows());
+        let (quanta, n) = (self.quanta()?, features.n_rows());
         if weights.is_some() && quanta.weights.is_none() {
             return Err(invalid("weight", "none, since the fit of this model had none", "weights"));
         }

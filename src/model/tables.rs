@@ -14,6 +14,7 @@ use crate::backend::cpu::CentroidTable;
 use crate::backend::cuda;
 use crate::base::error::Result;
 use crate::base::float::Float;
+use crate::simd::InstructionSet;
 
 /// The centroids in the forms that predictions read.
 #[derive(Debug)]
@@ -38,7 +39,8 @@ impl<T: Float> Model<T> {
     pub(crate) fn host_table(&self) -> Result<&Arc<CentroidTable<T>>> {
         self.table.get(|| Ok(Tables::default()))?.host.get(|| {
             let extent = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
-            Ok(Arc::new(CentroidTable::new(&self.centroids, self.d, &middle(&self.centroids, self.d)?, extent, 1)?))
+            let centre = middle(&self.centroids, self.d)?;
+            Ok(Arc::new(CentroidTable::new(&self.centroids, self.d, &centre, extent, InstructionSet::detect(), 1)?))
         })
     }
 

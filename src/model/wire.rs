@@ -126,7 +126,7 @@ impl KMeansModel {
         Ok(bytes)
     }
 
-    /// As [`KMeansModel::to_wire`]. The model itself goes to the cache, so that it need not be decoded again.
+    /// As [`KMeansModel::to_wire`]. The model itself goes to the cache, so that it is not decoded again.
     ///
     /// # Errors
     /// As [`KMeansModel::to_wire`].

@@ -9,7 +9,6 @@ use pyo3_polars::PyDataFrame;
 
 use super::dlpack::{self, Export};
 use super::entry::without_panic;
-use super::expressions::unless_too_few;
 use super::external::ExternalArray;
 use super::options::{FitOptions, RowAnswer};
 use super::signals::{Raised, interruptible, watched};
@@ -19,7 +18,7 @@ use crate::backend::answers::Labels;
 use crate::backend::cuda::{Plain, array::GpuArray};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
-use crate::base::params::{KMeans, Wanted};
+use crate::base::params::Wanted;
 use crate::exact::rng::{DrawPurpose, below, draw_u64};
 use crate::frame::frame_of;
 use crate::model::{DeviceModel, KMeansModel};
@@ -153,32 +152,23 @@ pub fn fit_array<'py>(
     let (py, options, raised) = (array.py(), options.extract::<FitOptions>()?, Raised::default());
     let rows = ExternalArray::of(array, ROWS, false)?;
     let weights = weights.map(|weights| ExternalArray::weights_of(weights, WEIGHTS)).transpose()?;
-    let see = |estimator| watched(estimator, progress, &raised);
-    let wanted = if labels { Wanted::Labels } else { Wanted::Nothing };
-    let fit = interruptible(py, &raised, || fit_external(&rows, weights.as_ref(), &options, wanted, see))?;
+    let fit = || {
+        let (layout, names) = (&rows.layout, rows.layout.columns());
+        if names.is_empty() {
+            return Err(KMeansError::NoFeatures);
+        }
+        let weights = weights.as_ref().map(ExternalArray::weights).transpose()?;
+        let estimator = options.estimator(names.iter().map(String::as_str), Some(names.len()))?;
+        let estimator = watched(estimator, progress, &raised);
+        layout.check()?;
+        let wanted = if labels { Wanted::Labels } else { Wanted::Nothing };
+        let (model, kept) = estimator.fit_any(&[estimator.k], layout, rows.features()?, weights.as_ref(), wanted)?.remove(0)?;
+        let labels = labels.then(|| Answers::labels(&kept.into_labels()?)).transpose()?;
+        Ok((model, labels))
+    };
+    let fit = interruptible(py, &raised, || options.unless_too_few(fit()))?;
     let (model, labels) = fit.unzip();
     Ok(encoded(py, model)?.map(|fit| (fit, labels.flatten())))
-}
-
-fn fit_external(
-    rows: &ExternalArray,
-    weights: Option<&ExternalArray>,
-    options: &FitOptions,
-    wanted: Wanted,
-    see: impl FnOnce(KMeans) -> KMeans,
-) -> Result<Option<(KMeansModel, Option<Answers>)>> {
-    let layout = &rows.layout;
-    if layout.columns().is_empty() {
-        return Err(KMeansError::NoFeatures);
-    }
-    let weights = weights.map(ExternalArray::weights).transpose()?;
-    unless_too_few(options, || {
-        let names = layout.columns().iter().map(String::as_str);
-        let estimator = see(options.estimator(names, Some(layout.columns().len()))?);
-        let (model, kept) = estimator.fit_any(layout.copy()?, rows.features()?, weights.as_ref(), wanted)?;
-        let labels = (wanted == Wanted::Labels).then(|| Answers::labels(&kept.into_labels()?)).transpose()?;
-        Ok((model, labels))
-    })
 }
 
 /// Calls `work` with a model on a device, and with the rows of an array.

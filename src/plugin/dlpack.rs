@@ -242,7 +242,7 @@ fn capsule<'py, M>(py: Python<'py>, exported: Exported<M>, name: &'static CStr) 
     // SAFETY: the name is static. The destructor knows what a capsule of this name holds.
     let capsule = unsafe { ffi::PyCapsule_New(at.cast(), name.as_ptr(), Some(delete_untaken)) };
     if capsule.is_null() {
-        // SAFETY: the box was just made, and this is its only pointer.
+        // SAFETY: the box was just made, and this is the only reference to it.
         drop(unsafe { Box::from_raw(at) });
         return Err(PyErr::fetch(py));
     }
@@ -259,14 +259,14 @@ unsafe extern "C" fn delete<M>(managed: *mut M) {
     drop(unsafe { Box::from_raw(managed.cast::<Exported<M>>()) });
 }
 
-/// Deletes an array that is still in its capsule.
+/// Deletes an array that no library has taken out of its capsule.
 ///
 /// # Safety
 /// Only Python calls this, for a capsule that it frees.
 unsafe extern "C" fn delete_untaken(capsule: *mut ffi::PyObject) {
     for (name, versioned) in [(NEW, true), (OLD, false)] {
-        // SAFETY: the capsule is alive, and a name says what a capsule holds. If it still has this name, the array was
-        // not taken.
+        // SAFETY: the capsule is alive, and a name says what a capsule holds. If it still has this name, no library has taken
+        // the array.
         unsafe {
             if ffi::PyCapsule_IsValid(capsule, name.as_ptr()) == 1 {
                 let address = NonNull::new(ffi::PyCapsule_GetPointer(capsule, name.as_ptr()));

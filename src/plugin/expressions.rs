@@ -14,9 +14,7 @@ use pyo3_polars::PySeries;
 
 use super::entry::expression;
 use super::fit::streamed;
-use super::options::{
-    FitOptions, NearestClustersOptions, PredictOptions, RowAnswer, ScoreOptions, TooFew, TransformOptions, invalid,
-};
+use super::options::{FitOptions, NearestClustersOptions, PredictOptions, RowAnswer, ScoreOptions, TransformOptions, invalid};
 use super::signals::{Raised, interruptible};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
@@ -65,20 +63,6 @@ impl FitColumns {
         Self::of_inputs(&inputs.struct_()?.fields_as_series(), weighted)
     }
 
-    /// The labels of a fit, or structs of label and distances. `None` if there are too few distinct rows and the options ask for
-    /// nulls in that case.
-    fn fit(&self, options: &FitOptions) -> Result<Option<Series>> {
-        let wanted = if options.results().output == RowAnswer::Struct { Wanted::Distances } else { Wanted::Labels };
-        let fit = || self.estimator(options)?.answers_of_fit(&self.features, self.weights.as_ref(), wanted);
-        unless_too_few(options, fit)
-    }
-
-    /// As [`FitColumns::fit`], with the model and nothing of the rows.
-    pub fn fit_model(&self, options: &FitOptions, watched: impl FnOnce(KMeans) -> KMeans) -> Result<Option<KMeansModel>> {
-        let fit = || watched(self.estimator(options)?).fit_model(&self.features, self.weights.as_ref());
-        unless_too_few(options, fit)
-    }
-
     /// The estimator for these columns.
     pub fn estimator(&self, options: &FitOptions) -> Result<KMeans> {
         let names = self.features.iter().map(|column| column.name().as_str());
@@ -92,29 +76,6 @@ impl FitColumns {
             estimator.check_rows_in_file()?;
         }
         Ok(estimator)
-    }
-
-    /// The models for these numbers of clusters.
-    pub fn fit_models(&self, options: &FitOptions, k: &[usize]) -> Result<Vec<Result<KMeansModel>>> {
-        self.estimator(options)?.models_of_fits(k, &self.features, self.weights.as_ref())
-    }
-}
-
-/// The result of a fit. `None` if there are too few distinct rows and the options ask for nulls in that case.
-pub fn unless_too_few<F>(options: &FitOptions, fit: impl FnOnce() -> Result<F>) -> Result<Option<F>> {
-    let too_few = options.results().too_few;
-    match fit() {
-        Ok(fit) => Ok(Some(fit)),
-        Err(error) if error.is_too_few() && too_few == TooFew::Null => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// As an expression answers: with `too_few="fewer"`, no rows have no clusters, which is no error.
-fn or_none<F>(options: &FitOptions, fit: Result<Option<F>>) -> Result<Option<F>> {
-    match fit {
-        Err(error) if error.is_too_few() && options.results().too_few == TooFew::Fewer => Ok(None),
-        fit => fit,
     }
 }
 
@@ -223,11 +184,12 @@ fn score_field(fields: &[Field], kwargs: &ScoreOptions) -> PolarsResult<Field> {
 /// The labels (or structs of label and distances) of the rows of a fit.
 fn kmeans(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
     let rows = FitColumns::of_struct(inputs, kwargs.weighted)?;
-    let n = rows.features[0].len();
+    let (n, output) = (rows.features[0].len(), kwargs.results().output);
+    let wanted = if output == RowAnswer::Struct { Wanted::Distances } else { Wanted::Labels };
+    let fit = || rows.estimator(kwargs)?.fit_answers(&rows.features, rows.weights.as_ref(), wanted);
     // An input without rows gives no labels. Polars makes such a call to learn the result of a group-by without groups.
-    let fit = if n == 0 { None } else { or_none(kwargs, rows.fit(kwargs))? };
-    let output = kwargs.results().output;
-    Ok(match fit {
+    let answers = if n == 0 { None } else { kwargs.or_nulls(fit())? };
+    Ok(match answers {
         None => Series::full_null(CLUSTER.into(), n, &label_dtype(output)),
         Some(answers) => answers.with_name(CLUSTER.into()),
     })
@@ -239,9 +201,9 @@ fn centroids(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
     let fields: Vec<Field> = inputs.iter().map(|series| series.field().into_owned()).collect();
     let field = centroids_field(&fields, kwargs)?;
     let rows = FitColumns::of_struct(inputs, kwargs.weighted)?;
+    let fit = || rows.estimator(kwargs)?.fit_model(&rows.features, rows.weights.as_ref());
     // The result is null if there are no rows, as for Polars' own aggregations.
-    let fit = || or_none(kwargs, rows.fit_model(kwargs, |estimator| estimator));
-    let model = if rows.features[0].is_empty() { None } else { fit()? };
+    let model = if rows.features[0].is_empty() { None } else { kwargs.or_nulls(fit())? };
     let Some(model) = model else {
         return Ok(Series::full_null(field.name().clone(), 1, field.dtype()));
     };

@@ -168,7 +168,7 @@ impl ExternalArray {
 
 impl Slice {
     /// # Safety
-    /// The values are still there, and nothing writes to them.
+    /// The values are still there, and no thread writes to them.
     unsafe fn values<T>(&self) -> &[T] {
         if self.len == 0 {
             return &[];

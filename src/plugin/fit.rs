@@ -18,7 +18,7 @@ use pyo3::types::PyCapsule;
 use serde::Deserialize;
 
 use super::entry::{expression, stored, without_panic};
-use super::expressions::{fit_fields, unless_too_few};
+use super::expressions::fit_fields;
 use super::options::FitOptions;
 use super::signals::{Raised, interruptible, watched};
 use super::{Fit, encoded};
@@ -77,7 +77,7 @@ pub fn streamed(name: PlSmallStr, column: &Bound<'_, PyAny>) -> PyResult<Series>
     let capsule = column.call_method0("__arrow_c_stream__")?.cast_into::<PyCapsule>()?;
     let stream = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<ArrowArrayStream>();
     // SAFETY: by the interface, a capsule of this name holds a stream. The stream moves out of it, and what is left is one that
-    // was released, so it is not released twice.
+    // was released, so the stream is released once.
     let stream = unsafe { std::ptr::replace(stream.as_ptr(), ArrowArrayStream::empty()) };
     let read = || -> Result<Series> {
         // SAFETY: a valid stream gives a valid field and valid arrays. They own their values.
@@ -133,7 +133,7 @@ struct HoldOptions {
 /// Puts the columns into the [`Columns`] with this key.
 fn hold(inputs: &[Series], kwargs: &HoldOptions) -> PolarsResult<Series> {
     let mut rows = Some(FitColumns::of_inputs(inputs, kwargs.weighted)?);
-    // Free columns that are not taken after the lock, as above.
+    // Columns for which there is no room are freed after the lock, as above.
     let former = held().get_mut(&kwargs.key).map(|room| std::mem::replace(room, rows.take()));
     let answer = BooleanChunked::from_slice("held".into(), &[former.is_some()]);
     drop(former);
@@ -209,8 +209,11 @@ pub fn fit<'py>(
 ) -> PyResult<Option<Fit<'py>>> {
     let (py, options, raised) = (options.py(), options.extract::<FitOptions>()?, Raised::default());
     let rows = held().get_mut(&columns.key).and_then(Option::take);
-    let see = |estimator| watched(estimator, progress, &raised);
-    let fit = || rows.ok_or(KMeansError::NoFeatures)?.fit_model(&options, see);
+    let fit = || {
+        let rows = rows.ok_or(KMeansError::NoFeatures)?;
+        let estimator = watched(rows.estimator(&options)?, progress, &raised);
+        options.unless_too_few(estimator.fit_model(&rows.features, rows.weights.as_ref()))
+    };
     let model = interruptible(py, &raised, fit)?.map(|model| model.with_computed(computed));
     Ok(encoded(py, model)?)
 }
@@ -226,8 +229,14 @@ pub fn fit_each<'py>(
     let (py, options) = (options.py(), options.extract::<FitOptions>()?);
     let rows = held().get_mut(&columns.key).and_then(Option::take);
     let fits = || {
-        let fits = rows.ok_or(KMeansError::NoFeatures)?.fit_models(&options, &clusters)?;
-        fits.into_iter().map(|fit| unless_too_few(&options, || Ok(fit?.with_computed(computed)))).collect::<Result<Vec<_>>>()
+        let rows = rows.ok_or(KMeansError::NoFeatures)?;
+        let estimator = rows.estimator(&options)?;
+        let columns = estimator.cast(&rows.features, rows.weights.as_ref(), FeatureLayout::check)?;
+        let fits = columns
+            .fit_each(&clusters)?
+            .into_iter()
+            .map(|fit| options.unless_too_few(fit.map(|model| model.with_computed(computed))));
+        fits.collect::<Result<Vec<_>>>()
     };
     interruptible(py, &Raised::default(), fits)?.into_iter().map(|model| Ok(encoded(py, model)?)).collect()
 }

@@ -240,6 +240,22 @@ impl FitOptions {
         self.values.results
     }
 
+    /// The result of a fit. `None` if there are too few distinct rows and the options ask for nulls in that case.
+    pub fn unless_too_few<F>(&self, fit: Result<F>) -> Result<Option<F>> {
+        match fit {
+            Err(error) if error.is_too_few() && self.results().too_few == TooFew::Null => Ok(None),
+            fit => fit.map(Some),
+        }
+    }
+
+    /// As an expression answers: with `too_few="fewer"`, no rows have no clusters, which is no error.
+    pub fn or_nulls<F>(&self, fit: Result<F>) -> Result<Option<F>> {
+        match fit {
+            Err(error) if error.is_too_few() && self.results().too_few == TooFew::Fewer => Ok(None),
+            fit => self.unless_too_few(fit),
+        }
+    }
+
     /// The estimator with these options, for columns of these names. `width`: the number of features, which a List column does
     /// not say.
     pub fn estimator<'n>(&self, names: impl IntoIterator<Item = &'n str>, width: Option<usize>) -> Result<KMeans> {

@@ -6,7 +6,6 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
 
-use super::expressions::unless_too_few;
 use super::fit::Frame;
 use super::options::{FitOptions, invalid};
 use super::signals::{Raised, interruptible, watched};
@@ -21,7 +20,7 @@ use crate::simd::InstructionSet;
 
 /// Rows of a fit, and the answers to what a driver asks of them.
 #[pyclass(frozen, module = "polars_kmeans._internal")]
-pub struct Part(distributed::Part);
+pub struct Part(distributed::Worker);
 
 #[pymethods]
 impl Part {
@@ -38,7 +37,7 @@ impl Part {
             Some("portable") => Ok(InstructionSet::Portable),
             Some(other) => Err(invalid("instructions", "\"avx512\", \"avx2\" or \"portable\"", other)),
         };
-        let part = set.and_then(|set| distributed::Part::with_instructions(rows, set));
+        let part = set.and_then(|set| distributed::Worker::with_instructions(rows, set));
         Ok(Self(part?))
     }
 
@@ -97,15 +96,13 @@ pub fn fit_parts<'py>(
     let (py, options, raised) = (options.py(), options.extract::<FitOptions>()?, Raised::default());
     let mut executor = PythonExecutor { ask, parts, raised: raised.clone() };
     let fit = || {
-        unless_too_few(&options, || {
-            let facts = distributed::facts(&mut executor)?.swap_remove(0);
-            let layout = FeatureLayout::of_names(&facts.names)?;
-            layout.check()?;
-            let names = layout.columns().iter().map(String::as_str);
-            let estimator = watched(options.estimator(names, Some(facts.names.len()))?, progress, &raised);
-            let fitted = distributed::fit(&estimator, &mut executor, Wanted::Nothing)?;
-            Ok(KMeansModel::of_parts(fitted)?.with_computed(facts.computed))
-        })
+        let facts = distributed::facts(&mut executor)?.swap_remove(0);
+        let layout = FeatureLayout::of_names(&facts.names)?;
+        layout.check()?;
+        let names = layout.columns().iter().map(String::as_str);
+        let estimator = watched(options.estimator(names, Some(facts.names.len()))?, progress, &raised);
+        let fitted = distributed::fit(&estimator, &mut executor, Wanted::Nothing)?;
+        Ok(KMeansModel::of_parts(fitted)?.with_computed(facts.computed))
     };
-    Ok(encoded(py, interruptible(py, &raised, fit)?)?)
+    Ok(encoded(py, interruptible(py, &raised, || options.unless_too_few(fit()))?)?)
 }

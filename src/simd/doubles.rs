@@ -11,44 +11,45 @@ pub const MOST_LANES: usize = 8;
 ///
 /// # Safety
 /// As for [`Vector`](super::Vector).
-pub trait Doubles: Copy {
+pub unsafe trait Doubles: Copy {
     const LANES: usize;
     type Mask: Copy;
-    unsafe fn splat(x: f64) -> Self;
+    fn splat(x: f64) -> Self;
     /// Loads values of either feature type. Widening is exact.
     unsafe fn load<T: Float>(p: *const T) -> Self;
     unsafe fn store(self, p: *mut f64);
-    unsafe fn sub(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
     /// `self * self + c`, rounded once.
-    unsafe fn square_add(self, c: Self) -> Self;
-    unsafe fn sqrt(self) -> Self;
+    fn square_add(self, c: Self) -> Self;
+    fn sqrt(self) -> Self;
     /// The smaller value, or `best` where `self` is NaN.
-    unsafe fn min_or(self, best: Self) -> Self;
+    fn min_or(self, best: Self) -> Self;
     /// The larger value. No lane of either is NaN.
-    unsafe fn larger(self, other: Self) -> Self;
+    fn larger(self, other: Self) -> Self;
     /// Lanes where `self` is below `other`. NaN is not below.
-    unsafe fn below(self, other: Self) -> Self::Mask;
+    fn below(self, other: Self) -> Self::Mask;
     /// `a` where the mask is set, else `b`. Moves bits and computes nothing.
-    unsafe fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
+    fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
     /// One bit per lane.
-    unsafe fn bits(mask: Self::Mask) -> u32;
+    fn bits(mask: Self::Mask) -> u32;
 }
 
 /// Four lanes of plain Rust.
 #[derive(Clone, Copy)]
 pub struct PortableDoubles([f64; 4]);
 
-impl Doubles for PortableDoubles {
+// SAFETY: plain Rust, which every machine has.
+unsafe impl Doubles for PortableDoubles {
     const LANES: usize = 4;
     type Mask = [bool; 4];
 
     operations! {
         fn splat(x: f64) -> Self = Self([x; 4]);
-        fn load<T: Float>(p: *const T) -> Self = {
+        unsafe fn load<T: Float>(p: *const T) -> Self = {
             let values = p.cast::<[T; 4]>().read_unaligned();
             Self(lanes!(i in [0.0; 4], values[i].to_f64()))
         };
-        fn store(self, p: *mut f64) = p.cast::<[f64; 4]>().write_unaligned(self.0);
+        unsafe fn store(self, p: *mut f64) = p.cast::<[f64; 4]>().write_unaligned(self.0);
         fn sub(self, other: Self) -> Self = Self(lanes!(i in [0.0; 4], self.0[i] - other.0[i]));
         fn square_add(self, c: Self) -> Self = Self(lanes!(i in [0.0; 4], self.0[i].mul_add(self.0[i], c.0[i])));
         fn sqrt(self) -> Self = Self(lanes!(i in [0.0; 4], self.0[i].sqrt()));
@@ -64,26 +65,26 @@ impl Doubles for PortableDoubles {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub mod x86 {
+pub(super) mod x86 {
     use std::arch::x86_64::*;
 
     use super::{Doubles, Float};
 
     #[derive(Clone, Copy)]
-    pub struct Avx512Doubles(__m512d);
+    pub(in crate::simd) struct Avx512Doubles(__m512d);
     #[derive(Clone, Copy)]
-    pub struct Avx2Doubles(__m256d);
+    pub(in crate::simd) struct Avx2Doubles(__m256d);
 
-    // SAFETY of `load`: a pointer to `T` is one to the type that `IS_F32` names.
-    impl Doubles for Avx512Doubles {
+    // SAFETY: the type is visible in `simd` alone, as its vector is. A pointer to `T` is one to the type that `IS_F32` names.
+    unsafe impl Doubles for Avx512Doubles {
         const LANES: usize = 8;
         type Mask = __mmask8;
 
         operations! {
             fn splat(x: f64) -> Self = Self(_mm512_set1_pd(x));
-            fn load<T: Float>(p: *const T) -> Self =
+            unsafe fn load<T: Float>(p: *const T) -> Self =
                 Self(if T::IS_F32 { _mm512_cvtps_pd(_mm256_loadu_ps(p.cast())) } else { _mm512_loadu_pd(p.cast()) });
-            fn store(self, p: *mut f64) = _mm512_storeu_pd(p, self.0);
+            unsafe fn store(self, p: *mut f64) = _mm512_storeu_pd(p, self.0);
             fn sub(self, other: Self) -> Self = Self(_mm512_sub_pd(self.0, other.0));
             fn square_add(self, c: Self) -> Self = Self(_mm512_fmadd_pd(self.0, self.0, c.0));
             fn sqrt(self) -> Self = Self(_mm512_sqrt_pd(self.0));
@@ -95,15 +96,16 @@ pub mod x86 {
         }
     }
 
-    impl Doubles for Avx2Doubles {
+    // SAFETY: as above.
+    unsafe impl Doubles for Avx2Doubles {
         const LANES: usize = 4;
         type Mask = __m256d;
 
         operations! {
             fn splat(x: f64) -> Self = Self(_mm256_set1_pd(x));
-            fn load<T: Float>(p: *const T) -> Self =
+            unsafe fn load<T: Float>(p: *const T) -> Self =
                 Self(if T::IS_F32 { _mm256_cvtps_pd(_mm_loadu_ps(p.cast())) } else { _mm256_loadu_pd(p.cast()) });
-            fn store(self, p: *mut f64) = _mm256_storeu_pd(p, self.0);
+            unsafe fn store(self, p: *mut f64) = _mm256_storeu_pd(p, self.0);
             fn sub(self, other: Self) -> Self = Self(_mm256_sub_pd(self.0, other.0));
             fn square_add(self, c: Self) -> Self = Self(_mm256_fmadd_pd(self.0, self.0, c.0));
             fn sqrt(self) -> Self = Self(_mm256_sqrt_pd(self.0));

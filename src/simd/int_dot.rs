@@ -16,13 +16,14 @@ use super::{InstructionSet, Portable, Vector};
 /// A vector that multiplies quads.
 ///
 /// # Safety
-/// The machine must have the instruction set, and its instruction that multiplies bytes or words.
-pub trait Dot: Vector {
+/// As for [`Vector`]. [`DotUnit::run`] alone gives tasks a type by this trait, where the machine has the instructions that multiply
+/// bytes and words.
+pub unsafe trait Dot: Vector {
     /// In each lane, the integer `self + x_0 c_0 + x_1 c_1 + x_2 c_2 + x_3 c_3`. The lanes of `x` and `c` are quads of a row and
     /// of a centroid.
-    unsafe fn dot(self, x: Self, c: Self) -> Self;
+    fn dot(self, x: Self, c: Self) -> Self;
     /// The same for pairs of words: `self + x_0 c_0 + x_1 c_1`.
-    unsafe fn dot_words(self, x: Self, c: Self) -> Self;
+    fn dot_words(self, x: Self, c: Self) -> Self;
 }
 
 /// What multiplies quads of bytes or pairs of words.
@@ -187,7 +188,8 @@ pub fn added(sum: f32, x: f32, c: f32) -> f32 {
     f32::from_bits((sum.to_bits() as i32).wrapping_add(products) as u32)
 }
 
-impl Dot for Portable {
+// SAFETY: plain Rust, which every machine has.
+unsafe impl Dot for Portable {
     operations! {
         fn dot(self, x: Self, c: Self) -> Self = Self(lanes!(i in [0.0; 8], added(self.0[i], x.0[i], c.0[i])));
         fn dot_words(self, x: Self, c: Self) -> Self = Self(lanes!(i in [0.0; 8], added_words(self.0[i], x.0[i], c.0[i])));
@@ -204,21 +206,22 @@ mod x86 {
     /// # Safety
     /// The machine must have the features named.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,avx2")]
-    pub unsafe fn run_avx512<T: DotTask>(task: T) -> T::Output {
+    pub(super) unsafe fn run_avx512<T: DotTask>(task: T) -> T::Output {
         task.run::<Avx512>()
     }
 
     /// # Safety
     /// The machine must have the features named.
     #[target_feature(enable = "avxvnni,avx2,fma")]
-    pub unsafe fn run_avx2<T: DotTask>(task: T) -> T::Output {
+    pub(super) unsafe fn run_avx2<T: DotTask>(task: T) -> T::Output {
         task.run::<Avx2>()
     }
 
     // The lanes of a vector are cast to the integers that their bits are, and back.
     macro_rules! dot {
         ($vector:ident, $integers:ident, $floats:ident, $bytes:ident, $words:ident) => {
-            impl Dot for $vector {
+            // SAFETY: see `Dot`.
+            unsafe impl Dot for $vector {
                 operations! {
                     fn dot(self, x: Self, c: Self) -> Self =
                         Self($floats($bytes($integers(self.0), $integers(x.0), $integers(c.0))));

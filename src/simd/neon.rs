@@ -17,7 +17,7 @@ use super::{SQUARE, Task, Vector, doubles};
 const HALF: usize = 4;
 
 #[derive(Clone, Copy)]
-pub struct Neon([float32x4_t; 2]);
+pub(super) struct Neon([float32x4_t; 2]);
 
 /// Applies an instruction to both registers.
 macro_rules! both {
@@ -34,9 +34,9 @@ macro_rules! both {
     }};
 }
 
-// SAFETY of every call below: all processors of aarch64 have these instructions. The caller promises valid pointers, as the trait
-// requires. Loads and stores need no alignment.
-impl Vector for Neon {
+// SAFETY: all processors of aarch64 have these instructions. Elsewhere they are plain Rust. The caller promises valid pointers, as
+// the trait requires. Loads and stores need no alignment.
+unsafe impl Vector for Neon {
     const LANES: usize = 2 * HALF;
     const ROW_VECTORS: usize = 2;
     const MANY_REGISTERS: bool = true;
@@ -44,13 +44,13 @@ impl Vector for Neon {
     type Doubles = doubles::PortableDoubles;
 
     #[inline(never)]
-    unsafe fn call<T: Task>(task: T) -> T::Output {
+    fn call<T: Task>(task: T) -> T::Output {
         task.run::<Self>()
     }
     operations! {
         fn splat(x: f32) -> Self = Self([vdupq_n_f32(x); 2]);
-        fn load(p: *const f32) -> Self = Self(both!(I => vld1q_f32(p.add(I * HALF))));
-        fn store(self, p: *mut f32) = {
+        unsafe fn load(p: *const f32) -> Self = Self(both!(I => vld1q_f32(p.add(I * HALF))));
+        unsafe fn store(self, p: *mut f32) = {
             both!(I => vst1q_f32(p.add(I * HALF), self.0[I]));
         };
         fn sub(self, other: Self) -> Self = Self(both!(I => vsubq_f32(self.0[I], other.0[I])));

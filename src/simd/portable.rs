@@ -20,7 +20,8 @@ macro_rules! lanes {
 }
 pub(super) use lanes;
 
-impl Vector for Portable {
+// SAFETY: plain Rust, which every machine has.
+unsafe impl Vector for Portable {
     const LANES: usize = 8;
     const ROW_VECTORS: usize = 1;
     const MANY_REGISTERS: bool = cfg!(target_arch = "aarch64");
@@ -28,13 +29,13 @@ impl Vector for Portable {
     type Doubles = doubles::PortableDoubles;
 
     #[inline(never)]
-    unsafe fn call<T: Task>(task: T) -> T::Output {
+    fn call<T: Task>(task: T) -> T::Output {
         task.run::<Self>()
     }
     operations! {
         fn splat(x: f32) -> Self = Self([x; 8]);
-        fn load(p: *const f32) -> Self = Self(p.cast::<[f32; 8]>().read_unaligned());
-        fn store(self, p: *mut f32) = p.cast::<[f32; 8]>().write_unaligned(self.0);
+        unsafe fn load(p: *const f32) -> Self = Self(p.cast::<[f32; 8]>().read_unaligned());
+        unsafe fn store(self, p: *mut f32) = p.cast::<[f32; 8]>().write_unaligned(self.0);
         fn sub(self, other: Self) -> Self = Self(lanes!(i in [0.0; 8], self.0[i] - other.0[i]));
         fn add(self, other: Self) -> Self = Self(lanes!(i in [0.0; 8], self.0[i] + other.0[i]));
         // A fused operation in software would be slow. The error bounds cover the second rounding.

@@ -88,7 +88,7 @@ impl DotTask for Probe<'_> {
     fn run<V: Dot>(self) -> [f32; PROBED] {
         let mut found = [0.0; PROBED];
         for at in (0..PROBED).step_by(V::LANES) {
-            // SAFETY: LANES divides PROBED. `DotUnit::run` enables the features.
+            // SAFETY: LANES divides PROBED.
             unsafe {
                 let sum = V::load(self.start.as_ptr().add(at));
                 let (x, c) = (V::load(self.x.as_ptr().add(at)), V::load(self.c.as_ptr().add(at)));

@@ -9,7 +9,7 @@ use super::{SQUARE, Task, Vector};
 /// The machine must have the features named.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,avx2")]
-pub unsafe fn run_avx512<T: Task>(task: T) -> T::Output {
+pub(super) unsafe fn run_avx512<T: Task>(task: T) -> T::Output {
     task.run::<Avx512>()
 }
 
@@ -17,18 +17,18 @@ pub unsafe fn run_avx512<T: Task>(task: T) -> T::Output {
 /// The machine must have the features named.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma")]
-pub unsafe fn run_avx2<T: Task>(task: T) -> T::Output {
+pub(super) unsafe fn run_avx2<T: Task>(task: T) -> T::Output {
     task.run::<Avx2>()
 }
 
 #[derive(Clone, Copy)]
-pub struct Avx512(pub(super) __m512);
+pub(super) struct Avx512(pub(super) __m512);
 #[derive(Clone, Copy)]
-pub struct Avx2(pub(super) __m256);
+pub(super) struct Avx2(pub(super) __m256);
 
-// SAFETY of every call below: the methods are reached only through `run_avx512` and `run_avx2`, which inline them and enable
-// the features. The caller promises valid pointers, as the trait requires. The unaligned loads and stores are used.
-impl Vector for Avx512 {
+// SAFETY: the type is visible in `simd` alone. Tasks get it from `run_avx512`, here and in `int_dot.rs`, which is called where the
+// machine has the features, and by code that has the type already. The unaligned loads and stores are used.
+unsafe impl Vector for Avx512 {
     const LANES: usize = 16;
     const ROW_VECTORS: usize = 4;
     const MANY_REGISTERS: bool = true;
@@ -36,13 +36,14 @@ impl Vector for Avx512 {
     type Doubles = Avx512Doubles;
 
     #[inline(always)]
-    unsafe fn call<T: Task>(task: T) -> T::Output {
+    fn call<T: Task>(task: T) -> T::Output {
+        // SAFETY: the type is a token of the features.
         unsafe { run_avx512(task) }
     }
     operations! {
         fn splat(x: f32) -> Self = Self(_mm512_set1_ps(x));
-        fn load(p: *const f32) -> Self = Self(_mm512_loadu_ps(p));
-        fn store(self, p: *mut f32) = _mm512_storeu_ps(p, self.0);
+        unsafe fn load(p: *const f32) -> Self = Self(_mm512_loadu_ps(p));
+        unsafe fn store(self, p: *mut f32) = _mm512_storeu_ps(p, self.0);
         fn sub(self, other: Self) -> Self = Self(_mm512_sub_ps(self.0, other.0));
         fn add(self, other: Self) -> Self = Self(_mm512_add_ps(self.0, other.0));
         fn mul_add(self, b: Self, c: Self) -> Self = Self(_mm512_fmadd_ps(self.0, b.0, c.0));
@@ -91,7 +92,8 @@ impl Vector for Avx512 {
     }
 }
 
-impl Vector for Avx2 {
+// SAFETY: as above, with `run_avx2`.
+unsafe impl Vector for Avx2 {
     const LANES: usize = 8;
     const ROW_VECTORS: usize = 2;
     const MANY_REGISTERS: bool = false;
@@ -99,13 +101,14 @@ impl Vector for Avx2 {
     type Doubles = Avx2Doubles;
 
     #[inline(always)]
-    unsafe fn call<T: Task>(task: T) -> T::Output {
+    fn call<T: Task>(task: T) -> T::Output {
+        // SAFETY: the type is a token of the features.
         unsafe { run_avx2(task) }
     }
     operations! {
         fn splat(x: f32) -> Self = Self(_mm256_set1_ps(x));
-        fn load(p: *const f32) -> Self = Self(_mm256_loadu_ps(p));
-        fn store(self, p: *mut f32) = _mm256_storeu_ps(p, self.0);
+        unsafe fn load(p: *const f32) -> Self = Self(_mm256_loadu_ps(p));
+        unsafe fn store(self, p: *mut f32) = _mm256_storeu_ps(p, self.0);
         fn sub(self, other: Self) -> Self = Self(_mm256_sub_ps(self.0, other.0));
         fn add(self, other: Self) -> Self = Self(_mm256_add_ps(self.0, other.0));
         fn mul_add(self, b: Self, c: Self) -> Self = Self(_mm256_fmadd_ps(self.0, b.0, c.0));

@@ -20,7 +20,7 @@ pub(crate) mod tiles;
 pub(crate) mod variance;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::given::{check_negative, check_overflow, count_bad};
 use self::passes::{HostPasses, Passes};
@@ -39,7 +39,7 @@ use crate::input::tile::{RowBlock, WeightScale};
 use crate::statistics::refused::check_vanished;
 
 /// Most rows of a fit.
-const MAX_ROWS: u64 = 1 << 36;
+pub(crate) const MAX_ROWS: u64 = 1 << 36;
 
 /// What the fit knows about its data.
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ pub struct Statistics {
     pub variance: f64,
     /// How weights become integers. `None` if all weights are 1.
     pub weights: Option<WeightScale>,
-    /// Whether rows were equally far when their order decided which of them moves. `None` if this is not asked.
+    /// Whether rows were equally far when their order decided which of them moves. `None` if the fit does not ask.
     #[cfg_attr(feature = "parts", serde(skip))]
     pub ties: Option<Arc<AtomicBool>>,
     /// With `Cosine`, the mean of a cluster is normalised. So centroids may be outside of the extents.
@@ -73,6 +73,11 @@ impl Statistics {
     /// The largest magnitude of the rows of positive weight.
     pub fn extent(&self) -> f64 {
         self.lows.iter().chain(&self.highs).fold(0.0, |m, v| m.max(v.abs()))
+    }
+
+    /// Whether the fit asks for ties, and there was one.
+    pub fn had_ties(&self) -> bool {
+        self.ties.as_ref().is_some_and(|ties| ties.load(Ordering::Relaxed))
     }
 }
 

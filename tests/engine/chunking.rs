@@ -1,7 +1,7 @@
 //! Streaming: rows that do not fit on a GPU pass through it in chunks of a good size.
 
 use polars_kmeans::Job;
-use polars_kmeans::backend::chunking::{Chunking, LEAST_ROWS, range_rows, row_bytes};
+use polars_kmeans::backend::chunking::{Chunking, LEAST_ROWS, row_bytes};
 use polars_kmeans::backend::select::Shape;
 use polars_kmeans::base::params::DrawnCandidates;
 
@@ -87,13 +87,5 @@ fn more_room_is_never_worse_and_always_enough() {
             share = travelling;
         }
         assert_eq!(share, 0.0, "{shape}");
-    }
-}
-
-#[test]
-fn ranges_are_few_and_short() {
-    for rows in [1_024, 4_096, 65_536, 4 << 20, 1 << 27] {
-        let range = range_rows(rows);
-        assert!(range.is_multiple_of(256) && rows.div_ceil(range) <= 64 && range <= 1 << 24);
     }
 }

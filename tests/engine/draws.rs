@@ -142,8 +142,9 @@ struct Answers<T> {
     totals: Vec<u128>,
     samples: Vec<Picked<T>>,
     gains: Vec<u128>,
-    /// By weight before a centroid is taken, by weight, by distance, and among the rows of positive weight.
-    picked: [Picked<T>; 4],
+    /// By weight before a centroid is taken, by weight, by distance, among the rows of positive weight, and by distance after a
+    /// candidate was taken.
+    picked: [Picked<T>; 5],
     all: Picked<T>,
     masses: Vec<Vec<u128>>,
     positive: u64,
@@ -176,6 +177,11 @@ impl<T: Float> Questions<T> {
         targets
     }
 
+    /// The candidate that is taken after the gains.
+    fn chosen(&self) -> &[T] {
+        &self.candidates[..self.first.len()]
+    }
+
     fn ask(&self, session: &mut dyn Seeder<T>) -> Answers<T> {
         let by = |session: &mut dyn Seeder<T>, by, total| session.pick(&Draw::Totals(by, self.many(total))).unwrap();
         let mut totals = vec![session.weigh().unwrap()];
@@ -192,12 +198,16 @@ impl<T: Float> Questions<T> {
         let total = totals[totals.len() - 1];
         let gains = session.gains(&self.candidates).unwrap();
         let positive = session.positive_rows();
-        let picked = [
-            before,
-            by(session, DrawBy::Weight, totals[0]),
-            by(session, DrawBy::Distance, total),
-            by(session, DrawBy::Positive, positive.into()),
-        ];
+        let three = [(DrawBy::Weight, totals[0]), (DrawBy::Distance, total), (DrawBy::Positive, positive.into())];
+        let [weight, distance, one] = three.map(|(kind, total)| by(session, kind, total));
+        // A session may know the totals from the gains, and take the candidate later.
+        let total = session.lower(self.chosen(), self.scales[1]).unwrap();
+        totals.push(total);
+        let picked = [before, weight, distance, one, by(session, DrawBy::Distance, total)];
+        for sample in self.samples(4, total) {
+            samples.push(session.pick(&Draw::Each(sample)).unwrap());
+        }
+        assert_eq!(session.gains(self.chosen()).unwrap(), [0]);
         let all_rows = session.pick(&Draw::All).unwrap();
         let none = session.pick(&Draw::Totals(DrawBy::Distance, vec![])).unwrap();
         assert_eq!(none, Picked { rows: vec![], values: vec![], weights: vec![] });
@@ -224,8 +234,6 @@ impl<T: Float> Questions<T> {
         let weights = direct.draw_weights(self.scales[1]);
         let integers = direct.integers();
         let positives = integers.iter().map(|&integer| u128::from(integer > 0)).collect();
-        let picked = [integers.clone(), integers, weights, positives]
-            .map(|weights| direct.pick(&weights, &self.many(weights.iter().sum())));
         let all_rows = Picked { rows: vec![], ..direct.picked((0..direct.x.len() as u64).collect()) };
         let mut all = self.first.clone();
         all.extend(self.batches.iter().flatten());
@@ -233,6 +241,12 @@ impl<T: Float> Questions<T> {
         let positive = direct.weights.iter().filter(|w| **w > 0.0).count() as u64;
         let candidates = self.candidates.chunks_exact(direct.x[0].len());
         let gains = candidates.map(|candidate| direct.gain(candidate, self.scales[1])).collect();
+        direct.take(self.chosen());
+        let lowered = direct.draw_weights(self.scales[1]);
+        totals.push(lowered.iter().sum());
+        samples.extend(self.samples(4, totals[totals.len() - 1]).map(|sample| direct.sample(&sample, self.scales[1])));
+        let picked = [integers.clone(), integers, weights, positives, lowered]
+            .map(|weights| direct.pick(&weights, &self.many(weights.iter().sum())));
         Answers { gains, totals, samples, picked, all: all_rows, masses, positive }
     }
 }
@@ -240,7 +254,6 @@ impl<T: Float> Questions<T> {
 fn check<T: Float>(kind: &str, shape: [usize; 2], weighted: bool, seeds: [usize; 3]) {
     let random = &mut Random(shape[0] as u64 * 3 + u64::from(weighted));
     let data: Data<T> = data(kind, shape, weighted, random);
-    // Labels of one byte, so that several seeds share a number where rows stream.
     let estimator = KMeans::new(5);
     let statistics = data.statistics(&estimator);
     let batches: Vec<Vec<T>> = seeds.iter().map(|&count| some(&data, count, random)).collect();

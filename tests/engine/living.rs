@@ -342,6 +342,29 @@ fn a_step_is_an_update() {
     assert!((inertia + start.score(&features, None).unwrap()).abs() < 1e-6 * inertia);
 }
 
+/// The least of three times of a step with `k` clusters. Half of them are light, and each of these takes a row.
+fn seconds_of_a_step(k: u32) -> f64 {
+    let x: Vec<f64> = (0..k).map(f64::from).collect();
+    let given = KMeans::new(k as usize).init(Init::Given(x.clone())).max_iter(1).keep_sums(true);
+    let start = given.fit_features(&Features::from_rows(&x, 1).unwrap(), None).unwrap().model;
+    let batch: Vec<f64> = (0..3 * k / 2).map(|i| f64::from(i % (k / 2)) + 0.25).collect();
+    let batch = Features::from_rows(&batch, 1).unwrap();
+    let step = |_| {
+        let begin = std::time::Instant::now();
+        let (stepped, _) = start.stepped(&batch, None, 0.5).unwrap();
+        assert!(stepped.centroids()[(k / 2) as usize..].iter().all(|c| c.fract() == 0.25), "light clusters lie at rows");
+        begin.elapsed().as_secs_f64()
+    };
+    (0..3).map(step).fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+fn the_time_of_a_step_grows_with_the_clusters() {
+    // Sixteen times in theory, 256 times if each light cluster looked at all others.
+    let [few, many] = [2_000, 32_000].map(seconds_of_a_step);
+    assert!(many < 64.0 * few, "{few} s with 2,000 clusters, {many} s with 32,000");
+}
+
 in_both_types!(decayed_means_are_those_of_fractions, T => {
     // The weight of each cluster and its sum, over 2^shift: the same for both.
     struct Exact {

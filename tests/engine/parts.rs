@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::distributed::{Executor, OwnedRows, Part, fit};
+use polars_kmeans::distributed::{Executor, OwnedRows, Worker, fit};
 use polars_kmeans::model::AnyFitted;
 use polars_kmeans::{
     Column, Engine, Features, Fitted, History, Init, KMeans, KMeansError, Metric, NullPolicy, Restarts, Result, RowOrder,
@@ -27,11 +27,11 @@ enum Loss {
     All,
 }
 
-type Make = dyn Fn(usize) -> Part + Send;
+type Make = dyn Fn(usize) -> Worker + Send;
 
 /// Parts in this process, one of which may get lost at some message.
 pub struct Here {
-    parts: Vec<Part>,
+    parts: Vec<Worker>,
     make: Box<Make>,
     /// The messages so far.
     messages: usize,
@@ -39,7 +39,7 @@ pub struct Here {
 }
 
 impl Here {
-    fn new(count: usize, make: impl Fn(usize) -> Part + Send + 'static) -> Self {
+    fn new(count: usize, make: impl Fn(usize) -> Worker + Send + 'static) -> Self {
         Self { parts: (0..count).map(&make).collect(), make: Box::new(make), messages: 0, loss: None }
     }
 }
@@ -88,7 +88,7 @@ pub fn parts<T: Engine>(x: &[T], weights: Option<&[f64]>, d: usize, cuts: &[usiz
             rows = rows.weighted(weights[range].to_vec());
         }
         let sets = [InstructionSet::detect(), InstructionSet::Portable, InstructionSet::Avx2];
-        Part::with_instructions(rows, sets[part % 3]).unwrap()
+        Worker::with_instructions(rows, sets[part % 3]).unwrap()
     })
 }
 
@@ -275,17 +275,17 @@ fn errors_are_those_of_whole_fits() {
 #[test]
 fn parts_that_do_not_fit_together_are_refused() {
     let error =
-        |make: fn(usize) -> Part| fit(&KMeans::new(1), &mut Here::new(2, make), Wanted::Nothing).unwrap_err().to_string();
-    let widths = error(|part| Part::new(OwnedRows::new(vec![1.0f64; 12], part + 1)).unwrap());
+        |make: fn(usize) -> Worker| fit(&KMeans::new(1), &mut Here::new(2, make), Wanted::Nothing).unwrap_err().to_string();
+    let widths = error(|part| Worker::new(OwnedRows::new(vec![1.0f64; 12], part + 1)).unwrap());
     assert!(widths.starts_with("parts: expected the columns of part 0"), "{widths}");
     let types = error(|part| match part {
-        0 => Part::new(OwnedRows::new(vec![1.0f64; 12], 1)).unwrap(),
-        _ => Part::new(OwnedRows::new(vec![1.0f32; 12], 1)).unwrap(),
+        0 => Worker::new(OwnedRows::new(vec![1.0f64; 12], 1)).unwrap(),
+        _ => Worker::new(OwnedRows::new(vec![1.0f32; 12], 1)).unwrap(),
     });
     assert!(types.contains("float64 with no weights, got") && types.contains("float32"), "{types}");
     let none = fit(&KMeans::new(1), &mut Here::new(0, |_| unreachable!()), Wanted::Nothing).unwrap_err().to_string();
     assert_eq!(none, "parts: expected at least one part, got none");
-    let ragged = error(|_| Part::new(OwnedRows::new(vec![1.0f64; 12], 5)).unwrap());
+    let ragged = error(|_| Worker::new(OwnedRows::new(vec![1.0f64; 12], 5)).unwrap());
     assert!(ragged.contains("expected"), "{ragged}");
 }
 
@@ -294,7 +294,7 @@ fn a_part_that_comes_back_with_other_rows_is_noticed() {
     let made = std::sync::atomic::AtomicUsize::new(0);
     let mut executor = Here::new(2, move |_| {
         let extra = usize::from(made.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= 2);
-        Part::new(OwnedRows::new((0..50 + extra).map(|i| (i * i % 31) as f64).collect(), 1)).unwrap()
+        Worker::new(OwnedRows::new((0..50 + extra).map(|i| (i * i % 31) as f64).collect(), 1)).unwrap()
     });
     executor.loss = Some((6, 1, Loss::Before));
     let error = fit(&KMeans::new(5), &mut executor, Wanted::Nothing).unwrap_err().to_string();
@@ -341,7 +341,7 @@ fn rows_without_an_order_give_the_same_centroids() {
 
 #[test]
 fn bytes_that_are_no_request_are_answered_with_an_error() {
-    let part = Part::new(OwnedRows::new(vec![1.0f64; 12], 2)).unwrap();
+    let part = Worker::new(OwnedRows::new(vec![1.0f64; 12], 2)).unwrap();
     let answer = part.answer(b"no request");
     assert!(String::from_utf8_lossy(&answer).contains("10 other bytes"));
 }

@@ -201,7 +201,7 @@ fn the_order_of_the_rows_does_not_matter() {
 
 #[test]
 fn the_order_of_many_rows_does_not_matter() {
-    // Enough rows for buckets.
+    // Enough rows for several pieces.
     for case in 0..2 {
         let answered = [check::<f32>("blobs", 2_000 + case, 140_000), check::<f64>("lattice", 2_003 + case, 135_000)];
         assert_eq!(answered, [true; 2]);
@@ -249,24 +249,43 @@ fn check_many<T: Engine>(n: usize, d: usize, different: usize) {
     };
     let x: Vec<T> = (0..n * d).map(|_| T::from_f64(value(random.below(different)))).collect();
     let weights: Vec<f64> = (0..n).map(|_| random.below(3) as f64).collect();
-    let k = if different == 2 { 1 } else { 300 };
+    check_order(x, d, weights, if different == 2 { 1 } else { 300 });
+}
+
+/// The fit is that of the sorted rows as given.
+fn check_order<T: Engine>(x: Vec<T>, d: usize, weights: Vec<f64>, k: usize) {
+    let n = weights.len();
     let rows = x.chunks_exact(d).map(<[T]>::to_vec).collect();
     let order = sorted(&Task { weights: Some(weights.clone()), ..Task::new(rows, k, Start::Random) });
     let table = Table { d, x, weights: Some(weights), valid: vec![true; n] };
     let estimator = KMeans::new(k).init(Init::Random).n_init(Restarts::Count(1)).max_iter(2);
     let (expected, labels) = table.in_order(&order).fit(&estimator, Wanted::Labels).unwrap();
     let (fitted, others) = table.fit(&estimator.row_order(RowOrder::Values), Wanted::Labels).unwrap();
-    assert_eq!(fitted.model.centroids(), expected.model.centroids(), "{n} x {d}, {different} values, {}", T::NAME);
-    assert!(order.iter().map(|&row| others[row]).eq(labels), "{n} x {d}, {different} values, {}", T::NAME);
+    assert_eq!(fitted.model.centroids(), expected.model.centroids(), "{n} x {d}, {}", T::NAME);
+    assert!(order.iter().map(|&row| others[row]).eq(labels), "{n} x {d}, {}", T::NAME);
 }
 
-/// Many rows are sorted in buckets, and rows that begin alike by the values after them: the fit is that of the sorted rows as given.
+/// Many rows are sorted in pieces, and rows that begin alike by the values after them.
 #[test]
 fn many_rows_are_fitted_in_the_order_of_their_values() {
     for (d, different) in [(2, 1 << 30), (3, 50), (20, 3), (1, 2)] {
         check_many::<f32>(200_000, d, different);
         check_many::<f64>(140_001, d, different);
     }
+}
+
+/// Each row leaves the others one value later.
+#[test]
+fn rows_that_begin_alike_for_long_are_sorted() {
+    fn check<T: Engine>() {
+        let (n, d) = (200, 150);
+        let order = shuffled(n, &mut Random(9));
+        let value = |i: usize, f: usize| if f < i { 0.0 } else { (1 + (i * f) % 3) as f64 };
+        let x = order.iter().flat_map(|&i| (0..d).map(move |f| T::from_f64(value(i, f)))).collect();
+        check_order::<T>(x, d, order.iter().map(|i| (i % 4) as f64).collect(), 40);
+    }
+    check::<f32>();
+    check::<f64>();
 }
 
 /// Given centroids need no sorted rows, unless rows that may move to an empty cluster are equally far.

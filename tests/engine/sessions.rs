@@ -118,8 +118,9 @@ pub fn every_way<T: Float>(
     #[cfg(feature = "cuda")]
     if crate::data::gpu().is_some() {
         let params = estimator.validate(data.d).unwrap();
-        for (cuts, chunk) in [(&whole[..], None), (&whole, Some(1_024)), (&[0, n / 3, n], None), (&[0, n / 3, n], Some(2_048))]
-        {
+        let two = [0, n / 3, n];
+        let whole_ways = [None, Some(1_024), Some(5_120)].map(|chunk| (&whole[..], chunk));
+        for (cuts, chunk) in whole_ways.into_iter().chain([None, Some(2_048)].map(|chunk| (&two[..], chunk))) {
             let what = format!("on the GPU, {} parts, in chunks of {chunk:?}", cuts.len() - 1);
             check(&what, on_gpu(data, statistics, &params, cuts, chunk).as_mut());
         }

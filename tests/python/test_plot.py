@@ -195,6 +195,32 @@ def test_many_clusters(k: int) -> None:
     assert plot.scatter(model, MANY).to_dict()["layer"][0]["encoding"]["color"]["legend"] is None
 
 
+def test_charts_of_thousands_of_clusters_show_the_largest() -> None:
+    code = """
+import warnings
+
+import polars as pl
+import polars_kmeans as pk
+from polars_kmeans import plot
+
+# Clusters of one row and of two, in random order.
+rows = pl.DataFrame({"x": range(5_000)}).with_columns(y=pl.col("x") * 7919 % 5_000).cast(pl.Float64)
+rows = rows.vstack(rows.filter(pl.col("y") < 1_500))
+model = pk.KMeans(5_000, init=rows[:5_000], max_iter=1).fit(rows, "x", "y")
+for chart in (plot.scatter(model, rows, "x", "y"), plot.silhouette(model, rows), plot.profile(model, rows)):
+    made = chart.to_dict()
+    clusters = {row["cluster"] for data in made["datasets"].values() for row in data if "cluster" in row}
+    largest = sum(rows["y"][cluster] < 1_500 for cluster in clusters)
+    print(max(map(len, made["datasets"].values())) <= 5_000, len(clusters), largest, made["title"]["subtitle"])
+"""
+    assert run(code, timeout=60).splitlines() == [
+        "True 4000 1500 the 4,000 largest of 5,000 clusters; "
+        "diamonds: the means of the clusters; circles: areas grow with their rows",
+        "True 1000 1000 the 1,000 largest of 5,000 clusters; 6,500 rows; dashed: their mean, 1.00",
+        "True 4000 1500 the 4,000 largest of 5,000 clusters; 1 of 2 features, those that differ most; 6,500 rows",
+    ]
+
+
 def test_queries_run_once() -> None:
     query, runs = counted(DF)
     plot.scatter(MODEL, query)

@@ -252,7 +252,7 @@ class MiniBatchKMeans(KMeans):
         return [np.concatenate([centers, np.repeat(centers[:1], missing, axis=0)])] if missing else seen
 
     def _take(self, encoded: bytes, rows: Any, weights: Any, steps: int) -> None:
-        """Take a model over. Whatever fails before that leaves the estimator as it was."""
+        """Take a model over. An error before that leaves the estimator as it was."""
         model = KMeansModel(encoded)
         codebook = Codebook.of_fit(model, self.n_clusters)
         if self.compute_labels:

@@ -86,7 +86,7 @@ def register(
 
 
 def _engine(connection: object) -> Any:
-    """Return the module for the engine of a connection. The code that made the connection has imported the engine."""
+    """Return the module for the engine of a connection. The caller imported the engine to make the connection."""
     duckdb, datafusion = sys.modules.get("duckdb"), sys.modules.get("datafusion")
     if duckdb and (connection is duckdb or isinstance(connection, duckdb.DuckDBPyConnection)):
         from polars_kmeans.sql import _duckdb

@@ -1,8 +1,8 @@
 //! The exact labels of some rows: first the filter, then reference distances for the rows that the filter leaves open.
 //!
-//! All rows come through one door, [`Assigner::label`]: those of a tile, those of columns that are read where they lie, those of
-//! a group with the centroids near it, and those whose two nearest centroids are wanted. Rows with integer copies come in two
-//! steps, because few of them are loaded (`assign/int_dot.rs`). A tree of the centroids (`tree.rs`) needs no filter.
+//! One function labels all rows, [`Assigner::label`]: rows of a tile, rows of columns that are read in place, rows of a group with
+//! the centroids near it, and rows whose two nearest centroids are wanted. Rows with integer copies are labelled in two steps,
+//! because few of them are loaded (`assign/int_dot.rs`). A tree of the centroids (`tree.rs`) needs no filter.
 
 mod int_dot;
 
@@ -26,7 +26,8 @@ use crate::simd::Vector;
 
 /// Number of rows in a tile of the difference filter.
 const DIFFERENCE_TILE: usize = 512;
-/// Blocks of near rows after which their weight is taken again. It takes as long as some centroids.
+/// Blocks of rows with near centroids after which the weight of the bound is chosen again. The choice takes as long as the scores
+/// of some centroids.
 const WEIGHED: u32 = 8;
 
 /// Buffers to label tiles of one shape.
@@ -39,9 +40,9 @@ pub struct Assigner {
     scaled: Vec<f32>,
     /// At most one entry.
     product: Vec<ProductScratch>,
-    /// How often near rows were labelled since the last look at their weight.
+    /// Blocks of rows with near centroids since the weight was chosen.
     unweighed: u32,
-    /// The copies of the centroids near a tile, and their names.
+    /// The copies of the centroids near a tile, and their numbers.
     listed: Vec<f32>,
     names: Vec<u32>,
     /// A bit for each centroid.
@@ -90,7 +91,7 @@ pub struct TwoNearest {
     pub nearest: Vec<f64>,
     /// The distance to the nearest other centroid. Infinite if there is one cluster.
     pub second: Vec<f64>,
-    /// The other one of the two nearest centroids, where the filter is sure which two centroids are nearest. Else any centroid.
+    /// The second of the two nearest centroids, if the filter is certain of both. Else any centroid.
     others: Vec<u32>,
 }
 
@@ -233,8 +234,7 @@ impl Assigner {
         let Self { found, waiting, scores, .. } = self;
         let labels = &mut found.labels[..count];
         let search = TreeSearch::<T, C, TWO> { tree, table, values, before, waiting, labels, distances };
-        // SAFETY: the caller runs with this instruction set.
-        scores.needed += (tree::WIDE * unsafe { V::call(search) }) as u64;
+        scores.needed += (tree::WIDE * V::call(search)) as u64;
         &found.labels[..count]
     }
 
@@ -272,8 +272,7 @@ impl Assigner {
         }
         let x = for_differences(&values, [d, padded], copies.scale, scaled);
         let table = TileCentroids { centroids, bound: copies.bound };
-        // SAFETY: the caller runs with this instruction set.
-        unsafe { V::call(Compare::<TWO> { x: &x, d, rows: count, table, found, others }) };
+        V::call(Compare::<TWO> { x: &x, d, rows: count, table, found, others });
         if near.is_some() {
             for label in &mut found.labels[..count] {
                 // A row for which the filter found nothing is in doubt.
@@ -301,10 +300,7 @@ impl Assigner {
             let centroids = panels.map(|panels| panels.len() * GROUP);
             scores.see(centroids, table.k, [here.len(), product::computed_rows::<V>(here.len())]);
             let (k, rows) = (table.k, here.clone());
-            // SAFETY: the caller runs with this instruction set.
-            unsafe {
-                V::call(FindNear::<T, C, TWO> { product, values, rows, table: copies, k, listed: panels, next, several: None })
-            };
+            V::call(FindNear::<T, C, TWO> { product, values, rows, table: copies, k, listed: panels, next, several: None });
             for r in here {
                 match product.candidates(r - first) {
                     Some([label]) if !TWO => found.labels[r] = *label,
@@ -315,8 +311,9 @@ impl Assigner {
         }
     }
 
-    /// Collects the scores of some rows of a tile, at most 64, for a search of the `m` nearest centroids of each row. Returns what their errors add to
-    /// their limits. `None` if there are no such scores, or if they would rule out few.
+    /// Passes the scores of some rows of a tile, at most 64, to `several`, which lists candidates for the `m` nearest centroids
+    /// of each row. Returns what the errors of the scores add to the limits of the rows. `None` if there are no such scores, or
+    /// if few centroids would be ruled out.
     #[inline(always)]
     pub fn candidates<V: Vector, T: Float>(
         &mut self,
@@ -334,8 +331,7 @@ impl Assigner {
         several.clear();
         let (listed, several) = (None, Some(several));
         let task = FindNear::<T, _, false> { product, values, rows, table: copies, k, listed, next, several };
-        // SAFETY: the caller runs with this instruction set.
-        unsafe { V::call(task) };
+        V::call(task);
         self.product.first().map(ProductScratch::widths)
     }
 
@@ -422,8 +418,8 @@ mod tests {
         let part = RowBlock::new(Features::from_rows(&x, d).unwrap(), None);
         let mut tile = Tile::new(d, n.next_multiple_of(64)).unwrap();
         tile.load(&part, None, 0..n);
-        let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64, 1).unwrap();
-        for set in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512] {
+        for set in InstructionSet::ALL {
+            let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64, set, 1).unwrap();
             // Some rows have their label already.
             let expected: Vec<Nearest> = x.chunks_exact(d).map(|x| reference::nearest(x, &centroids)).collect();
             let right: Vec<u32> = expected.iter().map(|nearest| nearest.label).collect();

@@ -6,6 +6,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
+use crate::simd::InstructionSet;
 
 /// Number of centroids whose reference distances are computed together.
 pub const TOGETHER: usize = 4;
@@ -15,6 +16,8 @@ pub const TOGETHER: usize = 4;
 pub struct CentroidTable<T> {
     pub k: usize,
     pub d: usize,
+    /// What makes the copies, and what answers rows by a model.
+    pub set: InstructionSet,
     /// `(k, d)`: the centroids themselves.
     pub rows: Vec<T>,
     /// `(ceil(k / TOGETHER), d, TOGETHER)`: the same values in float64. The padding is infinite, so it is never nearest.
@@ -23,33 +26,41 @@ pub struct CentroidTable<T> {
 }
 
 impl<T: Float> CentroidTable<T> {
-    /// The table for rows of which nothing is known. See [`Filter::new`].
-    pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64, threads: usize) -> Result<Self> {
+    /// The table for rows that have no groups. See [`Filter::new`].
+    pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64, set: InstructionSet, threads: usize) -> Result<Self> {
         match tree::pays(rows.len() / d, d) {
-            true => Self::by_tree(rows, d, threads),
-            false => Self::in_order(rows, d, centre, extent, &[], threads),
+            true => Self::by_tree(rows, d, set, threads),
+            false => Self::in_order(rows, d, centre, extent, &[], set, threads),
         }
     }
 
     /// With a filter. See [`Filter::new`].
-    pub fn in_order(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<Self> {
-        Self::with(rows, d, threads, Filter::new(rows, d, centre, extent, order, threads)?)
+    pub fn in_order(
+        rows: &[T],
+        d: usize,
+        centre: &[f64],
+        extent: f64,
+        order: &[u32],
+        set: InstructionSet,
+        threads: usize,
+    ) -> Result<Self> {
+        Self::with(rows, d, set, threads, Filter::new(rows, d, centre, extent, order, set, threads)?)
     }
 
     /// With a tree of the centroids.
-    pub fn by_tree(rows: &[T], d: usize, threads: usize) -> Result<Self> {
-        Self::with(rows, d, threads, Filter::Tree(CentroidTree::new(rows, d)?))
+    pub fn by_tree(rows: &[T], d: usize, set: InstructionSet, threads: usize) -> Result<Self> {
+        Self::with(rows, d, set, threads, Filter::Tree(CentroidTree::new(rows, d)?))
     }
 
-    fn with(rows: &[T], d: usize, threads: usize, filter: Filter<T>) -> Result<Self> {
+    fn with(rows: &[T], d: usize, set: InstructionSet, threads: usize, filter: Filter<T>) -> Result<Self> {
         let k = rows.len() / d;
         let packed = memory::zeroed(k.div_ceil(TOGETHER) * d, TABLE)?;
-        let mut table = Self { k, d, rows: memory::zeroed(rows.len(), TABLE)?, packed, filter };
+        let mut table = Self { k, d, set, rows: memory::zeroed(rows.len(), TABLE)?, packed, filter };
         table.take(rows, threads)?;
         Ok(table)
     }
 
-    /// Takes these centroids, but for the filter's copies.
+    /// Copies these centroids to both layouts. The filter's copies stay as they are.
     fn take(&mut self, rows: &[T], threads: usize) -> Result<()> {
         let Self { k, d, rows: own, packed, .. } = self;
         let d = *d;
@@ -62,10 +73,10 @@ impl<T: Float> CentroidTable<T> {
         })
     }
 
-    /// Replaces the table's centroids, in the same memory. Returns whether it did: only for as many centroids as before, and as
-    /// [`Filter::replace`] says.
+    /// Replaces the centroids, in the same memory. Returns false if there are not as many centroids as before, or if
+    /// [`Filter::replace`] does.
     pub fn replace(&mut self, rows: &[T], centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<bool> {
-        if rows.len() != self.rows.len() || !self.filter.replace(rows, centre, extent, order, threads)? {
+        if rows.len() != self.rows.len() || !self.filter.replace(rows, centre, extent, order, self.set, threads)? {
             return Ok(false);
         }
         self.take(rows, threads)?;

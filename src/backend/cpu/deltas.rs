@@ -220,7 +220,7 @@ struct DeltasOfRange<'d> {
 }
 
 impl DeltasOfRange<'_> {
-    /// Adds the pending values to the sums of these clusters, and forgets them.
+    /// Adds the pending values to the sums of these clusters, and sets them to 0.
     fn move_to(&mut self, quantiser: &Quantiser, to: &mut SumsOfRange<'_>) {
         let d = quantiser.scales.len();
         for (i, sums) in to.sums.chunks_exact_mut(d).enumerate() {
@@ -263,8 +263,7 @@ impl<C> Batch<'_, C> {
             for f in 0..TOGETHER {
                 columns[f] = self.values.column(first + f.min(F - 1))[self.rows[0]..][..TOGETHER].as_ptr().cast();
             }
-            // SAFETY: sixteen values of 32 bits lie at each pointer, and the square has room for sixteen times as many. For the
-            // features of the instruction set see `Vector`.
+            // SAFETY: sixteen values of 32 bits lie at each pointer, and the square has room for sixteen times as many.
             unsafe { V::transpose(columns, square.as_mut_ptr().cast(), TOGETHER) };
         } else {
             for f in 0..F {
@@ -403,7 +402,7 @@ mod tests {
 
     unit_test!(sums_are_those_of_single_values);
     fn sums_are_those_of_single_values() {
-        for set in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512] {
+        for set in InstructionSet::ALL {
             for d in (1..=17).chain([24, 31, 32, 50]) {
                 for limbs in [Limbs::One, Limbs::Two] {
                     check::<f32>(set, d, limbs, None);

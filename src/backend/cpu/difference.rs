@@ -112,8 +112,7 @@ fn assign_in_one_pass<V: Vector, const D: usize, const R: usize>(
     let width = R * V::LANES;
     for start in (0..rows).step_by(width) {
         // SAFETY: width divides 64, so start + width is at most the next multiple of 64 rows. `Compare::run` checks that the
-        // columns and labels are as long. Every centroid j < k has D values. For the features of the instruction set see
-        // `Vector`.
+        // columns and labels are as long. Every centroid j < k has D values.
         unsafe {
             let columns = load::<V, D, R>(x, start);
             let mut best = [V::splat(f32::INFINITY); R];
@@ -153,7 +152,7 @@ fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
     for start in (0..rows).step_by(width) {
         // SAFETY: width divides 64, so start + width is at most the next multiple of 64 rows. `Compare::run` checks that the
         // columns and labels are as long, and `others` with TWO. So every load and store is in bounds. scratch holds `width`
-        // values per group. Every centroid j < k has D values. For the features of the instruction set see `Vector`.
+        // values per group. Every centroid j < k has D values.
         unsafe {
             let columns = load::<V, D, R>(x, start);
             let mut best = [V::splat(f32::INFINITY); R];
@@ -215,8 +214,7 @@ fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
                 } else {
                     label[v].store(labels.as_mut_ptr().add(first).cast());
                 }
-                // Every lane has a label, because its best centroid is in reach. A lane without one would be settled all the
-                // same.
+                // Every lane has a label, because its best centroid is in reach. A lane without a label would be settled, too.
                 let (enough, too_many) = if TWO { (twice[v], more[v]) } else { (seen[v], twice[v]) };
                 add_in_doubt(too_many | !enough & (u32::MAX >> (32 - V::LANES)), first..rows, in_doubt);
             }
@@ -239,7 +237,7 @@ fn add_in_doubt(mut bits: u32, rows: Range<usize>, in_doubt: &mut Vec<u32>) {
 /// The values of R vectors of rows.
 ///
 /// # Safety
-/// The first D columns must have values of R vectors from `start` on. For the features of the instruction set see `Vector`.
+/// The first D columns must have values of R vectors from `start` on.
 #[inline(always)]
 unsafe fn load<V: Vector, const D: usize, const R: usize>(x: &[&[f32]; FEW], start: usize) -> [[V; R]; D] {
     // SAFETY: the caller gives the same guarantees.
@@ -257,7 +255,7 @@ unsafe fn load<V: Vector, const D: usize, const R: usize>(x: &[&[f32]; FEW], sta
 /// The scores of one centroid, whose D values are at `c`.
 ///
 /// # Safety
-/// `c` must point to D values. For the features of the instruction set see `Vector`.
+/// `c` must point to D values.
 // This is a function and not a closure. The compiler does not inline a closure with two callers, and would compile it without the
 // set's features.
 #[inline(always)]

@@ -41,8 +41,7 @@ fn by_squares<V: Vector, T: Float>(values: impl ByFeature<T>, table: &CentroidTa
             for i in 0..SQUARE {
                 rows[i] = centroids[i][first..first + SQUARE].as_ptr().cast();
             }
-            // SAFETY: sixteen values of 32 bits lie at each pointer, and the square has room for sixteen times as many. For the
-            // features of the instruction set see `Vector`.
+            // SAFETY: sixteen values of 32 bits lie at each pointer, and the square has room for sixteen times as many.
             unsafe { V::transpose(rows, square.as_mut_ptr().cast(), SQUARE) };
             for (f, centroid) in square.iter().enumerate() {
                 add(values.column(first + f), from, centroid, &mut s);

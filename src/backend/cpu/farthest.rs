@@ -16,7 +16,7 @@ pub struct Farthest {
 }
 
 impl Farthest {
-    /// Forgets all rows, and makes room for the `count` farthest of `rows`.
+    /// Removes all rows, and makes room for the `count` farthest of `rows`.
     pub fn start(&mut self, count: usize, rows: usize) -> Result<()> {
         *self = Self { count, kept: memory::with_room(room(count).min(rows), "the farthest rows")?, last: None };
         Ok(())
@@ -25,7 +25,7 @@ impl Farthest {
     /// Keeps a row if it may be one of the farthest.
     #[inline(always)]
     pub fn see(&mut self, far: Far) {
-        // Nearly all rows are nearer. Of rows equally far, the last one seen may have a smaller number.
+        // Nearly all rows are nearer. A row at the same distance may have a smaller number, so it is kept, too.
         if self.last.is_none_or(|last| far.distance >= last.distance) {
             self.keep(far);
         }

@@ -43,7 +43,7 @@ impl ScoreForm {
     }
 }
 
-/// What an assign knows of the centroids before it looks at their reference distances.
+/// What is prepared for the centroids of an assign, to decide most labels without reference distances.
 #[derive(Debug)]
 pub enum Filter<T> {
     Difference(DifferenceTable),
@@ -58,14 +58,22 @@ impl<T: Float> Filter<T> {
     /// The filter for these centroids (`(k, d)`, row-major). `centre` is near most of them. `extent` is the largest known
     /// magnitude of the rows. If either is wrong, only time is lost. `order`: that in which products are computed, with
     /// [`NO_CENTROID`] at some places. Empty: the centroids' own. `threads`: how many may share the work.
-    pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<Self> {
+    pub fn new(
+        rows: &[T],
+        d: usize,
+        centre: &[f64],
+        extent: f64,
+        order: &[u32],
+        set: InstructionSet,
+        threads: usize,
+    ) -> Result<Self> {
         match ScoreForm::of::<T>(d) {
             ScoreForm::Difference => {
                 let (centroids, bound) = (memory::zeroed(rows.len(), TABLE)?, bounds::Difference::new(d));
                 let mut filter = Self::Difference(DifferenceTable { centroids, scale: 1.0, bound });
-                Ok(if filter.replace(rows, centre, extent, order, threads)? { filter } else { Self::None })
+                Ok(if filter.replace(rows, centre, extent, order, set, threads)? { filter } else { Self::None })
             }
-            ScoreForm::Product => Self::product(rows, d, centre, order, threads),
+            ScoreForm::Product => Self::product(rows, d, centre, order, set, threads),
         }
     }
 
@@ -73,16 +81,24 @@ impl<T: Float> Filter<T> {
         matches!(self, Self::Tree(_))
     }
 
-    /// Takes as many other centroids in place of those before, in the same memory. Returns whether it did: not where products
-    /// need another centre or order. See [`Filter::new`].
-    pub fn replace(&mut self, rows: &[T], centre: &[f64], extent: f64, order: &[u32], threads: usize) -> Result<bool> {
+    /// Replaces the centroids by as many others, in the same memory. Returns false if another filter must be made: products need
+    /// another centre or order, or there is no finite scale. See [`Filter::new`].
+    pub fn replace(
+        &mut self,
+        rows: &[T],
+        centre: &[f64],
+        extent: f64,
+        order: &[u32],
+        set: InstructionSet,
+        threads: usize,
+    ) -> Result<bool> {
         let table = match self {
             Self::Difference(table) => table,
             Self::Tree(tree) => {
                 tree.replace(rows);
                 return Ok(true);
             }
-            Self::Product(table) => return Ok(table.suits::<T>(centre, order) && table.fill(rows, threads)?),
+            Self::Product(table) => return Ok(table.suits::<T>(centre, order) && table.fill(rows, set, threads)?),
             Self::None => return Ok(false),
         };
         let Some(exponent) = difference_exponent(rows, extent) else { return Ok(false) };
@@ -93,9 +109,9 @@ impl<T: Float> Filter<T> {
     }
 
     /// The product filter, whatever the features are. `centre`: a point near the data.
-    pub fn product(rows: &[T], d: usize, centre: &[f64], order: &[u32], threads: usize) -> Result<Self> {
+    pub fn product(rows: &[T], d: usize, centre: &[f64], order: &[u32], set: InstructionSet, threads: usize) -> Result<Self> {
         let mut table = ProductTable::new::<T>(rows.len() / d, centre, order)?;
-        Ok(if table.fill(rows, threads)? { Self::Product(table) } else { Self::None })
+        Ok(if table.fill(rows, set, threads)? { Self::Product(table) } else { Self::None })
     }
 }
 
@@ -205,7 +221,7 @@ pub struct ProductTable {
 /// Number of weights.
 const WEIGHTS: usize = bounds::Expanded::WEIGHTS.len();
 
-/// The bound for tiles of one weight, and what it makes of the centroids.
+/// The bound for tiles of one weight, and the values of the centroids under this bound.
 #[derive(Debug)]
 pub struct Weighted {
     pub bound: bounds::Expanded,
@@ -246,14 +262,13 @@ impl ProductTable {
     }
 
     /// Makes the copies. Returns false if there is no finite scale, or all centroids are equal.
-    fn fill<T: Float>(&mut self, rows: &[T], threads: usize) -> Result<bool> {
-        let set = InstructionSet::detect;
+    fn fill<T: Float>(&mut self, rows: &[T], set: InstructionSet, threads: usize) -> Result<bool> {
         let Self { packed, names, half_squares, weights, sizes, centre, scale_exponent } = self;
         let (d, k) = (centre.len(), sizes.len());
         let values = (TASK / d).max(1);
         let mut threads = memory::filled(threads.min(k.div_ceil(values)), 0.0f64, TABLE)?;
         for_each_task(&mut threads, rows.chunks(values * d), |most, rows| {
-            *most = set().run(Largest { rows, centre, most: *most });
+            *most = set.run(Largest { rows, centre, most: *most });
         })?;
         let largest = largest(threads.iter().copied());
         if largest == 0.0 || !largest.is_finite() {
@@ -276,7 +291,7 @@ impl ProductTable {
             let of_groups = packed.chunks_exact_mut(d * GROUP).zip(half_squares.as_chunks_mut().0).enumerate();
             for (group, (packed, half_squares)) in of_groups {
                 let names = std::array::from_fn(|c| name((task * of_task + group) * GROUP + c));
-                set().run(Pack { rows, centre, names, exponent, packed, half_squares });
+                set.run(Pack { rows, centre, names, exponent, packed, half_squares });
                 for (bound, own) in bounds.iter().zip(&mut own) {
                     let (lowered, slacks) = own[group * 2 * GROUP..][..2 * GROUP].split_at_mut(GROUP);
                     for c in 0..GROUP {

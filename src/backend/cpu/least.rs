@@ -36,7 +36,7 @@ impl<T: Float> LeastDistances<T> {
         let part = RowBlock::new(Features::from_rows(rows, d)?, None);
         let mut distances = Self::unknown(&part)?;
         let Self { least, set, .. } = &mut distances;
-        let table = CentroidTable::new(centroids, d, &middle(centroids, d)?, extent, 1)?;
+        let table = CentroidTable::new(centroids, d, &middle(centroids, d)?, extent, *set, 1)?;
         let tile_rows = Assigner::tile_rows(&part.features);
         let mut labellers = Labeller::several(workers_for(threads, n.div_ceil(tile_rows)), [d, k, tile_rows])?;
         let mut rest = &mut least[..n];

@@ -15,7 +15,7 @@ pub fn masses<T: Float>(session: &mut CpuSession<'_, T>, candidates: &[T]) -> Re
     const WHAT: &str = "the masses of the candidates";
     let m = candidates.len() / session.d;
     let centre = middle(candidates, session.d)?;
-    let table = CentroidTable::new(candidates, session.d, &centre, session.statistics.extent(), 1)?;
+    let table = CentroidTable::new(candidates, session.d, &centre, session.statistics.extent(), session.set, 1)?;
     let (CpuSession { part, set, tasks, .. }, weights) = (&*session, session.statistics.weights);
     let labellers = Labeller::several(session.workers.len(), [session.d, m, session.workers[0].tile.stride])?;
     let workers = labellers.into_iter().map(|labeller| Ok((labeller, memory::zeroed::<u128>(m, WHAT)?)));

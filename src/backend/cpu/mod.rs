@@ -10,8 +10,6 @@
 //! Results do not depend on which worker does a task: labels go to their own places, and everything else is an integer sum.
 
 mod assign;
-#[cfg(feature = "bench")]
-mod benchmark;
 mod centroids;
 pub(crate) mod deltas;
 mod difference;
@@ -38,7 +36,7 @@ mod tasks;
 mod tree;
 
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 pub use centroids::CentroidTable;
 pub use forecast::Forecast;
@@ -50,7 +48,7 @@ pub use least::LeastDistances;
 pub use settle::InDoubt;
 
 use self::assign::Assigner;
-use self::groups::{GroupPruning, MethodDecision};
+use self::groups::{AssignByGroups, Forced, Grouping, MethodDecision, SessionView};
 use self::inertia::Inertia;
 use self::layout::MAX_TASK;
 use self::pass::{Pass, Shared, TaskPass, WorkerBuffers, given};
@@ -84,8 +82,7 @@ pub struct CpuSession<'a, T> {
     tries: PossibleMethods,
     tasks: Vec<TaskRows>,
     labels: Vec<u32>,
-    /// Whether labels are from an assign, or [`UNASSIGNED`].
-    has_labels: bool,
+    labels_of: LabelsOf,
     cluster_sums: ClusterSums,
     workers: Vec<WorkerBuffers<T>>,
     /// A point near the centroids of the first assign. Empty before.
@@ -93,15 +90,18 @@ pub struct CpuSession<'a, T> {
     /// The centroids of the last assign.
     table: Option<Arc<CentroidTable<T>>>,
     seeds: Option<Seeds<T>>,
-    use_groups: UseGroups,
-    use_int_dot: UseIntDot,
-    /// Some of the rows, from which groups are chosen.
-    sample: OnceLock<Vec<T>>,
-    /// Groups of rows and of the centroids near them, if there are some. Decided at the first assign.
-    pruning: Option<GroupPruning<T>>,
-    decided: bool,
-    /// What was decided, and why.
-    plan: MethodDecision,
+    forced: Forced,
+    grouping: Grouping<T>,
+}
+
+/// Where the labels of a session come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LabelsOf {
+    /// They are not set yet.
+    Nothing,
+    /// Rows may be [`UNASSIGNED`], or have the labels of a model.
+    Other,
+    LastAssign,
 }
 
 impl<'a, T: Float> CpuSession<'a, T> {
@@ -134,17 +134,13 @@ impl<'a, T: Float> CpuSession<'a, T> {
             tries: PossibleMethods::NOTHING,
             tasks: memory::with_room(n.div_ceil(task), "the list of tasks")?,
             labels: Vec::new(),
-            has_labels: false,
+            labels_of: LabelsOf::Nothing,
             cluster_sums: ClusterSums::new(k, statistics.scales.len())?,
             centre: Vec::new(),
             table: None,
             seeds: None,
-            use_groups: UseGroups::default(),
-            use_int_dot: UseIntDot::default(),
-            sample: OnceLock::new(),
-            pruning: None,
-            decided: false,
-            plan: MethodDecision::ALL,
+            forced: Forced::default(),
+            grouping: Grouping::UNDECIDED,
         };
         let mut first = 0;
         for physical in pieces(0..n, task) {
@@ -159,10 +155,18 @@ impl<'a, T: Float> CpuSession<'a, T> {
         Ok(session)
     }
 
-    /// The same session that prunes by groups and takes integer copies, or does not. For tests and benchmarks.
+    /// The same session, with groups and integer copies as demanded. For tests and benchmarks.
     #[doc(hidden)]
-    pub fn forced(self, use_groups: UseGroups, use_int_dot: UseIntDot) -> Self {
-        Self { use_groups, use_int_dot, ..self }
+    pub fn forced(self, groups: UseGroups, copies: UseIntDot) -> Self {
+        Self { forced: Forced { groups, copies }, ..self }
+    }
+
+    /// What an assign by groups may read and write of the session.
+    fn lend_to_groups(&mut self) -> (&mut Grouping<T>, SessionView<'_, 'a, T>, AssignByGroups<'_, T>) {
+        let Self { part, statistics, quantiser, layout, tasks, labels, cluster_sums, workers, table, grouping, .. } = self;
+        let (rows, known) = (labels.len(), self.labels_of == LabelsOf::LastAssign);
+        let view = SessionView { part, statistics, set: self.set, layout, tasks, rows, tries: self.tries, forced: self.forced };
+        (grouping, view, AssignByGroups { quantiser, table: table.as_deref(), known, workers, labels, cluster_sums })
     }
 
     /// Runs one pass. `pass` says what to do with each tile.
@@ -180,8 +184,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
     /// Makes the table of these centroids, in the memory of the one before where it can.
     fn take_centroids(&mut self, centroids: &[T]) -> Result<()> {
         let extent = self.statistics.extent();
-        let by_tree = self.plan == MethodDecision::Tree;
-        let order = self.pruning.as_ref().map_or(&[][..], |pruning| &pruning.groups.order);
+        let (by_tree, order) = (self.grouping.plan() == MethodDecision::Tree, self.grouping.centroid_order());
         let (centre, threads) = (&self.centre[..], self.workers.len());
         let mut table = self.table.take();
         let again = table.as_mut().and_then(Arc::get_mut).filter(|table| by_tree == table.filter.is_tree());
@@ -191,17 +194,18 @@ impl<'a, T: Float> CpuSession<'a, T> {
         };
         self.table = match (is_replaced, by_tree) {
             (true, _) => table,
-            (false, true) => Some(Arc::new(CentroidTable::by_tree(centroids, self.d, threads)?)),
-            (false, false) => Some(Arc::new(CentroidTable::in_order(centroids, self.d, centre, extent, order, threads)?)),
+            (false, true) => Some(Arc::new(CentroidTable::by_tree(centroids, self.d, self.set, threads)?)),
+            (false, false) => {
+                Some(Arc::new(CentroidTable::in_order(centroids, self.d, centre, extent, order, self.set, threads)?))
+            }
         };
         Ok(())
     }
 
     /// Labels every row by the centroids of a model, without any sums. Returns the integer inertia of each cluster.
     pub fn label(&mut self, table: Arc<CentroidTable<T>>) -> Result<Vec<u128>> {
-        self.forget();
         self.table = Some(table);
-        self.has_labels = true;
+        self.labels_of = LabelsOf::Other;
         self.make_room_for_inertia()?;
         self.pass(Pass::Assign { sums: false, inertia: true })?;
         self.take_inertia()
@@ -219,12 +223,10 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
     }
 
     fn reset(&mut self) -> Result<()> {
-        self.forget();
-        self.has_labels = false;
+        self.labels_of = LabelsOf::Nothing;
         self.cluster_sums.reset();
         self.centre.clear();
-        // Sorted rows are kept: they do not depend on labels or centroids.
-        self.decided = false;
+        self.grouping.reset();
         Ok(())
     }
 
@@ -232,22 +234,25 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
         if self.centre.is_empty() {
             self.centre = middle(centroids, self.d)?;
         }
-        self.prepare_groups(centroids)?;
+        let (grouping, view, AssignByGroups { workers, .. }) = self.lend_to_groups();
+        grouping.prepare(view, workers, centroids)?;
         self.start_labels()?;
         self.take_centroids(centroids)?;
         self.take_in_doubt();
-        let by_groups = self.assign_by_groups()?;
+        let (grouping, view, run) = self.lend_to_groups();
+        let by_groups = grouping.assign(view, run)?;
         if by_groups.is_none() {
             if want_inertia {
                 self.make_room_for_inertia()?;
             }
             self.pass(Pass::Assign { sums: true, inertia: want_inertia })?;
         }
+        self.labels_of = LabelsOf::LastAssign;
         let InDoubt { few, all } = self.take_in_doubt();
         let is_tree = self.table.as_ref().is_some_and(|table| table.filter.is_tree());
         let searched = self.workers.iter_mut().map(|worker| std::mem::take(&mut worker.assigner.scores).needed).sum();
         let scores = by_groups.or(is_tree.then_some(searched));
-        let groups = self.pruning.as_ref().filter(|_| by_groups.is_some()).map(|pruning| pruning.groups.count() as u32);
+        let groups = by_groups.and(self.grouping.count());
         let work_counts = WorkCounts { settled: Some(few + all), scores, rescored: None, groups };
         let mut changed = 0;
         let mut deltas = memory::with_room(self.workers.len(), "the threads' sums")?;
@@ -306,7 +311,7 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
     }
 
     fn method(&self) -> Option<MethodExplanation> {
-        Some(MethodExplanation { set: self.set, tries: self.tries, plan: self.plan })
+        Some(MethodExplanation { set: self.set, tries: self.tries, plan: self.grouping.plan() })
     }
 
     fn copy_labels(&mut self, out: &mut [u32]) -> Result<()> {
@@ -320,7 +325,8 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
 
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
         self.centre = middle(centroids, self.d)?;
-        let table = CentroidTable::new(centroids, self.d, &self.centre, self.statistics.extent(), self.workers.len())?;
+        let extent = self.statistics.extent();
+        let table = CentroidTable::new(centroids, self.d, &self.centre, extent, self.set, self.workers.len())?;
         let n = self.labels.len();
         let (mut labels, mut distances) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.k)?);
         let (Self { part, set, tasks, .. }, weights, table) = (&*self, self.statistics.weights, &table);
@@ -336,24 +342,18 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
 }
 
 impl<T: Float> CpuSession<'_, T> {
-    /// Tells the groups that labels change without them.
-    fn forget(&mut self) {
-        if let Some(pruning) = &mut self.pruning {
-            pruning.known = false;
-        }
-    }
-
-    /// Before the first assign, no row has a label. The threads share the work: the system hands out the pages of the labels
-    /// meanwhile.
+    /// Before the first assign, no row has a label. The threads share the work, because the system provides the pages of the
+    /// labels at the first write.
     fn start_labels(&mut self) -> Result<()> {
-        if !std::mem::replace(&mut self.has_labels, true) {
+        if self.labels_of == LabelsOf::Nothing {
+            self.labels_of = LabelsOf::Other;
             for_each_task(&mut self.workers, self.labels.chunks_mut(MAX_TASK), |_, labels| labels.fill(UNASSIGNED))?;
         }
         Ok(())
     }
 
     /// The rows in doubt since the last call.
-    fn take_in_doubt(&mut self) -> InDoubt {
+    pub(in crate::backend) fn take_in_doubt(&mut self) -> InDoubt {
         self.workers.iter_mut().fold(InDoubt::default(), |sum, worker| {
             let InDoubt { few, all } = std::mem::take(&mut worker.assigner.open.in_doubt);
             InDoubt { few: sum.few + few, all: sum.all + all }

@@ -40,13 +40,13 @@ impl ScoreLists {
         Ok(Self { m, least: memory::zeroed(ROWS * m, ANSWERS)?, lists })
     }
 
-    /// Forgets the rows before.
+    /// Removes the lists and sums of the rows before.
     pub fn clear(&mut self) {
         self.least.fill(f32::INFINITY);
         self.lists.iter_mut().for_each(Vec::clear);
     }
 
-    /// Sees the scores of a panel of `count` centroids, of which `first` is the first: `(count, ROWS)`. `own`: half squares and
+    /// Takes the scores of a panel of `count` centroids, of which `first` is the first: `(count, ROWS)`. `own`: half squares and
     /// slacks, as the filter has them.
     #[inline(always)]
     pub fn see<V: Vector>(&mut self, scores: &[f32], [first, count, rows]: [usize; 3], own: &[f32], widths: &[f32; ROWS]) {
@@ -54,8 +54,7 @@ impl ScoreLists {
         assert!(scores.len() >= count * ROWS && least.len() == *m * ROWS && rows <= ROWS);
         let slack = |j: usize| own[(first + j) / GROUP * 2 * GROUP + GROUP + (first + j) % GROUP];
         for at in (0..rows).step_by(V::LANES) {
-            // SAFETY: LANES divides ROWS. The assertion bounds scores and sums, and `limits` holds ROWS values. For the features of
-            // the instruction set see `Vector`.
+            // SAFETY: LANES divides ROWS. The assertion bounds scores and sums, and `limits` holds ROWS values.
             unsafe {
                 let sums = least.as_mut_ptr().add(at);
                 for j in 0..count {
@@ -63,7 +62,7 @@ impl ScoreLists {
                     if V::bits(sum.not_above(V::load(sums.add((*m - 1) * ROWS)))) == 0 {
                         continue;
                     }
-                    // Each place keeps the smaller sum and hands on the larger one. A sum that is NaN lowers none.
+                    // Each place keeps the smaller sum. The larger one goes to the next place. A sum that is NaN lowers none.
                     for i in 0..*m {
                         let kept = V::load(sums.add(i * ROWS));
                         sum.min_or(kept).store(sums.add(i * ROWS));
@@ -119,8 +118,7 @@ impl<'o> SeveralSink<'o> {
 impl<T: Float> Sink<T> for SeveralSink<'_> {
     #[inline(always)]
     fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>) {
-        // SAFETY: the caller runs with this instruction set.
-        unsafe { V::call(NearestOfTile { sink: self, table, labeller }) }
+        V::call(NearestOfTile { sink: self, table, labeller })
     }
 }
 

@@ -125,8 +125,7 @@ impl<T: Float> Shared<'_, '_, '_, T> {
         }
         if !moved.is_empty() {
             let (quantiser, target, of) = (self.quantiser, &self.cluster_sums, PhantomData::<T>);
-            // SAFETY: the caller runs with this instruction set.
-            unsafe { V::call(MoveRows { deltas, quantiser, values, weights, moved, target, of }) }
+            V::call(MoveRows { deltas, quantiser, values, weights, moved, target, of })
         }
         moved.len() as u64
     }
@@ -139,8 +138,7 @@ impl<T: Float> Shared<'_, '_, '_, T> {
     {
         if !moved.is_empty() {
             let (quantiser, target, of) = (self.quantiser, &self.cluster_sums, PhantomData::<T>);
-            // SAFETY: the caller runs with this instruction set.
-            unsafe { V::call(MoveWholeRows { deltas, quantiser, row, moved, target, of }) }
+            V::call(MoveWholeRows { deltas, quantiser, row, moved, target, of })
         }
         moved.len() as u64
     }

@@ -18,7 +18,7 @@ use crate::base::params::Metric;
 use crate::exact::distances::DistanceSum;
 use crate::input::features::{Column, Features};
 use crate::input::tile::{RowBlock, Tile};
-use crate::simd::{Doubles, InstructionSet, Vector};
+use crate::simd::{Doubles, Vector};
 use crate::statistics::passes::HostPasses;
 use crate::statistics::score::survey_score;
 
@@ -66,7 +66,7 @@ pub fn inertia<T: Float>(
     let mut parts = [RowBlock::new(features.clone(), weights.cloned())];
     let statistics = Arc::new(survey_score(&mut HostPasses::new(&mut parts, 0), centroids, features.n_features(), metric)?);
     let [part] = parts;
-    let mut session = CpuSession::new(part, &statistics, table.k, 0, InstructionSet::detect())?;
+    let mut session = CpuSession::new(part, &statistics, table.k, 0, table.set)?;
     let total = session.label(table)?.iter().sum();
     let first = DistanceSum { total, scale: statistics.distances };
     Ok(first.precise(statistics.n_positive, |finer| session.total_inertia(finer))?.to_f64())
@@ -95,7 +95,7 @@ fn answer<T: Float, S: Sink<T>>(
     sinks: impl Iterator<Item = S> + Send,
 ) -> Result<Answered> {
     let (n, d) = (features.n_rows(), features.n_features());
-    let (set, tile_rows) = (InstructionSet::detect(), Assigner::tile_rows(features));
+    let tile_rows = Assigner::tile_rows(features);
     let part = &RowBlock::new(features.clone(), None);
     let mut labellers = Labeller::several(workers_for(0, n / TASK + 1), [d, table.k, tile_rows])?;
     if m > 0 {
@@ -106,7 +106,7 @@ fn answer<T: Float, S: Sink<T>>(
     let mut bits = every_row(n)?;
     for_each_task(&mut labellers, bits.chunks_mut(TASK / 8).zip(sinks).enumerate(), |labeller, (index, (bits, sink))| {
         let rows = index * TASK..n.min((index + 1) * TASK);
-        set.run(LabelTask { part, weights: None, table, rows, labeller, bits: Some(bits), sink });
+        table.set.run(LabelTask { part, weights: None, table, rows, labeller, bits: Some(bits), sink });
     })?;
     Ok(Answered::from_bits(n, bits))
 }
@@ -155,7 +155,7 @@ fn all_distances<V: Vector, T: Float, const R: usize, const ROWS: usize>(
             let first = group * TOGETHER;
             let mut distances = [[0.0f64; ROWS]; TOGETHER];
             // SAFETY: start and the stride are multiples of ROWS, so the tile has ROWS rows from `start` on. The array holds R
-            // vectors of each centroid. For the features of the instruction set see `Vector`.
+            // vectors of each centroid.
             unsafe {
                 let s = chains::<V, T, R>(tile.x.as_ptr().add(start), tile.stride, centroids);
                 for c in 0..TOGETHER {
@@ -172,6 +172,62 @@ fn all_distances<V: Vector, T: Float, const R: usize, const ROWS: usize>(
                     *out = distances[r];
                 }
             }
+        }
+    }
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::product::attacks::Random;
+    use crate::exact::reference;
+    use crate::simd::InstructionSet;
+
+    /// All answers for rows on a coarse lattice, of which every seventh has a value that is not finite.
+    fn check<T: Float>(set: InstructionSet, [n, d, k]: [usize; 3], levels: usize) {
+        let mut random = Random((n * d + k) as u64);
+        let mut values = |count: usize| (0..count).map(|_| T::from_f64(random.below(levels as u64) as f64)).collect::<Vec<T>>();
+        let (mut x, centroids) = (values(n * d), values(k * d));
+        (3..n).step_by(7).for_each(|row| x[row * d + row % d] = T::from_f64([f64::NAN, f64::INFINITY][row % 2]));
+        let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64, set, 1).unwrap();
+        let features = Features::from_rows(&x, d).unwrap();
+        let (labels, predictions) = (labels(&table, &features).unwrap(), nearest(&table, &features).unwrap());
+        let (of_rows, two) = predictions.into_parts();
+        let [plain, squares] = [false, true].map(|squared| distances(&table, &features, squared).unwrap());
+        let m = k.min(3);
+        let several = several(&table, &features, m, true).unwrap();
+        for (row, x) in x.chunks_exact(d).enumerate() {
+            let place = format!("{set:?} n {n} d {d} k {k} row {row}");
+            let of_row = row * k..(row + 1) * k;
+            if x.iter().any(|v| !v.to_f64().is_finite()) {
+                assert_eq!((labels.get(row), of_rows.get(row), several.answered.get(row)), (None, None, false), "{place}");
+                assert!(plain[of_row.clone()].iter().chain(&squares[of_row]).all(|s| s.is_nan()), "{place}");
+                continue;
+            }
+            let expected: Vec<f64> = centroids.chunks_exact(d).map(|c| reference::distance(x, c)).collect();
+            let roots: Vec<f64> = expected.iter().map(|s| s.sqrt()).collect();
+            assert_eq!((&squares[of_row.clone()], &plain[of_row]), (&expected[..], &roots[..]), "{place}");
+            let mut order: Vec<u32> = (0..k as u32).collect();
+            order.sort_by(|a, b| expected[*a as usize].total_cmp(&expected[*b as usize]).then(a.cmp(b)));
+            assert_eq!((labels.get(row), of_rows.get(row)), (Some(order[0]), Some(order[0])), "{place}");
+            assert_eq!(two.nearest[row], roots[order[0] as usize], "{place}");
+            if let Some(second) = &two.second {
+                assert_eq!(second[row], roots[order[1] as usize], "{place}");
+            }
+            assert_eq!(several.clusters[row * m..][..m], order[..m], "{place}");
+        }
+    }
+
+    unit_test!(answers_of_every_instruction_set_are_the_oracles);
+    fn answers_of_every_instruction_set_are_the_oracles() {
+        for set in InstructionSet::ALL {
+            for (sizes, levels) in
+                [([1, 1, 1], 5), ([65, 2, 9], 3), ([70, 3, 40], 1 << 20), ([129, 9, 6], 4), ([200, 17, 33], 1 << 20)]
+            {
+                check::<f32>(set, sizes, levels);
+                check::<f64>(set, sizes, levels);
+            }
+            check::<f32>(set, [300, 12, 1_100], 1 << 20);
         }
     }
 }

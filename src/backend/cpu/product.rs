@@ -63,8 +63,9 @@ pub const MAX_TILE_ROWS: usize = 1_024;
 /// Number of centroids whose scores are held at a time. With 64 rows of float32 the scores fill half of a second-level cache.
 const CENTROID_PANEL: usize = 170 * GROUP;
 
-/// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns are
-/// then in each other's way, because their addresses differ by a power of two. Such rows need no long columns to be read well.
+/// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns would
+/// then evict one another from the cache, because their addresses differ by a power of two. Such rows are read well with short
+/// columns.
 pub fn tile_rows(d: usize, row_by_row: bool) -> usize {
     let (values, least) = match row_by_row {
         true => (TILE_VALUES / 4, ROWS),
@@ -239,7 +240,7 @@ impl ProductScratch {
             let mut names = [0.0f32; ROWS];
             let (mut seen, mut twice) = (0u32, 0u32);
             // SAFETY: `scores` holds ROWS values for each centroid, `limits` and `names` hold ROWS values, and LANES divides
-            // ROWS. For the features of the instruction set see `Vector`.
+            // ROWS.
             unsafe {
                 let limit = V::load(limits.as_ptr().add(start));
                 let mut label = V::splat(0.0);
@@ -340,7 +341,7 @@ pub struct FindNear<'p, T, C, const TWO: bool> {
     /// The groups of centroids that are compared, if not all are.
     pub listed: Option<&'p [u32]>,
     pub next: PrefetchNext<'p, T>,
-    /// Who sees the scores, if several centroids are wanted. Then there are no lists.
+    /// Gets the scores if several centroids are wanted. Then no lists are made.
     pub several: Option<&'p mut ScoreLists>,
 }
 

@@ -74,8 +74,7 @@ impl OpenRows {
     #[inline(always)]
     pub fn settle<V: Vector, T: Float>(&mut self, values: impl ByFeature<T>, table: &CentroidTable<T>) {
         if self.pairs.len() + self.settled.len() + self.all.len() > 0 {
-            // SAFETY: the caller runs with this instruction set.
-            unsafe { V::call(SettleRows { open: self, values, table }) }
+            V::call(SettleRows { open: self, values, table })
         }
     }
 }
@@ -174,8 +173,7 @@ fn settle_all<V: Vector, T: Float, const R: usize>(
 ) {
     assert!(R * V::Doubles::LANES == MOST_LANES && rows.len() <= MOST_LANES && x.len() == table.d * MOST_LANES);
     let (mut labels, mut nearest, mut second) = ([0.0f64; MOST_LANES], [0.0f64; MOST_LANES], [0.0f64; MOST_LANES]);
-    // SAFETY: `x` holds MOST_LANES = R * LANES values for each feature, and so do the arrays. For the features of the instruction
-    // set see `Vector`.
+    // SAFETY: `x` holds MOST_LANES = R * LANES values for each feature, and so do the arrays.
     unsafe {
         let infinite = V::Doubles::splat(f64::INFINITY);
         let (mut label, mut best, mut other) = ([V::Doubles::splat(0.0); R], [infinite; R], [infinite; R]);
@@ -205,7 +203,7 @@ fn settle_all<V: Vector, T: Float, const R: usize>(
 /// The reference distances of R vectors of rows to a group of centroids. Value f of a row is at `x + f * stride`.
 ///
 /// # Safety
-/// `x` must point to `R * LANES` values for each feature. For the features of the instruction set see `Vector`.
+/// `x` must point to `R * LANES` values for each feature.
 #[inline(always)]
 pub unsafe fn chains<V: Vector, T: Float, const R: usize>(
     x: *const T,

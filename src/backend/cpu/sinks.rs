@@ -52,8 +52,8 @@ pub struct LabelTask<'p, 'a, T, S> {
     pub table: &'p CentroidTable<T>,
     pub rows: Range<usize>,
     pub labeller: &'p mut Labeller<T>,
-    /// For rows that were not checked: a bit for each row, all of which are set. Rows with a null or a value that is not finite
-    /// have no answer, and lose their bit. They have a place all the same.
+    /// For rows that were not checked before: a bit for each row, all of them set. Rows with a null or a value that is not finite
+    /// have no answer, so their bits are cleared. They still have a place.
     pub bits: Option<&'p mut [u8]>,
     pub sink: S,
 }

@@ -97,7 +97,7 @@ impl Default for Waiting {
     }
 }
 
-/// What a search keeps of the centroids that it has seen.
+/// The best of the centroids that a search has compared.
 pub trait Best {
     /// Centroids that are farther are left out.
     fn limit(&self) -> f64;
@@ -107,7 +107,7 @@ pub trait Best {
     /// has this number, so that `<=` between numbers costs a visit at most.
     fn wants(&self, distance: f64, number: impl FnOnce() -> u32) -> bool;
 
-    /// Sees a centroid that is not above the limit. It may be one that was seen before.
+    /// Takes a centroid that is not above the limit. The search may have passed the same centroid before.
     fn take(&mut self, j: u32, distance: f64);
 }
 
@@ -232,8 +232,7 @@ impl<T: Float> Task for Visits<'_, T> {
 }
 
 impl<T: Float> CentroidTree<T> {
-    /// Shows `best` the centroids that may be among those nearest to `x`. Returns the number of leaves and nodes that were looked
-    /// at.
+    /// Passes to `best` the centroids that may be among those nearest to `x`. Returns the number of visited leaves and nodes.
     #[inline(always)]
     pub fn search<V: Vector, B: Best>(&self, x: &[f64], best: &mut B, waiting: &mut Waiting) -> usize {
         match V::Doubles::LANES {
@@ -295,7 +294,7 @@ impl<T: Float, B: Best> RowSearch<'_, T, B> {
         self.best.wants(place.bound, || self.tree.first(place))
     }
 
-    /// Puts the children that are in reach on the list, but for the nearest of them, which it returns.
+    /// Returns the nearest child in reach. Puts the other children in reach on the list.
     #[inline(always)]
     fn see_node<V: Vector, const R: usize>(
         &mut self,
@@ -306,8 +305,7 @@ impl<T: Float, B: Best> RowSearch<'_, T, B> {
         let (d, level, index) = (self.x.len(), node.level - 1, node.index as usize);
         let boxes = &self.tree.levels[level as usize].boxes[index * 2 * d * WIDE..][..2 * d * WIDE];
         let mut bounds = [0.0; WIDE];
-        // SAFETY: `boxes` holds WIDE = R * LANES values for each end of each feature, and `bounds` as many. For the features of
-        // the instruction set see `Vector`.
+        // SAFETY: `boxes` holds WIDE = R * LANES values for each end of each feature, and `bounds` as many.
         let mut bits = unsafe {
             let zero = V::Doubles::splat(0.0);
             let mut b = [zero; R];
@@ -348,8 +346,7 @@ impl<T: Float, B: Best> RowSearch<'_, T, B> {
         let leaf = &self.tree.leaves[index * d * WIDE..][..d * WIDE];
         let names = &self.tree.names[index * WIDE..][..WIDE];
         let mut distances = [0.0; WIDE];
-        // SAFETY: `leaf` holds WIDE = R * LANES values for each feature, and `distances` as many. For the features of the
-        // instruction set see `Vector`.
+        // SAFETY: `leaf` holds WIDE = R * LANES values for each feature, and `distances` as many.
         let mut bits = unsafe {
             let mut s = [V::Doubles::splat(0.0); R];
             for (f, x) in self.x.iter().enumerate() {
@@ -371,10 +368,10 @@ impl<T: Float, B: Best> RowSearch<'_, T, B> {
     /// The bits of numbers that are not above the limit. Stores all of them.
     ///
     /// # Safety
-    /// For the features of the instruction set see `Vector`.
+    /// R vectors must have at most WIDE lanes.
     #[inline(always)]
     unsafe fn not_above_limit<V: Vector, const R: usize>(&self, numbers: &[V::Doubles; R], out: &mut [f64; WIDE]) -> u32 {
-        // SAFETY: `out` has room for R vectors, as the search checks. The caller runs with the instruction set.
+        // SAFETY: `out` has room for R vectors.
         unsafe {
             let limit = V::Doubles::splat(self.best.limit());
             let mut farther = 0;

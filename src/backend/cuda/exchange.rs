@@ -16,10 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::arguments::{self, ArriveArgument, Counts, MeetArgument, TotalArgument};
 use super::device::peers::{Alarm, Pool, reach_each_other};
-use super::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, product, sum};
+use super::device::{Buffer, Gpu, Launch, Plain, Queue, bytes_of, product, sum};
 use super::shape::FitShape;
 use super::state::DeviceState;
-use crate::backend::cuda::shape::THREADS;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 
@@ -85,9 +84,10 @@ impl Port {
             })
         };
         let (gpu, accumulators) = (&queue.gpu, shape.accumulators().max(shape.k));
-        let arrive = arguments::arrive().exactly(gpu, "", Block::of(32), 1)?;
-        let meet = arguments::meet().exactly(gpu, "", Block::of(32), 1)?;
-        let total = arguments::total_sums().resident(gpu, "", Block::of(THREADS), accumulators.div_ceil(THREADS as usize))?;
+        let arrive = arguments::arrive().exactly(gpu, "", 1)?;
+        let meet = arguments::meet().exactly(gpu, "", 1)?;
+        let total = arguments::total_sums();
+        let total = total.resident(gpu, "", total.blocks_of(accumulators))?;
         let (turns, arrived) = ([turn()?, turn()?], pool.zeros(queue, 1, WHAT)?);
         // Other GPUs look at it from their first exchange on.
         queue.wait()?;

@@ -15,11 +15,10 @@ use super::exchange::Port;
 use super::passes::distances::InertiaSums;
 use super::passes::farthest::FarSearch;
 use super::passes::samples::candidate_bytes;
-use super::passes::seeds::DeviceSeeds;
+use super::passes::seeds::DeviceDraws;
 use super::passes::statistics::statistics_bytes;
 use super::predict::DeviceTable;
 use super::rows::DeviceRows;
-use super::rows::stream::seeds::StreamedSeeds;
 use super::session::{LONGEST_BATCH, nearest_bytes};
 use super::shape::{FitShape, GpuSize};
 use super::state::DeviceState;
@@ -31,6 +30,7 @@ use crate::backend::chunking::{Chunking, piece_bytes, row_bytes};
 use crate::backend::select::{DeviceInfo, Job, Shape};
 use crate::base::error::Result;
 use crate::base::float::Float;
+use crate::base::params::DrawnCandidates;
 use crate::base::strategy::Strategy;
 
 impl From<&DeviceInfo> for GpuSize {
@@ -134,26 +134,27 @@ fn planned_as<T: Float + Plain>(
 ) -> Result<Planned> {
     let fit = FitShape { more_copies: copies == PossibleCopies::All, ..fit_shape(shape, shape.rows) };
     let rows = DeviceRows::<T>::bytes(fit.chunk, if in_place { 0 } else { fit.d }, fit.weighted, fit.half);
-    plan_of::<T>(&fit, (strategy, copies != PossibleCopies::None), gpu, rows, |fit| {
-        let draws = DeviceSeeds::<T>::bytes(fit);
-        draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 0, gpu))
-    })
+    let draws = |fit: &FitShape| DeviceDraws::<T>::bytes(fit, false);
+    plan_of::<T>(&fit, (strategy, copies != PossibleCopies::None), gpu, rows, draws, shape.candidates)
 }
 
-/// The plan of a fit. `copies`: whether the default may copy the rows. `rows`: the bytes of the rows. `draws`: the bytes that
-/// seeding needs.
+/// The plan of a fit. `copies`: whether the default may copy the rows. `rows`: the bytes of the rows. `draws`: the bytes of a table
+/// of draws.
 fn plan_of<T: Float + Plain>(
     fit: &FitShape,
     (strategy, copies): (Strategy, bool),
     gpu: GpuSize,
     rows: u64,
     draws: impl Fn(&FitShape) -> u64,
+    candidates: DrawnCandidates,
 ) -> Result<Planned> {
     let Chosen { candidate, microseconds } = choose_from::<T>(strategy, fit, gpu, copies)?;
     // Whether a float32 column needs two limbs depends on the data. There must be enough memory for either case.
     let bytes = [1, 2].map(|limbs| {
         let fit = FitShape { limbs, ..*fit };
-        fit_bytes::<T>(&fit, &candidate.needs(&fit, gpu), rows, draws(&fit))
+        let draws = draws(&fit);
+        let draws = draws.max(candidate_bytes::<T>(&fit, candidates, draws, gpu));
+        fit_bytes::<T>(&fit, &candidate.needs(&fit, gpu), rows, draws)
     });
     let bytes = bytes[0].max(bytes[1]);
     let (strategy, streams, more_copies) = (candidate.strategy(), candidate.streams(), fit.more_copies);
@@ -210,11 +211,8 @@ fn planned_in_chunks<T: Float + Plain>(
     let fit = fit_shape(shape, chunk);
     let rows = DeviceRows::<T>::bytes(fit.chunk, fit.d, fit.weighted, fit.half).saturating_mul(buffers);
     let pieces = piece_bytes(chunk.saturating_mul(row_bytes(shape)));
-    plan_of::<T>(&fit, (strategy, false), gpu, sum([rows, pieces]), |fit| {
-        let draws = StreamedSeeds::<T>::bytes(fit);
-        // While the list of seeds grows, the longer and the shorter list exist together.
-        draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 2, gpu))
-    })
+    let draws = |fit: &FitShape| DeviceDraws::<T>::bytes(fit, true);
+    plan_of::<T>(&fit, (strategy, false), gpu, sum([rows, pieces]), draws, shape.candidates)
 }
 
 /// The bytes of a job of a fitted model.

@@ -2,13 +2,12 @@
 //! of large fits with them (feature `bench`). They use no filter, and no other code that labels.
 
 use super::arguments::{self, ReferenceArgument};
-use super::device::{Block, Gpu, Plain};
+use super::device::{Gpu, Plain};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 
-/// Constants of the kernel: threads of a block, and its rows.
-const THREADS: u32 = 256;
+/// Rows of a block of the kernel.
 const TILE: usize = 128;
 /// Rows are sent in slices of so many bytes, so that a fit may have the rest of the device.
 const SLICE_BYTES: usize = 1 << 31;
@@ -28,7 +27,7 @@ pub fn reference_labels<T: Float + Plain>(ordinal: u32, columns: &[&[T]], centro
     let slice = (SLICE_BYTES / (d.max(1) * size_of::<T>())).clamp(TILE, 1 << 28);
     let rows = queue.alloc::<T>(slice.min(n) * d, ROWS)?;
     let answers = queue.alloc::<u32>(slice.min(n), LABELS)?;
-    let launch = arguments::reference::<T>().exactly(&gpu, "", Block::of(THREADS), 1)?;
+    let launch = arguments::reference::<T>().exactly(&gpu, "", 1)?;
     let mut labels = memory::zeroed(n, LABELS)?;
     for (i, part) in labels.chunks_mut(slice).enumerate() {
         let (first, rows_here) = (i * slice, part.len());

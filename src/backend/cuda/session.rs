@@ -27,13 +27,13 @@ pub use self::nearest::nearest_bytes;
 
 use std::sync::Arc;
 
-use self::draws::{DeviceDraws, positive_rows};
 use super::arguments::Record;
 use super::device::Plain;
 use super::exchange::{self, ExchangedSums, GpuGroup};
 #[cfg(feature = "papers")]
 use super::papers::HostUpdate;
 use super::passes::distances::{InertiaPass, InertiaSums, MOST_PENDING};
+use super::passes::seeds::{DeviceDraws, positive_rows};
 use super::rows::chunks::RowChunks;
 use super::rows::download::{PIECE, download as download_values};
 use super::shape::FitShape;

@@ -1,7 +1,5 @@
 //! What the kernels of a fit are made for: its shape, and the size of the GPU. Both are known before anything is uploaded.
 
-/// Threads of a block in most kernels.
-pub const THREADS: u32 = 256;
 /// Limits for the tables of a block in shared memory: bytes for several copies of each accumulator, and bytes if only one copy fits.
 pub const TABLE_BYTES: usize = 24 << 10;
 pub const MOST_TABLE_BYTES: usize = 64 << 10;

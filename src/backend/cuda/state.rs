@@ -65,11 +65,6 @@ impl DeviceLabels {
         &self.arrays[(self.current + 1) % self.arrays.len()]
     }
 
-    /// The array that seeding may use. The loop clears all labels when it starts.
-    pub fn scratch(&self) -> &Buffer<u8> {
-        &self.arrays[0]
-    }
-
     /// A step was queued: its new labels are the current ones.
     pub fn advance(&mut self) {
         self.current = (self.current + 1) % self.arrays.len();

@@ -1,12 +1,11 @@
 //! The update on the device: exact means, shift, whether to stop, and what the next step reads (`kernels/passes/update.cu`).
 
 use super::arguments::{self, Control, DirectionsArgument, EndChunkArgument, Record, UpdateArgument};
-use super::device::{Block, Buffer, Launch, Plain, Queue, buffers, product};
+use super::device::{Buffer, Launch, Plain, Queue, buffers, product};
 use super::shape::FitShape;
 use super::state::DeviceState;
 use super::step::filter::Preparation;
 use crate::backend::Stop;
-use crate::backend::cuda::shape::THREADS;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::params::Metric;
@@ -48,15 +47,15 @@ impl<T: Float + Plain> UpdateLaunches<T> {
         let (update, directions) = match statistics.metric {
             Metric::Euclidean => (arguments::update::<T>(), None),
             Metric::Cosine => {
-                let directions = arguments::directions::<T>().resident(gpu, "", Block::of(THREADS), shape.k)?;
+                let directions = arguments::directions::<T>().resident(gpu, "", shape.k)?;
                 (arguments::update_directions::<T>(), Some(directions))
             }
         };
         let update = preparation.teams.launch(gpu, update)?;
         let accumulators = shape.k.saturating_mul(shape.columns());
         let fold = arguments::update_fold::<T>();
-        let fold = fold.resident(gpu, "", Block::of(THREADS), accumulators.div_ceil(THREADS as usize))?;
-        let end_chunk = arguments::end_chunk().exactly(gpu, "", Block::of(32), 1)?;
+        let fold = fold.resident(gpu, "", fold.blocks_of(accumulators))?;
+        let end_chunk = arguments::end_chunk().exactly(gpu, "", 1)?;
         let buffers = UpdateBuffers::allocate(queue, shape, batch)?;
         Ok(Self { update, directions, fold, end_chunk, preparation, buffers, shifts: statistics.shifts })
     }

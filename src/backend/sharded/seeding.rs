@@ -4,7 +4,7 @@
 //! was a candidate. Then the reply to `Lower` is known too, and shards in other processes do it together with the next call.
 
 use super::{SHARDS, Sharded, Shards};
-use crate::backend::call::{Call, Calls, Reply};
+use crate::backend::call::{Call, Calls, other_reply};
 use crate::backend::{DRAWN, Draw, DrawBy, Picked, PlusPlus, Sample, Seeder, SeedingDevice};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -68,7 +68,8 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
         let mut indices = memory::with_room(targets.len(), DRAWN)?;
         for target in targets {
             let shard = ends.partition_point(|end| end <= target);
-            let Some(own) = own.get_mut(shard) else { unreachable!("targets are below the total") };
+            // Targets are below the total.
+            let own = own.get_mut(shard).ok_or_else(other_reply)?;
             indices.push((shard, own.len()));
             memory::push(own, target + totals[shard] - ends[shard], DRAWN)?;
         }
@@ -76,15 +77,9 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
         let firsts = own.iter().scan(0, |next, own| Some(std::mem::replace(next, *next + own.len())));
         let firsts: Vec<usize> = memory::collected(firsts, SHARDS)?;
         let call = |own: Vec<u128>| (!own.is_empty()).then(|| Call::Pick(Draw::Totals(by, own)));
-        let picked = self.picked(Calls::Each(memory::collected(own.into_iter().map(call), SHARDS)?))?;
+        let picked = self.rows_of(Calls::Each(memory::collected(own.into_iter().map(call), SHARDS)?))?;
         let indices = indices.into_iter().map(|(shard, index)| firsts[shard] + index);
         picked.in_order(&memory::collected(indices, DRAWN)?)
-    }
-
-    /// The rows that all shards pick, in the order of the shards.
-    fn picked(&mut self, calls: Calls<Call>) -> Result<Picked<T>> {
-        let (Reply { rows, weights, .. }, values) = self.ask(Reply::default(), calls, &[])?;
-        Ok(Picked { rows, values, weights })
     }
 }
 
@@ -94,7 +89,7 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
     }
 
     fn weigh(&mut self) -> Result<u128> {
-        let weights = self.ask_all(Call::Weigh, &[])?.0.totals;
+        let weights = self.totals(Call::Weigh, &[])?;
         let totals = memory::copied(&weights, SHARDS)?;
         self.draws = Draws { totals, weights, scale: None, gains: None };
         Ok(self.draws.totals.iter().sum())
@@ -108,14 +103,18 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
                 self.draws.totals.iter_mut().zip(gains).for_each(|(total, gain)| *total -= gain);
                 self.shards.later(call, centroids)?;
             }
-            None => self.draws.totals = self.ask_all(call, centroids)?.0.totals,
+            None => self.draws.totals = self.totals(call, centroids)?,
         }
         (self.draws.scale, self.draws.gains) = (Some(scale), None);
         Ok(self.draws.totals.iter().sum())
     }
 
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        let gains = self.ask_all(Call::Gains, candidates)?.0.totals;
+        let gains = self.totals(Call::Gains, candidates)?;
+        let of_shards = gains.chunks_exact((gains.len() / self.starts.len()).max(1));
+        if of_shards.zip(&self.draws.totals).any(|(gains, total)| gains.iter().any(|gain| gain > total)) {
+            return Err(other_reply());
+        }
         let all = self.sum(&gains)?;
         self.draws.gains = Some(KnownGains { candidates: memory::copied(candidates, DRAWN)?, gains });
         Ok(all)
@@ -126,9 +125,9 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
             Draw::Totals(by, targets) => self.by_totals(*by, targets),
             Draw::Each(sample) => {
                 let call = |start: &u64| Some(Call::Pick(Draw::Each(Sample { first: sample.first + start, ..*sample })));
-                self.picked(Calls::Each(memory::collected(self.starts.iter().map(call), SHARDS)?))
+                self.rows_of(Calls::Each(memory::collected(self.starts.iter().map(call), SHARDS)?))
             }
-            Draw::All => self.picked(Calls::All(Call::Pick(Draw::All))),
+            Draw::All => self.rows_of(Calls::All(Call::Pick(Draw::All))),
         }
     }
 

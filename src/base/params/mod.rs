@@ -228,7 +228,7 @@ impl KMeans {
             stopping: self.stopping,
             rows: self.rows,
             output: &self.output,
-            settled: None,
+            fixed: None,
             wanted: Wanted::Labels,
             execution: Execution { device, ..self.execution },
         })
@@ -247,8 +247,8 @@ pub struct Params<'e> {
     pub stopping: Stopping,
     pub rows: RowOptions,
     pub output: &'e Output,
-    /// Centroids that need no iteration: `(k, d)`, row-major, as rows that have arrived.
-    pub settled: Option<&'e [f64]>,
+    /// Fixed centroids, which need no iterations: `(k, d)`, row-major, in the units of transformed rows.
+    pub fixed: Option<&'e [f64]>,
     /// What the caller wants to know about the rows.
     pub wanted: Wanted,
     /// The device is a GPU if a strategy was named that does not run on the CPU.

@@ -143,7 +143,7 @@ mod tests {
     use crate::input::fp16::Same;
 
     fn check<T: crate::base::float::Float + Default>() {
-        for set in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512] {
+        for set in InstructionSet::ALL {
             for d in [1, 3, 4, 7, 15, 16, 17, 21, 33, 64] {
                 for n in [0, 1, 15, 16, 17, 40] {
                     let (at, stride) = (3, 45);

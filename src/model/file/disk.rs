@@ -33,8 +33,8 @@ fn check_kind(metadata: &Metadata) -> Result<()> {
 }
 
 /// Replaces a file by a new one with these bytes, or creates it. The new file keeps the permissions of the old one. Links are
-/// followed, also a link to a path where nothing exists yet. Two kinds of file are left alone: a file whose mode forbids
-/// writing (root cannot replace it either), and a file that this process cannot open for writing.
+/// followed, also a link to a path where nothing exists yet. Two kinds of file are left alone: a file whose mode lets no user
+/// write (root cannot replace it either), and a file that this process cannot open for writing.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let path = &target(path)?;
     let old = match std::fs::metadata(path) {

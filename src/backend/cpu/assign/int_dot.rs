@@ -1,4 +1,4 @@
-//! Labels of a block of rows by integer copies. The caller loads only those rows that it turns out to need.
+//! Labels of a block of rows by integer copies. The caller loads only rows in doubt and rows whose label changes.
 
 use super::Assigner;
 use crate::backend::cpu::centroids::CentroidTable;

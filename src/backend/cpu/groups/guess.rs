@@ -1,7 +1,8 @@
-//! The groups of rows that have no label yet: those whose points are nearest, but for rounding. Labels do not depend on them.
+//! The groups of rows that have no label yet: those whose points are nearest, apart from rounding. Labels do not depend on them.
 
 use super::partition::{Group, nearest};
 use super::step::add_squares;
+use super::tuning::{FEWEST_GUESS_FEATURES, GUESS_SAMPLE};
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -12,16 +13,14 @@ use crate::simd::{InstructionSet, Vector};
 /// Vectors of rows, and groups, whose distances are computed together before the first assign.
 const GUESSED: usize = 2;
 const TOGETHER: usize = 6;
-/// The fewest features that rows are told apart by, and the number of rows of the sample that they must tell apart.
-const FEWEST_FEATURES: usize = 8;
-const SEEN: usize = 256;
 /// Points whose median is the middle. One point may be far from all others.
 const FOR_MIDDLE: usize = 15;
-/// The half squares of points are less. Then no product with a row as far out leaves the range of float32.
+/// The half squares of points must be less. Then products with rows as far out stay in the range of float32.
 const LARGEST_HALF: f32 = 1e36;
 
-/// What rows without labels are compared with. Points are nearer where half of their square, less a product, is less: that is one
-/// operation a value. Rows and points are moved to a middle, which keeps rounding small. Empty: squares of differences are added.
+/// What rows without labels are compared with. The nearest point has the least difference of half its square and its product with
+/// the row, which takes one operation a value. A middle is subtracted from rows and points, which keeps rounding errors small. If
+/// it is empty, squared differences are added up.
 #[derive(Default)]
 pub struct Guesses {
     middle: Vec<f32>,
@@ -65,14 +64,14 @@ impl<T: Float> GroupStep<'_, T> {
 
     /// Sees whether the first features of the rows say to which groups the rows of a sample belong: then it takes twice as many.
     fn guess_by_few_features(&mut self, sample: &[T], set: InstructionSet, workers: usize) -> Result<()> {
-        let (d, mut few) = (self.groups.d, FEWEST_FEATURES);
-        // From all over the rows, which may lie in the order of clusters.
-        let step = (sample.len() / d / SEEN).max(1);
+        let (d, mut few) = (self.groups.d, FEWEST_GUESS_FEATURES);
+        // Rows from the whole sample, because it may be in the order of clusters.
+        let step = (sample.len() / d / GUESS_SAMPLE).max(1);
         let spread: Vec<T>;
         let sample = match step {
-            1 => &sample[..sample.len().min(SEEN * d)],
+            1 => &sample[..sample.len().min(GUESS_SAMPLE * d)],
             _ => {
-                spread = memory::collected(sample.chunks_exact(d).step_by(step).take(SEEN).flatten().copied(), GROUPS)?;
+                spread = memory::collected(sample.chunks_exact(d).step_by(step).take(GUESS_SAMPLE).flatten().copied(), GROUPS)?;
                 &spread[..]
             }
         };
@@ -80,7 +79,7 @@ impl<T: Float> GroupStep<'_, T> {
             let firsts = values.chunks_exact(d).flat_map(|row| row[..few].iter().copied());
             memory::collected(firsts, GROUPS)
         };
-        if 2 * few >= d || sample.len() < SEEN * d {
+        if 2 * few >= d || sample.len() < GUESS_SAMPLE * d {
             return Ok(());
         }
         let of = nearest(sample, d, &self.groups.points, set, workers)?;
@@ -95,7 +94,7 @@ impl<T: Float> GroupStep<'_, T> {
         Ok(())
     }
 
-    /// The groups whose points are nearest to the rows of a tile, but for rounding.
+    /// The groups whose points are nearest to the rows of a tile, apart from rounding.
     #[inline(always)]
     pub fn guess<V: Vector>(&self, tile: &Tile<T>, groups: &mut [Group]) {
         match T::as_f32s(&tile.x).filter(|_| !self.guesses.halves.is_empty()) {
@@ -119,8 +118,8 @@ impl<T: Float> GroupStep<'_, T> {
         let middle = &middle[..d];
         assert!(first + width <= stride && x.len() >= d * stride && width <= BLOCK);
         let mut found = [0.0f32; BLOCK];
-        // SAFETY: each of the d columns of `stride` values has those from `first` to `first + width`, and `found` has room for as
-        // many. For the features of the instruction set see `Vector`.
+        // SAFETY: each of the d columns of `stride` values has those from `first` to `first + width`, and `found` has room for
+        // as many.
         unsafe {
             let (mut best, mut names) = ([V::splat(f32::INFINITY); GUESSED], [V::splat(0.0); GUESSED]);
             for group in (0..self.groups()).step_by(TOGETHER) {
@@ -216,7 +215,7 @@ mod tests {
     unit_test!(first_features_tell_groups_apart);
     /// A few features are enough for clusters that are far apart, and none but all for those that overlap.
     fn first_features_tell_groups_apart() {
-        for set in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512] {
+        for set in InstructionSet::ALL {
             assert_eq!([check::<f32>(set, 1.0, 1e3), check::<f64>(set, 1.0, 1e3)], [16; 2]);
             assert_eq!([check::<f32>(set, 60.0, 1e3), check::<f64>(set, 60.0, 1e3)], [40; 2]);
         }

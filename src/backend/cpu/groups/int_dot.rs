@@ -13,6 +13,7 @@ pub use self::timed::seconds_a_score;
 
 use super::partition::Partition;
 use super::sorted::Sorted;
+use super::tuning::MOST_TABLE_BYTES;
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::{GROUP, NO_CENTROID, binade};
 use crate::backend::cpu::product::{CentroidFacts, DotRows, DotTable, MOST_STEPS};
@@ -28,15 +29,13 @@ use crate::exact::fixed::power_of_two;
 use crate::simd::{DotUnit, InstructionSet, SIDE, Task, Vector, packed};
 use crate::statistics::{Statistics, unit_exponent};
 
-/// Most bytes of the copies of the centroids of one assign.
-const MOST_TABLE_BYTES: usize = 128 << 20;
 /// The largest numbers of copies in bytes and in words.
 const MOST: [f32; 2] = [127.0, 32_767.0];
-/// The largest norm of the numbers of a copy in words, but for rounding.
+/// The largest norm of the numbers of a copy in words, apart from rounding.
 const MOST_NORM: f64 = 45_000.0;
-/// The binary logarithm of q squared where nothing is known yet.
+/// The binary logarithm of q squared before any copy is measured.
 const USUAL_SHARE: f64 = -14.0;
-/// Numbers below have the logarithms of this.
+/// The least binary logarithm of a square. Its negative is the largest.
 const LEAST_LOGARITHM: f32 = -60.0;
 
 /// What all copies of a session share.
@@ -66,7 +65,7 @@ fn step_of(largest: f64, square: f64, words: bool) -> f64 {
     }
 }
 
-/// The binary logarithm of a square, as far as it matters.
+/// The binary logarithm of a square, between these limits.
 #[inline(always)]
 fn logarithm(square: f32) -> f64 {
     f64::from(binade(square).clamp(LEAST_LOGARITHM, -LEAST_LOGARITHM))
@@ -171,7 +170,7 @@ impl IntegerRows {
         let mut inverse = [0.0f32; BLOCK];
         for r in 0..BLOCK {
             let step = step_of(f64::from(largest[r]), f64::from(all_squares[r]), words);
-            // Rows of other sizes have a copy of zeros, and the longest of them no bound.
+            // A row that is too short or too long has a copy of zeros. One that is too long has no bound (see below).
             let known = f64::from(largest[r]) >= LEAST_NUMBER && largest[r] < 1e15;
             steps[r] = if known { step as f32 } else { 0.0 };
             inverse[r] = if known { (1.0 / step) as f32 } else { 0.0 };
@@ -206,7 +205,7 @@ impl IntegerRows {
         }
         for r in 0..BLOCK {
             let [norm, rest] = DotBound::of_row(d, squares[r], lost[r]);
-            // A NaN is not below either.
+            // A NaN is not below a limit, so it has no bound.
             let known = largest[r] < 1e15 && norm < 1e30;
             (norms[r], rests[r]) = if known { (norm, rest) } else { (f32::INFINITY, f32::INFINITY) };
         }
@@ -255,9 +254,9 @@ impl ByCopies {
         self.doubtful > 1
     }
 
-    /// Copies the centroids near each group. `sorted`: as [`rows_of_group`] says. `radii`: the largest distances of the groups'
-    /// rows from their points. They may be too small: blocks of farther rows do without copies. Returns whether there are tables
-    /// now: there are none if they would take too much memory.
+    /// Copies the centroids near each group. `sorted`: sorted parts of the rows, or none if rows are not sorted yet. `radii`: the
+    /// largest distances of the groups' rows from their points. If a radius is too small, blocks of farther rows are compared
+    /// without copies. Returns false if the tables would take too much memory: then there are none.
     pub fn copy_centroids<T: Float>(
         &mut self,
         step: &GroupStep<'_, T>,
@@ -356,7 +355,7 @@ fn bound_centroids<T: Float>(
             }
         }
     }
-    // Rows and centroids of a group are as long as each other, and as coarse, until it is known better.
+    // Until the rows are measured, they are taken to be as long as the group's centroids, and their copies to be as coarse.
     let (longer, share) = match (members.means(), rows.means()) {
         (Some([centroid, lost]), Some([row, lost_of_row])) => (centroid - row, (lost.exp2() + lost_of_row.exp2()).log2() - 1.0),
         (Some([_, lost]), None) => (0.0, lost),

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use super::GROUPS;
+use super::tuning::{DROP, FEW_GROUPS, FEW_MEMBERS, MEMBERS};
 use crate::backend::cpu::filter::{GROUP, NO_CENTROID};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -13,14 +14,6 @@ use crate::simd::{InstructionSet, Task, Vector};
 /// A number that names a group.
 pub type Group = u16;
 
-/// Clusters for each group, where few groups are made.
-const MEMBERS: usize = 8;
-/// Clusters for each group, where there are fewer groups than clusters would make.
-const FEW_MEMBERS: usize = 3;
-/// Few groups.
-const FEW_GROUPS: usize = 32;
-/// By how much the squared distance to the farthest centroid falls at least where each natural cluster has its first pick.
-const DROP: f32 = 3.0;
 /// Values of rows that are compared with points at a time, at least.
 const PICKED: usize = 1 << 13;
 /// Most rows whose nearest points are found in one task.
@@ -72,7 +65,7 @@ pub fn rough_square<T: Float>(a: &[T], b: &[T]) -> f32 {
     sums.iter().sum::<f32>() + rest.sum::<f32>()
 }
 
-/// Rows or centroids that are far apart: each is the farthest one from those before (Gonzalez 1985), but for rounding.
+/// Rows or centroids that are far apart: each is the farthest one from those before (Gonzalez 1985), apart from rounding.
 pub struct FarApart {
     /// For each row, the nearest pick.
     pub of: Vec<Group>,
@@ -147,7 +140,7 @@ impl FarApart {
     }
 }
 
-/// What all threads know of a pick.
+/// What all threads read of a pick.
 struct Round {
     /// The number of picks, with this one.
     picks: usize,
@@ -180,8 +173,8 @@ impl<T: Float> Task for Pick<'_, '_, T> {
     #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN is not above a limit
     #[inline(always)]
     fn run<V: Vector>(self) {
-        /// A pick so many times as far from another one is no nearer to the other one's rows, by the triangle inequality: four times
-        /// their squared distance, and room for rounding.
+        /// If another pick is more than twice as far from a row's nearest pick as the row is, it is not nearer to the row, by the
+        /// triangle inequality. These are squared distances, so 2 becomes 4, with some room for rounding.
         const FAR: f32 = 4.1;
         let Self { round: Round { picks, apart, .. }, point, piece: PartitionSlice { rows, of, nearest, most } } = self;
         *most = (0.0, 0);
@@ -266,7 +259,7 @@ impl<T: Float> Partition<T> {
             let count = rest.partition_point(|j| usize::from(of[*j as usize]) <= group);
             let (members, others) = rest.split_at_mut(count);
             rest = others;
-            split(members, centroids, &mut ranges, GROUP);
+            halve(members, centroids, &mut ranges, [GROUP; 2]);
             order.extend_from_slice(members);
             order.resize(order.len().next_multiple_of(GROUP), NO_CENTROID);
         }
@@ -284,11 +277,14 @@ impl<T: Float> Partition<T> {
 }
 
 /// Puts centroids near each other next to each other: halves them along the feature of the widest range, at multiples of the
-/// width. `ranges`: room for the range of each feature.
-fn split<T: Float>(members: &mut [u32], centroids: &[T], ranges: &mut [[T; 2]], width: usize) {
+/// width. Pieces of this width are halved at multiples of `width / leaf`, and so on. `ranges`: room for the range of each feature.
+pub fn halve<T: Float>(members: &mut [u32], centroids: &[T], ranges: &mut [[T; 2]], [width, leaf]: [usize; 2]) {
     let d = ranges.len();
-    if members.len() <= width {
+    if members.len() <= leaf {
         return;
+    }
+    if members.len() <= width {
+        return halve(members, centroids, ranges, [width / leaf, leaf]);
     }
     let row = |j: u32| &centroids[j as usize * d..][..d];
     ranges.iter_mut().zip(row(members[0])).for_each(|(range, v)| *range = [*v; 2]);
@@ -311,8 +307,8 @@ fn split<T: Float>(members: &mut [u32], centroids: &[T], ranges: &mut [[T; 2]], 
         a.total_cmp(&b)
     });
     let (one, other) = members.split_at_mut(half);
-    split(one, centroids, ranges, width);
-    split(other, centroids, ranges, width);
+    halve(one, centroids, ranges, [width, leaf]);
+    halve(other, centroids, ranges, [width, leaf]);
 }
 
 #[cfg(feature = "tests")]

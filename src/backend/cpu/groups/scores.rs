@@ -4,8 +4,6 @@
 pub const GROUPS: &str = "the groups of near centroids";
 /// Rows whose largest distance from a point is known. The product filter compares as many together.
 pub const BLOCK: usize = 64;
-/// The most groups.
-pub const MOST_GROUPS: usize = 512;
 
 /// Numbers of scores.
 #[derive(Debug, Clone, Copy, Default)]
@@ -14,7 +12,7 @@ pub struct Scores {
     pub needed: u64,
     /// As `needed`, with the empty places of blocks that are not full.
     pub computed: u64,
-    /// Rows that were compared by integer copies, and those of them that had to be compared again.
+    /// Rows that were compared by integer copies, and those of them that were compared again in float32.
     pub by_int_dot: u64,
     pub again: u64,
 }

@@ -4,8 +4,10 @@ use std::ops::Range;
 
 use super::int_dot::IntegerRows;
 use super::partition::Group;
+use super::tuning::FEW_FEATURES;
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::ScoreForm;
+use crate::backend::cpu::product::DotRows;
 use crate::backend::cpu::tasks::pieces;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -17,9 +19,9 @@ use crate::input::tile::{FeatureValues, RowBlock, Tile, WeightScale};
 /// Where the values of the rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowLayout {
-    /// Feature by feature, in the order of the groups. Columns are `long` if all places lie together: for few features. Columns
-    /// of many features would be in each other's way. So they are as long as a block, and each column of features fills its part
-    /// of all blocks.
+    /// Feature by feature, in the order of the groups. With few features, columns are `long`: all places of a feature lie
+    /// together. Long columns of many features would evict one another from the cache. So there, columns are as long as a block,
+    /// and the blocks lie one behind the other.
     Columns { long: bool },
     /// Row by row, in the order of the labels, with integer copies: for features that lie column by column. To load one row from
     /// columns takes as long as to load several.
@@ -37,8 +39,6 @@ impl RowLayout {
     }
 }
 
-/// Most features of long columns where rows are sorted for one assign.
-pub const FEW: usize = 64;
 /// Values between blocks, so that their columns do not have the same place in a cache.
 const APART: usize = 16;
 
@@ -54,7 +54,7 @@ pub struct Sorted<T> {
     /// Places whose columns lie together.
     stride: usize,
     /// With [`RowLayout::Columns`], if there are weights: the `w^` of the row at each place.
-    pub weights: Vec<f64>,
+    weights: Vec<f64>,
     /// Whether the rows of [`RowLayout::Rows`] are there: see [`Sorted::take_rows`].
     pub has_rows: bool,
     /// For each group, its first place.
@@ -62,7 +62,7 @@ pub struct Sorted<T> {
     /// For each group, the place behind its last row.
     ends: Vec<usize>,
     /// For each place: where the row's label is, and the physical row.
-    pub places: Vec<u32>,
+    places: Vec<u32>,
     pub order: Vec<usize>,
     /// For each block: at least the largest distance of its rows from the group's point, or infinity if there is one group.
     pub radii: Vec<f64>,
@@ -76,8 +76,8 @@ impl<T: Float> Sorted<T> {
     pub fn layout([kept, copied, by_columns]: [bool; 3], d: usize) -> RowLayout {
         match ScoreForm::of::<T>(d) {
             ScoreForm::Product if copied && by_columns => RowLayout::Rows,
-            ScoreForm::Product if copied || !kept && !by_columns && d > FEW => RowLayout::Unmoved,
-            ScoreForm::Product => RowLayout::Columns { long: !kept && d <= FEW },
+            ScoreForm::Product if copied || !kept && !by_columns && d > FEW_FEATURES => RowLayout::Unmoved,
+            ScoreForm::Product => RowLayout::Columns { long: !kept && d <= FEW_FEATURES },
             ScoreForm::Difference => RowLayout::Columns { long: true },
         }
     }
@@ -117,8 +117,8 @@ impl<T: Float> Sorted<T> {
     /// have few bytes.
     pub fn new(shape: [usize; 3], layout: RowLayout, lanes: Option<usize>, [weighted, few]: [bool; 2]) -> Result<Self> {
         let [d, most, groups] = shape;
-        // Linux has some large pages at hand, and takes long to make more. Few bytes are often memory that was in use before, where
-        // zeros must be written.
+        // Linux has some free large pages, and takes long to make more. A small buffer often gets memory that was in use before,
+        // where zeros must be written.
         let new_values = if layout == RowLayout::Rows && few { memory::room_to_fill } else { memory::zeroed };
         let places = Self::places(most, groups);
         let has_weights = weighted && layout.has_columns();
@@ -176,12 +176,6 @@ impl<T: Float> Sorted<T> {
         place / self.stride * (self.d * self.stride + APART)
     }
 
-    /// The values of the block at a place and of all blocks after it. Nothing if columns are long.
-    #[inline(always)]
-    pub fn behind(&self, place: usize) -> &[T] {
-        if self.stride == BLOCK { &self.values[self.at(place)..] } else { &[] }
-    }
-
     /// The values of some rows of a group, up to the end of the last block. They are of one block, unless columns are long. With
     /// [`RowLayout::Columns`].
     #[inline(always)]
@@ -191,10 +185,11 @@ impl<T: Float> Sorted<T> {
             .slice(first..first + rows.len().next_multiple_of(BLOCK))
     }
 
-    /// The values of a row of [`RowLayout::Rows`].
+    /// Some rows of a group. They begin with a block.
     #[inline(always)]
-    pub fn row(&self, place: usize) -> &[T] {
-        &self.values[self.places[place] as usize * self.d..][..self.d]
+    pub fn rows_of_group(&self, group: usize, range: Range<usize>) -> RowsOfGroup<'_, T> {
+        let (places, order) = (&self.places[range.clone()], &self.order[range.clone()]);
+        RowsOfGroup { sorted: self, group, places, order, range }
     }
 
     /// Takes the rows of a tile row by row, behind those before. `at`: where the label of the first one is.
@@ -266,23 +261,7 @@ impl<T: Float> Sorted<T> {
         }
     }
 
-    /// Loads the rows of some places. With [`RowLayout::Unmoved`] and [`RowLayout::Rows`]. `order`: their physical rows.
-    #[inline(always)]
-    pub fn load(
-        &self,
-        tile: &mut Tile<T>,
-        part: &RowBlock<'_, T>,
-        weights: Option<WeightScale>,
-        order: &[usize],
-        places: impl Iterator<Item = usize>,
-    ) {
-        match self.layout {
-            RowLayout::Rows => tile.load_rows(part, weights, order, places.map(|place| self.row(place))),
-            _ => tile.load_list(part, weights, order),
-        }
-    }
-
-    /// Gaps take the values of a row of their group: others may be NaN, which is compared for long.
+    /// Gaps get the values of a row of their group. Other values may be NaN, and comparisons with NaN take long.
     fn fill_gaps(&mut self) {
         for column in self.values[..self.d * self.stride].chunks_exact_mut(self.stride) {
             for (first, end) in self.firsts.iter().zip(&self.ends) {
@@ -307,6 +286,78 @@ impl<T: Float> Sorted<T> {
                     false => part.features.gather_tile(&self.order[rows], BLOCK, block),
                 }
             }
+        }
+    }
+}
+
+/// Some rows of a group, of one block unless columns are long.
+pub struct RowsOfGroup<'s, T> {
+    pub sorted: &'s Sorted<T>,
+    pub group: usize,
+    range: Range<usize>,
+    /// For each row, where its label is.
+    pub places: &'s [u32],
+    /// The physical rows.
+    pub order: &'s [usize],
+}
+
+impl<'s, T: Float> RowsOfGroup<'s, T> {
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// At least the largest distance of the rows from the group's point.
+    #[inline(always)]
+    pub fn radius(&self) -> f64 {
+        self.sorted.radius(self.range.clone())
+    }
+
+    /// With [`RowLayout::Columns`]: the values up to the end of the last block; the weights from the first row on, if there are
+    /// weights; the values of this block and of all blocks after it, or nothing if columns are long.
+    #[inline(always)]
+    pub fn columns(&self) -> (FeatureValues<'s, T>, &'s [f64], &'s [T]) {
+        let (Sorted { stride, values, weights, .. }, start) = (self.sorted, self.range.start);
+        let blocks = if *stride == BLOCK { &values[self.sorted.at(start)..] } else { &[] };
+        (self.sorted.columns(self.range.clone()), weights.get(start..).unwrap_or_default(), blocks)
+    }
+
+    /// The integer copies of the block, if there are some.
+    #[inline(always)]
+    pub fn copies(&self) -> Option<DotRows<'s>> {
+        self.sorted.copies.as_ref().map(|copies| copies.block(self.range.start))
+    }
+
+    /// The values of row `r`. With [`RowLayout::Rows`].
+    #[inline(always)]
+    pub fn row(&self, r: usize) -> &'s [T] {
+        &self.sorted.values[self.places[r] as usize * self.sorted.d..][..self.sorted.d]
+    }
+
+    /// Loads all rows. With [`RowLayout::Unmoved`] and [`RowLayout::Rows`].
+    #[inline(always)]
+    pub fn load(&self, tile: &mut Tile<T>, part: &RowBlock<'_, T>, weights: Option<WeightScale>) {
+        match self.sorted.layout {
+            RowLayout::Rows => tile.load_rows(part, weights, self.order, (0..self.len()).map(|r| self.row(r))),
+            _ => tile.load_list(part, weights, self.order),
+        }
+    }
+
+    /// Loads a list of the rows. `order`: room for their physical rows.
+    #[inline(always)]
+    pub fn load_some<'r>(
+        &self,
+        tile: &mut Tile<T>,
+        part: &RowBlock<'_, T>,
+        weights: Option<WeightScale>,
+        rows: impl Iterator<Item = &'r u32> + Clone,
+        order: &mut Vec<usize>,
+    ) {
+        order.clear();
+        order.extend(rows.clone().map(|r| self.order[*r as usize]));
+        match self.sorted.layout {
+            RowLayout::Rows => tile.load_rows(part, weights, order, rows.map(|r| self.row(*r as usize))),
+            _ => tile.load_list(part, weights, order),
         }
     }
 }

@@ -25,7 +25,7 @@ pub struct GroupStep<'n, T> {
     /// For each group: at least the distance from m to a centroid.
     own: Vec<f64>,
     /// `(groups, panels)`: the keys that rows of the group may need, in ascending order, and the panels of centroids that they
-    /// belong to. Behind them is what no row needs.
+    /// belong to. The rest of each row of the array is not used.
     keys: Vec<f64>,
     panels: Vec<u32>,
     /// For each group, how many panels its rows may need.
@@ -91,7 +91,7 @@ impl<T: Float> Task for List<'_, T> {
             *found = (bound.key(s, around[place]), place as u32);
             *own = own.min(bound.upper(s));
         }
-        // The nearest centroid may be another one of its panel.
+        // The nearest centroid may be another centroid of the panel.
         for (found, panel) in found.iter().zip(all()) {
             if found.0 < *own {
                 let others = panel.iter().filter(|j| **j != NO_CENTROID).map(|j| bound.upper(square(row(*j), point)));

@@ -102,7 +102,9 @@ impl<T: Float, const TWO: bool> Task for RowsInReach<'_, T, TWO> {
 /// Returns how many rows had one centroid in reach, and how many rows there were.
 fn attack<T: Float>(case: &Case<T>, weights: &[i32], what: &str) -> [usize; 2] {
     let Case { d, k, centroids, rows, centre } = case;
-    let Filter::Product(table) = Filter::product(centroids, *d, centre, &[], 1).unwrap() else { return [0, 0] };
+    let Filter::Product(table) = Filter::product(centroids, *d, centre, &[], InstructionSet::detect(), 1).unwrap() else {
+        return [0, 0];
+    };
     let mut tile = Tile::new(*d, ROWS).unwrap();
     tile.load(&RowBlock::new(Features::from_rows(rows, *d).unwrap(), None), None, 0..ROWS);
     let distances = case.distances();
@@ -181,7 +183,9 @@ fn both_sides_have_the_same_centre() {
 unit_test!(weights_follow_the_rows);
 /// Weights follow the sizes of rows and centroids, and a few rows far out do not matter.
 fn weights_follow_the_rows() {
-    let Filter::Product(table) = Filter::product(&[8.0f32, 0.0, 0.0, 8.0], 2, &[0.0, 0.0], &[], 1).unwrap() else {
+    let Filter::Product(table) =
+        Filter::product(&[8.0f32, 0.0, 0.0, 8.0], 2, &[0.0, 0.0], &[], InstructionSet::detect(), 1).unwrap()
+    else {
         unreachable!()
     };
     // The scaled centroids have half the unit as their norm.

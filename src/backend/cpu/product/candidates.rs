@@ -34,8 +34,7 @@ impl FindCandidates<'_> {
             let counted = u32::MAX >> (32 - V::LANES.min(count - at));
             for (start, least) in (0..).step_by(64).zip(least.chunks(64)) {
                 let mut panels = 0u64;
-                // SAFETY: LANES divides ROWS. The assertion bounds the panels and their scores. For the features of the
-                // instruction set see `Vector`.
+                // SAFETY: LANES divides ROWS. The assertion bounds the panels and their scores.
                 unsafe {
                     let limit = V::load(limits.as_ptr().add(at));
                     for (i, least) in least.iter().enumerate() {

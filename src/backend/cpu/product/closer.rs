@@ -46,8 +46,7 @@ fn squared_distance_of_singles<V: Vector>(x: &[f32], c: &[f32]) -> f32 {
     let d = x.len().min(c.len());
     let mut lanes = [0.0f32; MOST_LANES];
     let whole = d / V::LANES * V::LANES;
-    // SAFETY: what is loaded ends at `whole` at most, and `lanes` has room for a vector. For the features of the instruction set
-    // see `Vector`.
+    // SAFETY: what is loaded ends at `whole` at most, and `lanes` has room for a vector.
     unsafe {
         let mut sums = [V::splat(0.0); SUMS];
         let mut f = 0;
@@ -107,7 +106,7 @@ impl ProductScratch {
         for i in 0..len {
             let r = usize::from(open[i]);
             let Some(x) = row(r) else { return };
-            // Rows are far apart in memory. So the one after the next is asked for meanwhile.
+            // Rows are far apart in memory. So the row after the next is prefetched meanwhile.
             if let Some(next) = open[..len].get(i + 2).and_then(|r| row(usize::from(*r))) {
                 Prefetch::of(next).ask_all();
             }

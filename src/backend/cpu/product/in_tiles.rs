@@ -50,8 +50,8 @@ impl<V: Vector> Panels<'_, '_, V> {
         let own = facts.panel::<OF_TILES>(*first + next.start);
         assert!(*row <= ROWS - TOGETHER);
         for start in (*row..*row + TOGETHER).step_by(VECTORS * V::LANES) {
-            // SAFETY: VECTORS * LANES divides TOGETHER, so start + VECTORS * LANES <= ROWS by the assertion, and `panel` has ROWS
-            // sums for each centroid. For the features of the instruction set see `Vector`.
+            // SAFETY: VECTORS * LANES divides TOGETHER, so start + VECTORS * LANES <= ROWS by the assertion, and `panel` has
+            // ROWS sums for each centroid.
             unsafe {
                 let mut step = [V::splat(0.0); VECTORS];
                 for v in 0..VECTORS {

@@ -60,7 +60,7 @@ pub struct DotTable {
 #[derive(Clone, Copy)]
 pub struct DotBlock<'r> {
     pub rows: DotRows<'r>,
-    /// How many of them count.
+    /// The number of rows. The others fill up the block.
     pub count: usize,
     pub table: &'r DotTable,
     /// The panels of centroids that the rows are compared with: the first ones of the table.
@@ -113,7 +113,7 @@ impl<const WORDS: bool> Score<'_, WORDS> {
                 let own = own.panel::<GROUP>(first_panel + panel);
                 for start in (0..count).step_by(R * V::LANES) {
                     // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertions bound the lanes, the panels
-                    // and their sums. For the features of the instruction set see `Vector`.
+                    // and their sums.
                     unsafe {
                         let held = held.as_mut_ptr().add(panel * GROUP * ROWS + start);
                         let mut sums = [[V::splat(0.0); R]; GROUP];

@@ -16,7 +16,7 @@ pub struct Products<'p> {
     pub first: bool,
     /// Number of rows that count. The scores of others are written or not.
     pub rows: usize,
-    /// What is asked for meanwhile.
+    /// What is prefetched meanwhile.
     pub prefetch: Prefetch,
 }
 
@@ -30,8 +30,7 @@ impl Products<'_> {
         assert!(copy.len() == features * ROWS && scores.len() == GROUP * ROWS && own.is_none_or(|own| own.len() == 2 * GROUP));
         let asked = prefetch.lines.div_ceil(features.max(1));
         for start in (0..rows.min(ROWS)).step_by(R * V::LANES) {
-            // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds f and c. For the features of the
-            // instruction set see `Vector`.
+            // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds f and c.
             unsafe {
                 let mut sums = [[V::splat(0.0); R]; GROUP];
                 for f in 0..features {

@@ -1,12 +1,12 @@
-//! What is read next, and asked for meanwhile.
+//! What is read next, and prefetched while rows are compared.
 
 use crate::input::tile::{ByFeature, RowsInPlace};
 use crate::simd::Prefetch;
 
-/// What is asked for while rows are compared, because it is read next.
+/// What is prefetched while rows are compared, because it is read next.
 #[derive(Clone, Copy)]
 pub enum PrefetchNext<'s, T> {
-    /// Nothing is asked for: what is read next is in a cache already.
+    /// Nothing is prefetched: what is read next is in a cache already.
     Nothing,
     /// Blocks that lie one behind the other: the values from those of this block on.
     Blocks(&'s [T]),
@@ -22,7 +22,7 @@ pub struct NextRows<'s, T> {
 }
 
 impl<T: Copy> NextRows<'_, T> {
-    /// What is asked for at a step. `groups`: the steps of a block. A column takes as many steps as there are for it.
+    /// What is prefetched at a step. `groups`: the steps of a block. The steps are shared among the columns.
     #[inline(always)]
     pub fn piece(&self, step: usize, groups: usize) -> Prefetch {
         let of_column = (self.blocks * groups / self.d).max(1);

@@ -36,7 +36,7 @@ pub struct TableNorms {
 }
 
 impl TableNorms {
-    /// Makes them those of `count` places without centroids: whole groups.
+    /// Makes room for whole groups of `count` places. They have no centroids yet.
     pub fn reset(&mut self, count: usize, unit: DotUnit, what: &'static str) -> Result<()> {
         let Self { lowered, steps, starts, slacks, .. } = self;
         let infinite = f32::INFINITY;

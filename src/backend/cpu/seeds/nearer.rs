@@ -126,7 +126,7 @@ impl Unit<'_> {
         assert!(R * V::LANES == UNIT && self.x.len() >= (self.d - 1) * self.stride + UNIT);
         let rows: [&[f32]; C] = candidates.map(|candidate| &self.values[candidate * self.d..][..self.d]);
         // SAFETY: the assertion bounds what is read of `x`: R vectors of each of the d features. `limits` has R * LANES values,
-        // and each of `rows` d values. For the features of the instruction set see `Vector`.
+        // and each of `rows` d values.
         unsafe {
             let mut limits = [V::splat(0.0); R];
             for v in 0..R {

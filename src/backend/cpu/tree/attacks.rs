@@ -9,9 +9,6 @@ use crate::exact::reference::{self, Nearest};
 use crate::input::tile::FeatureValues;
 use crate::simd::InstructionSet;
 
-const SETS: [InstructionSet; 4] =
-    [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512];
-
 /// Searches for the nearest centroids of `x`, `(d, n)`, from these labels.
 fn search<T: Float>(table: &CentroidTable<T>, x: &[T], before: &[u32], set: InstructionSet) -> (Vec<u32>, Vec<Nearest>, usize) {
     let n = x.len() / table.d;
@@ -49,13 +46,13 @@ fn attack<T: Float>(d: usize, k: usize, seed: u64) {
                 x[f * n + r] = T::from_f64(if r % 2 == 0 { a } else { 0.5 * a + 0.5 * b });
             }
         }
-        let mut table = CentroidTable::by_tree(&centroids, d, 1).unwrap();
+        let mut table = CentroidTable::by_tree(&centroids, d, InstructionSet::detect(), 1).unwrap();
         for step in 0..3 {
             let row = |r: usize| (0..d).map(|f| x[f * n + r]).collect::<Vec<T>>();
             let expected: Vec<Nearest> = (0..n).map(|r| reference::nearest(&row(r), &centroids)).collect();
             let right: Vec<u32> = expected.iter().map(|nearest| nearest.label).collect();
             let before: Vec<u32> = (0..n).map(|r| [right[r], u32::MAX, (r % k) as u32][r % 3]).collect();
-            for set in SETS {
+            for set in InstructionSet::ALL {
                 for before in [&before[..], &before[..n / 3], &[]] {
                     let (labels, two, _) = search(&table, &x, before, set);
                     assert_eq!((&labels, &two), (&right, &expected), "{set:?} d {d} k {k} sort {sort} step {step}");
@@ -96,7 +93,7 @@ fn ties_are_found_without_a_look_at_each() {
     // One run of equal distances begins and ends within the range.
     let in_part: Vec<f64> = (0..k).map(|j| numbers(j) * 1e12).collect();
     for (centroids, x) in [(by_rounding, -1e17), (vec![3.0; k], 5.0), (in_part, -1e17)] {
-        let table = CentroidTable::by_tree(&centroids, 1, 1).unwrap();
+        let table = CentroidTable::by_tree(&centroids, 1, InstructionSet::detect(), 1).unwrap();
         let expected = reference::nearest(&[x], &centroids).label;
         for before in [0, 1, k as u32 / 2, expected] {
             let (labels, _, visits) = search(&table, &[x], &[before], InstructionSet::detect());

@@ -1,7 +1,8 @@
 //! How a tree is made: centroids near each other in one leaf, and boxes around them.
 
-use super::{CentroidTree, Level, MOST_LEVELS, WIDE};
+use super::{CentroidTree, Level, MOST_FEATURES, MOST_LEVELS, WIDE};
 use crate::backend::cpu::filter::{NO_CENTROID, TABLE};
+use crate::backend::cpu::groups::halve;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -39,7 +40,8 @@ impl<T: Float> CentroidTree<T> {
 
     fn put_in_order(&mut self, rows: &[T]) {
         let width = WIDE.pow(self.levels.len() as u32);
-        split(&mut self.names[..rows.len() / self.d], rows, self.d, width);
+        let ranges = &mut [[T::default(); 2]; MOST_FEATURES][..self.d];
+        halve(&mut self.names[..rows.len() / self.d], rows, ranges, [width, WIDE]);
         self.sides = self.take(rows);
     }
 
@@ -86,28 +88,4 @@ impl<T: Float> CentroidTree<T> {
         }
         sides
     }
-}
-
-/// Puts centroids near each other next to each other: halves them along the feature of the widest range, at multiples of `width`,
-/// and each piece of this width at multiples of smaller ones.
-fn split<T: Float>(members: &mut [u32], rows: &[T], d: usize, width: usize) {
-    if members.len() <= WIDE {
-        return;
-    }
-    if members.len() <= width {
-        return split(members, rows, d, width / WIDE);
-    }
-    let value = |j: &u32, f: usize| rows[*j as usize * d + f].to_f64();
-    let range = |f: usize| {
-        let ends = [f64::INFINITY, f64::NEG_INFINITY];
-        let [low, high] = members.iter().map(|j| value(j, f)).fold(ends, |[low, high], v| [low.min(v), high.max(v)]);
-        high - low
-    };
-    let ranges = (0..d).map(|f| (f, range(f)));
-    let widest = ranges.reduce(|most, next| if next.1 > most.1 { next } else { most }).map_or(0, |(f, _)| f);
-    let half = (members.len().div_ceil(width) / 2) * width;
-    members.select_nth_unstable_by(half, |a, b| value(a, widest).total_cmp(&value(b, widest)));
-    let (one, other) = members.split_at_mut(half);
-    split(one, rows, d, width);
-    split(other, rows, d, width);
 }

@@ -22,13 +22,15 @@ pub struct Entry<A> {
     pub stem: &'static str,
     /// The type of the rows' values in the name: `_f32`, `_f64`, `_f16`, or nothing if the kernel does not know it.
     of_type: &'static str,
+    /// The threads that the kernel is compiled for, and no dynamic shared memory, unless the caller says otherwise.
+    pub block: Block,
     argument: PhantomData<fn(A)>,
 }
 
 impl<A: Argument> Entry<A> {
-    /// The kernel for feature type `T`.
-    pub const fn typed<T: Float>(module: &'static str, stem: &'static str) -> Self {
-        Self { module, stem, of_type: if T::IS_F32 { "_f32" } else { "_f64" }, argument: PhantomData }
+    /// The kernel for feature type `T`. `threads`: those of a block, or 0 if the caller must say them.
+    pub const fn typed<T: Float>(module: &'static str, stem: &'static str, threads: u32) -> Self {
+        Self { of_type: if T::IS_F32 { "_f32" } else { "_f64" }, ..Self::untyped(module, stem, threads) }
     }
 
     /// The same for rows whose values have 16 bits. Features are float32 then.
@@ -37,22 +39,43 @@ impl<A: Argument> Entry<A> {
     }
 
     /// A kernel that does not know the feature type.
-    pub const fn untyped(module: &'static str, stem: &'static str) -> Self {
-        Self { module, stem, of_type: "", argument: PhantomData }
+    pub const fn untyped(module: &'static str, stem: &'static str, threads: u32) -> Self {
+        Self { module, stem, of_type: "", block: Block { threads, shared: 0 }, argument: PhantomData }
+    }
+
+    /// The same with this much dynamic shared memory.
+    pub const fn with_shared(self, shared: usize) -> Self {
+        Self { block: Block { shared, ..self.block }, ..self }
+    }
+
+    /// The same with other blocks.
+    pub const fn with_block(self, block: Block) -> Self {
+        Self { block, ..self }
+    }
+
+    /// The blocks that have a thread for each of some items.
+    pub const fn blocks_of(&self, items: usize) -> usize {
+        items.div_ceil(self.block.threads as usize)
+    }
+
+    /// The blocks that have a warp for each of some items.
+    pub const fn blocks_of_warps(&self, items: usize) -> usize {
+        items.div_ceil(self.block.threads as usize / 32)
     }
 
     /// Loads the kernel for this many blocks. `variant` is the end of its name, such as `_d4`; most kernels have none.
-    pub fn exactly(&self, gpu: &Gpu, variant: &str, block: Block, blocks: usize) -> Result<Launch<A>> {
+    pub fn exactly(&self, gpu: &Gpu, variant: &str, blocks: usize) -> Result<Launch<A>> {
         let function = gpu.function(self.module, &format!("{}{}{variant}", self.stem, self.of_type))?;
-        let Block { threads, shared } = block;
+        let Block { threads, shared } = self.block;
+        debug_assert!(threads > 0, "{}: the launch bounds do not say the threads", self.stem);
         let launch = Launch { function, blocks: 1, threads, shared: shared as u32, argument: PhantomData };
         Ok(launch.with_blocks(blocks))
     }
 
     /// Loads the kernel for as many blocks as run at once on the device, but at most `most`.
-    pub fn resident(&self, gpu: &Gpu, variant: &str, block: Block, most: usize) -> Result<Launch<A>> {
-        let launch = self.exactly(gpu, variant, block, most.max(1))?;
-        if block.shared > 0 {
+    pub fn resident(&self, gpu: &Gpu, variant: &str, most: usize) -> Result<Launch<A>> {
+        let launch = self.exactly(gpu, variant, most.max(1))?;
+        if self.block.shared > 0 {
             gpu.prefer_shared_memory(launch.function)?;
         }
         let resident = gpu.resident_blocks(launch.function, launch.threads, launch.shared)?;
@@ -65,13 +88,6 @@ impl<A: Argument> Entry<A> {
 pub struct Block {
     pub threads: u32,
     pub shared: usize,
-}
-
-impl Block {
-    /// A block without dynamic shared memory.
-    pub const fn of(threads: u32) -> Self {
-        Self { threads, shared: 0 }
-    }
 }
 
 /// A kernel that was loaded, with its number of blocks, and the threads and shared memory of each block.

@@ -22,7 +22,6 @@ struct Spec {
     entry: Entry<SystemSumsArgument>,
     /// The end of the kernel's name.
     variant: &'static str,
-    block: Block,
     /// At most this many blocks, in multiples of `unit`.
     most: usize,
     unit: usize,
@@ -69,7 +68,7 @@ pub fn scratch_values<T: Float>(system: System, shape: &FitShape, gpu: GpuSize) 
 pub fn passes<T: Float>(system: System, shape: &FitShape, gpu: &Gpu) -> Result<Vec<SumPass>> {
     let plan = SumPlan::new::<T>(system, shape, gpu.size());
     let pass = |spec: Spec| {
-        let launch = spec.entry.resident(gpu, spec.variant, spec.block, spec.most)?;
+        let launch = spec.entry.resident(gpu, spec.variant, spec.most)?;
         let blocks = (launch.blocks as usize / spec.unit * spec.unit).max(spec.unit);
         Ok(SumPass { launch: launch.with_blocks(blocks), settings: spec.settings })
     };
@@ -85,8 +84,8 @@ impl SumPlan {
     }
 
     /// Adds a pass without tables in device memory.
-    fn add(&mut self, entry: Entry<SystemSumsArgument>, block: Block, most: usize) {
-        self.specs.push(Spec { entry, variant: "", block, most, unit: 1, settings: PLAIN });
+    fn add(&mut self, entry: Entry<SystemSumsArgument>, most: usize) {
+        self.specs.push(Spec { entry, variant: "", most, unit: 1, settings: PLAIN });
     }
 
     /// Adds a pass. Its tables are in shared memory if they fit. Otherwise each block has a table in device memory. These tables
@@ -101,7 +100,8 @@ impl SumPlan {
     ) {
         let SumTables { threads, shared, bytes } = tables;
         if tables.fits(self.gpu) {
-            self.specs.push(Spec { entry, variant: "", block: Block { threads, shared }, most, unit, settings });
+            let entry = entry.with_block(Block { threads, shared });
+            self.specs.push(Spec { entry, variant: "", most, unit, settings });
             return;
         }
         let room = MOST_SCRATCH / bytes.max(1) / unit * unit;
@@ -109,7 +109,8 @@ impl SumPlan {
         let most = most.min(room).min(at_once).max(unit);
         self.values = self.values.max(most * bytes / 8);
         let settings = SumSettings { scratch: Some(0), ..settings };
-        self.specs.push(Spec { entry, variant: "_device", block: Block::of(threads), most, unit, settings });
+        let entry = entry.with_block(Block { threads, shared: 0 });
+        self.specs.push(Spec { entry, variant: "_device", most, unit, settings });
     }
 
     fn sum_features<T: Float>(&mut self, sums: FeatureSums, shape: &FitShape) {
@@ -128,14 +129,14 @@ impl SumPlan {
             }
             FeatureSums::Groups => self.sum_groups::<T>(shape),
             FeatureSums::Atomics => {
-                let block = Block { threads: 256, shared: sizes::block_sums(shape) };
-                self.add(arguments::sum_shared::<T>(), block, n.div_ceil(256));
+                let entry = arguments::sum_shared::<T>().with_shared(sizes::block_sums(shape));
+                self.add(entry, entry.blocks_of(n));
             }
             FeatureSums::Adjust => {
                 let across = shape.k.div_ceil(ADJUST_CLUSTERS);
                 let most = n.div_ceil(ADJUST_ROWS) * across;
-                let (entry, block) = (arguments::sum_adjust::<T>(), Block::of(256));
-                self.specs.push(Spec { entry, variant: "", block, most, unit: across, settings: PLAIN });
+                let entry = arguments::sum_adjust::<T>();
+                self.specs.push(Spec { entry, variant: "", most, unit: across, settings: PLAIN });
             }
         }
     }
@@ -143,7 +144,7 @@ impl SumPlan {
     /// Sums of groups, reduced round by round.
     fn sum_groups<T: Float>(&mut self, shape: &FitShape) {
         let (unit, entries) = (self.gpu.processors * GROUPS_A_PROCESSOR, sizes::entries(shape));
-        let spec = |entry, most, settings| Spec { entry, variant: "", block: Block::of(256), most, unit: 1, settings };
+        let spec = |entry, most, settings| Spec { entry, variant: "", most, unit: 1, settings };
         let mut tables = shape.chunk.div_ceil(unit).clamp(1, (MOST_SCRATCH / 8 / entries).max(1));
         let first = SumSettings { scratch: Some(0), tables: tables as u32, ..PLAIN };
         self.specs.push(spec(arguments::sum_groups_first::<T>(), tables.div_ceil(256) * (shape.columns() + 1), first));
@@ -173,18 +174,19 @@ impl SumPlan {
         let rows = shape.chunk.div_ceil(256);
         match mass {
             Mass::WithFeatures => {}
-            Mass::Atomic => self.add(arguments::mass_atomic::<T>(), Block::of(256), rows),
+            Mass::Atomic => self.add(arguments::mass_atomic::<T>(), rows),
             Mass::Global => {
                 let room = MOST_SCRATCH / (shape.k * 4);
                 let most = rows.min(room).min(self.gpu.processors * (THREADS_A_PROCESSOR / 256)).max(1);
                 self.values = self.values.max((most * shape.k).div_ceil(2));
                 let (entry, settings) = (arguments::mass_global::<T>(), SumSettings { scratch: Some(0), ..PLAIN });
-                self.specs.push(Spec { entry, variant: "", block: Block::of(256), most, unit: 1, settings });
+                self.specs.push(Spec { entry, variant: "", most, unit: 1, settings });
             }
-            Mass::Local => self.add(arguments::mass_local::<T>(), Block { threads: 256, shared: shape.k * 4 }, rows),
+            Mass::Local => self.add(arguments::mass_local::<T>().with_shared(shape.k * 4), rows),
             Mass::Private => {
                 let SumTables { threads, shared, .. } = sizes::private(shape);
-                self.add(arguments::mass_private::<T>(), Block { threads, shared }, shape.chunk.div_ceil(threads as usize));
+                let entry = arguments::mass_private::<T>().with_block(Block { threads, shared });
+                self.add(entry, entry.blocks_of(shape.chunk));
             }
         }
     }

@@ -76,8 +76,8 @@ impl<T: Float + Plain> Labelling<T> {
             LabelMethod::Rows { .. } | LabelMethod::RowsOrTiles => arguments::assign_table::<T>(),
             LabelMethod::Fused => arguments::assign_fused::<T>(),
         };
-        let block = Block { threads: kernel.threads, shared: kernel.shared };
-        let launch = entry.resident(gpu, &kernel.variant, block, chunk.div_ceil(kernel.threads as usize))?;
+        let entry = entry.with_block(Block { threads: kernel.threads, shared: kernel.shared });
+        let launch = entry.resident(gpu, &kernel.variant, entry.blocks_of(chunk))?;
         let in_pass = matches!(system.labels, LabelMethod::Fused | LabelMethod::Rows { sums: true, .. });
         let settle = if in_pass { None } else { Some(SettleLaunches::new([chunk, d, k], false, false, queue)?) };
         Ok(Self::Rows { kernel, launch, settle })
@@ -122,8 +122,8 @@ impl<T: Float + Plain> SystemStep<T> {
     fn new(system: System, shape: &FitShape, queue: &Queue) -> Result<Self> {
         let gpu = &*queue.gpu;
         let clear = if system.adds_all() {
-            let blocks = (shape.k * shape.columns()).div_ceil(256);
-            Some(arguments::clear_sums::<T>().resident(gpu, "", Block::of(256), blocks)?)
+            let entry = arguments::clear_sums::<T>();
+            Some(entry.resident(gpu, "", entry.blocks_of(shape.k * shape.columns()))?)
         } else {
             None
         };

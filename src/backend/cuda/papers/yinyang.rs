@@ -21,7 +21,7 @@ use crate::backend::cuda::arguments::{
 };
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
-use crate::backend::cuda::shape::{FitShape, GpuSize, THREADS};
+use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::DeviceState;
 use crate::backend::cuda::step::deltas::DeltasLaunch;
 use crate::backend::cuda::step::tiled::{Doubt, SettleLaunches};
@@ -36,9 +36,8 @@ use crate::bounds::yinyang::Carry;
 const MOST_FEATURES: usize = 1 << 20;
 const MOST_CLUSTERS: usize = 1 << 16;
 const MOST_ROWS: usize = 1 << 31;
-/// Rows of a tile, which is a block of `yinyang_rows`, and threads of `yinyang_starts`.
+/// Rows of a tile, which is a block of `yinyang_rows`.
 const TILE_ROWS: usize = 128;
-const STARTS_THREADS: u32 = 1_024;
 /// Rows that a block of `yinyang_carry` and one of `yinyang_tighten` take at a time.
 const CARRIED: usize = 2_048;
 const TIGHTENED: usize = 512;
@@ -104,10 +103,10 @@ impl<T: Float + Plain> YinyangStep<T> {
     fn new(sizes: YinyangSizes, shape: &FitShape, queue: &Queue) -> Result<Self> {
         let YinyangSizes { n, d, k, .. } = sizes;
         let (gpu, half) = (&*queue.gpu, shape.half);
-        let of_threads = n.div_ceil(THREADS as usize);
-        let block = Block::of(THREADS);
         let bounded = Block { threads: sizes.tile.threads(), shared: sizes.tile.partial_sums() };
+        let bounded = arguments::assign_yinyang().with_block(bounded);
         let drifts = arguments::yinyang_drifts::<T>();
+        let (count, places) = (arguments::yinyang_count(), arguments::yinyang_places());
         let tighten = arguments::yinyang_tighten::<T>().half_if(half);
         let move_rows = arguments::yinyang_move::<T>().half_if(half);
         let gather = arguments::yinyang_rows::<T>().half_if(half);
@@ -122,18 +121,18 @@ impl<T: Float + Plain> YinyangStep<T> {
             rows: RowBuffers::allocate(queue, &sizes)?,
             centroids,
             doubt: Doubt::allocate(queue, n)?,
-            drifts: drifts.resident(gpu, "", block, k.div_ceil(THREADS as usize / 32))?,
-            copies: arguments::yinyang_copies().resident(gpu, "", block, sizes.k_padded)?,
-            carry: arguments::yinyang_carry().resident(gpu, "", block, n.div_ceil(CARRIED))?,
-            tighten: tighten.resident(gpu, "", block, n.div_ceil(TIGHTENED))?,
+            drifts: drifts.resident(gpu, "", drifts.blocks_of_warps(k))?,
+            copies: arguments::yinyang_copies().resident(gpu, "", sizes.k_padded)?,
+            carry: arguments::yinyang_carry().resident(gpu, "", n.div_ceil(CARRIED))?,
+            tighten: tighten.resident(gpu, "", n.div_ceil(TIGHTENED))?,
             order: [
-                arguments::yinyang_count().resident(gpu, "", block, of_threads)?,
-                arguments::yinyang_starts().resident(gpu, "", Block::of(STARTS_THREADS), 1)?,
-                arguments::yinyang_places().resident(gpu, "", block, of_threads)?,
+                count.resident(gpu, "", count.blocks_of(n))?,
+                arguments::yinyang_starts().resident(gpu, "", 1)?,
+                places.resident(gpu, "", places.blocks_of(n))?,
             ],
-            move_rows: move_rows.resident(gpu, "", block, of_threads)?,
-            gather: gather.resident(gpu, "", Block::of(TILE_ROWS as u32), n.div_ceil(TILE_ROWS))?,
-            assign: arguments::assign_yinyang().resident(gpu, &sizes.tile.variant(), bounded, n.div_ceil(TILE_ROWS))?,
+            move_rows: move_rows.resident(gpu, "", move_rows.blocks_of(n))?,
+            gather: gather.resident(gpu, "", n.div_ceil(TILE_ROWS))?,
+            assign: bounded.resident(gpu, &sizes.tile.variant(), n.div_ceil(TILE_ROWS))?,
             settle: SettleLaunches::new([n, d, k], half, true, queue)?,
             deltas: DeltasLaunch::new::<T>(shape, queue)?,
             error: Carry::error(terms.unit, terms.balance),

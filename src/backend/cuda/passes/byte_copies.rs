@@ -6,7 +6,7 @@ use crate::backend::cuda::arguments::{
     self, ByteCopiesArgument, ByteFacts, Nearer, PlusCopiesArgument, PlusCountArgument, PlusPlacesArgument, PlusValuesArgument,
     StepArgument,
 };
-use crate::backend::cuda::device::{Block, Buffer, Plain, Queue, buffers, product};
+use crate::backend::cuda::device::{Buffer, Plain, Queue, buffers, product};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::padded;
 use crate::base::error::Result;
@@ -24,8 +24,6 @@ const WORDS: usize = PIECE / 4;
 const BESIDE: usize = 8;
 /// Candidates that a warp compares with a centre.
 const QUARTER: usize = 4;
-/// Threads of a block of these kernels.
-const THREADS: u32 = 256;
 /// Copies are worth their time from so many features on, for so many rows at least.
 const FEWEST_FEATURES: usize = 8;
 const FEWEST_ROWS: usize = 8_192;
@@ -119,7 +117,7 @@ impl<T: Float + Plain> CopiedRows<T> {
         buffers.masks.fill(0)?;
         let argument = PlusValuesArgument { rows: rows.argument(), values: buffers.values.at() };
         let entry = rows.entry(arguments::plus_values::<T>());
-        let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), usize::MAX)?;
+        let launch = entry.resident(&queue.gpu, "", usize::MAX)?;
         // SAFETY: there is room for n rows of d values.
         unsafe { queue.run(&launch, &argument)? };
         let (due, pause) = (FIRST_COPIES, FIRST_COPIES);
@@ -162,8 +160,8 @@ impl<T: Float + Plain> CopiedRows<T> {
         buffers.counts.fill(0)?;
         let (owners, counts) = (buffers.owners.at(), buffers.counts.at());
         let argument = PlusCountArgument { owners, counts, n: n as u32, centres: centres as u32 };
-        let blocks = n.div_ceil(THREADS as usize);
-        let launch = arguments::plus_count().resident(&queue.gpu, "", Block::of(THREADS), blocks)?;
+        let entry = arguments::plus_count();
+        let launch = entry.resident(&queue.gpu, "", entry.blocks_of(n))?;
         // SAFETY: the kernel reads n owners, which are seeds that were taken, below `most`. It writes one count for each centre, of
         // which there are at most 1,024.
         unsafe { queue.run(&launch, &argument)? };
@@ -181,7 +179,8 @@ impl<T: Float + Plain> CopiedRows<T> {
         buffers.order.fill(0xff)?;
         buffers.reaches.fill(0)?;
         let argument = PlusPlacesArgument { owners, next: counts, order: buffers.order.at(), n: n as u32, unused: 0 };
-        let launch = arguments::plus_places().exactly(&queue.gpu, "", Block::of(THREADS), blocks)?;
+        let entry = arguments::plus_places();
+        let launch = entry.exactly(&queue.gpu, "", entry.blocks_of(n))?;
         // SAFETY: the rows of a centre take as many places as it has rows, from its start on. These places are below the sum of
         // all, for which there is room.
         unsafe { queue.run(&launch, &argument)? };
@@ -190,7 +189,7 @@ impl<T: Float + Plain> CopiedRows<T> {
         let copies = self.argument();
         let d = self.buffers.values.len() / n;
         let argument = PlusCopiesArgument { nearest: nearest.at(), centres: seeds.at(), copies, d: d as i32, unused: 0 };
-        let launch = arguments::plus_copies::<T>().resident(&queue.gpu, "", Block::of(THREADS), self.tiles())?;
+        let launch = arguments::plus_copies::<T>().resident(&queue.gpu, "", self.tiles())?;
         // SAFETY: every place has a row below n, or none. `nearest` has a distance for each row. The centres are seeds that are
         // taken. There is room for the copy and the facts of each place.
         unsafe { queue.run(&launch, &argument) }

@@ -2,8 +2,8 @@
 
 use crate::backend::Scales;
 use crate::backend::cuda::arguments::{self, InertiaArgument, LabelsArgument, RowsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Launch, Queue, bytes_of, product, sum};
-use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
+use crate::backend::cuda::device::{Buffer, Launch, Queue, bytes_of, product, sum};
+use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, copies};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -23,8 +23,8 @@ impl InertiaPass {
     /// For chunks of at most `n` rows.
     pub fn new<T: Float>(queue: &Queue, n: usize, k: usize, half: bool) -> Result<Self> {
         let table_copies = copies(k.saturating_mul(2), TABLE_BYTES, MOST_TABLE_BYTES);
-        let block = Block { threads: THREADS, shared: k * 16 * table_copies };
-        let launch = arguments::inertia::<T>().half_if(half).resident(&queue.gpu, "", block, n.div_ceil(THREADS as usize))?;
+        let entry = arguments::inertia::<T>().half_if(half).with_shared(k * 16 * table_copies);
+        let launch = entry.resident(&queue.gpu, "", entry.blocks_of(n))?;
         Ok(Self { launch, table_copies, k })
     }
 

@@ -6,8 +6,8 @@
 
 use crate::backend::Far;
 use crate::backend::cuda::arguments::{self, Candidate, FarArgument, FarRow, LabelsArgument, RowsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Entry, Launch, Queue, buffers, bytes_of};
-use crate::backend::cuda::shape::{FitShape, THREADS};
+use crate::backend::cuda::device::{Buffer, Entry, Launch, Queue, buffers, bytes_of};
+use crate::backend::cuda::shape::FitShape;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -19,14 +19,17 @@ const NOTHING: FarRow = FarRow { at: Candidate { distance: -1.0, row: 0 }, label
 /// The most blocks of a pass.
 const BLOCKS: usize = 1_024;
 
+/// Threads of a block of either kernel.
+const THREADS: usize = arguments::farthest::<f32>().block.threads as usize;
+
 /// The number of blocks of a pass over `n` rows.
 fn blocks(n: usize) -> usize {
-    n.div_ceil(THREADS as usize).clamp(1, BLOCKS)
+    n.div_ceil(THREADS).clamp(1, BLOCKS)
 }
 
 /// The number of warps of a pass over `n` rows.
 fn warps(n: usize) -> usize {
-    blocks(n) * THREADS as usize / 32
+    blocks(n) * THREADS / 32
 }
 
 /// The rows that the list has room for, if `count` are wanted.
@@ -63,7 +66,7 @@ impl FarSearch {
     /// A search for `count` rows in chunks of at most `n` rows. Only rows of clusters that `donors` allows count.
     pub fn new<T: Float>(queue: &Queue, (n, half): (usize, bool), count: usize, donors: &[bool]) -> Result<Self> {
         let donors = memory::collected(donors.iter().map(|&may| u8::from(may)), FAR)?;
-        let launch = |entry: Entry<FarArgument>| entry.half_if(half).exactly(&queue.gpu, "", Block::of(THREADS), blocks(n));
+        let launch = |entry: Entry<FarArgument>| entry.half_if(half).exactly(&queue.gpu, "", blocks(n));
         let (farthest, far_rows) = (launch(arguments::farthest::<T>())?, launch(arguments::far_rows::<T>())?);
         Ok(Self {
             count,

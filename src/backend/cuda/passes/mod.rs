@@ -3,7 +3,6 @@
 mod byte_copies;
 pub mod distances;
 pub mod farthest;
-pub mod labels;
 pub mod nearest_batch;
 pub mod picks;
 mod plus_plus;

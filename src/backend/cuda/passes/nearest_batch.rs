@@ -4,11 +4,12 @@
 use std::ops::Range;
 
 use crate::backend::cuda::arguments::{self, LowerArgument, WeighArgument, weight_to_integer};
-use crate::backend::cuda::device::{Block, Buffer, Plain, Queue, product, sum};
+use crate::backend::cuda::device::{Buffer, Plain, Queue, product, sum};
 use crate::backend::cuda::predict::DeviceTable;
 use crate::backend::cuda::rows::DeviceRows;
+use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::rows::upload::upload;
-use crate::backend::cuda::shape::{FitShape, GpuSize, THREADS};
+use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::select::Job;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -55,15 +56,20 @@ fn visit<T: Float + Plain>(
     queue.wait()
 }
 
-/// Lowers the distances of all rows by those to `candidates`: `(m, d)`, row-major. `first`: whether there are no distances yet.
-pub fn lower<T: Float + Plain>(rows: &DeviceRows<T>, nearest: &Buffer<f64>, candidates: &[T], first: bool) -> Result<()> {
-    let table = DeviceTable::new(rows.queue.gpu.ordinal, candidates, rows.d)?;
+/// Lowers the distances of the rows of a chunk by those to the candidates. `first`: whether there are no distances yet.
+pub fn lower<T: Float + Plain>(
+    table: &DeviceTable<T>,
+    chunk: &DeviceChunk<'_, T>,
+    nearest: &Buffer<f64>,
+    first: bool,
+) -> Result<()> {
+    let rows = chunk.rows;
     let entry = rows.entry(arguments::seed_lower::<T>());
-    visit(&table, rows, |queue, piece, labels| {
-        let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), piece.len().div_ceil(THREADS as usize))?;
+    visit(table, rows, |queue, piece, labels| {
+        let launch = entry.resident(&queue.gpu, "", entry.blocks_of(piece.len()))?;
         let argument = LowerArgument {
             rows: rows.argument_of(piece.clone()),
-            nearest: nearest.at_index(piece.start),
+            nearest: nearest.at_index(chunk.first + piece.start),
             labels: labels.at(),
             candidates: table.centroids_at(),
             first: i32::from(first),
@@ -84,7 +90,7 @@ pub fn add_masses<T: Float + Plain>(
     assert_eq!(masses.len(), table.k);
     let entry = arguments::seed_weigh();
     visit(table, rows, |queue, piece, labels| {
-        let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), piece.len().div_ceil(THREADS as usize))?;
+        let launch = entry.resident(&queue.gpu, "", entry.blocks_of(piece.len()))?;
         let argument = WeighArgument {
             w: rows.argument_of(piece.clone()).w,
             labels: labels.at(),

@@ -1,15 +1,23 @@
-//! The rows that a draw names (`seed_search` of `kernels/passes/seed.cu`, a block a row), in batches that take no more memory than
-//! the steps of k-means++.
+//! The rows that a draw names. Rows on the device are found there (`seed_search` of `kernels/passes/seed.cu`, a block a row), in
+//! batches that take no more memory than the steps of k-means++. Rows that stream are found by the host: the totals say which ranges
+//! have the rows, and the host looks through each of these ranges once.
+
+use std::ops::Range;
 
 use crate::backend::cuda::arguments::{self, DrawsArgument, SearchArgument};
-use crate::backend::cuda::device::{Block, Buffer, Plain, buffers, bytes_of};
-use crate::backend::cuda::passes::seeds::{CANDIDATES, DeviceSeeds, Draw, Ranges, SEARCHERS, TOTALS, draws, totals};
+use crate::backend::cuda::device::{Plain, buffers, bytes_of};
+use crate::backend::cuda::passes::seeds::{CANDIDATES, DeviceDraws, Draw, Ranges, TOTALS, argument, totals};
 use crate::backend::cuda::rows::DeviceRows;
+use crate::backend::cuda::rows::chunks::{DeviceChunk, RowChunks};
+use crate::backend::cuda::rows::stream::RowStream;
 use crate::backend::cuda::shape::FitShape;
+use crate::backend::sweep::Sweep;
 use crate::backend::{DrawBy, Picked};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::base::parallel::{for_each_task, workers_for};
+use crate::exact::reference;
 use crate::input::tile::WeightScale;
 
 /// The most rows of a batch.
@@ -28,42 +36,98 @@ buffers! {
 /// The rows of a batch for a fit of this shape: as many as there is room for, at least one.
 pub fn batch<T: Float + Plain>(shape: &FitShape) -> usize {
     // Totals of weights are made for a call.
-    let totals = bytes_of::<u128>(Ranges::new(shape.chunk).count).saturating_add(bytes_of::<u128>(1));
-    let room = DeviceSeeds::<T>::room(shape).saturating_sub(totals);
+    let totals = bytes_of::<u128>(Ranges::new(shape.chunk, shape.chunk).count()).saturating_add(bytes_of::<u128>(1));
+    let room = DeviceDraws::<T>::room(shape).saturating_sub(totals);
     let sizes = std::iter::successors(Some(MOST), |size| Some(size / 2)).take_while(|size| *size > 1);
     sizes.into_iter().find(|&size| BatchBuffers::<T>::bytes(size, shape.d) <= room).unwrap_or(1)
 }
 
-/// The rows that a draw names. `seeds`: the table of draws, if there is one.
+/// The rows that a draw names. `draws`: the table of draws, if there is one. `batch`: the rows of a batch.
 pub fn pick<T: Float + Plain>(
-    rows: &DeviceRows<T>,
-    seeds: Option<&DeviceSeeds<T>>,
+    rows: &RowChunks<'_, T>,
+    draws: Option<&mut DeviceDraws<T>>,
     weights: Option<WeightScale>,
     draw: &crate::backend::Draw,
     batch: usize,
 ) -> Result<Picked<T>> {
     use crate::backend::Draw::{All, Each, Totals};
-    let ranges = Ranges::new(rows.n);
-    match (draw, seeds, weights) {
-        (All, ..) => all(rows),
-        (Each(sample), Some(seeds), _) => {
-            let found = seeds.each(rows, sample)?;
-            let found: Vec<u128> = memory::collected(found.into_iter().map(u128::from), CANDIDATES)?;
-            search(rows, draws(rows, ranges, Draw::Row, None), 0, &found, batch)
+    match (rows, draw, draws) {
+        (RowChunks::Resident(rows), All, _) => all(rows),
+        (RowChunks::Streamed(stream), All, _) => {
+            let all = 0..stream.sources.n;
+            Ok(Picked { rows: Vec::new(), values: stream.values_of(all.clone())?, weights: stream.weights_of(all, weights)? })
         }
-        (Totals(by, targets), Some(seeds), _) if seeds.is_by(*by) && seeds.has_totals() => {
-            search(rows, seeds.draws(rows), seeds.totals.at(), targets, batch)
+        (_, Each(sample), Some(draws)) => {
+            let found = draws.each(rows, sample)?;
+            match rows {
+                RowChunks::Resident(rows) => {
+                    let found: Vec<u128> = memory::collected(found.into_iter().map(u128::from), CANDIDATES)?;
+                    numbered(rows, &found, batch)
+                }
+                RowChunks::Streamed(stream) => stream.picked(found, weights),
+            }
         }
-        (Totals(DrawBy::Distance, _) | Each(_), ..) => unreachable!("centroids were taken"),
-        (Totals(_, targets), _, None) => search(rows, draws(rows, ranges, Draw::Row, None), 0, targets, batch),
-        (Totals(by, targets), _, Some(scale)) => {
+        (_, Totals(by, targets), Some(draws)) if draws.is_by(*by) => match rows {
+            RowChunks::Resident(rows) => {
+                search(rows, draws.argument(&DeviceChunk::of_all(rows)), draws.totals.at(), targets, batch)
+            }
+            RowChunks::Streamed(stream) => stream.picked(sweep(stream, draws, targets)?, weights),
+        },
+        (_, Totals(DrawBy::Distance, _) | Each(_), _) => unreachable!("centroids were taken"),
+        (RowChunks::Streamed(stream), Totals(by, targets), _) => stream.pick(*by, weights, targets),
+        (RowChunks::Resident(rows), Totals(by, targets), _) => {
+            if weights.is_none() {
+                return numbered(rows, targets, batch);
+            }
             let kind = if *by == DrawBy::Positive { Draw::Positive } else { Draw::Weight };
-            let draws = draws(rows, ranges, kind, Some(scale));
-            let of_ranges: Buffer<u128> = rows.queue.alloc(ranges.count, TOTALS)?;
-            totals(&rows.queue, draws, &of_ranges)?;
+            let (draws, of_ranges, _) = totals(&DeviceChunk::of_all(rows), kind, weights)?;
             search(rows, draws, of_ranges.at(), targets, batch)
         }
     }
+}
+
+/// The rows of these numbers.
+fn numbered<T: Float + Plain>(rows: &DeviceRows<T>, numbers: &[u128], batch: usize) -> Result<Picked<T>> {
+    let draws = argument(&DeviceChunk::of_all(rows), Ranges::new(rows.n, rows.n), Draw::Row, None);
+    search(rows, draws, 0, numbers, batch)
+}
+
+/// For each target, the first row that streams whose running total exceeds it.
+fn sweep<T: Float + Plain>(stream: &RowStream<'_, T>, draws: &DeviceDraws<T>, targets: &[u128]) -> Result<Vec<u64>> {
+    let totals = draws.totals.to_vec()?;
+    let mut sweep = Sweep::new(targets)?;
+    for (index, rows) in draws.gain_ranges.iter().enumerate() {
+        let [first, last] = [rows.start, rows.end - 1].map(|row| draws.ranges.of(row));
+        let total: u128 = totals[first..=last].iter().sum();
+        if sweep.is_in(total - draws.lowered.get(index).unwrap_or(&0)) {
+            let weights = draw_weights(stream, draws, rows.clone())?;
+            rows.zip(weights).for_each(|(row, weight)| sweep.visit(row, weight));
+        }
+    }
+    Ok(sweep.rows())
+}
+
+/// The draw weights of some rows that stream.
+fn draw_weights<T: Float + Plain>(stream: &RowStream<'_, T>, draws: &DeviceDraws<T>, rows: Range<usize>) -> Result<Vec<u128>> {
+    const TOGETHER: usize = 1_024;
+    let (d, w) = (stream.sources.d, stream.weights_of(rows.clone(), draws.weights)?);
+    if let (Draw::Weight, Some(scale)) = (draws.kind(), draws.weights) {
+        return memory::collected(w.into_iter().map(|w| scale.integer(w) as u128), TOTALS);
+    }
+    let mut nearest = memory::zeroed::<f64>(rows.len(), TOTALS)?;
+    draws.nearest.read(rows.start, &mut nearest)?;
+    let values = if draws.pending.is_empty() { Vec::new() } else { stream.values_of(rows.clone())? };
+    let mut weights = memory::zeroed::<u128>(rows.len(), TOTALS)?;
+    let mut workers = vec![(); workers_for(0, rows.len().div_ceil(TOGETHER))];
+    let tasks = (0..).step_by(TOGETHER).zip(weights.chunks_mut(TOGETHER));
+    for_each_task(&mut workers, tasks, |(), (first, some)| {
+        for (row, weight) in (first..).zip(some) {
+            let x = values.get(row * d..(row + 1) * d);
+            let pending = x.map_or(f64::INFINITY, |x| reference::distance(x, &draws.pending));
+            *weight = draws.scale.quantise(w[row], nearest[row].min(pending));
+        }
+    })?;
+    Ok(weights)
 }
 
 /// `totals`: the address of the totals of the ranges of `draws`. There are none where all rows weigh the same.
@@ -83,7 +147,7 @@ fn search<T: Float + Plain>(
     };
     let most = batch.min(count.max(1));
     let buffers = BatchBuffers::<T>::allocate(queue, most, d)?;
-    let launch = rows.entry(arguments::seed_search::<T>()).exactly(&queue.gpu, "", Block::of(SEARCHERS), 1)?;
+    let launch = rows.entry(arguments::seed_search::<T>()).exactly(&queue.gpu, "", 1)?;
     for first in (0..count).step_by(most) {
         let entries = first..count.min(first + most);
         buffers.targets.write(0, &targets[entries.clone()])?;

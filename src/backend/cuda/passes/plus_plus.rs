@@ -18,14 +18,15 @@
 use std::time::Instant;
 
 use super::byte_copies::{CopiedRows, FIRST_COPIES};
-use super::seeds::{DeviceSeeds, RANGES};
+use super::seeds::{DeviceDraws, RANGES};
 use crate::backend::PlusPlus;
 use crate::backend::cuda::arguments::{
     self, ByteCopiesArgument, MOST_TRIALS, Nearer, PlusDrawArgument, PlusFilterArgument, PlusNearArgument, PlusNextArgument,
     PlusSettleArgument, PlusTakeArgument, STOPPED_COARSE, STOPPED_FULL, STOPPED_ZERO, StepArgument, StepControl,
 };
-use crate::backend::cuda::device::{Argument, Block, Launch, Plain, Queue, buffers, product};
+use crate::backend::cuda::device::{Argument, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::rows::DeviceRows;
+use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::rows::download::{PIECE, download};
 use crate::backend::trials;
 use crate::base::error::Result;
@@ -33,15 +34,9 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::distances::DistanceSum;
 
-/// Threads of the blocks of `plus_draw`, of `plus_next`, of `plus_take` and `plus_filter`, of `plus_near`, and of `plus_settle`.
-const DRAWERS: u32 = 1_024;
-const NEXT_THREADS: u32 = 512;
 /// `OF_NEXT` of the kernel: the totals of ranges that each of these threads has.
 const OF_NEXT: usize = 8;
-const _: () = assert!(RANGES <= NEXT_THREADS as usize * OF_NEXT);
-const THREADS: u32 = 256;
-const NEAR_THREADS: u32 = 128;
-const SETTLERS: u32 = 128;
+const _: () = assert!(RANGES <= arguments::plus_next::<f32>().block.threads as usize * OF_NEXT);
 /// The most steps that are queued at a time, the first ones, and how long they should take at most: a call can be stopped between
 /// them.
 const BATCH: usize = 64;
@@ -93,7 +88,7 @@ impl<A: Argument> Queued for (Launch<A>, A) {
 /// A launch that there may be, and those that follow it.
 type Launches = (Option<Box<dyn Queued>>, Vec<Box<dyn Queued>>);
 
-impl<T: Float + Plain> DeviceSeeds<T> {
+impl<T: Float + Plain> DeviceDraws<T> {
     /// Does steps of k-means++, as many as it can. `positive`: the number of rows of positive weight.
     pub fn plus_plus_steps(
         &mut self,
@@ -164,7 +159,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
 
     /// What is launched before the first of some steps, and the launches of a step, in order.
     fn launches(&self, rows: &DeviceRows<T>, asked: &PlusPlus, positive: u64, buffers: &StepBuffers<T>) -> Result<Launches> {
-        let (gpu, m) = (&rows.queue.gpu, asked.trials as usize);
+        let (gpu, m, all) = (&rows.queue.gpu, asked.trials as usize, DeviceChunk::of_all(rows));
         let step = StepArgument {
             control: buffers.control.at(),
             candidates: buffers.candidates.at(),
@@ -181,40 +176,41 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let step = self.copied.as_ref().map_or(step, |copied| copied.step(step));
         let copied = self.copied.as_ref().filter(|copied| copied.ready);
         let copies = copied.map_or(ByteCopiesArgument::NONE, CopiedRows::argument);
-        let (rows_argument, nearest, totals, scale) = (rows.argument(), self.nearest.at(), self.totals.at(), self.scale);
+        let (rows_argument, nearest, totals, scale) =
+            (rows.argument(), self.nearest.at(), self.totals.at(), (&self.scale).into());
         let (key_low, key_high) = (asked.seed as u32, (asked.seed >> 32) as u32);
-        let (stream, restart, draws) = (asked.stream.word(), asked.restart, self.draws(rows));
+        let (stream, restart, draws) = (asked.stream.word(), asked.restart, self.argument(&all));
         let argument =
             PlusDrawArgument { rows: rows_argument, draws, totals, step, copies, key_low, key_high, stream, restart };
         let entry = rows.entry(arguments::plus_draw::<T>());
-        let draw: Box<dyn Queued> = Box::new((entry.exactly(gpu, "", Block::of(DRAWERS), m)?, argument));
+        let draw: Box<dyn Queued> = Box::new((entry.exactly(gpu, "", m)?, argument));
         let range = self.ranges.rows as u64;
         let take = PlusTakeArgument { rows: rows_argument, nearest, totals, scale, range, step, copies };
         let mut launches: Vec<Box<dyn Queued>> = Vec::new();
         if let Some(copied) = copied {
-            let blocks = copied.comparisons().div_ceil(NEAR_THREADS as usize / 32);
-            let launch = arguments::plus_near::<T>().resident(gpu, "", Block::of(NEAR_THREADS), blocks)?;
+            let near = arguments::plus_near::<T>();
+            let launch = near.resident(gpu, "", near.blocks_of_warps(copied.comparisons()))?;
             launches.push(Box::new((launch, PlusNearArgument { step, copies, d: rows.d as i32, unused: 0 })));
-            let blocks = copied.tiles().div_ceil(THREADS as usize / 32);
-            let launch = arguments::plus_filter::<T>().resident(gpu, "", Block::of(THREADS), blocks)?;
+            let filter = arguments::plus_filter::<T>();
+            let launch = filter.resident(gpu, "", filter.blocks_of_warps(copied.tiles()))?;
             launches.push(Box::new((launch, PlusFilterArgument { step, copies })));
             let argument = PlusSettleArgument { rows: rows_argument, nearest, scale, step, copies };
-            let launch = arguments::plus_settle::<T>().resident(gpu, "", Block::of(SETTLERS), usize::MAX)?;
+            let launch = arguments::plus_settle::<T>().resident(gpu, "", usize::MAX)?;
             launches.push(Box::new((launch, argument)));
             let argument = PlusNextArgument { take, draws, key_low, key_high, stream, restart };
             let blocks = gpu.processors as usize;
-            let launch = arguments::plus_next::<T>().exactly(gpu, "", Block::of(NEXT_THREADS), blocks)?;
+            let launch = arguments::plus_next::<T>().exactly(gpu, "", blocks)?;
             launches.push(Box::new((launch, argument)));
             Ok((Some(draw), launches))
         } else {
             launches.push(draw);
             let gains = step.control + std::mem::offset_of!(StepControl, gains) as u64;
-            for gains in self.gains_launches(rows, &buffers.candidates, m, gains, step)? {
+            for gains in self.gains_launches(&all, 0..rows.n, &buffers.candidates, m, gains, step)? {
                 launches.push(Box::new(gains));
             }
-            let launch = arguments::plus_take::<T>().exactly(gpu, "", Block::of(THREADS), gpu.processors as usize)?;
+            let launch = arguments::plus_take::<T>().exactly(gpu, "", gpu.processors as usize)?;
             launches.push(Box::new((launch, take)));
-            launches.push(Box::new(self.take_launch(rows, step.candidates, 0, step)?));
+            launches.push(Box::new(self.take_launch(&all, step.candidates, 0, step)?));
             Ok((None, launches))
         }
     }

@@ -35,20 +35,13 @@ fn room_for(expected: u64, n: usize) -> usize {
 }
 
 /// The bytes that many candidates take on the device. `draws`: the bytes of the distances of the rows, which are gone when the
-/// candidates get their masses. `lists`: how many lists of all candidates there may be at a time before that. Rows that stream
-/// have such lists, and are compared with the candidates by kernels of their own.
-pub fn candidate_bytes<T: Float + Plain>(
-    shape: &FitShape,
-    candidates: DrawnCandidates,
-    draws: u64,
-    lists: u64,
-    gpu: GpuSize,
-) -> u64 {
+/// candidates get their masses.
+pub fn candidate_bytes<T: Float + Plain>(shape: &FitShape, candidates: DrawnCandidates, draws: u64, gpu: GpuSize) -> u64 {
     if candidates == DrawnCandidates::NONE {
         return 0;
     }
     let of_round = room_for(candidates.of_round, shape.rows);
-    let taken = if lists == 0 { sum([draws, nearest_batch::bytes::<T>(shape, of_round.max(shape.k), gpu)]) } else { 0 };
+    let taken = sum([draws, nearest_batch::bytes::<T>(shape, of_round.max(shape.k), gpu)]);
     if candidates.rounds == 0 {
         return taken;
     }
@@ -56,7 +49,6 @@ pub fn candidate_bytes<T: Float + Plain>(
     let values = |rows: usize| bytes_of::<T>(product([rows, shape.d]));
     // The numbers of the rows, found and asked for, and their values.
     let round = sum([draws, bytes_of::<u64>(of_round), bytes_of::<u64>(of_round), values(of_round)]);
-    let round = round.saturating_add(values(all).saturating_mul(lists));
     round.max(taken).max(sum([nearest_batch::bytes::<T>(shape, all, gpu), bytes_of::<u128>(all)]))
 }
 

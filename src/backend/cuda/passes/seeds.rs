@@ -1,16 +1,29 @@
-//! The state of seeding on the device: for each row the reference distance to the nearest centroid taken so far, and totals of
-//! the draw weights for ranges of rows (`kernels/passes/seed.cu`). Only totals, gains and drawn rows come to the host.
+//! The table of draws on the device: for each row the reference distance to the nearest centroid taken so far, and totals of the
+//! draw weights for ranges of rows (`kernels/passes/seed.cu`). Only totals, gains and drawn rows come to the host.
+//!
+//! ```text
+//! a pass, for each chunk:
+//!     take the pending centroids     one: seed_take; several: seed_lower of each row's nearest, then seed_totals
+//!     gains of candidates            seed_gains for each gain range of the chunk
+//!     or a sample                    seed_sample
+//! ```
+//! Rows that are all on the device are one chunk, with one gain range. If rows stream, a pass takes as long as the bus, and k-means++
+//! makes one pass a step: it takes a candidate of the pass before, whose gains say what the totals are. The next pass takes this
+//! centroid before it tries the next candidates.
+
+use std::ops::Range;
 
 use crate::backend::cuda::arguments::{
     self, BernoulliArgument, DrawsArgument, GainsArgument, StepArgument, TakeArgument, TotalsArgument, weight_to_integer,
 };
-use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
+use crate::backend::cuda::device::{Buffer, Launch, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::passes::byte_copies::{CopiedRows, copies_scale};
 use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::plus_plus::StepBuffers;
 use crate::backend::cuda::passes::samples::found_rows;
-use crate::backend::cuda::rows::DeviceRows;
-use crate::backend::cuda::shape::FitShape;
+use crate::backend::cuda::predict::DeviceTable;
+use crate::backend::cuda::rows::chunks::{DeviceChunk, RowChunks};
+use crate::backend::cuda::shape::{FitShape, ROW_ALIGNMENT, padded};
 use crate::backend::{DrawBy, Sample, trials};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -19,13 +32,14 @@ use crate::exact::distances::DistanceScale;
 use crate::input::tile::WeightScale;
 use crate::statistics::Statistics;
 
-/// The most ranges that a draw searches. One block searches all of them.
+/// The most ranges of a chunk. One block searches all of them.
 pub(super) const RANGES: usize = 4_096;
 /// Rows of a tile of `seed_take` and `seed_gains`. A range is a multiple of it.
 const TILE: usize = 256;
-/// Threads of a block of `seed_take` and `seed_gains`, and threads of a block of `seed_search`.
-const THREADS: u32 = 128;
-pub(super) const SEARCHERS: u32 = 1_024;
+/// The most gain ranges of a chunk that streams, and the fewest rows of one. Each is a launch for every 12 candidates, which should
+/// take less time than its rows take on the bus. The host computes the draw weights of a gain range that has a drawn row.
+const GAIN_RANGES: usize = 64;
+const GAIN_ROWS: usize = 4_096;
 /// The most tiles of a block of `seed_gains`. A thread has two rows in each tile, and an int64 can hold the sum of 131,072
 /// limbs.
 const MAX_TILES: usize = 131_072 / 2;
@@ -33,36 +47,79 @@ const MAX_TILES: usize = 131_072 / 2;
 const MOST_AT_ONCE: usize = 12;
 
 /// Draw weights of the rows. They are `w^` before the first centroid is taken, and integer distances afterwards.
-pub struct DeviceSeeds<T> {
-    weights: Option<WeightScale>,
+pub struct DeviceDraws<T> {
+    pub(super) weights: Option<WeightScale>,
     /// The scale of copies in bytes, if there can be any.
     pub(super) copies_scale: Option<f64>,
     /// The copies, once steps have used them.
     pub(super) copied: Option<CopiedRows<T>>,
     /// The scale of the integer distances, once a centroid was taken.
-    pub(super) scale: arguments::DistanceScale,
+    pub(super) scale: DistanceScale,
     pub(super) ranges: Ranges,
-    /// For each row, the reference distance to the nearest centroid taken so far. Undefined before the first one.
+    pub(super) gain_ranges: Ranges,
+    /// For each row, the reference distance to the nearest centroid taken so far, but for pending ones. Undefined before the first
+    /// one.
     pub(super) nearest: Buffer<f64>,
+    /// Whether `nearest` is defined.
     taken: bool,
-    /// The total draw weight of each range. Undefined while all rows weigh the same.
+    /// The total draw weight of each range, without pending centroids. Undefined while all rows weigh the same.
     pub(super) totals: Buffer<u128>,
     /// The total of all draw weights.
     pub total: u128,
-    kind: std::marker::PhantomData<T>,
+    /// Centroids that the next pass takes, row-major. Between two calls it is at most one.
+    pub(super) pending: Vec<T>,
+    /// For each gain range, by how much the pending centroid lowers its total. Empty if none is pending.
+    pub(super) lowered: Vec<u128>,
+    /// The last candidates, if the rows stream.
+    trial: Option<Trial<T>>,
 }
 
-/// Rows in ranges of equal length.
+/// Candidates, and what they would lower.
+struct Trial<T> {
+    /// `(m, d)`.
+    candidates: Vec<T>,
+    /// `(gain ranges, m)`.
+    gains: Vec<u128>,
+}
+
+/// Rows in ranges of equal length. No range lies in two chunks, so the last one of a chunk may be shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ranges {
     pub rows: usize,
-    pub count: usize,
+    n: usize,
+    chunk: usize,
 }
 
 impl Ranges {
-    pub(super) fn new(n: usize) -> Self {
-        let rows = n.div_ceil(RANGES).next_multiple_of(TILE).max(TILE);
-        Self { rows, count: n.div_ceil(rows) }
+    /// The ranges of `n` rows in chunks of `chunk` rows.
+    pub(super) fn new(n: usize, chunk: usize) -> Self {
+        let chunk = chunk.max(1);
+        Self { rows: chunk.div_ceil(RANGES).next_multiple_of(TILE), n, chunk }
+    }
+
+    /// The gain ranges of these rows. Each is some of these ranges.
+    fn for_gains(self, streamed: bool) -> Self {
+        let rows = if streamed { self.chunk.div_ceil(GAIN_RANGES).max(GAIN_ROWS) } else { self.chunk };
+        Self { rows: rows.next_multiple_of(self.rows), ..self }
+    }
+
+    /// The number of the range of a row.
+    pub(super) fn of(&self, row: usize) -> usize {
+        row / self.chunk * self.chunk.div_ceil(self.rows) + row % self.chunk / self.rows
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.n.checked_sub(1).map_or(0, |last| self.of(last) + 1)
+    }
+
+    /// The ranges, in order.
+    pub(super) fn iter(self) -> impl Iterator<Item = Range<usize>> {
+        (0..self.n).step_by(self.chunk).flat_map(move |first| self.between(first, self.n.min(first + self.chunk)))
+    }
+
+    /// The ranges of a chunk that begins and ends at these rows.
+    fn between(self, first: usize, end: usize) -> impl Iterator<Item = Range<usize>> {
+        (first..end).step_by(self.rows).map(move |first| first..end.min(first + self.rows))
     }
 }
 
@@ -82,170 +139,234 @@ pub(super) enum Draw {
 pub(super) const TOTALS: &str = "the totals of the draws";
 pub(super) const CANDIDATES: &str = "the rows drawn";
 
-impl<T: Float + Plain> DeviceSeeds<T> {
-    /// The bytes that seeding takes on the device.
-    pub fn bytes(shape: &FitShape) -> u64 {
+impl<T: Float + Plain> DeviceDraws<T> {
+    /// The bytes that seeding takes on the device. `streamed`: from rows that stream.
+    pub fn bytes(shape: &FitShape, streamed: bool) -> u64 {
         let FitShape { d, k, .. } = *shape;
         let m = trials(k) as usize;
         let (values, wide) = (bytes_of::<T>(product([m, d])), bytes_of::<u128>(m));
+        let take = sum([bytes_of::<T>(d), bytes_of::<u128>(1)]);
+        if streamed {
+            let ranges = Ranges::new(shape.rows, shape.chunk).for_gains(true).count();
+            return sum([Self::table_bytes(shape), take, values, bytes_of::<u128>(product([ranges, m]))]);
+        }
         // A search holds row numbers, values and targets. Then the values and the gains are there.
         let search = sum([bytes_of::<u64>(m), values, wide]);
-        let take = sum([bytes_of::<T>(d), bytes_of::<u128>(1)]);
         let steps = StepBuffers::<T>::bytes_of_steps(shape.chunk, d, k);
-        sum([Self::state_bytes(shape), search.max(take).max(steps)])
+        sum([Self::table_bytes(shape), search.max(take).max(steps)])
     }
 
     /// The bytes of the distances and the totals.
-    fn state_bytes(shape: &FitShape) -> u64 {
-        sum([bytes_of::<f64>(shape.padded_rows()), bytes_of::<u128>(Ranges::new(shape.chunk).count)])
+    fn table_bytes(shape: &FitShape) -> u64 {
+        let ranges = Ranges::new(shape.rows, shape.chunk).count();
+        sum([bytes_of::<f64>(shape.padded_rows()), bytes_of::<u128>(ranges)])
     }
 
-    /// The bytes of this that a pass may take besides the distances and the totals.
+    /// The bytes of this that a pass over rows on the device may take besides the distances and the totals.
     pub(super) fn room(shape: &FitShape) -> u64 {
-        Self::bytes(shape).saturating_sub(Self::state_bytes(shape))
+        Self::bytes(shape, false).saturating_sub(Self::table_bytes(shape))
     }
 
     /// Makes every row's draw weight its `w^`.
-    pub fn start(rows: &DeviceRows<T>, statistics: &Statistics) -> Result<Self> {
-        let ranges = Ranges::new(rows.n);
-        let mut seeds = Self {
+    pub fn start(rows: &RowChunks<'_, T>, statistics: &Statistics) -> Result<Self> {
+        const NEAREST: &str = "the distances of the rows to the nearest seed";
+        let (queue, n) = (rows.queue(), rows.n());
+        let ranges = Ranges::new(n, rows.longest());
+        let mut draws = Self {
             weights: statistics.weights,
             copies_scale: copies_scale(statistics),
             copied: None,
-            scale: (&DistanceScale::NONE).into(),
+            scale: DistanceScale::NONE,
             ranges,
-            nearest: rows.queue.alloc(rows.padded_rows(), "the distances of the rows to the nearest seed")?,
+            gain_ranges: ranges.for_gains(matches!(rows, RowChunks::Streamed(_))),
+            nearest: queue.alloc(padded(n.max(1), ROW_ALIGNMENT), NEAREST)?,
             taken: false,
-            totals: rows.queue.alloc(ranges.count, TOTALS)?,
-            total: rows.n as u128,
-            kind: std::marker::PhantomData,
+            totals: queue.alloc(ranges.count(), TOTALS)?,
+            total: n as u128,
+            pending: Vec::new(),
+            lowered: Vec::new(),
+            trial: None,
         };
-        let draws = seeds.draws(rows);
-        if draws.kind != Draw::Row as i32 {
-            seeds.total = totals(&rows.queue, draws, &seeds.totals)?;
+        if draws.weights.is_some() {
+            draws.pass(rows, true, |_, _| Ok(()))?;
         }
-        Ok(seeds)
+        Ok(draws)
     }
 
-    pub(super) fn draws(&self, rows: &DeviceRows<T>) -> DrawsArgument {
-        let kind = match self.weights {
-            _ if self.taken => Draw::Distance,
+    /// What the rows weigh now.
+    pub(super) fn kind(&self) -> Draw {
+        match self.weights {
+            _ if self.taken || !self.pending.is_empty() => Draw::Distance,
             Some(_) => Draw::Weight,
             None => Draw::Row,
+        }
+    }
+
+    /// Whether the draw weights are these, and there are totals of them.
+    pub(super) fn is_by(&self, by: DrawBy) -> bool {
+        matches!((self.kind(), by), (Draw::Distance, DrawBy::Distance) | (Draw::Weight, DrawBy::Weight))
+    }
+
+    /// The draw weights of a chunk as a kernel parameter.
+    pub(super) fn argument(&self, chunk: &DeviceChunk<'_, T>) -> DrawsArgument {
+        let argument = argument(chunk, self.ranges, self.kind(), self.weights);
+        DrawsArgument { nearest: self.nearest.at_index(chunk.first), scale: (&self.scale).into(), ..argument }
+    }
+
+    /// One pass over the rows: takes the pending centroids, and calls `work` for each chunk. `anew`: the totals are made even if
+    /// there are no such centroids.
+    fn pass(
+        &mut self,
+        rows: &RowChunks<'_, T>,
+        anew: bool,
+        mut work: impl FnMut(&Self, &DeviceChunk<'_, T>) -> Result<()>,
+    ) -> Result<()> {
+        let (queue, d, draws) = (rows.queue(), rows.d(), &*self);
+        if !anew && self.pending.is_empty() {
+            return rows.visit(|chunk| work(draws, chunk));
+        }
+        let (one, several) = (self.pending.len() == d, self.pending.len() > d);
+        let one = one.then(|| queue.upload(&self.pending, "the centroid taken")).transpose()?;
+        let several = several.then(|| DeviceTable::new(queue.gpu.ordinal, &self.pending, d)).transpose()?;
+        let total = queue.zeros::<u128>(1, TOTALS)?;
+        rows.visit(|chunk| {
+            if let Some(centroid) = &one {
+                let (launch, argument) = draws.take_launch(chunk, centroid.at(), total.at(), StepArgument::ZERO)?;
+                // SAFETY: the kernel reads one centroid. Each row has a distance, and each range a total.
+                unsafe { queue.run(&launch, &argument)? };
+            } else {
+                if let Some(table) = &several {
+                    nearest_batch::lower(table, chunk, &draws.nearest, !draws.taken)?;
+                }
+                let totals = draws.totals.at_index(draws.ranges.of(chunk.first));
+                // SAFETY: each row has a distance, unless the draw weights are `w^`, and each range a total.
+                unsafe { add_totals(queue, draws.argument(chunk), totals, &total)? };
+            }
+            work(draws, chunk)
+        })?;
+        self.taken = self.kind() == Draw::Distance;
+        self.pending.clear();
+        self.lowered.clear();
+        self.total = total.to_vec()?[0];
+        Ok(())
+    }
+
+    /// The launch that takes a centroid by a pass over the rows of a chunk. `centroids`, `total`: the addresses of the centroid
+    /// (with a step: of its candidates) and, if the host wants it, of the total.
+    pub(super) fn take_launch(
+        &self,
+        chunk: &DeviceChunk<'_, T>,
+        centroids: u64,
+        total: u64,
+        step: StepArgument,
+    ) -> Result<(Launch<TakeArgument>, TakeArgument)> {
+        let (rows, ranges) = (chunk.rows, chunk.rows.n.div_ceil(self.ranges.rows));
+        let entry = rows.entry(arguments::seed_take::<T>());
+        let argument = TakeArgument {
+            rows: rows.argument(),
+            nearest: self.nearest.at_index(chunk.first),
+            centroids,
+            totals: self.totals.at_index(self.ranges.of(chunk.first)),
+            total,
+            scale: (&self.scale).into(),
+            range: self.ranges.rows as u64,
+            ranges: ranges as u32,
+            first: i32::from(!self.taken),
+            step,
         };
-        DrawsArgument { nearest: self.nearest.at(), scale: self.scale, ..draws(rows, self.ranges, kind, self.weights) }
+        Ok((entry.resident(&rows.queue.gpu, "", ranges)?, argument))
     }
 
     /// For each candidate, by how much it would lower the total. `candidates`: `(m, d)`, row-major.
-    pub fn gains(&self, rows: &DeviceRows<T>, candidates: &[T]) -> Result<Vec<u128>> {
-        assert!(self.taken, "a gain is over a centroid taken before");
-        let (queue, m) = (&rows.queue, candidates.len() / rows.d);
-        let (candidates, gains) = (queue.upload(candidates, CANDIDATES)?, queue.zeros::<u128>(m, CANDIDATES)?);
-        for (launch, argument) in self.gains_launches(rows, &candidates, m, gains.at(), StepArgument::ZERO)? {
-            // SAFETY: there are m candidates and gains. `nearest` is as long as the stride.
-            unsafe { queue.run(&launch, &argument)? };
+    pub fn gains(&mut self, rows: &RowChunks<'_, T>, candidates: &[T]) -> Result<Vec<u128>> {
+        assert!(self.kind() == Draw::Distance, "a gain is over a centroid taken before");
+        let (queue, m) = (rows.queue(), candidates.len() / rows.d());
+        let here = queue.upload(candidates, CANDIDATES)?;
+        let gains = queue.zeros::<u128>(product([self.gain_ranges.count(), m]), CANDIDATES)?;
+        self.pass(rows, false, |draws, chunk| {
+            for range in draws.gain_ranges.between(chunk.first, chunk.first + chunk.rows.n) {
+                let gains = gains.at_index(draws.gain_ranges.of(range.start) * m);
+                for (launch, argument) in draws.gains_launches(chunk, range, &here, m, gains, StepArgument::ZERO)? {
+                    // SAFETY: there are m candidates, and m gains of each range. Each row has a distance.
+                    unsafe { queue.run(&launch, &argument)? };
+                }
+            }
+            Ok(())
+        })?;
+        let gains = gains.to_vec()?;
+        let mut all = memory::zeroed::<u128>(m, CANDIDATES)?;
+        gains.chunks_exact(m.max(1)).for_each(|of_range| all.iter_mut().zip(of_range).for_each(|(all, gain)| *all += gain));
+        if let RowChunks::Streamed(_) = rows {
+            self.trial = Some(Trial { candidates: memory::copied(candidates, CANDIDATES)?, gains });
         }
-        gains.to_vec()
+        Ok(all)
     }
 
-    /// The launches that add to `gains` (the address of `m` integers) by how much each candidate would lower the total. Each
-    /// kernel is compiled for at least as many candidates as it takes.
+    /// The launches that add to `gains` (the address of `m` integers) by how much each candidate would lower the total of a range
+    /// of rows of a chunk. Each kernel is compiled for at least as many candidates as it takes.
     pub(super) fn gains_launches(
         &self,
-        rows: &DeviceRows<T>,
+        chunk: &DeviceChunk<'_, T>,
+        range: Range<usize>,
         candidates: &Buffer<T>,
         m: usize,
         gains: u64,
         step: StepArgument,
     ) -> Result<Vec<(Launch<GainsArgument>, GainsArgument)>> {
+        let rows = chunk.rows;
         let launches = (0..m).step_by(MOST_AT_ONCE).map(|first| {
             let here = (m - first).min(MOST_AT_ONCE);
             let entry = rows.entry(arguments::seed_gains::<T>());
             let variant = format!("_{}", here.next_multiple_of(2));
-            let launch = entry.resident(&rows.queue.gpu, &variant, Block::of(THREADS), usize::MAX)?;
+            let launch = entry.resident(&rows.queue.gpu, &variant, usize::MAX)?;
             let argument = GainsArgument {
-                rows: rows.argument(),
-                nearest: self.nearest.at(),
+                rows: rows.argument_of(range.start - chunk.first..range.end - chunk.first),
+                nearest: self.nearest.at_index(range.start),
                 candidates: candidates.at_index(first * rows.d),
                 gains: gains + (first * size_of::<u128>()) as u64,
-                scale: self.scale,
+                scale: (&self.scale).into(),
                 m: here as i32,
                 first: first as u32,
                 step,
             };
-            Ok((launch.with_blocks(gains_blocks(rows.n, launch.blocks) as usize), argument))
+            Ok((launch.with_blocks(gains_blocks(range.len(), launch.blocks) as usize), argument))
         });
         memory::try_collected(launches, "the launches of k-means++")
     }
 
-    /// The launch that takes a centroid by a pass over all rows. `centroids`, `total`: the addresses of the centroid (with a
-    /// step: of its candidates) and, if the host wants it, of the total.
-    pub(super) fn take_launch(
-        &self,
-        rows: &DeviceRows<T>,
-        centroids: u64,
-        total: u64,
-        step: StepArgument,
-    ) -> Result<(Launch<TakeArgument>, TakeArgument)> {
-        let entry = rows.entry(arguments::seed_take::<T>());
-        let argument = TakeArgument {
-            rows: rows.argument(),
-            nearest: self.nearest.at(),
-            centroids,
-            totals: self.totals.at(),
-            total,
-            scale: self.scale,
-            range: self.ranges.rows as u64,
-            ranges: self.ranges.count as u32,
-            first: i32::from(!self.taken),
-            step,
-        };
-        Ok((entry.resident(&rows.queue.gpu, "", Block::of(THREADS), self.ranges.count)?, argument))
-    }
-
-    /// Whether there are totals of ranges: rows that all weigh the same have none.
-    pub(super) fn has_totals(&self) -> bool {
-        self.taken || self.weights.is_some()
-    }
-
-    /// Whether the draw weights are these.
-    pub fn is_by(&self, by: DrawBy) -> bool {
-        by == if self.taken { DrawBy::Distance } else { DrawBy::Weight }
-    }
-
     /// Takes centroids (`(m, d)`, row-major). The draw weights become integer distances, in this scale, to the nearest centroid
     /// taken so far. Returns their total.
-    pub fn lower(&mut self, rows: &DeviceRows<T>, centroids: &[T], scale: DistanceScale) -> Result<u128> {
-        assert!(centroids.len().is_multiple_of(rows.d) && (self.taken || !centroids.is_empty()));
-        self.scale = (&scale).into();
-        let queue = &rows.queue;
-        if centroids.len() != rows.d {
-            if !centroids.is_empty() {
-                nearest_batch::lower(rows, &self.nearest, centroids, !self.taken)?;
-                self.taken = true;
-            }
-            self.total = totals(queue, self.draws(rows), &self.totals)?;
-            return Ok(self.total);
+    pub fn lower(&mut self, rows: &RowChunks<'_, T>, centroids: &[T], scale: DistanceScale) -> Result<u128> {
+        let d = rows.d();
+        assert!(centroids.len().is_multiple_of(d) && (self.kind() == Draw::Distance || !centroids.is_empty()));
+        let trial = self.trial.take().filter(|_| self.scale == scale);
+        self.scale = scale;
+        memory::extend(&mut self.pending, centroids, "the centroids taken")?;
+        if let Some(Trial { candidates, gains }) = trial
+            && let Some(place) = candidates.chunks_exact(d).position(|candidate| candidate == centroids)
+        {
+            let gains = gains.chunks_exact(candidates.len() / d).map(|of_range| of_range[place]);
+            self.lowered = memory::collected(gains, TOTALS)?;
+            self.total -= self.lowered.iter().sum::<u128>();
+        } else {
+            self.pass(rows, true, |_, _| Ok(()))?;
         }
-        let (centroid, total) = (queue.upload(centroids, "the centroid taken")?, queue.zeros::<u128>(1, TOTALS)?);
-        let (launch, argument) = self.take_launch(rows, centroid.at(), total.at(), StepArgument::ZERO)?;
-        // SAFETY: the kernel reads one centroid. `nearest` is as long as the stride. Each range has a total.
-        unsafe { queue.run(&launch, &argument)? };
-        self.taken = true;
-        self.total = total.to_vec()?[0];
         Ok(self.total)
     }
 
     /// The numbers of the rows of a sample in which every row decides alone.
-    pub fn each(&self, rows: &DeviceRows<T>, sample: &Sample) -> Result<Vec<u64>> {
-        assert!(self.taken, "a sample is by the distances to centroids taken before");
-        let (queue, draws) = (&rows.queue, self.draws(rows));
-        let entry = rows.entry(arguments::seed_sample::<T>());
-        let launch = entry.resident(&queue.gpu, "", Block::of(256), rows.n.div_ceil(256))?;
-        found_rows(queue, sample, rows.n, |found| {
-            let argument = BernoulliArgument { rows: rows.argument(), draws, sample: sample.into(), found };
-            // SAFETY: the kernel reads n distances and weights. It writes no more row numbers than there is room for.
-            unsafe { queue.run(&launch, &argument) }
+    pub fn each(&mut self, rows: &RowChunks<'_, T>, sample: &Sample) -> Result<Vec<u64>> {
+        assert!(self.kind() == Draw::Distance, "a sample is by the distances to centroids taken before");
+        let queue = rows.queue();
+        found_rows(queue, sample, rows.n(), |found| {
+            self.pass(rows, false, |draws, chunk| {
+                let (rows, draws, base) = (chunk.rows, draws.argument(chunk), chunk.first as u64);
+                let entry = rows.entry(arguments::seed_sample::<T>());
+                let launch = entry.resident(&queue.gpu, "", entry.blocks_of(rows.n))?;
+                let argument = BernoulliArgument { rows: rows.argument(), draws, sample: sample.into(), found, base };
+                // SAFETY: the kernel reads n distances and weights. It writes no more row numbers than there is room for.
+                unsafe { queue.run(&launch, &argument) }
+            })
         })
     }
 }
@@ -258,22 +379,22 @@ fn gains_blocks(n: usize, resident: u32) -> u32 {
 }
 
 /// The number of rows of positive weight.
-pub fn positive_rows<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<u64> {
-    if rows.weights.is_none() {
-        return Ok(rows.n as u64);
+pub fn positive_rows<T: Float + Plain>(rows: &RowChunks<'_, T>) -> Result<u64> {
+    match rows {
+        RowChunks::Streamed(stream) => Ok(stream.positive),
+        RowChunks::Resident(rows) if rows.weights.is_none() => Ok(rows.n as u64),
+        RowChunks::Resident(rows) => totals(&DeviceChunk::of_all(rows), Draw::Positive, None).map(|(_, _, total)| total as u64),
     }
-    let ranges = Ranges::new(rows.n);
-    let of_ranges = rows.queue.alloc(ranges.count, TOTALS)?;
-    totals(&rows.queue, draws(rows, ranges, Draw::Positive, None), &of_ranges).map(|total| total as u64)
 }
 
-/// What rows weigh in draws, but for distances.
-pub(super) fn draws<T: Float + Plain>(
-    rows: &DeviceRows<T>,
+/// What the rows of a chunk weigh in draws, but for distances.
+pub(super) fn argument<T: Float + Plain>(
+    chunk: &DeviceChunk<'_, T>,
     ranges: Ranges,
     kind: Draw,
     weights: Option<WeightScale>,
 ) -> DrawsArgument {
+    let rows = chunk.rows;
     DrawsArgument {
         w: rows.weights.as_ref().map_or(0, Buffer::at),
         nearest: 0,
@@ -281,37 +402,34 @@ pub(super) fn draws<T: Float + Plain>(
         weight_to_integer: weight_to_integer(weights),
         n: rows.n as u64,
         range: ranges.rows as u64,
-        ranges: ranges.count as u32,
+        ranges: rows.n.div_ceil(ranges.rows) as u32,
         kind: kind as i32,
     }
 }
 
-/// Writes the total draw weight of each range. Returns the total of all ranges.
-pub(super) fn totals(queue: &Queue, draws: DrawsArgument, totals: &Buffer<u128>) -> Result<u128> {
-    assert!(totals.len() >= draws.ranges as usize);
-    // SAFETY: there is room for the totals (asserted).
-    let total = unsafe { write_totals(queue, draws, totals.at())? };
-    Ok(total.to_vec()?[0])
+/// The draw weights of rows that are all on the device, but for distances; the total of each of their ranges; and the total of all.
+pub(super) fn totals<T: Float + Plain>(
+    rows: &DeviceChunk<'_, T>,
+    kind: Draw,
+    weights: Option<WeightScale>,
+) -> Result<(DrawsArgument, Buffer<u128>, u128)> {
+    let (queue, ranges) = (&rows.rows.queue, Ranges::new(rows.rows.n, rows.rows.n));
+    let (of_ranges, total) = (queue.alloc(ranges.count(), TOTALS)?, queue.zeros::<u128>(1, TOTALS)?);
+    let argument = argument(rows, ranges, kind, weights);
+    // SAFETY: there is room for the totals.
+    unsafe { add_totals(queue, argument, of_ranges.at(), &total)? };
+    let total = total.to_vec()?[0];
+    Ok((argument, of_ranges, total))
 }
 
-/// Queues the kernel that writes the total draw weight of each range. Returns the total of all ranges, on the device.
+/// Queues the kernel that writes the total draw weight of each range, and adds them to `total`.
 ///
 /// # Safety
 /// `totals` is the address of room for the total of each range.
-unsafe fn write_totals(queue: &Queue, draws: DrawsArgument, totals: u64) -> Result<Buffer<u128>> {
-    let total = queue.zeros::<u128>(1, TOTALS)?;
-    let launch = arguments::seed_totals().exactly(&queue.gpu, "", Block::of(256), draws.ranges as usize)?;
+unsafe fn add_totals(queue: &Queue, draws: DrawsArgument, totals: u64, total: &Buffer<u128>) -> Result<()> {
+    let launch = arguments::seed_totals().exactly(&queue.gpu, "", draws.ranges as usize)?;
     // SAFETY: the kernel writes one total for each range. The caller promises room for them.
-    unsafe { queue.run(&launch, &TotalsArgument { draws, totals, total: total.at() })? };
-    Ok(total)
-}
-
-/// Writes the total weight of each range of `range` rows. `totals` is the address of the first total. There must be room for
-/// all totals.
-pub fn weight_totals<T: Float + Plain>(rows: &DeviceRows<T>, scale: WeightScale, range: usize, totals: u64) -> Result<()> {
-    let ranges = Ranges { rows: range, count: rows.n.div_ceil(range) };
-    // SAFETY: the caller has room for the totals.
-    unsafe { write_totals(&rows.queue, draws(rows, ranges, Draw::Weight, Some(scale)), totals) }.map(drop)
+    unsafe { queue.run(&launch, &TotalsArgument { draws, totals, total: total.at() }) }
 }
 
 #[cfg(feature = "tests")]
@@ -321,9 +439,31 @@ mod tests {
     unit_test!(ranges_are_whole_tiles_and_few);
     fn ranges_are_whole_tiles_and_few() {
         for n in [1, 255, 256, 257, 1 << 20, (1 << 20) + 1, 134_217_728, u32::MAX as usize] {
-            let Ranges { rows, count } = Ranges::new(n);
+            let ranges = Ranges::new(n, n);
+            let (rows, count) = (ranges.rows, ranges.count());
             assert!(rows % TILE == 0 && rows <= 1 << 24, "{n}");
             assert!(count <= RANGES && (count - 1) * rows < n && n <= count * rows, "{n}");
+            assert_eq!(ranges.for_gains(false).count(), 1, "{n}");
+        }
+        assert_eq!(Ranges::new(0, 0).count(), 0);
+    }
+
+    unit_test!(ranges_cover_all_rows_in_order);
+    fn ranges_cover_all_rows_in_order() {
+        for (n, chunk) in [(1, 1_024), (1_024, 1_024), (1_025, 1_024), (100_000, 4_096), (9_000_000, 1_024 * 1_031)] {
+            let ranges = Ranges::new(n, chunk);
+            let long = ranges.for_gains(true);
+            for ranges in [ranges, long] {
+                let mut next = 0;
+                for (index, range) in ranges.iter().enumerate() {
+                    assert!(range.start == next && !range.is_empty() && range.len() <= ranges.rows);
+                    assert!(range.start / chunk == (range.end - 1) / chunk && range.start % chunk % TILE == 0);
+                    assert_eq!([range.start, range.end - 1].map(|row| ranges.of(row)), [index; 2]);
+                    next = range.end;
+                }
+                assert_eq!((next, ranges.iter().count()), (n, ranges.count()));
+            }
+            assert!(chunk.div_ceil(long.rows) <= GAIN_RANGES && long.rows.is_multiple_of(ranges.rows));
         }
     }
 

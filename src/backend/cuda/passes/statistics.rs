@@ -8,10 +8,9 @@ use crate::backend::chunking::{Chunking, MOST_ROWS};
 use crate::backend::cuda::arguments::{
     self, CountSmallArgument, Factors, SurveyArgument, VarianceArgument, WeightFacts, WeightSurveyArgument,
 };
-use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Plain, Queue, bytes_of, product, sum};
+use crate::backend::cuda::device::{Argument, Buffer, Entry, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::rows::chunks::{DeviceChunk, RowChunks};
 use crate::backend::cuda::rows::external::finite_rows;
-use crate::backend::cuda::shape::THREADS;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -93,7 +92,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     /// # Safety
     /// The same as for [`Queue::run`].
     unsafe fn launch<A: Argument>(&self, entry: Entry<A>, cut: ChunkGrid, d: usize, argument: &A) -> Result<()> {
-        let launch = entry.exactly(&self.queue.gpu, "", Block::of(THREADS), cut.blocks(d)?)?;
+        let launch = entry.exactly(&self.queue.gpu, "", cut.blocks(d)?)?;
         // SAFETY: the caller promises it.
         unsafe { self.queue.run(&launch, argument) }
     }

@@ -11,7 +11,7 @@ use crate::backend::cuda::arguments::{
     self, AssignArgument, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, NearestClustersArgument,
     RowsArgument, SumsArgument,
 };
-use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Plain, Queue, buffers, bytes_of, product, sum};
+use crate::backend::cuda::device::{Argument, Buffer, Entry, Gpu, Plain, Queue, buffers, bytes_of, product, sum};
 use crate::backend::cuda::passes::distances::{InertiaPass, InertiaSums};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
@@ -380,7 +380,7 @@ impl<T: Float + Plain> DeviceTable<T> {
 /// # Safety
 /// The same as for [`Queue::run`].
 unsafe fn run<A: Argument>(queue: &Queue, entry: Entry<A>, most: usize, argument: &A) -> Result<()> {
-    let launch = entry.resident(&queue.gpu, "", Block::of(ROWS), most)?;
+    let launch = entry.resident(&queue.gpu, "", most)?;
     // SAFETY: the caller promises it.
     unsafe { queue.run(&launch, argument) }
 }

@@ -25,6 +25,13 @@ pub struct DeviceChunk<'c, T> {
     pub after_kernel: bool,
 }
 
+impl<'c, T> DeviceChunk<'c, T> {
+    /// All rows, which are on the device.
+    pub fn of_all(rows: &'c DeviceRows<T>) -> Self {
+        Self { first: 0, rows, after_kernel: true }
+    }
+}
+
 /// An expression for each of both kinds of rows.
 macro_rules! either {
     ($chunks:expr, $rows:ident => $resident:expr, $stream:ident => $streamed:expr) => {
@@ -46,7 +53,7 @@ impl<'a, T: Float + Plain> RowChunks<'a, T> {
 
     /// Calls `work` for every chunk, in any order. Work that it puts into the queue can use the chunk on the device.
     pub fn visit(&self, mut work: impl FnMut(&DeviceChunk<'_, T>) -> Result<()>) -> Result<()> {
-        either!(self, rows => work(&DeviceChunk { first: 0, rows, after_kernel: true }), stream => stream.visit(work))
+        either!(self, rows => work(&DeviceChunk::of_all(rows)), stream => stream.visit(work))
     }
 
     pub fn queue(&self) -> &Queue {

@@ -3,8 +3,8 @@
 
 use super::DeviceRows;
 use crate::backend::cuda::arguments::{self, ExternalArrayArgument, FiniteRowsArgument, KeptRowsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Gpu, Plain, Queue};
-use crate::backend::cuda::shape::{ROW_ALIGNMENT, THREADS};
+use crate::backend::cuda::device::{Buffer, Gpu, Plain, Queue};
+use crate::backend::cuda::shape::ROW_ALIGNMENT;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -140,7 +140,7 @@ fn to_columns<T: Float + Plain>(queue: &Queue, view: GpuRows<'_, T>, kept: &Kept
     let GpuRows { table, rows } = view;
     let size = if to.half.is_some() { size_of::<u16>() } else { size_of::<T>() };
     let entry = arguments::external_to_columns::<T>().half_if(to.half.is_some());
-    let launch = entry.exactly(&queue.gpu, "", Block::of(THREADS), 1)?;
+    let launch = entry.exactly(&queue.gpu, "", 1)?;
     let mut f = 0;
     for values in &table.pieces {
         // Threads that are neighbours read values that are neighbours.
@@ -181,7 +181,7 @@ pub fn finite_rows<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<Selection> 
     let bits = queue.zeros::<u64>(words, KEPT)?;
     let argument = FiniteRowsArgument { rows: rows.argument(), bits: bits.at() };
     let entry = rows.entry(arguments::finite_rows::<T>());
-    let launch = entry.resident(&queue.gpu, "", Block::of(THREADS), rows.n.div_ceil(THREADS as usize))?;
+    let launch = entry.resident(&queue.gpu, "", entry.blocks_of(rows.n))?;
     // SAFETY: the kernel reads the rows, and writes a word for each 32 of them. There is room for two words for each 64.
     unsafe { queue.run(&launch, &argument)? };
     Ok(Selection::from_bits(bits.to_vec()?))

@@ -14,8 +14,8 @@ use std::ops::Range;
 
 pub use self::matrix::Matrix;
 use crate::backend::cuda::arguments::{self, RoundWeightsArgument, RowsArgument};
-use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Plain, Queue, bytes_of, product};
-use crate::backend::cuda::shape::{ROW_ALIGNMENT, THREADS, padded};
+use crate::backend::cuda::device::{Argument, Buffer, Entry, Plain, Queue, bytes_of, product};
+use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::exact::fixed::power_of_two;
@@ -119,8 +119,9 @@ impl<T: Float + Plain> DeviceRows<T> {
     pub fn round_weights(&self, scale: WeightScale) -> Result<()> {
         let Some(w) = &self.weights else { return Ok(()) };
         let argument = RoundWeightsArgument { w: w.at(), n: self.n as u64, quantum: power_of_two(scale.exponent - 53) };
-        let blocks = self.n.div_ceil(THREADS as usize).min(64 * self.queue.gpu.processors as usize);
-        let launch = arguments::round_weights().exactly(&self.queue.gpu, "", Block::of(THREADS), blocks)?;
+        let entry = arguments::round_weights();
+        let blocks = entry.blocks_of(self.n).min(64 * self.queue.gpu.processors as usize);
+        let launch = entry.exactly(&self.queue.gpu, "", blocks)?;
         // SAFETY: the kernel reads and writes the first n weights, each by one thread.
         unsafe { self.queue.run(&launch, &argument) }
     }

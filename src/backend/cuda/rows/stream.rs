@@ -19,7 +19,6 @@
 
 pub mod order;
 mod picks;
-pub mod seeds;
 pub mod sweep;
 
 use std::ops::Range;
@@ -161,18 +160,14 @@ impl<'a, T: Float + Plain> RowStream<'a, T> {
         UploadPlan { lanes, slot: plan.slot.min(bytes / lanes) }
     }
 
-    /// Kept rows `rows` from host memory, as they arrive: their values, row-major, and their original weights.
-    pub fn gather(&self, rows: Range<usize>) -> Result<(Vec<T>, Vec<f64>)> {
+    /// The values of these rows from host memory, as they arrive: row-major.
+    pub fn values_of(&self, rows: Range<usize>) -> Result<Vec<T>> {
         const WHAT: &str = "a range of rows";
         let d = self.sources.d;
         let mut values = memory::zeroed(rows.len() * d, WHAT)?;
-        let mut weights = memory::filled(rows.len(), 1.0, WHAT)?;
         let mut column = memory::with_room(rows.len(), WHAT)?;
         for (source, own, at) in self.sources.of(rows) {
             let out = &mut values[at * d..][..own.len() * d];
-            if self.sources.weighted {
-                source.fill_weights(&own, &mut weights[at..][..own.len()]);
-            }
             if source.in_blocks() {
                 source.fill_rows(&own, &(0..d), out, |values, out| values.copy(out));
                 continue;
@@ -186,13 +181,6 @@ impl<'a, T: Float + Plain> RowStream<'a, T> {
         if let Some(row_transform) = self.sources.row_transform() {
             values.chunks_exact_mut(d).for_each(|row| row_transform.row(row));
         }
-        Ok((values, weights))
-    }
-
-    /// The same with the `w^` of the rows, in this scale.
-    pub fn gather_rounded(&self, rows: Range<usize>, scale: Option<WeightScale>) -> Result<(Vec<T>, Vec<f64>)> {
-        let (values, mut weights) = self.gather(rows)?;
-        weights.iter_mut().for_each(|w| *w = scale.map_or(1.0, |scale| scale.round(*w)));
-        Ok((values, weights))
+        Ok(values)
     }
 }

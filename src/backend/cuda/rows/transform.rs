@@ -2,8 +2,7 @@
 
 use super::DeviceRows;
 use crate::backend::cuda::arguments::{self, NormaliseArgument, ScaleColumnsArgument};
-use crate::backend::cuda::device::{Block, Plain};
-use crate::backend::cuda::shape::THREADS;
+use crate::backend::cuda::device::Plain;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::input::transform::RowTransform;
@@ -25,7 +24,7 @@ impl<T: Float + Plain> DeviceRows<T> {
             let argument =
                 ScaleColumnsArgument { x, stride: self.stride as u64, n: self.n as u32, columns: some.len() as u32, factors };
             let blocks = some.len() * self.n.div_ceil(CHUNK);
-            let launch = arguments::scale_columns::<T>().exactly(gpu, "", Block::of(THREADS), blocks)?;
+            let launch = arguments::scale_columns::<T>().exactly(gpu, "", blocks)?;
             // SAFETY: the kernel reads and writes the first n values of these columns, each by one thread. The columns are below
             // d, because there is one factor per feature.
             unsafe { self.queue.run(&launch, &argument)? };
@@ -34,8 +33,8 @@ impl<T: Float + Plain> DeviceRows<T> {
             return Ok(());
         }
         let argument = NormaliseArgument { x: self.x.at(), stride: self.stride as u64, n: self.n as u32, d: self.d as i32 };
-        let blocks = self.n.div_ceil(THREADS as usize);
-        let launch = arguments::normalise::<T>().exactly(gpu, "", Block::of(THREADS), blocks)?;
+        let entry = arguments::normalise::<T>();
+        let launch = entry.exactly(gpu, "", entry.blocks_of(self.n))?;
         // SAFETY: the kernel reads and writes the first n rows, each by one thread.
         unsafe { self.queue.run(&launch, &argument) }
     }

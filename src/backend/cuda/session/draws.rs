@@ -1,18 +1,15 @@
-//! Rows on a GPU as seeding sees them, for both cases: all rows are on the device (`passes/seeds.rs`), or they stream through it
-//! (`rows/stream/seeds.rs`).
+//! Rows on a GPU as seeding sees them.
 
 use std::sync::Arc;
 
 use super::CudaSession;
 use super::other_rows::OtherRows;
 use crate::backend::cuda::device::Plain;
-use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::picks::{self, batch};
-use crate::backend::cuda::passes::seeds::{self, DeviceSeeds};
+use crate::backend::cuda::passes::seeds::DeviceDraws;
 use crate::backend::cuda::predict::DeviceTable;
 use crate::backend::cuda::rows::chunks::RowChunks;
-use crate::backend::cuda::rows::stream::seeds::StreamedSeeds;
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::{Draw, Picked, PlusPlus, Seeder, SeedingDevice};
 use crate::base::error::Result;
@@ -21,20 +18,12 @@ use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::input::tile::RowBlock;
 use crate::statistics::Statistics;
 
-/// Draw weights of the rows.
-#[expect(clippy::large_enum_variant, reason = "there is one for each fit")]
-pub enum DeviceDraws<T> {
-    Resident(DeviceSeeds<T>),
-    Streamed(StreamedSeeds<T>),
-}
-
 /// What holds rows on a GPU that seeding draws from.
 pub trait Drawable: Send {
     /// The type of the features.
     type Value: Float + Plain;
-    fn chunks(&self) -> &RowChunks<'_, Self::Value>;
-    /// Number of these rows that have a positive weight.
-    fn positive(&self) -> u64;
+    /// The rows, and the number of those that have a positive weight.
+    fn surveyed(&self) -> (&RowChunks<'_, Self::Value>, u64);
     fn lend(&mut self) -> SeedingContext<'_, Self::Value>;
 }
 
@@ -43,97 +32,55 @@ pub struct SeedingContext<'s, T> {
     pub rows: &'s RowChunks<'s, T>,
     pub shape: &'s FitShape,
     pub statistics: &'s Statistics,
-    /// The array of labels, where seeding may write its own numbers.
-    pub labels: SeedLabels<'s>,
     pub draws: &'s mut Option<DeviceDraws<T>>,
 }
 
-/// Matches the draws that were started and their rows. Both are always of the same kind.
-macro_rules! on_rows {
-    ($rows:expr, |$seeds:ident, $found:ident, $labels:ident| $resident:expr, $streamed:expr) => {{
-        let SeedingContext { rows, draws, labels: $labels, .. } = $rows.lend();
-        match (draws, rows) {
-            (Some(DeviceDraws::Resident($seeds)), RowChunks::Resident($found)) => $resident,
-            (Some(DeviceDraws::Streamed($seeds)), RowChunks::Streamed($found)) => $streamed,
-            _ => unreachable!("draws were started from these rows"),
-        }
-    }};
+impl<'s, T> SeedingContext<'s, T> {
+    /// The rows and the table of draws, which was begun.
+    fn begun(self) -> (&'s RowChunks<'s, T>, &'s mut DeviceDraws<T>) {
+        let Some(draws) = self.draws else { unreachable!("draws were started from these rows") };
+        (self.rows, draws)
+    }
 }
 
 impl<T: Float + Plain> Drawable for CudaSession<'_, T> {
     type Value = T;
 
-    fn chunks(&self) -> &RowChunks<'_, T> {
-        &self.rows
-    }
-
-    fn positive(&self) -> u64 {
-        self.positive
+    fn surveyed(&self) -> (&RowChunks<'_, T>, u64) {
+        (&self.rows, self.positive)
     }
 
     fn lend(&mut self) -> SeedingContext<'_, T> {
         let Self { rows, statistics, state, draws, .. } = self;
-        let labels = SeedLabels { labels: state.labels.scratch(), bytes: state.labels.bytes };
-        SeedingContext { rows, shape: &state.shape, statistics, labels, draws }
+        SeedingContext { rows, shape: &state.shape, statistics, draws }
     }
 }
 
 impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
     fn positive_rows(&self) -> u64 {
-        self.positive()
+        self.surveyed().1
     }
 
     fn weigh(&mut self) -> Result<u128> {
-        let SeedingContext { rows, statistics, shape, draws, .. } = self.lend();
-        let (started, total) = match rows {
-            RowChunks::Resident(rows) => {
-                let seeds = DeviceSeeds::start(rows, statistics)?;
-                let total = seeds.total;
-                (DeviceDraws::Resident(seeds), total)
-            }
-            RowChunks::Streamed(stream) => {
-                let seeds = StreamedSeeds::start(stream, statistics, shape.k)?;
-                let total = seeds.total();
-                (DeviceDraws::Streamed(seeds), total)
-            }
-        };
-        *draws = Some(started);
-        Ok(total)
+        let SeedingContext { rows, statistics, draws, .. } = self.lend();
+        // There is no room for two tables.
+        *draws = None;
+        Ok(draws.insert(DeviceDraws::start(rows, statistics)?).total)
     }
 
     fn lower(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {
-        on_rows!(self, |seeds, rows, labels| seeds.lower(rows, centroids, scale), seeds.lower(rows, &labels, centroids, scale))
+        let (rows, draws) = self.lend().begun();
+        draws.lower(rows, centroids, scale)
     }
 
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        on_rows!(self, |seeds, rows, labels| seeds.gains(rows, candidates), seeds.gains(rows, &labels, candidates))
+        let (rows, draws) = self.lend().begun();
+        draws.gains(rows, candidates)
     }
 
     fn pick(&mut self, draw: &Draw) -> Result<Picked<T>> {
-        let SeedingContext { rows, shape, statistics, labels, draws } = self.lend();
-        match (rows, draw, draws) {
-            (RowChunks::Resident(rows), _, draws) => {
-                let seeds = match draws {
-                    Some(DeviceDraws::Resident(seeds)) => Some(&*seeds),
-                    _ => None,
-                };
-                picks::pick(rows, seeds, statistics.weights, draw, batch::<T>(shape))
-            }
-            (RowChunks::Streamed(stream), Draw::All, _) => {
-                let (values, weights) = stream.gather_rounded(0..stream.sources.n, statistics.weights)?;
-                Ok(Picked { rows: Vec::new(), values, weights })
-            }
-            (RowChunks::Streamed(stream), Draw::Each(sample), Some(DeviceDraws::Streamed(seeds))) => {
-                seeds.each(stream, &labels, sample)
-            }
-            (RowChunks::Streamed(stream), Draw::Totals(by, targets), Some(DeviceDraws::Streamed(seeds)))
-                if seeds.is_by(*by) =>
-            {
-                seeds.pick(stream, &labels, targets)
-            }
-            (RowChunks::Streamed(stream), Draw::Totals(by, targets), _) => stream.pick(*by, statistics.weights, targets),
-            (RowChunks::Streamed(_), Draw::Each(_), _) => unreachable!("centroids were taken"),
-        }
+        let SeedingContext { rows, shape, statistics, draws } = self.lend();
+        picks::pick(rows, draws.as_mut(), statistics.weights, draw, batch::<T>(shape))
     }
 
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
@@ -149,10 +96,10 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
     }
 
     fn plus_plus_steps(&mut self, asked: &PlusPlus, potential: &mut DistanceSum, centroids: &mut Vec<T>) -> Result<()> {
-        let positive = self.positive();
+        let positive = self.positive_rows();
         match self.lend() {
-            SeedingContext { draws: Some(DeviceDraws::Resident(seeds)), rows: RowChunks::Resident(rows), .. } => {
-                seeds.plus_plus_steps(rows, asked, positive, potential, centroids)
+            SeedingContext { draws: Some(draws), rows: RowChunks::Resident(rows), .. } => {
+                draws.plus_plus_steps(rows, asked, positive, potential, centroids)
             }
             // The host draws from rows that stream.
             _ => Ok(()),
@@ -166,18 +113,11 @@ impl<T: Float + Plain, D: Drawable<Value = T>> Seeder<T> for D {
 
 impl<T: Float + Plain, D: Drawable<Value = T>> SeedingDevice<T> for D {
     fn nearest(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>> {
-        nearest_batch::nearest_of(self.chunks().queue(), rows, centroids, self.chunks().d())
+        let (own, _) = self.surveyed();
+        nearest_batch::nearest_of(own.queue(), rows, centroids, own.d())
     }
 
     fn session<'t>(&self, part: &RowBlock<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Option<Box<dyn Seeder<T> + 't>> {
-        OtherRows::if_it_pays(self.chunks().queue(), part, statistics, k)
-    }
-}
-
-/// The number of rows of positive weight.
-pub fn positive_rows<T: Float + Plain>(chunks: &RowChunks<'_, T>) -> Result<u64> {
-    match chunks {
-        RowChunks::Resident(rows) => seeds::positive_rows(rows),
-        RowChunks::Streamed(stream) => Ok(stream.positive),
+        OtherRows::if_it_pays(self.surveyed().0.queue(), part, statistics, k)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::CudaSession;
 use crate::backend::cuda::arguments::{self, Moved, RelocateArgument, RowsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Plain};
+use crate::backend::cuda::device::{Buffer, Plain};
 use crate::backend::cuda::passes::farthest::FarSearch;
 use crate::backend::cuda::rows::chunks::RowChunks;
 use crate::backend::cuda::rows::stream::RowStream;
@@ -64,7 +64,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         let state = &self.state;
         let moves = moves.iter().enumerate().map(|(i, &Move { row, to })| Moved { row, place: place(i, row), to });
         let moves = state.queue.upload(&memory::collected(moves, MOVED)?, MOVED)?;
-        let launch = arguments::relocate::<T>().half_if(half).exactly(&state.queue.gpu, "", Block::of(32), moves.len())?;
+        let launch = arguments::relocate::<T>().half_if(half).exactly(&state.queue.gpu, "", moves.len())?;
         let argument = RelocateArgument {
             rows,
             labels: state.labels.now(0),

@@ -3,7 +3,7 @@
 use super::CudaSession;
 use crate::backend::answers::{Distances, LABELS};
 use crate::backend::cuda::arguments;
-use crate::backend::cuda::device::{Block, Plain};
+use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::predict::{NearestBuffers, ROWS};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -33,7 +33,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         let (mut all_labels, mut all) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.state.shape.k)?);
         let state = &self.state;
         let entry = arguments::nearest::<T>().half_if(state.shape.half);
-        let launch = entry.resident(&state.queue.gpu, "", Block::of(ROWS), usize::MAX)?;
+        let launch = entry.resident(&state.queue.gpu, "", usize::MAX)?;
         let tile = ROWS as usize;
         let piece = piece(self.rows.longest());
         let out = NearestBuffers::allocate(&state.queue, piece)?;

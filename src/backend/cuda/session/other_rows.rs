@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use super::draws::{DeviceDraws, Drawable, SeedingContext, positive_rows};
+use super::draws::{Drawable, SeedingContext};
 use crate::backend::Seeder;
-use crate::backend::cuda::device::{Buffer, Plain, Queue};
-use crate::backend::cuda::passes::labels::SeedLabels;
-use crate::backend::cuda::passes::seeds::DeviceSeeds;
+use crate::backend::cuda::device::{Plain, Queue};
+use crate::backend::cuda::passes::seeds::{DeviceDraws, positive_rows};
 use crate::backend::cuda::rows::chunks::RowChunks;
 use crate::backend::cuda::shape::FitShape;
 use crate::base::error::Result;
@@ -25,8 +24,6 @@ pub struct OtherRows<'t, T> {
     positive: u64,
     statistics: Arc<Statistics>,
     draws: Option<DeviceDraws<T>>,
-    /// One byte that is never read: only streamed rows keep the numbers of their nearest seeds in the labels.
-    labels: Buffer<u8>,
 }
 
 impl<'t, T: Float + Plain> OtherRows<'t, T> {
@@ -51,10 +48,9 @@ impl<'t, T: Float + Plain> OtherRows<'t, T> {
 
     /// These rows, which are all on the GPU. Their weights are `w^`.
     pub fn of(rows: RowChunks<'t, T>, statistics: &Arc<Statistics>, k: usize) -> Result<Self> {
-        let queue = rows.queue().clone();
         let shape = Self::shape([rows.n(), rows.d(), k], statistics.weights.is_some(), rows.half().is_some());
-        let (positive, labels) = (positive_rows(&rows)?, queue.alloc(1, "the rows drawn")?);
-        Ok(Self { rows, shape, positive, statistics: statistics.clone(), draws: None, labels })
+        let positive = positive_rows(&rows)?;
+        Ok(Self { rows, shape, positive, statistics: statistics.clone(), draws: None })
     }
 
     fn shape([n, d, k]: [usize; 3], weighted: bool, half: bool) -> FitShape {
@@ -63,23 +59,19 @@ impl<'t, T: Float + Plain> OtherRows<'t, T> {
 
     /// The bytes that draws from `n` rows take beside the rows.
     pub fn draw_bytes(shape: [usize; 3], weighted: bool, half: bool) -> u64 {
-        DeviceSeeds::<T>::bytes(&Self::shape(shape, weighted, half))
+        DeviceDraws::<T>::bytes(&Self::shape(shape, weighted, half), false)
     }
 }
 
 impl<T: Float + Plain> Drawable for OtherRows<'_, T> {
     type Value = T;
 
-    fn chunks(&self) -> &RowChunks<'_, T> {
-        &self.rows
-    }
-
-    fn positive(&self) -> u64 {
-        self.positive
+    fn surveyed(&self) -> (&RowChunks<'_, T>, u64) {
+        (&self.rows, self.positive)
     }
 
     fn lend(&mut self) -> SeedingContext<'_, T> {
-        let Self { rows, shape, statistics, draws, labels, .. } = self;
-        SeedingContext { rows, shape, statistics, labels: SeedLabels { labels, bytes: 1 }, draws }
+        let Self { rows, shape, statistics, draws, .. } = self;
+        SeedingContext { rows, shape, statistics, draws }
     }
 }

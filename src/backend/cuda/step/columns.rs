@@ -153,9 +153,8 @@ impl<T: Float + Plain> ColumnsStep<T> {
         let (table, shared) = Room::new(shape.k, shape.float64, shape.half, gpu.size().shared).table(shape);
         let padded = Columns::padded(shape.k);
         let threads = ColumnRing::new(padded, shape.float64, shape.half).threads;
-        let (variant, block) = (format!("_k{padded}"), Block { threads, shared });
-        let entry = arguments::assign_columns::<T>().half_if(shape.half);
-        let launch = entry.resident(gpu, &variant, block, shape.chunk.div_ceil(TILE))?;
+        let entry = arguments::assign_columns::<T>().half_if(shape.half).with_block(Block { threads, shared });
+        let launch = entry.resident(gpu, &format!("_k{padded}"), shape.chunk.div_ceil(TILE))?;
         Ok(Self { launch, table })
     }
 }

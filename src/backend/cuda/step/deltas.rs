@@ -2,7 +2,7 @@
 
 use super::by_row::ByRow;
 use crate::backend::cuda::arguments::{self, DeltasArgument};
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
+use crate::backend::cuda::device::{Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, copies};
 use crate::backend::cuda::state::DeviceState;
@@ -11,7 +11,7 @@ use crate::base::float::Float;
 
 /// Constants of the kernel: threads of a block, bytes of labels that a warp compares at a time, and values of a row that a lane
 /// loads at once.
-const THREADS: u32 = 1_024;
+const THREADS: usize = arguments::deltas::<f32>().block.threads as usize;
 const LABEL_BYTES: usize = 512;
 const FLIGHT: usize = 4;
 /// The fewest and the most columns of a table.
@@ -39,7 +39,7 @@ impl DeltaTables {
         let (n, k, columns) = (shape.chunk, shape.k, shape.columns() + 1);
         let column = (k | 1).saturating_mul(shape.limbs * 8);
         // The lists of the warps, and the factors of a column.
-        let lists = THREADS as usize / 32 * (LABEL_BYTES / shape.label_bytes() + 32) * 4;
+        let lists = THREADS / 32 * (LABEL_BYTES / shape.label_bytes() + 32) * 4;
         let other = |columns: usize| lists + (columns * 24).next_multiple_of(16);
         let most = MOST_BYTES.min(room.saturating_sub(other(columns.min(*COLUMNS.end()))));
         let fit = (most / column).min(*COLUMNS.end());
@@ -82,9 +82,8 @@ impl DeltasLaunch {
         let tables = DeltaTables::new(shape, gpu.shared_per_block as usize, gpu.processors as usize);
         let groups = (shape.columns() + 1).div_ceil(tables.columns);
         let tiles = (shape.chunk * shape.label_bytes()).div_ceil(LABEL_BYTES);
-        let block = Block { threads: THREADS, shared: tables.shared };
-        let entry = arguments::deltas::<T>().half_if(shape.half);
-        let launch = entry.resident(gpu, "", block, tiles.div_ceil(THREADS as usize / 32) * groups)?;
+        let entry = arguments::deltas::<T>().half_if(shape.half).with_shared(tables.shared);
+        let launch = entry.resident(gpu, "", entry.blocks_of_warps(tiles) * groups)?;
         // Every group gets the same number of blocks.
         let blocks = launch.blocks as usize;
         let launch = launch.with_blocks(if blocks > groups { blocks - blocks % groups } else { blocks });

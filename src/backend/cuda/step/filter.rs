@@ -171,7 +171,7 @@ impl<T: Float + Plain> DeviceFilter<T> {
 
 /// Limits of `kernels/passes/update.cu`: the most threads of a block, the most threads of one cluster, and the number of blocks
 /// up to which blocks stay small (see [`Teams::new`]).
-const MOST_THREADS: u32 = 512;
+const MOST_THREADS: u32 = arguments::update::<f32>().block.threads;
 const LARGEST_TEAM: u32 = 256;
 const MANY_BLOCKS: usize = 256;
 
@@ -202,7 +202,7 @@ impl Teams {
 
     /// A launch with one team for each cluster.
     pub fn launch<A: Argument>(&self, gpu: &Gpu, entry: Entry<A>) -> Result<Launch<A>> {
-        entry.resident(gpu, "", Block::of(self.threads), self.blocks)
+        entry.with_block(Block { threads: self.threads, shared: 0 }).resident(gpu, "", self.blocks)
     }
 }
 

@@ -28,9 +28,9 @@ use super::{Candidate, LabelArrays, Needs, Step, Supported, at_most, needs_share
 use crate::backend::cuda::arguments::{
     self, AssignCellsArgument, CellLabelsArgument, CellListsArgument, LabelsArgument, RowsArgument,
 };
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue, sum};
+use crate::backend::cuda::device::{Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
-use crate::backend::cuda::shape::{FitShape, GpuSize, MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
+use crate::backend::cuda::shape::{FitShape, GpuSize, MOST_TABLE_BYTES, TABLE_BYTES, copies};
 use crate::backend::cuda::state::DeviceState;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -146,18 +146,17 @@ impl<T: Float + Plain> GridStep<T> {
         let table = if table_copies > 0 { shape.accumulators() * 8 * table_copies + k * 4 } else { 0 };
         let centroids = k * if d == 3 { 4 } else { d } * size_of::<T>();
         let centroids_in_shared = T::IS_F32 && centroids <= CENTROID_BYTES;
-        let async_tiles = THREADS as usize * (d * sizes.value * 4 + 4 * sizes.label);
-        let shared = async_tiles + table + if centroids_in_shared { centroids.next_multiple_of(16) } else { 0 };
-        let block = Block { threads: THREADS, shared };
         let (variant, assign) = (format!("_d{d}"), arguments::assign_grid::<T>().half_if(shape.half));
+        let async_tiles = assign.block.threads as usize * (d * sizes.value * 4 + 4 * sizes.label);
+        let shared = async_tiles + table + if centroids_in_shared { centroids.next_multiple_of(16) } else { 0 };
         Ok(Self {
             sizes,
             places: PlaceBuffers::allocate(queue, &sizes)?,
             between: Between::allocate(queue, &sizes)?,
             grid: GridBuffers::allocate(queue, &sizes)?,
             order: Order::new::<T>(&sizes, shape.half, queue)?,
-            lists: arguments::grid_lists::<T>().exactly(gpu, &variant, Block::of(THREADS), sizes.parents())?,
-            assign: assign.resident(gpu, &variant, block, sizes.tiles().div_ceil(8))?,
+            lists: arguments::grid_lists::<T>().exactly(gpu, &variant, sizes.parents())?,
+            assign: assign.with_shared(shared).resident(gpu, &variant, sizes.tiles().div_ceil(8))?,
             sorted: (sizes.sorted() > 0).then(|| SortedCentroids::new(&sizes, queue)).transpose()?,
             table_copies,
             centroids_in_shared,

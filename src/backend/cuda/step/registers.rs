@@ -3,10 +3,10 @@
 use super::filter::{CopyLayout, FilterSpec};
 use super::{Candidate, LabelArrays, Needs, Step, Supported, TimeScaling, at_most};
 use crate::backend::cuda::arguments::{self, AssignArgument};
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
+use crate::backend::cuda::device::{Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
-use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
+use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, copies};
 use crate::backend::cuda::state::DeviceState;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -155,13 +155,13 @@ impl<T: Float + Plain> RegistersStep<T> {
         let group = variant.group(k);
         let gaps = spec.k_padded.checked_div(group).map_or(0, |groups| groups * 16);
         let centroids = if centroids_in_shared { variant.centroid_bytes(d, k) + gaps } else { 0 };
-        let async_tiles = THREADS as usize * (dimensions * shape.value_bytes() * 4 + 4 * shape.label_bytes());
+        let entry = arguments::assign_registers::<T>().half_if(shape.half);
+        let async_tiles = entry.block.threads as usize * (dimensions * shape.value_bytes() * 4 + 4 * shape.label_bytes());
         let table = if table_copies > 0 { accumulators * 8 * table_copies + k * 4 } else { 0 };
         let groups = if group > 0 { format!("_groups{group}") } else { String::new() };
         let gpu = &queue.gpu;
-        let entry = arguments::assign_registers::<T>().half_if(shape.half);
-        let block = Block { threads: THREADS, shared: async_tiles + centroids + table };
-        let launch = entry.resident(gpu, &format!("_d{dimensions}{groups}"), block, n.div_ceil(8 * TILE))?;
+        let entry = entry.with_shared(async_tiles + centroids + table);
+        let launch = entry.resident(gpu, &format!("_d{dimensions}{groups}"), n.div_ceil(8 * TILE))?;
         let few = dimensions <= 4 && group == 0 && k <= FEW_CLUSTERS;
         let (run, even) = shares(n.div_ceil(TILE), 8 * launch.blocks as usize, few);
         Ok(Self { launch, table_copies, centroids_in_shared, run, even })

@@ -119,7 +119,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
         if gpu.untrusted[self.0 as usize] {
             return Err(unit::untrusted_unit());
         }
-        needs_shared(self.0.kernel(TensorSizes::new(shape).chunks).block.shared, gpu)?;
+        needs_shared(self.0.kernel(TensorSizes::new(shape).chunks).entry.block.shared, gpu)?;
         at_most(MOST_FEATURES, "features", shape.d)?;
         at_most(unit::MOST_CLUSTERS, "clusters", shape.k)
     }
@@ -251,7 +251,7 @@ mod tests {
         let kernel = |chunks| TensorUnit::Wgmma.kernel(chunks);
         assert_eq!([1, 2, 4, 5, 11].map(|chunks| kernel(chunks).stages), [7, 5, 5, 4, 4]);
         for chunks in [1, 2, 3, 4, 5, 80] {
-            assert!(kernel(chunks).block.shared <= H200.shared, "{chunks}");
+            assert!(kernel(chunks).entry.block.shared <= H200.shared, "{chunks}");
         }
     }
 
@@ -266,7 +266,7 @@ mod tests {
             let gpu = GpuSize { generation, shared: shared << 10, ..H200 };
             assert_eq!(error(TensorUnit::Mma, shape(10, 3, 2), gpu), None);
             // Two blocks, and what the driver takes of each, fit on a multiprocessor.
-            let block = TensorUnit::Mma.kernel(1).block.shared;
+            let block = TensorUnit::Mma.kernel(1).entry.block.shared;
             assert!(2 * (block + 1_024) <= (shared + 1) << 10, "{generation}");
         }
         for unit in TensorUnit::ALL {

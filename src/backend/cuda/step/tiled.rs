@@ -8,7 +8,7 @@ use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, TimeScaling
 use crate::backend::cuda::arguments::{self, AssignArgument, RowInDoubt, SettleArgument};
 use crate::backend::cuda::device::{Block, Gpu, Launch, Plain, Queue, buffers, sum};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
-use crate::backend::cuda::shape::{FitShape, GpuSize, THREADS, padded};
+use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::state::DeviceState;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -21,8 +21,6 @@ const PANELS_FROM: usize = 224 << 10;
 const MOST_WITH_PANELS: usize = 1 << 16;
 /// Clusters are padded to a multiple of this.
 pub const CLUSTER_PADDING: usize = 128;
-/// Threads of a block of `settle_pairs` (`kernels/step/settle.cu`).
-const PAIRS_THREADS: u32 = 128;
 /// The largest result of [`settle_values`]: at least one value of each of 128 rows.
 const SETTLE_VALUES: usize = 8_192;
 
@@ -182,10 +180,9 @@ impl<T: Float + Plain> SettleLaunches<T> {
     /// centroids in reach separately.
     pub fn new([n, d, k]: [usize; 3], half: bool, pairs: bool, queue: &Queue) -> Result<Self> {
         let (gpu, values) = (&*queue.gpu, settle_values(d, k));
-        let block = Block { threads: THREADS, shared: 8 * values };
-        let launch = arguments::settle::<T>().half_if(half).resident(gpu, "", block, n)?;
+        let launch = arguments::settle::<T>().half_if(half).with_shared(8 * values).resident(gpu, "", n)?;
         let entry = arguments::settle_pairs::<T>().half_if(half);
-        let pairs = if pairs { Some(entry.resident(gpu, "", Block::of(PAIRS_THREADS), n)?) } else { None };
+        let pairs = if pairs { Some(entry.resident(gpu, "", n)?) } else { None };
         Ok(Self { launch, pairs, values })
     }
 
@@ -235,8 +232,8 @@ impl<T: Float + Plain> TiledLabels<T> {
         let block = Block { threads: tile.threads(), shared: tile.partial_sums() + thirds };
         let tiles = variant.tiles([n, d, k], gpu.size());
         let shares = Shares::new(queue, tiles)?;
-        let assign =
-            arguments::assign_tiled::<T>().half_if(half).resident(gpu, &tile.variant(), block, tiles.rows * shares.count)?;
+        let entry = arguments::assign_tiled::<T>().half_if(half).with_block(block);
+        let assign = entry.resident(gpu, &tile.variant(), tiles.rows * shares.count)?;
         // Every tile of rows gets all of its blocks.
         let blocks = (assign.blocks as usize / shares.count).max(1) * shares.count;
         let assign = assign.with_blocks(blocks).spread(gpu)?;

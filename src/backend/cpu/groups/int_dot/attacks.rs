@@ -34,7 +34,10 @@ fn attack<T: Float>(case: &Case<T>, off: i32, what: &str) -> [usize; 3] {
     let Case { d, k, centroids, rows: values, centre } = case;
     let mut groups = Partition::new(centroids, *d, 1, InstructionSet::detect(), 1).unwrap();
     groups.points = centre.iter().map(|m| T::from_f64(*m)).collect();
-    let Filter::Product(names) = Filter::product(centroids, *d, centre, &groups.order, 1).unwrap() else { return [0; 3] };
+    let Filter::Product(names) = Filter::product(centroids, *d, centre, &groups.order, InstructionSet::detect(), 1).unwrap()
+    else {
+        return [0; 3];
+    };
     let step = GroupStep::new(&groups, centroids, false, None, InstructionSet::detect(), 1).unwrap();
     let all = values.iter().chain(centroids).zip(centre.iter().cycle());
     let largest = all.fold(0.0f64, |most, (x, m)| most.max((x.to_f64() - m).abs()));
@@ -42,7 +45,7 @@ fn attack<T: Float>(case: &Case<T>, off: i32, what: &str) -> [usize; 3] {
     let exponent = unit_exponent(largest) + off;
     let x: Vec<T> = (0..d * ROWS).map(|i| values[i % ROWS * d + i / ROWS]).collect();
     let distances = case.distances();
-    let centroid_table = CentroidTable::new(centroids, *d, centre, largest, 1).unwrap();
+    let centroid_table = CentroidTable::new(centroids, *d, centre, largest, InstructionSet::detect(), 1).unwrap();
     let mut certain = [0; 3];
     let emulated =
         [DotUnit::Emulated, DotUnit::EmulatedTiles, DotUnit::EmulatedWords].map(|unit| (InstructionSet::Portable, unit));

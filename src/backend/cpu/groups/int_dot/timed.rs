@@ -53,7 +53,7 @@ pub fn seconds_a_score(unit: DotUnit, [d, k, blocks]: [usize; 3], times: usize) 
     let set = InstructionSet::detect();
     let groups = Partition::new(&centroids, d, 1, set, 1)?;
     let centre: Vec<f64> = memory::collected(groups.point(0).iter().map(|m| f64::from(*m)), GROUPS)?;
-    let Filter::Product(names) = Filter::product(&centroids, d, &centre, &groups.order, 1)? else { return Ok(0.0) };
+    let Filter::Product(names) = Filter::product(&centroids, d, &centre, &groups.order, set, 1)? else { return Ok(0.0) };
     let step = GroupStep::new(&groups, &centroids, false, None, set, 1)?;
     let mut by_copies = ByCopies::new(Copies { unit, exponent: unit_exponent(1.0) }, 1)?;
     by_copies.copy_centroids(&step, &centroids, &[], &[f64::INFINITY], set, 1)?;

@@ -28,8 +28,8 @@ impl<T: Float + Plain> RowStream<'_, T> {
                 break;
             }
             let rows = first..self.sources.n.min(first + TOGETHER);
-            for (row, weight) in rows.clone().zip(self.weights_of(rows)?) {
-                let integer = scale.integer(scale.round(weight)) as u128;
+            for (row, weight) in rows.clone().zip(self.weights_of(rows, weights)?) {
+                let integer = scale.integer(weight) as u128;
                 sweep.visit(row, if by == DrawBy::Positive { u128::from(integer > 0) } else { integer });
             }
         }
@@ -41,19 +41,21 @@ impl<T: Float + Plain> RowStream<'_, T> {
         let mut values = memory::with_room(rows.len().saturating_mul(self.sources.d), ROWS)?;
         let mut all = memory::with_room(rows.len(), ROWS)?;
         for &row in &rows {
-            let (x, w) = self.gather_rounded(row as usize..row as usize + 1, weights)?;
-            values.extend(x);
-            all.extend(w);
+            let row = row as usize..row as usize + 1;
+            values.extend(self.values_of(row.clone())?);
+            all.extend(self.weights_of(row, weights)?);
         }
         Ok(Picked { rows, values, weights: all })
     }
 
-    /// The original weights of these rows.
-    fn weights_of(&self, rows: Range<usize>) -> Result<Vec<f64>> {
+    /// The `w^` of these rows, in this scale.
+    pub fn weights_of(&self, rows: Range<usize>, scale: Option<WeightScale>) -> Result<Vec<f64>> {
         let mut weights = memory::filled(rows.len(), 1.0, ROWS)?;
+        let Some(scale) = scale else { return Ok(weights) };
         for (source, own, at) in self.sources.of(rows) {
             source.fill_weights(&own, &mut weights[at..][..own.len()]);
         }
+        weights.iter_mut().for_each(|w| *w = scale.round(*w));
         Ok(weights)
     }
 }

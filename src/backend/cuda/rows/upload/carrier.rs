@@ -4,7 +4,7 @@ use super::lanes::Lane;
 use super::pinned::Strips;
 use super::tasks::{CopyValues, Payload, Sources, UploadTask, strips};
 use crate::backend::cuda::arguments::{self, RowsArgument, TransposeArgument};
-use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue};
+use crate::backend::cuda::device::{Buffer, Gpu, Launch, Plain, Queue};
 use crate::base::error::Result;
 use crate::base::float::Float;
 
@@ -17,15 +17,13 @@ pub struct Carrier<'u, 'a, T> {
     transpose: Option<Launch<TransposeArgument>>,
 }
 
-/// The base-2 logarithm of the values in a tile of this kernel, and the threads of its blocks.
+/// The base-2 logarithm of the values in a tile of this kernel.
 const TILE_LOG: u32 = 10;
-const TILE_THREADS: u32 = 256;
 
 impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
     pub fn new(gpu: &Gpu, sources: &'u Sources<'a, T>, slot: usize) -> Result<Self> {
         let entry = arguments::rows_to_columns::<T>().half_if(sources.half.is_some());
-        let block = Block::of(TILE_THREADS);
-        let transpose = if sources.in_blocks() { Some(entry.exactly(gpu, "", block, 1)?) } else { None };
+        let transpose = if sources.in_blocks() { Some(entry.exactly(gpu, "", 1)?) } else { None };
         Ok(Self { sources, slot, transpose })
     }
 

@@ -3,16 +3,12 @@
 use super::GridStep;
 use super::sizes::{GridSizes, MOST_BINS, POINTS, SPLIT_ROWS};
 use crate::backend::cuda::arguments::{self, CellLabelsArgument, CellRowsArgument, CellSplitArgument, CellTreeArgument};
-use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue};
+use crate::backend::cuda::device::{Entry, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
-use crate::backend::cuda::shape::{ROW_ALIGNMENT, THREADS, padded};
+use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
 use crate::backend::cuda::state::DeviceState;
 use crate::base::error::Result;
 use crate::base::float::Float;
-
-const SPLIT_THREADS: u32 = 512;
-const TREE_THREADS: u32 = 512;
-const FIND_THREADS: u32 = 1_024;
 
 /// The launches that put the rows in the order of their cells.
 pub struct Order {
@@ -33,23 +29,20 @@ impl Order {
         let gpu = &*queue.gpu;
         let variant = format!("_d{}", sizes.d);
         let usual = |entry: Entry<CellRowsArgument>, threads: usize| {
-            entry.half_if(half).resident(gpu, &variant, Block::of(THREADS), threads.div_ceil(THREADS as usize))
+            entry.half_if(half).resident(gpu, &variant, entry.blocks_of(threads))
         };
         let [of_part, of_tree, of_split] = sizes.shared();
-        let labels = |entry: Entry<CellLabelsArgument>| {
-            entry.resident(gpu, "", Block::of(THREADS), sizes.stride().div_ceil(THREADS as usize))
-        };
+        let labels = |entry: Entry<CellLabelsArgument>| entry.resident(gpu, "", entry.blocks_of(sizes.stride()));
         let (find, split) = (arguments::grid_find::<T>().half_if(half), arguments::grid_split::<T>().half_if(half));
-        let fours = sizes.n.div_ceil(4 * FIND_THREADS as usize);
-        let tree = Block { threads: TREE_THREADS, shared: of_part };
+        let tiles = arguments::grid_tiles();
         Ok(Self {
             clear: usual(arguments::grid_clear::<T>(), sizes.cells())?,
             sample: usual(arguments::grid_sample::<T>(), POINTS << sizes.top())?,
-            tree: arguments::grid_tree().exactly(gpu, "", tree, 1)?,
-            find: find.resident(gpu, &variant, Block { threads: FIND_THREADS, shared: of_tree }, fours)?,
-            places: arguments::grid_places().exactly(gpu, "", Block::of(FIND_THREADS), 1)?,
-            tiles: arguments::grid_tiles().resident(gpu, "", Block::of(THREADS), sizes.tiles().div_ceil(THREADS as usize))?,
-            split: split.resident(gpu, &variant, Block { threads: SPLIT_THREADS, shared: of_split }, 1)?,
+            tree: arguments::grid_tree().with_shared(of_part).exactly(gpu, "", 1)?,
+            find: find.with_shared(of_tree).resident(gpu, &variant, find.blocks_of(sizes.n.div_ceil(4)))?,
+            places: arguments::grid_places().exactly(gpu, "", 1)?,
+            tiles: tiles.resident(gpu, "", tiles.blocks_of(sizes.tiles()))?,
+            split: split.with_shared(of_split).resident(gpu, &variant, 1)?,
             boxes: usual(arguments::grid_boxes::<T>(), sizes.tiles().saturating_mul(32))?,
             take_labels: labels(arguments::grid_take_labels())?,
             give_labels: labels(arguments::grid_give_labels())?,
@@ -100,7 +93,7 @@ impl<T: Float + Plain> GridStep<T> {
             levels,
             unused: 0,
         };
-        let sample = self.order.sample.with_blocks(wanted.div_ceil(THREADS as usize));
+        let sample = self.order.sample.with_blocks(wanted.div_ceil(self.order.sample.threads as usize));
         // SAFETY: the buffers have places for the points of every node of the top, and for all nodes.
         unsafe {
             state.queue.run(&sample, &self.rows_argument(chunk, from, wanted))?;

@@ -7,17 +7,15 @@ use crate::backend::cuda::arguments::{
     self, AssignCellsArgument, AssignSortedArgument, SortCentroidsArgument, SortedMinimaArgument, SortedRange,
     SortedRangesArgument,
 };
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers};
-use crate::backend::cuda::shape::THREADS;
+use crate::backend::cuda::device::{Launch, Plain, Queue, buffers};
 use crate::backend::cuda::state::DeviceState;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::bounds::grid::Farther;
 
-/// Constants of `kernels/step/grid_sorted.cu` and `assign_sorted.cu`: centroids that a block sorts, the threads of a block,
-/// numbers that have one minimum, and the most numbers that are looked at one by one.
+/// Constants of `kernels/step/grid_sorted.cu` and `assign_sorted.cu`: centroids that a block sorts, numbers that have one
+/// minimum, and the most numbers that are looked at one by one.
 const RUN: usize = 1_024;
-const SORT_THREADS: u32 = 256;
 const GROUP: usize = 32;
 const FEW: usize = 64;
 
@@ -52,17 +50,17 @@ pub struct SortedCentroids<T> {
 
 impl<T: Float + Plain> SortedCentroids<T> {
     pub fn new(sizes: &GridSizes, queue: &Queue) -> Result<Self> {
-        let (gpu, sort) = (&*queue.gpu, Block::of(SORT_THREADS));
-        let blocks = |threads: usize| threads.div_ceil(SORT_THREADS as usize);
-        let async_tiles = THREADS as usize * (sizes.value * 4 + 4 * sizes.label);
-        let assign = Block { threads: THREADS, shared: async_tiles };
+        let gpu = &*queue.gpu;
+        let (merge, minima) = (arguments::sorted_merge::<T>(), arguments::sorted_minima());
+        let (ranges, assign) = (arguments::sorted_ranges::<T>(), arguments::assign_sorted::<T>());
+        let async_tiles = assign.block.threads as usize * (sizes.value * 4 + 4 * sizes.label);
         Ok(Self {
             buffers: SortedBuffers::allocate(queue, sizes)?,
-            runs: arguments::sorted_runs::<T>().exactly(gpu, "", sort, sizes.k.div_ceil(RUN))?,
-            merge: arguments::sorted_merge::<T>().resident(gpu, "", sort, blocks(sizes.k))?,
-            minima: arguments::sorted_minima().resident(gpu, "", sort, blocks(sizes.k))?,
-            ranges: arguments::sorted_ranges::<T>().resident(gpu, "", sort, blocks(sizes.cells()))?,
-            assign: arguments::assign_sorted::<T>().resident(gpu, "", assign, sizes.tiles().div_ceil(8))?,
+            runs: arguments::sorted_runs::<T>().exactly(gpu, "", sizes.k.div_ceil(RUN))?,
+            merge: merge.resident(gpu, "", merge.blocks_of(sizes.k))?,
+            minima: minima.resident(gpu, "", minima.blocks_of(sizes.k))?,
+            ranges: ranges.resident(gpu, "", ranges.blocks_of(sizes.cells()))?,
+            assign: assign.with_shared(async_tiles).resident(gpu, "", sizes.tiles().div_ceil(8))?,
         })
     }
 

@@ -2,16 +2,10 @@
 
 use super::sizes::{CHUNK, TensorSizes};
 use crate::backend::cuda::arguments::{self, AssignArgument, FewControl, TensorCentroidsArgument, TensorTermsArgument};
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, bytes_of, product, sum};
+use crate::backend::cuda::device::{Launch, Plain, Queue, buffers, bytes_of, product, sum};
 use crate::base::error::Result;
 use crate::base::float::Float;
 
-/// Threads of a block of `tensor_apart`, `tensor_centres`, `tensor_means`, `tensor_near` and `tensor_nearest`.
-const APART_THREADS: u32 = 256;
-const CENTRES_THREADS: u32 = 1_024;
-const MEANS_THREADS: u32 = 512;
-const NEAR_THREADS: u32 = 128;
-const NEAREST_THREADS: u32 = 256;
 /// Features of a block of `tensor_means`, centroids of one of `tensor_nearest`, and centroids and groups of one of `tensor_near`.
 const MEANS_FEATURES: usize = CHUNK / 2;
 const NEAREST_CENTROIDS: usize = 32;
@@ -126,13 +120,13 @@ impl<T: Float + Plain> Centring<T> {
         let tiles = product([sizes.k.div_ceil(NEAR_CENTROIDS), sizes.with_fallback().div_ceil(NEAR_GROUPS)]);
         let pieces = product([sizes.with_fallback(), sizes.d.div_ceil(MEANS_FEATURES)]);
         let nearest = sizes.k.div_ceil(NEAREST_CENTROIDS);
-        let apart = || arguments::tensor_apart::<T>().exactly(gpu, "", Block::of(APART_THREADS), APART_BLOCKS);
+        let apart = || arguments::tensor_apart::<T>().exactly(gpu, "", APART_BLOCKS);
         Ok(Self {
             apart: (sizes.k > SAMPLE).then(apart).transpose()?,
-            centres: arguments::tensor_centres::<T>().exactly(gpu, "", Block::of(CENTRES_THREADS), 1)?,
-            means: arguments::tensor_means::<T>().exactly(gpu, "", Block::of(MEANS_THREADS), pieces)?,
-            near: arguments::tensor_near::<T>().resident(gpu, "", Block::of(NEAR_THREADS), tiles.max(sizes.k))?,
-            nearest: arguments::tensor_nearest::<T>().exactly(gpu, "", Block::of(NEAREST_THREADS), nearest)?,
+            centres: arguments::tensor_centres::<T>().exactly(gpu, "", 1)?,
+            means: arguments::tensor_means::<T>().exactly(gpu, "", pieces)?,
+            near: arguments::tensor_near::<T>().resident(gpu, "", tiles.max(sizes.k))?,
+            nearest: arguments::tensor_nearest::<T>().exactly(gpu, "", nearest)?,
         })
     }
 

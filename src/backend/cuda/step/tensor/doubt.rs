@@ -15,16 +15,15 @@ use super::sizes::TensorSizes;
 use crate::backend::cuda::arguments::{
     self, AssignArgument, FewArgument, FewControl, FewRow, ListedPart, SettleFewArgument, SettleListedArgument,
 };
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, product, sum};
+use crate::backend::cuda::device::{Launch, Plain, Queue, buffers, product, sum};
 use crate::backend::cuda::step::tiled::{Doubt, SettleLaunches};
 use crate::base::error::Result;
 use crate::base::float::Float;
 
-const FEW_THREADS: u32 = 128;
 /// The fewest candidates of a row that is not one of a pair.
 const FEWEST: usize = 3;
 /// Threads of a block of `settle_listed`, and the most rows that it takes.
-const LISTED_THREADS: usize = 128;
+const LISTED_THREADS: usize = arguments::settle_listed::<f32>().block.threads as usize;
 pub(super) const MOST_LISTED: usize = 512;
 /// It reads all centroids for each of its rows. Beyond so many values `settle`, which reads them for several rows at once, is
 /// faster.
@@ -81,8 +80,8 @@ impl<T: Float + Plain> DoubtLists<T> {
             rows: Doubt::allocate(queue, n)?,
             few,
             settle: SettleLaunches::new([n, d, k], half, true, queue)?,
-            settle_few: settle_few.resident(gpu, "", Block::of(FEW_THREADS), n)?,
-            settle_listed: settle_listed.resident(gpu, "", Block::of(LISTED_THREADS as u32), blocks)?,
+            settle_few: settle_few.resident(gpu, "", n)?,
+            settle_listed: settle_listed.resident(gpu, "", blocks)?,
         })
     }
 

@@ -12,21 +12,13 @@ use super::unit::{Kernel, TensorUnit};
 use crate::backend::cuda::arguments::{
     self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRowsArgument, TensorTermsArgument,
 };
-use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
-use crate::backend::cuda::shape::THREADS;
+use crate::backend::cuda::device::{Entry, Launch, Plain, Queue, sum};
 use crate::backend::cuda::step::by_row::ByRow;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::bounds::fp16::{Added, Fp16Bound};
 use crate::exact::fixed::frexp;
 
-/// Threads of a block of `tensor_group`, `tensor_count`, `tensor_reach`, `tensor_rows`, `tensor_places` and `tensor_list`.
-const GROUP_THREADS: u32 = 256;
-const COUNT_THREADS: u32 = 512;
-const REACH_THREADS: u32 = 256;
-const ROWS_THREADS: u32 = 256;
-const PLACES_THREADS: u32 = 1_024;
-const LIST_THREADS: u32 = 512;
 /// Bytes of shared memory that a group takes in a block of `tensor_group`, which has room for a multiple of so many groups.
 const GROUP_BYTES: usize = 88;
 const GROUPS_AT_ONCE: usize = 8;
@@ -107,22 +99,20 @@ impl<T: Float + Plain> TensorLabels<T> {
         let added = unit.added(&queue.gpu)?;
         let (gpu, kernel) = (&*queue.gpu, unit.kernel(sizes.chunks));
         let blocks = sizes.n.div_ceil(TILE_ROWS);
-        let rows = |entry: Entry<TensorRowsArgument<T>>, threads: u32, blocks: usize| {
-            entry.half_if(half).exactly(gpu, "", Block::of(threads), blocks)
-        };
+        let rows = |entry: Entry<TensorRowsArgument<T>>, blocks: usize| entry.half_if(half).exactly(gpu, "", blocks);
         // Few blocks, each with many rows: a block ends by adding to all groups.
-        let few = |entry: Entry<TensorRowsArgument<T>>, block: Block, of_processor: usize| {
-            let blocks = sizes.n.div_ceil(block.threads as usize).min(of_processor * gpu.processors as usize);
-            entry.half_if(half).exactly(gpu, "", block, blocks)
+        let few = |entry: Entry<TensorRowsArgument<T>>, of_processor: usize| {
+            rows(entry, entry.blocks_of(sizes.n).min(of_processor * gpu.processors as usize))
         };
         let value_bytes = if half { 2 } else { size_of::<T>() };
-        let staged = GROUP_THREADS as usize * (STAGED_VALUES * value_bytes + STAGED_MORE);
+        let entry = arguments::tensor_group::<T>();
+        let staged = entry.block.threads as usize * (STAGED_VALUES * value_bytes + STAGED_MORE);
         let group = |staged: usize| {
             let shared = sizes.groups.next_multiple_of(GROUPS_AT_ONCE) * GROUP_BYTES + staged;
             let blocks = (gpu.shared_per_block as usize / (shared + 1_024)).clamp(1, if T::IS_F32 { 3 } else { 2 });
-            few(arguments::tensor_group::<T>(), Block { threads: GROUP_THREADS, shared }, blocks)
+            few(entry.with_shared(shared), blocks)
         };
-        let by_warps = sizes.copies().div_ceil(THREADS as usize / 32);
+        let copy_centroids = arguments::tensor_centroids::<T>();
         Ok(Self {
             sizes,
             most_kept: sizes.most_kept(FEWEST_ITERATIONS),
@@ -132,15 +122,15 @@ impl<T: Float + Plain> TensorLabels<T> {
             groups: RowGroups::allocate(queue, &sizes)?,
             for_products: None,
             centring: Centring::new(&sizes, queue)?,
-            clear: rows(arguments::tensor_clear::<T>(), THREADS, blocks.min(1 << 10))?,
+            clear: rows(arguments::tensor_clear::<T>(), blocks.min(1 << 10))?,
             group: group(0)?,
             group_and_copy: group(staged)?,
-            count: few(arguments::tensor_count::<T>(), Block::of(COUNT_THREADS), 4)?,
-            reach: rows(arguments::tensor_reach::<T>(), REACH_THREADS, sizes.groups)?,
-            places: rows(arguments::tensor_places::<T>(), PLACES_THREADS, 1)?,
-            copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks)?,
-            list: arguments::tensor_list::<T>().exactly(gpu, "", Block::of(LIST_THREADS), sizes.with_fallback())?,
-            copy_centroids: arguments::tensor_centroids::<T>().resident(gpu, "", Block::of(THREADS), by_warps)?,
+            count: few(arguments::tensor_count::<T>(), 4)?,
+            reach: rows(arguments::tensor_reach::<T>(), sizes.groups)?,
+            places: rows(arguments::tensor_places::<T>(), 1)?,
+            copy_rows: rows(arguments::tensor_rows::<T>(), blocks)?,
+            list: arguments::tensor_list::<T>().exactly(gpu, "", sizes.with_fallback())?,
+            copy_centroids: copy_centroids.resident(gpu, "", copy_centroids.blocks_of_warps(sizes.copies()))?,
             assign: kernel.launch(gpu, sizes.tiles)?,
             kernel,
             doubt: DoubtLists::new(sizes, half, queue)?,

@@ -5,8 +5,8 @@ use super::labels::scale_exponent;
 use super::sizes::{PLACE_BYTES, TILE_CENTROIDS, TILE_ROWS, TensorSizes};
 use super::unit::{Kernel, TensorUnit};
 use crate::backend::cuda::arguments::{self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRescoreArgument};
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, product};
-use crate::backend::cuda::shape::{THREADS, padded};
+use crate::backend::cuda::device::{Launch, Plain, Queue, buffers, product};
+use crate::backend::cuda::shape::padded;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::bounds::fp16::{Added, Fp16Bound};
@@ -79,13 +79,13 @@ impl<T: Float + Plain> Rescore<T> {
         // Places without a centroid must hold finite values.
         copies.centroids.fill(0)?;
         let capacity = capacity(sizes);
-        let blocks = (capacity + sizes.k_padded).div_ceil(THREADS as usize / 32);
         let copy = arguments::tensor_rescore::<T>().half_if(half);
+        let blocks = copy.blocks_of_warps(capacity + sizes.k_padded);
         Ok(Self {
             sizes: *sizes,
             added,
             batches: batches(sizes),
-            copy: copy.resident(gpu, "", Block::of(THREADS), blocks)?,
+            copy: copy.resident(gpu, "", blocks)?,
             assign: kernel.launch(gpu, capacity / TILE_ROWS)?,
             kernel,
             copies,

@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use super::Refusal;
 use super::sizes::{CHUNK, CHUNKS_THAT_STAY, PLACE_BYTES, TILE_CENTROIDS, TILE_ROWS};
 use crate::backend::cuda::arguments::{self, ProbeTensorArgument, TensorArgument};
-use crate::backend::cuda::device::{Block, Entry, Gpu, Launch};
+use crate::backend::cuda::device::{Entry, Gpu, Launch};
 use crate::backend::select::{Choice, Place};
 use crate::base::error::Result;
 use crate::base::strategy::Strategy;
@@ -24,8 +24,6 @@ pub enum TensorUnit {
     Mma,
 }
 
-/// Threads of a block of `assign_tensor_mma` and of `probe_tensor`.
-const MMA_THREADS: u32 = 128;
 /// Shared memory of a block of `assign_tensor_mma`: three parts, each with 32 features of 128 rows and of 128 centroids, and half
 /// squares of a tile. Two blocks run on a multiprocessor.
 const MMA_SHARED: usize = 3 * (2 * TILE_ROWS * PLACE_BYTES / 2) + TILE_ROWS * 4;
@@ -33,15 +31,13 @@ const MMA_SHARED: usize = 3 * (2 * TILE_ROWS * PLACE_BYTES / 2) + TILE_ROWS * 4;
 const LOWERED_ROOM: usize = 4_096;
 const HEADER: usize = LOWERED_ROOM + 1_024;
 
-/// Threads of a warpgroup.
-const WARPGROUP: u32 = 128;
 /// A row keeps the number of a tile of 128 centroids in 16 bits.
 pub(super) const MOST_CLUSTERS: usize = (TILE_CENTROIDS / 2) << 16;
 
 /// A kernel that multiplies tiles of rows and of centroids.
 pub(super) struct Kernel {
-    entry: Entry<TensorArgument>,
-    pub block: Block,
+    /// With its shared memory.
+    pub entry: Entry<TensorArgument>,
     /// Tiles of rows that a block works on at a time. All of them are of one group.
     pub row_tiles: usize,
     /// Chunks of centroids in shared memory, some in use and the others on their way. A chunk of rows comes with each, unless
@@ -66,10 +62,10 @@ impl Kernel {
         let row_buffers = (CHUNKS_THAT_STAY / chunks).min(3);
         let mut kernels = (2..8).rev().map(|stages| {
             let mut kernel = Self::with(arguments::assign_tensor_narrow(), 2, stages, row_buffers);
-            kernel.block.shared += row_buffers * chunks * 2 * TILE_ROWS * PLACE_BYTES;
+            kernel.entry.block.shared += row_buffers * chunks * 2 * TILE_ROWS * PLACE_BYTES;
             kernel
         });
-        let found = kernels.find(|kernel| kernel.block.shared <= Self::SHARED);
+        let found = kernels.find(|kernel| kernel.entry.block.shared <= Self::SHARED);
         found.unwrap_or_else(|| unreachable!("two stages have room"))
     }
 
@@ -80,12 +76,11 @@ impl Kernel {
         let stage = centroids * PLACE_BYTES + if row_buffers == 0 { rows } else { 0 };
         assert!(stages * centroids * 4 <= LOWERED_ROOM, "half squares of all stages have room");
         let shared = HEADER + stages * stage;
-        let block = Block { threads: WARPGROUP * (1 + 2 * row_tiles as u32), shared };
-        Self { entry, block, row_tiles, stages, row_buffers }
+        Self { entry: entry.with_shared(shared), row_tiles, stages, row_buffers }
     }
 
     pub fn launch(&self, gpu: &Gpu, tiles: usize) -> Result<Launch<TensorArgument>> {
-        self.entry.resident(gpu, "", self.block, tiles.div_ceil(self.row_tiles))
+        self.entry.resident(gpu, "", tiles.div_ceil(self.row_tiles))
     }
 }
 
@@ -152,8 +147,8 @@ impl TensorUnit {
         match self {
             Self::Wgmma => Kernel::wide(),
             Self::Mma => {
-                let block = Block { threads: MMA_THREADS, shared: MMA_SHARED };
-                Kernel { entry: arguments::assign_tensor_mma(), block, row_tiles: 1, stages: 0, row_buffers: 0 }
+                let entry = arguments::assign_tensor_mma().with_shared(MMA_SHARED);
+                Kernel { entry, row_tiles: 1, stages: 0, row_buffers: 0 }
             }
         }
     }
@@ -191,7 +186,7 @@ impl TensorUnit {
         let centroids = queue.upload(&in_a_chunk(&vectors.centroids), WHAT)?;
         let starts = queue.upload(&vectors.starts, WHAT)?;
         let sums = queue.zeros::<f32>(adding::ROWS * adding::CENTROIDS, WHAT)?;
-        let launch = entry.exactly(gpu, "", Block::of(MMA_THREADS), 1)?;
+        let launch = entry.exactly(gpu, "", 1)?;
         let argument = ProbeTensorArgument { rows: rows.at(), centroids: centroids.at(), starts: starts.at(), sums: sums.at() };
         // SAFETY: the buffers have the sizes that the kernel reads and writes: `Vectors` says so. `TensorUnit::is_in` was asked.
         unsafe { queue.run(&launch, &argument)? };

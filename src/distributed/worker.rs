@@ -1,13 +1,13 @@
 //! The answering end: a thread that holds the rows of a part, and the requests on their way to it.
 //!
-//! A session borrows its rows. So it lives on the stack of a thread of the part, which works on one request after the other. The
+//! A session borrows its rows. So it lives on the stack of the worker's thread, which works on one request after the other. The
 //! functions in `serve.rs` do what the calls ask for.
 //!
 //! ```text
-//! request: needs another state than the part is in   -> "lost", and nothing is done
+//! request: needs another state than the worker is in -> "lost", and nothing is done
 //!          was the last one, repeated                -> the same answer
-//!          else: its calls, one after the other      -> their replies, and the part is in the next state
-//!                an error                            -> the error, and the part has lost its state
+//!          else: its calls, one after the other      -> their replies, and the worker is in the next state
+//!                an error                            -> the error, and the worker has lost its state
 //! ```
 
 use std::collections::VecDeque;
@@ -16,8 +16,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use super::message::{ANSWER, Answer, Call, REQUEST, Reply, Request, RequestStates, decode, encode};
+use super::message::{ANSWER, Answer, Asked, Call, REQUEST, Replied, Request, RequestStates, State, decode, encode};
 use super::serve;
+use crate::backend::call::out_of_turn;
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::parallel::{FloatEnvironment, PoolShare};
@@ -25,12 +26,12 @@ use crate::fit::engine::Engine;
 use crate::input::features::{Column, Features};
 use crate::simd::InstructionSet;
 
-/// Rows that a part can own.
+/// Rows that a worker can own.
 pub trait Owner: Send + 'static {
     /// Calls [`Server::run`] with a view of the rows.
     ///
     /// # Errors
-    /// Whatever is wrong with the rows. The part answers every request with it.
+    /// Whatever is wrong with the rows. The worker answers every request with it.
     fn serve(&self, server: Server<'_>) -> Result<()>;
 
     /// Whether features were computed by expressions.
@@ -39,25 +40,25 @@ pub trait Owner: Send + 'static {
     }
 }
 
-/// Some rows of a fit, and the answers to what a driver asks of them ([`crate::distributed::fit`]).
+/// Holds one part of the rows of a fit, and answers what a driver asks of them ([`crate::distributed::fit`]).
 ///
 /// Any executor may carry requests to it: a call in the same process, a pipe to another process, a message to another machine.
-/// A part that is made again from the same rows, after its process was lost, is a part as good as the first: the driver notices
-/// and brings it back to where it was.
-pub struct Part {
+/// A worker that is made again from the same rows, after its process was lost, is as good as the first: the driver notices and
+/// brings it back to where it was.
+pub struct Worker {
     line: Mutex<Line>,
     /// The process that the thread is in.
     process: u32,
 }
 
-/// The way to the thread of a part.
+/// The way to the thread of a worker.
 struct Line {
     requests: Sender<Vec<u8>>,
     answers: Receiver<Vec<u8>>,
 }
 
-impl Part {
-    /// A part with these rows.
+impl Worker {
+    /// A worker with these rows.
     ///
     /// # Errors
     /// [`KMeansError::Part`] if there is no thread for it.
@@ -65,7 +66,7 @@ impl Part {
         Self::with_instructions(rows, InstructionSet::detect())
     }
 
-    /// A part that works with this instruction set. The answers are the same.
+    /// A worker with this instruction set. The answers are the same.
     #[doc(hidden)]
     pub fn with_instructions(rows: impl Owner, set: InstructionSet) -> Result<Self> {
         let (requests, incoming) = channel();
@@ -116,7 +117,7 @@ fn failure(error: KMeansError) -> Vec<u8> {
     encode(ANSWER, &Answer::Failed(error)).unwrap_or_default()
 }
 
-/// The requests of a part, for its rows.
+/// The requests to a worker, for its rows.
 pub struct Server<'f> {
     pub(super) feed: &'f mut Feed,
     pub(super) set: InstructionSet,
@@ -134,35 +135,39 @@ impl Server<'_> {
 pub struct Feed {
     incoming: Receiver<Vec<u8>>,
     outgoing: Sender<Vec<u8>>,
-    /// The fit and the state that the part is in.
-    state: Option<(u64, u64)>,
+    /// The fit and the number of the state that the worker is in.
+    at: Option<(u64, u64)>,
+    state: State,
     /// The request that is worked on.
     current: Option<RequestStates>,
-    calls: VecDeque<Call>,
-    replies: Vec<Reply>,
+    calls: VecDeque<Asked>,
+    replies: Vec<Replied>,
     /// The last request that changed the state, and its answer.
     last: Option<(RequestStates, Vec<u8>)>,
-    /// The part takes its share of the threads while it works.
+    /// The worker takes its share of the threads while it works.
     share: Option<PoolShare>,
 }
 
 impl Feed {
     fn new(incoming: Receiver<Vec<u8>>, outgoing: Sender<Vec<u8>>) -> Self {
-        let (calls, replies) = (VecDeque::new(), Vec::new());
-        Self { incoming, outgoing, state: None, current: None, calls, replies, last: None, share: None }
+        let (state, calls, replies) = (State::default(), VecDeque::new(), Vec::new());
+        Self { incoming, outgoing, at: None, state, current: None, calls, replies, last: None, share: None }
     }
 
-    /// The next call. The calls before it must have replies. `None` if there are no more requests.
-    pub fn next_call(&mut self) -> Option<Call> {
+    /// The next call that the state allows. The calls before it must have replies. `None` if there are no more requests.
+    pub fn next_call(&mut self) -> Option<Asked> {
         loop {
-            if let Some(call) = self.calls.pop_front() {
-                return Some(call);
+            if let Some(asked) = self.calls.pop_front() {
+                if self.state.allows(&asked.call, asked.values.len()) {
+                    return Some(asked);
+                }
+                self.fail(out_of_turn(&asked.call));
             }
             if let Some(head) = self.current.take() {
                 let answer = Answer::Replies(std::mem::take(&mut self.replies));
                 match encode(ANSWER, &answer) {
                     Ok(bytes) => {
-                        self.state = Some((head.fit, head.after));
+                        self.at = Some((head.fit, head.after));
                         if head.before != head.after {
                             self.last = Some((head, bytes.clone()));
                         }
@@ -182,12 +187,12 @@ impl Feed {
             Ok(request) => request,
             Err(error) => return self.send(failure(error)),
         };
-        let repeated = self.last.as_ref().filter(|(last, _)| *last == head && self.state == Some((head.fit, head.after)));
+        let repeated = self.last.as_ref().filter(|(last, _)| *last == head && self.at == Some((head.fit, head.after)));
         if let Some((_, answer)) = repeated.filter(|_| head.before != 0) {
             let answer = answer.clone();
             return self.send(answer);
         }
-        if head.before != 0 && self.state != Some((head.fit, head.before)) {
+        if head.before != 0 && self.at != Some((head.fit, head.before)) {
             return self.send(encode(ANSWER, &Answer::Lost).unwrap_or_else(failure));
         }
         (self.current, self.calls, self.share) = (Some(head), calls.into(), Some(PoolShare::enter()));
@@ -201,20 +206,24 @@ impl Feed {
     }
 
     /// Gives back a call for the function that called the present one.
-    pub fn give_back(&mut self, call: Call) {
-        self.calls.push_front(call);
+    pub fn give_back(&mut self, asked: Asked) {
+        self.calls.push_front(asked);
     }
 
-    pub fn reply(&mut self, reply: Result<Reply>) {
+    /// Takes the reply to a call.
+    pub fn reply(&mut self, call: &Call, reply: Result<Replied>) {
         match reply {
-            Ok(reply) => self.replies.push(reply),
+            Ok(reply) => {
+                self.state.done(call, &reply.0);
+                self.replies.push(reply);
+            }
             Err(error) => self.fail(error),
         }
     }
 
     /// Ends the present request with an error.
     fn fail(&mut self, error: KMeansError) {
-        (self.current, self.state, self.last) = (None, None, None);
+        (self.current, self.at, self.state, self.last) = (None, None, State::default(), None);
         self.calls.clear();
         self.replies.clear();
         self.send(failure(error));
