@@ -49,13 +49,13 @@ fn several_gpus_give_the_bits_of_the_cpu() {
 #[test]
 fn rows_stream_through_several_gpus() {
     let random = &mut Random(5);
-    let [n, d, k] = [400_000, 9, 13];
+    let [n, d, k] = [400_000, 32, 13];
     let x: Vec<f32> = rows(KINDS[0], n, d, random);
     let estimator = from_some(&x, d, k, 4, random).max_iter(9);
     let features = Features::from_rows(&x, d).unwrap();
     let cpu = hash(&estimator.clone().device(Device::Cpu).fit_features(&features, None).unwrap());
     for device in ways() {
-        let limited = estimator.clone().device(device).device_memory_limit(Some(2 << 20));
+        let limited = estimator.clone().device(device).device_memory_limit(Some(6_500_000));
         let fit = limited.fit_features(&features, None).unwrap();
         assert_eq!(hash(&fit), cpu, "{device}: {}", fit.choice.reason);
         let several = matches!(fit.choice.place, Place::Several(_));

@@ -176,14 +176,14 @@ fn every_seeding_streams_however_rows_arrive() {
 
 #[test]
 fn two_three_seven_and_many_chunks() {
-    let (d, k) = (4, 5);
+    let (d, k, rows_of) = (4, 5, [7_000, 8_000, 12_000, 40_000]);
     let numbers: Vec<u64> =
-        [7_000, 40_000].iter().flat_map(|&n| limits(shape::<f32>([n, d, k], false))).map(|chunking| chunking.chunks).collect();
+        rows_of.iter().flat_map(|&n| limits(shape::<f32>([n, d, k], false))).map(|chunking| chunking.chunks).collect();
     for few in [2, 3, 7, 40] {
         assert!(numbers.contains(&few), "{few} of {numbers:?}");
     }
     let Some(device) = gpu() else { return };
-    for n in [7_000, 40_000] {
+    for n in rows_of {
         let x: Vec<f32> = rows("blobs", n, d, &mut Random(3));
         let features = Features::from_rows(&x, d).unwrap();
         let start = (0..k * d).map(|i| (i * 37 % 200) as f64 - 100.0).collect();
