@@ -7,8 +7,8 @@
 //! caller   writes what is to be done, opens seats, works too, closes the seats that are left, waits until no helper is busy
 //! helper   takes a seat, works, is no longer busy; without seats for a moment, or if fewer helpers are wanted: leaves
 //! ```
-//! All numbers of a team are in one word, so that a helper cannot leave when it was just counted on. `tests/team.rs` tries all
-//! orders of the steps of caller and helpers.
+//! All numbers of a team are in one word, so that a helper cannot leave when it was just counted on. `tests/team.rs` is a
+//! model of the orders in which the steps of caller and helpers may happen, with few switches between threads.
 
 use std::any::Any;
 use std::cell::Cell;
