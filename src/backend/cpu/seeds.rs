@@ -49,7 +49,7 @@ pub struct SeedingContext<'s, 'a, T> {
     pub tiles: Vec<&'s mut Tile<T>>,
 }
 
-/// The numbers of the rows of some slots.
+/// The numbers of the rows of some places.
 #[derive(Clone, Copy)]
 pub enum RowNumbers<'r> {
     /// Consecutive rows from this one on.
@@ -59,10 +59,10 @@ pub enum RowNumbers<'r> {
 
 impl RowNumbers<'_> {
     #[inline(always)]
-    fn at(&self, slot: usize) -> usize {
+    fn at(&self, place: usize) -> usize {
         match self {
-            Self::From(first) => first + slot,
-            Self::List(rows) => rows[slot] as usize,
+            Self::From(first) => first + place,
+            Self::List(rows) => rows[place] as usize,
         }
     }
 }
@@ -70,13 +70,13 @@ impl RowNumbers<'_> {
 /// The table of draws, and what makes passes over it short.
 pub struct Seeds<T> {
     pub table: DrawTable,
-    /// The rows in an order of neighbours, if that pays. Then the slots of the table are those of the copy.
+    /// The rows in an order of neighbours, if that pays. Then the places of the table are those of the copy.
     copy: Option<NeighbourCopy<T>>,
     /// For each worker and range, what a pass lowers the total by.
     amounts: Vec<Vec<u128>>,
     /// For each block of the copy, its largest distance.
     farthest: Vec<f64>,
-    /// The candidates of the last gains, and for each unit of slots those that are nearer to some row. Later passes only make
+    /// The candidates of the last gains, and for each unit of places those that are nearer to some row. Later passes only make
     /// fewer rows nearer.
     tried: Vec<T>,
     gaining: Vec<u32>,
@@ -93,24 +93,24 @@ impl<T: Float> Seeds<T> {
         let (rows, d, kept) = (part.features.n_rows(), part.features.n_features(), tasks.iter().map(|task| task.kept).sum());
         let pays = copy::pays::<T>(rows, d, k, statistics.weights.is_some());
         let found = pays.then(|| NeighbourCopy::new(*set, part, tasks, tiles)).transpose()?;
-        let (copy, row_slots) = found.map_or((None, Vec::new()), |(copy, slots)| (Some(copy), slots));
-        let slots = copy.as_ref().map_or(kept, |copy| copy.rows.len());
+        let (copy, row_places) = found.map_or((None, Vec::new()), |(copy, places)| (Some(copy), places));
+        let places = copy.as_ref().map_or(kept, |copy| copy.rows.len());
         let blocks = copy.as_ref().map_or(0, NeighbourCopy::blocks);
         let ranges = Ranges::new(kept)?;
         let amounts = tiles.iter().map(|_| memory::zeroed(ranges.totals.len(), "the totals of ranges of rows"));
         let amounts = memory::try_collected(amounts, "the threads' buffers")?;
-        let mut nearest = memory::filled(slots, f64::INFINITY, DISTANCES)?;
+        let mut nearest = memory::filled(places, f64::INFINITY, DISTANCES)?;
         if let Some(copy) = &copy {
             let padding = nearest.iter_mut().zip(&copy.rows).filter(|(_, row)| **row == copy::NO_ROW);
             padding.for_each(|(nearest, _)| *nearest = 0.0);
         }
         let (weights, weight_scale) = (Vec::new(), statistics.weights);
         let mut seeds = Self {
-            table: DrawTable { slots: row_slots, nearest, weights, weight_scale, scale: None, ranges },
+            table: DrawTable { places: row_places, nearest, weights, weight_scale, scale: None, ranges },
             amounts,
             farthest: memory::filled(blocks, f64::INFINITY, DISTANCES)?,
             tried: Vec::new(),
-            gaining: memory::zeroed(if blocks > 0 { slots / UNIT } else { 0 }, GAINS)?,
+            gaining: memory::zeroed(if blocks > 0 { places / UNIT } else { 0 }, GAINS)?,
             distances: Vec::new(),
             share: NearerShare::default(),
             copy,
@@ -126,8 +126,8 @@ impl<T: Float> Seeds<T> {
         self.table.weights = memory::zeroed(self.table.nearest.len(), "the weights of the rows")?;
         let mut row = 0;
         for_each_weight(context.part, 0..context.part.features.n_rows(), |weight| {
-            let slot = self.table.slot(row);
-            self.table.weights[slot] = scale.round(weight);
+            let place = self.table.place(row);
+            self.table.weights[place] = scale.round(weight);
             row += 1;
         });
         Ok(())
@@ -180,8 +180,8 @@ impl<T: Float> Seeds<T> {
                 let tasks = blocks::tasks(copy, workers.len());
                 let (mut rest, mut rest_distances) = (self.gaining.as_mut_slice(), self.distances.as_mut_slice());
                 let work = tasks.map(|blocks| {
-                    let slots = copy.slots(blocks.clone()).len();
-                    (blocks, split_off(&mut rest, slots / UNIT), split_off(&mut rest_distances, slots * candidates.count()))
+                    let places = copy.places(blocks.clone()).len();
+                    (blocks, split_off(&mut rest, places / UNIT), split_off(&mut rest_distances, places * candidates.count()))
                 });
                 let (near, weights, farthest) = (&self.table.nearest, &self.table.weights, &self.farthest);
                 for_each_task(&mut workers, work, |(_, gains, share), (blocks, gaining, distances)| {
@@ -221,7 +221,7 @@ impl<T: Float> Seeds<T> {
                 let known = number.map(|number| KnownCandidate { number, of: tried.len() / d, gaining, distances });
                 let (copy, mut rest_farthest) = (&*copy, farthest.as_mut_slice());
                 let work = blocks::tasks(copy, amounts.len()).map(|blocks| {
-                    let near = split_off(&mut rest, copy.slots(blocks.clone()).len());
+                    let near = split_off(&mut rest, copy.places(blocks.clone()).len());
                     (blocks.clone(), near, split_off(&mut rest_farthest, blocks.len()))
                 });
                 for_each_task(amounts, work, |amounts, (blocks, near, farthest)| {
@@ -267,9 +267,9 @@ impl Task for AddUp<'_> {
         for start in rows.clone().step_by(UNIT) {
             let (mut near, mut weights) = ([0.0; UNIT], ONES);
             for (i, row) in (start..(start + UNIT).min(rows.end)).enumerate() {
-                let slot = table.slot(row);
-                near[i] = table.nearest[slot];
-                if let Some(weight) = table.weights.get(slot) {
+                let place = table.place(row);
+                near[i] = table.nearest[place];
+                if let Some(weight) = table.weights.get(place) {
                     weights[i] = *weight;
                 }
             }
@@ -313,9 +313,9 @@ mod tests {
         }
         let seeds = session.seeds.unwrap();
         // A copy of the rows, and little more for each row.
-        let slots = seeds.table.nearest.len();
-        assert!(slots < ROWS * 5 / 4, "{slots} slots");
-        seeds.share.asked as f64 / (6 * slots) as f64
+        let places = seeds.table.nearest.len();
+        assert!(places < ROWS * 5 / 4, "{places} places");
+        seeds.share.asked as f64 / (6 * places) as f64
     }
 
     unit_test!(blocks_out_of_reach_are_passed_over);

@@ -41,14 +41,14 @@ impl<T: Float> Task for BlockGains<'_, T> {
         copy.reach(blocks.clone(), &farthest[blocks.clone()], candidates, &mut reach);
         out.gaining.fill(0);
         for (block, asked) in blocks.zip(reach) {
-            let slots = copy.slots(block..block + 1);
-            let gaining = split_off(&mut out.gaining, slots.len() / UNIT);
-            let distances = split_off(&mut out.distances, slots.len() * candidates.count());
+            let places = copy.places(block..block + 1);
+            let gaining = split_off(&mut out.gaining, places.len() / UNIT);
+            let distances = split_off(&mut out.distances, places.len() * candidates.count());
             if asked != 0 {
-                let weights = weights.get(slots.clone()).unwrap_or(&[]);
+                let weights = weights.get(places.clone()).unwrap_or(&[]);
                 let mut out = GainSums { scale: out.scale, gains: out.gains, share: out.share, gaining, distances };
                 let strip = copy.strip(block);
-                nearer::add_gains::<V, T>(strip, &near[slots], weights, candidates, asked, &mut found, &mut out);
+                nearer::add_gains::<V, T>(strip, &near[places], weights, candidates, asked, &mut found, &mut out);
             }
         }
     }
@@ -69,7 +69,7 @@ pub struct KnownCandidate<'t> {
 /// Lowers the distances of the rows of some blocks.
 pub struct BlockLower<'p, T> {
     pub copy: &'p NeighbourCopy<T>,
-    /// The distances at the slots of `blocks`.
+    /// The distances at the places of `blocks`.
     pub near: &'p mut [f64],
     pub weights: &'p [f64],
     /// The largest distance of each of `blocks`.
@@ -92,10 +92,10 @@ impl<T: Float> Task for BlockLower<'_, T> {
             copy.reach(blocks.clone(), farthest, candidates, &mut reach);
         }
         for ((block, asked), farthest) in blocks.zip(reach).zip(farthest) {
-            let slots = copy.slots(block..block + 1);
-            let near = split_off(&mut near, slots.len());
-            let weights = weights.get(slots.clone()).unwrap_or(&[]);
-            let rows = RowNumbers::List(&copy.rows[slots.clone()]);
+            let places = copy.places(block..block + 1);
+            let near = split_off(&mut near, places.len());
+            let weights = weights.get(places.clone()).unwrap_or(&[]);
+            let rows = RowNumbers::List(&copy.rows[places.clone()]);
             let mut lowered = asked != 0;
             if asked != 0 {
                 let strip = copy.strip(block);
@@ -103,12 +103,12 @@ impl<T: Float> Task for BlockLower<'_, T> {
             }
             if let Some(KnownCandidate { number, of, gaining, distances }) = known {
                 for (unit, near) in near.as_chunks_mut::<UNIT>().0.iter_mut().enumerate() {
-                    let slot = slots.start / UNIT + unit;
-                    if gaining[slot] >> number & 1 == 0 {
+                    let place = places.start / UNIT + unit;
+                    if gaining[place] >> number & 1 == 0 {
                         continue;
                     }
                     lowered = true;
-                    let new = match distances.get((slot * of + number) * UNIT..).and_then(<[f64]>::first_chunk) {
+                    let new = match distances.get((place * of + number) * UNIT..).and_then(<[f64]>::first_chunk) {
                         Some(distances) => Some(*distances),
                         None => copy.strip(block).distances(unit, candidates.values, near),
                     };

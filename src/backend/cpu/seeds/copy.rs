@@ -36,21 +36,21 @@ pub const TASK_BLOCKS: usize = 64;
 /// Tasks of a worker that copies rows which lie side by side.
 const TASKS_OF_ROWS: usize = 64;
 
-/// The slot of a block's padding in [`NeighbourCopy::rows`].
+/// The place of a block's padding in [`NeighbourCopy::rows`].
 pub const NO_ROW: u32 = u32::MAX;
 
 /// The name for the copy in errors.
 const COPY: &str = "the rows in the order for seeding";
 
-/// The rows of a session in the new order. A *slot* is an index in this order, which has padding between blocks.
+/// The rows of a session in the new order. A *place* is an index in this order, which has padding between blocks.
 pub struct NeighbourCopy<T> {
     d: usize,
-    /// `(slots / UNIT, d, UNIT)`. A unit lies in one piece, as prefetchers want it. The padding of a block repeats its first
+    /// `(places / UNIT, d, UNIT)`. A unit lies in one piece, as prefetchers want it. The padding of a block repeats its first
     /// row.
     x: Vec<T>,
-    /// The first slot of each block, and the number of slots. All are multiples of [`UNIT`].
+    /// The first place of each block, and the number of places. All are multiples of [`UNIT`].
     pub starts: Vec<usize>,
-    /// The row at each slot, or [`NO_ROW`].
+    /// The row at each place, or [`NO_ROW`].
     pub rows: Vec<u32>,
     /// The boxes of the blocks: `(d, blocks)`.
     lows: Vec<T>,
@@ -65,7 +65,7 @@ pub fn pays<T>(rows: usize, d: usize, k: usize, weighted: bool) -> bool {
 }
 
 impl<T: Float> NeighbourCopy<T> {
-    /// Copies the rows. Returns the slot of each row too.
+    /// Copies the rows. Returns the place of each row too.
     pub fn new(
         set: InstructionSet,
         part: &RowBlock<'_, T>,
@@ -83,14 +83,14 @@ impl<T: Float> NeighbourCopy<T> {
             part.features.gather_tile(&chosen, m, &mut sample);
             SplitTree::grow(&sample, d, depth)?
         };
-        let mut slots = memory::zeroed::<u32>(n, ORDER)?;
-        let mut rest = slots.as_mut_slice();
+        let mut places = memory::zeroed::<u32>(n, ORDER)?;
+        let mut rest = places.as_mut_slice();
         let work = tasks.iter().map(|task| (task, split_off(&mut rest, task.kept)));
         for_each_task(tiles, work, |tile, (task, leaves)| set.run(Leaves { part, tree: &tree, tile, task, leaves }))?;
-        let starts = slots_of_leaves(&mut slots, 1 << depth)?;
+        let starts = places_of_leaves(&mut places, 1 << depth)?;
         let mut rows = memory::filled(starts[starts.len() - 1], NO_ROW, ORDER)?;
-        for (row, slot) in slots.iter().enumerate() {
-            rows[*slot as usize] = row as u32;
+        for (row, place) in places.iter().enumerate() {
+            rows[*place as usize] = row as u32;
         }
         let mut copied = Self {
             d,
@@ -102,7 +102,7 @@ impl<T: Float> NeighbourCopy<T> {
         };
         copied.copy(part, &physical, tiles.len())?;
         (copied.lows, copied.highs) = copied.boxes(tiles.len())?;
-        Ok((copied, slots))
+        Ok((copied, places))
     }
 
     fn copy(&mut self, part: &RowBlock<'_, T>, physical: &[u32], workers: usize) -> Result<()> {
@@ -157,17 +157,17 @@ impl<T: Float> NeighbourCopy<T> {
         self.starts.len() - 1
     }
 
-    /// The slots of some blocks.
+    /// The places of some blocks.
     #[inline(always)]
-    pub fn slots(&self, blocks: Range<usize>) -> Range<usize> {
+    pub fn places(&self, blocks: Range<usize>) -> Range<usize> {
         self.starts[blocks.start]..self.starts[blocks.end]
     }
 
     /// The rows of a block.
     #[inline(always)]
     pub fn strip(&self, block: usize) -> Strip<'_, T> {
-        let slots = self.slots(block..block + 1);
-        Strip { x: &self.x[slots.start * self.d..slots.end * self.d], step: self.d * UNIT, stride: UNIT }
+        let places = self.places(block..block + 1);
+        Strip { x: &self.x[places.start * self.d..places.end * self.d], step: self.d * UNIT, stride: UNIT }
     }
 
     /// For each of at most [`TASK_BLOCKS`] blocks, the candidates that can be nearer to some row than its nearest seed.
@@ -215,25 +215,25 @@ fn physical_row(physical: &[u32], row: usize) -> usize {
     physical.get(row).map_or(row, |row| *row as usize)
 }
 
-/// Turns the leaf of each row into its slot. Returns the first slot of each block, and the number of slots.
-fn slots_of_leaves(leaves: &mut [u32], count: usize) -> Result<Vec<usize>> {
+/// Turns the leaf of each row into its place. Returns the first place of each block, and the number of places.
+fn places_of_leaves(leaves: &mut [u32], count: usize) -> Result<Vec<usize>> {
     let mut next = memory::zeroed::<u32>(count, ORDER)?;
     leaves.iter().for_each(|leaf| next[*leaf as usize] += 1);
     let mut starts = memory::with_room(2 * count + 1 + leaves.len() / BLOCK_ROWS, ORDER)?;
-    let mut slot = 0;
+    let mut place = 0;
     for next in &mut next {
-        let end = slot + (*next as usize).next_multiple_of(UNIT);
-        *next = slot as u32;
-        // A block that is full has no padding, so the slots of a leaf have no gaps.
-        while slot < end {
-            starts.push(slot);
-            slot = (slot + BLOCK_ROWS).min(end);
+        let end = place + (*next as usize).next_multiple_of(UNIT);
+        *next = place as u32;
+        // A block that is full has no padding, so the places of a leaf have no gaps.
+        while place < end {
+            starts.push(place);
+            place = (place + BLOCK_ROWS).min(end);
         }
     }
-    starts.push(slot);
-    for slot in leaves {
-        let next = &mut next[*slot as usize];
-        *slot = *next;
+    starts.push(place);
+    for place in leaves {
+        let next = &mut next[*place as usize];
+        *place = *next;
         *next += 1;
     }
     Ok(starts)

@@ -365,7 +365,7 @@ pub struct TotalChanges<'c> {
 }
 
 impl TotalChanges<'_> {
-    /// Lowers the distances of a unit's rows, where the new ones are smaller. `first` is the slot of the first row in `rows` and
+    /// Lowers the distances of a unit's rows, where the new ones are smaller. `first` is the place of the first row in `rows` and
     /// `weights`.
     #[inline(always)]
     pub fn lower(&mut self, near: &mut [f64; UNIT], new: &[f64; UNIT], weights: &[f64], rows: RowNumbers<'_>, first: usize) {

@@ -14,9 +14,9 @@ const ROWS: std::ops::RangeInclusive<u32> = 8..=16;
 
 /// Draw weights of the rows: `w^` before the first centroid is taken, then integer distances.
 pub struct DrawTable {
-    /// The slot of each row: its index in `nearest` and `weights`. Empty if slots are in row order.
-    pub slots: Vec<u32>,
-    /// Reference distance to the nearest centroid taken so far. Infinite before the first; 0 in slots of padding.
+    /// The place of each row: its index in `nearest` and `weights`. Empty if places are in row order.
+    pub places: Vec<u32>,
+    /// Reference distance to the nearest centroid taken so far. Infinite before the first; 0 in places of padding.
     pub nearest: Vec<f64>,
     /// `w^` of each row. Empty if all weights are 1.
     pub weights: Vec<f64>,
@@ -33,16 +33,16 @@ impl DrawTable {
     }
 
     #[inline(always)]
-    pub fn slot(&self, row: usize) -> usize {
-        self.slots.get(row).map_or(row, |slot| *slot as usize)
+    pub fn place(&self, row: usize) -> usize {
+        self.places.get(row).map_or(row, |place| *place as usize)
     }
 
     #[inline(always)]
     pub fn draw_weight(&self, row: usize) -> u128 {
-        let slot = self.slot(row);
-        let weight = self.weights.get(slot).map_or(1.0, |weight| *weight);
+        let place = self.place(row);
+        let weight = self.weights.get(place).map_or(1.0, |weight| *weight);
         match self.scale {
-            Some(scale) => scale.quantise(weight, self.nearest[slot]),
+            Some(scale) => scale.quantise(weight, self.nearest[place]),
             None => self.weight_scale.map_or(1, |scale| scale.integer(weight) as u128),
         }
     }
