@@ -4,7 +4,7 @@
 //! A new call is an entry of the table below, and an arm where it is answered: in [`answer`], if a session answers it, else in
 //! `src/distributed/serve.rs`. A new kind of reply is a variant of [`Reply`].
 
-use super::{Assigned, Draw, Far, Move, Scales, Session};
+use super::{Assigned, Draw, Far, Move, Picked, Scales, Session};
 use crate::backend::answers::Distances;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -163,7 +163,8 @@ calls! { state, values, found:
     Weigh: Begun => Begins(Drawing), Totals(totals) if totals.len() == 1 && state.weighs(totals);
     Lower(scale: DistanceScale): Drawing, if state.whole(values) => Adds(Taken),
         Totals(totals) if totals.len() == 1 && state.totals(totals);
-    Gains: Taken, if state.whole(values) => None, Totals(totals) if totals.len() * state.d == values && state.totals(totals);
+    Gains: Taken, if state.whole(values) => None,
+        Totals(totals) if totals.len() * state.d == values && totals.iter().all(|gain| *gain <= state.total);
     Pick(draw: Draw): Begun, if state.can_draw(draw) => None, Rows(rows, weights) if state.picked(draw, rows, weights, found);
     Masses: Begun, if values > 0 && state.whole(values) => None,
         Totals(totals) if totals.len() * state.d == values && state.weighs(totals);
@@ -180,17 +181,6 @@ calls! { state, values, found:
     Labels: Begun => None, Labels(labels) if state.labels(labels);
     Nearest: Begun, if values == state.k * state.d => None,
         Nearest(labels, distances) if state.labels(labels) && state.distances(distances);
-}
-
-impl Call {
-    /// Whether it is a pass over all rows that has a short reply.
-    pub fn is_short_pass(&self) -> bool {
-        use Call::{Assign, Farthest, Gains, Inertia, Lower, Masses, Pick, Reset, Weigh};
-        matches!(
-            self,
-            Weigh | Lower(_) | Gains | Pick(Draw::Each(_)) | Masses | Reset | Assign { .. } | Farthest { .. } | Inertia(_)
-        )
-    }
 }
 
 /// How rows are transformed, and where a worker works on them.
@@ -332,15 +322,13 @@ impl<C> Calls<C> {
 /// Answers a call with a session. `values`: the centroids or candidates of the call. Returns the reply, and the values of its
 /// rows.
 pub fn answer<T: Float, S: Session<T> + ?Sized>(session: &mut S, call: &Call, values: &[T]) -> Result<(Reply, Vec<T>)> {
-    let mut found = Vec::new();
     let reply = match call {
         Call::Weigh => Reply::Totals(vec![session.weigh()?]),
         Call::Lower(scale) => Reply::Totals(vec![session.lower(values, *scale)?]),
         Call::Gains => Reply::Totals(session.gains(values)?),
         Call::Pick(draw) => {
-            let picked = session.pick(draw)?;
-            found = picked.values;
-            Reply::Rows(picked.rows, picked.weights)
+            let Picked { rows, values, weights } = session.pick(draw)?;
+            return Ok((Reply::Rows(rows, weights), values));
         }
         Call::Masses => Reply::Totals(session.masses(values)?),
         Call::EndDraws => {
@@ -372,5 +360,5 @@ pub fn answer<T: Float, S: Session<T> + ?Sized>(session: &mut S, call: &Call, va
         // Rows that are not in a session yet answer it.
         other => return Err(out_of_turn(other)),
     };
-    Ok((reply, found))
+    Ok((reply, Vec::new()))
 }

@@ -110,7 +110,7 @@ fn order_statistics<T: Float>(given: &dyn Given, ranks: [u64; 2], threads: usize
         let prefixes = searches.iter().map(|two| two.map(|search| search.prefix));
         let counts = given.digits(&memory::collected(prefixes, FACTORS)?, shift, threads)?;
         for (searches, counts) in searches.iter_mut().zip(counts.chunks_exact(2)) {
-            searches.iter_mut().zip(counts).for_each(|(search, counts)| search.narrow(counts));
+            searches.iter_mut().zip(counts).try_for_each(|(search, counts)| search.narrow(counts))?;
         }
     }
     memory::collected(searches.iter().map(|two| two.map(|search| of_key::<T>(search.prefix).to_f64())), FACTORS)
@@ -130,13 +130,15 @@ struct Search {
 
 impl Search {
     /// Finds the next digit. `counts`: how many values with the prefix have each digit.
-    fn narrow(&mut self, counts: &DigitCounts) {
-        let mut digit = 0;
-        while self.rank >= counts[digit] {
-            self.rank -= counts[digit];
-            digit += 1;
+    fn narrow(&mut self, counts: &DigitCounts) -> Result<()> {
+        for (digit, count) in (0..).zip(counts) {
+            if self.rank < *count {
+                self.prefix = self.prefix << DIGIT | digit;
+                return Ok(());
+            }
+            self.rank -= count;
         }
-        self.prefix = self.prefix << DIGIT | digit as u64;
+        Err(KMeansError::Part { reason: "expected counts of all kept rows, got fewer".into() })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::statistics::{MAX_ROWS, Statistics};
 const WEIGHT_BITS: u32 = 53;
 
 /// What is known of a worker: the stages that it has reached, and the shape of its rows.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct State {
     /// One bit for each stage.
     stages: u16,
@@ -29,6 +29,9 @@ pub struct State {
     /// The largest magnitude of a value.
     largest: f64,
     weights: Option<WeightScale>,
+    /// The total of the draw weights, when draws started and now.
+    weight: u128,
+    pub total: u128,
 }
 
 /// Whether these facts can be those of a worker.
@@ -64,6 +67,8 @@ impl State {
             (Call::Begin(statistics, k), Reply::Began([rows, positive])) => {
                 (self.rows, self.positive, self.k, self.weights) = (*rows, *positive, *k, statistics.weights);
             }
+            (Call::Weigh, Reply::Totals(totals)) => (self.weight, self.total) = (totals[0], totals[0]),
+            (Call::Lower(_), Reply::Totals(totals)) => self.total = totals[0],
             _ => {}
         }
     }
@@ -71,7 +76,8 @@ impl State {
     /// Whether this is the state of a worker with the same rows.
     #[cfg(feature = "parts")]
     pub fn has_rows_of(&self, other: &Self) -> bool {
-        *self == Self { stages: self.stages, ..other.clone() }
+        let shape = |state: &Self| (state.given, state.rows, state.positive, state.d, state.k);
+        shape(self) == shape(other)
     }
 
     // Of calls.
@@ -146,8 +152,19 @@ impl State {
 
     /// Whether rows can be drawn so now.
     pub fn can_draw(&self, draw: &Draw) -> bool {
-        let by_distance = matches!(draw, Draw::Totals(DrawBy::Distance, _) | Draw::Each(_));
-        !by_distance || self.has(Stage::Taken)
+        match draw {
+            Draw::Totals(by, targets) => {
+                let total = match by {
+                    DrawBy::Weight => self.weight,
+                    DrawBy::Distance if self.has(Stage::Taken) => self.total,
+                    DrawBy::Distance => 0,
+                    DrawBy::Positive => u128::from(self.positive),
+                };
+                targets.iter().all(|target| *target < total)
+            }
+            Draw::Each(_) => self.has(Stage::Taken),
+            Draw::All => true,
+        }
     }
 
     /// Whether these are the rows of a draw.

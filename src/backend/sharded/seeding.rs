@@ -111,10 +111,6 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
 
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         let gains = self.totals(Call::Gains, candidates)?;
-        let of_shards = gains.chunks_exact((gains.len() / self.starts.len()).max(1));
-        if of_shards.zip(&self.draws.totals).any(|(gains, total)| gains.iter().any(|gain| gain > total)) {
-            return Err(other_reply());
-        }
         let all = self.sum(&gains)?;
         self.draws.gains = Some(KnownGains { candidates: memory::copied(candidates, DRAWN)?, gains });
         Ok(all)

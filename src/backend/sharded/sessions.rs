@@ -2,7 +2,7 @@
 //! each of its passes, so there they work one after the other.
 
 use super::{SHARDS, Shards, Take};
-use crate::backend::Session;
+use crate::backend::{Draw, Session};
 use crate::backend::answers::LABELS;
 use crate::backend::call::{Call, Calls, answer};
 use crate::base::error::Result;
@@ -81,7 +81,11 @@ pub fn ask_sessions<T: Float, S: Session<T> + ?Sized>(
     values: &[T],
     take: Take<'_, T>,
 ) -> Result<()> {
-    let short = (0..sessions.len()).all(|shard| calls.of(shard).is_some_and(Call::is_short_pass));
+    use Call::{EndDraws, Labels, Nearest, Pick, Relocate};
+    // Passes over all rows that have short replies.
+    let is_short =
+        |call: &Call| !matches!(call, Pick(Draw::Totals(..) | Draw::All) | Relocate(_) | EndDraws | Labels | Nearest);
+    let short = (0..sessions.len()).all(|shard| calls.of(shard).is_some_and(is_short));
     let work = |shard: usize, session: &mut S| calls.of(shard).map(|call| answer(session, call, values)).transpose();
     each(sessions, at_once && short, work, |shard, reply| match reply {
         Some((reply, values)) => take(shard, reply, values),
@@ -110,7 +114,7 @@ mod tests {
 
     use super::*;
     use crate::backend::cpu::CpuSession;
-    use crate::backend::{Draw, Sample, Scales, Seeder, Sharded, Stop};
+    use crate::backend::{Sample, Scales, Seeder, Sharded, Stop};
     use crate::base::error::KMeansError;
     use crate::base::params::KMeans;
     use crate::base::progress::Watch;
