@@ -2,16 +2,13 @@
 
 use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::Seeder;
-use polars_kmeans::distributed::fit;
-use polars_kmeans::model::AnyFitted;
 use polars_kmeans::seeding::seed;
-use polars_kmeans::{Engine, Features, Init, KMeans, KMeansError, Restarts, Wanted};
+use polars_kmeans::{Engine, Features, Init, KMeans, KMeansError, Restarts};
 
-use crate::data::{KINDS, Random, gpu, hash, on_gpu, rows};
+use crate::data::{KINDS, Random, gpu, on_gpu, rows};
 use crate::exactness::{check_all, check_task, size};
 use crate::far;
 use crate::oracle::{Start, Task};
-use crate::parts::parts;
 use crate::sessions::{Data, every_way, on_cpu};
 
 /// A seeding of any kind, for d features.
@@ -131,8 +128,16 @@ fn seeds_are_the_same_in_every_way() {
 }
 
 /// Every seeding of rows in other processes: values and integers travel as bytes.
+#[cfg(feature = "parts")]
 #[test]
 fn seeds_are_the_same_in_parts() {
+    use polars_kmeans::Wanted;
+    use polars_kmeans::distributed::fit;
+    use polars_kmeans::model::AnyFitted;
+
+    use crate::data::hash;
+    use crate::parts::parts;
+
     for init in methods() {
         for (weighted, sample) in [(false, None), (true, None), (false, Some(300)), (true, Some(300))] {
             let (n, d, random) = (2_000, if init == Init::Optimal { 1 } else { 5 }, &mut Random(u64::from(weighted)));

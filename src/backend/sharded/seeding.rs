@@ -76,7 +76,7 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
         // Rows come in the order of the shards.
         let firsts = own.iter().scan(0, |next, own| Some(std::mem::replace(next, *next + own.len())));
         let firsts: Vec<usize> = memory::collected(firsts, SHARDS)?;
-        let call = |own: Vec<u128>| (!own.is_empty()).then(|| Call::Pick(Draw::Totals(by, own)));
+        let call = |own: Vec<u128>| (!own.is_empty()).then_some(Call::Pick(Draw::Totals(by, own)));
         let picked = self.rows_of(Calls::Each(memory::collected(own.into_iter().map(call), SHARDS)?))?;
         let indices = indices.into_iter().map(|(shard, index)| firsts[shard] + index);
         picked.in_order(&memory::collected(indices, DRAWN)?)
@@ -111,6 +111,11 @@ impl<T: Float, S: Shards<T>> Seeder<T> for Sharded<T, S> {
 
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         let gains = self.totals(Call::Gains, candidates)?;
+        // A shard that has told another total may tell gains beyond the total that is known here.
+        let of_shards = gains.chunks_exact((gains.len() / self.starts.len()).max(1));
+        if of_shards.zip(&self.draws.totals).any(|(gains, total)| gains.iter().any(|gain| gain > total)) {
+            return Err(other_reply());
+        }
         let all = self.sum(&gains)?;
         self.draws.gains = Some(KnownGains { candidates: memory::copied(candidates, DRAWN)?, gains });
         Ok(all)

@@ -2,9 +2,9 @@
 //! each of its passes, so there they work one after the other.
 
 use super::{SHARDS, Shards, Take};
-use crate::backend::{Draw, Session};
 use crate::backend::answers::LABELS;
 use crate::backend::call::{Call, Calls, answer};
+use crate::backend::{Draw, Session};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
