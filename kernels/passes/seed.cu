@@ -31,7 +31,7 @@ template <int WARPS> __device__ __forceinline__ u128 block_sum_wide(u128 v, u128
 struct Totals {
     Draws draws;
     u128* totals; // (ranges)
-    u64* total; // 128 bits, the low word first; must be 0 before
+    u64* total; // 128 bits, the low word first. The kernel adds to it
 };
 
 extern "C" __global__ void __launch_bounds__(256) seed_totals(const __grid_constant__ Totals a) {
@@ -92,7 +92,7 @@ template <typename T, typename S = T> struct Take {
     double* nearest; // (stride)
     const T* centroids; // (d): the centroid, or (candidates, d) if the device does the whole step
     u128* totals; // (ranges)
-    u64* total; // 128 bits, the low word first; must be 0 before
+    u64* total; // 128 bits, the low word first. The kernel adds to it
     DistanceScale scale;
     u64 range; // rows of a range: a multiple of the tile, and at most 2^24, so that a thread has at most 131,072 of them
     u32 ranges;

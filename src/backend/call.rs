@@ -19,8 +19,10 @@ use crate::statistics::refused::Refused;
 use crate::statistics::survey::{Extent, Survey};
 use crate::statistics::variance::Moments;
 
+#[cfg(feature = "parts")]
 mod state;
 
+#[cfg(feature = "parts")]
 pub use self::state::State;
 
 /// How far a worker has come in a fit. Most calls need a stage, and some calls lead to one.
@@ -52,7 +54,7 @@ pub enum Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// It only asks.
-    None,
+    Asks,
     /// The stage is reached. If it was reached before, nothing changes.
     Once(Stage),
     /// The stage is reached anew: later stages end.
@@ -100,6 +102,7 @@ macro_rules! calls {
             }
         }
 
+        #[cfg(feature = "parts")]
         impl State {
             /// Whether a worker in this state can do a call that comes with so many values.
             #[allow(unused_variables)]
@@ -132,21 +135,21 @@ calls! { state, values, found:
     /// Brings rows to where the worker works on them, as a survey does.
     Place: Started => Once(Placed), Done;
     SkipBad: Started => Once(Skipped), Survey(survey) if state.surveyed(survey, false);
-    RoundWeights(scale: WeightScale): Started => Begins(Rounded), Done;
-    WeightedExtents: Started => None, Extents(extents) if state.extents(extents);
-    CountSmall(largest: Vec<Option<f64>>, weighted: bool): Started, if largest.len() == state.d => None,
+    RoundWeights(scale: WeightScale): Placed => Begins(Rounded), Done;
+    WeightedExtents: Placed => Asks, Extents(extents) if state.extents(extents);
+    CountSmall(largest: Vec<Option<f64>>, weighted: bool): Placed, if largest.len() == state.d => Asks,
         Counts(counts) if counts.len() == state.d && state.counts(counts.as_flattened());
-    VarianceSums(moments: Vec<Moments>): Started, if moments.len() == state.d => None,
+    VarianceSums(moments: Vec<Moments>): Placed, if moments.len() == state.d => Asks,
         Moments(sums) if sums.len() == state.d && sums.as_flattened().iter().all(|sum| state.sum(*sum, state.rows));
     /// How many values with each prefix have each next digit of their keys: two prefixes for each column.
-    CountDigits(prefixes: Vec<[u64; 2]>, shift: u32): Started, if prefixes.len() == state.d && *shift < 64 => None,
+    CountDigits(prefixes: Vec<[u64; 2]>, shift: u32): Started, if prefixes.len() == state.d && *shift < 64 => Asks,
         Digits(counts) if counts.len() == 512 * state.d && state.counts(counts);
-    NegativeWeight: Started => None, NegativeWeight(row) if row.is_none_or(|(row, got)| row < state.rows && got < 0.0);
-    BadCounts: Started => None, Counts(counts) if counts.len() == state.d + 1 && state.counts(counts.as_flattened());
-    Refused: Started => None,
+    NegativeWeight: Started => Asks, NegativeWeight(row) if row.is_none_or(|(row, got)| row < state.rows && got < 0.0);
+    BadCounts: Started => Asks, Counts(counts) if counts.len() == state.d + 1 && state.counts(counts.as_flattened());
+    Refused: Started => Asks,
         Refused(why) if why.zero_rows <= state.rows && why.overflow.is_none_or(|column| column < state.d);
-    Nonzero: Started => None, Nonzero(columns) if columns.len() == state.d;
-    WeightsBelow(bound: f64): Started => None, Number(rows) if *rows <= state.rows;
+    Nonzero: Started => Asks, Nonzero(columns) if columns.len() == state.d;
+    WeightsBelow(bound: f64): Started => Asks, Number(rows) if *rows <= state.rows;
 
     // Sessions.
 
@@ -154,32 +157,32 @@ calls! { state, values, found:
     Begin(statistics: Statistics, k: usize): Placed, if state.about_columns(statistics) => Begins(Begun),
         Began(rows) if rows[0] <= state.given && rows[1] <= rows[0];
     /// The bits of the rows that are kept.
-    Selection: Begun => None, Selection(bits) if state.selects(bits.as_deref());
+    Selection: Begun => Asks, Selection(bits) if state.selects(bits.as_deref());
     /// For `row_order="values"`: `src/distributed/by_values.rs`.
-    ValueDigits(beginning: Beginning): Begun, if beginning.fits(state.d) => None, ValueDigits(digits) if state.digits(digits);
-    ValueRows(beginning: Beginning): Begun, if beginning.fits(state.d) => None,
+    ValueDigits(beginning: Beginning): Begun, if beginning.fits(state.d) => Asks, ValueDigits(digits) if state.digits(digits);
+    ValueRows(beginning: Beginning): Begun, if beginning.fits(state.d) => Asks,
         Rows(rows, weights) if state.drawn(rows, weights, found, weights.len());
     /// Begins a table of draws.
     Weigh: Begun => Begins(Drawing), Totals(totals) if totals.len() == 1 && state.weighs(totals);
     Lower(scale: DistanceScale): Drawing, if state.whole(values) => Adds(Taken),
         Totals(totals) if totals.len() == 1 && state.totals(totals);
-    Gains: Taken, if state.whole(values) => None,
+    Gains: Taken, if state.whole(values) => Asks,
         Totals(totals) if totals.len() * state.d == values && totals.iter().all(|gain| *gain <= state.total);
-    Pick(draw: Draw): Begun, if state.can_draw(draw) => None, Rows(rows, weights) if state.picked(draw, rows, weights, found);
-    Masses: Begun, if values > 0 && state.whole(values) => None,
+    Pick(draw: Draw): Begun, if state.can_draw(draw) => Asks, Rows(rows, weights) if state.picked(draw, rows, weights, found);
+    Masses: Begun, if values > 0 && state.whole(values) => Asks,
         Totals(totals) if totals.len() * state.d == values && state.weighs(totals);
     EndDraws: Begun => Ends(Drawing), Done;
     Reset: Begun => Begins(Reset), Done;
     Assign(want_inertia: bool): Begun, if values == state.k * state.d => Begins(Assigned),
         Assigned(assigned, sums) if state.assigned(assigned, *want_inertia) && state.sums(sums);
-    Farthest(count: usize, donors: Vec<bool>): Assigned, if donors.len() == state.k => None,
+    Farthest(count: usize, donors: Vec<bool>): Assigned, if donors.len() == state.k => Asks,
         Far(far) if far.len() <= *count && state.far(far, donors);
     Relocate(moves: Vec<Move>): Assigned, if state.moves(moves) => Adds(Moved), Sums(sums) if state.sums(sums);
     /// One scale for all clusters, or one for each.
-    Inertia(scales: Vec<DistanceScale>): Assigned, if scales.len() == 1 || scales.len() == state.k => None,
+    Inertia(scales: Vec<DistanceScale>): Assigned, if scales.len() == 1 || scales.len() == state.k => Asks,
         Totals(totals) if totals.len() == state.k && state.totals(totals);
-    Labels: Begun => None, Labels(labels) if state.labels(labels);
-    Nearest: Begun, if values == state.k * state.d => None,
+    Labels: Begun => Asks, Labels(labels) if state.labels(labels);
+    Nearest: Begun, if values == state.k * state.d => Asks,
         Nearest(labels, distances) if state.labels(labels) && state.distances(distances);
 }
 
@@ -229,6 +232,7 @@ impl Beginning {
     pub const BITS: u32 = 64;
 
     /// Whether rows of `d` features can begin so, and have more digits.
+    #[cfg(feature = "parts")]
     fn fits(&self, d: usize) -> bool {
         self.keys.len() < d && self.known.is_multiple_of(Self::DIGIT) && self.known < Self::BITS
     }
@@ -246,7 +250,7 @@ pub enum Reply {
     Moments(Vec<[i128; 2]>),
     /// `(2 d, 256)`.
     Digits(Vec<u64>),
-    /// The first negative weight, and its row.
+    /// The row of the first negative weight, and the weight.
     NegativeWeight(Option<(u64, f64)>),
     Refused(Refused),
     Nonzero(Vec<[bool; 2]>),

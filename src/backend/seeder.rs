@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! weigh     the draw weight of every row is its weight
-//! lower     ... is its distance to the nearest centroid taken so far
+//! lower     the draw weight of every row is its distance to the nearest centroid taken so far
 //! gains     what candidates would lower
 //! pick      rows, by totals of the draw weights or each by its own chance, with their values
 //! masses    the weight of the rows that are nearest to each candidate
@@ -23,7 +23,7 @@ use crate::statistics::Statistics;
 /// What errors call rows that are drawn.
 pub(crate) const DRAWN: &str = "the rows drawn";
 
-/// The rows of a fit as seeding sees them: a table of draws, and five verbs on it.
+/// The rows of a fit as seeding sees them: a table of draws with four verbs, and the masses of candidates.
 ///
 /// Rows are counted from the session's first row. Centroids and candidates are `(m, d)`, row-major.
 pub trait Seeder<T: Float>: Send {

@@ -157,7 +157,7 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
     /// Adds up the lists of all shards.
     fn sum(&self, lists: &[u128]) -> Result<Vec<u128>> {
         let len = lists.len() / self.starts.len();
-        memory::collected((0..len).map(|place| lists[place..].iter().step_by(len).sum()), SHARDS)
+        memory::collected((0..len).map(|index| lists[index..].iter().step_by(len).sum()), SHARDS)
     }
 
     /// Takes the sums of all rows in place of those before.

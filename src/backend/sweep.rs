@@ -26,8 +26,8 @@ impl<'t> Sweep<'t> {
         self.left.is_empty()
     }
 
-    /// Whether a target lies in the next rows, which have this total. If none does, passes over them.
-    pub fn is_in(&mut self, total: u128) -> bool {
+    /// Whether a target lies in the next rows, which have this total. If not, the rows are passed over.
+    pub fn stops_in(&mut self, total: u128) -> bool {
         let found = self.left.last().is_some_and(|&index| self.targets[index] - self.running < total);
         if !found {
             self.running += total;

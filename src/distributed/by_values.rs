@@ -164,7 +164,12 @@ pub fn draw<T: Float>(link: &Link<'_>, statistics: &Statistics, mut target: u128
         }
     }
     // All rows that are left have these values.
-    memory::collected(beginning.keys.iter().map(|key| T::from_f64(of_key(*key))), COUNTS)
+    let values: Vec<f64> = memory::collected(beginning.keys.iter().map(|key| of_key(*key)), COUNTS)?;
+    let limits = statistics.lows.iter().zip(&statistics.highs);
+    if !values.iter().zip(limits).all(|(value, (low, high))| (*low..=*high).contains(value)) {
+        return Err(refused("a value beyond the extent of its column".into()));
+    }
+    memory::collected(values.into_iter().map(T::from_f64), COUNTS)
 }
 
 /// As [`draw`], among the rows with a beginning.

@@ -24,7 +24,7 @@ use crate::statistics::{Statistics, gather_by};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use polars_kmeans::distributed::{AnyFitted, Executor, Rows, Worker, fit};
+/// use polars_kmeans::distributed::{AnyFitted, Executor, OwnedRows, Worker, fit};
 /// use polars_kmeans::{Features, KMeans, KMeansError, Result, Wanted};
 ///
 /// /// Parts in this process. An executor for other machines sends the same bytes there.
@@ -40,7 +40,7 @@ use crate::statistics::{Statistics, gather_by};
 /// }
 ///
 /// let x = [0.0f64, 0.2, 5.0, 5.1, 9.0];
-/// let part = |rows: &[f64]| Worker::new(Rows::new(rows.to_vec(), 1));
+/// let part = |rows: &[f64]| Worker::new(OwnedRows::new(rows.to_vec(), 1));
 /// let AnyFitted::F64(fitted) = fit(&KMeans::new(2), &mut Here(vec![part(&x[..2])?, part(&x[2..])?]), Wanted::Labels)? else {
 ///     unreachable!("the rows are float64")
 /// };

@@ -27,7 +27,7 @@ impl Journal {
     /// Notes a call that all workers have done.
     pub fn note(&mut self, Asked { call, values }: &Asked) {
         let stage = match call.effect() {
-            Effect::None => return,
+            Effect::Asks => return,
             Effect::Once(stage) if self.calls.iter().any(|(before, _)| *before == stage) => return,
             Effect::Ends(stage) => return self.calls.retain(|(before, _)| *before < stage),
             Effect::Adds(stage) => {

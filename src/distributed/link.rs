@@ -1,12 +1,12 @@
-//! The driver's side of the messages: it asks parts, and brings back those that have lost their state.
+//! The driver's side of the messages: it asks workers, and brings back those that have lost their state.
 //!
 //! ```text
 //! ask:  calls that could wait go first, in the same message
-//!       every part gets its request at the same time, by the executor
-//!       a part that answers "lost": its journal and the calls again, until it answers
+//!       every worker gets its request at the same time, by the executor
+//!       a worker that answers "lost": its journal and the calls again, until it answers
 //!       what changed its state goes into its journal                                       journal.rs
 //! ```
-//! A state has a number. A request names the state that it needs, so that a part cannot answer from another one.
+//! A state has a number. A request names the state that it needs, so that a worker cannot answer from another one.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -23,7 +23,7 @@ use crate::input::transform::RowTransform;
 
 /// What errors call the lists of this file.
 pub const PARTS: &str = "the list of parts";
-/// How often in a row a part may lose its state in one request.
+/// How often in a row a worker may lose its state in one request.
 const MOST_LOSSES: usize = 100;
 
 /// The parts of a fit.
@@ -37,12 +37,12 @@ pub struct Link<'e> {
 struct Asking<'e> {
     executor: &'e mut dyn Executor,
     fit: u64,
-    /// The number of the state that all parts are in.
+    /// The number of the state that all workers are in.
     state: u64,
-    /// What is known of each part.
+    /// What is known of each worker.
     parts: Vec<State>,
     journal: Journal,
-    /// Calls for all parts whose replies are not awaited.
+    /// Calls for all workers whose replies are not awaited.
     waiting: Vec<Asked>,
 }
 
@@ -114,7 +114,7 @@ impl Asking<'_> {
         let (before, parts) = (self.state, self.parts.len());
         let first = std::mem::take(&mut self.waiting);
         let asked = |part: usize| first.iter().chain(calls.of(part));
-        let changes = (0..parts).flat_map(asked).any(|asked| asked.call.effect() != Effect::None);
+        let changes = (0..parts).flat_map(asked).any(|asked| asked.call.effect() != Effect::Asks);
         let after = before + u64::from(changes);
         let head = RequestStates { fit: self.fit, before, after };
         // Parts that are asked the same share the bytes.

@@ -1,4 +1,4 @@
-//! What a part does for each call.
+//! What a worker does for each call.
 //!
 //! ```text
 //! start   rows arrive                         -> passes over them

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! keys    = for each kept row, its first value (two of float32) as an integer that grows with it; both zeros are one value
-//! sort    = by the keys; rows of equal keys by all values, then by the weight, then by the number of the row as given
+//! buckets = ranges of keys with about the same number of rows; each is sorted by itself
+//! ties    = equal keys go on with the next values, then with the weight, then with the number of the row as given
 //! copy    = the kept rows in this order, in chunks of columns; the fit works on the copy
 //! labels  = back to the rows as given
 //! ```
@@ -11,14 +12,13 @@
 //! the loop costs what it costs for rows as given.
 //!
 //! Given and optimal starting centroids need no draws. Then rows are sorted only if some are equally far when one of them must
-//! move to an empty cluster: the fit starts again.
+//! move to an empty cluster, or if `too_few="fewer"` asks for the distinct rows in their order: the fit starts again.
 //!
 //! A fit that is refused for its rows is not sorted, so that its error names the rows as given.
 
-mod loader;
 mod sort;
+mod ties;
 
-use self::loader::Loader;
 use self::sort::{Keyed, sorted};
 use crate::backend::answers::{DISTANCES, Distances, LABELS};
 use crate::base::error::{KMeansError, Result};
@@ -64,7 +64,7 @@ pub fn only_decides_ties(params: &Params) -> bool {
     params.rows.row_order == RowOrder::Values && !draws
 }
 
-/// Arranges the rows, if they are to be numbered by their values and no row refuses the fit.
+/// Arranges the rows, if they are to be numbered by their values and the fit is not refused for its rows.
 ///
 /// # Errors
 /// [`KMeansError::InvalidOption`] for more rows than can be sorted, [`KMeansError::NoMemory`], and a value that overflows.
@@ -80,15 +80,15 @@ pub fn arranged<T: Float>(parts: &[RowBlock<'_, T>], params: &Params) -> Result<
         return Ok(None);
     }
     let threads = params.execution.threads;
-    let Keyed { entries, negative } = Keyed::new(parts, given, threads)?;
-    let all = entries.len() == given;
-    if negative || entries.is_empty() || (!all && params.rows.null_policy == NullPolicy::Raise) {
+    let Keyed { entries, bad, negative } = Keyed::new(parts, given, threads)?;
+    let refused = negative || bad == given || (bad > 0 && params.rows.null_policy == NullPolicy::Raise);
+    if refused {
         return Ok(None);
     }
-    if !all {
+    if bad > 0 {
         check_overflow(&HostRows(parts))?;
     }
-    let rows = sorted(parts, entries, threads)?;
+    let rows = sorted(parts, entries, given - bad, threads)?;
     Arranged::new(parts, rows, given, threads).map(Some)
 }
 
@@ -113,7 +113,7 @@ impl<T: Float> Arranged<T> {
         let weighted = parts.iter().any(|part| part.weights.is_some());
         let mut weights = memory::filled(if weighted { rows.len() } else { 0 }, 1.0, COPY)?;
         let chunk = (CHUNK / d).clamp(1 << 10, 1 << 16).next_multiple_of(1 << 10);
-        let workers = (0..workers_for(threads, rows.len().div_ceil(chunk))).map(|_| Loader::new(&raw));
+        let workers = (0..workers_for(threads, rows.len().div_ceil(chunk))).map(|_| ties::Loader::new(&raw));
         let mut workers = memory::try_collected(workers, BUFFERS)?;
         let (mut rest, mut rest_weights) = (values.as_mut_slice(), weights.as_mut_slice());
         let work = rows.chunks(chunk).map(|rows| {

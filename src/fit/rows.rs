@@ -13,7 +13,7 @@ use crate::input::transform::RowTransform;
 use crate::statistics::factors::factors_by;
 use crate::statistics::passes::{HostPasses, Passes};
 
-/// Chooses where the fit runs. Nothing is computed or sent. Only weights are brought to where the rows are.
+/// Chooses where the fit runs. Nothing is computed or sent. Only weights that are on another GPU than the rows are copied.
 pub fn place<T: Float>(parts: &mut [RowBlock<'_, T>], params: &Params<'_>) -> Result<Choice> {
     if !params.keeps_halves() {
         parts.iter_mut().for_each(|part| part.features = part.features.widened());
@@ -38,7 +38,7 @@ pub fn shape<T: Float>(parts: &[RowBlock<'_, T>], clusters: usize, candidates: D
     }
 }
 
-/// The GPU that the rows are on, if they are on one. Weights are brought to the rows.
+/// The GPU that the rows are on, if they are on one. Weights that are on another GPU are copied.
 fn there<T: Float>(parts: &mut [RowBlock<'_, T>], params: &Params<'_>) -> Result<Option<There>> {
     let gpu = parts[0].features.gpu();
     for part in parts.iter_mut() {

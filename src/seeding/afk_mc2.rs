@@ -43,7 +43,7 @@ pub fn seed<T: Float>(session: &mut dyn Seeder<T>, params: &Params, statistics: 
     let d = statistics.lows.len();
     let asked = PlusPlus::of(params, restart);
     let First { values: mut centroids, weight, .. } = plus_plus::first(session, &asked)?;
-    let potential = plus_plus::taken(session, &centroids, statistics.distances)?;
+    let potential = plus_plus::take(session, &centroids, statistics.distances)?;
     if params.k == 1 || potential.total == 0 {
         return Ok(centroids);
     }
@@ -130,23 +130,23 @@ impl<T: Float> Proposing<T> {
     /// Draws the rows of some steps: `(steps, chain, d)`, and their odds: `(steps, chain)`.
     fn draw(&self, session: &mut dyn Seeder<T>, steps: Range<usize>) -> Result<(Vec<T>, Vec<Odds>)> {
         let (d, count) = (self.first.len(), steps.len().saturating_mul(self.chain));
-        let mut by_weight = memory::with_room(count, super::ROWS)?;
+        let mut sides = memory::with_room(count, super::ROWS)?;
         let mut targets = [memory::with_room(count, super::ROWS)?, memory::with_room(count, super::ROWS)?];
         for (step, trial) in steps.flat_map(|step| (0..self.chain).map(move |trial| (step, trial))) {
             let side = (self.coin(step, trial)[0] & 1) as usize;
             let u = draw_u64(self.seed, DrawPurpose::Proposals, self.restart, step as u32, trial as u32);
             targets[side].push(below(u, [self.distance.0, self.weight.0][side]));
-            by_weight.push(side);
+            sides.push(side);
         }
-        let [by_distance, by_weight_too] = targets;
+        let [by_distance, by_weight] = targets;
         let picked = [
             session.pick(&Draw::Totals(DrawBy::Distance, by_distance))?,
-            session.pick(&Draw::Totals(DrawBy::Weight, by_weight_too))?,
+            session.pick(&Draw::Totals(DrawBy::Weight, by_weight))?,
         ];
         let mut values = memory::with_room(count.saturating_mul(d), super::ROWS)?;
         let mut odds = memory::with_room(count, super::ROWS)?;
         let mut next = [0; 2];
-        for side in by_weight {
+        for side in sides {
             values.extend_from_slice(&picked[side].values[next[side] * d..][..d]);
             odds.push(Odds { weight: picked[side].weights[next[side]], q: 0.0 });
             next[side] += 1;

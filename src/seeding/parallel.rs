@@ -53,7 +53,7 @@ fn candidates<T: Float>(
     let d = statistics.lows.len();
     let First { row, mut values, .. } = plus_plus::first(session, asked)?;
     let mut rows = memory::filled(1, row, super::ROWS)?;
-    let mut potential = plus_plus::taken(session, &values, statistics.distances)?;
+    let mut potential = plus_plus::take(session, &values, statistics.distances)?;
     let expected = params.seeding.candidates(params.k).of_round;
     let by_values = params.rows.row_order == RowOrder::Values;
     for round in 0..params.seeding.rounds {
@@ -66,7 +66,7 @@ fn candidates<T: Float>(
         memory::extend(&mut rows, &sampled.rows, super::ROWS)?;
         memory::extend(&mut values, &sampled.values, super::ROWS)?;
         if round + 1 < params.seeding.rounds {
-            potential = plus_plus::taken(session, &sampled.values, potential.scale)?;
+            potential = plus_plus::take(session, &sampled.values, potential.scale)?;
         }
     }
     let mut order: Vec<usize> = memory::collected(0..rows.len(), super::ROWS)?;

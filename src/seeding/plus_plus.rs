@@ -37,7 +37,7 @@ impl PlusPlus {
 pub fn seed<T: Float>(session: &mut dyn Seeder<T>, asked: &PlusPlus, base: DistanceScale) -> Result<Vec<T>> {
     let mut centroids = first(session, asked)?.values;
     if asked.k > 1 {
-        let potential = taken(session, &centroids, base)?;
+        let potential = take(session, &centroids, base)?;
         let d = centroids.len();
         go_on(session, asked, potential, &mut centroids, d)?;
     }
@@ -61,7 +61,7 @@ pub fn first<T: Float>(session: &mut dyn Seeder<T>, asked: &PlusPlus) -> Result<
 }
 
 /// Takes centroids. Returns the potential, which starts from the scale `base`.
-pub fn taken<T: Float>(session: &mut dyn Seeder<T>, centroids: &[T], base: DistanceScale) -> Result<DistanceSum> {
+pub fn take<T: Float>(session: &mut dyn Seeder<T>, centroids: &[T], base: DistanceScale) -> Result<DistanceSum> {
     let total = session.lower(centroids, base)?;
     let rows = session.positive_rows();
     DistanceSum { total, scale: base }.precise(rows, |finer| session.lower(&[], finer))
@@ -77,7 +77,7 @@ pub fn complete<T: Float>(
 ) -> Result<()> {
     if centroids.len() < asked.k.saturating_mul(d) {
         session.weigh()?;
-        let potential = taken(session, centroids, base)?;
+        let potential = take(session, centroids, base)?;
         go_on(session, asked, potential, centroids, d)?;
     }
     Ok(())

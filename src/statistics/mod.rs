@@ -60,7 +60,7 @@ pub struct Statistics {
     pub shifts: DistanceScale,
     /// Mean variance of the features; 0 if `tol` is 0.
     pub variance: f64,
-    /// How weights become integers. `None` if all weights are 1.
+    /// How weights become integers. `None` if rows have no weights.
     pub weights: Option<WeightScale>,
     /// Whether rows were equally far when their order decided which of them moves. `None` if the fit does not ask.
     #[cfg_attr(feature = "parts", serde(skip))]

@@ -182,6 +182,12 @@ impl<T: Float> Questions<T> {
         &self.candidates[..self.first.len()]
     }
 
+    /// The candidates that are taken later, one after the other, and two more centroids.
+    fn later(&self) -> [&[T]; 4] {
+        let d = self.first.len();
+        [d..2 * d, 2 * d..3 * d, 3 * d..4 * d, 4 * d..6 * d].map(|range| &self.candidates[range])
+    }
+
     fn ask(&self, session: &mut dyn Seeder<T>) -> Answers<T> {
         let by = |session: &mut dyn Seeder<T>, by, total| session.pick(&Draw::Totals(by, self.many(total))).unwrap();
         let mut totals = vec![session.weigh().unwrap()];
@@ -196,7 +202,7 @@ impl<T: Float> Questions<T> {
         }
         totals.push(session.lower(&[], self.scales[1]).unwrap());
         let total = totals[totals.len() - 1];
-        let gains = session.gains(&self.candidates).unwrap();
+        let mut gains = session.gains(&self.candidates).unwrap();
         let positive = session.positive_rows();
         let three = [(DrawBy::Weight, totals[0]), (DrawBy::Distance, total), (DrawBy::Positive, positive.into())];
         let [weight, distance, one] = three.map(|(kind, total)| by(session, kind, total));
@@ -208,6 +214,17 @@ impl<T: Float> Questions<T> {
             samples.push(session.pick(&Draw::Each(sample)).unwrap());
         }
         assert_eq!(session.gains(self.chosen()).unwrap(), [0]);
+        // After a candidate was taken: gains, another scale, more centroids.
+        let [one, two, three, more] = self.later();
+        for (step, candidate) in [one, two, three].into_iter().enumerate() {
+            session.gains(&self.candidates).unwrap();
+            totals.push(session.lower(candidate, self.scales[1]).unwrap());
+            match step {
+                0 => gains.extend(session.gains(&self.candidates).unwrap()),
+                1 => totals.extend([0, 1].map(|scale| session.lower(&[], self.scales[scale]).unwrap())),
+                _ => totals.push(session.lower(more, self.scales[1]).unwrap()),
+            }
+        }
         let all_rows = session.pick(&Draw::All).unwrap();
         let none = session.pick(&Draw::Totals(DrawBy::Distance, vec![])).unwrap();
         assert_eq!(none, Picked { rows: vec![], values: vec![], weights: vec![] });
@@ -240,13 +257,23 @@ impl<T: Float> Questions<T> {
         let masses = vec![direct.masses(&self.candidates), direct.masses(&all)];
         let positive = direct.weights.iter().filter(|w| **w > 0.0).count() as u64;
         let candidates = self.candidates.chunks_exact(direct.x[0].len());
-        let gains = candidates.map(|candidate| direct.gain(candidate, self.scales[1])).collect();
+        let mut gains: Vec<u128> = candidates.clone().map(|candidate| direct.gain(candidate, self.scales[1])).collect();
         direct.take(self.chosen());
         let lowered = direct.draw_weights(self.scales[1]);
         totals.push(lowered.iter().sum());
         samples.extend(self.samples(4, totals[totals.len() - 1]).map(|sample| direct.sample(&sample, self.scales[1])));
         let picked = [integers.clone(), integers, weights, positives, lowered]
             .map(|weights| direct.pick(&weights, &self.many(weights.iter().sum())));
+        let [one, two, three, more] = self.later();
+        direct.take(one);
+        totals.push(direct.total(self.scales[1]));
+        gains.extend(candidates.map(|candidate| direct.gain(candidate, self.scales[1])));
+        direct.take(two);
+        totals.extend([1, 0, 1].map(|scale| direct.total(self.scales[scale])));
+        direct.take(three);
+        totals.push(direct.total(self.scales[1]));
+        direct.take(more);
+        totals.push(direct.total(self.scales[1]));
         Answers { gains, totals, samples, picked, all: all_rows, masses, positive }
     }
 }

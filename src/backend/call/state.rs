@@ -1,5 +1,6 @@
 //! The state of a worker, which both ends of a line keep. The worker refuses calls that its state does not allow. The driver
-//! refuses replies that cannot be true, so that no number in a reply can be an index, a length or a sum out of range.
+//! refuses replies that cannot be true, so that indices, lengths and sums in a reply are within range. `Sharded::gains` checks the
+//! totals after a `Lower` that waits.
 
 use super::{Beginning, Call, Effect, Facts, Reply, Stage};
 use crate::backend::answers::Distances;
@@ -18,8 +19,8 @@ const WEIGHT_BITS: u32 = 53;
 pub struct State {
     /// One bit for each stage.
     stages: u16,
-    /// All rows that were given, the rows that may be kept, and those of positive weight. The last two are at most the first one
-    /// before a session begins.
+    /// The rows that were given. Until a session begins, `rows` and `positive` are that number too, as upper bounds. Then they are
+    /// the kept rows, and those of positive weight.
     pub given: u64,
     pub rows: u64,
     positive: u64,
@@ -54,7 +55,7 @@ impl State {
     pub fn done(&mut self, call: &Call, reply: &Reply) {
         let before = |stage: Stage| (1u16 << stage as u16) - 1;
         self.stages = match call.effect() {
-            Effect::None => self.stages,
+            Effect::Asks => self.stages,
             Effect::Once(stage) => self.stages | 1 << stage as u16,
             Effect::Begins(stage) | Effect::Adds(stage) => self.stages & before(stage) | 1 << stage as u16,
             Effect::Ends(stage) => self.stages & before(stage),
@@ -102,8 +103,7 @@ impl State {
             && survey.bad <= self.rows
             && survey.positive <= self.rows
             && (inexact || survey.columns.iter().all(|extent| is_extent(extent, survey.positive > 0)))
-            && is_size(survey.largest_weight)
-            && (inexact || is_size(survey.largest))
+            && (inexact || is_size(survey.largest_weight) && is_size(survey.largest))
             && (survey.smallest_weight > 0.0 || survey.any_negative_weight)
     }
 
@@ -155,9 +155,9 @@ impl State {
         match draw {
             Draw::Totals(by, targets) => {
                 let total = match by {
-                    DrawBy::Weight => self.weight,
+                    DrawBy::Weight if self.has(Stage::Drawing) => self.weight,
                     DrawBy::Distance if self.has(Stage::Taken) => self.total,
-                    DrawBy::Distance => 0,
+                    DrawBy::Weight | DrawBy::Distance => 0,
                     DrawBy::Positive => u128::from(self.positive),
                 };
                 targets.iter().all(|target| *target < total)
@@ -179,7 +179,8 @@ impl State {
 
     /// Whether these can be the weights of disjoint groups of rows, together all rows.
     pub fn weighs(&self, totals: &[u128]) -> bool {
-        let (least, most) = (u128::from(self.positive), u128::from(self.positive) << WEIGHT_BITS);
+        let least = u128::from(self.positive);
+        let most = least << if self.weights.is_some() { WEIGHT_BITS } else { 0 };
         let sum = totals.iter().try_fold(0u128, |sum, total| sum.checked_add(*total));
         sum.is_some_and(|sum| (least..=most).contains(&sum))
     }

@@ -70,8 +70,8 @@ impl CostModel<'_, '_> {
     fn bytes_in_order(&self) -> f64 {
         let [n, d, _] = self.shape();
         let copy = 4.0 * n + n * d * self.size + if self.weighted { 8.0 * n } else { 0.0 };
-        // Entries of 16 bytes are sorted before the copy is made, beside the values of rows that begin alike.
-        if self.params.rows.row_order == RowOrder::Given { 0.0 } else { 16.0 * n + copy }
+        // Entries of 16 bytes are sorted before the copy is made. Some are copied meanwhile.
+        if self.params.rows.row_order == RowOrder::Given { 0.0 } else { (24.0 * n).max(copy) + 8.0 * n }
     }
 
     /// Labels, which rows are kept, and the centroids of the model and of the loop.

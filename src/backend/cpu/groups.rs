@@ -4,7 +4,7 @@
 //! ```text
 //! at the first assign, and again when less is left out than before:
 //!   points m among the centroids or the rows, and for each point the centroids near it          (`groups/partition.rs`)
-//!   each task's rows in the order of the groups of their labels, in blocks of 64 rows of one group      (`groups/sorted.rs`)
+//!   the rows of each part in the order of their groups, in blocks of 64 rows of one group               (`groups/sorted.rs`)
 //!   for each block:  R = the largest distance to m
 //! each assign:
 //!   for each group:  all centroids, a few at a time, in the order of their distance from m             (`groups/step.rs`)

@@ -75,7 +75,7 @@ impl<T: Float> LeastDistances<T> {
         &self.least[..self.rows]
     }
 
-    /// Takes more centroids into account, for these rows. Rows beside them may take them into account too.
+    /// Takes more centroids into account, for these rows. Other rows of the same units are lowered too.
     pub fn lower(&mut self, rows: Range<usize>, centroids: &[T]) {
         self.set.run(Lower { tile: &self.tile, least: &mut self.least, rows, centroids });
     }

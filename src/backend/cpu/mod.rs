@@ -239,6 +239,8 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
         self.start_labels()?;
         self.take_centroids(centroids)?;
         self.take_in_doubt();
+        // An assign may give its groups up for the next one.
+        let groups = self.grouping.count();
         let (grouping, view, run) = self.lend_to_groups();
         let by_groups = grouping.assign(view, run)?;
         if by_groups.is_none() {
@@ -252,8 +254,7 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
         let is_tree = self.table.as_ref().is_some_and(|table| table.filter.is_tree());
         let searched = self.workers.iter_mut().map(|worker| std::mem::take(&mut worker.assigner.scores).needed).sum();
         let scores = by_groups.or(is_tree.then_some(searched));
-        let groups = by_groups.and(self.grouping.count());
-        let work_counts = WorkCounts { settled: Some(few + all), scores, rescored: None, groups };
+        let work_counts = WorkCounts { settled: Some(few + all), scores, rescored: None, groups: by_groups.and(groups) };
         let mut changed = 0;
         let mut deltas = memory::with_room(self.workers.len(), "the threads' sums")?;
         for worker in &mut self.workers {
@@ -324,9 +325,8 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
     }
 
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
-        self.centre = middle(centroids, self.d)?;
-        let extent = self.statistics.extent();
-        let table = CentroidTable::new(centroids, self.d, &self.centre, extent, self.set, self.workers.len())?;
+        let (centre, extent) = (middle(centroids, self.d)?, self.statistics.extent());
+        let table = CentroidTable::new(centroids, self.d, &centre, extent, self.set, self.workers.len())?;
         let n = self.labels.len();
         let (mut labels, mut distances) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.k)?);
         let (Self { part, set, tasks, .. }, weights, table) = (&*self, self.statistics.weights, &table);

@@ -46,7 +46,7 @@ pub fn all<T: Float>(session: &CpuSession<'_, T>) -> Result<Picked<T>> {
 fn from_table(table: &DrawTable, targets: &[u128]) -> Result<Vec<u64>> {
     let mut sweep = Sweep::new(targets)?;
     for (rows, total) in table.ranges.with_totals() {
-        if sweep.is_in(total) {
+        if sweep.stops_in(total) {
             rows.for_each(|row| sweep.visit(row, table.draw_weight(row)));
         }
     }

@@ -11,7 +11,8 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::distances::{DistanceScale, DistanceSum};
 
-/// The number of a row that was drawn in another order than that of the shards: its number is not known.
+/// The number of a row that was drawn in another order than that of the shards: its number and its weight are not known; the first centroid needs
+/// neither.
 const IN_ORDER: u64 = u64::MAX;
 
 /// The table of draws of all shards: their totals.
@@ -51,7 +52,7 @@ impl<T: Float, S: Shards<T>> Sharded<T, S> {
         if let (DrawBy::Weight, [target]) = (by, targets)
             && let Some(values) = self.shards.draw_in_order(*target)?
         {
-            return Ok(Picked { rows: vec![IN_ORDER], values, weights: vec![1.0] });
+            return Ok(Picked { rows: vec![IN_ORDER], values, weights: Vec::new() });
         }
         let totals = match by {
             DrawBy::Weight => &self.draws.weights,

@@ -26,7 +26,7 @@ use crate::base::parallel::{for_each_task, made};
 use crate::exact::cluster_sums::{ClusterSums, Quantiser};
 use crate::simd::InstructionSet;
 
-/// The rows of each part, in the order of their groups. Only [`SortedRows`] may be read before the assign sorts them.
+/// The rows of each part, in the order of their groups. The next assign writes rows that are not [`SortedRows`] before it reads them.
 pub enum RowOrder<T> {
     /// Sorted rows are not kept: they would take too much memory. Each thread has room for some of them.
     Fleeting(Vec<Sorted<T>>),
@@ -77,7 +77,7 @@ struct Trend {
     /// The share of the scores in the first assign by these groups, and in the last one. Assigns that say nothing of later ones do
     /// not count.
     shares: Option<[f64; 2]>,
-    /// The number of assigns.
+    /// Assigns by these groups.
     assigns: u32,
     /// How many there must be before the groups are made again.
     patience: u32,
@@ -297,7 +297,8 @@ impl<T: Float> Grouped<T> {
         Ok(step)
     }
 
-    /// Decides how the next assign is done. `is_idle`: whether integer copies were there, but not used.
+    /// Decides how the next assign is done. `is_idle`: whether rows are sorted, but no
+    /// centroids were copied. Without integer copies it says nothing.
     fn judged(mut self, view: SessionView<'_, '_, T>, scores: Scores, known: bool, is_idle: bool) -> State<T> {
         let SessionView { layout: &SessionLayout { k, d, .. }, forced, .. } = view;
         self.trend.assigns += 1;
@@ -314,7 +315,7 @@ impl<T: Float> Grouped<T> {
         let groups = self.groups.count();
         let may_be_tree = tree::pays(k, d);
         let pays = self.copies.is_some() || pays(1.0 - share, [k, d], self.sorting(), view.part.features.is_by_columns());
-        // Whether this was the first assign by these groups, or new groups would be the same.
+        // This was the first assign by these groups, or new groups would be the same.
         if !pays && (self.trend.assigns <= 1 || groups == 1) {
             return State::Without(match self.plan {
                 _ if may_be_tree => MethodDecision::Tree,

@@ -56,8 +56,7 @@ impl fmt::Display for PossibleMethods {
 pub enum MethodDecision {
     /// All centroids, because there is no memory for groups of rows.
     NoMemory,
-    /// All centroids, because this share of a sample would remain, or because there are too few rows or clusters to look at a
-    /// sample. Maybe by integer copies first.
+    /// All centroids, because this share of a sample would remain, or because groups were not tried. Maybe by integer copies first.
     All { remains: Option<f64>, copies: Option<CopiesDecision> },
     /// The centroids near each row, which a tree finds.
     Tree,

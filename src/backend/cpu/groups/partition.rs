@@ -19,7 +19,7 @@ const PICKED: usize = 1 << 13;
 /// Most rows whose nearest points are found in one task.
 const TASK: usize = 64;
 
-/// Points among the rows, and the centroids near each of them.
+/// Points, which are means of centroids or of rows of the sample, and the centroids near each of them.
 pub struct Partition<T> {
     /// For each centroid, its group.
     pub of: Vec<Group>,

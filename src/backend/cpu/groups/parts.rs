@@ -22,7 +22,7 @@ impl SessionLayout {
     /// How rows are put in order. `copied`: whether they have integer copies. `kept`: whether an order is kept without copies.
     pub fn sorting(&self, copied: bool, kept: bool) -> Sorting {
         match (copied, kept) {
-            // With few rows, to choose groups takes longer than they save.
+            // With few rows, to choose groups as for copies takes longer than it saves.
             (true, _) if self.n / self.workers >= tuning::FEWEST_TO_COPY => Sorting::ToCopy,
             (false, false) => Sorting::ForOneAssign,
             _ => Sorting::ToKeep,

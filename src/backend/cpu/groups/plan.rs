@@ -32,7 +32,7 @@ pub struct PlannedGroups<T> {
     pub groups: Partition<T>,
     /// For each group, about the largest distance of its rows from its point: that of the sample, with some room.
     pub radii: Vec<f64>,
-    /// The share of the scores that remains, with those of empty places.
+    /// The share of the scores that remains. After `Trials::see` it has the scores of empty places too.
     pub share: f64,
     /// About the sum of the squared distances of the sample from the points.
     pub squares: f64,
@@ -122,7 +122,8 @@ impl<T: Float> Planner<'_, '_, T> {
         let without_copies = self.view.layout.sorting(false, is_kept);
         if copies.is_none() && sorting != without_copies && sorting != Sorting::ForOneAssign {
             // Groups that were chosen for copies may not pay without. Then all rows together may have copies.
-            (found, share) = self.choose_groups(without_copies)?;
+            let (again, of_again) = self.choose_groups(without_copies)?;
+            (found, share) = (again, of_again.or(share));
             if let Some(Copies { unit, .. }) = left_out
                 && found.is_none()
                 && self.copies_suit(unit, self.extent(&None))?
@@ -130,6 +131,8 @@ impl<T: Float> Planner<'_, '_, T> {
                 copies = left_out;
             }
         }
+        // Rows that have copies are always kept.
+        let is_kept = is_kept || copies.is_some();
         Ok(Some(Choice { found, share, copies, is_kept }))
     }
 

@@ -44,8 +44,8 @@ impl<T: Float> SessionView<'_, '_, T> {
         Ok(values)
     }
 
-    /// The physical rows of the sample: short runs, neither at equal distances, which rows of a period would make one-sided, nor
-    /// at random.
+    /// The physical rows of the sample: short runs at uneven, fixed distances. At equal distances, rows that repeat with a period
+    /// would make the sample one-sided.
     fn rows_of_sample(&self) -> Result<Vec<usize>> {
         let (n, d, kept) = (self.part.features.n_rows(), self.layout.d, self.rows);
         // A row of wide columns takes a line of memory for every feature.

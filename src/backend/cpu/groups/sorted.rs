@@ -19,8 +19,8 @@ use crate::input::tile::{FeatureValues, RowBlock, Tile, WeightScale};
 /// Where the values of the rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowLayout {
-    /// Feature by feature, in the order of the groups. With few features, columns are `long`: all places of a feature lie
-    /// together. Long columns of many features would evict one another from the cache. So there, columns are as long as a block,
+    /// Feature by feature, in the order of the groups. For differences, and for few features that are sorted for one assign, columns
+    /// are `long`: all places of a feature lie together. Long columns of many features would evict one another from the cache. So there, columns are as long as a block,
     /// and the blocks lie one behind the other.
     Columns { long: bool },
     /// Row by row, in the order of the labels, with integer copies: for features that lie column by column. To load one row from
@@ -45,7 +45,7 @@ const APART: usize = 16;
 /// Rows in the order of their groups. Each group begins with a block of its own. A *place* counts rows and gaps in this order.
 pub struct Sorted<T> {
     pub layout: RowLayout,
-    /// Most rows.
+    /// The most rows that there is room for.
     pub most: usize,
     d: usize,
     /// With [`RowLayout::Columns`]: `(places / stride, d, stride)`, and [`APART`] more values for each stretch of places. With

@@ -4,15 +4,15 @@
 //! Undecided --plan--> Without: all centroids, or a tree                                    the end, unless there is a reset
 //!           --plan--> Grouped, rows Unsorted, or Fleeting if sorted rows are not kept
 //! Grouped  --assign--> Grouped, rows Sorted or Fleeting                                    what is left out pays
-//!          --assign--> Outdated                                                            it is less than it was
-//!          --assign--> Without                                                             it never paid
+//!          --assign--> Outdated                                              it is less than it was, or too little
+//!          --assign--> Without             the first assign by these groups did not pay, or there is one group
 //! Outdated --plan---> Grouped around other points: rows are Unsorted again. Around the same points they stay Sorted
-//!          --plan---> Without: a tree.    Undecided, and so on, if there is no room for the other groups
+//!          --plan---> Without: a tree.    As from Undecided, if other groups do not pay or need more room
 //! any      --no memory--> Without: all centroids
-//! Without  --reset--> Undecided.    Groups outlive a reset: they depend on rows and centroids, not on labels
+//! Without  --reset--> Undecided.    Groups outlive a reset: they are right for any centroids and labels
 //! ```
-//! The states of the rows are those of [`RowOrder`](super::grouped::RowOrder). An assign that ends early, by an error, leaves the
-//! session undecided.
+//! The states of the rows are those of [`RowOrder`](super::grouped::RowOrder). An assign that ends early, by an error other
+//! than a lack of memory, leaves the session undecided.
 
 use super::grouped::{AssignByGroups, Grouped};
 use super::method::MethodDecision;

@@ -25,7 +25,7 @@ pub const MORE_RADIUS: f64 = 1.1; // the radius of a group over that in the samp
 // The number of groups.
 pub const MOST_GROUPS: usize = 512; // groups at most, where products are computed
 pub const MOST_SMALL_GROUPS: usize = 256; // the same for differences. Measured against 128: uniform 2,000,000 x 3 x 2000
-pub const FEWEST_IN_GROUP: usize = 32; // rows of a group in a part of the rows, on average, at least
+pub const FEWEST_IN_GROUP: usize = 32; // rows of a group among those of a worker, on average, at least
 pub const FEWEST_IN_SAMPLE: usize = 10; // rows of a group in the sample, on average, at least
 pub const MEMBERS: usize = 8; // clusters of a group, where few groups are made
 pub const FEW_MEMBERS: usize = 3; // clusters of a group, where MEMBERS would make fewer than half of FEW_GROUPS

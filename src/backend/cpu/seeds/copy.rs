@@ -36,7 +36,7 @@ pub const TASK_BLOCKS: usize = 64;
 /// Tasks of a worker that copies rows which lie side by side.
 const TASKS_OF_ROWS: usize = 64;
 
-/// The place of a block's padding in [`NeighbourCopy::rows`].
+/// Stands in [`NeighbourCopy::rows`] where a place is padding.
 pub const NO_ROW: u32 = u32::MAX;
 
 /// The name for the copy in errors.

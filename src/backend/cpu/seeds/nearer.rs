@@ -14,7 +14,7 @@ use crate::bounds::skip::NearLimit;
 use crate::exact::distances::DistanceScale;
 use crate::simd::Vector;
 
-/// RowNumbers whose distances are computed together. Four vectors of float64 hide the latency of a chain.
+/// Rows whose distances are computed together. Four vectors of float64 hide the latency of a chain.
 pub const UNIT: usize = 32;
 /// Most candidates of one pass: they are bits of a word.
 pub const MOST: usize = 32;
@@ -29,7 +29,7 @@ const FEW: u32 = 8;
 /// Weights of rows without weights.
 pub const ONES: [f64; UNIT] = [1.0; UNIT];
 
-/// RowNumbers in whole units. Feature f of row r of unit u is at `u * step + f * stride + r`.
+/// Rows in whole units. Feature f of row r of unit u is at `u * step + f * stride + r`.
 #[derive(Clone, Copy)]
 pub struct Strip<'s, T> {
     pub x: &'s [T],
@@ -37,7 +37,7 @@ pub struct Strip<'s, T> {
     pub stride: usize,
 }
 
-/// CandidateBatch of one pass.
+/// The candidates of one pass.
 #[derive(Clone, Copy)]
 pub struct CandidateBatch<'c, T> {
     /// `(m, d)`, with m at most [`MOST`].

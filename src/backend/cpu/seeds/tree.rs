@@ -6,7 +6,7 @@
 //! places : the rows of a leaf in row order, leaf by leaf
 //! ```
 //! J. L. Bentley, "Multidimensional binary search trees used for associative searching", CACM 18 (1975). The order only steers
-//! what can be skipped. It does not reach the bits.
+//! what can be skipped. No result depends on it.
 
 use crate::base::error::Result;
 use crate::base::float::Float;

@@ -37,7 +37,8 @@ fn visit<T: Float + Plain>(
     rows: &DeviceRows<T>,
     work: impl Fn(&Queue, Range<usize>, &Buffer<u32>) -> Result<()>,
 ) -> Result<()> {
-    // Work on the table is on a queue of its own, which is empty when it is dropped. Then the table may be dropped too.
+    // The queue of the table does not wait for the queue of the rows, so the work of the latter must be done. The queue of the table
+    // is empty when it is dropped, so the table may be dropped after it.
     rows.queue.wait()?;
     let queue = table.queue()?;
     // Copies of rows are optional memory, within the limit of the fit. The table and the labels are not taken from this queue's

@@ -6,13 +6,13 @@ use std::ops::Range;
 
 use crate::backend::cuda::arguments::{self, DrawsArgument, SearchArgument};
 use crate::backend::cuda::device::{Plain, buffers, bytes_of};
-use crate::backend::cuda::passes::seeds::{CANDIDATES, DeviceDraws, Draw, Ranges, TOTALS, argument, totals};
+use crate::backend::cuda::passes::seeds::{CANDIDATES, DeviceDraws, DrawKind, Ranges, TOTALS, argument, totals};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::chunks::{DeviceChunk, RowChunks};
 use crate::backend::cuda::rows::stream::RowStream;
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::sweep::Sweep;
-use crate::backend::{DrawBy, Picked};
+use crate::backend::{Draw, DrawBy, Picked};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -47,10 +47,10 @@ pub fn pick<T: Float + Plain>(
     rows: &RowChunks<'_, T>,
     draws: Option<&mut DeviceDraws<T>>,
     weights: Option<WeightScale>,
-    draw: &crate::backend::Draw,
+    draw: &Draw,
     batch: usize,
 ) -> Result<Picked<T>> {
-    use crate::backend::Draw::{All, Each, Totals};
+    use Draw::{All, Each, Totals};
     match (rows, draw, draws) {
         (RowChunks::Resident(rows), All, _) => all(rows),
         (RowChunks::Streamed(stream), All, _) => {
@@ -79,7 +79,7 @@ pub fn pick<T: Float + Plain>(
             if weights.is_none() {
                 return numbered(rows, targets, batch);
             }
-            let kind = if *by == DrawBy::Positive { Draw::Positive } else { Draw::Weight };
+            let kind = if *by == DrawBy::Positive { DrawKind::Positive } else { DrawKind::Weight };
             let (draws, of_ranges, _) = totals(&DeviceChunk::of_all(rows), kind, weights)?;
             search(rows, draws, of_ranges.at(), targets, batch)
         }
@@ -88,7 +88,7 @@ pub fn pick<T: Float + Plain>(
 
 /// The rows of these numbers.
 fn numbered<T: Float + Plain>(rows: &DeviceRows<T>, numbers: &[u128], batch: usize) -> Result<Picked<T>> {
-    let draws = argument(&DeviceChunk::of_all(rows), Ranges::new(rows.n, rows.n), Draw::Row, None);
+    let draws = argument(&DeviceChunk::of_all(rows), Ranges::new(rows.n, rows.n), DrawKind::Row, None);
     search(rows, draws, 0, numbers, batch)
 }
 
@@ -99,7 +99,7 @@ fn sweep<T: Float + Plain>(stream: &RowStream<'_, T>, draws: &DeviceDraws<T>, ta
     for (index, rows) in draws.gain_ranges.iter().enumerate() {
         let [first, last] = [rows.start, rows.end - 1].map(|row| draws.ranges.of(row));
         let total: u128 = totals[first..=last].iter().sum();
-        if sweep.is_in(total - draws.lowered.get(index).unwrap_or(&0)) {
+        if sweep.stops_in(total - draws.lowered.get(index).unwrap_or(&0)) {
             let weights = draw_weights(stream, draws, rows.clone())?;
             rows.zip(weights).for_each(|(row, weight)| sweep.visit(row, weight));
         }
@@ -111,7 +111,7 @@ fn sweep<T: Float + Plain>(stream: &RowStream<'_, T>, draws: &DeviceDraws<T>, ta
 fn draw_weights<T: Float + Plain>(stream: &RowStream<'_, T>, draws: &DeviceDraws<T>, rows: Range<usize>) -> Result<Vec<u128>> {
     const TOGETHER: usize = 1_024;
     let (d, w) = (stream.sources.d, stream.weights_of(rows.clone(), draws.weights)?);
-    if let (Draw::Weight, Some(scale)) = (draws.kind(), draws.weights) {
+    if let (DrawKind::Weight, Some(scale)) = (draws.kind(), draws.weights) {
         return memory::collected(w.into_iter().map(|w| scale.integer(w) as u128), TOTALS);
     }
     let mut nearest = memory::zeroed::<f64>(rows.len(), TOTALS)?;
@@ -139,7 +139,7 @@ fn search<T: Float + Plain>(
     batch: usize,
 ) -> Result<Picked<T>> {
     let (queue, d, count) = (&rows.queue, rows.d, targets.len());
-    debug_assert!(targets.iter().all(|target| draws.kind != Draw::Row as i32 || *target < rows.n as u128));
+    assert!(targets.iter().all(|target| draws.kind != DrawKind::Row as i32 || *target < rows.n as u128));
     let mut picked = Picked {
         rows: memory::zeroed(count, CANDIDATES)?,
         values: memory::zeroed(count.saturating_mul(d), CANDIDATES)?,

@@ -7,7 +7,7 @@
 //!     gains of candidates            seed_gains for each gain range of the chunk
 //!     or a sample                    seed_sample
 //! ```
-//! Rows that are all on the device are one chunk, with one gain range. If rows stream, a pass takes as long as the bus, and k-means++
+//! Rows that are all on the device are one chunk, with one gain range. If rows stream, a pass takes the time of the bus, and k-means++
 //! makes one pass a step: it takes a candidate of the pass before, whose gains say what the totals are. The next pass takes this
 //! centroid before it tries the next candidates.
 
@@ -57,16 +57,16 @@ pub struct DeviceDraws<T> {
     pub(super) scale: DistanceScale,
     pub(super) ranges: Ranges,
     pub(super) gain_ranges: Ranges,
-    /// For each row, the reference distance to the nearest centroid taken so far, but for pending ones. Undefined before the first
-    /// one.
+    /// For each row, the reference distance to the nearest centroid taken so far. Undefined before the first one. `nearest` and
+    /// `totals` do not know the pending centroid yet; `total` and all answers do.
     pub(super) nearest: Buffer<f64>,
     /// Whether `nearest` is defined.
     taken: bool,
-    /// The total draw weight of each range, without pending centroids. Undefined while all rows weigh the same.
+    /// The total draw weight of each range. Undefined while all rows weigh the same.
     pub(super) totals: Buffer<u128>,
     /// The total of all draw weights.
     pub total: u128,
-    /// Centroids that the next pass takes, row-major. Between two calls it is at most one.
+    /// The centroids that the next pass takes, row-major. Between two calls there is at most one: a candidate of the last gains.
     pub(super) pending: Vec<T>,
     /// For each gain range, by how much the pending centroid lowers its total. Empty if none is pending.
     pub(super) lowered: Vec<u128>,
@@ -126,7 +126,7 @@ impl Ranges {
 /// What a row weighs in a draw: `DRAW_*` of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
-pub(super) enum Draw {
+pub(super) enum DrawKind {
     /// All rows weigh the same.
     Row = 0,
     Weight = 1,
@@ -194,17 +194,17 @@ impl<T: Float + Plain> DeviceDraws<T> {
     }
 
     /// What the rows weigh now.
-    pub(super) fn kind(&self) -> Draw {
+    pub(super) fn kind(&self) -> DrawKind {
         match self.weights {
-            _ if self.taken || !self.pending.is_empty() => Draw::Distance,
-            Some(_) => Draw::Weight,
-            None => Draw::Row,
+            _ if self.taken || !self.pending.is_empty() => DrawKind::Distance,
+            Some(_) => DrawKind::Weight,
+            None => DrawKind::Row,
         }
     }
 
     /// Whether the draw weights are these, and there are totals of them.
     pub(super) fn is_by(&self, by: DrawBy) -> bool {
-        matches!((self.kind(), by), (Draw::Distance, DrawBy::Distance) | (Draw::Weight, DrawBy::Weight))
+        matches!((self.kind(), by), (DrawKind::Distance, DrawBy::Distance) | (DrawKind::Weight, DrawBy::Weight))
     }
 
     /// The draw weights of a chunk as a kernel parameter.
@@ -244,7 +244,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
             }
             work(draws, chunk)
         })?;
-        self.taken = self.kind() == Draw::Distance;
+        self.taken = self.kind() == DrawKind::Distance;
         self.pending.clear();
         self.lowered.clear();
         self.total = total.to_vec()?[0];
@@ -279,7 +279,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
 
     /// For each candidate, by how much it would lower the total. `candidates`: `(m, d)`, row-major.
     pub fn gains(&mut self, rows: &RowChunks<'_, T>, candidates: &[T]) -> Result<Vec<u128>> {
-        assert!(self.kind() == Draw::Distance, "a gain is over a centroid taken before");
+        assert!(self.kind() == DrawKind::Distance, "a gain is over a centroid taken before");
         let (queue, m) = (rows.queue(), candidates.len() / rows.d());
         let here = queue.upload(candidates, CANDIDATES)?;
         let gains = queue.zeros::<u128>(product([self.gain_ranges.count(), m]), CANDIDATES)?;
@@ -338,7 +338,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
     /// taken so far. Returns their total.
     pub fn lower(&mut self, rows: &RowChunks<'_, T>, centroids: &[T], scale: DistanceScale) -> Result<u128> {
         let d = rows.d();
-        assert!(centroids.len().is_multiple_of(d) && (self.kind() == Draw::Distance || !centroids.is_empty()));
+        assert!(centroids.len().is_multiple_of(d) && (self.kind() == DrawKind::Distance || !centroids.is_empty()));
         let trial = self.trial.take().filter(|_| self.scale == scale);
         self.scale = scale;
         memory::extend(&mut self.pending, centroids, "the centroids taken")?;
@@ -356,7 +356,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
 
     /// The numbers of the rows of a sample in which every row decides alone.
     pub fn each(&mut self, rows: &RowChunks<'_, T>, sample: &Sample) -> Result<Vec<u64>> {
-        assert!(self.kind() == Draw::Distance, "a sample is by the distances to centroids taken before");
+        assert!(self.kind() == DrawKind::Distance, "a sample is by the distances to centroids taken before");
         let queue = rows.queue();
         found_rows(queue, sample, rows.n(), |found| {
             self.pass(rows, false, |draws, chunk| {
@@ -383,7 +383,9 @@ pub fn positive_rows<T: Float + Plain>(rows: &RowChunks<'_, T>) -> Result<u64> {
     match rows {
         RowChunks::Streamed(stream) => Ok(stream.positive),
         RowChunks::Resident(rows) if rows.weights.is_none() => Ok(rows.n as u64),
-        RowChunks::Resident(rows) => totals(&DeviceChunk::of_all(rows), Draw::Positive, None).map(|(_, _, total)| total as u64),
+        RowChunks::Resident(rows) => {
+            totals(&DeviceChunk::of_all(rows), DrawKind::Positive, None).map(|(_, _, total)| total as u64)
+        }
     }
 }
 
@@ -391,7 +393,7 @@ pub fn positive_rows<T: Float + Plain>(rows: &RowChunks<'_, T>) -> Result<u64> {
 pub(super) fn argument<T: Float + Plain>(
     chunk: &DeviceChunk<'_, T>,
     ranges: Ranges,
-    kind: Draw,
+    kind: DrawKind,
     weights: Option<WeightScale>,
 ) -> DrawsArgument {
     let rows = chunk.rows;
@@ -410,7 +412,7 @@ pub(super) fn argument<T: Float + Plain>(
 /// The draw weights of rows that are all on the device, but for distances; the total of each of their ranges; and the total of all.
 pub(super) fn totals<T: Float + Plain>(
     rows: &DeviceChunk<'_, T>,
-    kind: Draw,
+    kind: DrawKind,
     weights: Option<WeightScale>,
 ) -> Result<(DrawsArgument, Buffer<u128>, u128)> {
     let (queue, ranges) = (&rows.rows.queue, Ranges::new(rows.rows.n, rows.rows.n));
