@@ -55,7 +55,7 @@ fn rows_stream_through_several_gpus() {
     let features = Features::from_rows(&x, d).unwrap();
     let cpu = hash(&estimator.clone().device(Device::Cpu).fit_features(&features, None).unwrap());
     for device in ways() {
-        let limited = estimator.clone().device(device).device_memory_limit(Some(6_500_000));
+        let limited = estimator.clone().device(device).device_memory_limit(Some(12_000_000));
         let fit = limited.fit_features(&features, None).unwrap();
         assert_eq!(hash(&fit), cpu, "{device}: {}", fit.choice.reason);
         let several = matches!(fit.choice.place, Place::Several(_));

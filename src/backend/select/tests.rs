@@ -217,9 +217,9 @@ fn data_that_do_not_fit_at_once_stream() {
         let chunking = choice.plan.chunking.unwrap();
         assert_eq!((choice.place, chunking), (Place::Cuda(0), in_chunks(shape, 4 * GB - 4 * GB / 10).unwrap()));
         assert!(choice.reason.contains(&format!("; {chunking}; its kernel is ")), "{}", choice.reason);
-        let limited = choose(within(requested, Some(GB)), shape, &there).unwrap().plan.chunking.unwrap();
-        assert_eq!(limited, in_chunks(shape, GB).unwrap());
-        assert!(limited.buffers < chunking.buffers && limited.room == GB);
+        let limited = choose(within(requested, Some(2 * GB)), shape, &there).unwrap().plan.chunking.unwrap();
+        assert_eq!(limited, in_chunks(shape, 2 * GB).unwrap());
+        assert!(limited.buffers < chunking.buffers && limited.room == 2 * GB);
         // A limit above the free memory changes nothing.
         assert_eq!(choose(within(requested, Some(9 * GB)), shape, &there).unwrap(), choice);
         assert_eq!(choose(within(requested, Some(GB)), LARGE, &there).unwrap().plan.chunking, None);
@@ -266,7 +266,7 @@ fn several_gpus_share_rows() {
         choice.shares[0].rows < choice.shares[1].rows && choice.shares.iter().map(|share| share.rows).sum::<u64>() == much.rows
     );
     // Where nothing helps, both stream.
-    let small = Ok(vec![device(0, GB), device(1, GB)]);
+    let small = Ok(vec![device(0, 2 * GB), device(1, 2 * GB)]);
     let choice = choose(Device::AllCuda.into(), much, &small).unwrap();
     assert!(choice.shares.iter().all(|share| share.plan.chunking.is_some()), "{}", choice.reason);
     // One GPU, or one that can be used, needs no sharing. Nor does a list of one.
