@@ -105,7 +105,7 @@ macro_rules! calls {
         #[cfg(feature = "parts")]
         impl State {
             /// Whether a worker in this state can do a call that comes with so many values.
-            #[allow(unused_variables)]
+            #[allow(unused_variables, reason = "an entry reads only the arguments that its condition is about")]
             pub fn allows(&self, call: &Call, $values: usize) -> bool {
                 let $state = self;
                 match call {
@@ -114,7 +114,7 @@ macro_rules! calls {
             }
 
             /// Whether a reply, with the values that come with it, can be the answer to a call with so many values.
-            #[allow(unused_variables)]
+            #[allow(unused_variables, reason = "an entry reads only the arguments that its condition is about")]
             pub fn fits(&self, call: &Call, $values: usize, reply: &Reply, $found: &[f64]) -> bool {
                 let $state = self;
                 match (call, reply) {

@@ -6,6 +6,7 @@ pub mod farthest;
 pub mod nearest_batch;
 pub mod picks;
 mod plus_plus;
+mod ranges;
 pub mod samples;
 pub mod seeds;
 pub mod several;

@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use crate::backend::cuda::arguments::{self, DrawsArgument, SearchArgument};
 use crate::backend::cuda::device::{Plain, buffers, bytes_of};
-use crate::backend::cuda::passes::seeds::{CANDIDATES, DeviceDraws, DrawKind, Ranges, TOTALS, argument, totals};
+use crate::backend::cuda::passes::ranges::Ranges;
+use crate::backend::cuda::passes::seeds::{CANDIDATES, DeviceDraws, DrawKind, TOTALS, argument, totals};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::chunks::{DeviceChunk, RowChunks};
 use crate::backend::cuda::rows::stream::RowStream;

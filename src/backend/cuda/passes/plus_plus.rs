@@ -18,7 +18,8 @@
 use std::time::Instant;
 
 use super::byte_copies::{CopiedRows, FIRST_COPIES};
-use super::seeds::{DeviceDraws, RANGES};
+use super::ranges::RANGES;
+use super::seeds::DeviceDraws;
 use crate::backend::PlusPlus;
 use crate::backend::cuda::arguments::{
     self, ByteCopiesArgument, MOST_TRIALS, Nearer, PlusDrawArgument, PlusFilterArgument, PlusNearArgument, PlusNextArgument,
