@@ -29,9 +29,9 @@ pub use self::state::State;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     Nothing,
-    /// It is known how rows are transformed, and where the worker works.
+    /// The transform of the rows and the device are known.
     Started,
-    /// The rows are where the worker works.
+    /// The rows are on the device.
     Placed,
     /// Bad rows are left out.
     Skipped,
@@ -53,15 +53,15 @@ pub enum Stage {
 /// What a call does to the stages of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// It only asks.
+    /// The call only asks.
     Asks,
-    /// The stage is reached. If it was reached before, nothing changes.
+    /// The call reaches the stage. A stage that was reached before stays as it is.
     Once(Stage),
-    /// The stage is reached anew: later stages end.
+    /// The call reaches the stage anew: later stages end.
     Begins(Stage),
-    /// As `Begins`, but what led to this stage before stays, and this call adds to it.
+    /// As `Begins`, but the calls that led to the stage stay, and this call adds to them.
     Adds(Stage),
-    /// The stage and later ones end.
+    /// The stage and all later stages end.
     Ends(Stage),
 }
 
@@ -132,7 +132,7 @@ calls! { state, values, found:
     /// Forgets all that other calls have done.
     Start(start: Start): Nothing => Begins(Started), Facts(facts) if state::are_facts(facts);
     Survey: Started => Once(Placed), Survey(survey) if state.surveyed(survey, survey.bad > 0);
-    /// Brings rows to where the worker works on them, as a survey does.
+    /// Brings the rows to the device, as a survey does.
     Place: Started => Once(Placed), Done;
     SkipBad: Started => Once(Skipped), Survey(survey) if state.surveyed(survey, false);
     RoundWeights(scale: WeightScale): Placed => Begins(Rounded), Done;
@@ -153,7 +153,8 @@ calls! { state, values, found:
 
     // Sessions.
 
-    /// With what is known about all rows of the fit, and the number of clusters. The given starting centroids come beside it.
+    /// Begins a session, with the statistics of all rows of the fit and the number of clusters. Given starting centroids come
+    /// beside the call.
     Begin(statistics: Statistics, k: usize): Placed, if state.about_columns(statistics) => Begins(Begun),
         Began(rows) if rows[0] <= state.given && rows[1] <= rows[0];
     /// The bits of the rows that are kept.
@@ -193,7 +194,7 @@ pub struct Start {
     /// One factor for each feature, if values are scaled.
     pub factors: Option<Vec<f64>>,
     pub metric: Metric,
-    /// The word of the device.
+    /// The name of the device, as the option has it.
     pub device: String,
     /// For the choice of the device: the clusters, and the candidates of k-means|| (in a round, and rounds).
     pub clusters: usize,
@@ -361,7 +362,7 @@ pub fn answer<T: Float, S: Session<T> + ?Sized>(session: &mut S, call: &Call, va
             let (labels, distances) = session.nearest(values)?;
             Reply::Nearest(labels, distances)
         }
-        // Rows that are not in a session yet answer it.
+        // Only rows without a session answer this call.
         other => return Err(out_of_turn(other)),
     };
     Ok((reply, Vec::new()))

@@ -19,8 +19,8 @@ const WEIGHT_BITS: u32 = 53;
 pub struct State {
     /// One bit for each stage.
     stages: u16,
-    /// The rows that were given. Until a session begins, `rows` and `positive` are that number too, as upper bounds. Then they are
-    /// the kept rows, and those of positive weight.
+    /// The rows that were given. Until a session begins, `rows` and `positive` equal this number, as upper bounds. Then `rows`
+    /// counts the kept rows, and `positive` the rows of positive weight.
     pub given: u64,
     pub rows: u64,
     positive: u64,
@@ -201,7 +201,7 @@ impl State {
     pub fn sums(&self, sums: &ClusterSums) -> bool {
         let (k, d) = (self.k, self.d);
         let lengths = [sums.d, sums.sums.len(), sums.mass.len(), sums.rows.len(), sums.dirty.len()];
-        // Of a positive weight, the integer is at least 1.
+        // The integer of a positive weight is at least 1.
         let cluster = |j: usize| {
             let (rows, mass) = (i128::from(sums.rows[j]), sums.mass[j]);
             let most = rows << if self.weights.is_some() { WEIGHT_BITS } else { 0 };

@@ -4,12 +4,12 @@
 //! Undecided --plan--> Without: all centroids, or a tree                                    the end, unless there is a reset
 //!           --plan--> Grouped, rows Unsorted, or Fleeting if sorted rows are not kept
 //! Grouped  --assign--> Grouped, rows Sorted or Fleeting                                    what is left out pays
-//!          --assign--> Outdated                                              it is less than it was, or too little
+//!          --assign--> Outdated                                     less is left out than before, or too little
 //!          --assign--> Without             the first assign by these groups did not pay, or there is one group
 //! Outdated --plan---> Grouped around other points: rows are Unsorted again. Around the same points they stay Sorted
 //!          --plan---> Without: a tree.    As from Undecided, if other groups do not pay or need more room
 //! any      --no memory--> Without: all centroids
-//! Without  --reset--> Undecided.    Groups outlive a reset: they are right for any centroids and labels
+//! Without  --reset--> Undecided.    Groups outlive a reset: labels do not depend on groups
 //! ```
 //! The states of the rows are those of [`RowOrder`](super::grouped::RowOrder). An assign that ends early, by an error other
 //! than a lack of memory, leaves the session undecided.
@@ -35,7 +35,7 @@ pub enum State<T> {
 /// How a session finds labels, and the sample that decides it.
 pub struct Grouping<T> {
     state: State<T>,
-    /// Some of the rows, `(rows, d)`, taken once. Empty before.
+    /// A sample of the rows, `(rows, d)`, taken once. Empty until then.
     sample: Vec<T>,
 }
 

@@ -37,8 +37,8 @@ fn visit<T: Float + Plain>(
     rows: &DeviceRows<T>,
     work: impl Fn(&Queue, Range<usize>, &Buffer<u32>) -> Result<()>,
 ) -> Result<()> {
-    // The queue of the table does not wait for the queue of the rows, so the work of the latter must be done. The queue of the table
-    // is empty when it is dropped, so the table may be dropped after it.
+    // The queue of the table does not wait for the queue of the rows, so all work on the rows is done first. The queue of the
+    // table is empty when that queue is dropped. Then the table may be dropped too.
     rows.queue.wait()?;
     let queue = table.queue()?;
     // Copies of rows are optional memory, within the limit of the fit. The table and the labels are not taken from this queue's

@@ -12,8 +12,8 @@ use std::ops::Range;
 pub(super) const RANGES: usize = 4_096;
 /// Rows of a tile of `seed_take` and `seed_gains`. A range is a multiple of it.
 pub(super) const TILE: usize = 256;
-/// The most gain ranges of a chunk that streams, and the fewest rows of one. Each is a launch for every 12 candidates, which should
-/// take less time than its rows take on the bus. The host computes the draw weights of a gain range that has a drawn row.
+/// The most gain ranges of a chunk that streams, and the fewest rows of a gain range. A gain range is a launch for every 12 candidates,
+/// which should take less time than its rows take on the bus. The host computes the draw weights of a gain range that has a drawn row.
 const GAIN_RANGES: usize = 64;
 const GAIN_ROWS: usize = 4_096;
 
