@@ -23,7 +23,7 @@ use super::session::{LONGEST_BATCH, nearest_bytes};
 use super::shape::{FitShape, GpuSize};
 use super::state::DeviceState;
 use super::step::choice::{Chosen, choose_from};
-use super::step::tensor::unit::untrusted;
+use super::step::tensor::adding::untrusted;
 use super::step::{Needs, Refusal};
 use super::update::UpdateLaunches;
 use crate::backend::chunking::{Chunking, piece_bytes, row_bytes};

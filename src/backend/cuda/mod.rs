@@ -40,4 +40,4 @@ pub use session::{CudaSession, GpusInStep};
 #[doc(hidden)]
 pub use step::choice::measured;
 #[doc(hidden)]
-pub use step::tensor::unit::{how_tensor_cores_add, is_untrusted};
+pub use step::tensor::adding::{how_tensor_cores_add, is_untrusted};

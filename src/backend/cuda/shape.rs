@@ -78,7 +78,7 @@ pub struct GpuSize {
     /// The compute capability: ten times the major number, and the minor one.
     pub generation: u32,
     /// Whether the sums of `wgmma` and of `mma.sync` are outside of every bound, as far as the GPU was asked:
-    /// `step/tensor/unit.rs`.
+    /// `step/tensor/adding.rs`.
     pub untrusted: [bool; 2],
 }
 

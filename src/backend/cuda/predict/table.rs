@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::{Mutex, PoisonError};
 
-use super::tensor::TensorTable;
+use super::tensor::{BatchLabels as TensorBatch, TensorTable};
 use crate::backend::Scales;
 use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{
@@ -18,7 +18,7 @@ use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::Centroids;
 use crate::backend::cuda::step::filter::{DeviceFilter, Preparation};
 use crate::backend::cuda::step::shares::Shares;
-use crate::backend::cuda::step::tensor::labels::{TensorLabels, bytes_of_batch};
+use crate::backend::cuda::step::tensor::labels::bytes_of_batch;
 use crate::backend::cuda::step::tensor::sizes::TensorSizes;
 use crate::backend::cuda::step::tiled::{Doubt, Tiled, TiledLabels};
 use crate::backend::select::{Job, Shape};
@@ -100,7 +100,7 @@ pub struct BatchLabels<T> {
     /// Float32 products have this.
     doubt: Option<Doubt>,
     /// Tensor cores have this.
-    _tensor: Option<Box<TensorLabels<T>>>,
+    _tensor: Option<Box<TensorBatch<T>>>,
 }
 
 impl<T> BatchLabels<T> {

@@ -17,6 +17,7 @@ use crate::backend::cuda::step::choice::time;
 use crate::backend::cuda::step::tensor::Tensor;
 use crate::backend::cuda::step::tensor::centres::Centres;
 use crate::backend::cuda::step::tensor::labels::{TensorLabels, bytes_of_batch, centres_of_model};
+use crate::backend::cuda::step::tensor::products::Products;
 use crate::backend::cuda::step::tensor::sizes::TensorSizes;
 use crate::backend::cuda::step::tensor::unit::TensorUnit;
 use crate::backend::cuda::step::tiled::Tiled;
@@ -43,12 +44,15 @@ fn unit<T: Float + Plain>(strategy: Strategy, tiled: Tiled, shape: &FitShape, gp
     (strategy != Strategy::Default || least < time::<T>(&tiled, shape, gpu)).then_some(unit)
 }
 
+/// What the kernels of a batch use.
+pub type BatchLabels<T> = (TensorLabels<T>, Products<T>);
+
 impl<T: Float + Plain> TensorTable<T> {
     /// Labels the rows of the argument, if tensor cores do it faster than `tiled`, or if the strategy names them. Returns what
     /// the kernels use: it must live until they are done.
     ///
     /// # Safety
-    /// All addresses of the argument are live, but for the list of rows in doubt, as [`TensorLabels::launch`] demands. No row has
+    /// All addresses of the argument are live, but for the list of rows in doubt, as [`TensorLabels::begin`] demands. No row has
     /// a label. The argument has the shape, and always the same centroids.
     pub unsafe fn label(
         &self,
@@ -56,33 +60,33 @@ impl<T: Float + Plain> TensorTable<T> {
         shape: &FitShape,
         queue: &Queue,
         assign: &AssignArgument<T>,
-    ) -> Result<Option<TensorLabels<T>>> {
+    ) -> Result<Option<BatchLabels<T>>> {
         let Some(unit) = unit::<T>(strategy, tiled, shape, queue.gpu.size()) else { return Ok(None) };
         let sizes = TensorSizes::new(shape);
         if !queue.has_room(bytes_of_batch::<T>(&sizes))? || !unit.is_trusted(&queue.gpu)? {
             return Ok(None);
         }
         // SAFETY: the caller promises the centroids and the counters.
-        let made = unsafe { self.centres(unit, &sizes, queue, assign) }
-            .and_then(|(_, groups, centres)| TensorLabels::new(unit, sizes.of_model(groups), shape.half, centres, queue));
-        let mut labels = match made {
+        let made = unsafe { self.centres(unit, &sizes, queue, assign) }.and_then(|(_, groups, centres)| {
+            let sizes = sizes.of_model(groups);
+            Ok((TensorLabels::new(unit, sizes, shape.half, centres, queue)?, sizes))
+        });
+        let (mut labels, sizes) = match made {
             // Another program was faster.
             Err(KMeansError::NoMemory { .. }) => return Ok(None),
             made => made?,
         };
         let assign = AssignArgument { in_doubt: labels.in_doubt(), ..*assign };
-        labels.force_regroup()?;
         // SAFETY: the caller promises the addresses. The list of rows in doubt is the right one now. The centres' queue was
         // waited for.
-        unsafe { labels.copy_rows(queue, &assign, None)? };
+        let pass = unsafe { labels.begin(queue, &assign, 0) }.group()?;
         // The device is busy meanwhile.
-        match labels.take_memory(unit, shape.half, queue) {
+        let products = match Products::new(unit, sizes, shape.half, queue) {
             Err(KMeansError::NoMemory { .. }) => return Ok(None),
-            taken => taken?,
-        }
-        // SAFETY: as above.
-        unsafe { labels.launch(queue, &assign, None)? };
-        Ok(Some(labels))
+            products => products?,
+        };
+        pass.label(&products, None)?;
+        Ok(Some((labels, products)))
     }
 
     /// The centres. The first of several threads makes them. The other threads wait for it.

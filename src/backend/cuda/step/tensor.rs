@@ -1,8 +1,9 @@
 //! Labels by tensor cores, then the labels of the rows in doubt, then the sums of the rows that changed: `tensor_centres.cu`,
 //! `tensor_groups.cu`, `tensor_places.cu`, `tensor_rows.cu`, `tensor_centroids.cu`, `assign_tensor.cu` or `assign_tensor_mma.cu`,
-//! `tensor_rescore.cu`, `settle_few.cu`, `settle.cu` and `deltas.cu` of `kernels/step/`. `tensor/labels.rs` has the launches that
-//! label, `tensor/rescore.rs` those of the second product, `tensor/doubt.rs` those that settle rows in doubt. `tensor/unit.rs`
-//! says which GPUs have which kernel, `tensor/sizes.rs` what memory the copies take.
+//! `tensor_rescore.cu`, `settle_few.cu`, `settle.cu` and `deltas.cu` of `kernels/step/`. `tensor/labels.rs` has the steps of a
+//! pass as types, `tensor/products.rs` the products, `tensor/rescore.rs` the second product, `tensor/doubt.rs` what settles rows in doubt.
+//! `tensor/unit.rs` says which GPUs have which kernel, `tensor/adding.rs` how they add up, `tensor/sizes.rs` what memory the copies take,
+//! `tensor/predicted.rs` what time a step takes.
 //!
 //! ```text
 //! once a fit:     groups of rows near one point each, half-precision copies of the rows in the order of groups
@@ -16,9 +17,12 @@
 //! far from where they end, groups are bad and many rows are in doubt. So groups are made again in a few iterations, if the
 //! iteration before left many rows in doubt. Rows of a group are in the order of the labels that they had when groups were made.
 
+pub mod adding;
 pub mod centres;
 mod doubt;
 pub mod labels;
+mod predicted;
+pub mod products;
 mod rescore;
 pub mod sizes;
 pub mod unit;
@@ -27,10 +31,10 @@ use std::sync::Arc;
 
 use self::centres::Centres;
 use self::labels::TensorLabels;
-use self::sizes::{TILE_CENTROIDS, TILE_ROWS, TensorSizes};
+use self::products::Products;
+use self::sizes::TensorSizes;
 use self::unit::TensorUnit;
 use super::by_row::ByRow;
-use super::choice::PROCESSORS;
 use super::deltas::DeltasLaunch;
 use super::filter::FilterSpec;
 use super::tiled::CLUSTER_PADDING;
@@ -50,52 +54,6 @@ use crate::bounds::fp16::MOST_FEATURES;
 pub struct Tensor(pub TensorUnit);
 
 impl Tensor {
-    /// The constants of the predicted time, in microseconds, on an H100: of an iteration and of each feature in it, the same of one pass
-    /// alone, of a value, and of a value that is copied for one pass. See `predicted`.
-    const FIXED: f64 = 85.0;
-    const FEATURE: f64 = 0.1;
-    const FIXED_ONCE: f64 = 40.0;
-    const FEATURE_ONCE: f64 = 0.2;
-    const VALUE: f64 = 1.5e-6;
-    const COPY_ONCE: f64 = 8e-6;
-    /// Fewer clusters have at most eight groups: [`TensorSizes::new`]. With more natural clusters than groups, most rows are in doubt. This
-    /// costs more than tensor cores gain, unless there are many features.
-    const FEW_CLUSTERS: usize = 30;
-    const MANY_FEATURES: usize = 256;
-    /// Up to so many clusters, other programs are as fast as memory.
-    const FEWEST_CLUSTERS: usize = 4;
-    /// How much more time iterations take then: measured on an H100 with ten blobs in eight groups, 64 to 192 features.
-    const IN_DOUBT: f64 = 3.0;
-
-    /// The time of one pass over rows without copies, such as that of a prediction, in microseconds: also for data whose
-    /// centroids are all multiplied.
-    pub fn predicted_once(self, shape: &FitShape, gpu: GpuSize) -> f64 {
-        let FitShape { chunk, d, .. } = *shape;
-        let once = Self::FIXED_ONCE + Self::FEATURE_ONCE * d as f64;
-        once + self.rows(shape, gpu) + Self::COPY_ONCE * (chunk * d) as f64
-    }
-
-    /// The time of products, minima, settling and sums.
-    fn rows(self, shape: &FitShape, gpu: GpuSize) -> f64 {
-        let processors = gpu.processors.max(1);
-        let (n, k) = (padded(shape.chunk, TILE_ROWS * processors) as f64, self.multiplied(shape.k));
-        let score = self.0.score(padded(shape.d, 16), gpu.generation) * 1e-6 * PROCESSORS as f64 / processors as f64;
-        n * (k * score + self.0.row() + shape.d as f64 * Self::VALUE)
-    }
-
-    /// The centroids of full tiles that take as long as those that are multiplied. A last tile of 128 or of 64 centroids is
-    /// assumed to be slower for each of them: it waits as often as a full one.
-    fn multiplied(self, k: usize) -> f64 {
-        let (full, last) = (k / TILE_CENTROIDS * TILE_CENTROIDS, k % TILE_CENTROIDS);
-        let last = match (self.0, last) {
-            (_, 0) => 0,
-            (TensorUnit::Wgmma, ..=64) => 96,
-            (TensorUnit::Wgmma, ..=128) => 160,
-            _ => TILE_CENTROIDS,
-        };
-        (full + last) as f64
-    }
-
     /// The copies that settling and updates read.
     fn filter(shape: &FitShape) -> FilterSpec {
         FilterSpec::by_feature(padded(shape.k, CLUSTER_PADDING), Chains::One)
@@ -117,7 +75,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
             return Err(Refusal::new(self.0.generations(), got));
         }
         if gpu.untrusted[self.0 as usize] {
-            return Err(unit::untrusted_unit());
+            return Err(adding::untrusted_unit());
         }
         needs_shared(self.0.kernel(TensorSizes::new(shape).chunks).entry.block.shared, gpu)?;
         at_most(MOST_FEATURES, "features", shape.d)?;
@@ -127,19 +85,14 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
     fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
         let sizes = TensorSizes::new(shape);
         let by_row = if has_by_row(shape) { ByRow::bytes(shape) } else { 0 };
-        let bytes = sum([TensorLabels::<T>::bytes(&sizes), Centres::<T>::bytes(&sizes), by_row]);
+        let of_products = Products::<T>::bytes(&sizes);
+        let bytes = sum([TensorLabels::<T>::bytes(&sizes), of_products, Centres::<T>::bytes(&sizes), by_row]);
         Needs { filter: Self::filter(shape), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 
-    /// The mean of ten iterations of data whose centroids are all multiplied, copies included. Where groups of rows are far
-    /// apart, the products take a tenth of that. Of forty times of uniform rows on an H100 (16 to 768 features, 32 to 16,384
-    /// clusters), 23 are within a tenth of it, and all between three quarters of it and 1.4 times it.
     fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
         Candidate::<T>::supports(self, shape, gpu).ok()?;
-        let FitShape { d, k, .. } = *shape;
-        let in_doubt = k < Self::FEW_CLUSTERS && d < Self::MANY_FEATURES || k <= Self::FEWEST_CLUSTERS;
-        let all = Self::FIXED + Self::FEATURE * d as f64 + self.rows(shape, gpu);
-        Some(all * if in_doubt { Self::IN_DOUBT } else { 1.0 })
+        Some(self.predicted_mean(shape, gpu))
     }
 
     fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
@@ -150,10 +103,9 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
             Some(Err(KMeansError::NoMemory { .. })) | None => None,
             Some(made) => Some(made?),
         };
-        let mut labels = TensorLabels::new(self.0, sizes, shape.half, centres, queue)?;
-        labels.take_memory(self.0, shape.half, queue)?;
         Ok(Box::new(TensorStep::<T> {
-            labels,
+            labels: TensorLabels::new(self.0, sizes, shape.half, centres, queue)?,
+            products: Products::new(self.0, sizes, shape.half, queue)?,
             launches: 0,
             resident: shape.chunk == shape.rows,
             by_row,
@@ -171,6 +123,7 @@ fn has_by_row(shape: &FitShape) -> bool {
 /// The step of one fit.
 struct TensorStep<T> {
     labels: TensorLabels<T>,
+    products: Products<T>,
     /// The launches since the host has set the centroids. Before some of them, groups are made again if there is much doubt.
     launches: u32,
     /// Whether the rows stay where they are.
@@ -183,30 +136,29 @@ struct TensorStep<T> {
 
 impl<T: Float + Plain> Step<T> for TensorStep<T> {
     fn launch(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> Result<()> {
-        let Self { labels, resident, .. } = self;
+        let Self { labels, products, resident, by_row, .. } = self;
         let (queue, assign) = (&state.queue, state.assign_argument(chunk, labels.in_doubt()));
         let (resident, first, power) = (*resident, self.launches == 0, self.launches.is_power_of_two());
         if first || !resident {
             // The first launch always makes groups and copies.
             labels.force_regroup()?;
         }
-        labels.expect(self.launches);
-        // SAFETY: the addresses are those of the state's buffers and of the list, which has a place for each row of a chunk. The
-        // rows are copied before the first launch.
-        unsafe {
-            if first || resident && power {
-                labels.choose_centres(queue, &assign)?;
-            }
-            let again = first || !resident || power;
-            if again {
-                labels.measure_again(queue, &assign)?;
-                labels.copy_rows(queue, &assign, self.by_row.as_ref().filter(|_| !self.copied))?;
-                self.copied = true;
-            }
-            self.launches = self.launches.saturating_add(1);
-            labels.measure(queue, &assign, again)?;
-            labels.launch(queue, &assign, self.by_row.as_ref())?;
+        // SAFETY: the addresses are those of the state's buffers and of the list, which has a place for each row of a chunk. Rows that do not
+        // stay are grouped again.
+        let mut pass = unsafe { labels.begin(queue, &assign, self.launches) };
+        if first || resident && power {
+            pass = pass.choose_centres()?;
         }
+        let pass = if first || !resident || power {
+            products.forget_slacks()?;
+            let pass = pass.regroup(by_row.as_ref().filter(|_| !self.copied))?;
+            self.copied = true;
+            pass
+        } else {
+            pass.keep_groups()
+        };
+        pass.measure()?.label(products, by_row.as_ref())?;
+        self.launches = self.launches.saturating_add(1);
         self.deltas.launch(chunk, state, self.by_row.as_ref())
     }
 
@@ -223,6 +175,7 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
 #[cfg(feature = "tests")]
 mod tests {
     use super::super::choice::tests::{H200, shape};
+    use super::sizes::{TILE_CENTROIDS, TILE_ROWS};
     use super::*;
 
     unit_test!(sizes_follow_the_shape);
@@ -232,7 +185,7 @@ mod tests {
         assert_eq!([groups(300_000, 5_000), groups(300_000, 100), groups(10_000, 5_000)], [1_024, 32, 32]);
         assert_eq!((sizes(100, 3, 2).groups, sizes(100, 3, 2).tiles, sizes(100, 3, 2).copied), (1, 4, 6));
         // Where there are too few groups, rows are expected to be in doubt.
-        let few = Tensor::FEW_CLUSTERS;
+        let few = predicted::FEW_CLUSTERS;
         assert_eq!([groups(300_000, few - 1), groups(300_000, few)], [8, 16]);
         // All lists have room if all rows belong to the fallback group.
         for (n, k) in [(300_000, 5_000), (20_000, 16_384), (10_000_000, 70_000)] {

@@ -16,7 +16,8 @@ const APART_BLOCKS: usize = 128;
 const SAMPLE: usize = 2_048;
 /// How often the centres of groups become means.
 const ROUNDS: usize = 2;
-/// When `tensor_near` has work: if groups are made now, or if they were not made just now.
+/// When `tensor_near` has work: always, if groups are made now, or if they were not made just now.
+pub(super) const NEAR_ALWAYS: u32 = 0;
 const NEAR_BEFORE_GROUPS: u32 = 1;
 pub(super) const NEAR_WITHOUT_GROUPS: u32 = 2;
 /// The name of the memory in errors.

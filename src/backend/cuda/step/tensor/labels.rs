@@ -1,14 +1,22 @@
-//! The launches that label rows by tensor cores: groups of rows, copies of rows and centroids, products, and the rows in doubt.
+//! A pass that labels rows by tensor cores. Each step of a pass is a type, so the compiler checks their order.
 //!
-//! All of them read an [`AssignArgument`]: the rows, the labels before and after, and the centroids.
+//! ```text
+//! TensorLabels::begin -> Pass<Begun>      choose_centres      centres from the centroids
+//!     regroup | keep_groups               -> Pass<Grouped>    rows in groups, and their copies: made again if there is much doubt, or kept
+//!     group                               -> Pass<Measured>   the same for the centroids of a model, which do not move
+//!     measure                             -> Pass<Measured>   the distances of the centroids from the centres
+//!     label(Products)                                         copies of the centroids, products, settling
+//! ```
+//! All launches read an [`AssignArgument`]: the rows, the labels before and after, and the centroids. `begin` has the promise that its addresses
+//! are live, and the pass holds it.
 
 use std::sync::Arc;
 
-use super::centres::{Centres, Centring, NEAR_WITHOUT_GROUPS};
+use super::centres::{Centres, Centring, NEAR_ALWAYS, NEAR_WITHOUT_GROUPS};
 use super::doubt::DoubtLists;
-use super::rescore::Rescore;
-use super::sizes::{CHUNK, CentroidCopies, HalfRowCopies, RowGroups, TILE_ROWS, TensorSizes};
-use super::unit::{Kernel, TensorUnit};
+use super::products::Products;
+use super::sizes::{HalfRowCopies, RowGroups, TILE_ROWS, TensorSizes};
+use super::unit::TensorUnit;
 use crate::backend::cuda::arguments::{
     self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRowsArgument, TensorTermsArgument,
 };
@@ -41,13 +49,13 @@ fn terms<T: Float>(d: usize, added: Added, assign: &AssignArgument<T>) -> Tensor
 
 /// The bytes that the labels of a batch of rows take for a model, and centres too.
 pub fn bytes_of_batch<T: Float + Plain>(sizes: &TensorSizes) -> u64 {
-    TensorLabels::<T>::bytes(sizes).saturating_add(Centres::<T>::fixed_bytes(sizes))
+    sum([TensorLabels::<T>::bytes(sizes), Products::<T>::bytes(sizes), Centres::<T>::fixed_bytes(sizes)])
 }
 
 /// The centres for a model, and how many groups there are: [`Centres::fixed`].
 ///
 /// # Safety
-/// The same as for [`TensorLabels::launch`].
+/// The same as for [`TensorLabels::begin`].
 pub unsafe fn centres_of_model<T: Float + Plain>(
     unit: TensorUnit,
     sizes: &TensorSizes,
@@ -59,45 +67,36 @@ pub unsafe fn centres_of_model<T: Float + Plain>(
     unsafe { Centres::fixed(*sizes, queue, assign, bound) }
 }
 
-/// The labels of the rows of a chunk, and what their kernels keep.
+/// The groups of the rows of a chunk, with their copies, and the rows in doubt.
 pub struct TensorLabels<T> {
     sizes: TensorSizes,
     /// If an iteration looks at this many sets of columns, rows are put in order.
     most_kept: u64,
     added: Added,
+    row_tiles: usize,
     rows: HalfRowCopies,
     centres: Arc<Centres<T>>,
     groups: RowGroups,
-    /// Only products need these, not groups and copies of rows.
-    for_products: Option<(CentroidCopies, Rescore<T>)>,
     centring: Centring<T>,
+    launches: RowLaunches<T>,
+    doubt: DoubtLists<T>,
+}
+
+/// The launches that group and copy the rows, in their order.
+struct RowLaunches<T> {
     clear: Launch<TensorRowsArgument<T>>,
     group: Launch<TensorRowsArgument<T>>,
-    /// `group` in the variant that also copies the rows.
+    /// `group` in the variant that also copies the rows with their features side by side.
     group_and_copy: Launch<TensorRowsArgument<T>>,
     count: Launch<TensorRowsArgument<T>>,
     reach: Launch<TensorRowsArgument<T>>,
     places: Launch<TensorRowsArgument<T>>,
-    copy_rows: Launch<TensorRowsArgument<T>>,
-    list: Launch<TensorCentroidsArgument<T>>,
-    copy_centroids: Launch<TensorCentroidsArgument<T>>,
-    kernel: Kernel,
-    assign: Launch<TensorArgument>,
-    doubt: DoubtLists<T>,
+    copy: Launch<TensorRowsArgument<T>>,
 }
 
-impl<T: Float + Plain> TensorLabels<T> {
-    /// The bytes that this takes on the device, without the centres.
-    pub fn bytes(sizes: &TensorSizes) -> u64 {
-        let of_rows = sum([DoubtLists::<T>::bytes(sizes), HalfRowCopies::bytes(sizes), RowGroups::bytes(sizes)]);
-        sum([of_rows, CentroidCopies::bytes(sizes), Rescore::<T>::bytes(sizes)])
-    }
-
-    /// `half`: whether the rows' values have 16 bits. `centres`: one for each group. Groups and copies of rows can be made before
-    /// [`TensorLabels::take_memory`].
-    pub fn new(unit: TensorUnit, sizes: TensorSizes, half: bool, centres: Arc<Centres<T>>, queue: &Queue) -> Result<Self> {
-        let added = unit.added(&queue.gpu)?;
-        let (gpu, kernel) = (&*queue.gpu, unit.kernel(sizes.chunks));
+impl<T: Float + Plain> RowLaunches<T> {
+    fn new(sizes: &TensorSizes, half: bool, queue: &Queue) -> Result<Self> {
+        let gpu = &*queue.gpu;
         let blocks = sizes.n.div_ceil(TILE_ROWS);
         let rows = |entry: Entry<TensorRowsArgument<T>>, blocks: usize| entry.half_if(half).exactly(gpu, "", blocks);
         // Few blocks, each with many rows: a block ends by adding to all groups.
@@ -112,38 +111,40 @@ impl<T: Float + Plain> TensorLabels<T> {
             let blocks = (gpu.shared_per_block as usize / (shared + 1_024)).clamp(1, if T::IS_F32 { 3 } else { 2 });
             few(entry.with_shared(shared), blocks)
         };
-        let copy_centroids = arguments::tensor_centroids::<T>();
         Ok(Self {
-            sizes,
-            most_kept: sizes.most_kept(FEWEST_ITERATIONS),
-            added,
-            rows: HalfRowCopies::allocate(queue, &sizes)?,
-            centres,
-            groups: RowGroups::allocate(queue, &sizes)?,
-            for_products: None,
-            centring: Centring::new(&sizes, queue)?,
             clear: rows(arguments::tensor_clear::<T>(), blocks.min(1 << 10))?,
             group: group(0)?,
             group_and_copy: group(staged)?,
             count: few(arguments::tensor_count::<T>(), 4)?,
             reach: rows(arguments::tensor_reach::<T>(), sizes.groups)?,
             places: rows(arguments::tensor_places::<T>(), 1)?,
-            copy_rows: rows(arguments::tensor_rows::<T>(), blocks)?,
-            list: arguments::tensor_list::<T>().exactly(gpu, "", sizes.with_fallback())?,
-            copy_centroids: copy_centroids.resident(gpu, "", copy_centroids.blocks_of_warps(sizes.copies()))?,
-            assign: kernel.launch(gpu, sizes.tiles)?,
-            kernel,
-            doubt: DoubtLists::new(sizes, half, queue)?,
+            copy: rows(arguments::tensor_rows::<T>(), blocks)?,
         })
     }
+}
 
-    /// Takes the memory that only products need. The arguments are those of [`TensorLabels::new`].
-    pub fn take_memory(&mut self, unit: TensorUnit, half: bool, queue: &Queue) -> Result<()> {
-        let mut centroids = CentroidCopies::allocate(queue, &self.sizes)?;
-        // Places without a centroid must hold finite values.
-        centroids.copies.fill(0)?;
-        self.for_products = Some((centroids, Rescore::new(unit, self.added, &self.sizes, half, queue)?));
-        Ok(())
+impl<T: Float + Plain> TensorLabels<T> {
+    /// The bytes that this takes on the device, without the centres and the products.
+    pub fn bytes(sizes: &TensorSizes) -> u64 {
+        sum([DoubtLists::<T>::bytes(sizes), HalfRowCopies::bytes(sizes), RowGroups::bytes(sizes)])
+    }
+
+    /// `half`: whether the rows' values have 16 bits. `centres`: one for each group. The first pass groups and copies the rows.
+    pub fn new(unit: TensorUnit, sizes: TensorSizes, half: bool, centres: Arc<Centres<T>>, queue: &Queue) -> Result<Self> {
+        let mut labels = Self {
+            sizes,
+            most_kept: sizes.most_kept(FEWEST_ITERATIONS),
+            added: unit.added(&queue.gpu)?,
+            row_tiles: unit.kernel(sizes.chunks).row_tiles,
+            rows: HalfRowCopies::allocate(queue, &sizes)?,
+            centres,
+            groups: RowGroups::allocate(queue, &sizes)?,
+            centring: Centring::new(&sizes, queue)?,
+            launches: RowLaunches::new(&sizes, half, queue)?,
+            doubt: DoubtLists::new(sizes, half, queue)?,
+        };
+        labels.force_regroup()?;
+        Ok(labels)
     }
 
     /// The address of the list of rows in doubt, for the argument.
@@ -151,44 +152,36 @@ impl<T: Float + Plain> TensorLabels<T> {
         self.doubt.rows()
     }
 
-    /// Expects as many iterations as there were, and at least [`FEWEST_ITERATIONS`].
-    pub fn expect(&mut self, iterations: u32) {
-        self.most_kept = self.sizes.most_kept(iterations.max(FEWEST_ITERATIONS));
-    }
-
-    /// Makes the next launch group and copy the rows again, however few rows are in doubt.
+    /// Makes the next pass group and copy the rows again, however few rows are in doubt.
     pub fn force_regroup(&mut self) -> Result<()> {
         self.doubt.force_regroup()
     }
 
-    /// Makes centres of groups from the centroids, if there is much doubt. The centres belong to this object alone.
+    /// Begins a pass over the rows of the argument. It expects as many passes as there were `iterations`, and at least
+    /// [`FEWEST_ITERATIONS`].
     ///
     /// # Safety
-    /// The same as for [`TensorLabels::launch`], but the copies need not be made.
-    pub unsafe fn choose_centres(&self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
-        // SAFETY: as in `launch`.
-        unsafe { self.centring.choose(queue, &self.of_centroids(assign)) }
+    /// While the pass and its launches run, all addresses of the argument are live, with the sizes that the kernels index: rows up to the stride,
+    /// k x d centroids in both orders, a label before and after for each row. Its list of rows in doubt is that of this object. There are at
+    /// most as many rows as in the shape that this object was made for, and d and k are the same. The rows are those of the pass before, unless
+    /// this pass regroups after [`TensorLabels::force_regroup`].
+    pub unsafe fn begin<'a>(
+        &'a mut self,
+        queue: &'a Queue,
+        assign: &'a AssignArgument<T>,
+        iterations: u32,
+    ) -> Pass<'a, T, Begun> {
+        self.most_kept = self.sizes.most_kept(iterations.max(FEWEST_ITERATIONS));
+        Pass { labels: self, queue, assign, step: Begun }
     }
 
-    /// Measures how far the centroids are from the centres. The centroids of a model have not moved since its centres were made.
-    /// `measured`: whether [`TensorLabels::measure_again`] was called just before.
-    ///
-    /// # Safety
-    /// The same as for [`TensorLabels::launch`].
-    pub unsafe fn measure(&self, queue: &Queue, assign: &AssignArgument<T>, measured: bool) -> Result<()> {
-        let near_when = if measured { NEAR_WITHOUT_GROUPS } else { 0 };
-        // SAFETY: as in `launch`.
-        unsafe { queue.run(&self.centring.near, &TensorCentroidsArgument { near_when, ..self.of_centroids(assign) }) }
+    fn terms(&self, assign: &AssignArgument<T>) -> TensorTermsArgument {
+        terms(self.sizes.d, self.added, assign)
     }
 
-    /// Copies the rows of a chunk in the order of their groups, if there is much doubt. The centroids were measured. `by_row`: a
-    /// copy to make too.
-    ///
-    /// # Safety
-    /// The same as for [`TensorLabels::launch`], but the copies need not be made.
-    pub unsafe fn copy_rows(&mut self, queue: &Queue, assign: &AssignArgument<T>, by_row: Option<&ByRow>) -> Result<()> {
-        let Self { sizes, rows, centres, groups, most_kept, .. } = &*self;
-        let argument = TensorRowsArgument {
+    fn of_rows(&self, assign: &AssignArgument<T>, by_row: Option<&ByRow>) -> TensorRowsArgument<T> {
+        let Self { sizes, rows, centres, groups, most_kept, .. } = self;
+        TensorRowsArgument {
             rows: assign.rows,
             centres: centres.centres.at(),
             scale: assign.scale,
@@ -208,7 +201,7 @@ impl<T: Float + Plain> TensorLabels<T> {
             by_row: by_row.map_or(0, ByRow::at),
             control: assign.control,
             few: self.doubt.few().control,
-            bound: terms(sizes.d, self.added, assign),
+            bound: self.terms(assign),
             tiles: sizes.tiles as u32,
             chunks: sizes.chunks as u32,
             k: sizes.k as u32,
@@ -216,30 +209,11 @@ impl<T: Float + Plain> TensorLabels<T> {
             copies_of_centroids: sizes.at_first as u32,
             most_doubt: sizes.most_doubt(),
             most_kept: *most_kept,
-            row_tiles: self.kernel.row_tiles as u32,
-        };
-        // SAFETY: the buffers have a place for each row, each tile, each group and each label. `by_row` has one for each row. The
-        // launches have a thread for each row, or threads that go on to the next rows, and a block for each group.
-        unsafe {
-            queue.run(&self.clear, &argument)?;
-            queue.run(if by_row.is_some() { &self.group_and_copy } else { &self.group }, &argument)?;
-            queue.run(&self.count, &argument)?;
-            queue.run(&self.reach, &argument)?;
-            queue.run(&self.places, &argument)?;
-            queue.run(&self.copy_rows, &argument)?;
+            row_tiles: self.row_tiles as u32,
         }
-        self.for_products.as_mut().map_or(Ok(()), |(_, rescore)| rescore.forget_slacks())
     }
 
-    /// Measures how far the centroids are from the centres before groups are made, if there is much doubt.
-    ///
-    /// # Safety
-    /// The same as for [`TensorLabels::launch`], but the copies need not be made.
-    pub unsafe fn measure_again(&self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
-        // SAFETY: as in `launch`.
-        unsafe { self.centring.measure_again(queue, &self.of_centroids(assign)) }
-    }
-
+    /// Without copies of the centroids.
     fn of_centroids(&self, assign: &AssignArgument<T>) -> TensorCentroidsArgument<T> {
         let Self { sizes, rows, groups, .. } = self;
         TensorCentroidsArgument {
@@ -250,7 +224,6 @@ impl<T: Float + Plain> TensorLabels<T> {
             lowered: groups.lowered.at(),
             slacks: groups.slacks.at(),
             tile_slacks: groups.tile_slacks.at(),
-            copies: self.copies_of_centroids(),
             labels: assign.labels,
             group_of_tile: rows.group_of_tile.at(),
             row_of_place: rows.row_of_place.at(),
@@ -258,16 +231,12 @@ impl<T: Float + Plain> TensorLabels<T> {
             few: self.doubt.few().control,
             most_doubt: sizes.most_doubt(),
             most_kept: self.most_kept,
-            ..self.centres.argument(sizes, assign, terms(sizes.d, self.added, assign))
+            ..self.centres.argument(sizes, assign, self.terms(assign))
         }
     }
 
-    /// The address of the copies, or 0 if there is no memory for them yet.
-    fn copies_of_centroids(&self) -> u64 {
-        self.for_products.as_ref().map_or(0, |(centroids, _)| centroids.copies.at())
-    }
-
-    fn argument(&self, assign: &AssignArgument<T>) -> TensorArgument {
+    /// Without copies of the centroids, and what the kernel fixes.
+    fn of_products(&self, assign: &AssignArgument<T>) -> TensorArgument {
         let Self { sizes, rows, groups, .. } = self;
         TensorArgument {
             rows: rows.copies.at(),
@@ -275,7 +244,6 @@ impl<T: Float + Plain> TensorLabels<T> {
             row_of_place: rows.row_of_place.at(),
             group_of_tile: rows.group_of_tile.at(),
             groups: groups.groups.at(),
-            centroids: self.copies_of_centroids(),
             lowered: groups.lowered.at(),
             slacks: groups.slacks.at(),
             tile_slacks: groups.tile_slacks.at(),
@@ -288,39 +256,104 @@ impl<T: Float + Plain> TensorLabels<T> {
             left: self.doubt.doubtful(),
             n: assign.rows.n,
             tiles: sizes.tiles as u32,
-            chunks: sizes.chunks as u32,
-            last_steps: (sizes.d - (sizes.chunks - 1) * CHUNK).div_ceil(16) as u32,
             k_padded: sizes.k_padded as u32,
-            stages: self.kernel.stages as u32,
-            stored: sizes.chunks as u32,
-            part: 0,
-            row_buffers: self.kernel.row_buffers as u32,
+            ..TensorArgument::ZERO
         }
     }
+}
 
-    /// Labels the rows, in this order: [`TensorLabels::copy_rows`], [`TensorLabels::measure`] and [`TensorLabels::take_memory`] come
-    /// before, and the copies of the centroids are made here. `by_row`: a copy of the rows for settling, if there is one.
-    ///
-    /// # Safety
-    /// All addresses of the argument are live, with the sizes that the kernels index: rows up to the stride, k x d centroids in
-    /// both orders, a label before and after for each row. Its list of rows in doubt is that of this object. There are at most as
-    /// many rows as in the shape that this object was made for, and d and k are the same.
-    pub unsafe fn launch(&mut self, queue: &Queue, assign: &AssignArgument<T>, by_row: Option<&ByRow>) -> Result<()> {
-        let of_centroids = self.of_centroids(assign);
-        let products = self.argument(assign);
-        let Some((_, rescore)) = &self.for_products else { unreachable!("memory for products was taken") };
+/// The steps of a pass: nothing is made yet; the rows are grouped, and the centroids may have moved; the rows are grouped, and the distances of
+/// the centroids from the centres are known.
+pub struct Begun;
+pub struct Grouped {
+    /// Whether the rows may just have been grouped. Then these distances were measured before.
+    again: bool,
+}
+pub struct Measured;
+
+/// A pass at a step.
+#[must_use]
+pub struct Pass<'a, T, S> {
+    labels: &'a mut TensorLabels<T>,
+    queue: &'a Queue,
+    assign: &'a AssignArgument<T>,
+    step: S,
+}
+
+impl<'a, T: Float + Plain> Pass<'a, T, Begun> {
+    /// Makes centres of groups from the centroids, if there is much doubt. The centres belong to this object alone.
+    pub fn choose_centres(self) -> Result<Self> {
+        let Self { labels, queue, assign, .. } = &self;
+        // SAFETY: `begin` has the promise of the addresses. The buffers have a place for each group.
+        unsafe { labels.centring.choose(queue, &labels.of_centroids(assign))? };
+        Ok(self)
+    }
+
+    /// Copies the rows in the order of their groups, if there is much doubt. `by_row`: a copy to make too.
+    pub fn regroup(self, by_row: Option<&ByRow>) -> Result<Pass<'a, T, Grouped>> {
+        let Self { labels, queue, assign, .. } = &self;
+        // SAFETY: as in `choose_centres`.
+        unsafe { labels.centring.measure_again(queue, &labels.of_centroids(assign))? };
+        Ok(self.copy_rows(by_row)?.then(Grouped { again: true }))
+    }
+
+    /// Keeps the groups and copies of the pass before.
+    pub fn keep_groups(self) -> Pass<'a, T, Grouped> {
+        self.then(Grouped { again: false })
+    }
+
+    /// Copies the rows for centres that do not change: [`centres_of_model`].
+    pub fn group(self) -> Result<Pass<'a, T, Measured>> {
+        Ok(self.copy_rows(None)?.then(Measured))
+    }
+
+    fn copy_rows(self, by_row: Option<&ByRow>) -> Result<Self> {
+        let Self { labels, queue, assign, .. } = &self;
+        let argument = labels.of_rows(assign, by_row);
+        let RowLaunches { clear, group, group_and_copy, count, reach, places, copy } = &labels.launches;
+        let group = if by_row.is_some() { group_and_copy } else { group };
+        for launch in [clear, group, count, reach, places, copy] {
+            // SAFETY: the buffers have a place for each row, each tile, each group and each label. `by_row` has one for each row. The
+            // launches have a thread for each row, or threads that go on to the next rows, and a block for each group.
+            unsafe { queue.run(launch, &argument)? };
+        }
+        Ok(self)
+    }
+}
+
+impl<'a, T, S> Pass<'a, T, S> {
+    fn then<Next>(self, step: Next) -> Pass<'a, T, Next> {
+        let Self { labels, queue, assign, .. } = self;
+        Pass { labels, queue, assign, step }
+    }
+}
+
+impl<'a, T: Float + Plain> Pass<'a, T, Grouped> {
+    /// Measures the distances of the centroids from the centres, unless that was done before the rows were grouped.
+    pub fn measure(self) -> Result<Pass<'a, T, Measured>> {
+        let Self { labels, queue, assign, step } = &self;
+        let near_when = if step.again { NEAR_WITHOUT_GROUPS } else { NEAR_ALWAYS };
+        let near = TensorCentroidsArgument { near_when, ..labels.of_centroids(assign) };
+        // SAFETY: `begin` has the promise of the addresses. The buffers have a place for each pair of a group and a centroid.
+        unsafe { queue.run(&labels.centring.near, &near)? };
+        Ok(self.then(Measured))
+    }
+}
+
+impl<T: Float + Plain> Pass<'_, T, Measured> {
+    /// Labels the rows. `by_row`: a copy of the rows for settling, if there is one.
+    pub fn label(self, products: &Products<T>, by_row: Option<&ByRow>) -> Result<()> {
+        let Self { labels, queue, assign, .. } = self;
         let rows = by_row.map_or(assign.rows, |copy| copy.of(assign.rows));
         let settled = AssignArgument { rows, ..*assign };
-        // SAFETY: the caller promises the addresses. The buffers have a place for each pair of a group and a centroid. The
-        // copies of the centroids are made before the products.
+        labels.doubt.clear()?;
+        let (of_centroids, of_products) = (labels.of_centroids(assign), labels.of_products(assign));
+        // SAFETY: `begin` has the promise of the addresses. The rows are grouped and copied, as the type of this pass says, and the distances
+        // of the centroids are measured.
         unsafe {
-            self.doubt.clear()?;
-            queue.run(&self.list, &of_centroids)?;
-            queue.run_behind(&self.copy_centroids, &of_centroids)?;
-            queue.run_behind(&self.assign, &products)?;
-            rescore.launch(queue, &settled, &of_centroids, &products)?;
-            let lists = [self.groups.list.at(), self.groups.groups.at()];
-            self.doubt.launch(queue, &settled, lists, assign.centroids)
+            products.launch(queue, &settled, &of_centroids, &of_products)?;
+            let lists = [labels.groups.list.at(), labels.groups.groups.at()];
+            labels.doubt.launch(queue, &settled, lists, assign.centroids)
         }
     }
 }
