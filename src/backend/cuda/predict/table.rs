@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::{Mutex, PoisonError};
 
-use super::tensor::{BatchLabels as TensorBatch, TensorTable};
+use super::tensor::{TensorBatch, TensorTable};
 use crate::backend::Scales;
 use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{

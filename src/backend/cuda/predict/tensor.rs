@@ -17,7 +17,7 @@ use crate::backend::cuda::step::choice::time;
 use crate::backend::cuda::step::tensor::Tensor;
 use crate::backend::cuda::step::tensor::centres::Centres;
 use crate::backend::cuda::step::tensor::labels::{TensorLabels, bytes_of_batch, centres_of_model};
-use crate::backend::cuda::step::tensor::products::Products;
+use crate::backend::cuda::step::tensor::products::TensorProducts;
 use crate::backend::cuda::step::tensor::sizes::TensorSizes;
 use crate::backend::cuda::step::tensor::unit::TensorUnit;
 use crate::backend::cuda::step::tiled::Tiled;
@@ -45,7 +45,7 @@ fn unit<T: Float + Plain>(strategy: Strategy, tiled: Tiled, shape: &FitShape, gp
 }
 
 /// What the kernels of a batch use.
-pub type BatchLabels<T> = (TensorLabels<T>, Products<T>);
+pub type TensorBatch<T> = (TensorLabels<T>, TensorProducts<T>);
 
 impl<T: Float + Plain> TensorTable<T> {
     /// Labels the rows of the argument, if tensor cores do it faster than `tiled`, or if the strategy names them. Returns what
@@ -60,7 +60,7 @@ impl<T: Float + Plain> TensorTable<T> {
         shape: &FitShape,
         queue: &Queue,
         assign: &AssignArgument<T>,
-    ) -> Result<Option<BatchLabels<T>>> {
+    ) -> Result<Option<TensorBatch<T>>> {
         let Some(unit) = unit::<T>(strategy, tiled, shape, queue.gpu.size()) else { return Ok(None) };
         let sizes = TensorSizes::new(shape);
         if !queue.has_room(bytes_of_batch::<T>(&sizes))? || !unit.is_trusted(&queue.gpu)? {
@@ -81,7 +81,7 @@ impl<T: Float + Plain> TensorTable<T> {
         // waited for.
         let pass = unsafe { labels.begin(queue, &assign, 0) }.group()?;
         // The device is busy meanwhile.
-        let products = match Products::new(unit, sizes, shape.half, queue) {
+        let products = match TensorProducts::new(unit, sizes, shape.half, queue) {
             Err(KMeansError::NoMemory { .. }) => return Ok(None),
             products => products?,
         };

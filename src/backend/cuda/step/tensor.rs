@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use self::centres::Centres;
 use self::labels::TensorLabels;
-use self::products::Products;
+use self::products::TensorProducts;
 use self::sizes::TensorSizes;
 use self::unit::TensorUnit;
 use super::by_row::ByRow;
@@ -85,7 +85,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
     fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
         let sizes = TensorSizes::new(shape);
         let by_row = if has_by_row(shape) { ByRow::bytes(shape) } else { 0 };
-        let of_products = Products::<T>::bytes(&sizes);
+        let of_products = TensorProducts::<T>::bytes(&sizes);
         let bytes = sum([TensorLabels::<T>::bytes(&sizes), of_products, Centres::<T>::bytes(&sizes), by_row]);
         Needs { filter: Self::filter(shape), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
@@ -105,7 +105,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
         };
         Ok(Box::new(TensorStep::<T> {
             labels: TensorLabels::new(self.0, sizes, shape.half, centres, queue)?,
-            products: Products::new(self.0, sizes, shape.half, queue)?,
+            products: TensorProducts::new(self.0, sizes, shape.half, queue)?,
             launches: 0,
             resident: shape.chunk == shape.rows,
             by_row,
@@ -123,7 +123,7 @@ fn has_by_row(shape: &FitShape) -> bool {
 /// The step of one fit.
 struct TensorStep<T> {
     labels: TensorLabels<T>,
-    products: Products<T>,
+    products: TensorProducts<T>,
     /// The launches since the host has set the centroids. Before some of them, groups are made again if there is much doubt.
     launches: u32,
     /// Whether the rows stay where they are.

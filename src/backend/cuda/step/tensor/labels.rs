@@ -1,11 +1,13 @@
 //! A pass that labels rows by tensor cores. Each step of a pass is a type, so the compiler checks their order.
 //!
 //! ```text
-//! TensorLabels::begin -> Pass<Begun>      choose_centres      centres from the centroids
-//!     regroup | keep_groups               -> Pass<Grouped>    rows in groups, and their copies: made again if there is much doubt, or kept
-//!     group                               -> Pass<Measured>   the same for the centroids of a model, which do not move
-//!     measure                             -> Pass<Measured>   the distances of the centroids from the centres
-//!     label(Products)                                         copies of the centroids, products, settling
+//! TensorLabels::begin     -> TensorPass<Begun>
+//!     choose_centres      -> TensorPass<Begun>         centres of groups, from the centroids
+//!     regroup             -> TensorPass<RowsGrouped>   rows in groups, and their copies: made again if there is much doubt
+//!     keep_groups         -> TensorPass<RowsGrouped>   those of the pass before
+//!     measure             -> TensorPass<Measured>      the distances of the centroids from the centres
+//!     group               -> TensorPass<Measured>      from Begun, for the centroids of a model, which do not move
+//!     label                                            copies of the centroids, products, settling
 //! ```
 //! All launches read an [`AssignArgument`]: the rows, the labels before and after, and the centroids. `begin` has the promise that its addresses
 //! are live, and the pass holds it.
@@ -14,7 +16,7 @@ use std::sync::Arc;
 
 use super::centres::{Centres, Centring, NEAR_ALWAYS, NEAR_WITHOUT_GROUPS};
 use super::doubt::DoubtLists;
-use super::products::Products;
+use super::products::TensorProducts;
 use super::sizes::{HalfRowCopies, RowGroups, TILE_ROWS, TensorSizes};
 use super::unit::TensorUnit;
 use crate::backend::cuda::arguments::{
@@ -49,7 +51,7 @@ fn terms<T: Float>(d: usize, added: Added, assign: &AssignArgument<T>) -> Tensor
 
 /// The bytes that the labels of a batch of rows take for a model, and centres too.
 pub fn bytes_of_batch<T: Float + Plain>(sizes: &TensorSizes) -> u64 {
-    sum([TensorLabels::<T>::bytes(sizes), Products::<T>::bytes(sizes), Centres::<T>::fixed_bytes(sizes)])
+    sum([TensorLabels::<T>::bytes(sizes), TensorProducts::<T>::bytes(sizes), Centres::<T>::fixed_bytes(sizes)])
 }
 
 /// The centres for a model, and how many groups there are: [`Centres::fixed`].
@@ -170,9 +172,9 @@ impl<T: Float + Plain> TensorLabels<T> {
         queue: &'a Queue,
         assign: &'a AssignArgument<T>,
         iterations: u32,
-    ) -> Pass<'a, T, Begun> {
+    ) -> TensorPass<'a, T, Begun> {
         self.most_kept = self.sizes.most_kept(iterations.max(FEWEST_ITERATIONS));
-        Pass { labels: self, queue, assign, step: Begun }
+        TensorPass { labels: self, queue, assign, step: Begun }
     }
 
     fn terms(&self, assign: &AssignArgument<T>) -> TensorTermsArgument {
@@ -265,7 +267,7 @@ impl<T: Float + Plain> TensorLabels<T> {
 /// The steps of a pass: nothing is made yet; the rows are grouped, and the centroids may have moved; the rows are grouped, and the distances of
 /// the centroids from the centres are known.
 pub struct Begun;
-pub struct Grouped {
+pub struct RowsGrouped {
     /// Whether the rows may just have been grouped. Then these distances were measured before.
     again: bool,
 }
@@ -273,14 +275,14 @@ pub struct Measured;
 
 /// A pass at a step.
 #[must_use]
-pub struct Pass<'a, T, S> {
+pub struct TensorPass<'a, T, S> {
     labels: &'a mut TensorLabels<T>,
     queue: &'a Queue,
     assign: &'a AssignArgument<T>,
     step: S,
 }
 
-impl<'a, T: Float + Plain> Pass<'a, T, Begun> {
+impl<'a, T: Float + Plain> TensorPass<'a, T, Begun> {
     /// Makes centres of groups from the centroids, if there is much doubt. The centres belong to this object alone.
     pub fn choose_centres(self) -> Result<Self> {
         let Self { labels, queue, assign, .. } = &self;
@@ -290,20 +292,20 @@ impl<'a, T: Float + Plain> Pass<'a, T, Begun> {
     }
 
     /// Copies the rows in the order of their groups, if there is much doubt. `by_row`: a copy to make too.
-    pub fn regroup(self, by_row: Option<&ByRow>) -> Result<Pass<'a, T, Grouped>> {
+    pub fn regroup(self, by_row: Option<&ByRow>) -> Result<TensorPass<'a, T, RowsGrouped>> {
         let Self { labels, queue, assign, .. } = &self;
         // SAFETY: as in `choose_centres`.
         unsafe { labels.centring.measure_again(queue, &labels.of_centroids(assign))? };
-        Ok(self.copy_rows(by_row)?.then(Grouped { again: true }))
+        Ok(self.copy_rows(by_row)?.then(RowsGrouped { again: true }))
     }
 
     /// Keeps the groups and copies of the pass before.
-    pub fn keep_groups(self) -> Pass<'a, T, Grouped> {
-        self.then(Grouped { again: false })
+    pub fn keep_groups(self) -> TensorPass<'a, T, RowsGrouped> {
+        self.then(RowsGrouped { again: false })
     }
 
     /// Copies the rows for centres that do not change: [`centres_of_model`].
-    pub fn group(self) -> Result<Pass<'a, T, Measured>> {
+    pub fn group(self) -> Result<TensorPass<'a, T, Measured>> {
         Ok(self.copy_rows(None)?.then(Measured))
     }
 
@@ -321,16 +323,16 @@ impl<'a, T: Float + Plain> Pass<'a, T, Begun> {
     }
 }
 
-impl<'a, T, S> Pass<'a, T, S> {
-    fn then<Next>(self, step: Next) -> Pass<'a, T, Next> {
+impl<'a, T, S> TensorPass<'a, T, S> {
+    fn then<Next>(self, step: Next) -> TensorPass<'a, T, Next> {
         let Self { labels, queue, assign, .. } = self;
-        Pass { labels, queue, assign, step }
+        TensorPass { labels, queue, assign, step }
     }
 }
 
-impl<'a, T: Float + Plain> Pass<'a, T, Grouped> {
+impl<'a, T: Float + Plain> TensorPass<'a, T, RowsGrouped> {
     /// Measures the distances of the centroids from the centres, unless that was done before the rows were grouped.
-    pub fn measure(self) -> Result<Pass<'a, T, Measured>> {
+    pub fn measure(self) -> Result<TensorPass<'a, T, Measured>> {
         let Self { labels, queue, assign, step } = &self;
         let near_when = if step.again { NEAR_WITHOUT_GROUPS } else { NEAR_ALWAYS };
         let near = TensorCentroidsArgument { near_when, ..labels.of_centroids(assign) };
@@ -340,9 +342,9 @@ impl<'a, T: Float + Plain> Pass<'a, T, Grouped> {
     }
 }
 
-impl<T: Float + Plain> Pass<'_, T, Measured> {
+impl<T: Float + Plain> TensorPass<'_, T, Measured> {
     /// Labels the rows. `by_row`: a copy of the rows for settling, if there is one.
-    pub fn label(self, products: &Products<T>, by_row: Option<&ByRow>) -> Result<()> {
+    pub fn label(self, products: &TensorProducts<T>, by_row: Option<&ByRow>) -> Result<()> {
         let Self { labels, queue, assign, .. } = self;
         let rows = by_row.map_or(assign.rows, |copy| copy.of(assign.rows));
         let settled = AssignArgument { rows, ..*assign };

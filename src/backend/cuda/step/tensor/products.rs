@@ -10,7 +10,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 
 /// The launches, and what they write.
-pub struct Products<T> {
+pub struct TensorProducts<T> {
     sizes: TensorSizes,
     copies: CentroidCopies,
     list: Launch<TensorCentroidsArgument<T>>,
@@ -20,7 +20,7 @@ pub struct Products<T> {
     rescore: Rescore<T>,
 }
 
-impl<T: Float + Plain> Products<T> {
+impl<T: Float + Plain> TensorProducts<T> {
     pub fn bytes(sizes: &TensorSizes) -> u64 {
         sum([CentroidCopies::bytes(sizes), Rescore::<T>::bytes(sizes)])
     }
