@@ -8,7 +8,8 @@
 //! assertions for nvcc                      the sizes and offsets of these structs
 //! ```
 //! A struct that lies in device memory, because a pointer leads to it, keeps its name: `Control`. All others exist only in the
-//! parameters of kernels: `Rows` is `RowsArgument` in Rust. A pointer is a `u64`. The threads of a block are those of the kernel's
+//! parameters of kernels: `Rows` is `RowsArgument` in Rust. A pointer to numbers or structs is an `At` of them, a
+//! pointer to values of the rows' type a `u64`. The threads of a block are those of the kernel's
 //! launch bounds. Sizes and offsets follow from the rules of
 //! `repr(C)`, and both compilers check them. So a field that is misread here does not compile.
 
@@ -69,7 +70,8 @@ struct Field {
 
 enum Kind {
     Number(&'static str, usize),
-    Pointer,
+    /// To values of this type. None: to values of the rows' type, or of any type.
+    Pointer(Option<String>),
     /// `T`.
     Value,
     Struct(String),
@@ -186,8 +188,12 @@ impl Arguments {
                 return Err(unclear());
             }
             let kind = if is_pointer {
-                self.add_struct(base, texts, true)?;
-                Kind::Pointer
+                let to = match NUMBERS.iter().find(|(cuda, ..)| *cuda == base) {
+                    Some((_, rust, _)) => Some((*rust).into()),
+                    None if self.add_struct(base, texts, true)? && !self.structs[base].template => Some(base.into()),
+                    None => None,
+                };
+                Kind::Pointer(to)
             } else if let Some(&(_, rust, bytes)) = NUMBERS.iter().find(|(cuda, ..)| *cuda == base) {
                 Kind::Number(rust, bytes)
             } else if base == "T" && one.template {
@@ -223,7 +229,7 @@ impl Arguments {
     fn size(&self, field: &Field, value: usize) -> (usize, usize) {
         let (size, align) = match &field.kind {
             Kind::Number(_, bytes) => (*bytes, *bytes),
-            Kind::Pointer => (8, 8),
+            Kind::Pointer(_) => (8, 8),
             Kind::Value => (VALUES[value].2, VALUES[value].2),
             Kind::Struct(name) => {
                 let layout = &self.structs[name].layouts[value];
@@ -274,7 +280,8 @@ impl Arguments {
         for Field { name, docs, kind, count } in &one.fields {
             let (kind, zero) = match kind {
                 Kind::Number(rust, _) => (rust.to_string(), if rust.starts_with('f') { "0.0".into() } else { "0".into() }),
-                Kind::Pointer => ("u64".into(), "0".into()),
+                Kind::Pointer(Some(to)) => (format!("At<{to}>"), "At::NULL".into()),
+                Kind::Pointer(None) => ("u64".into(), "0".into()),
                 Kind::Value => ("T".into(), "T::default()".into()),
                 Kind::Struct(name) if self.structs[name].generic => {
                     (self.rust_name(name, "T"), format!("<{}>::zero()", self.rust_name(name, "T")))

@@ -66,7 +66,7 @@ fn structs_and_kernels_come_to_rust() {
     let label = "pub struct LabelArgument<T> {
     pub rows: RowsArgument,
     pub scale: T,
-    pub factors: [u64; 32],
+    pub factors: [At<Factors>; 32],
     pub small: [u8; 3],
     pub last: u16,
 }";

@@ -4,7 +4,7 @@
 //! struct that lies in device memory has the same name here as there: `Control`. All others have `Argument` behind it: `Rows` is
 //! `RowsArgument`. An entry has the name that all variants of a kernel share: `assign_tiled_f32_k128` is one of `assign_tiled`.
 
-use super::device::{Argument, Entry, Plain};
+use super::device::{Argument, At, Entry, Plain};
 use crate::base::float::Float;
 use crate::bounds::fp16::Fp16Bound;
 use crate::bounds::{self, ExpandedTerms};

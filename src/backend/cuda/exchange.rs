@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::arguments::{self, ArriveArgument, Counts, MeetArgument, TotalArgument};
 use super::device::peers::{Alarm, Pool, reach_each_other};
-use super::device::{Buffer, Gpu, Launch, Plain, Queue, bytes_of, product, sum};
+use super::device::{At, Buffer, Gpu, Launch, Plain, Queue, bytes_of, product, sum};
 use super::shape::FitShape;
 use super::state::DeviceState;
 use crate::base::error::{KMeansError, Result};
@@ -51,11 +51,14 @@ struct Turn {
     counts: Buffer<Counts>,
 }
 
+/// The sums of a turn, their rows and the counts.
+type TurnAddresses = (At<u64>, At<i64>, At<Counts>);
+
 /// What other GPUs read of a port: for each turn the sums, their rows and the counts, and the exchanges that the GPU has reached.
 #[derive(Clone, Copy)]
 struct Addresses {
-    turns: [[u64; 3]; 2],
-    arrived: u64,
+    turns: [TurnAddresses; 2],
+    arrived: At<u64>,
 }
 
 /// Which sums are exchanged.
@@ -95,7 +98,7 @@ impl Port {
     }
 
     fn addresses(&self) -> Addresses {
-        let turn = |turn: &Turn| [turn.pending.at(), turn.pending_rows.at(), turn.counts.at()];
+        let turn = |turn: &Turn| (turn.pending.at(), turn.pending_rows.at(), turn.counts.at());
         Addresses { turns: self.turns.each_ref().map(turn), arrived: self.arrived.at() }
     }
 
@@ -106,9 +109,9 @@ impl Port {
     }
 
     /// The addresses of the sums that the next step adds to, and of its rows.
-    pub fn pending(&self) -> [u64; 2] {
+    pub fn pending(&self) -> (At<u64>, At<i64>) {
         let Turn { pending, pending_rows, .. } = &self.turns[self.turn];
-        [pending.at(), pending_rows.at()]
+        (pending.at(), pending_rows.at())
     }
 
     /// All sums become 0. No other GPU may be reading them.
@@ -147,21 +150,24 @@ pub fn arrive<T: Float + Plain>(state: &DeviceState<T>, of: ExchangedSums, score
     unsafe { state.queue.run_behind(&port.arrive, &arrive) }
 }
 
+/// An address of each GPU.
+fn each<V>(all: &[Addresses], address: impl Fn(&Addresses) -> At<V>) -> [At<V>; MOST_GPUS] {
+    let mut addresses = [At::NULL; MOST_GPUS];
+    addresses.iter_mut().zip(all).for_each(|(place, other)| *place = address(other));
+    addresses
+}
+
 /// Queues the second half: the sums of all GPUs become one. Afterwards this GPU's pending sums, and the counts in its control,
 /// are those of the whole fit. All GPUs of the fit must have been given the first half.
 pub fn total<T: Float + Plain>(state: &mut DeviceState<T>, of: ExchangedSums) -> Result<()> {
     let Some(port) = &mut state.port else { return Ok(()) };
-    let each = |address: &dyn Fn(&Addresses) -> u64| {
-        let mut addresses = [0; MOST_GPUS];
-        addresses.iter_mut().zip(&port.all).for_each(|(place, other)| *place = address(other));
-        addresses
-    };
+    let all = &port.all;
     let (next, gpus) = (&port.turns[1 - port.turn], port.all.len() as i32);
     let moves = i32::from(of == ExchangedSums::Moves);
     let meet = MeetArgument {
         control: state.control,
         arrived: port.arrived.at(),
-        others: each(&|other| other.arrived),
+        others: each(all, |other| other.arrived),
         alarm: port.alarm.at(),
         gpus,
         moves,
@@ -170,9 +176,9 @@ pub fn total<T: Float + Plain>(state: &mut DeviceState<T>, of: ExchangedSums) ->
     // have done their work. The kernel begins with the wait.
     unsafe { state.queue.run_behind(&port.meet, &meet)? };
     let total = TotalArgument {
-        pending: each(&|other| other.turns[port.turn][0]),
-        rows: each(&|other| other.turns[port.turn][1]),
-        counts: each(&|other| other.turns[port.turn][2]),
+        pending: each(all, |other| other.turns[port.turn].0),
+        rows: each(all, |other| other.turns[port.turn].1),
+        counts: each(all, |other| other.turns[port.turn].2),
         sums: state.sums.pending.at(),
         sum_rows: state.sums.pending_rows.at(),
         next: next.pending.at(),

@@ -1,7 +1,7 @@
 //! The state of a fit on the device: labels, sums, centroids, and what steps and updates read besides them.
 
-use super::arguments::{AssignArgument, Control, Factors, LabelsArgument, SumsArgument, weight_to_integer};
-use super::device::{Buffer, Plain, Queue, buffers, bytes_of, product};
+use super::arguments::{AssignArgument, Control, Factors, LabelsArgument, RowInDoubt, SumsArgument, weight_to_integer};
+use super::device::{At, Buffer, Plain, Queue, buffers, bytes_of, product};
 use super::exchange::{GpuGroup, Port};
 use super::rows::chunks::DeviceChunk;
 use super::shape::FitShape;
@@ -161,7 +161,7 @@ pub struct DeviceState<T> {
     pub centroids: Centroids<T>,
     pub filter: DeviceFilter<T>,
     /// What the kernels of an iteration tell each other: the address of `Control`.
-    pub control: u64,
+    pub control: At<Control>,
     /// A weight times this is an integer.
     pub mass_to_integer: f64,
 }
@@ -232,12 +232,12 @@ impl<T: Float + Plain> DeviceState<T> {
     /// The sums that a step adds to. If the fit has several GPUs, they are pending in the port.
     pub fn sums_of_step(&self) -> SumsArgument {
         let sums = self.sums.argument(&self.shape);
-        let Some([pending, pending_rows]) = self.port.as_ref().map(Port::pending) else { return sums };
+        let Some((pending, pending_rows)) = self.port.as_ref().map(Port::pending) else { return sums };
         SumsArgument { pending, pending_rows, ..sums }
     }
 
     /// The parameter of a kernel that labels the rows of a chunk. `in_doubt`: the address of the list of rows in doubt.
-    pub fn assign_argument(&self, chunk: &DeviceChunk<'_, T>, in_doubt: u64) -> AssignArgument<T> {
+    pub fn assign_argument(&self, chunk: &DeviceChunk<'_, T>, in_doubt: At<RowInDoubt>) -> AssignArgument<T> {
         let [labels, next] = self.labels.before_and_after(chunk.first);
         AssignArgument {
             rows: chunk.rows.argument(),

@@ -6,7 +6,7 @@ use cudarc::driver::{CudaEvent, result, sys};
 
 use super::callers::CallersContext;
 use super::queue::Queue;
-use super::{Plain, failed, traffic};
+use super::{At, Plain, failed, traffic};
 use crate::base::error::Result;
 use crate::base::interrupt;
 use crate::base::memory;
@@ -55,15 +55,21 @@ impl<T: Plain> Buffer<T> {
         &self.queue
     }
 
-    /// The address on the device. Kernels take it as a parameter.
-    pub fn at(&self) -> u64 {
-        self.address
+    /// The address on the device, as a kernel takes it: an [`At`] of these values, or a number where the kernel's argument does not know their
+    /// type.
+    pub fn at<A: From<At<T>>>(&self) -> A {
+        At::new(self.address).into()
+    }
+
+    /// The address for a kernel that reads the same bytes as other values.
+    pub fn at_of<V>(&self) -> At<V> {
+        self.at::<At<T>>().cast()
     }
 
     /// The address of value `i`.
-    pub fn at_index(&self, i: usize) -> u64 {
+    pub fn at_index<A: From<At<T>>>(&self, i: usize) -> A {
         assert!(i <= self.len);
-        self.address + (i * size_of::<T>()) as u64
+        At::new(self.address).index(i as u64).into()
     }
 
     /// Sets every byte to `byte`.

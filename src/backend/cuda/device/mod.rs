@@ -3,6 +3,7 @@
 //! This folder holds nearly all unsafe calls to CUDA. (Pinned memory is in `rows/upload/pinned.rs`.) Allocations free themselves.
 //! Copies check lengths. A kernel takes one plain struct (`arguments.rs`), and its handle knows which one (`entry.rs`).
 
+mod at;
 mod buffer;
 mod callers;
 mod entry;
@@ -17,6 +18,7 @@ pub mod traffic;
 
 use cudarc::driver::{DriverError, sys};
 
+pub use self::at::At;
 pub use self::buffer::Buffer;
 pub use self::callers::CallersContext;
 pub use self::entry::{Argument, Block, Entry, Launch};

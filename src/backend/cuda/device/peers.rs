@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::{result, sys};
 
-use super::{Buffer, Gpu, Plain, Queue, failed};
+use super::{At, Buffer, Gpu, Plain, Queue, failed};
 use crate::base::error::Result;
 use crate::base::memory;
 
@@ -124,8 +124,8 @@ impl Alarm {
     }
 
     /// Its address for kernels: host memory has one address for the host and all GPUs.
-    pub fn at(&self) -> u64 {
-        self.0.as_ptr() as u64
+    pub fn at(&self) -> At<u32> {
+        At::new(self.0.as_ptr() as u64)
     }
 }
 

@@ -10,7 +10,7 @@
 use super::passes::{PLAIN, SumPass, passes, scratch_values};
 use super::systems::{LabelMethod, RowKernel, System};
 use crate::backend::cuda::arguments::{self, AssignArgument, SystemAssignArgument, SystemSumsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, sum};
+use crate::backend::cuda::device::{At, Block, Buffer, Launch, Plain, Queue, bytes_of, sum};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::DeviceState;
@@ -146,7 +146,7 @@ impl<T: Float + Plain> SystemStep<T> {
             factors: assign.factors,
             mass_to_integer: assign.mass_to_integer,
             control: assign.control,
-            scratch: settings.scratch.map_or(0, |at| self.scratch.at_index(at)),
+            scratch: settings.scratch.map_or(At::NULL, |at| self.scratch.at_index(at)),
             scratch_next: self.scratch.at_index(settings.scratch_next),
             tables: settings.tables,
             tables_next: settings.tables_next,

@@ -19,7 +19,7 @@ use self::sizes::{CentroidBuffers, RowBuffers, YinyangSizes};
 use crate::backend::cuda::arguments::{
     self, AssignArgument, CarriedArgument, CarriedRowsArgument, MovedRowsArgument, RowsArgument, YinyangArgument,
 };
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue, sum};
+use crate::backend::cuda::device::{At, Block, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::DeviceState;
@@ -166,7 +166,7 @@ impl<T: Float + Plain> YinyangStep<T> {
             own: centroids.control.at(),
             labels: assign.labels,
             next: assign.next,
-            row_of_place: if self.ordered { rows.row_of_place.at() } else { 0 },
+            row_of_place: if self.ordered { rows.row_of_place.at() } else { At::NULL },
             own_labels: rows.own_labels.at(),
             bounds: rows.bounds.at(),
             group_bounds: rows.group_bounds.at(),

@@ -2,7 +2,7 @@
 
 use crate::backend::Scales;
 use crate::backend::cuda::arguments::{self, InertiaArgument, LabelsArgument, RowsArgument};
-use crate::backend::cuda::device::{Buffer, Launch, Queue, bytes_of, product, sum};
+use crate::backend::cuda::device::{At, Buffer, Launch, Queue, bytes_of, product, sum};
 use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, copies};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -46,7 +46,7 @@ impl InertiaPass {
             labels,
             centroids,
             scale: inertia.scale,
-            scales: inertia.scales.as_ref().map_or(0, Buffer::at),
+            scales: inertia.scales.as_ref().map_or(At::NULL, Buffer::at),
             pending: inertia.pending.at(),
             k: self.k as i32,
             table_copies: self.table_copies as i32,

@@ -95,7 +95,7 @@ pub fn add_masses<T: Float + Plain>(
         let argument = WeighArgument {
             w: rows.argument_of(piece.clone()).w,
             labels: labels.at(),
-            masses: masses.at(),
+            masses: masses.at_of(),
             weight_to_integer: weight_to_integer(weights),
             n: piece.len() as u64,
         };

@@ -25,7 +25,7 @@ use crate::backend::cuda::arguments::{
     self, ByteCopiesArgument, MOST_TRIALS, Nearer, PlusDrawArgument, PlusFilterArgument, PlusNearArgument, PlusNextArgument,
     PlusSettleArgument, PlusTakeArgument, STOPPED_COARSE, STOPPED_FULL, STOPPED_ZERO, StepArgument, StepControl,
 };
-use crate::backend::cuda::device::{Argument, Launch, Plain, Queue, buffers, product};
+use crate::backend::cuda::device::{Argument, At, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::rows::download::{PIECE, download};
@@ -166,7 +166,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
             candidates: buffers.candidates.at(),
             seeds: buffers.seeds.at(),
             list: buffers.list.at(),
-            owners: 0,
+            owners: At::NULL,
             owned: 0,
             room: buffers.list.len() as u64,
             terms: positive,
@@ -205,13 +205,13 @@ impl<T: Float + Plain> DeviceDraws<T> {
             Ok((Some(draw), launches))
         } else {
             launches.push(draw);
-            let gains = step.control + std::mem::offset_of!(StepControl, gains) as u64;
+            let gains = step.control.field(std::mem::offset_of!(StepControl, gains));
             for gains in self.gains_launches(&all, 0..rows.n, &buffers.candidates, m, gains, step)? {
                 launches.push(Box::new(gains));
             }
             let launch = arguments::plus_take::<T>().exactly(gpu, "", gpu.processors as usize)?;
             launches.push(Box::new((launch, take)));
-            launches.push(Box::new(self.take_launch(&all, step.candidates, 0, step)?));
+            launches.push(Box::new(self.take_launch(&all, step.candidates, At::NULL, step)?));
             Ok((None, launches))
         }
     }

@@ -16,7 +16,7 @@ use std::ops::Range;
 use crate::backend::cuda::arguments::{
     self, BernoulliArgument, DrawsArgument, GainsArgument, StepArgument, TakeArgument, TotalsArgument, weight_to_integer,
 };
-use crate::backend::cuda::device::{Buffer, Launch, Plain, Queue, bytes_of, product, sum};
+use crate::backend::cuda::device::{At, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::passes::byte_copies::{CopiedRows, copies_scale};
 use crate::backend::cuda::passes::nearest_batch;
 use crate::backend::cuda::passes::plus_plus::StepBuffers;
@@ -183,7 +183,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
         let total = queue.zeros::<u128>(1, TOTALS)?;
         rows.visit(|chunk| {
             if let Some(centroid) = &one {
-                let (launch, argument) = draws.take_launch(chunk, centroid.at(), total.at(), StepArgument::ZERO)?;
+                let (launch, argument) = draws.take_launch(chunk, centroid.at(), total.at_of(), StepArgument::ZERO)?;
                 // SAFETY: the kernel reads one centroid. Each row has a distance, and each range a total.
                 unsafe { queue.run(&launch, &argument)? };
             } else {
@@ -209,7 +209,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
         &self,
         chunk: &DeviceChunk<'_, T>,
         centroids: u64,
-        total: u64,
+        total: At<u64>,
         step: StepArgument,
     ) -> Result<(Launch<TakeArgument>, TakeArgument)> {
         let (rows, ranges) = (chunk.rows, chunk.rows.n.div_ceil(self.ranges.rows));
@@ -237,7 +237,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
         let gains = queue.zeros::<u128>(product([self.gain_ranges.count(), m]), CANDIDATES)?;
         self.pass(rows, false, |draws, chunk| {
             for range in draws.gain_ranges.between(chunk.first, chunk.first + chunk.rows.n) {
-                let gains = gains.at_index(draws.gain_ranges.of(range.start) * m);
+                let gains = gains.at_index::<At<u128>>(draws.gain_ranges.of(range.start) * m).cast();
                 for (launch, argument) in draws.gains_launches(chunk, range, &here, m, gains, StepArgument::ZERO)? {
                     // SAFETY: there are m candidates, and m gains of each range. Each row has a distance.
                     unsafe { queue.run(&launch, &argument)? };
@@ -262,7 +262,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
         range: Range<usize>,
         candidates: &Buffer<T>,
         m: usize,
-        gains: u64,
+        gains: At<u64>,
         step: StepArgument,
     ) -> Result<Vec<(Launch<GainsArgument>, GainsArgument)>> {
         let rows = chunk.rows;
@@ -275,7 +275,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
                 rows: rows.argument_of(range.start - chunk.first..range.end - chunk.first),
                 nearest: self.nearest.at_index(range.start),
                 candidates: candidates.at_index(first * rows.d),
-                gains: gains + (first * size_of::<u128>()) as u64,
+                gains: gains.index(2 * first as u64), // a gain has two words
                 scale: (&self.scale).into(),
                 m: here as i32,
                 first: first as u32,
@@ -350,8 +350,8 @@ pub(super) fn argument<T: Float + Plain>(
 ) -> DrawsArgument {
     let rows = chunk.rows;
     DrawsArgument {
-        w: rows.weights.as_ref().map_or(0, Buffer::at),
-        nearest: 0,
+        w: rows.weights.as_ref().map_or(At::NULL, Buffer::at),
+        nearest: At::NULL,
         scale: (&DistanceScale::NONE).into(),
         weight_to_integer: weight_to_integer(weights),
         n: rows.n as u64,
@@ -383,7 +383,7 @@ pub(super) fn totals<T: Float + Plain>(
 unsafe fn add_totals(queue: &Queue, draws: DrawsArgument, totals: u64, total: &Buffer<u128>) -> Result<()> {
     let launch = arguments::seed_totals().exactly(&queue.gpu, "", draws.ranges as usize)?;
     // SAFETY: the kernel writes one total for each range. The caller promises room for them.
-    unsafe { queue.run(&launch, &TotalsArgument { draws, totals, total: total.at() }) }
+    unsafe { queue.run(&launch, &TotalsArgument { draws, totals, total: total.at_of() }) }
 }
 
 #[cfg(feature = "tests")]

@@ -262,7 +262,7 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
         self.chunks().visit(|DeviceChunk { rows, .. }| {
             let cut = ChunkGrid::new(rows.n, rows.d);
             let chunk = cut.chunk as u64;
-            let argument = VarianceArgument { rows: rows.argument(), moments: moments.at(), sums: sums.at(), chunk };
+            let argument = VarianceArgument { rows: rows.argument(), moments: moments.at(), sums: sums.at_of(), chunk };
             // SAFETY: the kernel reads d moments and adds to 2 d sums. It reads only rows below the stride.
             unsafe { self.launch(rows.entry(arguments::variance::<T>()), cut, rows.d, &argument) }
         })?;

@@ -11,7 +11,7 @@ use crate::backend::cuda::arguments::{
     self, AssignArgument, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, NearestClustersArgument,
     RowsArgument, SumsArgument,
 };
-use crate::backend::cuda::device::{Argument, Buffer, Entry, Gpu, Plain, Queue, buffers, bytes_of, product, sum};
+use crate::backend::cuda::device::{Argument, At, Buffer, Entry, Gpu, Plain, Queue, buffers, bytes_of, product, sum};
 use crate::backend::cuda::passes::distances::{InertiaPass, InertiaSums};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
@@ -129,7 +129,7 @@ buffers! {
 impl NearestBuffers {
     /// The parameter of the kernel that fills these buffers.
     pub fn argument<T: Plain>(&self, rows: RowsArgument, centroids: &Centroids<T>, k: usize) -> NearestArgument {
-        let [labels, distances, seconds] = [self.labels.at(), self.distances.at(), self.seconds.at()];
+        let (labels, distances, seconds) = (self.labels.at(), self.distances.at(), self.seconds.at());
         let centroid_columns = centroids.columns.at();
         NearestArgument { rows, centroid_columns, labels, distances, seconds, k: k as i32, unused: 0 }
     }
@@ -349,8 +349,8 @@ impl<T: Float + Plain> DeviceTable<T> {
     ) -> Result<()> {
         let argument = BlankArgument {
             rows: rows.argument(),
-            labels: labels.map_or(0, Buffer::at),
-            distances: distances.map_or(0, |(distances, _)| distances.at()),
+            labels: labels.map_or(At::NULL, Buffer::at),
+            distances: distances.map_or(At::NULL, |(distances, _)| distances.at()),
             k: distances.map_or(0, |(_, each)| each as i32),
             unused: 0,
         };

@@ -3,7 +3,7 @@
 
 use super::DeviceRows;
 use crate::backend::cuda::arguments::{self, ExternalArrayArgument, FiniteRowsArgument, KeptRowsArgument};
-use crate::backend::cuda::device::{Buffer, Gpu, Plain, Queue};
+use crate::backend::cuda::device::{At, Buffer, Gpu, Plain, Queue};
 use crate::backend::cuda::shape::ROW_ALIGNMENT;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -41,7 +41,7 @@ impl KeptBits {
     }
 
     fn argument(&self) -> KeptRowsArgument {
-        let (bits, before) = self.words.as_ref().map_or((0, 0), |(bits, before)| (bits.at(), before.at()));
+        let (bits, before) = self.words.as_ref().map_or((At::NULL, At::NULL), |(bits, before)| (bits.at_of(), before.at()));
         KeptRowsArgument { bits, before }
     }
 }
@@ -151,7 +151,7 @@ fn to_columns<T: Float + Plain>(queue: &Queue, view: GpuRows<'_, T>, kept: &Kept
         i32::try_from(tiles).map_err(|_| memory::no_memory("so many values on one GPU", tiles as u128))?;
         let argument = ExternalArrayArgument {
             from: values.address,
-            validity: values.validity.map_or(0, |(address, _)| address),
+            validity: values.validity.map_or(At::NULL, |(address, _)| At::new(address)),
             kept: kept.argument(),
             to: to.at + (f * to.stride * size) as u64,
             stride: to.stride as u64,
@@ -179,7 +179,7 @@ pub fn finite_rows<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<Selection> 
     let queue = &rows.queue;
     let words = rows.n.div_ceil(64);
     let bits = queue.zeros::<u64>(words, KEPT)?;
-    let argument = FiniteRowsArgument { rows: rows.argument(), bits: bits.at() };
+    let argument = FiniteRowsArgument { rows: rows.argument(), bits: bits.at_of() };
     let entry = rows.entry(arguments::finite_rows::<T>());
     let launch = entry.resident(&queue.gpu, "", entry.blocks_of(rows.n))?;
     // SAFETY: the kernel reads the rows, and writes a word for each 32 of them. There is room for two words for each 64.

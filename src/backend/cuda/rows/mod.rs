@@ -14,7 +14,7 @@ use std::ops::Range;
 
 pub use self::matrix::Matrix;
 use crate::backend::cuda::arguments::{self, RoundWeightsArgument, RowsArgument};
-use crate::backend::cuda::device::{Argument, Buffer, Entry, Plain, Queue, bytes_of, product};
+use crate::backend::cuda::device::{Argument, At, Buffer, Entry, Plain, Queue, bytes_of, product};
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -129,7 +129,7 @@ impl<T: Float + Plain> DeviceRows<T> {
     /// Some of the rows as a kernel parameter, for kernels that read tiles of rows. Whole tiles must lie before the first row.
     pub fn argument_of(&self, range: Range<usize>) -> RowsArgument {
         let all = self.argument();
-        let w = if all.w == 0 { 0 } else { all.w + (range.start * size_of::<f64>()) as u64 };
+        let w = if all.w == At::NULL { all.w } else { all.w.index(range.start as u64) };
         RowsArgument { x: self.x.at_index(range.start), w, n: range.len() as u32, ..all }
     }
 
@@ -137,7 +137,7 @@ impl<T: Float + Plain> DeviceRows<T> {
     pub fn argument(&self) -> RowsArgument {
         RowsArgument {
             x: self.x.at(),
-            w: self.weights.as_ref().map_or(0, Buffer::at),
+            w: self.weights.as_ref().map_or(At::NULL, Buffer::at),
             stride: self.stride as u64,
             n: self.n as u32,
             d: self.d as i32,

@@ -2,7 +2,7 @@
 
 use super::CudaSession;
 use crate::backend::cuda::arguments::{self, Moved, RelocateArgument, RowsArgument};
-use crate::backend::cuda::device::{Buffer, Plain};
+use crate::backend::cuda::device::{At, Buffer, Plain};
 use crate::backend::cuda::passes::farthest::FarSearch;
 use crate::backend::cuda::rows::chunks::RowChunks;
 use crate::backend::cuda::rows::stream::RowStream;
@@ -43,7 +43,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
                 let most = FarSearch::bytes(&self.state.shape) as usize / (self.state.shape.d * size_of::<T>());
                 for moves in moves.chunks(most.max(1)) {
                     let (values, weights) = self.gathered(stream, moves)?;
-                    let w = weights.as_ref().map_or(0, Buffer::at);
+                    let w = weights.as_ref().map_or(At::NULL, Buffer::at);
                     let (stride, n, d) = (moves.len() as u64, moves.len() as u32, self.state.shape.d as i32);
                     let rows = RowsArgument { x: values.at(), w, stride, n, d, bfloat16: 0, step: 1 };
                     self.launch_moves((rows, false), moves, |place, _| place as u32)?;

@@ -3,7 +3,7 @@
 use super::filter::FilterSpec;
 use super::{Candidate, LabelArrays, Needs, Refusal, Step, Supported, TimeScaling, at_most};
 use crate::backend::cuda::arguments::{self, AssignArgument};
-use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
+use crate::backend::cuda::device::{At, Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::DeviceState;
@@ -161,7 +161,7 @@ impl<T: Float + Plain> ColumnsStep<T> {
 
 impl<T: Float + Plain> Step<T> for ColumnsStep<T> {
     fn launch(&mut self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> Result<()> {
-        let argument = AssignArgument { table_copies: i32::from(self.table), ..state.assign_argument(chunk, 0) };
+        let argument = AssignArgument { table_copies: i32::from(self.table), ..state.assign_argument(chunk, At::NULL) };
         // SAFETY: the addresses are those of the state's buffers, which have the sizes that the kernel indexes: rows up to the
         // stride, (k, columns, limbs) sums, copies of k padded centroids by feature. A label has one byte, because there are few
         // clusters. The kernel settles its rows in doubt itself, so it needs no list of them. It begins with the wait.

@@ -8,7 +8,7 @@ use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{
     self, AssignArgument, BlockMoves, Bound, BoundTermsArgument, Control, SumsArgument, UpdateArgument,
 };
-use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Launch, Plain, Queue, buffers, product};
+use crate::backend::cuda::device::{Argument, At, Block, Buffer, Entry, Gpu, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::state::Centroids;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -132,7 +132,7 @@ impl<T: Float + Plain> DeviceFilter<T> {
         self.scale
     }
 
-    fn half_squares(&self) -> u64 {
+    fn half_squares(&self) -> At<f32> {
         match self.spec.layout {
             CopyLayout::ByCentroid { half: Some(half), .. } => self.buffers.copies.at_index(half),
             _ => self.buffers.half_squares.at(),

@@ -28,7 +28,7 @@ use super::{Candidate, LabelArrays, Needs, Step, Supported, at_most, needs_share
 use crate::backend::cuda::arguments::{
     self, AssignCellsArgument, CellLabelsArgument, CellListsArgument, LabelsArgument, RowsArgument,
 };
-use crate::backend::cuda::device::{Launch, Plain, Queue, sum};
+use crate::backend::cuda::device::{At, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, MOST_TABLE_BYTES, TABLE_BYTES, copies};
 use crate::backend::cuda::state::DeviceState;
@@ -203,8 +203,8 @@ impl<T: Float + Plain> GridStep<T> {
 
     fn assign_argument(&self, chunk: &DeviceChunk<'_, T>, state: &DeviceState<T>) -> AssignCellsArgument<T> {
         let Self { sizes, places, grid, .. } = self;
-        let mut assign = state.assign_argument(chunk, 0);
-        let w = if sizes.weighted { places.w.at() } else { 0 };
+        let mut assign = state.assign_argument(chunk, At::NULL);
+        let w = if sizes.weighted { places.w.at() } else { At::NULL };
         let stride = sizes.stride();
         assign.rows = RowsArgument { x: places.x.at(), w, stride: stride as u64, n: stride as u32, ..assign.rows };
         assign.labels = self.own_labels();

@@ -3,7 +3,7 @@
 use super::filter::{CopyLayout, FilterSpec};
 use super::{Candidate, LabelArrays, Needs, Step, Supported, TimeScaling, at_most};
 use crate::backend::cuda::arguments::{self, AssignArgument};
-use crate::backend::cuda::device::{Launch, Plain, Queue};
+use crate::backend::cuda::device::{At, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, copies};
@@ -175,7 +175,7 @@ impl<T: Float + Plain> Step<T> for RegistersStep<T> {
             centroids_in_shared: i32::from(self.centroids_in_shared),
             run: self.run,
             even: self.even,
-            ..state.assign_argument(chunk, 0)
+            ..state.assign_argument(chunk, At::NULL)
         };
         // SAFETY: the addresses are those of the state's buffers, which have the sizes that the kernel indexes: rows up to the
         // stride, (k, columns, limbs) sums, copies of k padded centroids. The kernel settles its rows in doubt itself, so it

@@ -79,7 +79,7 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
             Payload::Weights(rows) => {
                 source.fill_weights(rows, slot.values(rows.len())?);
                 ready(queue)?;
-                let at = place.w + (row(rows.start) * size_of::<f64>()) as u64;
+                let at = place.w.index(row(rows.start) as u64).address();
                 // SAFETY: the caller promises that each row has a weight.
                 unsafe { slot.send(queue, &[Strips::one(rows.len() * size_of::<f64>(), at)]) }
             }

@@ -3,7 +3,7 @@
 use super::GridStep;
 use super::sizes::{GridSizes, MOST_BINS, POINTS, SPLIT_ROWS};
 use crate::backend::cuda::arguments::{self, CellLabelsArgument, CellRowsArgument, CellSplitArgument, CellTreeArgument};
-use crate::backend::cuda::device::{Entry, Launch, Plain, Queue};
+use crate::backend::cuda::device::{At, Entry, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
 use crate::backend::cuda::state::DeviceState;
@@ -130,16 +130,16 @@ impl<T: Float + Plain> GridStep<T> {
         let first = CellSplitArgument {
             x: rows.rows.x,
             stride: rows.rows.stride,
-            rows: 0,
+            rows: At::NULL,
             cells: places.cell_of_row.at(),
             to_x: places.x.at(),
             to_stride: sizes.stride() as u64,
             to_rows: places.row_of_place.at(),
-            to_cells: 0,
+            to_cells: At::NULL,
             w: rows.rows.w,
-            to_w: if sizes.weighted { places.w.at() } else { 0 },
+            to_w: if sizes.weighted { places.w.at() } else { At::NULL },
             next: grid.next.at(),
-            segments: 0,
+            segments: At::NULL,
             n: rows.rows.n,
             groups: sizes.groups() as u32,
             shift: 0,
@@ -156,8 +156,8 @@ impl<T: Float + Plain> GridStep<T> {
             to_stride: padded(sizes.n, ROW_ALIGNMENT) as u64,
             to_rows: between.rows.at(),
             to_cells: between.cells.at(),
-            w: 0,
-            to_w: 0,
+            w: At::NULL,
+            to_w: At::NULL,
             next: grid.group_next.at(),
             shift: sizes.group_cells().ilog2(),
             ..first

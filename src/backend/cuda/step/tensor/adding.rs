@@ -48,7 +48,8 @@ impl TensorUnit {
         let starts = queue.upload(&vectors.starts, WHAT)?;
         let sums = queue.zeros::<f32>(adding::ROWS * adding::CENTROIDS, WHAT)?;
         let launch = entry.exactly(gpu, "", 1)?;
-        let argument = ProbeTensorArgument { rows: rows.at(), centroids: centroids.at(), starts: starts.at(), sums: sums.at() };
+        let argument =
+            ProbeTensorArgument { rows: rows.at_of(), centroids: centroids.at_of(), starts: starts.at(), sums: sums.at() };
         // SAFETY: the buffers have the sizes that the kernel reads and writes: `Vectors` says so. `TensorUnit::is_in` was asked.
         unsafe { queue.run(&launch, &argument)? };
         let mut found = vec![0.0; sums.len()];

@@ -13,9 +13,10 @@ use std::mem::offset_of;
 
 use super::sizes::TensorSizes;
 use crate::backend::cuda::arguments::{
-    self, AssignArgument, FewArgument, FewControl, FewRow, ListedPart, SettleFewArgument, SettleListedArgument,
+    self, AssignArgument, FewArgument, FewControl, FewRow, ListedPart, RowInDoubt, SettleFewArgument, SettleListedArgument,
+    TensorGroup,
 };
-use crate::backend::cuda::device::{Launch, Plain, Queue, buffers, product, sum};
+use crate::backend::cuda::device::{At, Launch, Plain, Queue, buffers, product, sum};
 use crate::backend::cuda::step::tiled::{Doubt, SettleLaunches};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -86,13 +87,13 @@ impl<T: Float + Plain> DoubtLists<T> {
     }
 
     /// The address of the list of rows in doubt.
-    pub fn rows(&self) -> u64 {
+    pub fn rows(&self) -> At<RowInDoubt> {
         self.rows.in_doubt.at()
     }
 
     /// The address of the number of rows that the first product leaves to be compared with all centroids.
-    pub fn doubtful(&self) -> u64 {
-        self.few.control.at() + offset_of!(FewControl, doubtful) as u64
+    pub fn doubtful(&self) -> At<u32> {
+        self.few.control.at::<At<_>>().field(offset_of!(FewControl, doubtful))
     }
 
     /// The list of rows with a few candidates.
@@ -122,7 +123,7 @@ impl<T: Float + Plain> DoubtLists<T> {
         &self,
         queue: &Queue,
         assign: &AssignArgument<T>,
-        [list, groups]: [u64; 2],
+        (list, groups): (At<u32>, At<TensorGroup>),
         centroids: u64,
     ) -> Result<()> {
         let (rows, next, control) = (assign.rows, assign.next, assign.control);

@@ -20,9 +20,9 @@ use super::products::TensorProducts;
 use super::sizes::{HalfRowCopies, RowGroups, TILE_ROWS, TensorSizes};
 use super::unit::TensorUnit;
 use crate::backend::cuda::arguments::{
-    self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRowsArgument, TensorTermsArgument,
+    self, AssignArgument, RowInDoubt, TensorArgument, TensorCentroidsArgument, TensorRowsArgument, TensorTermsArgument,
 };
-use crate::backend::cuda::device::{Entry, Launch, Plain, Queue, sum};
+use crate::backend::cuda::device::{At, Entry, Launch, Plain, Queue, sum};
 use crate::backend::cuda::step::by_row::ByRow;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -150,7 +150,7 @@ impl<T: Float + Plain> TensorLabels<T> {
     }
 
     /// The address of the list of rows in doubt, for the argument.
-    pub fn in_doubt(&self) -> u64 {
+    pub fn in_doubt(&self) -> At<RowInDoubt> {
         self.doubt.rows()
     }
 
@@ -354,7 +354,7 @@ impl<T: Float + Plain> TensorPass<'_, T, Measured> {
         // of the centroids are measured.
         unsafe {
             products.launch(queue, &settled, &of_centroids, &of_products)?;
-            let lists = [labels.groups.list.at(), labels.groups.groups.at()];
+            let lists = (labels.groups.list.at(), labels.groups.groups.at());
             labels.doubt.launch(queue, &settled, lists, assign.centroids)
         }
     }

@@ -24,14 +24,14 @@ buffers! {
     /// The copies of the rows and of the centroids of the fallback group.
     struct SecondCopies = "copies for a second product" (sizes: &TensorSizes) {
         /// `(capacity / 128, 2 chunks, 128, 64)` values of 16 bits.
-        rows: u32 [product([capacity(sizes), 2 * sizes.chunks, PLACE_BYTES / 4])],
+        rows: u8 [product([capacity(sizes), 2 * sizes.chunks, PLACE_BYTES])],
         terms: f32 [capacity(sizes)],
         /// `(batches, capacity)`.
         row_of_place: u32 [product([batches(sizes), capacity(sizes)])],
         group_of_tile: u32 [capacity(sizes) / TILE_ROWS],
         first_visit: u32 [capacity(sizes) / TILE_ROWS],
         /// `(k padded / 256, 2 chunks, 256, 64)` values of 16 bits.
-        centroids: u32 [product([sizes.k_padded, 2 * sizes.chunks, PLACE_BYTES / 4])],
+        centroids: u8 [product([sizes.k_padded, 2 * sizes.chunks, PLACE_BYTES])],
         lowered: f32 [sizes.k_padded],
         slacks: f32 [sizes.k_padded],
         tile_slacks: f32 [sizes.k_padded / TILE_CENTROIDS],
@@ -118,7 +118,7 @@ impl<T: Float + Plain> Rescore<T> {
             scale: assign.scale,
             fallback: fallback as u32,
             groups: of_centroids.groups,
-            list: of_centroids.list + (fallback * sizes.k_padded * size_of::<u32>()) as u64,
+            list: of_centroids.list.index((fallback * sizes.k_padded) as u64),
             in_doubt: first.in_doubt,
             control: assign.control,
             few: of_centroids.few,
@@ -148,7 +148,7 @@ impl<T: Float + Plain> Rescore<T> {
             slacks: copy.slacks,
             tile_slacks: copy.tile_slacks,
             first_visit: copies.first_visit.at(),
-            left: first.control + std::mem::offset_of!(arguments::Control, in_doubt) as u64,
+            left: first.control.field(std::mem::offset_of!(arguments::Control, in_doubt)),
             tiles: (copies.terms.len() / TILE_ROWS) as u32,
             chunks: 3 * sizes.chunks as u32,
             stages: self.kernel.stages as u32,
@@ -161,7 +161,7 @@ impl<T: Float + Plain> Rescore<T> {
             // SAFETY: the caller promises the addresses. The copies have a place for each row of a batch and for each centroid.
             unsafe {
                 queue.run_behind(&self.copy, &TensorRescoreArgument { batch, ..copy })?;
-                let row_of_place = copy.row_of_place + u64::from(batch) * u64::from(copy.capacity) * size_of::<u32>() as u64;
+                let row_of_place = copy.row_of_place.index(u64::from(batch) * u64::from(copy.capacity));
                 queue.run_behind(&self.assign, &TensorArgument { row_of_place, ..products })?;
             }
         }

@@ -105,7 +105,7 @@ buffers! {
     /// The copies of the rows.
     pub struct HalfRowCopies = "half-precision copies of the rows" (sizes: &TensorSizes) {
         /// `(tiles, chunks, 128, 64)` values of 16 bits.
-        copies: u32 [product([sizes.tiles, sizes.chunks, TILE_ROWS * PLACE_BYTES / 4])],
+        copies: u8 [product([sizes.tiles, sizes.chunks, TILE_ROWS * PLACE_BYTES])],
         terms: f32 [sizes.places()],
         row_of_place: u32 [sizes.places()],
         group_of_tile: u32 [sizes.tiles],
@@ -134,6 +134,6 @@ buffers! {
     /// The copies of the centroids for each group.
     pub struct CentroidCopies = "half-precision copies of the centroids" (sizes: &TensorSizes) {
         /// `(copied, chunks, 256, 64)` values of 16 bits.
-        copies: u32 [product([sizes.copies(), sizes.chunks, PLACE_BYTES / 4])],
+        copies: u8 [product([sizes.copies(), sizes.chunks, PLACE_BYTES])],
     }
 }
