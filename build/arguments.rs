@@ -8,10 +8,10 @@
 //! assertions for nvcc                      the sizes and offsets of these structs
 //! ```
 //! A struct that lies in device memory, because a pointer leads to it, keeps its name: `Control`. All others exist only in the
-//! parameters of kernels: `Rows` is `RowsArgument` in Rust. A pointer to numbers or structs is an `At` of them, a
-//! pointer to values of the rows' type a `u64`. The threads of a block are those of the kernel's
-//! launch bounds. Sizes and offsets follow from the rules of
-//! `repr(C)`, and both compilers check them. So a field that is misread here does not compile.
+//! parameters of kernels: `Rows` is `RowsArgument` in Rust. A pointer to numbers, or to structs without a template, is an `At` of
+//! them. Any other pointer is a `u64`, such as one to values of the rows' type. The threads of a block are those of the kernel's
+//! launch bounds. Sizes and offsets follow from the rules of `repr(C)`, and both compilers check them. So a field that is misread
+//! here does not compile.
 
 use crate::Result;
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ struct Field {
 
 enum Kind {
     Number(&'static str, usize),
-    /// To values of this type. None: to values of the rows' type, or of any type.
+    /// To values of this type. None: to values of the rows' type, or to structs with a template.
     Pointer(Option<String>),
     /// `T`.
     Value,

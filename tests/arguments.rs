@@ -32,6 +32,8 @@ template <typename T, typename S = T> struct Label {
     T scale;
     // The sums.
     const Factors* factors[2 * MOST];
+    const u32* counts;
+    const T* values;
     u8 small[3];
     u16 last;
 };
@@ -67,6 +69,8 @@ fn structs_and_kernels_come_to_rust() {
     pub rows: RowsArgument,
     pub scale: T,
     pub factors: [At<Factors>; 32],
+    pub counts: At<u32>,
+    pub values: u64,
     pub small: [u8; 3],
     pub last: u16,
 }";
@@ -86,8 +90,20 @@ pub const fn label<T: Float>() -> Entry<LabelArgument<T>> {
     Entry::typed::<T>(\"label\", \"label\", 64)
 }";
     let end = "pub const fn end() -> Entry<Factors> {\n    Entry::untyped(\"label\", \"end\", 32)\n}";
-    has(&rust, &[label, rows, kernel, end, "unsafe impl Plain for Factors {}", "offset_of!(LabelArgument<f32>, last) == 284"]);
-    has(&rust, &["unsafe impl<T: Float> Argument for LabelArgument<T> {}", "size_of::<LabelArgument<f64>>() == 288"]);
+    has(
+        &rust,
+        &[
+            label,
+            rows,
+            kernel,
+            end,
+            "counts: At::NULL,",
+            "values: 0,",
+            "unsafe impl Plain for Factors {}",
+            "offset_of!(LabelArgument<f32>, last) == 300",
+        ],
+    );
+    has(&rust, &["unsafe impl<T: Float> Argument for LabelArgument<T> {}", "size_of::<LabelArgument<f64>>() == 304"]);
     has(
         &cuda,
         &[

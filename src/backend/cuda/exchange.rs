@@ -52,7 +52,12 @@ struct Turn {
 }
 
 /// The sums of a turn, their rows and the counts.
-type TurnAddresses = (At<u64>, At<i64>, At<Counts>);
+#[derive(Clone, Copy)]
+struct TurnAddresses {
+    pending: At<u64>,
+    rows: At<i64>,
+    counts: At<Counts>,
+}
 
 /// What other GPUs read of a port: for each turn the sums, their rows and the counts, and the exchanges that the GPU has reached.
 #[derive(Clone, Copy)]
@@ -98,7 +103,8 @@ impl Port {
     }
 
     fn addresses(&self) -> Addresses {
-        let turn = |turn: &Turn| (turn.pending.at(), turn.pending_rows.at(), turn.counts.at());
+        let turn =
+            |turn: &Turn| TurnAddresses { pending: turn.pending.at(), rows: turn.pending_rows.at(), counts: turn.counts.at() };
         Addresses { turns: self.turns.each_ref().map(turn), arrived: self.arrived.at() }
     }
 
@@ -176,9 +182,9 @@ pub fn total<T: Float + Plain>(state: &mut DeviceState<T>, of: ExchangedSums) ->
     // have done their work. The kernel begins with the wait.
     unsafe { state.queue.run_behind(&port.meet, &meet)? };
     let total = TotalArgument {
-        pending: each(all, |other| other.turns[port.turn].0),
-        rows: each(all, |other| other.turns[port.turn].1),
-        counts: each(all, |other| other.turns[port.turn].2),
+        pending: each(all, |other| other.turns[port.turn].pending),
+        rows: each(all, |other| other.turns[port.turn].rows),
+        counts: each(all, |other| other.turns[port.turn].counts),
         sums: state.sums.pending.at(),
         sum_rows: state.sums.pending_rows.at(),
         next: next.pending.at(),

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-/// The address of values on the device, as kernels take it. An address of other values does not compile where this one is wanted.
+/// The address of values on the device, as kernels take it. By mistake, no address of other values compiles where this one is
+/// wanted: `cast` says where other values are meant. Pointers to values of the rows' type are still numbers.
 #[repr(transparent)]
 pub struct At<T> {
     address: u64,
@@ -14,6 +15,7 @@ impl<T> At<T> {
     /// No address. Kernels look for it where an array may be missing.
     pub const NULL: Self = Self::new(0);
 
+    /// The address with this number.
     pub const fn new(address: u64) -> Self {
         Self { address, values: PhantomData }
     }
@@ -25,11 +27,12 @@ impl<T> At<T> {
 
     /// The address of value `i`.
     pub const fn index(self, i: u64) -> Self {
+        debug_assert!(self.address != 0, "there is no array");
         Self::new(self.address + i * size_of::<T>() as u64)
     }
 
-    /// The address of a part of the value, so many bytes behind its beginning.
-    pub const fn field<Part>(self, offset: usize) -> At<Part> {
+    /// The address of a field of the value: `field!` of this module. `part` says the field's type.
+    pub fn part<Part>(self, offset: usize, _part: fn(&T) -> &Part) -> At<Part> {
         At::new(self.address + offset as u64)
     }
 
@@ -38,6 +41,14 @@ impl<T> At<T> {
         At::new(self.address)
     }
 }
+
+/// The address of a field of the struct at an address: `field!(at, Control, in_doubt)`.
+macro_rules! field {
+    ($at:expr, $whole:ty, $part:ident) => {
+        $at.part(std::mem::offset_of!($whole, $part), |whole: &$whole| &whole.$part)
+    };
+}
+pub(in crate::backend::cuda) use field;
 
 impl<T> Clone for At<T> {
     fn clone(&self) -> Self {

@@ -37,8 +37,8 @@ impl<T: Plain> Buffer<T> {
     /// Memory of another owner on the device, to read.
     ///
     /// # Safety
-    /// Kernels may read `len` values at this address, which is a multiple of their alignment, as long as the buffer lives. Nothing
-    /// writes to them.
+    /// Kernels may read `len` values at this address, which is a multiple of their alignment, as long as the buffer lives.
+    /// Nothing writes to them.
     pub unsafe fn external(address: u64, len: usize, queue: Queue) -> Self {
         Self { address, len, what: "the caller's values", external: true, queue, kind: PhantomData }
     }
@@ -55,8 +55,8 @@ impl<T: Plain> Buffer<T> {
         &self.queue
     }
 
-    /// The address on the device, as a kernel takes it: an [`At`] of these values, or a number where the kernel's argument does not know their
-    /// type.
+    /// The address on the device, as a kernel takes it: an [`At`] of these values, or a number where the kernel's argument does
+    /// not know their type.
     pub fn at<A: From<At<T>>>(&self) -> A {
         At::new(self.address).into()
     }

@@ -19,6 +19,7 @@ pub mod traffic;
 use cudarc::driver::{DriverError, sys};
 
 pub use self::at::At;
+pub(in crate::backend::cuda) use self::at::field;
 pub use self::buffer::Buffer;
 pub use self::callers::CallersContext;
 pub use self::entry::{Argument, Block, Entry, Launch};

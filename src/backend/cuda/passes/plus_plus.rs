@@ -25,7 +25,7 @@ use crate::backend::cuda::arguments::{
     self, ByteCopiesArgument, MOST_TRIALS, Nearer, PlusDrawArgument, PlusFilterArgument, PlusNearArgument, PlusNextArgument,
     PlusSettleArgument, PlusTakeArgument, STOPPED_COARSE, STOPPED_FULL, STOPPED_ZERO, StepArgument, StepControl,
 };
-use crate::backend::cuda::device::{Argument, At, Launch, Plain, Queue, buffers, product};
+use crate::backend::cuda::device::{Argument, At, Launch, Plain, Queue, buffers, field, product};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::chunks::DeviceChunk;
 use crate::backend::cuda::rows::download::{PIECE, download};
@@ -205,7 +205,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
             Ok((Some(draw), launches))
         } else {
             launches.push(draw);
-            let gains = step.control.field(std::mem::offset_of!(StepControl, gains));
+            let gains = field!(step.control, StepControl, gains).cast();
             for gains in self.gains_launches(&all, 0..rows.n, &buffers.candidates, m, gains, step)? {
                 launches.push(Box::new(gains));
             }

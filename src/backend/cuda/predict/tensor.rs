@@ -16,7 +16,7 @@ use crate::backend::cuda::step::Candidate;
 use crate::backend::cuda::step::choice::time;
 use crate::backend::cuda::step::tensor::Tensor;
 use crate::backend::cuda::step::tensor::centres::Centres;
-use crate::backend::cuda::step::tensor::labels::{TensorLabels, bytes_of_batch, centres_of_model};
+use crate::backend::cuda::step::tensor::labels::{GroupCentres, TensorLabels, bytes_of_batch, centres_of_model};
 use crate::backend::cuda::step::tensor::products::TensorProducts;
 use crate::backend::cuda::step::tensor::sizes::TensorSizes;
 use crate::backend::cuda::step::tensor::unit::TensorUnit;
@@ -68,24 +68,24 @@ impl<T: Float + Plain> TensorTable<T> {
         }
         // SAFETY: the caller promises the centroids and the counters.
         let made = unsafe { self.centres(unit, &sizes, queue, assign) }.and_then(|(_, groups, centres)| {
-            let sizes = sizes.of_model(groups);
-            Ok((TensorLabels::new(unit, sizes, shape.half, centres, queue)?, sizes))
+            TensorLabels::new(unit, sizes.of_model(groups), shape.half, GroupCentres::Fixed(centres), queue)
         });
-        let (mut labels, sizes) = match made {
+        let mut labels = match made {
             // Another program was faster.
             Err(KMeansError::NoMemory { .. }) => return Ok(None),
             made => made?,
         };
         let assign = AssignArgument { in_doubt: labels.in_doubt(), ..*assign };
+        let made_for = labels.sizes();
         // SAFETY: the caller promises the addresses. The list of rows in doubt is the right one now. The centres' queue was
-        // waited for.
-        let pass = unsafe { labels.begin(queue, &assign, 0) }.group()?;
+        // waited for. The labels are new, so this pass groups the rows.
+        let pass = unsafe { labels.begin(queue, &assign, 0) }.group_by_fixed_centres()?;
         // The device is busy meanwhile.
-        let products = match TensorProducts::new(unit, sizes, shape.half, queue) {
+        let mut products = match TensorProducts::new(made_for, shape.half, queue) {
             Err(KMeansError::NoMemory { .. }) => return Ok(None),
             products => products?,
         };
-        pass.label(&products, None)?;
+        pass.label(&mut products, None)?;
         Ok(Some((labels, products)))
     }
 

@@ -1,9 +1,9 @@
 //! Labels by tensor cores, then the labels of the rows in doubt, then the sums of the rows that changed: `tensor_centres.cu`,
 //! `tensor_groups.cu`, `tensor_places.cu`, `tensor_rows.cu`, `tensor_centroids.cu`, `assign_tensor.cu` or `assign_tensor_mma.cu`,
 //! `tensor_rescore.cu`, `settle_few.cu`, `settle.cu` and `deltas.cu` of `kernels/step/`. `tensor/labels.rs` has the steps of a
-//! pass as types, `tensor/products.rs` the products, `tensor/rescore.rs` the second product, `tensor/doubt.rs` what settles rows in doubt.
-//! `tensor/unit.rs` says which GPUs have which kernel, `tensor/adding.rs` how they add up, `tensor/sizes.rs` what memory the copies take,
-//! `tensor/predicted.rs` what time a step takes.
+//! pass as types, `tensor/products.rs` the products, `tensor/rescore.rs` the second product, `tensor/doubt.rs` what settles rows
+//! in doubt. `tensor/unit.rs` says which GPUs have which kernel, `tensor/adding.rs` how they add up, `tensor/sizes.rs` what
+//! memory the copies take, `tensor/predicted.rs` what time a step takes.
 //!
 //! ```text
 //! once a fit:     groups of rows near one point each, half-precision copies of the rows in the order of groups
@@ -12,10 +12,10 @@
 //! ```
 //! The columns of the rows stay where they are. Settling and sums read them, or where there is memory a copy whose features lie
 //! side by side. If rows stream, the copies are made again for every chunk. Groups come from the centroids, which say how many
-//! there are. Rows that are far from their group, and groups that are not small beside the data, belong to the fallback group: a group
-//! that is compared with all centroids. Where centroids start
-//! far from where they end, groups are bad and many rows are in doubt. So groups are made again in a few iterations, if the
-//! iteration before left many rows in doubt. Rows of a group are in the order of the labels that they had when groups were made.
+//! there are. Rows that are far from their group, and groups that are not small beside the data, belong to the fallback group: a
+//! group that is compared with all centroids. Where centroids start far from where they end, groups are bad and many rows are in
+//! doubt. So groups are made again in a few iterations, if the iteration before left many rows in doubt. Rows of a group are in
+//! the order of the labels that they had when groups were made.
 
 pub mod adding;
 pub mod centres;
@@ -27,10 +27,8 @@ mod rescore;
 pub mod sizes;
 pub mod unit;
 
-use std::sync::Arc;
-
 use self::centres::Centres;
-use self::labels::TensorLabels;
+use self::labels::{GroupCentres, TensorLabels};
 use self::products::TensorProducts;
 use self::sizes::TensorSizes;
 use self::unit::TensorUnit;
@@ -97,15 +95,16 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
 
     fn make(&self, shape: &FitShape, queue: &Queue) -> Result<Box<dyn Step<T>>> {
         let sizes = TensorSizes::new(shape);
-        let centres = Arc::new(Centres::allocate(queue, &sizes)?);
+        let centres = GroupCentres::Own(Box::new(Centres::allocate(queue, &sizes)?));
         let by_row = match has_by_row(shape).then(|| ByRow::new(shape, queue)) {
             // Another program was faster. This copy is not needed.
             Some(Err(KMeansError::NoMemory { .. })) | None => None,
             Some(made) => Some(made?),
         };
+        let labels = TensorLabels::new(self.0, sizes, shape.half, centres, queue)?;
         Ok(Box::new(TensorStep::<T> {
-            labels: TensorLabels::new(self.0, sizes, shape.half, centres, queue)?,
-            products: TensorProducts::new(self.0, sizes, shape.half, queue)?,
+            products: TensorProducts::new(labels.sizes(), shape.half, queue)?,
+            labels,
             launches: 0,
             resident: shape.chunk == shape.rows,
             by_row,
@@ -139,18 +138,16 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
         let Self { labels, products, resident, by_row, .. } = self;
         let (queue, assign) = (&state.queue, state.assign_argument(chunk, labels.in_doubt()));
         let (resident, first, power) = (*resident, self.launches == 0, self.launches.is_power_of_two());
-        if first || !resident {
-            // The first launch always makes groups and copies.
+        if !resident {
             labels.force_regroup()?;
         }
-        // SAFETY: the addresses are those of the state's buffers and of the list, which has a place for each row of a chunk. Rows that do not
-        // stay are grouped again.
+        // SAFETY: the addresses are those of the state's buffers and of the list, which has a place for each row of a chunk. The
+        // copy by row has one for each row, and the first pass makes it. Rows that do not stay are grouped again.
         let mut pass = unsafe { labels.begin(queue, &assign, self.launches) };
         if first || resident && power {
             pass = pass.choose_centres()?;
         }
         let pass = if first || !resident || power {
-            products.forget_slacks()?;
             let pass = pass.regroup(by_row.as_ref().filter(|_| !self.copied))?;
             self.copied = true;
             pass

@@ -1,4 +1,4 @@
-//! How each device's tensor cores add up products. Each is asked once a process.
+//! How the tensor cores of each device add up products. Each instruction of each device is asked once a process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};

@@ -9,14 +9,12 @@
 //!
 //! Float32 differences come first, and decide most rows. Reference distances decide the others.
 
-use std::mem::offset_of;
-
 use super::sizes::TensorSizes;
 use crate::backend::cuda::arguments::{
     self, AssignArgument, FewArgument, FewControl, FewRow, ListedPart, RowInDoubt, SettleFewArgument, SettleListedArgument,
     TensorGroup,
 };
-use crate::backend::cuda::device::{At, Launch, Plain, Queue, buffers, product, sum};
+use crate::backend::cuda::device::{At, Launch, Plain, Queue, buffers, field, product, sum};
 use crate::backend::cuda::step::tiled::{Doubt, SettleLaunches};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -93,7 +91,7 @@ impl<T: Float + Plain> DoubtLists<T> {
 
     /// The address of the number of rows that the first product leaves to be compared with all centroids.
     pub fn doubtful(&self) -> At<u32> {
-        self.few.control.at::<At<_>>().field(offset_of!(FewControl, doubtful))
+        field!(self.few.control.at::<At<FewControl>>(), FewControl, doubtful)
     }
 
     /// The list of rows with a few candidates.

@@ -1,16 +1,16 @@
 //! A pass that labels rows by tensor cores. Each step of a pass is a type, so the compiler checks their order.
 //!
 //! ```text
-//! TensorLabels::begin     -> TensorPass<Begun>
-//!     choose_centres      -> TensorPass<Begun>         centres of groups, from the centroids
-//!     regroup             -> TensorPass<RowsGrouped>   rows in groups, and their copies: made again if there is much doubt
-//!     keep_groups         -> TensorPass<RowsGrouped>   those of the pass before
-//!     measure             -> TensorPass<Measured>      the distances of the centroids from the centres
-//!     group               -> TensorPass<Measured>      from Begun, for the centroids of a model, which do not move
-//!     label                                            copies of the centroids, products, settling
+//! TensorLabels::begin          -> TensorPass<Begun>
+//!     choose_centres           -> TensorPass<Begun>         centres of groups, from the centroids of a fit
+//!     regroup                  -> TensorPass<RowsGrouped>   rows in groups, and their copies: made again if there is much doubt
+//!     keep_groups              -> TensorPass<RowsGrouped>   the groups and copies of the pass before
+//!     measure                  -> TensorPass<Measured>      the distances of the centroids from the centres
+//!     group_by_fixed_centres   -> TensorPass<Measured>      from Begun, for a model: its centroids and centres do not move
+//!     label                                                 copies of the centroids, products, settling
 //! ```
-//! All launches read an [`AssignArgument`]: the rows, the labels before and after, and the centroids. `begin` has the promise that its addresses
-//! are live, and the pass holds it.
+//! What depends on earlier passes is a state of [`TensorLabels`], which the steps check. All launches read an [`AssignArgument`]:
+//! the rows, the labels before and after, and the centroids. The caller of `begin` promises once that its addresses are live.
 
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ const GROUPS_AT_ONCE: usize = 8;
 const STAGED_VALUES: usize = 16;
 const STAGED_MORE: usize = 16;
 
-/// The least number of iterations that is expected.
-const FEWEST_ITERATIONS: u32 = 8;
+/// The least number of passes that is expected.
+const FEWEST_PASSES: u32 = 8;
 
 /// The exponent of the power of two that rows and centroids are scaled by.
 pub(super) fn scale_exponent<T: Float>(assign: &AssignArgument<T>) -> i32 {
@@ -74,14 +74,43 @@ pub struct TensorLabels<T> {
     sizes: TensorSizes,
     /// If an iteration looks at this many sets of columns, rows are put in order.
     most_kept: u64,
+    unit: TensorUnit,
     added: Added,
-    row_tiles: usize,
     rows: HalfRowCopies,
-    centres: Arc<Centres<T>>,
+    centres: GroupCentres<T>,
+    state: LabelsState,
     groups: RowGroups,
     centring: Centring<T>,
     launches: RowLaunches<T>,
     doubt: DoubtLists<T>,
+}
+
+/// The centres of the groups.
+pub enum GroupCentres<T> {
+    /// Those of a fit, which passes choose.
+    Own(Box<Centres<T>>),
+    /// Those of a model: [`centres_of_model`]. Other queues read them too.
+    Fixed(Arc<Centres<T>>),
+}
+
+impl<T> GroupCentres<T> {
+    fn all(&self) -> &Centres<T> {
+        match self {
+            Self::Own(centres) => centres,
+            Self::Fixed(centres) => centres,
+        }
+    }
+}
+
+/// What earlier passes, or earlier steps of a pass, have made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum LabelsState {
+    /// Nothing: the buffers are not initialised.
+    New,
+    /// Centres.
+    HasCentres,
+    /// Centres, groups, and copies of the rows.
+    HasGroups,
 }
 
 /// The launches that group and copy the rows, in their order.
@@ -132,14 +161,16 @@ impl<T: Float + Plain> TensorLabels<T> {
     }
 
     /// `half`: whether the rows' values have 16 bits. `centres`: one for each group. The first pass groups and copies the rows.
-    pub fn new(unit: TensorUnit, sizes: TensorSizes, half: bool, centres: Arc<Centres<T>>, queue: &Queue) -> Result<Self> {
+    pub fn new(unit: TensorUnit, sizes: TensorSizes, half: bool, centres: GroupCentres<T>, queue: &Queue) -> Result<Self> {
+        let state = if let GroupCentres::Fixed(_) = centres { LabelsState::HasCentres } else { LabelsState::New };
         let mut labels = Self {
             sizes,
-            most_kept: sizes.most_kept(FEWEST_ITERATIONS),
+            most_kept: sizes.most_kept(FEWEST_PASSES),
+            unit,
             added: unit.added(&queue.gpu)?,
-            row_tiles: unit.kernel(sizes.chunks).row_tiles,
             rows: HalfRowCopies::allocate(queue, &sizes)?,
             centres,
+            state,
             groups: RowGroups::allocate(queue, &sizes)?,
             centring: Centring::new(&sizes, queue)?,
             launches: RowLaunches::new(&sizes, half, queue)?,
@@ -159,21 +190,27 @@ impl<T: Float + Plain> TensorLabels<T> {
         self.doubt.force_regroup()
     }
 
-    /// Begins a pass over the rows of the argument. It expects as many passes as there were `iterations`, and at least
-    /// [`FEWEST_ITERATIONS`].
+    /// The sizes, and the instruction, for the products of these rows.
+    pub fn sizes(&self) -> (TensorUnit, TensorSizes) {
+        (self.unit, self.sizes)
+    }
+
+    /// Begins a pass over the rows of the argument. `passes`: how many there were. As many are expected to follow, and at least
+    /// [`FEWEST_PASSES`].
     ///
     /// # Safety
-    /// While the pass and its launches run, all addresses of the argument are live, with the sizes that the kernels index: rows up to the stride,
-    /// k x d centroids in both orders, a label before and after for each row. Its list of rows in doubt is that of this object. There are at
-    /// most as many rows as in the shape that this object was made for, and d and k are the same. The rows are those of the pass before, unless
-    /// this pass regroups after [`TensorLabels::force_regroup`].
+    /// While the pass and its launches run, all addresses of the argument are live, with the sizes that the kernels index: rows
+    /// up to the stride, k x d centroids in both orders, a label before and after for each row. Its list of rows in doubt is that
+    /// of this object. `queue` is that of [`TensorLabels::new`]. There are at most as many rows as in the shape that this object
+    /// was made for, and d and k are the same. A copy `by_row` that a step of the pass takes has room for these rows, and holds
+    /// them before `label`. The rows are those of the pass before, unless [`TensorLabels::force_regroup`] was called since.
     pub unsafe fn begin<'a>(
         &'a mut self,
         queue: &'a Queue,
         assign: &'a AssignArgument<T>,
-        iterations: u32,
+        passes: u32,
     ) -> TensorPass<'a, T, Begun> {
-        self.most_kept = self.sizes.most_kept(iterations.max(FEWEST_ITERATIONS));
+        self.most_kept = self.sizes.most_kept(passes.max(FEWEST_PASSES));
         TensorPass { labels: self, queue, assign, step: Begun }
     }
 
@@ -185,15 +222,15 @@ impl<T: Float + Plain> TensorLabels<T> {
         let Self { sizes, rows, centres, groups, most_kept, .. } = self;
         TensorRowsArgument {
             rows: assign.rows,
-            centres: centres.centres.at(),
+            centres: centres.all().centres.at(),
             scale: assign.scale,
             most: sizes.groups as u32,
-            count: centres.count.at(),
+            count: centres.all().count.at(),
             groups: groups.groups.at(),
             totals: groups.totals.at(),
-            near: centres.near.at(),
+            near: centres.all().near.at(),
             labels: assign.labels,
-            group_of_centroid: centres.group_of_centroid.at(),
+            group_of_centroid: centres.all().group_of_centroid.at(),
             group_of_row: rows.group_of_row.at(),
             buckets: rows.buckets.at(),
             group_of_tile: rows.group_of_tile.at(),
@@ -211,11 +248,11 @@ impl<T: Float + Plain> TensorLabels<T> {
             copies_of_centroids: sizes.at_first as u32,
             most_doubt: sizes.most_doubt(),
             most_kept: *most_kept,
-            row_tiles: self.row_tiles as u32,
+            row_tiles: self.unit.kernel(sizes.chunks).row_tiles as u32,
         }
     }
 
-    /// Without copies of the centroids.
+    /// Without the address of the copies of the centroids.
     fn of_centroids(&self, assign: &AssignArgument<T>) -> TensorCentroidsArgument<T> {
         let Self { sizes, rows, groups, .. } = self;
         TensorCentroidsArgument {
@@ -233,11 +270,11 @@ impl<T: Float + Plain> TensorLabels<T> {
             few: self.doubt.few().control,
             most_doubt: sizes.most_doubt(),
             most_kept: self.most_kept,
-            ..self.centres.argument(sizes, assign, self.terms(assign))
+            ..self.centres.all().argument(sizes, assign, self.terms(assign))
         }
     }
 
-    /// Without copies of the centroids, and what the kernel fixes.
+    /// Without the address of the copies of the centroids, and without what [`TensorProducts`] knows of its kernel.
     fn of_products(&self, assign: &AssignArgument<T>) -> TensorArgument {
         let Self { sizes, rows, groups, .. } = self;
         TensorArgument {
@@ -264,14 +301,20 @@ impl<T: Float + Plain> TensorLabels<T> {
     }
 }
 
-/// The steps of a pass: nothing is made yet; the rows are grouped, and the centroids may have moved; the rows are grouped, and the distances of
-/// the centroids from the centres are known.
+/// Nothing is made in this pass yet.
 pub struct Begun;
+
+/// The rows are in groups and copied. The centroids may have moved since their distances from the centres were measured.
 pub struct RowsGrouped {
-    /// Whether the rows may just have been grouped. Then these distances were measured before.
+    /// Whether this pass may have grouped the rows. If it did, the distances were measured just before.
     again: bool,
 }
-pub struct Measured;
+
+/// The rows are in groups and copied, and the distances of the centroids from the centres are known.
+pub struct Measured {
+    /// Whether this pass may have grouped the rows.
+    again: bool,
+}
 
 /// A pass at a step.
 #[must_use]
@@ -282,18 +325,29 @@ pub struct TensorPass<'a, T, S> {
     step: S,
 }
 
+impl<'a, T, S> TensorPass<'a, T, S> {
+    fn then<Next>(self, step: Next) -> TensorPass<'a, T, Next> {
+        let Self { labels, queue, assign, .. } = self;
+        TensorPass { labels, queue, assign, step }
+    }
+}
+
 impl<'a, T: Float + Plain> TensorPass<'a, T, Begun> {
-    /// Makes centres of groups from the centroids, if there is much doubt. The centres belong to this object alone.
+    /// Makes centres of groups from the centroids of a fit, if there is much doubt.
     pub fn choose_centres(self) -> Result<Self> {
         let Self { labels, queue, assign, .. } = &self;
-        // SAFETY: `begin` has the promise of the addresses. The buffers have a place for each group.
+        assert!(matches!(labels.centres, GroupCentres::Own(_)), "the centres of a model do not change");
+        // SAFETY: the caller of `begin` promised that the addresses are live. The buffers have a place for each group.
         unsafe { labels.centring.choose(queue, &labels.of_centroids(assign))? };
+        self.labels.state = self.labels.state.max(LabelsState::HasCentres);
         Ok(self)
     }
 
-    /// Copies the rows in the order of their groups, if there is much doubt. `by_row`: a copy to make too.
+    /// Measures the distances of the centroids from the centres, groups the rows and copies them in the order of their groups, if
+    /// there is much doubt. `by_row`: a copy to make too.
     pub fn regroup(self, by_row: Option<&ByRow>) -> Result<TensorPass<'a, T, RowsGrouped>> {
         let Self { labels, queue, assign, .. } = &self;
+        assert!(labels.state >= LabelsState::HasCentres, "the first pass of a fit chooses centres");
         // SAFETY: as in `choose_centres`.
         unsafe { labels.centring.measure_again(queue, &labels.of_centroids(assign))? };
         Ok(self.copy_rows(by_row)?.then(RowsGrouped { again: true }))
@@ -301,12 +355,15 @@ impl<'a, T: Float + Plain> TensorPass<'a, T, Begun> {
 
     /// Keeps the groups and copies of the pass before.
     pub fn keep_groups(self) -> TensorPass<'a, T, RowsGrouped> {
+        assert!(self.labels.state == LabelsState::HasGroups, "the first pass makes groups");
         self.then(RowsGrouped { again: false })
     }
 
-    /// Copies the rows for centres that do not change: [`centres_of_model`].
-    pub fn group(self) -> Result<TensorPass<'a, T, Measured>> {
-        Ok(self.copy_rows(None)?.then(Measured))
+    /// Groups and copies the rows for the centres of a model, whose centroids have not moved since these were made.
+    pub fn group_by_fixed_centres(self) -> Result<TensorPass<'a, T, Measured>> {
+        assert!(matches!(self.labels.centres, GroupCentres::Fixed(_)), "the centroids of a fit move");
+        self.labels.force_regroup()?;
+        Ok(self.copy_rows(None)?.then(Measured { again: true }))
     }
 
     fn copy_rows(self, by_row: Option<&ByRow>) -> Result<Self> {
@@ -315,43 +372,45 @@ impl<'a, T: Float + Plain> TensorPass<'a, T, Begun> {
         let RowLaunches { clear, group, group_and_copy, count, reach, places, copy } = &labels.launches;
         let group = if by_row.is_some() { group_and_copy } else { group };
         for launch in [clear, group, count, reach, places, copy] {
-            // SAFETY: the buffers have a place for each row, each tile, each group and each label. `by_row` has one for each row. The
-            // launches have a thread for each row, or threads that go on to the next rows, and a block for each group.
+            // SAFETY: the caller of `begin` promised that the addresses are live, and that `by_row` has a place for each row. The
+            // buffers have one for each row, each tile, each group and each label. The launches have a thread for each row, or
+            // threads that go on to the next rows, and a block for each group.
             unsafe { queue.run(launch, &argument)? };
         }
+        self.labels.state = LabelsState::HasGroups;
         Ok(self)
-    }
-}
-
-impl<'a, T, S> TensorPass<'a, T, S> {
-    fn then<Next>(self, step: Next) -> TensorPass<'a, T, Next> {
-        let Self { labels, queue, assign, .. } = self;
-        TensorPass { labels, queue, assign, step }
     }
 }
 
 impl<'a, T: Float + Plain> TensorPass<'a, T, RowsGrouped> {
     /// Measures the distances of the centroids from the centres, unless that was done before the rows were grouped.
     pub fn measure(self) -> Result<TensorPass<'a, T, Measured>> {
-        let Self { labels, queue, assign, step } = &self;
-        let near_when = if step.again { NEAR_WITHOUT_GROUPS } else { NEAR_ALWAYS };
+        let Self { labels, queue, assign, step: RowsGrouped { again } } = &self;
+        let near_when = if *again { NEAR_WITHOUT_GROUPS } else { NEAR_ALWAYS };
         let near = TensorCentroidsArgument { near_when, ..labels.of_centroids(assign) };
-        // SAFETY: `begin` has the promise of the addresses. The buffers have a place for each pair of a group and a centroid.
+        // SAFETY: the caller of `begin` promised that the addresses are live. The buffers have a place for each pair of a group
+        // and a centroid.
         unsafe { queue.run(&labels.centring.near, &near)? };
-        Ok(self.then(Measured))
+        let again = *again;
+        Ok(self.then(Measured { again }))
     }
 }
 
 impl<T: Float + Plain> TensorPass<'_, T, Measured> {
-    /// Labels the rows. `by_row`: a copy of the rows for settling, if there is one.
-    pub fn label(self, products: &TensorProducts<T>, by_row: Option<&ByRow>) -> Result<()> {
-        let Self { labels, queue, assign, .. } = self;
+    /// Labels the rows. `products`: made for these labels. `by_row`: a copy of the rows for settling, if there is one.
+    pub fn label(self, products: &mut TensorProducts<T>, by_row: Option<&ByRow>) -> Result<()> {
+        let Self { labels, queue, assign, step: Measured { again } } = self;
+        assert!(products.made_for() == labels.sizes(), "the products are of other rows");
+        if again {
+            products.forget_slacks()?;
+        }
         let rows = by_row.map_or(assign.rows, |copy| copy.of(assign.rows));
         let settled = AssignArgument { rows, ..*assign };
         labels.doubt.clear()?;
         let (of_centroids, of_products) = (labels.of_centroids(assign), labels.of_products(assign));
-        // SAFETY: `begin` has the promise of the addresses. The rows are grouped and copied, as the type of this pass says, and the distances
-        // of the centroids are measured.
+        // SAFETY: the caller of `begin` promised that the addresses are live, and that `by_row` holds the rows. The rows are
+        // grouped and copied, and the distances of the centroids are measured, as the type of this pass says. The products have
+        // the sizes and the instruction of these labels (asserted).
         unsafe {
             products.launch(queue, &settled, &of_centroids, &of_products)?;
             let lists = (labels.groups.list.at(), labels.groups.groups.at());

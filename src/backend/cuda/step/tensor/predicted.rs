@@ -6,16 +6,16 @@ use super::unit::TensorUnit;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::step::choice::PROCESSORS;
 
-/// The constants of the predicted time, in microseconds, on an H100: of an iteration and of each feature in it, the same of one pass
-/// alone, of a value, and of a value that is copied for one pass. See [`Tensor::predicted_mean`].
+/// The constants of the predicted time, in microseconds, on an H100: of an iteration and of each feature in it, the same of one
+/// pass alone, of a value, and of a value that is copied for one pass. See [`Tensor::predicted_mean`].
 const FIXED: f64 = 85.0;
 const FEATURE: f64 = 0.1;
 const FIXED_ONCE: f64 = 40.0;
 const FEATURE_ONCE: f64 = 0.2;
 const VALUE: f64 = 1.5e-6;
 const COPY_ONCE: f64 = 8e-6;
-/// Fewer clusters have at most eight groups: `TensorSizes::new`. With more natural clusters than groups, most rows are in doubt. This
-/// costs more than tensor cores gain, unless there are many features.
+/// Fewer clusters have at most eight groups: `TensorSizes::new`. With more natural clusters than groups, most rows are in doubt.
+/// This costs more than tensor cores gain, unless there are many features.
 pub(super) const FEW_CLUSTERS: usize = 30;
 const MANY_FEATURES: usize = 256;
 /// Up to so many clusters, other programs are as fast as memory.

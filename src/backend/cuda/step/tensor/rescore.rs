@@ -4,8 +4,10 @@ use super::doubt::{MOST_LISTED, most_listed};
 use super::labels::scale_exponent;
 use super::sizes::{PLACE_BYTES, TILE_CENTROIDS, TILE_ROWS, TensorSizes};
 use super::unit::{Kernel, TensorUnit};
-use crate::backend::cuda::arguments::{self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRescoreArgument};
-use crate::backend::cuda::device::{Launch, Plain, Queue, buffers, product};
+use crate::backend::cuda::arguments::{
+    self, AssignArgument, Control, TensorArgument, TensorCentroidsArgument, TensorRescoreArgument,
+};
+use crate::backend::cuda::device::{Launch, Plain, Queue, buffers, field, product};
 use crate::backend::cuda::shape::padded;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -148,7 +150,7 @@ impl<T: Float + Plain> Rescore<T> {
             slacks: copy.slacks,
             tile_slacks: copy.tile_slacks,
             first_visit: copies.first_visit.at(),
-            left: first.control.field(std::mem::offset_of!(arguments::Control, in_doubt)),
+            left: field!(first.control, Control, in_doubt),
             tiles: (copies.terms.len() / TILE_ROWS) as u32,
             chunks: 3 * sizes.chunks as u32,
             stages: self.kernel.stages as u32,
