@@ -3,8 +3,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-/// The address of values on the device, as kernels take it. By mistake, no address of other values compiles where this one is
-/// wanted: `cast` says where other values are meant. Pointers to values of the rows' type are still numbers.
+/// The address of values on the device, as kernels take it. Where an argument wants this address, an address of other values does
+/// not compile, unless `cast` says that these values are meant. Pointers to values of the rows' type are still numbers.
 #[repr(transparent)]
 pub struct At<T> {
     address: u64,
@@ -31,7 +31,7 @@ impl<T> At<T> {
         Self::new(self.address + i * size_of::<T>() as u64)
     }
 
-    /// The address of a field of the value: `field!` of this module. `part` says the field's type.
+    /// The address of a field of the value. `field!` calls this function with the offset and the type of one field.
     pub fn part<Part>(self, offset: usize, _part: fn(&T) -> &Part) -> At<Part> {
         At::new(self.address + offset as u64)
     }

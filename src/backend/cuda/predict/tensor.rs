@@ -76,7 +76,7 @@ impl<T: Float + Plain> TensorTable<T> {
             made => made?,
         };
         let assign = AssignArgument { in_doubt: labels.in_doubt(), ..*assign };
-        let made_for = labels.sizes();
+        let made_for = labels.unit_and_sizes();
         // SAFETY: the caller promises the addresses. The list of rows in doubt is the right one now. The centres' queue was
         // waited for. The labels are new, so this pass groups the rows.
         let pass = unsafe { labels.begin(queue, &assign, 0) }.group_by_fixed_centres()?;

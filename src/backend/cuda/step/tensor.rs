@@ -103,7 +103,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
         };
         let labels = TensorLabels::new(self.0, sizes, shape.half, centres, queue)?;
         Ok(Box::new(TensorStep::<T> {
-            products: TensorProducts::new(labels.sizes(), shape.half, queue)?,
+            products: TensorProducts::new(labels.unit_and_sizes(), shape.half, queue)?,
             labels,
             launches: 0,
             resident: shape.chunk == shape.rows,

@@ -190,8 +190,8 @@ impl<T: Float + Plain> TensorLabels<T> {
         self.doubt.force_regroup()
     }
 
-    /// The sizes, and the instruction, for the products of these rows.
-    pub fn sizes(&self) -> (TensorUnit, TensorSizes) {
+    /// The instruction and the sizes, for the products of these rows.
+    pub fn unit_and_sizes(&self) -> (TensorUnit, TensorSizes) {
         (self.unit, self.sizes)
     }
 
@@ -400,7 +400,7 @@ impl<T: Float + Plain> TensorPass<'_, T, Measured> {
     /// Labels the rows. `products`: made for these labels. `by_row`: a copy of the rows for settling, if there is one.
     pub fn label(self, products: &mut TensorProducts<T>, by_row: Option<&ByRow>) -> Result<()> {
         let Self { labels, queue, assign, step: Measured { again } } = self;
-        assert!(products.made_for() == labels.sizes(), "the products are of other rows");
+        assert!(products.made_for() == labels.unit_and_sizes(), "the products are of other rows");
         if again {
             products.forget_slacks()?;
         }

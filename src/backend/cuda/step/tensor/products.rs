@@ -26,8 +26,8 @@ impl<T: Float + Plain> TensorProducts<T> {
         sum([CentroidCopies::bytes(sizes), Rescore::<T>::bytes(sizes)])
     }
 
-    /// The products of the rows of labels with this instruction and these sizes:
-    /// [`TensorLabels::sizes`](super::labels::TensorLabels::sizes). `half`: whether the rows' values have 16 bits.
+    /// The products for labels with this instruction and these sizes:
+    /// [`TensorLabels::unit_and_sizes`](super::labels::TensorLabels::unit_and_sizes). `half`: whether the rows' values have 16 bits.
     pub fn new((unit, sizes): (TensorUnit, TensorSizes), half: bool, queue: &Queue) -> Result<Self> {
         let (gpu, kernel) = (&*queue.gpu, unit.kernel(sizes.chunks));
         let mut copies = CentroidCopies::allocate(queue, &sizes)?;
