@@ -30,6 +30,7 @@ pub(crate) mod order;
 pub(crate) mod plan;
 mod prepared;
 pub(crate) mod rows;
+mod sizes;
 pub(crate) mod sort_by;
 mod task;
 
@@ -47,11 +48,12 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::interrupt;
 use crate::base::memory;
-use crate::base::params::{History, KMeans, Params, TooFew, Wanted};
+use crate::base::params::{History, Init, KMeans, Params, Seeding, Stopping, TooFew, Wanted};
 use crate::base::progress::Watch;
 use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::distances::{DistanceSum, ExactSum};
 use crate::fit::engine::Engine;
+use crate::fit::sizes::SizeBounds;
 use crate::fit::sort_by::SortKey;
 use crate::input::features::{Column, Features};
 use crate::input::tile::RowBlock;
@@ -112,11 +114,39 @@ impl KMeans {
         T::fits(self, k, parts, InstructionSet::detect(), Wanted::Nothing)
     }
 
+    /// Labels rows by fixed centroids (`(k, d)`, row-major, in the units of transformed rows) within the sizes of this estimator.
+    /// The model that comes with the labels is of these rows.
+    #[doc(hidden)]
+    pub fn assign_parts<T: Engine>(
+        &self,
+        centroids: &[f64],
+        parts: Vec<RowBlock<'_, T>>,
+        set: InstructionSet,
+        wanted: Wanted,
+    ) -> Result<Fitted<T>> {
+        T::assigned(self, centroids, parts, set, wanted)
+    }
+
     /// Fits the rows of several parts, in order, with one session per part. The bits are the same as with one session.
     #[doc(hidden)]
     pub fn fit_parts<T: Engine>(&self, parts: Vec<RowBlock<'_, T>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<T>> {
         T::fits(self, &[self.k], parts, set, wanted)?.remove(0)
     }
+}
+
+/// The assignment of rows to fixed centroids (`(k, d)`, row-major, in the units of transformed rows) within the sizes of the
+/// estimator. Clusters may stay empty, if they have no least size.
+pub(crate) fn assigned<T: Float>(
+    estimator: &KMeans,
+    centroids: &[f64],
+    parts: Vec<RowBlock<'_, T>>,
+    set: InstructionSet,
+    wanted: Wanted,
+) -> Result<Fitted<T>> {
+    let _running = Running::enter(estimator);
+    let clusters = [estimator.k];
+    let task = Task::new(estimator, &clusters, parts[0].features.names(), wanted)?.to_fixed(centroids);
+    run(task, parts, set)?.remove(0)
 }
 
 /// The fits of the same rows for each of these numbers of clusters. One that fails by itself has its error in the list.
@@ -143,6 +173,10 @@ pub(crate) fn fits<T: Float>(
 fn run<T: Float>(task: Task<'_>, mut parts: Vec<RowBlock<'_, T>>, set: InstructionSet) -> Result<Vec<Result<Fitted<T>>>> {
     let choice = rows::place(&mut parts, &task.params)?;
     let seeding = rows::transform(&mut parts, &task.to_prepare())?;
+    let seeding = match task.params.fixed {
+        Some(centroids) => Some(Seeding { init: Init::Given(memory::copied(centroids, seeding::CENTROIDS)?), ..Seeding::default() }),
+        None => seeding,
+    };
     let mut task = task.with_seeding(seeding.as_ref());
     let common = task.to_prepare();
     // Where the order of the values only decides ties, rows are fitted as given until their order matters.
@@ -173,7 +207,9 @@ pub(crate) fn fit_or_fewer<T: Float>(
 ) -> Result<Fitted<T>> {
     let statistics = rows.statistics();
     let few = match fit_prepared(rows, params, watch) {
-        Err(KMeansError::TooFewDistinct { k, rows }) if params.output.too_few == TooFew::Fewer && statistics.ties.is_none() => {
+        Err(KMeansError::TooFewDistinct { k, rows } | KMeansError::InfeasibleSizes { k, rows, .. })
+            if params.output.too_few == TooFew::Fewer && statistics.ties.is_none() && params.fixed.is_none() =>
+        {
             Params { k: k.min(usize::try_from(rows).unwrap_or(k)), ..params.clone() }
         }
         fit => return fit,
@@ -181,20 +217,23 @@ pub(crate) fn fit_or_fewer<T: Float>(
     let distinct = seeding::distinct_rows(rows.session(&few)?.as_mut(), &few, statistics)?;
     let fixed: Vec<f64> = memory::collected(distinct.iter().map(|c| c.to_f64()), seeding::CENTROIDS)?;
     let k = fixed.len() / statistics.lows.len();
+    // With as many distinct rows as clusters, only the bounds can have been refused.
+    SizeBounds::of(&Params { k, ..params.clone() }, statistics.n_positive)?;
     fit_prepared(rows, &Params { k, fixed: Some(&fixed), ..params.clone() }, watch)
 }
 
 /// Makes a session over prepared rows, runs its fit, and builds the model from it.
 fn fit_prepared<T: Float>(rows: &dyn PreparedRows<T>, params: &Params<'_>, watch: &mut Watch<'_>) -> Result<Fitted<T>> {
     let statistics = rows.statistics();
-    if params.k as u64 > statistics.n_positive {
+    if params.k as u64 > statistics.n_positive && !params.may_be_empty {
         return Err(KMeansError::TooFewDistinct { k: params.k, rows: statistics.n_positive });
     }
+    let bounds = SizeBounds::of(params, statistics.n_positive)?;
     let session = rows.session(params)?;
     let Origin { names, selection, scaling, choice } = rows.origin(params)?;
     watch.show_rows(names.len(), scaling.as_ref().map_or(&[], Scaling::factors))?;
     let key = SortKey::of(params, &names, scaling.as_ref().map_or(&[], Scaling::factors))?;
-    let (run, labels, distances) = best_of_restarts(session, params, statistics, key, watch)?;
+    let (run, labels, distances) = best_of_restarts(session, params, statistics, bounds, key, watch)?;
     let inertia: ExactSum = run.inertia.iter().collect();
     let model = Model {
         d: names.len(),
@@ -239,10 +278,13 @@ fn best_of_restarts<'a, T: Float>(
     mut session: Box<dyn Session<T> + 'a>,
     params: &Params,
     statistics: &Statistics,
+    bounds: Option<SizeBounds>,
     key: Option<SortKey<'_>>,
     watch: &mut Watch<'_>,
 ) -> Result<(Run<T>, Vec<u32>, Option<Distances>)> {
     let mut best: Option<(ExactSum, Run<T>, Option<Vec<u32>>)> = None;
+    // Where sizes have bounds, the distances of the rows to the centroids of their labels.
+    let mut squares = Vec::new();
     for restart in 0..params.restarts {
         let start = match params.fixed {
             Some(rows) => memory::collected(rows.iter().map(|c| T::from_f64(*c)), seeding::CENTROIDS)?,
@@ -252,17 +294,19 @@ fn best_of_restarts<'a, T: Float>(
         if watch.stopped() {
             break;
         }
-        let run = match params.fixed {
-            Some(_) => fit_fixed(session.as_mut(), start, params, statistics, watch)?,
-            None => lloyd(session.as_mut(), start, params, statistics, watch)?,
+        let (run, own) = match (bounds, params.fixed) {
+            (Some(bounds), _) => sizes::bounded_lloyd(session.as_mut(), start, bounds, params, statistics, watch)?,
+            (None, Some(_)) => (fit_fixed(session.as_mut(), start, params, statistics, watch)?, Vec::new()),
+            (None, None) => (lloyd(session.as_mut(), start, params, statistics, watch)?, Vec::new()),
         };
         watch.iterated();
         let inertia: ExactSum = run.inertia.iter().collect();
         if best.as_ref().is_none_or(|(least, ..)| inertia < *least) {
             // The last restart's labels stay in the session.
-            let keep = params.wanted == Wanted::Labels && restart + 1 < params.restarts;
-            let labels = if keep { Some(session.labels()?) } else { None };
+            let wanted = params.wanted == Wanted::Labels || params.wanted == Wanted::Distances && bounds.is_some();
+            let labels = if wanted && restart + 1 < params.restarts { Some(session.labels()?) } else { None };
             best = Some((inertia, run, labels));
+            squares = own;
         }
         if params.fixed.is_some() || watch.stopped() {
             break;
@@ -273,10 +317,25 @@ fn best_of_restarts<'a, T: Float>(
     if let Some(order) = key.map(|key| key.order(&run.centroids, d, &run.sizes)).transpose()?.flatten() {
         let centroids = sort_by::arranged(&run.centroids, d, &order)?;
         let Run { history, emptied, method, .. } = run;
-        run = Run { history, emptied, method, ..labelled(session.as_mut(), centroids, params, statistics)?.0 };
+        run = match bounds {
+            None => Run { history, emptied, method, ..labelled(session.as_mut(), centroids, params, statistics)?.0 },
+            Some(_) => {
+                let old = labels.map_or_else(|| session.labels(), Ok)?;
+                sizes::renumber(session.as_mut(), old, &order)?;
+                let (sums, weights) = kept_sums(session.as_mut(), params, statistics)?;
+                let (sizes, inertia) = (sort_by::arranged(&run.sizes, 1, &order)?, sort_by::arranged(&run.inertia, 1, &order)?);
+                Run { centroids, sizes, inertia, history, emptied, method, sums, weights }
+            }
+        };
         labels = None;
     }
     Ok(match (params.wanted, labels) {
+        (Wanted::Distances, labels) if bounds.is_some() => {
+            let labels = labels.map_or_else(|| session.labels(), Ok)?;
+            let (nearest, distances) = session.nearest(&run.centroids)?;
+            let distances = sizes::own_distances(&labels, &nearest, distances, &squares);
+            (run, labels, Some(distances))
+        }
         (Wanted::Nothing, _) => (run, Vec::new(), None),
         (Wanted::Labels, Some(labels)) => (run, labels, None),
         (Wanted::Labels, None) => (run, session.into_labels()?, None),
@@ -342,10 +401,7 @@ fn lloyd<T: Float>(
     watch: &mut Watch<'_>,
 ) -> Result<Run<T>> {
     let full = params.output.history == History::Full;
-    let stop = Stop {
-        changed: params.stopping.tol_labels * statistics.n_positive as f64,
-        shift: params.stopping.tol * statistics.variance,
-    };
+    let stop = stop(params, statistics);
     let extent = [session.rows(), params.k as u64];
     let mut history: Vec<HistoryRow> = Vec::new();
     // The inertia of each cluster under the current labels and centroids, if it is known.
@@ -397,6 +453,12 @@ fn lloyd<T: Float>(
     Ok(Run { centroids, sizes, inertia, history, emptied: scratch.emptied, method: session.method(), sums, weights })
 }
 
+/// When a fit stops.
+fn stop(params: &Params, statistics: &Statistics) -> Stop {
+    let Stopping { tol, tol_labels, .. } = params.stopping;
+    Stop { changed: tol_labels * statistics.n_positive as f64, shift: tol * statistics.variance }
+}
+
 /// Appends an iteration over so many rows and clusters to the history.
 fn record(history: &mut Vec<HistoryRow>, done: &Iteration, inertia: Option<f64>, [rows, k]: [u64; 2]) -> Result<()> {
     let (iteration, &Iteration { changed, shift, seconds, work_counts, .. }) = (history.len() as u32 + 1, done);
@@ -409,6 +471,7 @@ fn record(history: &mut Vec<HistoryRow>, done: &Iteration, inertia: Option<f64>,
         rescored: work_counts.share_rescored(rows),
         skipped: work_counts.share_skipped(rows, k),
         groups: work_counts.groups,
+        passes: None,
         seconds: Some(seconds),
     };
     memory::push(history, row, "the history")

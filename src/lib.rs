@@ -66,7 +66,7 @@ pub use base::names::FeatureLayout;
 pub use base::names::Names;
 pub use base::params::{
     Device, Extents, Form, Gpus, History, Init, KMeans, Metric, NullPolicy, Numbering, Numbers, OptionInfo, Restarts, RowOrder,
-    Scale, SortBy, TooFew, Value, Wanted,
+    Scale, SizeLimit, SortBy, TooFew, Value, Wanted,
 };
 pub use base::progress::{Progress, Seconds, Stage};
 pub use base::strategy::Strategy;

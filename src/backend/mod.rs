@@ -12,6 +12,7 @@ pub mod chunking;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod priced;
 mod seeder;
 pub mod select;
 mod session;

@@ -3,6 +3,7 @@
 use super::Seeder;
 use super::cpu::MethodExplanation;
 use crate::backend::answers::{Distances, LABELS};
+use crate::backend::priced::PricedPasses;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -201,6 +202,10 @@ pub trait Session<T: Float>: Seeder<T> {
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>>;
     /// How labels are found, and why. None if the session does not say.
     fn method(&self) -> Option<MethodExplanation> {
+        None
+    }
+    /// Passes with a price on each centroid, if the session has them.
+    fn priced(&mut self) -> Option<&mut dyn PricedPasses<T>> {
         None
     }
     /// The labels in row order.

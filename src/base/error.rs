@@ -21,8 +21,8 @@ type Word = &'static str;
 
 /// The names of all options of a fit. (A list of its own: the options import this file, so this file imports no options.)
 #[cfg(feature = "parts")]
-pub(crate) const OPTIONS: &str = "init n_init seed oversampling rounds chain_length init_sample max_iter tol tol_labels metric scale null_policy \
-                                  row_order sort_by keep_sums extents too_few history device device_memory_limit threads strategy";
+pub(crate) const OPTIONS: &str = "init n_init seed oversampling rounds chain_length init_sample max_iter tol tol_labels min_size max_size balanced \
+                                  metric scale null_policy row_order sort_by keep_sums extents too_few history device device_memory_limit threads strategy";
 
 /// Reads a word of this library. One that is not known here becomes a general one.
 #[cfg(feature = "parts")]
@@ -241,6 +241,13 @@ pub enum KMeansError {
         (too_few=\"fewer\" makes fewer clusters)", if (*k as u64) <= *.rows { format!(", fewer than {k} of them distinct") } else { String::new() })]
     TooFewDistinct { k: usize, rows: u64 },
 
+    /// No labels keep the bounds on the sizes of the clusters.
+    #[error(
+        "sizes: expected min_size k <= n <= max_size k, got min_size = {min_size}, max_size = {max_size}, k = {k} and n = {rows} rows \
+        of positive weight"
+    )]
+    InfeasibleSizes { k: usize, rows: u64, min_size: u64, max_size: u64 },
+
     // ---- the machine ----------------------------------------------------------------------------------------
     /// A file cannot be read or written.
     #[error("file {path:?}: {message}")]
@@ -289,15 +296,19 @@ impl KMeansError {
     /// Whether there were fewer distinct rows of positive weight than clusters, or no such rows at all. In this case
     /// `too_few="null"` gives nulls.
     pub fn is_too_few(&self) -> bool {
-        matches!(self, Self::TooFewDistinct { .. } | Self::NoRows { .. } | Self::NoPositiveWeight)
+        match self {
+            Self::InfeasibleSizes { k, rows, min_size, .. } => u128::from(*min_size) * *k as u128 > u128::from(*rows),
+            _ => matches!(self, Self::TooFewDistinct { .. } | Self::NoRows { .. } | Self::NoPositiveWeight),
+        }
     }
 
     /// The family that the error belongs to.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::InvalidOption { .. } | Self::LengthMismatch { .. } | Self::WidthMismatch { what: STARTING_CENTROIDS, .. } => {
-                ErrorKind::InvalidParameter
-            }
+            Self::InvalidOption { .. }
+            | Self::InfeasibleSizes { .. }
+            | Self::LengthMismatch { .. }
+            | Self::WidthMismatch { what: STARTING_CENTROIDS, .. } => ErrorKind::InvalidParameter,
             Self::NoFeatures
             | Self::WidthMismatch { .. }
             | Self::ComputedFeatures { .. }

@@ -20,7 +20,7 @@ use crate::exact::fixed::{
 };
 
 /// A sum of `m` terms is precise if it is at least `m * 2^this` quanta.
-const PRECISE_BITS: u32 = 41;
+pub const PRECISE_BITS: u32 = 41;
 /// The largest high limb. Larger values are clamped to it.
 const MOST: f64 = (1u64 << 45) as f64;
 
@@ -105,7 +105,12 @@ impl DistanceScale {
     pub fn finer(&self, total: u128, terms: u64) -> Option<Self> {
         let scale = self.scale.filter(|_| total > 0 && total >> PRECISE_BITS < u128::from(terms))?;
         let bits = 128 - total.leading_zeros() as i32;
-        Some(Self::below(scale.quantum_exponent() + bits))
+        Some(Self { scale: Some(scale) }.below_quanta(bits))
+    }
+
+    /// 90 bits below `2^bits` quanta of this scale.
+    pub fn below_quanta(&self, bits: i32) -> Self {
+        self.scale.map_or(Self::NONE, |scale| Self::below(scale.quantum_exponent() + bits))
     }
 
     /// The precise sum of unweighted distances.

@@ -86,8 +86,8 @@ impl<'k> SortKey<'k> {
     }
 }
 
-/// The centroids in this order.
-pub fn arranged<T: Float>(centroids: &[T], d: usize, order: &[u32]) -> Result<Vec<T>> {
+/// The centroids, or other values of the clusters, in this order.
+pub fn arranged<T: Copy>(centroids: &[T], d: usize, order: &[u32]) -> Result<Vec<T>> {
     memory::collected(order.iter().flat_map(|&j| &centroids[j as usize * d..][..d]).copied(), ORDER)
 }
 

@@ -51,8 +51,16 @@ impl<'e> Task<'e> {
     /// The parameters to prepare rows with. Preparation refuses fewer rows than clusters. Several fits, and one that may have
     /// fewer clusters, do that by themselves.
     pub fn to_prepare(&self) -> Params<'e> {
-        let later = self.clusters.len() > 1 || self.params.output.too_few == TooFew::Fewer;
+        let later = self.clusters.len() > 1 || self.params.output.too_few == TooFew::Fewer || self.params.may_be_empty;
         Params { k: if later { 1 } else { self.params.k }, ..self.params.clone() }
+    }
+
+    /// The same task. The centroids are these, and clusters may stay empty.
+    pub fn to_fixed<'s>(self, centroids: &'s [f64]) -> Task<'s>
+    where
+        'e: 's,
+    {
+        Task { params: Params { fixed: Some(centroids), may_be_empty: true, ..self.params }, ..self }
     }
 
     /// The same task. Starting centroids are found as `seeding` says, if there is one.

@@ -88,6 +88,9 @@ pub struct HistoryRow {
     /// Groups of rows, each of which is compared only with the centroids that can be nearest. `None` if there are none.
     #[cfg_attr(feature = "serde", serde(skip))] // likewise
     pub groups: Option<u32>,
+    /// Passes over the rows that the assignment took, samples in proportion. `None` if sizes have no bounds.
+    #[cfg_attr(feature = "serde", serde(skip))] // likewise
+    pub passes: Option<f64>,
     /// Wall time.
     pub seconds: Option<f64>,
 }

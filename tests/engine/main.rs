@@ -70,6 +70,7 @@ mod seeding_on_gpu;
 mod seedings;
 mod sessions;
 mod sharded;
+mod sizes;
 mod sort_by;
 #[cfg(feature = "papers")]
 mod strategies;

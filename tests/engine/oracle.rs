@@ -2,6 +2,7 @@
 //! reference distance and the Philox block. These have tests of their own.
 
 mod seeds;
+pub mod sizes;
 mod transform;
 
 pub use seeds::hash_of;
@@ -111,6 +112,8 @@ pub struct Task<T> {
     pub tol: f64,
     pub tol_labels: f64,
     pub seed: u64,
+    /// The least and the most rows of a cluster.
+    pub sizes: Option<[usize; 2]>,
     /// Whether centroids are normalised. The rows have arrived: see [`transform`].
     pub cosine: bool,
 }
@@ -130,6 +133,7 @@ impl<T> Task<T> {
             tol: 0.0,
             tol_labels: 0.0,
             seed: 0,
+            sizes: None,
             cosine: false,
         }
     }
@@ -392,8 +396,17 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
             }
             best.1
         };
-        task.rows.iter().map(label).collect()
+        match task.sizes {
+            Some(bounds) => sizes::within(task, facts, centroids, bounds),
+            None => task.rows.iter().map(label).collect(),
+        }
     };
+    // Whether the nearest centroids break the bounds.
+    let breaks = |centroids: &[Vec<T>]| {
+        let plain = sizes::within(task, facts, centroids, [0, n]);
+        task.sizes.is_some_and(|[least, most]| (0..k).any(|j| !(least..=most).contains(&size(&plain, j))))
+    };
+    let (mut before_last, mut was_active) = (None::<Exact>, false);
     let terms = |centroids: &[Vec<T>], labels: &[u32], j: usize| -> Vec<(f64, f64)> {
         let rows = (0..n).filter(|&i| labels[i] as usize == j);
         rows.map(|i| (facts.weights[i], reference::distance(&task.rows[i], &centroids[j]))).collect()
@@ -408,6 +421,12 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
         let changed = (0..n).filter(|&i| counts(i) && new[i] != labels[i]).count();
         labels = new;
         let before = inertia(&centroids, &labels);
+        let (total, active) = (Exact::sum(&before), breaks(&centroids));
+        if (active || was_active) && before_last.as_ref().is_some_and(|last| !total.less_than(last)) {
+            history.push((changed as u64, 0.0, total.to_f64()));
+            break;
+        }
+        (before_last, was_active) = (Some(total), active);
         // Relocation.
         let away: Vec<f64> = (0..n).map(|i| reference::distance(&task.rows[i], &centroids[labels[i] as usize])).collect();
         let mut relocated = false;

@@ -47,6 +47,11 @@ impl<T: Float> CentroidTable<T> {
         Self::with(rows, d, set, threads, Filter::new(rows, d, centre, extent, order, set, threads)?)
     }
 
+    /// With a filter of products, whatever the features are.
+    pub fn by_products(rows: &[T], d: usize, centre: &[f64], set: InstructionSet, threads: usize) -> Result<Self> {
+        Self::with(rows, d, set, threads, Filter::product(rows, d, centre, &[], set, threads)?)
+    }
+
     /// With a tree of the centroids.
     pub fn by_tree(rows: &[T], d: usize, set: InstructionSet, threads: usize) -> Result<Self> {
         Self::with(rows, d, set, threads, Filter::Tree(CentroidTree::new(rows, d)?))

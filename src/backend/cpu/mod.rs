@@ -27,6 +27,7 @@ mod nearest_clusters;
 mod pass;
 mod picks;
 pub mod predict;
+mod priced;
 mod product;
 mod seeds;
 mod settle;
@@ -60,6 +61,7 @@ use super::centre::middle;
 use super::{Assigned, Far, Move, Scales, Session, WorkCounts};
 use crate::backend::answers::{Distances, LABELS};
 use crate::backend::cpu::deltas::{Deltas, MoveRows, Moved};
+use crate::backend::priced::PricedPasses;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -322,6 +324,10 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
 
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
         Ok(self.labels)
+    }
+
+    fn priced(&mut self) -> Option<&mut dyn PricedPasses<T>> {
+        Some(self)
     }
 
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {

@@ -32,12 +32,15 @@ pub struct ScoreLists {
     least: Vec<f32>,
     /// For each row, centroids and their scores.
     lists: Vec<Vec<(u32, f32)>>,
+    /// `(k)`: what is added to the scores, times the row's share. Empty: nothing. With prices, the sums have no slack.
+    pub prices: Vec<f32>,
+    pub shares: [f32; ROWS],
 }
 
 impl ScoreLists {
-    fn new(m: usize, k: usize) -> Result<Self> {
+    pub fn new(m: usize, k: usize) -> Result<Self> {
         let lists = memory::try_collected((0..ROWS).map(|_| memory::with_room(k, ANSWERS)), ANSWERS)?;
-        Ok(Self { m, least: memory::zeroed(ROWS * m, ANSWERS)?, lists })
+        Ok(Self { m, least: memory::zeroed(ROWS * m, ANSWERS)?, lists, prices: Vec::new(), shares: [0.0; ROWS] })
     }
 
     /// Removes the lists and sums of the rows before.
@@ -49,14 +52,22 @@ impl ScoreLists {
     /// Takes the scores of a panel of `count` centroids, of which `first` is the first: `(count, ROWS)`. `own`: half squares and
     /// slacks, as the filter has them.
     #[inline(always)]
-    pub fn see<V: Vector>(&mut self, scores: &[f32], [first, count, rows]: [usize; 3], own: &[f32], widths: &[f32; ROWS]) {
-        let Self { m, least, lists } = self;
+    pub fn see<V: Vector>(&mut self, scores: &mut [f32], [first, count, rows]: [usize; 3], own: &[f32], widths: &[f32; ROWS]) {
+        let Self { m, least, lists, prices, shares } = self;
         assert!(scores.len() >= count * ROWS && least.len() == *m * ROWS && rows <= ROWS);
-        let slack = |j: usize| own[(first + j) / GROUP * 2 * GROUP + GROUP + (first + j) % GROUP];
+        let priced = !prices.is_empty();
+        let slack = |j: usize| if priced { 0.0 } else { own[(first + j) / GROUP * 2 * GROUP + GROUP + (first + j) % GROUP] };
         for at in (0..rows).step_by(V::LANES) {
             // SAFETY: LANES divides ROWS. The assertion bounds scores and sums, and `limits` holds ROWS values.
             unsafe {
                 let sums = least.as_mut_ptr().add(at);
+                if priced {
+                    let share = V::load(shares.as_ptr().add(at));
+                    for (j, price) in prices[first..first + count].iter().enumerate() {
+                        let score = scores.as_mut_ptr().add(j * ROWS + at);
+                        V::splat(*price).mul_add(share, V::load(score)).store(score);
+                    }
+                }
                 for j in 0..count {
                     let mut sum = V::load(scores.as_ptr().add(j * ROWS + at)).add(V::splat(slack(j)));
                     if V::bits(sum.not_above(V::load(sums.add((*m - 1) * ROWS)))) == 0 {
@@ -71,7 +82,7 @@ impl ScoreLists {
                 }
                 let mut limits = [0.0f32; ROWS];
                 for r in at..(at + V::LANES).min(rows) {
-                    limits[r] = Expanded::threshold(least[(*m - 1) * ROWS + r], widths[r]);
+                    limits[r] = Expanded::threshold(least[(*m - 1) * ROWS + r], if priced { 0.0 } else { widths[r] });
                 }
                 let (limit, there) = (V::load(limits.as_ptr().add(at)), u32::MAX >> (32 - V::LANES.min(rows - at)));
                 for j in 0..count {
@@ -86,10 +97,16 @@ impl ScoreLists {
         }
     }
 
+    /// The priced score that those of all centroids outside of the list of row `r` are above.
+    #[inline(always)]
+    pub fn limit(&self, r: usize) -> f32 {
+        Expanded::threshold(self.least[(self.m - 1) * ROWS + r], 0.0)
+    }
+
     /// Lists the candidates of row `r` in ascending order. False: all centroids are.
     #[inline(always)]
     #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN stays in reach
-    fn of_row(&mut self, r: usize, width: f32, out: &mut Vec<u32>) -> bool {
+    pub fn of_row(&mut self, r: usize, width: f32, out: &mut Vec<u32>) -> bool {
         let limit = Expanded::threshold(self.least[(self.m - 1) * ROWS + r], width);
         out.clear();
         out.extend(self.lists[r].iter().filter(|(_, score)| !(*score > limit)).map(|(j, _)| *j));
@@ -227,7 +244,7 @@ impl Best for Closest<'_> {
 
 /// The reference distances of a row to the first N of some centroids. Where there are fewer, the last one stands for the others.
 #[inline(always)]
-fn distances<T: Float, const N: usize>(x: &[f64], names: &[u32], table: &CentroidTable<T>) -> [f64; N] {
+pub fn distances<T: Float, const N: usize>(x: &[f64], names: &[u32], table: &CentroidTable<T>) -> [f64; N] {
     let mut centroids = [table.row(0); N];
     for (i, centroid) in centroids.iter_mut().enumerate() {
         *centroid = &table.row(names[i.min(names.len() - 1)] as usize)[..x.len()];

@@ -36,13 +36,13 @@ pub struct WorkerBuffers<T> {
     pub inertia: Inertia,
     pub changed: u64,
     pub far: Farthest,
-    chosen: ChosenRows,
+    pub chosen: ChosenRows,
 }
 
 /// The rows of a tile that a pass needs, where it does not need all of them. There is room for a whole tile.
-struct ChosenRows {
+pub struct ChosenRows {
     /// Their physical rows.
-    rows: Vec<usize>,
+    pub rows: Vec<usize>,
     /// Their positions among the kept rows of the tile.
     places: Vec<usize>,
     labels: Vec<u32>,

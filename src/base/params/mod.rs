@@ -16,9 +16,9 @@ pub use self::declare::{Form, Numbers, OptionInfo, Value};
 use self::declare::{OptionQuery, OptionValue};
 pub use self::device::{Device, Gpus};
 pub use self::numbering::{MOST_MATCHED, Numbering};
-pub use self::table::{Execution, Output, RowOptions, Seeding, Space, Stopping};
+pub use self::table::{Execution, Output, RowOptions, Seeding, Sizes, Space, Stopping};
 pub use self::values::{
-    DrawnCandidates, Extents, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew, Wanted,
+    DrawnCandidates, Extents, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SizeLimit, SortBy, TooFew, Wanted,
 };
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt::Cancel;
@@ -44,6 +44,7 @@ pub struct KMeans {
     pub(crate) space: Space,
     pub(crate) seeding: Seeding,
     pub(crate) stopping: Stopping,
+    pub(crate) sizes: Sizes,
     pub(crate) rows: RowOptions,
     pub(crate) output: Output,
     pub(crate) execution: Execution,
@@ -64,6 +65,7 @@ impl KMeans {
             space: Space::default(),
             seeding: Seeding::default(),
             stopping: Stopping::default(),
+            sizes: Sizes::default(),
             rows: RowOptions::default(),
             output: Output::default(),
             execution: Execution::default(),
@@ -154,6 +156,7 @@ impl KMeans {
         let known = self.space.set(option, value)?
             || self.seeding.set(option, value)?
             || self.stopping.set(option, value)?
+            || self.sizes.set(option, value)?
             || self.rows.set(option, value)?
             || self.output.set(option, value)?
             || self.execution.set(option, value)?;
@@ -166,7 +169,8 @@ impl KMeans {
 
     /// Describes every option but `k`, in the order of the documentation.
     pub fn options() -> Vec<OptionInfo> {
-        let groups = [Seeding::describe(), Stopping::describe(), Space::describe(), RowOptions::describe(), Output::describe()];
+        let (rows, output) = (RowOptions::describe(), Output::describe());
+        let groups = [Seeding::describe(), Stopping::describe(), Sizes::describe(), Space::describe(), rows, output];
         groups.into_iter().flatten().chain(Execution::describe()).collect()
     }
 
@@ -196,6 +200,10 @@ impl KMeans {
         self.space.check()?;
         self.stopping.check()?;
         self.seeding.check()?;
+        self.sizes.check()?;
+        if self.sizes.balanced && (self.sizes.min_size, self.sizes.max_size) != (SizeLimit::None, SizeLimit::None) {
+            return Err(invalid("balanced", "no min_size or max_size beside it", "both"));
+        }
         self.rows.check()?;
         self.output.check()?;
         self.execution.check()?;
@@ -226,9 +234,11 @@ impl KMeans {
             seeding: &self.seeding,
             restarts: self.seeding.n_init.for_init(&self.seeding.init),
             stopping: self.stopping,
+            sizes: self.sizes,
             rows: self.rows,
             output: &self.output,
             fixed: None,
+            may_be_empty: false,
             wanted: Wanted::Labels,
             execution: Execution { device, ..self.execution },
         })
@@ -245,10 +255,13 @@ pub struct Params<'e> {
     /// Number of restarts, at least 1: what `seeding.n_init` stands for.
     pub restarts: u32,
     pub stopping: Stopping,
+    pub sizes: Sizes,
     pub rows: RowOptions,
     pub output: &'e Output,
     /// Fixed centroids, which need no iterations: `(k, d)`, row-major, in the units of transformed rows.
     pub fixed: Option<&'e [f64]>,
+    /// Whether clusters of bounded size may stay empty, and there may be fewer rows than clusters.
+    pub may_be_empty: bool,
     /// What the caller wants to know about the rows.
     pub wanted: Wanted,
     /// The device is a GPU if a strategy was named that does not run on the CPU.
@@ -256,6 +269,11 @@ pub struct Params<'e> {
 }
 
 impl Params<'_> {
+    /// Whether clusters have bounds on their sizes.
+    pub fn has_sizes(&self) -> bool {
+        self.sizes != Sizes::default()
+    }
+
     /// Whether rows of 16 bits a value stay so on a GPU. Rows that are scaled or normalised have more bits, rows in the order of
     /// their values are a copy in the feature type, and the papers' systems read no others.
     pub fn keeps_halves(&self) -> bool {

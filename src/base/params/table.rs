@@ -8,7 +8,7 @@
 use super::KMeans;
 use super::declare::options;
 use super::device::Device;
-use super::values::{DrawnCandidates, Extents, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew};
+use super::values::{DrawnCandidates, Extents, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SizeLimit, SortBy, TooFew};
 use crate::base::strategy::Strategy;
 
 options! {
@@ -81,6 +81,26 @@ options! {
 
         /// Stop when at most this share of the rows changed cluster.
         tol_labels: f64 = 0.0, "a finite number of at least 0" if |share| *share >= 0.0 && share.is_finite();
+    }
+}
+
+options! {
+    /// How many rows clusters may have.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct Sizes for KMeans.sizes {
+        /// The fewest rows of positive weight that a cluster may have. None: any number, or 1 with `max_size`. 0 means 1.
+        ///
+        /// Every assignment of the fit is then the one of least inertia within the bounds. `predict` knows no bounds: its labels
+        /// are the nearest centroids. For rows in the memory of the CPU or of one GPU.
+        min_size: SizeLimit = SizeLimit::None;
+
+        /// The most rows of positive weight that a cluster may have. None: any number. See `min_size`.
+        max_size: SizeLimit = SizeLimit::None,
+            "an integer of at least 1, or none" if |limit| *limit != SizeLimit::Rows(0);
+
+        /// Whether all clusters have as many rows, or one more where `n / k` is no integer. It takes the place of `min_size` and
+        /// `max_size`.
+        balanced: bool = false;
     }
 }
 

@@ -329,6 +329,40 @@ impl OptionValue for Restarts {
     }
 }
 
+/// How many rows a cluster may have.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum SizeLimit {
+    /// Any number.
+    #[default]
+    None,
+    /// So many.
+    Rows(u64),
+    /// A multiple of `n / k`. A fit refuses it, and says how many rows that would be.
+    Share(f64),
+}
+
+impl OptionValue for SizeLimit {
+    const FORM: Form = Form { none: true, ..u64::FORM };
+
+    fn read(asked: &OptionQuery<'_>) -> Result<Self> {
+        let share = |share: f64| if share.is_finite() { Ok(Self::Share(share)) } else { Err(asked.refusal::<Self>()) };
+        match (asked.value, asked.text().map(str::parse::<f64>)) {
+            (None, _) => Ok(Self::None),
+            (Some(Value::Number(number)), _) => share(*number),
+            (_, Some(Ok(number))) if number.fract() != 0.0 => share(number),
+            _ => Ok(Option::<u64>::read(asked)?.map_or(Self::None, Self::Rows)),
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::None => "none".into(),
+            Self::Rows(rows) => rows.to_string(),
+            Self::Share(share) => share.to_string(),
+        }
+    }
+}
+
 /// Types whose values are all texts: `FromStr` reads them, and the method writes them.
 macro_rules! texts {
     ($($type:ident as $method:ident = $form:expr;)*) => {$(

@@ -1,0 +1,474 @@
+//! The cheapest labels whose cluster sizes keep bounds, where each row has a list of clusters with integer costs.
+//!
+//! ```text
+//! label every row by the least cost + price of its list
+//! network: an arc a -> b for the rows of a whose lists have b; its length is the least cost(b) + p(b) - cost(a) - p(a)
+//!          a ground node, whose arcs take what a cluster may have more or less: p = 0, sizes from low to high
+//! until every size keeps its bounds:
+//!   shortest paths from all clusters with too many rows                       Dijkstra, lengths are never negative
+//!   lower the price of each cluster by its distance, so that paths have length 0
+//!   move a row along each arc of the path to each cluster with too few, as long as the arcs last
+//! check every row: if another cluster of its list became cheaper, go on with wider bands
+//! ```
+//! These are successive shortest paths (Edmonds & Karp 1972) on a graph of clusters in place of rows. Only rows with a margin
+//! within the *band* of two clusters have arcs. The check at the end looks at all rows, so the band decides nothing but time.
+//! At the end every row has a label of least cost + price, a cluster of positive price has as many rows as it may have, and a
+//! cluster of negative price as few. Such prices prove that the labels are optimal (Aurenhammer, Hoffmann & Aronov 1998).
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, HashMap};
+
+use crate::base::error::Result;
+use crate::base::interrupt;
+use crate::base::memory;
+use crate::base::parallel::{for_each_task, workers_for};
+
+/// What errors call the memory of this file.
+const WHAT: &str = "the moves of rows between clusters of bounded size";
+/// Rows of a task.
+const TASK: usize = 1 << 14;
+/// Most rows whose margins are measured.
+const MEASURED: usize = 1 << 16;
+/// No limit to a band. Two of them can be added.
+const EVERYTHING: i128 = i128::MAX >> 2;
+
+/// Rows, each with a list of clusters and their costs.
+pub trait Costs: Sync {
+    fn rows(&self) -> usize;
+    /// The list of a row. No cluster stands there twice.
+    fn clusters(&self, row: usize) -> &[u32];
+    /// The cost of the cluster at this place of the list: at least 0, and below 2^100.
+    fn cost(&self, row: usize, place: usize) -> i128;
+}
+
+/// The sizes that each cluster may have.
+#[derive(Debug, Clone)]
+pub struct SizeRange {
+    pub least: Vec<u64>,
+    pub most: Vec<u64>,
+}
+
+/// Labels that a solution has found.
+#[derive(Debug)]
+pub struct Solution {
+    /// For each row, the place of its label in its list.
+    pub places: Vec<u32>,
+    /// Rows that are missing in clusters: not 0 if the lists do not allow the bounds.
+    pub missing: u64,
+}
+
+/// The cheapest labels within the bounds. `prices`: any at the start; at the end those that prove the labels. `threads`: the
+/// most, or 0 for those of the pool.
+pub fn solve<C: Costs>(costs: &C, range: &SizeRange, prices: &mut [i128], threads: usize) -> Result<Solution> {
+    let n = costs.rows();
+    let mut places = memory::zeroed::<u32>(n, WHAT)?;
+    let mut widths = Some(band_widths(costs, prices)?);
+    let mut ground = 0;
+    improve(costs, prices, &mut places, threads)?;
+    loop {
+        let mut network = Network::new(costs, range, prices, ground, places, widths.as_deref(), threads)?;
+        let missing = network.balance()?;
+        ground = network.ground();
+        places = std::mem::take(&mut network.places);
+        let improved = improve(costs, prices, &mut places, threads)?;
+        if improved == 0 && (missing == 0 || widths.is_none()) {
+            prices.iter_mut().for_each(|price| *price -= ground);
+            return Ok(Solution { places, missing });
+        }
+        // Four times as wide. When the widest band has everything, the next round leaves nothing out.
+        widths = widths.filter(|widths| missing == 0 && widths.iter().any(|width| *width < EVERYTHING)).map(|mut widths| {
+            widths.iter_mut().for_each(|width| *width = width.saturating_mul(4).min(EVERYTHING));
+            widths
+        });
+    }
+}
+
+/// Gives each row a label of least cost + price, if it has none. Returns how many rows that were.
+fn improve<C: Costs>(costs: &C, prices: &[i128], places: &mut [u32], threads: usize) -> Result<u64> {
+    let mut workers = memory::zeroed::<u64>(workers_for(threads, places.len().div_ceil(TASK)), WHAT)?;
+    for_each_task(&mut workers, places.chunks_mut(TASK).enumerate(), |improved, (task, places)| {
+        for (row, place) in (task * TASK..).zip(places) {
+            let clusters = costs.clusters(row);
+            let total = |place: usize| costs.cost(row, place) + prices[clusters[place] as usize];
+            let (mut best, own) = (*place as usize, total(*place as usize));
+            let mut least = own;
+            for other in 0..clusters.len() {
+                let here = total(other);
+                if here < least {
+                    (best, least) = (other, here);
+                }
+            }
+            if least < own {
+                *place = best as u32;
+                *improved += 1;
+            }
+        }
+    })?;
+    Ok(workers.iter().sum())
+}
+
+/// For each cluster the median of the positive margins of its rows, from a sample.
+fn band_widths<C: Costs>(costs: &C, prices: &[i128]) -> Result<Vec<i128>> {
+    let mut margins: Vec<(u32, i128)> = Vec::new();
+    for row in (0..costs.rows()).step_by(costs.rows().div_ceil(MEASURED).max(1)) {
+        let (mut best, mut second, mut label) = (i128::MAX, i128::MAX, 0);
+        for (place, &j) in costs.clusters(row).iter().enumerate() {
+            let total = costs.cost(row, place) + prices[j as usize];
+            if total < best {
+                (second, best, label) = (best, total, j);
+            } else if total > best {
+                second = second.min(total);
+            }
+        }
+        if second < i128::MAX {
+            memory::push(&mut margins, (label, second - best), WHAT)?;
+        }
+    }
+    let mut all = memory::collected(margins.iter().map(|(_, margin)| *margin), WHAT)?;
+    let middle = all.len() / 2;
+    let usual = if all.is_empty() { EVERYTHING } else { *all.select_nth_unstable(middle).1 };
+    margins.sort_unstable();
+    let mut widths = memory::filled(prices.len(), usual, WHAT)?;
+    for of_cluster in margins.chunk_by(|(a, _), (b, _)| a == b) {
+        let (label, margin) = of_cluster[of_cluster.len() / 2];
+        widths[label as usize] = margin;
+    }
+    Ok(widths)
+}
+
+/// A row that may leave a cluster, and what that adds to the cost. The least comes first in a heap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Offer {
+    cost: i128,
+    row: u32,
+    /// The place of the other cluster in the row's list.
+    place: u32,
+}
+
+impl Ord for Offer {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.cost.cmp(&self.cost).then(other.row.cmp(&self.row))
+    }
+}
+
+impl PartialOrd for Offer {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The rows that may go from one cluster to another.
+#[derive(Debug)]
+struct Arc {
+    to: u32,
+    offers: BinaryHeap<Offer>,
+}
+
+/// How a shortest path reaches a node.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// It starts there.
+    Start,
+    /// From a cluster, by this one of its arcs, for this cost.
+    Row { from: u32, arc: u32, cost: i128 },
+    /// From a cluster to the ground, or from the ground to a cluster.
+    Ground { from: u32 },
+}
+
+/// Clusters with their rows, and the ground behind them as node k.
+struct Network<'n, C> {
+    costs: &'n C,
+    range: &'n SizeRange,
+    prices: &'n mut [i128],
+    ground_price: i128,
+    places: Vec<u32>,
+    arcs: Vec<Vec<Arc>>,
+    /// The number of an arc among those of its cluster.
+    numbers: HashMap<(u32, u32), u32>,
+    /// What goes from each cluster to the ground.
+    drained: Vec<u64>,
+    /// For each node, the rows that are too many.
+    excess: Vec<i64>,
+    distances: Vec<i128>,
+    steps: Vec<Step>,
+    queue: BinaryHeap<Reverse<(i128, u32)>>,
+}
+
+impl<'n, C: Costs> Network<'n, C> {
+    /// The network of rows at these places of their lists. Rows outside of the band have no arcs. No widths: all rows have.
+    fn new(
+        costs: &'n C,
+        range: &'n SizeRange,
+        prices: &'n mut [i128],
+        ground_price: i128,
+        places: Vec<u32>,
+        widths: Option<&[i128]>,
+        threads: usize,
+    ) -> Result<Self> {
+        let k = prices.len();
+        let mut sizes = memory::zeroed::<u64>(k, WHAT)?;
+        for (row, place) in places.iter().enumerate() {
+            sizes[costs.clusters(row)[*place as usize] as usize] += 1;
+        }
+        let drained = (0..k).map(|j| match prices[j].cmp(&ground_price) {
+            Ordering::Greater => range.most[j],
+            Ordering::Less => range.least[j],
+            Ordering::Equal => sizes[j].clamp(range.least[j], range.most[j]),
+        });
+        let drained: Vec<u64> = memory::collected(drained, WHAT)?;
+        let mut excess = memory::zeroed(k + 1, WHAT)?;
+        for j in 0..k {
+            excess[j] = sizes[j] as i64 - drained[j] as i64;
+            excess[k] -= excess[j];
+        }
+        let mut arcs = memory::with_room(k, WHAT)?;
+        arcs.resize_with(k, Vec::new);
+        let mut network = Self {
+            costs,
+            range,
+            prices,
+            ground_price,
+            places,
+            arcs,
+            numbers: HashMap::new(),
+            drained,
+            excess,
+            distances: memory::filled(k + 1, i128::MAX, WHAT)?,
+            steps: memory::filled(k + 1, Step::Start, WHAT)?,
+            queue: BinaryHeap::new(),
+        };
+        if network.excess.iter().any(|excess| *excess != 0) {
+            network.offer_rows(widths, threads)?;
+        }
+        Ok(network)
+    }
+
+    /// Gives every arc the offers of the rows within the band.
+    fn offer_rows(&mut self, widths: Option<&[i128]>, threads: usize) -> Result<()> {
+        let Self { costs, prices, places, .. } = self;
+        let (costs, prices, n) = (*costs, &**prices, places.len());
+        let mut workers = memory::with_room(workers_for(threads, n.div_ceil(TASK)), WHAT)?;
+        workers.resize_with(workers.capacity().min(n.div_ceil(TASK)).max(1), || Ok(Vec::new()));
+        for_each_task(&mut workers, places.chunks(TASK).enumerate(), |found: &mut Result<Vec<_>>, (task, places)| {
+            for (row, place) in (task * TASK..).zip(places) {
+                let clusters = costs.clusters(row);
+                let own = clusters[*place as usize];
+                let cost = costs.cost(row, *place as usize);
+                let here = cost + prices[own as usize];
+                for (other, &to) in clusters.iter().enumerate().filter(|(_, to)| **to != own) {
+                    let there = costs.cost(row, other);
+                    let width = widths.map_or(i128::MAX, |widths| widths[own as usize] + widths[to as usize]);
+                    if there + prices[to as usize] - here > width {
+                        continue;
+                    }
+                    let offer = Offer { cost: there - cost, row: row as u32, place: other as u32 };
+                    let pushed = found.as_mut().map(|found| memory::push(found, (own, to, offer), WHAT));
+                    if let Ok(Err(error)) = pushed {
+                        *found = Err(error);
+                    }
+                }
+            }
+        })?;
+        for found in workers {
+            let mut lists: Vec<Vec<Vec<Offer>>> = Vec::new();
+            lists.resize_with(self.arcs.len(), Vec::new);
+            for (own, to, offer) in found? {
+                let arc = self.arc(own, to)?;
+                let of_cluster = &mut lists[own as usize];
+                while of_cluster.len() <= arc as usize {
+                    memory::push(of_cluster, Vec::new(), WHAT)?;
+                }
+                memory::push(&mut of_cluster[arc as usize], offer, WHAT)?;
+            }
+            for (arcs, lists) in self.arcs.iter_mut().zip(lists) {
+                for (arc, list) in arcs.iter_mut().zip(lists) {
+                    arc.offers.append(&mut BinaryHeap::from(list));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn ground(&self) -> i128 {
+        self.ground_price
+    }
+
+    /// The number of the arc between two clusters.
+    fn arc(&mut self, from: u32, to: u32) -> Result<u32> {
+        let arcs = &mut self.arcs[from as usize];
+        if let Some(arc) = self.numbers.get(&(from, to)) {
+            return Ok(*arc);
+        }
+        memory::push(arcs, Arc { to, offers: BinaryHeap::new() }, WHAT)?;
+        self.numbers.try_reserve(1).map_err(|_| memory::no_memory(WHAT, size_of::<(u32, u32, u32)>() as u128))?;
+        self.numbers.insert((from, to), arcs.len() as u32 - 1);
+        Ok(arcs.len() as u32 - 1)
+    }
+
+    /// Moves rows until every cluster has what it may have. Returns how many rows are missing, if no paths are left.
+    fn balance(&mut self) -> Result<u64> {
+        while self.excess.iter().any(|excess| *excess > 0) {
+            interrupt::check()?;
+            let reached = self.find_paths()?;
+            if reached.is_empty() {
+                break;
+            }
+            for node in reached {
+                while self.excess[node as usize] < 0 && self.push_along(node)? {}
+            }
+        }
+        Ok(self.excess.iter().map(|excess| excess.max(&0).unsigned_abs()).sum())
+    }
+
+    /// Finds the shortest paths from all nodes with too many rows, and changes the prices by their lengths. Returns the nodes
+    /// with too few rows that paths reach, nearest first.
+    fn find_paths(&mut self) -> Result<Vec<u32>> {
+        let k = self.prices.len();
+        self.distances.fill(i128::MAX);
+        self.queue.clear();
+        for node in 0..=k {
+            if self.excess[node] > 0 {
+                (self.distances[node], self.steps[node]) = (0, Step::Start);
+                self.queue.push(Reverse((0, node as u32)));
+            }
+        }
+        let mut reached = Vec::new();
+        let wanted = self.excess.iter().filter(|excess| **excess < 0).count();
+        while let Some(Reverse((distance, node))) = self.queue.pop() {
+            if distance > self.distances[node as usize] {
+                continue;
+            }
+            if self.excess[node as usize] < 0 {
+                memory::push(&mut reached, node, WHAT)?;
+                if reached.len() == wanted {
+                    break;
+                }
+            }
+            self.look_from(node, distance);
+        }
+        let Some(&last) = reached.last() else { return Ok(reached) };
+        let farthest = self.distances[last as usize];
+        for (price, distance) in self.prices.iter_mut().zip(&self.distances) {
+            *price -= (*distance).min(farthest);
+        }
+        self.ground_price -= self.distances[k].min(farthest);
+        Ok(reached)
+    }
+
+    /// Offers shorter paths to the neighbours of a node.
+    fn look_from(&mut self, node: u32, distance: i128) {
+        let k = self.prices.len();
+        let from = node as usize;
+        if from == k {
+            for to in 0..k {
+                if self.drained[to] > self.range.least[to] {
+                    let length = self.prices[to] - self.ground_price;
+                    self.reach(to, distance + length, Step::Ground { from: node });
+                }
+            }
+            return;
+        }
+        if self.drained[from] < self.range.most[from] {
+            let length = self.ground_price - self.prices[from];
+            self.reach(k, distance + length, Step::Ground { from: node });
+        }
+        for arc in 0..self.arcs[from].len() {
+            let to = self.arcs[from][arc].to as usize;
+            if let Some(Offer { cost, .. }) = self.best_offer(from, arc) {
+                let length = cost + self.prices[to] - self.prices[from];
+                self.reach(to, distance + length, Step::Row { from: node, arc: arc as u32, cost });
+            }
+        }
+    }
+
+    fn reach(&mut self, node: usize, distance: i128, step: Step) {
+        if distance < self.distances[node] {
+            (self.distances[node], self.steps[node]) = (distance, step);
+            self.queue.push(Reverse((distance, node as u32)));
+        }
+    }
+
+    /// The cheapest row of an arc. Rows that have left the cluster are dropped.
+    fn best_offer(&mut self, from: usize, arc: usize) -> Option<Offer> {
+        let Self { costs, places, arcs, .. } = self;
+        let offers = &mut arcs[from][arc].offers;
+        loop {
+            let offer = *offers.peek()?;
+            let row = offer.row as usize;
+            if costs.clusters(row)[places[row] as usize] as usize == from {
+                return Some(offer);
+            }
+            offers.pop();
+        }
+    }
+
+    /// Moves one row along every arc of the path to a node. False if an arc of the path is used up.
+    fn push_along(&mut self, node: u32) -> Result<bool> {
+        let k = self.prices.len();
+        let mut at = node as usize;
+        loop {
+            match self.steps[at] {
+                Step::Start if self.excess[at] > 0 => break,
+                Step::Start => return Ok(false),
+                Step::Row { from, arc, cost } => {
+                    if self.best_offer(from as usize, arc as usize).is_none_or(|offer| offer.cost != cost) {
+                        return Ok(false);
+                    }
+                    at = from as usize;
+                }
+                Step::Ground { from } => {
+                    let from = from as usize;
+                    let is_open = match from == k {
+                        true => self.drained[at] > self.range.least[at],
+                        false => self.drained[from] < self.range.most[from],
+                    };
+                    if !is_open {
+                        return Ok(false);
+                    }
+                    at = from;
+                }
+            }
+        }
+        self.excess[at] -= 1;
+        self.excess[node as usize] += 1;
+        at = node as usize;
+        loop {
+            match self.steps[at] {
+                Step::Start => return Ok(true),
+                Step::Row { from, arc, .. } => {
+                    self.take_best(from as usize, arc as usize)?;
+                    at = from as usize;
+                }
+                Step::Ground { from } => {
+                    match from as usize == k {
+                        true => self.drained[at] -= 1,
+                        false => self.drained[from as usize] += 1,
+                    }
+                    at = from as usize;
+                }
+            }
+        }
+    }
+
+    /// Moves the cheapest row of an arc, and offers it where it is now.
+    fn take_best(&mut self, from: usize, arc: usize) -> Result<()> {
+        let Some(Offer { row, place, .. }) = self.best_offer(from, arc) else { unreachable!("the path was checked") };
+        self.arcs[from][arc].offers.pop();
+        let costs = self.costs;
+        let clusters = costs.clusters(row as usize);
+        let (own, cost) = (clusters[place as usize], costs.cost(row as usize, place as usize));
+        self.places[row as usize] = place;
+        for (other, &to) in clusters.iter().enumerate().filter(|(_, to)| **to != own) {
+            let offer = Offer { cost: costs.cost(row as usize, other) - cost, row, place: other as u32 };
+            // Outside of the band a cluster may have become cheaper. The check at the end finds it: lengths stay positive.
+            if offer.cost + self.prices[to as usize] - self.prices[own as usize] < 0 {
+                continue;
+            }
+            let arc = self.arc(own, to)?;
+            let offers = &mut self.arcs[own as usize][arc as usize].offers;
+            offers.try_reserve(1).map_err(|_| memory::no_memory(WHAT, size_of::<Offer>() as u128))?;
+            offers.push(offer);
+        }
+        Ok(())
+    }
+}
