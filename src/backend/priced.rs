@@ -6,8 +6,10 @@ use crate::base::memory;
 
 /// What errors call the memory of these lists.
 pub const LISTS: &str = "lists of the clusters near each row";
+/// The label of a row in a [`Band`] that has a list.
+pub const LISTED: u32 = u32::MAX;
 
-/// The kept rows that get lists.
+/// The kept rows that a pass looks at.
 #[derive(Debug, Clone, Copy)]
 pub enum ListedRows<'r> {
     /// Every so many, from row 0 on.
@@ -35,37 +37,36 @@ impl ListedRows<'_> {
     }
 }
 
-/// For each of some rows, `m` centroids of least squared distance + price over weight, in no order.
+/// What a pass found. A price of a centroid may be anywhere from its low to its high one. For each row, only the listed centroids
+/// can have the least weighted squared distance + price.
 #[derive(Debug, Default)]
-pub struct NearLists {
-    pub m: usize,
-    /// `(rows, m)`.
+pub struct Band {
+    /// For each row, the only centroid, or [`LISTED`].
+    pub labels: Vec<u32>,
+    /// The places of the rows with lists, ascending.
+    pub rows: Vec<u32>,
+    /// Where the list of each of them ends.
+    pub ends: Vec<usize>,
+    /// The lists, ascending.
     pub clusters: Vec<u32>,
-    /// `(rows, m)`: reference distances.
+    /// The reference distances to these.
     pub squares: Vec<f64>,
-    /// For each row, a lower bound on the reference distance + price over weight of every centroid that is not in its list.
-    /// Infinite if all are.
-    pub rest: Vec<f64>,
-    /// For each row, its `w^`. Empty without weights.
+    /// The `w^` of the rows with lists. Empty without weights.
     pub weights: Vec<f64>,
 }
 
-impl NearLists {
-    /// Lists of `m` centroids for so many rows.
-    pub fn zeroed(rows: usize, m: usize, weighted: bool) -> Result<Self> {
-        let entries = rows.saturating_mul(m);
-        Ok(Self {
-            m,
-            clusters: memory::zeroed(entries, LISTS)?,
-            squares: memory::zeroed(entries, LISTS)?,
-            rest: memory::zeroed(rows, LISTS)?,
-            weights: memory::zeroed(if weighted { rows } else { 0 }, LISTS)?,
-        })
-    }
-
-    /// The bytes of such lists.
-    pub fn bytes(rows: usize, m: usize) -> usize {
-        rows.saturating_mul(m * (size_of::<u32>() + size_of::<f64>()) + 2 * size_of::<f64>())
+impl Band {
+    /// Appends what was found in later rows, of which `first` is the first.
+    pub fn append(&mut self, other: &Self, first: usize) -> Result<()> {
+        let before = self.clusters.len();
+        memory::reserve(&mut self.rows, other.rows.len(), LISTS)?;
+        memory::reserve(&mut self.ends, other.ends.len(), LISTS)?;
+        self.rows.extend(other.rows.iter().map(|row| row + first as u32));
+        self.ends.extend(other.ends.iter().map(|end| end + before));
+        memory::extend(&mut self.labels, &other.labels, LISTS)?;
+        memory::extend(&mut self.clusters, &other.clusters, LISTS)?;
+        memory::extend(&mut self.squares, &other.squares, LISTS)?;
+        memory::extend(&mut self.weights, &other.weights, LISTS)
     }
 }
 
@@ -73,9 +74,12 @@ impl NearLists {
 pub trait PricedPasses<T: Float> {
     /// The numbers of the kept rows of positive weight, ascending. None if all are.
     fn heavy_rows(&mut self) -> Result<Option<Vec<u64>>>;
-    /// Fills lists for these rows by these centroids (`(k, d)`, row-major). `prices`: k finite numbers, in units of a weighted
-    /// squared distance. A row of weight 0 takes no prices. At most k centroids are listed.
-    fn near(&mut self, centroids: &[T], rows: ListedRows<'_>, prices: &[f64], lists: &mut NearLists) -> Result<()>;
+    /// For these rows and centroids (`(k, d)`, row-major), which centroids can have the least weighted squared distance + price, if
+    /// prices are from `low` to `high`: k numbers each, in units of a weighted squared distance. Rows of weight 0 take no prices.
+    /// There are less than 2^32 rows.
+    fn band(&mut self, centroids: &[T], rows: ListedRows<'_>, low: &[f64], high: &[f64]) -> Result<Band>;
     /// Gives every kept row this label, and moves the sums of those whose label changes. Every row has been assigned.
     fn relabel(&mut self, labels: &[u32]) -> Result<()>;
+    /// For every kept row, the reference distance to the centroid of its label.
+    fn own_squares(&mut self) -> Result<Vec<f64>>;
 }

@@ -132,6 +132,11 @@ pub fn push<T>(values: &mut Vec<T>, value: T, what: &'static str) -> Result<()> 
     Ok(())
 }
 
+/// Makes room for `more` further values, and for as many as there are, so that n calls take time proportional to n.
+pub fn reserve_more<T>(values: &mut Vec<T>, more: usize, what: &'static str) -> Result<()> {
+    values.try_reserve(more).map_err(|_| missing::<T>(values.len().saturating_add(more), what))
+}
+
 /// Appends some values.
 pub fn extend<T: Copy>(values: &mut Vec<T>, more: &[T], what: &'static str) -> Result<()> {
     values.try_reserve(more.len()).map_err(|_| missing::<T>(values.len() + more.len(), what))?;

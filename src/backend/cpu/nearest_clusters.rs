@@ -32,15 +32,14 @@ pub struct ScoreLists {
     least: Vec<f32>,
     /// For each row, centroids and their scores.
     lists: Vec<Vec<(u32, f32)>>,
-    /// `(k)`: what is added to the scores, times the row's share. Empty: nothing. With prices, the sums have no slack.
-    pub prices: Vec<f32>,
-    pub shares: [f32; ROWS],
+    /// What is added to the scores, if prices are (`priced.rs`).
+    pub band: Option<PriceBand>,
 }
 
 impl ScoreLists {
     pub fn new(m: usize, k: usize) -> Result<Self> {
         let lists = memory::try_collected((0..ROWS).map(|_| memory::with_room(k, ANSWERS)), ANSWERS)?;
-        Ok(Self { m, least: memory::zeroed(ROWS * m, ANSWERS)?, lists, prices: Vec::new(), shares: [0.0; ROWS] })
+        Ok(Self { m, least: memory::zeroed(ROWS * m, ANSWERS)?, lists, band: None })
     }
 
     /// Removes the lists and sums of the rows before.
@@ -52,22 +51,17 @@ impl ScoreLists {
     /// Takes the scores of a panel of `count` centroids, of which `first` is the first: `(count, ROWS)`. `own`: half squares and
     /// slacks, as the filter has them.
     #[inline(always)]
-    pub fn see<V: Vector>(&mut self, scores: &mut [f32], [first, count, rows]: [usize; 3], own: &[f32], widths: &[f32; ROWS]) {
-        let Self { m, least, lists, prices, shares } = self;
+    pub fn see<V: Vector>(&mut self, scores: &[f32], [first, count, rows]: [usize; 3], own: &[f32], widths: &[f32; ROWS]) {
+        if self.band.is_some() {
+            return self.see_priced::<V>(scores, [first, count, rows], own, widths);
+        }
+        let Self { m, least, lists, .. } = self;
         assert!(scores.len() >= count * ROWS && least.len() == *m * ROWS && rows <= ROWS);
-        let priced = !prices.is_empty();
-        let slack = |j: usize| if priced { 0.0 } else { own[(first + j) / GROUP * 2 * GROUP + GROUP + (first + j) % GROUP] };
+        let slack = |j: usize| own[(first + j) / GROUP * 2 * GROUP + GROUP + (first + j) % GROUP];
         for at in (0..rows).step_by(V::LANES) {
             // SAFETY: LANES divides ROWS. The assertion bounds scores and sums, and `limits` holds ROWS values.
             unsafe {
                 let sums = least.as_mut_ptr().add(at);
-                if priced {
-                    let share = V::load(shares.as_ptr().add(at));
-                    for (j, price) in prices[first..first + count].iter().enumerate() {
-                        let score = scores.as_mut_ptr().add(j * ROWS + at);
-                        V::splat(*price).mul_add(share, V::load(score)).store(score);
-                    }
-                }
                 for j in 0..count {
                     let mut sum = V::load(scores.as_ptr().add(j * ROWS + at)).add(V::splat(slack(j)));
                     if V::bits(sum.not_above(V::load(sums.add((*m - 1) * ROWS)))) == 0 {
@@ -82,7 +76,7 @@ impl ScoreLists {
                 }
                 let mut limits = [0.0f32; ROWS];
                 for r in at..(at + V::LANES).min(rows) {
-                    limits[r] = Expanded::threshold(least[(*m - 1) * ROWS + r], if priced { 0.0 } else { widths[r] });
+                    limits[r] = Expanded::threshold(least[(*m - 1) * ROWS + r], widths[r]);
                 }
                 let (limit, there) = (V::load(limits.as_ptr().add(at)), u32::MAX >> (32 - V::LANES.min(rows - at)));
                 for j in 0..count {
@@ -97,20 +91,89 @@ impl ScoreLists {
         }
     }
 
-    /// The priced score that those of all centroids outside of the list of row `r` are above.
+    /// As [`ScoreLists::see`]. The limit stands on the least sum of a score, its slack and the upper price. Centroids whose score
+    /// + lower price is up to the limit are candidates.
     #[inline(always)]
-    pub fn limit(&self, r: usize) -> f32 {
-        Expanded::threshold(self.least[(self.m - 1) * ROWS + r], 0.0)
+    fn see_priced<V: Vector>(
+        &mut self,
+        scores: &[f32],
+        [first, count, rows]: [usize; 3],
+        own: &[f32],
+        widths: &[f32; ROWS],
+    ) {
+        let Self { least, lists, band: Some(PriceBand { low, high, shares, extra }), .. } = self else { return };
+        assert!(scores.len() >= count * ROWS && least.len() >= ROWS && rows <= ROWS);
+        let (low, high) = (&low[first..first + count], &high[first..first + count]);
+        let slack = |j: usize| own[(first + j) / GROUP * 2 * GROUP + GROUP + (first + j) % GROUP];
+        for at in (0..rows).step_by(V::LANES) {
+            // SAFETY: as in `see`. `shares` holds ROWS values.
+            unsafe {
+                let share = V::load(shares.as_ptr().add(at));
+                let mut best = V::load(least.as_ptr().add(at));
+                for (j, high) in high.iter().enumerate() {
+                    // A slack covers float32 errors. The factor covers those of float64 that prices add.
+                    let score = V::load(scores.as_ptr().add(j * ROWS + at)).add(V::splat(slack(j) * SLIGHTLY));
+                    best = V::splat(*high).mul_add(share, score).min_or(best);
+                }
+                best.store(least.as_mut_ptr().add(at));
+                let mut limits = [0.0f32; ROWS];
+                for r in at..(at + V::LANES).min(rows) {
+                    limits[r] = PriceBand::limit(least[r], widths[r], extra[r]);
+                }
+                let (limit, there) = (V::load(limits.as_ptr().add(at)), u32::MAX >> (32 - V::LANES.min(rows - at)));
+                for (j, low) in low.iter().enumerate() {
+                    let score = V::splat(*low).mul_add(share, V::load(scores.as_ptr().add(j * ROWS + at)));
+                    let mut near = V::bits(score.not_above(limit)) & there;
+                    if near == 0 {
+                        continue;
+                    }
+                    let mut priced = [0.0f32; ROWS];
+                    score.store(priced.as_mut_ptr());
+                    while near != 0 {
+                        let lane = near.trailing_zeros() as usize;
+                        near &= near - 1;
+                        lists[at + lane].push(((first + j) as u32, priced[lane]));
+                    }
+                }
+            }
+        }
     }
 
     /// Lists the candidates of row `r` in ascending order. False: all centroids are.
     #[inline(always)]
     #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN stays in reach
     pub fn of_row(&mut self, r: usize, width: f32, out: &mut Vec<u32>) -> bool {
-        let limit = Expanded::threshold(self.least[(self.m - 1) * ROWS + r], width);
+        let least = self.least[(self.m - 1) * ROWS + r];
+        let limit = match &self.band {
+            Some(band) => PriceBand::limit(least, width, band.extra[r]),
+            None => Expanded::threshold(least, width),
+        };
         out.clear();
         out.extend(self.lists[r].iter().filter(|(_, score)| !(*score > limit)).map(|(j, _)| *j));
         limit.is_finite() && out.len() >= self.m
+    }
+}
+
+/// A little more than 1.
+pub const SLIGHTLY: f32 = 1.0 + 1.0 / (1 << 20) as f32;
+
+/// Prices on centroids, from and to, in the units of scores. A row takes its share of them.
+#[derive(Debug)]
+pub struct PriceBand {
+    /// `(k)`: rounded down, with room for the roundings of a priced score.
+    pub low: Vec<f32>,
+    /// `(k)`: rounded up.
+    pub high: Vec<f32>,
+    /// One over the weight of each row, or 0.
+    pub shares: [f32; ROWS],
+    /// What roundings add to the limit of each row.
+    pub extra: [f32; ROWS],
+}
+
+impl PriceBand {
+    #[inline(always)]
+    fn limit(least: f32, width: f32, extra: f32) -> f32 {
+        Expanded::threshold(least, width * SLIGHTLY + extra)
     }
 }
 

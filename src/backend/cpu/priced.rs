@@ -2,25 +2,31 @@
 //!
 //! ```text
 //! for 64 rows of a tile, panel by panel of centroids:
-//!   scores of the product filter (product.rs), + price / (2 weight), scaled; the m least are listed
-//! for each row: reference distances of its list; the bound on all others, from the largest score of the list
+//!   scores of the product filter (product.rs)
+//!   limit = the least of score + slack + high price, and the row's width
+//!   centroids whose score + low price is up to the limit are candidates                      nearest_clusters.rs
+//! one candidate: the label; several: their reference distances
 //! ```
-//! The bound. In scaled, centred units a score stands for `H_j = |c_j|^2 / 2 - x.c_j` and is at most `H_j + E_x` (`bounds/own.rs`,
-//! where the error of the centroid is in its score). Let `q_j` be half the scaled price, rounded down, and v one over the
-//! weight. The priced score `y = fl(score + q_j v)` has at most three roundings, of results that are at most `|y| + |q_j v|`. So
-//! a centroid with `y > L` has
+//! The bound. A score y_j stands for `H_j = |c_j|^2 / 2 - x.c_j` in scaled, centred units (`bounds/own.rs`). Let `P_j <= Q_j` be
+//! half the scaled low and high prices, over the row's weight. If centroid a can be the label, then for any b
+//! `S_a + 2 P_a <= S_b + 2 Q_b` with rounded reference distances S. As in `own.rs` that gives
 //!
 //! ```text
-//! H_j + price / (2 w)  >  L - 2.01 u |L| - 3.01 u Q v - E_x  =: h       Q = max |q_j|,  u = 2^-24
-//! D_j + price / w      >= |x|^2 + 2 h                                   in exact squared distances
+//! H_a + P_a <= H_b + Q_b + (g / 2) (D_a + D_b) + n,   D_a <= D_b + 2 (Q_b - P_a) + ..   so
+//! y_a + P_a <= y_b + Q_b + F_b + (2 E_x + r (1 + t) |x|^2) + 1.01 g max (|P| + |Q|)
 //! ```
-//! `|x|^2` is the squared distance of the row from the centre, in float64. Reference distances and this sum have roundings of float64,
-//! of at most `(d + 16) 2^-52` of `|x|^2 + 2 |h| + max |price| / w` together. A row out of the filter's range is compared with all
-//! centroids.
+//! which is the limit without prices and one term more. Integers of weighted distances have one rounding more, `fl(w S)`. Slacks
+//! and widths hold float32 roundings that are at least 2^-22 of the same squares, so the factor [`SLIGHTLY`] covers it. A
+//! priced score has roundings of the price, the share and the product, at most 4 u of the price: low and high prices are moved
+//! outwards by that. Its last rounding is one of its own size, which the limit covers. A row out of the filter's range is
+//! compared with all centroids.
+//!
+//! [`SLIGHTLY`]: super::nearest_clusters::SLIGHTLY
 
 use super::centroids::CentroidTable;
-use super::filter::{Filter, ProductTable};
-use super::nearest_clusters::{ScoreLists, distances};
+use super::distances::own_distances;
+use super::filter::Filter;
+use super::nearest_clusters::{PriceBand, ScoreLists, distances};
 use super::pass::{Shared, WorkerBuffers};
 use super::picks::Walk;
 use super::product::{FindNear, PrefetchNext, ProductScratch, ROWS, tile_rows};
@@ -28,7 +34,7 @@ use super::tasks::{TaskRows, for_each_weight, pieces, split_off};
 use super::{CpuSession, LabelsOf};
 use crate::backend::centre::middle;
 use crate::backend::cpu::deltas::{Deltas, Moved};
-use crate::backend::priced::{LISTS, ListedRows, NearLists, PricedPasses};
+use crate::backend::priced::{Band, LISTED, LISTS, ListedRows, PricedPasses};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -39,9 +45,8 @@ use crate::simd::{Task, Vector};
 
 /// Unit roundoff of float32.
 const U: f64 = 1.0 / (1u64 << 24) as f64;
-
-/// Rows get distances to all centroids if there are at most so many for each place of a list.
-const FEW: usize = 2;
+/// Rows of a task.
+const TASK: usize = 1 << 13;
 
 /// What a thread needs.
 struct Lister<T> {
@@ -50,141 +55,88 @@ struct Lister<T> {
     scores: ScoreLists,
     listed: Vec<u32>,
     row: Vec<f64>,
-    /// Reference distance + price over weight, the distance, and the centroid.
-    near: Vec<(f64, f64, u32)>,
     physical: Vec<usize>,
     walk: Walk,
 }
 
-/// What all tasks of a pass share.
-struct Prices<'p, T> {
-    table: &'p CentroidTable<T>,
-    prices: &'p [f64],
-    /// The largest magnitude of a price.
-    largest: f64,
-    /// The same of half the scaled prices.
-    largest_scaled: f64,
-    /// From squared distances in the scale of the copies to those of the rows.
-    unscale: PowerOfTwo,
-}
-
-/// The lists of some rows.
-struct ListTask<'p, 's, 'a, T> {
+/// What can be in the band of some rows.
+struct BandTask<'p, 's, 'a, T> {
     session: &'s CpuSession<'a, T>,
-    shared: &'p Prices<'p, T>,
+    table: &'p CentroidTable<T>,
+    /// What the roundings of float64 add to the limit of a row of share 1.
+    extra: f64,
     lister: &'p mut Lister<T>,
     rows: ListedRows<'p>,
     /// The first of these rows, and how many there are.
     first: usize,
     count: usize,
-    m: usize,
-    clusters: &'p mut [u32],
-    squares: &'p mut [f64],
-    rest: &'p mut [f64],
-    weights: &'p mut [f64],
+    found: &'p mut Band,
 }
 
-impl<T: Float> Task for ListTask<'_, '_, '_, T> {
-    type Output = ();
+impl<T: Float> Task for BandTask<'_, '_, '_, T> {
+    type Output = Result<()>;
 
     #[inline(always)]
-    fn run<V: Vector>(self) {
-        let Self { session, shared, lister, rows, first, count, m, clusters, squares, rest, weights } = self;
-        let Lister { tile, product, scores, listed, row, near, physical, walk } = lister;
-        let (part, scale, table) = (&session.part, session.statistics.weights, shared.table);
-        match rows {
-            ListedRows::Every(1) if part.selection.is_all() => tile.load(part, scale, first..first + count),
-            _ => {
-                physical.clear();
-                physical.extend((first..first + count).map(|place| walk.physical(session, rows.row(place) as usize)));
-                tile.load_list(part, scale, physical);
-            }
-        }
+    fn run<V: Vector>(self) -> Result<()> {
+        let Self { session, table, extra, lister, rows, first, count, found } = self;
+        let Lister { tile, product, scores, listed, row, physical, walk } = lister;
+        let (part, scale) = (&session.part, session.statistics.weights);
         let is_weighted = scale.is_some();
-        for from in (0..count).step_by(ROWS) {
-            let here = ROWS.min(count - from);
-            let of_row = |r: usize| if is_weighted { tile.weights[from + r] } else { 1.0 };
-            for r in 0..here {
-                let weight = of_row(r);
-                scores.shares[r] = if weight > 0.0 { (1.0 / weight) as f32 } else { 0.0 };
+        memory::reserve(&mut found.labels, count, LISTS)?;
+        for here in pieces(first..first + count, tile.stride) {
+            match rows {
+                ListedRows::Every(1) if part.selection.is_all() => tile.load(part, scale, here.clone()),
+                _ => {
+                    physical.clear();
+                    physical.extend(here.clone().map(|place| walk.physical(session, rows.row(place) as usize)));
+                    tile.load_list(part, scale, physical);
+                }
             }
-            let widths = match &table.filter {
-                Filter::Product(copies) if table.k > FEW * m => {
+            for from in (0..here.len()).step_by(ROWS) {
+                let some = ROWS.min(here.len() - from);
+                let mut widths = None;
+                if let Filter::Product(copies) = &table.filter {
                     scores.clear();
-                    let (rows, values, k, next) = (from..from + here, tile.values(), table.k, PrefetchNext::Nothing);
+                    if let Some(band) = &mut scores.band {
+                        for r in 0..some {
+                            let weight = if is_weighted { tile.weights[from + r] } else { 1.0 };
+                            band.shares[r] = if weight > 0.0 { (1.0 / weight) as f32 } else { 0.0 };
+                            band.extra[r] = (extra * f64::from(band.shares[r])) as f32;
+                        }
+                    }
+                    let (rows, values, k, next) = (from..from + some, tile.values(), table.k, PrefetchNext::Nothing);
                     let several = Some(&mut *scores);
                     V::call(FindNear::<T, _, false> { product, values, rows, table: copies, k, listed: None, next, several });
-                    Some(product.widths())
+                    widths = Some(product.widths());
                 }
-                _ => None,
-            };
-            for r in 0..here {
-                let at = from + r;
-                let weight = of_row(r);
-                let share = if weight > 0.0 { 1.0 / weight } else { 0.0 };
-                for (f, x) in row.iter_mut().enumerate() {
-                    *x = tile.x[f * tile.stride + at].to_f64();
-                }
-                // Below: the bound on the centroids that are not candidates.
-                let mut bound = f64::INFINITY;
-                let some = match (&table.filter, widths) {
-                    (Filter::Product(copies), Some(widths)) if widths[r].is_finite() => {
-                        bound = shared.bound(scores.limit(r), widths[r], share, row, copies);
-                        bound.is_finite() && scores.of_row(r, 0.0, listed)
+                for r in 0..some {
+                    if !widths.is_some_and(|widths| scores.of_row(r, widths[r], listed)) {
+                        listed.clear();
+                        listed.extend(0..table.k as u32);
                     }
-                    _ => false,
-                };
-                near.clear();
-                if some {
-                    let mut names = &listed[..];
-                    while !names.is_empty() {
-                        let some = names.len().min(8);
-                        let s = distances::<T, 8>(row, names, table);
-                        near.extend(names[..some].iter().zip(s).map(|(&j, s)| (s + shared.prices[j as usize] * share, s, j)));
-                        names = &names[some..];
+                    if let [label] = listed[..] {
+                        found.labels.push(label);
+                        continue;
                     }
-                } else {
-                    bound = f64::INFINITY;
-                    for (group, centroids) in table.groups().enumerate() {
-                        let mut s = [0.0f64; 4];
-                        for (x, centroids) in row.iter().zip(centroids) {
-                            for i in 0..4 {
-                                let t = x - centroids[i];
-                                s[i] = t.mul_add(t, s[i]);
-                            }
-                        }
-                        let names = (group * 4) as u32..table.k as u32;
-                        near.extend(names.zip(s).map(|(j, s)| (s + shared.prices[j as usize] * share, s, j)));
+                    memory::push(&mut found.rows, found.labels.len() as u32, LISTS)?;
+                    found.labels.push(LISTED);
+                    if is_weighted {
+                        memory::push(&mut found.weights, tile.weights[from + r], LISTS)?;
                     }
-                }
-                if near.len() > m {
-                    // Numbers of centroids make the list the same on every instruction set.
-                    near.select_nth_unstable_by(m, |a, b| a.0.total_cmp(&b.0).then(a.2.cmp(&b.2)));
-                    let (least, s, _) = near[m];
-                    bound = bound.min(least - (s + shared.largest * share) * 2f64.powi(-50));
-                }
-                for (i, (_, s, j)) in near.iter().take(m).enumerate() {
-                    (clusters[at * m + i], squares[at * m + i]) = (*j, *s);
-                }
-                rest[at] = bound;
-                if let Some(kept) = weights.get_mut(at) {
-                    *kept = weight;
+                    for (f, x) in row.iter_mut().enumerate() {
+                        *x = tile.x[f * tile.stride + from + r].to_f64();
+                    }
+                    memory::extend(&mut found.clusters, listed, LISTS)?;
+                    memory::reserve_more(&mut found.squares, listed.len(), LISTS)?;
+                    for names in listed.chunks(4) {
+                        let s = distances::<T, 4>(row, names, table);
+                        found.squares.extend_from_slice(&s[..names.len()]);
+                    }
+                    memory::push(&mut found.ends, found.clusters.len(), LISTS)?;
                 }
             }
         }
-    }
-}
-
-impl<T: Float> Prices<'_, T> {
-    /// The bound for centroids whose priced scores are above `limit`: see the head of this file. NaN if there is none.
-    #[inline(always)]
-    fn bound(&self, limit: f32, width: f32, share: f64, row: &[f64], copies: &ProductTable) -> f64 {
-        let limit = f64::from(limit);
-        let lowest = limit - 2.01 * U * limit.abs() - 3.01 * U * self.largest_scaled * share - 0.5 * f64::from(width);
-        let h = self.unscale.apply(2.0 * lowest);
-        let square: f64 = row.iter().zip(&copies.centre).map(|(x, m)| (x - m) * (x - m)).sum();
-        let roundings = (row.len() + 16) as f64 * 2f64.powi(-52) * (square + h.abs() + self.largest * share);
-        square + h - roundings - row.len() as f64 * f64::MIN_POSITIVE
+        Ok(())
     }
 }
 
@@ -206,46 +158,77 @@ impl<T: Float> PricedPasses<T> for CpuSession<'_, T> {
         Ok(Some(rows))
     }
 
-    fn near(&mut self, centroids: &[T], rows: ListedRows<'_>, prices: &[f64], lists: &mut NearLists) -> Result<()> {
-        let (d, k, m, session) = (self.d, self.k, lists.m, &*self);
+    fn band(&mut self, centroids: &[T], rows: ListedRows<'_>, low: &[f64], high: &[f64]) -> Result<Band> {
+        let (d, k, session) = (self.d, self.k, &*self);
         let (centre, threads) = (middle(centroids, d)?, self.workers.len());
         let table = &CentroidTable::by_products(centroids, d, &centre, self.set, threads)?;
-        let largest = prices.iter().fold(0.0f64, |most, price| most.max(price.abs()));
         let exponent = if let Filter::Product(copies) = &table.filter { copies.scale_exponent } else { 0 };
         let scale = PowerOfTwo::new(2 * exponent);
-        let scaled = memory::collected(prices.iter().map(|price| below(0.5 * scale.apply(*price))), LISTS)?;
-        let largest_scaled = scaled.iter().fold(0.0f64, |most, price| most.max(f64::from(price.abs())));
-        let shared = &Prices { table, prices, largest, largest_scaled, unscale: PowerOfTwo::new(-2 * exponent) };
-        let count = lists.rest.len();
+        let largest = low.iter().chain(high).fold(0.0f64, |most, price| most.max(scale.apply(price.abs())));
+        let extra = (2.02 * (d + 4) as f64 * 2f64.powi(-53) * largest).next_up();
+        let outwards = |price: f64, sign: f64| {
+            let half = 0.5 * scale.apply(price);
+            sign * below(sign * half - 4.01 * U * half.abs())
+        };
+        let count = rows.count(self.labels.len());
         let stride = tile_rows(d, false);
-        let mut listers = memory::try_collected(
-            (0..threads.min(count.div_ceil(stride)).max(1)).map(|_| {
-                let mut scores = ScoreLists::new(m, k)?;
-                scores.prices = memory::copied(&scaled, LISTS)?;
-                Ok(Lister {
+        let lister = |_| {
+            let mut scores = ScoreLists::new(1, k)?;
+            let low = memory::collected(low.iter().map(|price| outwards(*price, 1.0) as f32), LISTS)?;
+            let high = memory::collected(high.iter().map(|price| outwards(*price, -1.0) as f32), LISTS)?;
+            scores.band = Some(PriceBand { low, high, shares: [0.0; ROWS], extra: [0.0; ROWS] });
+            Ok((
+                Lister {
                     tile: Tile::new(d, stride)?,
                     product: ProductScratch::new(k)?,
                     scores,
                     listed: memory::with_room(k, LISTS)?,
                     row: memory::zeroed(d, LISTS)?,
-                    near: memory::with_room(k.next_multiple_of(8), LISTS)?,
                     physical: memory::with_room(stride, LISTS)?,
                     walk: Walk::default(),
-                })
-            }),
-            LISTS,
-        )?;
-        let NearLists { clusters, squares, rest, weights, .. } = lists;
-        let (mut clusters, mut squares, mut rest, mut weights) = (&mut clusters[..], &mut squares[..], &mut rest[..], &mut weights[..]);
-        let tasks = pieces(0..count, stride).map(move |range| {
-            let len = range.len();
-            let lists = (split_off(&mut clusters, len * m), split_off(&mut squares, len * m));
-            (range, lists, split_off(&mut rest, len), split_off(&mut weights, len))
-        });
-        for_each_task(&mut listers, tasks, |lister, (range, (clusters, squares), rest, weights)| {
+                },
+                Ok(()),
+            ))
+        };
+        let mut listers = memory::try_collected((0..threads.min(count.div_ceil(TASK)).max(1)).map(lister), LISTS)?;
+        let mut found = memory::with_room(count.div_ceil(TASK), LISTS)?;
+        found.resize_with(count.div_ceil(TASK), Band::default);
+        let tasks = pieces(0..count, TASK).zip(&mut found);
+        for_each_task(&mut listers, tasks, |(lister, result), (range, found)| {
             let (first, count) = (range.start, range.len());
-            session.set.run(ListTask { session, shared, lister, rows, first, count, m, clusters, squares, rest, weights });
-        })
+            if result.is_ok() {
+                *result = session.set.run(BandTask { session, table, extra, lister, rows, first, count, found });
+            }
+        })?;
+        listers.into_iter().try_for_each(|(_, result)| result)?;
+        let mut all = Band { labels: memory::with_room(count, LISTS)?, ..Band::default() };
+        for (task, some) in found.iter().enumerate() {
+            all.append(some, task * TASK)?;
+        }
+        Ok(all)
+    }
+
+    fn own_squares(&mut self) -> Result<Vec<f64>> {
+        let Self { part, statistics, set, tasks, labels, workers, table, .. } = self;
+        let mut squares = memory::zeroed(labels.len(), LISTS)?;
+        let Some(table) = table else { return Ok(squares) };
+        let (mut rest, mut own) = (&mut squares[..], &labels[..]);
+        let tasks = tasks.iter().map(move |task| {
+            let some;
+            (some, own) = own.split_at(task.kept);
+            (task, split_off(&mut rest, task.kept), some)
+        });
+        let scale = statistics.weights;
+        for_each_task(workers, tasks, |worker, (task, out, labels)| {
+            let mut at = 0;
+            for range in pieces(task.physical.clone(), worker.tile.stride) {
+                worker.tile.load(part, scale, range);
+                let rows = at..at + worker.tile.rows;
+                at = rows.end;
+                set.run(OwnSquares { tile: &worker.tile, table, labels: &labels[rows.clone()], out: &mut out[rows] });
+            }
+        })?;
+        Ok(squares)
     }
 
     fn relabel(&mut self, labels: &[u32]) -> Result<()> {
@@ -265,10 +248,27 @@ impl<T: Float> PricedPasses<T> for CpuSession<'_, T> {
     }
 }
 
-/// The largest float32 at or below x.
-fn below(x: f64) -> f32 {
+/// The largest float32 at or below x, as a float64.
+fn below(x: f64) -> f64 {
     let y = x as f32;
-    if f64::from(y) > x { y.next_down() } else { y }
+    f64::from(if f64::from(y) > x { y.next_down() } else { y })
+}
+
+/// The distances of the rows of a tile to the centroids of their labels.
+struct OwnSquares<'p, T> {
+    tile: &'p Tile<T>,
+    table: &'p CentroidTable<T>,
+    labels: &'p [u32],
+    out: &'p mut [f64],
+}
+
+impl<T: Float> Task for OwnSquares<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        own_distances::<V, T>(self.tile.values(), self.table, self.labels, self.out);
+    }
 }
 
 /// Replaces the labels of one task.

@@ -407,7 +407,7 @@ impl<T: Float, C: ByFeature<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO
             }
             if let Some(several) = &mut several {
                 let (start, end) = (panel.start * GROUP, (panel.end * GROUP).min(k));
-                several.see::<V>(&mut product.scores, [start, end - start, rows], &weighted.own, &product.widths);
+                several.see::<V>(&product.scores, [start, end - start, rows], &weighted.own, &product.widths);
             } else if groups <= per_panel && !TWO {
                 product.collect_all::<V>(k, rows);
             } else {

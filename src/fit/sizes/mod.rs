@@ -25,7 +25,6 @@
 //! The session is asked for three passes (`backend/priced.rs`). It does not know what a size is.
 
 pub mod assignment;
-mod lists;
 mod ties;
 mod transport;
 
@@ -40,7 +39,7 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::interrupt;
 use crate::base::memory;
-use crate::base::params::{History, Params, SizeLimit, Sizes};
+use crate::base::params::{History, Params, SizeLimit, Sizes, Wanted};
 use crate::base::progress::Watch;
 use crate::exact::distances::ExactSum;
 use crate::model::HistoryRow;
@@ -90,14 +89,16 @@ impl SizeBounds {
         (self.least..=self.most).contains(&size)
     }
 
-    /// The same for each of k clusters.
-    fn range(self, k: usize) -> Result<SizeRange> {
+    /// The same for each of k clusters, in proportion to a part of the rows.
+    fn range(self, k: usize, [some, all]: [u128; 2]) -> Result<SizeRange> {
         const WHAT: &str = "the bounds of the clusters";
-        Ok(SizeRange { least: memory::filled(k, self.least, WHAT)?, most: memory::filled(k, self.most, WHAT)? })
+        let least = (u128::from(self.least) * some / all) as i64;
+        let most = (u128::from(self.most) * some).div_ceil(all) as i64;
+        Ok(SizeRange { least: memory::filled(k, least, WHAT)?, most: memory::filled(k, most, WHAT)? })
     }
 }
 
-/// A run, and the distance of each kept row to the centroid of its label where bounds are active (empty where not).
+/// A run, and the reference distance of each kept row to the centroid of its label, if distances are wanted.
 pub(super) type BoundedRun<T> = (Run<T>, Vec<f64>);
 
 /// Lloyd's loop within bounds, from given centroids (`(k, d)`, row-major). `fixed`: the centroids stay as they are.
@@ -116,13 +117,13 @@ pub(super) fn bounded_lloyd<T: Float>(
     let mut history: Vec<HistoryRow> = Vec::new();
     let mut scratch = update::Scratch::default();
     session.reset()?;
-    let mut assigner = BoundedAssigner::new(session, bounds, statistics, [params.k, params.execution.threads])?;
+    let mut assigner = BoundedAssigner::new(session, bounds, statistics, params.k)?;
     let (mut last, mut was_active): (Option<ExactSum>, bool) = (None, false);
     loop {
         interrupt::check()?;
         let start = Instant::now();
-        let Bounded { changed, is_active, passes, work_counts, mut squares } = assigner.assign(session, &centroids)?;
-        let mut inertia = precise_inertia(session, None, statistics)?;
+        let Bounded { changed, is_active, passes, work_counts, inertia: totals } = assigner.assign(session, &centroids)?;
+        let mut inertia = precise_inertia(session, totals, statistics)?;
         let total: ExactSum = inertia.iter().collect();
         let has_stalled = (is_active || was_active) && last.as_ref().is_some_and(|last| total >= *last);
         let (mut shift, mut moved) = (0.0, false);
@@ -143,12 +144,16 @@ pub(super) fn bounded_lloyd<T: Float>(
             continue;
         }
         if moved {
-            squares = assigner.assign(session, &centroids)?.squares;
-            inertia = precise_inertia(session, None, statistics)?;
+            let totals = assigner.assign(session, &centroids)?.inertia;
+            inertia = precise_inertia(session, totals, statistics)?;
         }
         let sizes = session.sizes()?;
         let (sums, weights) = kept_sums(session, params, statistics)?;
         let (emptied, method) = (scratch.emptied, session.method());
+        let squares = match params.wanted {
+            Wanted::Distances => assignment::passes(session)?.own_squares()?,
+            Wanted::Nothing | Wanted::Labels => Vec::new(),
+        };
         return Ok((Run { centroids, sizes, inertia, history, emptied, method, sums, weights }, squares));
     }
 }
@@ -158,7 +163,7 @@ pub(super) fn renumber<T: Float>(session: &mut dyn Session<T>, mut labels: Vec<u
     let mut numbers = memory::zeroed::<u32>(order.len(), "the numbers of the clusters")?;
     (0..).zip(order).for_each(|(new, old)| numbers[*old as usize] = new);
     labels.iter_mut().for_each(|label| *label = numbers[*label as usize]);
-    lists::passes(session)?.relabel(&labels)
+    assignment::passes(session)?.relabel(&labels)
 }
 
 /// The distances of rows whose label may not be the nearest centroid: to the centroid of the label, and to the nearest other one.

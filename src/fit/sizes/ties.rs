@@ -102,7 +102,7 @@ impl Costs for Ranked<'_> {
 
 /// The labels of the free rows by rules 2 and 3, or none if only those that they have keep the sizes. `range`: what the other rows
 /// leave. `all`: the number of kept rows.
-pub fn chosen(free: &FreeRows, range: &SizeRange, all: u64, threads: usize) -> Result<Option<Vec<u32>>> {
+pub fn chosen(free: &FreeRows, range: &SizeRange, all: u64) -> Result<Option<Vec<u32>>> {
     let k = range.least.len();
     if free.is_forest(k, (0..k).filter(|&j| range.least[j] < range.most[j]))? {
         return Ok(None);
@@ -114,15 +114,15 @@ pub fn chosen(free: &FreeRows, range: &SizeRange, all: u64, threads: usize) -> R
     }
     while step > 1 {
         let sample = Ranked { free, step, all };
-        let (rows, of) = (sample.rows() as u128, free.rows.len() as u128);
-        let least = range.least.iter().map(|least| (u128::from(*least) * rows / of) as u64);
-        let most = range.most.iter().map(|most| (u128::from(*most) * rows).div_ceil(of) as u64);
+        let (rows, of) = (sample.rows() as i128, free.rows.len() as i128);
+        let least = range.least.iter().map(|least| (i128::from(*least) * rows / of) as i64);
+        let most = range.most.iter().map(|most| ((i128::from(*most) * rows + of - 1) / of) as i64);
         let some = SizeRange { least: memory::collected(least, WHAT)?, most: memory::collected(most, WHAT)? };
-        transport::solve(&sample, &some, &mut prices, threads)?;
+        transport::solve(&sample, &some, &mut prices)?;
         step /= 4;
     }
     let costs = Ranked { free, step: 1, all };
-    let solution = transport::solve(&costs, range, &mut prices, threads)?;
+    let solution = transport::solve(&costs, range, &mut prices)?;
     if solution.missing > 0 {
         unreachable!("the labels before kept the sizes");
     }
@@ -145,7 +145,7 @@ fn smallest(costs: &Ranked<'_>, range: &SizeRange, prices: &[i128], places: Vec<
             memory::push(&mut open, (row, memory::collected(set, WHAT)?), WHAT)?;
         }
     }
-    let mut sizes = memory::zeroed::<u64>(k, WHAT)?;
+    let mut sizes = memory::zeroed::<i64>(k, WHAT)?;
     labels.iter().for_each(|label: &u32| sizes[*label as usize] += 1);
     let mut choices = Choices { range, prices, sizes, leaving: memory::with_room(k, WHAT)?, steps: Vec::new() };
     choices.leaving.resize_with(k, Vec::new);
@@ -173,7 +173,7 @@ fn smallest(costs: &Ranked<'_>, range: &SizeRange, prices: &[i128], places: Vec<
 struct Choices<'r> {
     range: &'r SizeRange,
     prices: &'r [i128],
-    sizes: Vec<u64>,
+    sizes: Vec<i64>,
     /// For each cluster, the numbers of its rows with a choice.
     leaving: Vec<Vec<usize>>,
     /// For each cluster, and for the ground, the cluster before it and the row on a path.

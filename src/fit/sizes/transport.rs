@@ -3,17 +3,15 @@
 //! ```text
 //! label every row by the least cost + price of its list
 //! network: an arc a -> b for the rows of a whose lists have b; its length is the least cost(b) + p(b) - cost(a) - p(a)
-//!          a ground node, whose arcs take what a cluster may have more or less: p = 0, sizes from low to high
+//!          a ground node, whose arcs take what a cluster may have more or less: p = 0, sizes from least to most
 //! until every size keeps its bounds:
 //!   shortest paths from all clusters with too many rows                       Dijkstra, lengths are never negative
 //!   lower the price of each cluster by its distance, so that paths have length 0
 //!   move a row along each arc of the path to each cluster with too few, as long as the arcs last
-//! check every row: if another cluster of its list became cheaper, go on with wider bands
 //! ```
-//! These are successive shortest paths (Edmonds & Karp 1972) on a graph of clusters in place of rows. Only rows with a margin
-//! within the *band* of two clusters have arcs. The check at the end looks at all rows, so the band decides nothing but time.
-//! At the end every row has a label of least cost + price, a cluster of positive price has as many rows as it may have, and a
-//! cluster of negative price as few. Such prices prove that the labels are optimal (Aurenhammer, Hoffmann & Aronov 1998).
+//! These are successive shortest paths (Edmonds & Karp 1972) on a graph of clusters in place of rows. At the end every row has a
+//! label of least cost + price, a cluster of positive price has as many rows as it may have, and a cluster of negative price as few.
+//! Such prices prove that the labels are optimal (Aurenhammer, Hoffmann & Aronov 1998).
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
@@ -21,17 +19,9 @@ use std::collections::{BinaryHeap, HashMap};
 use crate::base::error::Result;
 use crate::base::interrupt;
 use crate::base::memory;
-use crate::base::parallel::{for_each_task, workers_for};
 
 /// What errors call the memory of this file.
 const WHAT: &str = "the moves of rows between clusters of bounded size";
-/// Rows of a task.
-const TASK: usize = 1 << 14;
-/// Most rows whose margins are measured.
-const MEASURED: usize = 1 << 16;
-/// No limit to a band. Two of them can be added.
-const EVERYTHING: i128 = i128::MAX >> 2;
-
 /// Rows, each with a list of clusters and their costs.
 pub trait Costs: Sync {
     fn rows(&self) -> usize;
@@ -41,11 +31,11 @@ pub trait Costs: Sync {
     fn cost(&self, row: usize, place: usize) -> i128;
 }
 
-/// The sizes that each cluster may have.
+/// The rows of the lists that each cluster may have. Rows without lists may have taken more than there are: then it is negative.
 #[derive(Debug, Clone)]
 pub struct SizeRange {
-    pub least: Vec<u64>,
-    pub most: Vec<u64>,
+    pub least: Vec<i64>,
+    pub most: Vec<i64>,
 }
 
 /// Labels that a solution has found.
@@ -57,83 +47,19 @@ pub struct Solution {
     pub missing: u64,
 }
 
-/// The cheapest labels within the bounds. `prices`: any at the start; at the end those that prove the labels. `threads`: the
-/// most, or 0 for those of the pool.
-pub fn solve<C: Costs>(costs: &C, range: &SizeRange, prices: &mut [i128], threads: usize) -> Result<Solution> {
-    let n = costs.rows();
-    let mut places = memory::zeroed::<u32>(n, WHAT)?;
-    let mut widths = Some(band_widths(costs, prices)?);
-    let mut ground = 0;
-    improve(costs, prices, &mut places, threads)?;
-    loop {
-        let mut network = Network::new(costs, range, prices, ground, places, widths.as_deref(), threads)?;
-        let missing = network.balance()?;
-        ground = network.ground();
-        places = std::mem::take(&mut network.places);
-        let improved = improve(costs, prices, &mut places, threads)?;
-        if improved == 0 && (missing == 0 || widths.is_none()) {
-            prices.iter_mut().for_each(|price| *price -= ground);
-            return Ok(Solution { places, missing });
-        }
-        // Four times as wide. When the widest band has everything, the next round leaves nothing out.
-        widths = widths.filter(|widths| missing == 0 && widths.iter().any(|width| *width < EVERYTHING)).map(|mut widths| {
-            widths.iter_mut().for_each(|width| *width = width.saturating_mul(4).min(EVERYTHING));
-            widths
-        });
-    }
-}
-
-/// Gives each row a label of least cost + price, if it has none. Returns how many rows that were.
-fn improve<C: Costs>(costs: &C, prices: &[i128], places: &mut [u32], threads: usize) -> Result<u64> {
-    let mut workers = memory::zeroed::<u64>(workers_for(threads, places.len().div_ceil(TASK)), WHAT)?;
-    for_each_task(&mut workers, places.chunks_mut(TASK).enumerate(), |improved, (task, places)| {
-        for (row, place) in (task * TASK..).zip(places) {
-            let clusters = costs.clusters(row);
-            let total = |place: usize| costs.cost(row, place) + prices[clusters[place] as usize];
-            let (mut best, own) = (*place as usize, total(*place as usize));
-            let mut least = own;
-            for other in 0..clusters.len() {
-                let here = total(other);
-                if here < least {
-                    (best, least) = (other, here);
-                }
-            }
-            if least < own {
-                *place = best as u32;
-                *improved += 1;
-            }
-        }
-    })?;
-    Ok(workers.iter().sum())
-}
-
-/// For each cluster the median of the positive margins of its rows, from a sample.
-fn band_widths<C: Costs>(costs: &C, prices: &[i128]) -> Result<Vec<i128>> {
-    let mut margins: Vec<(u32, i128)> = Vec::new();
-    for row in (0..costs.rows()).step_by(costs.rows().div_ceil(MEASURED).max(1)) {
-        let (mut best, mut second, mut label) = (i128::MAX, i128::MAX, 0);
-        for (place, &j) in costs.clusters(row).iter().enumerate() {
-            let total = costs.cost(row, place) + prices[j as usize];
-            if total < best {
-                (second, best, label) = (best, total, j);
-            } else if total > best {
-                second = second.min(total);
-            }
-        }
-        if second < i128::MAX {
-            memory::push(&mut margins, (label, second - best), WHAT)?;
-        }
-    }
-    let mut all = memory::collected(margins.iter().map(|(_, margin)| *margin), WHAT)?;
-    let middle = all.len() / 2;
-    let usual = if all.is_empty() { EVERYTHING } else { *all.select_nth_unstable(middle).1 };
-    margins.sort_unstable();
-    let mut widths = memory::filled(prices.len(), usual, WHAT)?;
-    for of_cluster in margins.chunk_by(|(a, _), (b, _)| a == b) {
-        let (label, margin) = of_cluster[of_cluster.len() / 2];
-        widths[label as usize] = margin;
-    }
-    Ok(widths)
+/// The cheapest labels within the bounds. `prices`: any at the start; at the end those that prove the labels.
+pub fn solve<C: Costs>(costs: &C, range: &SizeRange, prices: &mut [i128]) -> Result<Solution> {
+    let nearest = (0..costs.rows()).map(|row| {
+        let clusters = costs.clusters(row);
+        let total = |place: usize| costs.cost(row, place) + prices[clusters[place] as usize];
+        (0..clusters.len()).min_by_key(|&place| total(place)).unwrap_or(0) as u32
+    });
+    let places = memory::collected(nearest, WHAT)?;
+    let mut network = Network::new(costs, range, prices, places)?;
+    let missing = network.balance()?;
+    let (ground, places) = (network.ground_price, std::mem::take(&mut network.places));
+    prices.iter_mut().for_each(|price| *price -= ground);
+    Ok(Solution { places, missing })
 }
 
 /// A row that may leave a cluster, and what that adds to the cost. The least comes first in a heap.
@@ -186,7 +112,7 @@ struct Network<'n, C> {
     /// The number of an arc among those of its cluster.
     numbers: HashMap<(u32, u32), u32>,
     /// What goes from each cluster to the ground.
-    drained: Vec<u64>,
+    drained: Vec<i64>,
     /// For each node, the rows that are too many.
     excess: Vec<i64>,
     distances: Vec<i128>,
@@ -195,30 +121,22 @@ struct Network<'n, C> {
 }
 
 impl<'n, C: Costs> Network<'n, C> {
-    /// The network of rows at these places of their lists. Rows outside of the band have no arcs. No widths: all rows have.
-    fn new(
-        costs: &'n C,
-        range: &'n SizeRange,
-        prices: &'n mut [i128],
-        ground_price: i128,
-        places: Vec<u32>,
-        widths: Option<&[i128]>,
-        threads: usize,
-    ) -> Result<Self> {
+    /// The network of rows at these places of their lists.
+    fn new(costs: &'n C, range: &'n SizeRange, prices: &'n mut [i128], places: Vec<u32>) -> Result<Self> {
         let k = prices.len();
-        let mut sizes = memory::zeroed::<u64>(k, WHAT)?;
+        let mut sizes = memory::zeroed::<i64>(k, WHAT)?;
         for (row, place) in places.iter().enumerate() {
             sizes[costs.clusters(row)[*place as usize] as usize] += 1;
         }
-        let drained = (0..k).map(|j| match prices[j].cmp(&ground_price) {
-            Ordering::Greater => range.most[j],
-            Ordering::Less => range.least[j],
-            Ordering::Equal => sizes[j].clamp(range.least[j], range.most[j]),
+        let drained = (0..k).map(|j| match prices[j].signum() {
+            1 => range.most[j],
+            -1 => range.least[j],
+            _ => sizes[j].clamp(range.least[j], range.most[j]),
         });
-        let drained: Vec<u64> = memory::collected(drained, WHAT)?;
+        let drained: Vec<i64> = memory::collected(drained, WHAT)?;
         let mut excess = memory::zeroed(k + 1, WHAT)?;
         for j in 0..k {
-            excess[j] = sizes[j] as i64 - drained[j] as i64;
+            excess[j] = sizes[j] - drained[j];
             excess[k] -= excess[j];
         }
         let mut arcs = memory::with_room(k, WHAT)?;
@@ -227,7 +145,7 @@ impl<'n, C: Costs> Network<'n, C> {
             costs,
             range,
             prices,
-            ground_price,
+            ground_price: 0,
             places,
             arcs,
             numbers: HashMap::new(),
@@ -238,59 +156,33 @@ impl<'n, C: Costs> Network<'n, C> {
             queue: BinaryHeap::new(),
         };
         if network.excess.iter().any(|excess| *excess != 0) {
-            network.offer_rows(widths, threads)?;
+            network.offer_rows()?;
         }
         Ok(network)
     }
 
-    /// Gives every arc the offers of the rows within the band.
-    fn offer_rows(&mut self, widths: Option<&[i128]>, threads: usize) -> Result<()> {
-        let Self { costs, prices, places, .. } = self;
-        let (costs, prices, n) = (*costs, &**prices, places.len());
-        let mut workers = memory::with_room(workers_for(threads, n.div_ceil(TASK)), WHAT)?;
-        workers.resize_with(workers.capacity().min(n.div_ceil(TASK)).max(1), || Ok(Vec::new()));
-        for_each_task(&mut workers, places.chunks(TASK).enumerate(), |found: &mut Result<Vec<_>>, (task, places)| {
-            for (row, place) in (task * TASK..).zip(places) {
-                let clusters = costs.clusters(row);
-                let own = clusters[*place as usize];
-                let cost = costs.cost(row, *place as usize);
-                let here = cost + prices[own as usize];
-                for (other, &to) in clusters.iter().enumerate().filter(|(_, to)| **to != own) {
-                    let there = costs.cost(row, other);
-                    let width = widths.map_or(i128::MAX, |widths| widths[own as usize] + widths[to as usize]);
-                    if there + prices[to as usize] - here > width {
-                        continue;
-                    }
-                    let offer = Offer { cost: there - cost, row: row as u32, place: other as u32 };
-                    let pushed = found.as_mut().map(|found| memory::push(found, (own, to, offer), WHAT));
-                    if let Ok(Err(error)) = pushed {
-                        *found = Err(error);
-                    }
-                }
-            }
-        })?;
-        for found in workers {
-            let mut lists: Vec<Vec<Vec<Offer>>> = Vec::new();
-            lists.resize_with(self.arcs.len(), Vec::new);
-            for (own, to, offer) in found? {
+    /// Gives every arc the offers of its rows.
+    fn offer_rows(&mut self) -> Result<()> {
+        let mut lists: Vec<Vec<Vec<Offer>>> = memory::with_room(self.arcs.len(), WHAT)?;
+        lists.resize_with(self.arcs.len(), Vec::new);
+        let costs = self.costs;
+        for row in 0..costs.rows() {
+            let (clusters, place) = (costs.clusters(row), self.places[row] as usize);
+            let (own, cost) = (clusters[place], costs.cost(row, place));
+            for (other, &to) in clusters.iter().enumerate().filter(|(other, _)| *other != place) {
                 let arc = self.arc(own, to)?;
                 let of_cluster = &mut lists[own as usize];
                 while of_cluster.len() <= arc as usize {
                     memory::push(of_cluster, Vec::new(), WHAT)?;
                 }
+                let offer = Offer { cost: costs.cost(row, other) - cost, row: row as u32, place: other as u32 };
                 memory::push(&mut of_cluster[arc as usize], offer, WHAT)?;
             }
-            for (arcs, lists) in self.arcs.iter_mut().zip(lists) {
-                for (arc, list) in arcs.iter_mut().zip(lists) {
-                    arc.offers.append(&mut BinaryHeap::from(list));
-                }
-            }
+        }
+        for (arcs, lists) in self.arcs.iter_mut().zip(lists) {
+            arcs.iter_mut().zip(lists).for_each(|(arc, list)| arc.offers = BinaryHeap::from(list));
         }
         Ok(())
-    }
-
-    fn ground(&self) -> i128 {
-        self.ground_price
     }
 
     /// The number of the arc between two clusters.
@@ -460,10 +352,6 @@ impl<'n, C: Costs> Network<'n, C> {
         self.places[row as usize] = place;
         for (other, &to) in clusters.iter().enumerate().filter(|(_, to)| **to != own) {
             let offer = Offer { cost: costs.cost(row as usize, other) - cost, row, place: other as u32 };
-            // Outside of the band a cluster may have become cheaper. The check at the end finds it: lengths stay positive.
-            if offer.cost + self.prices[to as usize] - self.prices[own as usize] < 0 {
-                continue;
-            }
             let arc = self.arc(own, to)?;
             let offers = &mut self.arcs[own as usize][arc as usize].offers;
             offers.try_reserve(1).map_err(|_| memory::no_memory(WHAT, size_of::<Offer>() as u128))?;
