@@ -37,8 +37,39 @@ impl ListedRows<'_> {
     }
 }
 
-/// What a pass found. A price of a centroid may be anywhere from its low to its high one. For each row, only the listed centroids
-/// can have the least weighted squared distance + price.
+/// Prices, and how far they may move: k clusters, in units of a weighted squared distance.
+#[derive(Debug, Clone, Copy)]
+pub struct PriceRange<'p> {
+    pub prices: &'p [f64],
+    pub widths: &'p Widths,
+}
+
+/// For rows that are nearest to cluster a (with prices), how much cheaper another cluster b may become beside a.
+#[derive(Debug, Clone)]
+pub struct Widths {
+    /// `(k, k)`: the width of the pair. Empty: the sum of the two below.
+    pub pairs: Vec<f64>,
+    /// `(k)`.
+    pub own: Vec<f64>,
+}
+
+impl Widths {
+    #[inline(always)]
+    pub fn of(&self, a: usize, b: usize) -> f64 {
+        if self.pairs.is_empty() { self.own[a] + self.own[b] } else { self.pairs[a * self.own.len() + b] }
+    }
+
+    /// The largest width of b beside any other cluster.
+    pub fn reach(&self, b: usize) -> f64 {
+        if self.pairs.is_empty() {
+            return self.own[b] + self.own.iter().fold(0.0, |most, width| width.max(most));
+        }
+        (0..self.own.len()).map(|a| self.of(a, b)).fold(0.0, f64::max)
+    }
+}
+
+/// What a pass found. While prices move within the widths, only the listed centroids of a row can have the least weighted squared
+/// distance + price.
 #[derive(Debug, Default)]
 pub struct Band {
     /// For each row, the only centroid, or [`LISTED`].
@@ -74,10 +105,9 @@ impl Band {
 pub trait PricedPasses<T: Float> {
     /// The numbers of the kept rows of positive weight, ascending. None if all are.
     fn heavy_rows(&mut self) -> Result<Option<Vec<u64>>>;
-    /// For these rows and centroids (`(k, d)`, row-major), which centroids can have the least weighted squared distance + price, if
-    /// prices are from `low` to `high`: k numbers each, in units of a weighted squared distance. Rows of weight 0 take no prices.
-    /// There are less than 2^32 rows.
-    fn band(&mut self, centroids: &[T], rows: ListedRows<'_>, low: &[f64], high: &[f64]) -> Result<Band>;
+    /// For these rows and centroids (`(k, d)`, row-major), which centroids can have the least weighted squared distance + price.
+    /// Rows of weight 0 take no prices. There are less than 2^32 rows.
+    fn band(&mut self, centroids: &[T], rows: ListedRows<'_>, prices: &PriceRange<'_>) -> Result<Band>;
     /// Gives every kept row this label, and moves the sums of those whose label changes. Every row has been assigned.
     fn relabel(&mut self, labels: &[u32]) -> Result<()>;
     /// For every kept row, the reference distance to the centroid of its label.

@@ -3,13 +3,14 @@
 //! ```text
 //! for 64 rows of a tile, panel by panel of centroids:
 //!   scores of the product filter (product.rs)
-//!   limit = the least of score + slack + high price, and the row's width
-//!   centroids whose score + low price is up to the limit are candidates                      nearest_clusters.rs
+//!   limit = the least of score + slack + price, and the row's width
+//!   centroids whose score + price, less their width beside the centroid of the limit, is up to the limit are candidates
+//!                                                                                            nearest_clusters.rs
 //! one candidate: the label; several: their reference distances
 //! ```
-//! The bound. A score y_j stands for `H_j = |c_j|^2 / 2 - x.c_j` in scaled, centred units (`bounds/own.rs`). Let `P_j <= Q_j` be
-//! half the scaled low and high prices, over the row's weight. If centroid a can be the label, then for any b
-//! `S_a + 2 P_a <= S_b + 2 Q_b` with rounded reference distances S. As in `own.rs` that gives
+//! The bound. A score y_j stands for `H_j = |c_j|^2 / 2 - x.c_j` in scaled, centred units (`bounds/own.rs`). Let `P_a` be half the
+//! scaled price less the width of a beside b, and `Q_b` half the scaled price of b, both over the row's weight. If centroid a can be
+//! the label, `S_a + 2 P_a <= S_b + 2 Q_b` with rounded reference distances S. As in `own.rs` that gives
 //!
 //! ```text
 //! H_a + P_a <= H_b + Q_b + (g / 2) (D_a + D_b) + n,   D_a <= D_b + 2 (Q_b - P_a) + ..   so
@@ -17,7 +18,7 @@
 //! ```
 //! which is the limit without prices and one term more. Integers of weighted distances have one rounding more, `fl(w S)`. Slacks
 //! and widths hold float32 roundings that are at least 2^-22 of the same squares, so the factor [`SLIGHTLY`] covers it. A
-//! priced score has roundings of the price, the share and the product, at most 4 u of the price: low and high prices are moved
+//! priced score has roundings of the price, the share and the product, at most 4 u of the price: prices and widths are moved
 //! outwards by that. Its last rounding is one of its own size, which the limit covers. A row out of the filter's range is
 //! compared with all centroids.
 //!
@@ -34,7 +35,7 @@ use super::tasks::{TaskRows, for_each_weight, pieces, split_off};
 use super::{CpuSession, LabelsOf};
 use crate::backend::centre::middle;
 use crate::backend::cpu::deltas::{Deltas, Moved};
-use crate::backend::priced::{Band, LISTED, LISTS, ListedRows, PricedPasses};
+use crate::backend::priced::{Band, LISTED, LISTS, ListedRows, PriceRange, PricedPasses};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -110,7 +111,7 @@ impl<T: Float> Task for BandTask<'_, '_, '_, T> {
                     widths = Some(product.widths());
                 }
                 for r in 0..some {
-                    if !widths.is_some_and(|widths| scores.of_row(r, widths[r], listed)) {
+                    if !widths.is_some_and(|widths| scores.of_priced_row(r, widths[r], listed)) {
                         listed.clear();
                         listed.extend(0..table.k as u32);
                     }
@@ -158,13 +159,16 @@ impl<T: Float> PricedPasses<T> for CpuSession<'_, T> {
         Ok(Some(rows))
     }
 
-    fn band(&mut self, centroids: &[T], rows: ListedRows<'_>, low: &[f64], high: &[f64]) -> Result<Band> {
+    fn band(&mut self, centroids: &[T], rows: ListedRows<'_>, prices: &PriceRange<'_>) -> Result<Band> {
+        let PriceRange { prices, widths } = *prices;
         let (d, k, session) = (self.d, self.k, &*self);
         let (centre, threads) = (middle(centroids, d)?, self.workers.len());
         let table = &CentroidTable::by_products(centroids, d, &centre, self.set, threads)?;
         let exponent = if let Filter::Product(copies) = &table.filter { copies.scale_exponent } else { 0 };
         let scale = PowerOfTwo::new(2 * exponent);
-        let largest = low.iter().chain(high).fold(0.0f64, |most, price| most.max(scale.apply(price.abs())));
+        let most = |all: &[f64]| all.iter().fold(0.0f64, |most, price| most.max(scale.apply(price.abs())));
+        let reach = memory::collected((0..k).map(|j| widths.reach(j)), LISTS)?;
+        let largest = most(prices) + most(&reach);
         let extra = (2.02 * (d + 4) as f64 * 2f64.powi(-53) * largest).next_up();
         let outwards = |price: f64, sign: f64| {
             let half = 0.5 * scale.apply(price);
@@ -174,9 +178,12 @@ impl<T: Float> PricedPasses<T> for CpuSession<'_, T> {
         let stride = tile_rows(d, false);
         let lister = |_| {
             let mut scores = ScoreLists::new(1, k)?;
-            let low = memory::collected(low.iter().map(|price| outwards(*price, 1.0) as f32), LISTS)?;
-            let high = memory::collected(high.iter().map(|price| outwards(*price, -1.0) as f32), LISTS)?;
-            scores.band = Some(PriceBand { low, high, shares: [0.0; ROWS], extra: [0.0; ROWS] });
+            let low = memory::collected(prices.iter().map(|price| outwards(*price, 1.0) as f32), LISTS)?;
+            let high = memory::collected(prices.iter().map(|price| outwards(*price, -1.0) as f32), LISTS)?;
+            let reach = memory::collected(reach.iter().map(|width| outwards(*width, -1.0) as f32), LISTS)?;
+            let widths = memory::collected(widths.pairs.iter().map(|width| outwards(*width, -1.0) as f32), LISTS)?;
+            let zeros = [0.0; ROWS];
+            scores.band = Some(PriceBand { low, high, reach, widths, shares: zeros, extra: zeros, nearest: zeros });
             Ok((
                 Lister {
                     tile: Tile::new(d, stride)?,

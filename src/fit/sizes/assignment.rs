@@ -12,9 +12,11 @@
 //! ```
 
 use super::SizeBounds;
+use super::newton;
 use super::ties::{self, FreeRows};
 use super::transport::{self, Costs, Solution};
-use crate::backend::priced::{Band, LISTED, ListedRows, PricedPasses};
+use super::widths;
+use crate::backend::priced::{Band, LISTED, ListedRows, PriceRange, PricedPasses, Widths};
 use crate::backend::{Scales, Session, WorkCounts};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -26,24 +28,34 @@ use crate::statistics::Statistics;
 /// What errors call the memory of this file.
 const WHAT: &str = "the labels of clusters of bounded size";
 /// The first sample has lists of all clusters if that makes at most so many entries.
-const ALL_LISTED: usize = 1 << 23;
+const ALL_LISTED: usize = 1 << 24;
 /// A sample has at least so many rows, and so many for each cluster.
 const LEAST_SAMPLE: [usize; 2] = [4_096, 8];
 /// How often a sample is solved again because prices left their widths.
-const TRIES: u32 = 3;
+const TRIES: u32 = 8;
+/// Searches for paths in a sample.
+const SEARCHES: u32 = 100;
+/// Prices that moved by more than so many margins in the last assignment are looked for anew.
+const FAR: f64 = 0.5;
+/// Once prices are known, one in so many rows follows them.
+const FOLLOWING: usize = 16;
 /// Prices are kept below this, whatever the scale. Widths, too: a width as large rules nothing out.
 const LARGEST_PRICE: i128 = 1 << 110;
 /// What roundings of integers take off a width, in quanta.
-const ROUNDINGS: i128 = 4;
+const ROUNDINGS: f64 = 8.0;
 
 /// Assigns rows within bounds, again and again. It keeps the prices, which only save time.
 pub struct BoundedAssigner<'a> {
     bounds: SizeBounds,
     statistics: &'a Statistics,
     k: usize,
-    /// The prices of the last assignment, in quanta of the base scale, and how far each of them moved in it.
+    threads: usize,
+    /// The prices of the last assignment, in quanta of the base scale.
     prices: Vec<i128>,
-    moves: Option<Vec<i128>>,
+    /// The margins between clusters, if a sample has measured them.
+    margins: Option<Widths>,
+    /// How far a price moved in the last assignment, in margins.
+    moved: f64,
     /// The numbers of the rows of positive weight, or none if all are.
     heavy: Option<Vec<u64>>,
     /// The labels of the last assignment. None before the first one.
@@ -69,17 +81,17 @@ struct Pass<'p> {
     scale: DistanceScale,
     band: Band,
     prices: Vec<i128>,
-    widths: Vec<i128>,
+    widths: Widths,
 }
 
 impl<'a> BoundedAssigner<'a> {
-    pub fn new<T: Float>(session: &mut dyn Session<T>, bounds: SizeBounds, statistics: &'a Statistics, k: usize) -> Result<Self> {
+    pub fn new<T: Float>(session: &mut dyn Session<T>, bounds: SizeBounds, statistics: &'a Statistics, [k, threads]: [usize; 2]) -> Result<Self> {
         let heavy = passes(session)?.heavy_rows()?;
         if statistics.n > u64::from(u32::MAX) {
             let (expected, got) = ("at most 2^32 - 1 rows".into(), statistics.n.to_string());
             return Err(KMeansError::InvalidOption { option: "max_size", expected, got });
         }
-        Ok(Self { bounds, statistics, k, prices: memory::zeroed(k, WHAT)?, moves: None, heavy, labels: None })
+        Ok(Self { bounds, statistics, k, threads, prices: memory::zeroed(k, WHAT)?, margins: None, moved: 1.0, heavy, labels: None })
     }
 
     /// Labels all rows by these centroids, and gives the labels to the session.
@@ -128,10 +140,12 @@ impl<'a> BoundedAssigner<'a> {
         let totals = loop {
             let (pass, mut solution) = self.certain(session, centroids, rows, scale, &mut prices, widths, u32::MAX, &mut listed)?;
             if scale == base {
-                let moves = self.prices.iter().zip(&prices).map(|(before, now)| now - before);
-                self.moves = Some(memory::collected(moves, WHAT)?);
+                // The first prices come from nowhere.
+                if let Some(margins) = self.margins.as_ref().filter(|_| self.labels.is_some()) {
+                    self.moved = usual_share(&moves(&self.prices, &prices, scale)?, margins)?;
+                }
                 self.prices.copy_from_slice(&prices);
-            }
+                }
             self.choose(&pass, &mut solution, &prices)?;
             pass.write(&solution, labels);
             passes(session)?.relabel(labels)?;
@@ -144,7 +158,7 @@ impl<'a> BoundedAssigner<'a> {
             scale = scale.below_quanta(bits);
             let finer = |price: i128| price.clamp(-LARGEST_PRICE >> (90 - bits), LARGEST_PRICE >> (90 - bits)) << (90 - bits);
             prices.iter_mut().for_each(|price| *price = finer(*price));
-            widths = memory::collected(pass.widths.iter().map(|width| finer(*width)), WHAT)?;
+            widths = pass.widths;
         };
         self.heavy = heavy;
         Ok((listed as f64 / n as f64, (scale == base).then_some(totals)))
@@ -152,52 +166,76 @@ impl<'a> BoundedAssigner<'a> {
 
     /// Finds prices from samples, and how far they may be from those of all rows.
     fn first_widths<T: Float>(
-        &self,
+        &mut self,
         session: &mut dyn Session<T>,
         centroids: &[T],
         prices: &mut [i128],
         listed: &mut usize,
-    ) -> Result<Vec<i128>> {
-        let (n, scale) = (self.statistics.n_positive as usize, self.statistics.distances);
+    ) -> Result<Widths> {
+        let (n, k, scale) = (self.statistics.n_positive as usize, self.k, self.statistics.distances);
         let [rows, each] = LEAST_SAMPLE;
         let mut step = 1;
         while n / (4 * step) >= rows.max(each * self.k) {
             step *= 4;
         }
-        let mut widths = match &self.moves {
-            Some(moves) => spread(moves)?,
-            None => {
-                let all = (n / step).saturating_mul(self.k) <= ALL_LISTED;
-                let mean = session.inertia(Scales::Same(scale))?.iter().sum::<u128>() / n as u128;
-                memory::filled(self.k, if all { LARGEST_PRICE } else { mean as i128 / 4 + 1 }, WHAT)?
-            }
-        };
-        let mut is_first = self.moves.is_none();
-        while step > 1 {
-            let some = self.heavy.as_ref().map(|rows| memory::collected(rows.iter().step_by(step).copied(), WHAT)).transpose()?;
-            let rows = some.as_ref().map_or(ListedRows::Every(step), |rows| ListedRows::These(rows));
-            let before = memory::copied(prices, WHAT)?;
-            let (pass, solution) = self.certain(session, centroids, rows, scale, prices, widths, TRIES, listed)?;
-            widths = match is_first {
-                true => pass.margins(&solution, prices)?,
-                false => spread(&memory::collected(before.iter().zip(&*prices).map(|(before, now)| now - before), WHAT)?)?,
+        // The share of a margin that the price of a cluster is off, if it has so many rows.
+        let noise = |step: usize| 1.0 / ((n / step / k).max(1) as f64).sqrt();
+        let mut factor = 3.0 * self.moved;
+        if self.margins.is_none() || self.moved > FAR {
+            let all = (n / step).saturating_mul(k) <= ALL_LISTED;
+            let width = match all {
+                true => widths::EVERYTHING,
+                false => unit(scale).apply(0.5 * session.inertia(Scales::Same(scale))?.iter().sum::<u128>() as f64 / n as f64),
             };
-            is_first = false;
+            let widths = widths::uniform(k, width)?;
+            if step == 1 {
+                return Ok(widths);
+            }
+            let some = self.sample(step)?;
+            let rows = some.as_ref().map_or(ListedRows::Every(step), |rows| ListedRows::These(rows));
+            let (pass, _) = self.certain(session, centroids, rows, scale, prices, widths, TRIES, listed)?;
+            self.margins = Some(widths::margins(&pass, prices, unit(scale).apply(1.0))?);
+            factor = 3.0 * noise(step);
             step /= 4;
+        } else {
+            // One sample is enough to follow prices.
+            step = step.min(FOLLOWING);
+            while step > 1 && noise(step) > self.moved {
+                step /= 4;
+            }
         }
-        Ok(widths)
+        while step > 1 {
+            let some = self.sample(step)?;
+            let rows = some.as_ref().map_or(ListedRows::Every(step), |rows| ListedRows::These(rows));
+            let widths = self.widths(factor)?;
+            self.certain(session, centroids, rows, scale, prices, widths, TRIES, listed)?;
+            factor = 3.0 * noise(step);
+            step = if self.moved > FAR { step / 4 } else { 1 };
+        }
+        self.widths(factor)
+    }
+
+    /// Widths of this multiple of the margins.
+    fn widths(&self, factor: f64) -> Result<Widths> {
+        let Some(margins) = &self.margins else { unreachable!("margins were measured") };
+        widths::multiples(margins, factor)
+    }
+
+    /// Every `step`-th of the rows of positive weight, if not all rows are.
+    fn sample(&self, step: usize) -> Result<Option<Vec<u64>>> {
+        self.heavy.as_ref().map(|rows| memory::collected(rows.iter().step_by(step).copied(), WHAT)).transpose()
     }
 
     /// An optimal solution of some rows: certain, unless there were too many tries.
     #[expect(clippy::too_many_arguments, reason = "a pass takes all of these")]
     fn certain<'p, T: Float>(
-        &self,
+        &mut self,
         session: &mut dyn Session<T>,
         centroids: &[T],
         rows: ListedRows<'p>,
         scale: DistanceScale,
         prices: &mut [i128],
-        mut widths: Vec<i128>,
+        mut widths: Widths,
         tries: u32,
         listed: &mut usize,
     ) -> Result<(Pass<'p>, Solution)> {
@@ -208,9 +246,9 @@ impl<'a> BoundedAssigner<'a> {
             let before = memory::copied(prices, WHAT)?;
             let unit = unit(scale);
             let in_distances = |price: i128| unit.apply(price as f64);
-            let low = memory::collected(prices.iter().zip(&widths).map(|(price, width)| in_distances(price - width)), WHAT)?;
-            let high = memory::collected(prices.iter().zip(&widths).map(|(price, width)| in_distances(price + width)), WHAT)?;
-            let band = passes(session)?.band(centroids, rows, &low, &high)?;
+            let here = memory::collected(prices.iter().map(|price| in_distances(*price)), WHAT)?;
+            let range = PriceRange { prices: &here, widths: &widths };
+            let band = passes(session)?.band(centroids, rows, &range)?;
             let count = band.labels.len() as u128;
             *listed += band.labels.len();
             let mut range = self.bounds.range(self.k, [count, all])?;
@@ -219,20 +257,26 @@ impl<'a> BoundedAssigner<'a> {
                 range.most[label as usize] -= 1;
             }
             let pass = Pass { rows, scale, band, prices: before, widths };
-            let solution = transport::solve(&pass, &range, prices)?;
-            if std::env::var("SIZES").is_ok() { eprintln!("rows {count} listed {} entries {} missing {} certain {} tried {tried}", pass.band.rows.len(), pass.band.clusters.len(), solution.missing, pass.covers(prices).is_some()); }
-            let common = if solution.missing == 0 { pass.covers(prices) } else { None };
-            if common.is_some() || tried == tries {
+            // Lists say nothing of prices that move farther.
+            let caps = memory::collected((0..self.k).map(|j| pass.widths.reach(j)), WHAT)?;
+            let off = newton::balance(&pass, &range, prices, unit.apply(1.0), &caps, self.threads)?;
+            // A sample only has to give good prices.
+            let solution = match tries {
+                u32::MAX => transport::solve(&pass, &range, prices, u32::MAX)?,
+                _ if off <= 0.02 * count as f64 => Solution { places: Vec::new(), missing: 0, reached: Vec::new() },
+                _ => transport::solve(&pass, &range, prices, SEARCHES)?,
+            };
+            let moves = moves(&pass.prices, prices, scale)?;
+            let least = ROUNDINGS * in_distances(1) + f64::MIN_POSITIVE;
+            let is_enough = widths::cover(&pass.widths, &moves, least);
+            if solution.missing == 0 && is_enough || tried == tries {
                 return Ok((pass, solution));
             }
-            // Twice as far as prices moved, or four times as wide where rows were missing.
-            let shift = pass.usual_move(prices)?;
-            let wider = pass.widths.iter().enumerate().map(|(j, width)| {
-                let moved = 2 * (prices[j] - pass.prices[j] - shift).abs();
-                let least = if solution.missing > 0 { 4 * width + 1 } else { *width };
-                moved.max(least).clamp(ROUNDINGS, LARGEST_PRICE)
-            });
-            widths = memory::collected(wider, WHAT)?;
+            widths = widths::wider(&pass.widths, &moves, &solution, least)?;
+            if solution.missing > 0 {
+                // Lists that miss rows say little of prices.
+                prices.copy_from_slice(&pass.prices);
+            }
             prices.iter_mut().for_each(|price| *price = (*price).clamp(-LARGEST_PRICE, LARGEST_PRICE));
         }
     }
@@ -292,43 +336,6 @@ impl Pass<'_> {
             labels[self.number(row) as usize] = self.clusters(row)[*place as usize];
         }
     }
-
-    /// A number that takes all prices back into their widths, if there is one. Then the lists have all clusters that matter.
-    fn covers(&self, prices: &[i128]) -> Option<i128> {
-        let moves = || prices.iter().zip(&self.prices).map(|(now, before)| now - before).zip(&self.widths);
-        let least = moves().map(|(moved, width)| moved - (width - ROUNDINGS)).max()?;
-        let most = moves().map(|(moved, width)| moved + (width - ROUNDINGS)).min()?;
-        (least <= most).then_some(least)
-    }
-
-    /// The median move of the prices.
-    fn usual_move(&self, prices: &[i128]) -> Result<i128> {
-        let mut moves = memory::collected(prices.iter().zip(&self.prices).map(|(now, before)| now - before), WHAT)?;
-        let middle = moves.len() / 2;
-        Ok(*moves.select_nth_unstable(middle).1)
-    }
-
-    /// For each cluster, the median of the positive margins of its listed rows.
-    fn margins(&self, solution: &Solution, prices: &[i128]) -> Result<Vec<i128>> {
-        let mut margins: Vec<(u32, i128)> = memory::with_room(solution.places.len(), WHAT)?;
-        for (row, place) in solution.places.iter().enumerate() {
-            let clusters = self.clusters(row);
-            let total = |place: usize| self.cost(row, place) + prices[clusters[place] as usize];
-            let least = total(*place as usize);
-            let second = (0..clusters.len()).map(total).filter(|total| *total > least).min();
-            margins.extend(second.map(|second| (clusters[*place as usize], second - least)));
-        }
-        margins.sort_unstable();
-        let mut all = memory::collected(margins.iter().map(|(_, margin)| *margin), WHAT)?;
-        let middle = all.len() / 2;
-        let usual = if all.is_empty() { LARGEST_PRICE } else { *all.select_nth_unstable(middle).1 };
-        let mut widths = memory::filled(prices.len(), usual, WHAT)?;
-        for of_cluster in margins.chunk_by(|(a, _), (b, _)| a == b) {
-            let (label, margin) = of_cluster[of_cluster.len() / 2];
-            widths[label as usize] = margin;
-        }
-        Ok(widths)
-    }
 }
 
 impl Costs for Pass<'_> {
@@ -343,6 +350,13 @@ impl Costs for Pass<'_> {
     }
 
     #[inline]
+    fn about(&self, row: usize, place: usize, _: f64) -> f64 {
+        let start = if row == 0 { 0 } else { self.band.ends[row - 1] };
+        let weight = if self.band.weights.is_empty() { 1.0 } else { self.band.weights[row] };
+        weight * self.band.squares[start + place]
+    }
+
+    #[inline]
     fn cost(&self, row: usize, place: usize) -> i128 {
         let start = if row == 0 { 0 } else { self.band.ends[row - 1] };
         let weight = if self.band.weights.is_empty() { 1.0 } else { self.band.weights[row] };
@@ -350,14 +364,21 @@ impl Costs for Pass<'_> {
     }
 }
 
-/// Widths that suit moves like these: as far as each price moved, and at least as far as most of them.
-fn spread(moves: &[i128]) -> Result<Vec<i128>> {
+/// How far prices moved, in units of distances.
+fn moves(before: &[i128], now: &[i128], scale: DistanceScale) -> Result<Vec<f64>> {
+    let unit = unit(scale);
+    memory::collected(before.iter().zip(now).map(|(before, now)| unit.apply((now - before) as f64)), WHAT)
+}
+
+/// How far the prices of three in four clusters moved at most, in margins, of those that moved otherwise than most.
+fn usual_share(moves: &[f64], margins: &Widths) -> Result<f64> {
     let mut sorted = memory::copied(moves, WHAT)?;
     let middle = sorted.len() / 2;
-    let usual = *sorted.select_nth_unstable(middle).1;
-    sorted.iter_mut().for_each(|moved| *moved = (*moved - usual).abs());
-    let most = *sorted.select_nth_unstable(middle).1;
-    memory::collected(moves.iter().map(|moved| (moved - usual).abs().max(most).clamp(2 * ROUNDINGS, LARGEST_PRICE)), WHAT)
+    let common = *sorted.select_nth_unstable_by(middle, f64::total_cmp).1;
+    let shares = moves.iter().zip(&margins.own).map(|(moved, margin)| (moved - common).abs() / margin.max(f64::MIN_POSITIVE));
+    let mut shares = memory::collected(shares.filter(|share| *share > 0.0), WHAT)?;
+    let most = shares.len() * 3 / 4;
+    Ok(if shares.is_empty() { 0.0 } else { *shares.select_nth_unstable_by(most, f64::total_cmp).1 })
 }
 
 /// From integers of a scale to distances.

@@ -25,8 +25,10 @@
 //! The session is asked for three passes (`backend/priced.rs`). It does not know what a size is.
 
 pub mod assignment;
+mod newton;
 mod ties;
 mod transport;
+mod widths;
 
 use std::time::Instant;
 
@@ -117,7 +119,7 @@ pub(super) fn bounded_lloyd<T: Float>(
     let mut history: Vec<HistoryRow> = Vec::new();
     let mut scratch = update::Scratch::default();
     session.reset()?;
-    let mut assigner = BoundedAssigner::new(session, bounds, statistics, params.k)?;
+    let mut assigner = BoundedAssigner::new(session, bounds, statistics, [params.k, params.execution.threads])?;
     let (mut last, mut was_active): (Option<ExactSum>, bool) = (None, false);
     loop {
         interrupt::check()?;

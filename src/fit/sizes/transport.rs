@@ -29,6 +29,10 @@ pub trait Costs: Sync {
     fn clusters(&self, row: usize) -> &[u32];
     /// The cost of the cluster at this place of the list: at least 0, and below 2^100.
     fn cost(&self, row: usize, place: usize) -> i128;
+    /// About the same, times this.
+    fn about(&self, row: usize, place: usize, unit: f64) -> f64 {
+        self.cost(row, place) as f64 * unit
+    }
 }
 
 /// The rows of the lists that each cluster may have. Rows without lists may have taken more than there are: then it is negative.
@@ -45,10 +49,14 @@ pub struct Solution {
     pub places: Vec<u32>,
     /// Rows that are missing in clusters: not 0 if the lists do not allow the bounds.
     pub missing: u64,
+    /// For each cluster, whether a path from one with too many rows reaches it.
+    pub reached: Vec<bool>,
 }
 
 /// The cheapest labels within the bounds. `prices`: any at the start; at the end those that prove the labels.
-pub fn solve<C: Costs>(costs: &C, range: &SizeRange, prices: &mut [i128]) -> Result<Solution> {
+/// `most_rounds`: after
+/// so many searches for paths it gives up, with prices that are better than before.
+pub fn solve<C: Costs>(costs: &C, range: &SizeRange, prices: &mut [i128], most_rounds: u32) -> Result<Solution> {
     let nearest = (0..costs.rows()).map(|row| {
         let clusters = costs.clusters(row);
         let total = |place: usize| costs.cost(row, place) + prices[clusters[place] as usize];
@@ -56,10 +64,11 @@ pub fn solve<C: Costs>(costs: &C, range: &SizeRange, prices: &mut [i128]) -> Res
     });
     let places = memory::collected(nearest, WHAT)?;
     let mut network = Network::new(costs, range, prices, places)?;
-    let missing = network.balance()?;
+    let missing = network.balance(most_rounds)?;
+    let reached = memory::collected(network.distances[..network.prices.len()].iter().map(|d| *d < i128::MAX), WHAT)?;
     let (ground, places) = (network.ground_price, std::mem::take(&mut network.places));
     prices.iter_mut().for_each(|price| *price -= ground);
-    Ok(Solution { places, missing })
+    Ok(Solution { places, missing, reached })
 }
 
 /// A row that may leave a cluster, and what that adds to the cost. The least comes first in a heap.
@@ -197,19 +206,23 @@ impl<'n, C: Costs> Network<'n, C> {
         Ok(arcs.len() as u32 - 1)
     }
 
-    /// Moves rows until every cluster has what it may have. Returns how many rows are missing, if no paths are left.
-    fn balance(&mut self) -> Result<u64> {
-        while self.excess.iter().any(|excess| *excess > 0) {
+    /// Moves rows until every cluster has what it may have, or there were so many searches. Returns how many rows are missing where
+    /// no path leads.
+    fn balance(&mut self, most_rounds: u32) -> Result<u64> {
+        for _ in 0..most_rounds {
+            if self.excess.iter().all(|excess| *excess <= 0) {
+                return Ok(0);
+            }
             interrupt::check()?;
             let reached = self.find_paths()?;
             if reached.is_empty() {
-                break;
+                return Ok(self.excess.iter().map(|excess| excess.max(&0).unsigned_abs()).sum());
             }
             for node in reached {
                 while self.excess[node as usize] < 0 && self.push_along(node)? {}
             }
         }
-        Ok(self.excess.iter().map(|excess| excess.max(&0).unsigned_abs()).sum())
+        Ok(0)
     }
 
     /// Finds the shortest paths from all nodes with too many rows, and changes the prices by their lengths. Returns the nodes
