@@ -7,9 +7,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 # Limits of some pages, and of all of docs and CONTRIBUTING together. What commands wrote counts too. All had 40,000
-# before there were pages for companies and of stability, and code for extreme rows and for sums of floats.
-LIMITS = {"README.md": 1_200, "docs/decisions.md": 4_500}
-ALL = 43_000
+# before there were pages for companies and of stability, and code for extreme rows and for sums of floats. Bounds on
+# sizes have 900.
+LIMITS = {"README.md": 1_200, "docs/decisions.md": 4_700}
+ALL = 43_900
 
 
 def main() -> None:

@@ -145,7 +145,7 @@ pub(crate) fn assigned<T: Float>(
 ) -> Result<Fitted<T>> {
     let _running = Running::enter(estimator);
     let clusters = [estimator.k];
-    let task = Task::new(estimator, &clusters, parts[0].features.names(), wanted)?.to_fixed(centroids);
+    let task = Task::new(estimator, &clusters, parts[0].features.names(), wanted)?.with_fixed(centroids);
     run(task, parts, set)?.remove(0)
 }
 
@@ -174,7 +174,9 @@ fn run<T: Float>(task: Task<'_>, mut parts: Vec<RowBlock<'_, T>>, set: Instructi
     let choice = rows::place(&mut parts, &task.params)?;
     let seeding = rows::transform(&mut parts, &task.to_prepare())?;
     let seeding = match task.params.fixed {
-        Some(centroids) => Some(Seeding { init: Init::Given(memory::copied(centroids, seeding::CENTROIDS)?), ..Seeding::default() }),
+        Some(centroids) => {
+            Some(Seeding { init: Init::Given(memory::copied(centroids, seeding::CENTROIDS)?), ..Seeding::default() })
+        }
         None => seeding,
     };
     let mut task = task.with_seeding(seeding.as_ref());

@@ -100,7 +100,7 @@ class Facts:
     def history(self) -> pl.DataFrame:
         """One row per iteration: iteration, changed rows, squared shift, inertia (if the history is full), and costs.
 
-        The last five columns say how much work an iteration was. They depend on the device, so they are neither saved
+        The last six columns say how much work an iteration was. They depend on the device, so they are neither saved
         nor compared, and are null in a model that was loaded:
 
         - `settled`: the share of the rows whose label needed more precise distances, because a fast computation could
@@ -111,6 +111,8 @@ class Facts:
           centroid out. Null where the CPU computes all, and counts nothing.
         - `groups`: into how many groups the rows were put, each of which is compared only with the centroids that can
           be nearest. Null if there are none.
+        - `passes`: how often an assignment within `min_size` and `max_size` looked at the rows, samples in proportion.
+          Null if sizes have no bounds.
         - `seconds`: the wall time.
         """
         return _internal.model_history(self._encoded)

@@ -52,6 +52,18 @@ class Options(TypedDict, total=False):
     tol_labels: float
     """Stop when at most this share of the rows changed cluster. Default: `0.0`."""
 
+    min_size: SupportsIndex | None
+    """The fewest rows of positive weight that a cluster may have. None: any number, or 1 with `max_size`. 0 means 1.
+    Every assignment of the fit is then the one of least inertia within the bounds. `predict` knows no bounds: its
+    labels are the nearest centroids. Such fits run on the CPU. Default: `None`."""
+
+    max_size: SupportsIndex | None
+    """The most rows of positive weight that a cluster may have. None: any number. See `min_size`. Default: `None`."""
+
+    balanced: bool
+    """Whether all clusters have as many rows, or one more where `n / k` is no integer. It takes the place of `min_size`
+    and `max_size`. Default: `False`."""
+
     metric: Literal["euclidean", "cosine"]
     """`"euclidean"`, or `"cosine"`: rows and centroids are normalised to length 1, so only their directions count. A
     row of zeros has none and counts as null. Distances are then those between points on the unit sphere: `2 - 2

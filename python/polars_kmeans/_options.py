@@ -104,6 +104,9 @@ def _passed(name: str, value: Any) -> _Passed:
         if not isinstance(value, str):
             raise InvalidParameterError(f"{name}: expected {option.expected}, got {value!r:.80}")
         check_name(value)
+    if name in ("min_size", "max_size") and isinstance(value, float) and not value.is_integer():
+        # The fit says how many rows that would be.
+        return value
     if not (isinstance(value, str) and value in option.words):
         if option.integers:
             return _integer(name, value, option.expected)
@@ -150,6 +153,11 @@ class FitOptions:
             # Convert with the engine's own rounding, so that centroids have the same bits in every host program.
             with _internal.FloatEnvironment():
                 self.keywords |= zip(("given", "given_names", "given_widths"), _given(init), strict=True)
+
+    @property
+    def bounds_sizes(self) -> bool:
+        """Whether clusters have bounds on their sizes."""
+        return not self.chosen.keys().isdisjoint(("min_size", "max_size", "balanced"))
 
     @property
     def chosen(self) -> dict[str, Any]:

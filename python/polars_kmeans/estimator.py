@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, cast, ov
 
 import polars as pl
 
-from polars_kmeans import _arrays, _frames, _plan, _plugin, _warned
+from polars_kmeans import _arrays, _frames, _plan, _plugin, _warned, expressions
 from polars_kmeans._generated import ModelOptions
 from polars_kmeans._keywords import checked, takes
 from polars_kmeans._options import FitOptions
@@ -260,6 +260,10 @@ class KMeans(Generic[_Fitted]):
             return found[1]
         features = tuple(_plugin.flat(columns))
         frame = _frames.collected(data, *features, self._weight)
+        if self._options.bounds_sizes:
+            # The labels of the fit itself: predictions know no bounds.
+            _arrays.no_weight(weight)
+            return frame.select(expressions.kmeans(*features, weight=self._weight, **self._options.given)).to_series()
         model = self._fit(frame, features, weight)
         if model is None:
             return pl.repeat(None, frame.height, dtype=pl.UInt32, eager=True).alias("cluster")

@@ -85,6 +85,10 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wan
     let clusters = [estimator.k];
     let task = Task::new(estimator, &clusters, &link.facts[0].names, wanted)?;
     check_order(&task.params)?;
+    if task.params.has_sizes() {
+        let expected = "rows in one place, since clusters have bounds on their sizes".into();
+        return Err(KMeansError::InvalidOption { option: "max_size", expected, got: "rows in parts".into() });
+    }
     let (row_transform, seeding) = rows::transform_by::<T>(&mut RemotePasses(&link), &task.to_prepare())?;
     let mut task = task.with_seeding(seeding.as_ref());
     if let Some(row_transform) = row_transform {

@@ -4,8 +4,11 @@ use crate::backend::cpu::{Forecast, MemoryOrder, SessionLayout};
 use crate::backend::select::{self, Choice, DeviceRequest, Job, Place, Shape};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
-use crate::base::params::{Init, KMeans, Params, TooFew};
+use crate::base::params::{Device, Init, KMeans, Params, TooFew};
+use crate::fit::rows::{BOUNDED, device_of};
 
+/// Bytes of a row for labels and lists, if clusters have bounds on their sizes and one row in three is near two of them.
+const BOUNDED_ROW: u64 = 72;
 /// Bytes of memory that carry rows to a GPU.
 const LANES: u64 = 64 << 20;
 /// Seconds of a step of k-means++ on a GPU for its launches, and multiply-adds a second of candidates of k-means||.
@@ -85,9 +88,16 @@ impl KMeans {
             candidates: params.seeding.candidates(params.k),
         };
         let execution = &params.execution;
-        let (device, strategy, limit) = (execution.device, execution.strategy, execution.device_memory_limit);
-        let choice = select::place(DeviceRequest { device, strategy, limit, there: None }, shape)?;
-        Ok(of_choice(choice, rows, shape, &params))
+        let (device, strategy, limit) = (device_of(&params)?, execution.strategy, execution.device_memory_limit);
+        let mut choice = select::place(DeviceRequest { device, strategy, limit, there: None }, shape)?;
+        if !params.has_sizes() {
+            return Ok(of_choice(choice, rows, shape, &params));
+        }
+        if execution.device == Device::Auto {
+            choice.reason = BOUNDED.into();
+        }
+        let plan = of_choice(choice, rows, shape, &params);
+        Ok(FitPlan { host_bytes: plan.host_bytes.saturating_add(rows.rows.saturating_mul(BOUNDED_ROW)), ..plan })
     }
 }
 

@@ -7,7 +7,7 @@ use crate::backend::cuda::{DevicePasses, Gpu};
 use crate::backend::select::{self, Choice, DeviceRequest, Job, Shape, There};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
-use crate::base::params::{DrawnCandidates, Metric, Params, RowOrder, Scale, Seeding};
+use crate::base::params::{Device, DrawnCandidates, Metric, Params, RowOrder, Scale, Seeding};
 use crate::input::tile::{self, RowBlock, Selection};
 use crate::input::transform::RowTransform;
 use crate::statistics::factors::factors_by;
@@ -18,10 +18,33 @@ pub fn place<T: Float>(parts: &mut [RowBlock<'_, T>], params: &Params<'_>) -> Re
     if !params.keeps_halves() {
         parts.iter_mut().for_each(|part| part.features = part.features.widened());
     }
+    if params.has_sizes() && parts[0].features.gpu().is_some() {
+        let expected = "rows in the host's memory, since clusters have bounds on their sizes".into();
+        return Err(KMeansError::InvalidOption { option: "device", expected, got: "rows on a GPU".into() });
+    }
     let shape = shape(parts, params.k, params.seeding.candidates(params.k));
     let execution = &params.execution;
-    let (device, strategy, limit) = (execution.device, execution.strategy, execution.device_memory_limit);
-    select::place(DeviceRequest { device, strategy, limit, there: there(parts, params)? }, shape)
+    let (device, strategy, limit) = (device_of(params)?, execution.strategy, execution.device_memory_limit);
+    let mut choice = select::place(DeviceRequest { device, strategy, limit, there: there(parts, params)? }, shape)?;
+    if params.has_sizes() && execution.device == Device::Auto {
+        choice.reason = BOUNDED.into();
+    }
+    Ok(choice)
+}
+
+/// Why a fit with bounds on the sizes of clusters runs on the CPU.
+pub const BOUNDED: &str = "fits with bounds on the sizes of clusters run on the CPU";
+
+/// The device that is asked for. Fits with bounds on the sizes of clusters run on the CPU.
+pub fn device_of(params: &Params<'_>) -> Result<Device> {
+    match params.execution.device {
+        device if !params.has_sizes() => Ok(device),
+        Device::Auto | Device::Cpu => Ok(Device::Cpu),
+        device => {
+            let expected = "\"auto\" or \"cpu\", since clusters have bounds on their sizes".into();
+            Err(KMeansError::InvalidOption { option: "device", expected, got: format!("\"{device}\"") })
+        }
+    }
 }
 
 /// The shape of a fit of these rows.

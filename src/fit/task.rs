@@ -56,7 +56,7 @@ impl<'e> Task<'e> {
     }
 
     /// The same task. The centroids are these, and clusters may stay empty.
-    pub fn to_fixed<'s>(self, centroids: &'s [f64]) -> Task<'s>
+    pub fn with_fixed<'s>(self, centroids: &'s [f64]) -> Task<'s>
     where
         'e: 's,
     {

@@ -33,8 +33,8 @@ impl KMeansModel {
 
     /// One row per iteration: `iteration` (UInt32), `changed` (UInt64), `shift`, `inertia` (null unless the history is full),
     /// `settled`, `rescored` and `skipped` (Float64: shares of the rows that reference distances settled, of those that a second
-    /// filter looked at, and of the scores that were not computed), `groups` (UInt32: groups of rows with their own centroids) and
-    /// `seconds` (Float64). The last five are null if the fit did not count them, and in a model that was loaded.
+    /// filter looked at, and of the scores that were not computed), `groups` (UInt32: groups of rows with their own centroids),
+    /// `passes` (Float64: those over the rows that an assignment with bounds on sizes took) and `seconds` (Float64). The last six are null if the fit did not count them, and in a model that was loaded.
     ///
     /// # Errors
     /// [`KMeansError::Frame`] if Polars refuses.
@@ -49,6 +49,7 @@ impl KMeansModel {
             "rescored" => rows.iter().map(|row| row.rescored).collect::<Vec<_>>(),
             "skipped" => rows.iter().map(|row| row.skipped).collect::<Vec<_>>(),
             "groups" => rows.iter().map(|row| row.groups).collect::<Vec<_>>(),
+            "passes" => rows.iter().map(|row| row.passes).collect::<Vec<_>>(),
             "seconds" => rows.iter().map(|row| row.seconds).collect::<Vec<_>>(),
         )?)
     }

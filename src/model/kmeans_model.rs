@@ -116,15 +116,15 @@ impl KMeansModel {
         Self { metadata, ..self }
     }
 
-    /// The same model, whose history has these costs: `rescored` and `groups`.
+    /// The same model, whose history has these costs: `rescored`, `groups` and `passes`.
     #[cfg(any(feature = "arrow", feature = "polars"))]
-    pub(super) fn with_costs(mut self, costs: &[(Option<f64>, Option<u32>)]) -> Self {
+    pub(super) fn with_costs(mut self, costs: &[(Option<f64>, Option<u32>, Option<f64>)]) -> Self {
         let history = match &mut self.model {
             AnyModel::F32(model) => &mut model.history,
             AnyModel::F64(model) => &mut model.history,
         };
         for (row, cost) in history.iter_mut().zip(costs) {
-            (row.rescored, row.groups) = *cost;
+            (row.rescored, row.groups, row.passes) = *cost;
         }
         self
     }

@@ -70,9 +70,9 @@ struct Tail<L, M> {
     /// Texts of users.
     metadata: M,
 }
-/// What the history says of one iteration and the encoded model does not: `rescored` and `groups`. The costs of all iterations
+/// What the history says of one iteration and the encoded model does not: `rescored`, `groups` and `passes`. The costs of all iterations
 /// follow the tail, if there are any.
-type Cost = (Option<f64>, Option<u32>);
+type Cost = (Option<f64>, Option<u32>, Option<f64>);
 /// How errors name the bytes.
 pub(super) const BYTES: &str = "the bytes of a model";
 /// The most models that the cache holds.
@@ -92,8 +92,8 @@ impl KMeansModel {
     /// The costs of all iterations, or nothing.
     fn costs(&self) -> Result<Vec<Cost>> {
         let rows = self.history_rows();
-        let has = rows.iter().any(|row| row.rescored.is_some() || row.groups.is_some());
-        memory::collected(rows.iter().filter(|_| has).map(|row| (row.rescored, row.groups)), BYTES)
+        let has = rows.iter().any(|row| row.rescored.is_some() || row.groups.is_some() || row.passes.is_some());
+        memory::collected(rows.iter().filter(|_| has).map(|row| (row.rescored, row.groups, row.passes)), BYTES)
     }
 
     /// The model as the bytes that an expression receives, including wall times. `to_bytes` has those of its file.

@@ -1,14 +1,24 @@
 //! Clusters of bounded size: assignments and fits against an oracle, proofs of larger ones, and the same bits everywhere.
 
 use polars_kmeans::{
-    Column, Engine, Features, Fitted, History, Init, InstructionSet, KMeans, KMeansError, Metric, SizeLimit, SortBy, TooFew, Wanted,
+    Column, Engine, Features, Fitted, History, Init, InstructionSet, KMeans, KMeansError, Metric, SizeLimit, SortBy, TooFew,
+    Wanted,
 };
 
 use crate::data::{self, Random, hash, here_and_on_gpu, parts_of, rounds};
 use crate::oracle::{self, Start, Task, sizes};
 
-const KINDS: [&str; 9] =
-    ["lattice", "duplicates", "uniform", "blobs", "sentinel", "one value", "denormals", "tight blobs far apart", "a row far out"];
+const KINDS: [&str; 9] = [
+    "lattice",
+    "duplicates",
+    "uniform",
+    "blobs",
+    "sentinel",
+    "one value",
+    "denormals",
+    "tight blobs far apart",
+    "a row far out",
+];
 
 fn bounded(k: usize, [least, most]: [usize; 2]) -> KMeans {
     KMeans::new(k).min_size(SizeLimit::Rows(least as u64)).max_size(SizeLimit::Rows(most as u64))
@@ -73,7 +83,8 @@ fn fits_of_the_oracle<T: Engine>(seed: u64) {
             assert_eq!(fit.labels, expected.labels, "{what}");
             assert_eq!((fit.model.sizes(), fit.model.inertia()), (&expected.sizes[..], expected.inertia), "{what}");
             assert_eq!(fit.model.centroids(), expected.centroids.concat(), "{what}");
-            let history: Vec<_> = fit.model.history().iter().map(|row| (row.changed, row.shift, row.inertia.unwrap())).collect();
+            let history: Vec<_> =
+                fit.model.history().iter().map(|row| (row.changed, row.shift, row.inertia.unwrap())).collect();
             assert_eq!(history, expected.history, "{what}");
         }
     }
@@ -108,7 +119,8 @@ fn bounds_that_do_not_bind_change_nothing() {
     let same = bounded(9, [1, 3_000]).fit_features(&features, None).unwrap();
     assert_eq!(hash(&plain), hash(&same));
     assert!(same.model.history().iter().all(|row| row.passes == Some(1.0)));
-    let (least, most) = (*plain.model.sizes().iter().min().unwrap() as usize, *plain.model.sizes().iter().max().unwrap() as usize);
+    let (least, most) =
+        (*plain.model.sizes().iter().min().unwrap() as usize, *plain.model.sizes().iter().max().unwrap() as usize);
     let fixed: Vec<Vec<f32>> = plain.model.centroids().chunks(5).map(<[f32]>::to_vec).collect();
     assert_eq!(assigned(&bounded(9, [least, most]), &fixed, &x, 5, None).labels, plain.labels);
     assert_ne!(assigned(&bounded(9, [least, most - 1]), &fixed, &x, 5, None).labels, plain.labels);
@@ -165,7 +177,10 @@ fn impossible_sizes_are_errors() {
     let share = KMeans::new(4).max_size(SizeLimit::Share(1.25));
     assert_eq!(message(share), "max_size: expected rows, not a share: 1.25 n / k is 12.5, got 1.25");
     assert_eq!(message(bounded(4, [1, 20]).balanced(true)), "balanced: expected no min_size or max_size beside it, got both");
-    assert!(matches!(bounded(4, [0, 0]).fit_features(&features, None), Err(KMeansError::InvalidOption { option: "max_size", .. })));
+    assert!(matches!(
+        bounded(4, [0, 0]).fit_features(&features, None),
+        Err(KMeansError::InvalidOption { option: "max_size", .. })
+    ));
     // With fewer clusters the same bound may be kept.
     let few: Vec<f64> = (0..10).map(|i| f64::from(i % 3)).collect();
     let few = Features::from_rows(&few, 1).unwrap();
@@ -183,8 +198,7 @@ fn sorted_clusters_keep_their_rows() {
     for metric in [Metric::Euclidean, Metric::Cosine] {
         let estimator = bounded(6, [70, 90]).seed(2).metric(metric);
         let (given, sorted) = (estimator.clone(), estimator.sort_by(SortBy::Feature("column_0".into())));
-        let (given, sorted) =
-            (given.fit_features(&features, None).unwrap(), sorted.fit_features(&features, None).unwrap());
+        let (given, sorted) = (given.fit_features(&features, None).unwrap(), sorted.fit_features(&features, None).unwrap());
         let place = |j: u32| {
             let own = &given.model.centroids()[j as usize * 3..][..3];
             sorted.model.centroids().chunks(3).position(|other| other == own).unwrap()

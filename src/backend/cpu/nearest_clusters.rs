@@ -95,13 +95,7 @@ impl ScoreLists {
     /// As [`ScoreLists::see`]. The limit stands on the least sum of a score, its slack and its price. A centroid is a candidate if
     /// its score and price, less its width beside the centroid of the limit, are up to the limit.
     #[inline(always)]
-    fn see_priced<V: Vector>(
-        &mut self,
-        scores: &[f32],
-        [first, count, rows]: [usize; 3],
-        own: &[f32],
-        widths: &[f32; ROWS],
-    ) {
+    fn see_priced<V: Vector>(&mut self, scores: &[f32], [first, count, rows]: [usize; 3], own: &[f32], widths: &[f32; ROWS]) {
         let Self { least, lists, band: Some(band), .. } = self else { return };
         let PriceBand { low, high, reach, shares, extra, nearest, .. } = band;
         assert!(scores.len() >= count * ROWS && least.len() >= ROWS && rows <= ROWS);

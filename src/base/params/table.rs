@@ -8,7 +8,9 @@
 use super::KMeans;
 use super::declare::options;
 use super::device::Device;
-use super::values::{DrawnCandidates, Extents, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SizeLimit, SortBy, TooFew};
+use super::values::{
+    DrawnCandidates, Extents, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SizeLimit, SortBy, TooFew,
+};
 use crate::base::strategy::Strategy;
 
 options! {
@@ -91,7 +93,7 @@ options! {
         /// The fewest rows of positive weight that a cluster may have. None: any number, or 1 with `max_size`. 0 means 1.
         ///
         /// Every assignment of the fit is then the one of least inertia within the bounds. `predict` knows no bounds: its labels
-        /// are the nearest centroids. For rows in the memory of the CPU or of one GPU.
+        /// are the nearest centroids. Such fits run on the CPU.
         min_size: SizeLimit = SizeLimit::None;
 
         /// The most rows of positive weight that a cluster may have. None: any number. See `min_size`.

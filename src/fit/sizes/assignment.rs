@@ -85,13 +85,28 @@ struct Pass<'p> {
 }
 
 impl<'a> BoundedAssigner<'a> {
-    pub fn new<T: Float>(session: &mut dyn Session<T>, bounds: SizeBounds, statistics: &'a Statistics, [k, threads]: [usize; 2]) -> Result<Self> {
+    pub fn new<T: Float>(
+        session: &mut dyn Session<T>,
+        bounds: SizeBounds,
+        statistics: &'a Statistics,
+        [k, threads]: [usize; 2],
+    ) -> Result<Self> {
         let heavy = passes(session)?.heavy_rows()?;
         if statistics.n > u64::from(u32::MAX) {
             let (expected, got) = ("at most 2^32 - 1 rows".into(), statistics.n.to_string());
             return Err(KMeansError::InvalidOption { option: "max_size", expected, got });
         }
-        Ok(Self { bounds, statistics, k, threads, prices: memory::zeroed(k, WHAT)?, margins: None, moved: 1.0, heavy, labels: None })
+        Ok(Self {
+            bounds,
+            statistics,
+            k,
+            threads,
+            prices: memory::zeroed(k, WHAT)?,
+            margins: None,
+            moved: 1.0,
+            heavy,
+            labels: None,
+        })
     }
 
     /// Labels all rows by these centroids, and gives the labels to the session.
@@ -138,14 +153,15 @@ impl<'a> BoundedAssigner<'a> {
         let rows = heavy.as_ref().map_or(ListedRows::Every(1), |rows| ListedRows::These(rows));
         let mut scale = base;
         let totals = loop {
-            let (pass, mut solution) = self.certain(session, centroids, rows, scale, &mut prices, widths, u32::MAX, &mut listed)?;
+            let (pass, mut solution) =
+                self.certain(session, centroids, rows, scale, &mut prices, widths, u32::MAX, &mut listed)?;
             if scale == base {
                 // The first prices come from nowhere.
                 if let Some(margins) = self.margins.as_ref().filter(|_| self.labels.is_some()) {
                     self.moved = usual_share(&moves(&self.prices, &prices, scale)?, margins)?;
                 }
                 self.prices.copy_from_slice(&prices);
-                }
+            }
             self.choose(&pass, &mut solution, &prices)?;
             pass.write(&solution, labels);
             passes(session)?.relabel(labels)?;
@@ -389,7 +405,7 @@ fn unit(scale: DistanceScale) -> PowerOfTwo {
 /// The passes of a session that has some.
 pub fn passes<'s, T: Float>(session: &'s mut dyn Session<T>) -> Result<&'s mut (dyn PricedPasses<T> + 's)> {
     session.priced().ok_or_else(|| {
-        let (expected, got) = ("rows in the memory of the CPU or of one GPU".into(), "rows in parts".into());
+        let (expected, got) = ("rows in one place, since clusters have bounds on their sizes".into(), "rows in parts".into());
         KMeansError::InvalidOption { option: "max_size", expected, got }
     })
 }

@@ -50,7 +50,14 @@ struct Balance {
 
 /// Changes prices so that few rows are in the wrong cluster, each price by at most its cap. `unit`: of the integers. Returns how many
 /// rows still are in the wrong cluster.
-pub fn balance<C: Costs>(costs: &C, range: &SizeRange, integers: &mut [i128], unit: f64, caps: &[f64], threads: usize) -> Result<f64> {
+pub fn balance<C: Costs>(
+    costs: &C,
+    range: &SizeRange,
+    integers: &mut [i128],
+    unit: f64,
+    caps: &[f64],
+    threads: usize,
+) -> Result<f64> {
     let mut lists = Lists { ends: memory::with_room(costs.rows(), WHAT)?, clusters: Vec::new(), costs: Vec::new() };
     for row in 0..costs.rows() {
         let clusters = costs.clusters(row);
@@ -76,7 +83,8 @@ pub fn balance<C: Costs>(costs: &C, range: &SizeRange, integers: &mut [i128], un
             if range.least[j] < range.most[j] && moved * price < 0.0 { 0.0 } else { moved }
         });
         let moved = memory::collected(moved, WHAT)?;
-        let predicted: f64 = here.residuals.iter().zip(moved.iter().zip(&prices)).map(|(r, (now, before))| r * (now - before)).sum();
+        let predicted: f64 =
+            here.residuals.iter().zip(moved.iter().zip(&prices)).map(|(r, (now, before))| r * (now - before)).sum();
         let there = lists.balance(&moved, range, threads)?;
         if predicted > 0.0 && there.value >= here.value + RISE * predicted {
             (prices, here) = (moved, there);
@@ -193,7 +201,8 @@ fn newton_step(balance: &Balance, prices: &[f64], range: &SizeRange, damping: f6
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let mut x = memory::zeroed::<f64>(k, WHAT)?;
     let mut rest = memory::collected((0..k).map(|j| if is_free(j) { balance.residuals[j] } else { 0.0 }), WHAT)?;
-    let eased = |rest: &[f64]| memory::collected(rest.iter().zip(&diagonal).map(|(r, d)| if *d > 0.0 { r / d } else { 0.0 }), WHAT);
+    let eased =
+        |rest: &[f64]| memory::collected(rest.iter().zip(&diagonal).map(|(r, d)| if *d > 0.0 { r / d } else { 0.0 }), WHAT);
     let mut direction = eased(&rest)?;
     let mut image = memory::zeroed::<f64>(k, WHAT)?;
     let mut size = dot(&rest, &direction);

@@ -38,10 +38,7 @@ pub fn margins<C: Costs>(costs: &C, prices: &[i128], unit: f64) -> Result<Widths
         memory::push(&mut rows[clusters[place] as usize], (row, total(&place)), WHAT)?;
     }
     let in_pairs = k <= MOST_PAIRS;
-    let mut widths = Widths {
-        pairs: memory::zeroed(if in_pairs { k * k } else { 0 }, WHAT)?,
-        own: memory::zeroed(k, WHAT)?,
-    };
+    let mut widths = Widths { pairs: memory::zeroed(if in_pairs { k * k } else { 0 }, WHAT)?, own: memory::zeroed(k, WHAT)? };
     let mut margins = vec![Vec::new(); k];
     let mut nearest: Vec<f64> = Vec::new();
     for (a, rows) in rows.iter().enumerate() {
@@ -91,8 +88,10 @@ pub fn cover(widths: &Widths, moves: &[f64], least: f64) -> bool {
         return is_within(from - to + all * 2f64.powi(-30), 0.0) || is_within(0.0, 0.0) && from <= to;
     }
     let rows = widths.pairs.chunks_exact(k).zip(moves).enumerate();
-    rows.flat_map(|(a, (row, of_a))| row.iter().zip(moves).enumerate().filter(move |(b, _)| a != *b).map(move |(_, pair)| (of_a, pair)))
-        .all(|(of_a, (width, of_b))| is_within(of_a - of_b, *width))
+    rows.flat_map(|(a, (row, of_a))| {
+        row.iter().zip(moves).enumerate().filter(move |(b, _)| a != *b).map(move |(_, pair)| (of_a, pair))
+    })
+    .all(|(of_a, (width, of_b))| is_within(of_a - of_b, *width))
 }
 
 /// Widths that are at least twice as far as prices moved, and twice as wide from clusters that have too many rows, or give
