@@ -8,8 +8,8 @@
 //! for each row: reference distances of its candidates, or of all centroids; the m smallest
 //! ```
 //! A centroid above the limit is farther by reference distances than each of the m centroids below it (`bounds.rs`). So the m
-//! nearest are among the candidates, ties included. A row whose limit is not finite is compared with all centroids. Where there is
-//! a tree of the centroids (`tree.rs`), it finds the m nearest.
+//! nearest are among the candidates, ties included. A row whose limit is not finite is compared with all centroids. Where there
+//! is a tree of the centroids (`tree.rs`), it finds the m nearest.
 
 use super::CentroidTable;
 use super::filter::{Filter, GROUP, NO_CENTROID};
@@ -92,8 +92,8 @@ impl ScoreLists {
         }
     }
 
-    /// As [`ScoreLists::see`]. The limit stands on the least sum of a score, its slack and its price. A centroid is a candidate if
-    /// its score and price, less its width beside the centroid of the limit, are up to the limit.
+    /// As [`ScoreLists::see`]. The limit stands on the least sum of a score, its slack and its price. A centroid is a candidate
+    /// if its score and price, less its width beside the centroid of the limit, are up to the limit.
     #[inline(always)]
     fn see_priced<V: Vector>(&mut self, scores: &[f32], [first, count, rows]: [usize; 3], own: &[f32], widths: &[f32; ROWS]) {
         let Self { least, lists, band: Some(band), .. } = self else { return };

@@ -8,9 +8,9 @@
 //!                                                                                            nearest_clusters.rs
 //! one candidate: the label; several: their reference distances
 //! ```
-//! The bound. A score y_j stands for `H_j = |c_j|^2 / 2 - x.c_j` in scaled, centred units (`bounds/own.rs`). Let `P_a` be half the
-//! scaled price less the width of a beside b, and `Q_b` half the scaled price of b, both over the row's weight. If centroid a can be
-//! the label, `S_a + 2 P_a <= S_b + 2 Q_b` with rounded reference distances S. As in `own.rs` that gives
+//! The bound. A score y_j stands for `H_j = |c_j|^2 / 2 - x.c_j` in scaled, centred units (`bounds/own.rs`). Let `P_a` be half
+//! the scaled price less the width of a beside b, and `Q_b` half the scaled price of b, both over the row's weight. If centroid a
+//! can be the label, `S_a + 2 P_a <= S_b + 2 Q_b` with rounded reference distances S. As in `own.rs` that gives
 //!
 //! ```text
 //! H_a + P_a <= H_b + Q_b + (g / 2) (D_a + D_b) + n,   D_a <= D_b + 2 (Q_b - P_a) + ..   so

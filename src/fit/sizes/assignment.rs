@@ -14,7 +14,7 @@
 use super::SizeBounds;
 use super::newton;
 use super::ties::{self, FreeRows};
-use super::transport::{self, Costs, Solution};
+use super::transport::{self, ListedCosts, Solution};
 use super::widths;
 use crate::backend::priced::{Band, LISTED, ListedRows, PriceRange, PricedPasses, Widths};
 use crate::backend::{Scales, Session, WorkCounts};
@@ -76,7 +76,7 @@ pub struct Bounded {
 }
 
 /// The rows of a pass, and the prices and widths that it had.
-struct Pass<'p> {
+struct BandPass<'p> {
     rows: ListedRows<'p>,
     scale: DistanceScale,
     band: Band,
@@ -136,8 +136,8 @@ impl<'a> BoundedAssigner<'a> {
         }
     }
 
-    /// Gives the rows of positive weight their optimal labels. Returns the passes over the rows, and the inertia of each cluster in
-    /// the base scale, if that is precise enough.
+    /// Gives the rows of positive weight their optimal labels. Returns the passes over the rows, and the inertia of each cluster
+    /// in the base scale, if that is precise enough.
     fn optimal<T: Float>(
         &mut self,
         session: &mut dyn Session<T>,
@@ -254,7 +254,7 @@ impl<'a> BoundedAssigner<'a> {
         mut widths: Widths,
         tries: u32,
         listed: &mut usize,
-    ) -> Result<(Pass<'p>, Solution)> {
+    ) -> Result<(BandPass<'p>, Solution)> {
         let all = u128::from(self.statistics.n_positive);
         let mut tried = 0;
         loop {
@@ -272,7 +272,7 @@ impl<'a> BoundedAssigner<'a> {
                 range.least[label as usize] -= 1;
                 range.most[label as usize] -= 1;
             }
-            let pass = Pass { rows, scale, band, prices: before, widths };
+            let pass = BandPass { rows, scale, band, prices: before, widths };
             // Lists say nothing of prices that move farther.
             let caps = memory::collected((0..self.k).map(|j| pass.widths.reach(j)), WHAT)?;
             let off = newton::balance(&pass, &range, prices, unit.apply(1.0), &caps, self.threads)?;
@@ -288,17 +288,20 @@ impl<'a> BoundedAssigner<'a> {
             if solution.missing == 0 && is_enough || tried == tries {
                 return Ok((pass, solution));
             }
-            widths = widths::wider(&pass.widths, &moves, &solution, least)?;
-            if solution.missing > 0 {
-                // Lists that miss rows say little of prices.
-                prices.copy_from_slice(&pass.prices);
+            // Within the widths, the dual rises on the way to the new prices. Beyond, lists may miss rows.
+            let share = widths::share(&pass.widths, &moves, least)?;
+            if share < 1.0 {
+                for (price, before) in prices.iter_mut().zip(&pass.prices) {
+                    *price = before + ((*price - before) as f64 * share) as i128;
+                }
             }
+            widths = widths::wider(&pass.widths, &moves, &solution, least)?;
             prices.iter_mut().for_each(|price| *price = (*price).clamp(-LARGEST_PRICE, LARGEST_PRICE));
         }
     }
 
     /// Replaces the labels of rows between clusters by those that rules 2 and 3 choose.
-    fn choose(&self, pass: &Pass<'_>, solution: &mut Solution, prices: &[i128]) -> Result<()> {
+    fn choose(&self, pass: &BandPass<'_>, solution: &mut Solution, prices: &[i128]) -> Result<()> {
         let mut free = FreeRows::default();
         let mut rows = Vec::new();
         let mut range = self.bounds.range(self.k, [1, 1])?;
@@ -337,7 +340,7 @@ impl<'a> BoundedAssigner<'a> {
     }
 }
 
-impl Pass<'_> {
+impl BandPass<'_> {
     /// The number of a listed row among all kept rows.
     fn number(&self, row: usize) -> u64 {
         self.rows.row(self.band.rows[row] as usize)
@@ -354,7 +357,7 @@ impl Pass<'_> {
     }
 }
 
-impl Costs for Pass<'_> {
+impl ListedCosts for BandPass<'_> {
     fn rows(&self) -> usize {
         self.band.rows.len()
     }

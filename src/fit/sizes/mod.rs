@@ -16,11 +16,11 @@
 //! 2. of these, the least sum of `(N - r_i) l_i`, where `r_i` is the number of the row among the N kept rows;
 //! 3. of these, the smallest labels in the order of the rows.
 //!
-//! These are integers, so the labels do not depend on how they were found. The proof is a price for each cluster: every row has a label of
-//! least `D + price`, a cluster of positive price is full, one of negative price has as few rows as it may have. Then for any
-//! other labeling within the bounds the sum is at least as large (F. Aurenhammer, F. Hoffmann & B. Aronov, "Minkowski-type
-//! theorems and least-squares clustering", Algorithmica 20 (1998), doi:10.1007/PL00009187). With bounds as the only change, this
-//! is the loop of P. S. Bradley, K. P. Bennett & A. Demiriz, "Constrained k-means clustering", MSR-TR-2000-65.
+//! These are integers, so the labels do not depend on how they were found. The proof is a price for each cluster: every row has a
+//! label of least `D + price`, a cluster of positive price is full, one of negative price has as few rows as it may have. Then
+//! for any other labeling within the bounds the sum is at least as large (F. Aurenhammer, F. Hoffmann & B. Aronov,
+//! "Minkowski-type theorems and least-squares clustering", Algorithmica 20 (1998), doi:10.1007/PL00009187). With bounds as the
+//! only change, this is the loop of P. S. Bradley, K. P. Bennett & A. Demiriz, "Constrained k-means clustering", MSR-TR-2000-65.
 //!
 //! The session is asked for three passes (`backend/priced.rs`). It does not know what a size is.
 

@@ -10,7 +10,7 @@
 //! The dual is concave and piecewise linear, `sum min(cost + price) - sum (most price+ - least price-)`. Prices only save time
 //! (`transport.rs` finds the exact ones), so this is float64.
 
-use super::transport::{Costs, SizeRange};
+use super::transport::{ListedCosts, SizeRange};
 use crate::base::error::Result;
 use crate::base::interrupt;
 use crate::base::memory;
@@ -30,7 +30,7 @@ const TASK: usize = 1 << 13;
 const SOLVING: (u32, f64) = (60, 1e-3);
 
 /// The lists of all rows in float64.
-struct Lists {
+struct PriceLists {
     ends: Vec<usize>,
     clusters: Vec<u32>,
     costs: Vec<f64>,
@@ -48,9 +48,9 @@ struct Balance {
     rows: Vec<(u32, u32, f64)>,
 }
 
-/// Changes prices so that few rows are in the wrong cluster, each price by at most its cap. `unit`: of the integers. Returns how many
-/// rows still are in the wrong cluster.
-pub fn balance<C: Costs>(
+/// Changes prices so that few rows are in the wrong cluster, each price by at most its cap. `unit`: of the integers. Returns how
+/// many rows still are in the wrong cluster.
+pub fn balance<C: ListedCosts>(
     costs: &C,
     range: &SizeRange,
     integers: &mut [i128],
@@ -58,7 +58,7 @@ pub fn balance<C: Costs>(
     caps: &[f64],
     threads: usize,
 ) -> Result<f64> {
-    let mut lists = Lists { ends: memory::with_room(costs.rows(), WHAT)?, clusters: Vec::new(), costs: Vec::new() };
+    let mut lists = PriceLists { ends: memory::with_room(costs.rows(), WHAT)?, clusters: Vec::new(), costs: Vec::new() };
     for row in 0..costs.rows() {
         let clusters = costs.clusters(row);
         memory::extend(&mut lists.clusters, clusters, WHAT)?;
@@ -102,7 +102,7 @@ pub fn balance<C: Costs>(
     Ok(here.off)
 }
 
-impl Lists {
+impl PriceLists {
     fn balance(&self, prices: &[f64], range: &SizeRange, threads: usize) -> Result<Balance> {
         let (k, n) = (prices.len(), self.ends.len());
         let mut rows = memory::filled(n, (0, 0, 0.0), WHAT)?;

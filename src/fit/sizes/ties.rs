@@ -1,15 +1,15 @@
 //! Of all optimal labelings one: rules 2 and 3 of the definition in `mod.rs`.
 //!
-//! Only rows with several clusters of least distance + price can differ between optimal labelings. They are *free*. Rule 2 asks for
-//! the least sum of `(N - r) label`, which is again a transport between the free rows and what the other rows leave of the sizes,
-//! with the same solver. Rule 3 asks for the smallest labels in the order of the rows. Under optimal prices of rule 2 few rows
-//! have a choice left. Each of them, in order, takes its smallest cluster from which a path of such choices leads back.
+//! Only rows with several clusters of least distance + price can differ between optimal labelings. They are *free*. Rule 2 asks
+//! for the least sum of `(N - r) label`, which is again a transport between the free rows and what the other rows leave of the
+//! sizes, with the same solver. Rule 3 asks for the smallest labels in the order of the rows. Under optimal prices of rule 2 few
+//! rows have a choice left. Each of them, in order, takes its smallest cluster from which a path of such choices leads back.
 //!
 //! If the free rows and their clusters make a forest, one labeling keeps the sizes, and there is nothing to choose.
 
 use std::collections::HashMap;
 
-use super::transport::{self, Costs, SizeRange};
+use super::transport::{self, ListedCosts, SizeRange};
 use crate::base::error::Result;
 use crate::base::interrupt;
 use crate::base::memory;
@@ -85,7 +85,7 @@ struct Ranked<'f> {
     all: u64,
 }
 
-impl Costs for Ranked<'_> {
+impl ListedCosts for Ranked<'_> {
     fn rows(&self) -> usize {
         self.free.rows.len().div_ceil(self.step)
     }
@@ -100,8 +100,8 @@ impl Costs for Ranked<'_> {
     }
 }
 
-/// The labels of the free rows by rules 2 and 3, or none if only those that they have keep the sizes. `range`: what the other rows
-/// leave. `all`: the number of kept rows.
+/// The labels of the free rows by rules 2 and 3, or none if only those that they have keep the sizes. `range`: what the other
+/// rows leave. `all`: the number of kept rows.
 pub fn chosen(free: &FreeRows, range: &SizeRange, all: u64) -> Result<Option<Vec<u32>>> {
     let k = range.least.len();
     if free.is_forest(k, (0..k).filter(|&j| range.least[j] < range.most[j]))? {

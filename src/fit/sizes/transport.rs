@@ -10,8 +10,8 @@
 //!   move a row along each arc of the path to each cluster with too few, as long as the arcs last
 //! ```
 //! These are successive shortest paths (Edmonds & Karp 1972) on a graph of clusters in place of rows. At the end every row has a
-//! label of least cost + price, a cluster of positive price has as many rows as it may have, and a cluster of negative price as few.
-//! Such prices prove that the labels are optimal (Aurenhammer, Hoffmann & Aronov 1998).
+//! label of least cost + price, a cluster of positive price has as many rows as it may have, and a cluster of negative price as
+//! few. Such prices prove that the labels are optimal (Aurenhammer, Hoffmann & Aronov 1998).
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
@@ -23,7 +23,7 @@ use crate::base::memory;
 /// What errors call the memory of this file.
 const WHAT: &str = "the moves of rows between clusters of bounded size";
 /// Rows, each with a list of clusters and their costs.
-pub trait Costs: Sync {
+pub trait ListedCosts: Sync {
     fn rows(&self) -> usize;
     /// The list of a row. No cluster stands there twice.
     fn clusters(&self, row: usize) -> &[u32];
@@ -56,7 +56,7 @@ pub struct Solution {
 /// The cheapest labels within the bounds. `prices`: any at the start; at the end those that prove the labels.
 /// `most_rounds`: after
 /// so many searches for paths it gives up, with prices that are better than before.
-pub fn solve<C: Costs>(costs: &C, range: &SizeRange, prices: &mut [i128], most_rounds: u32) -> Result<Solution> {
+pub fn solve<C: ListedCosts>(costs: &C, range: &SizeRange, prices: &mut [i128], most_rounds: u32) -> Result<Solution> {
     let nearest = (0..costs.rows()).map(|row| {
         let clusters = costs.clusters(row);
         let total = |place: usize| costs.cost(row, place) + prices[clusters[place] as usize];
@@ -101,7 +101,7 @@ struct Arc {
 
 /// How a shortest path reaches a node.
 #[derive(Debug, Clone, Copy)]
-enum Step {
+enum PathStep {
     /// It starts there.
     Start,
     /// From a cluster, by this one of its arcs, for this cost.
@@ -125,11 +125,11 @@ struct Network<'n, C> {
     /// For each node, the rows that are too many.
     excess: Vec<i64>,
     distances: Vec<i128>,
-    steps: Vec<Step>,
+    steps: Vec<PathStep>,
     queue: BinaryHeap<Reverse<(i128, u32)>>,
 }
 
-impl<'n, C: Costs> Network<'n, C> {
+impl<'n, C: ListedCosts> Network<'n, C> {
     /// The network of rows at these places of their lists.
     fn new(costs: &'n C, range: &'n SizeRange, prices: &'n mut [i128], places: Vec<u32>) -> Result<Self> {
         let k = prices.len();
@@ -161,7 +161,7 @@ impl<'n, C: Costs> Network<'n, C> {
             drained,
             excess,
             distances: memory::filled(k + 1, i128::MAX, WHAT)?,
-            steps: memory::filled(k + 1, Step::Start, WHAT)?,
+            steps: memory::filled(k + 1, PathStep::Start, WHAT)?,
             queue: BinaryHeap::new(),
         };
         if network.excess.iter().any(|excess| *excess != 0) {
@@ -206,8 +206,8 @@ impl<'n, C: Costs> Network<'n, C> {
         Ok(arcs.len() as u32 - 1)
     }
 
-    /// Moves rows until every cluster has what it may have, or there were so many searches. Returns how many rows are missing where
-    /// no path leads.
+    /// Moves rows until every cluster has what it may have, or there were so many searches. Returns how many rows are missing
+    /// where no path leads.
     fn balance(&mut self, most_rounds: u32) -> Result<u64> {
         for _ in 0..most_rounds {
             if self.excess.iter().all(|excess| *excess <= 0) {
@@ -233,7 +233,7 @@ impl<'n, C: Costs> Network<'n, C> {
         self.queue.clear();
         for node in 0..=k {
             if self.excess[node] > 0 {
-                (self.distances[node], self.steps[node]) = (0, Step::Start);
+                (self.distances[node], self.steps[node]) = (0, PathStep::Start);
                 self.queue.push(Reverse((0, node as u32)));
             }
         }
@@ -268,25 +268,25 @@ impl<'n, C: Costs> Network<'n, C> {
             for to in 0..k {
                 if self.drained[to] > self.range.least[to] {
                     let length = self.prices[to] - self.ground_price;
-                    self.reach(to, distance + length, Step::Ground { from: node });
+                    self.reach(to, distance + length, PathStep::Ground { from: node });
                 }
             }
             return;
         }
         if self.drained[from] < self.range.most[from] {
             let length = self.ground_price - self.prices[from];
-            self.reach(k, distance + length, Step::Ground { from: node });
+            self.reach(k, distance + length, PathStep::Ground { from: node });
         }
         for arc in 0..self.arcs[from].len() {
             let to = self.arcs[from][arc].to as usize;
             if let Some(Offer { cost, .. }) = self.best_offer(from, arc) {
                 let length = cost + self.prices[to] - self.prices[from];
-                self.reach(to, distance + length, Step::Row { from: node, arc: arc as u32, cost });
+                self.reach(to, distance + length, PathStep::Row { from: node, arc: arc as u32, cost });
             }
         }
     }
 
-    fn reach(&mut self, node: usize, distance: i128, step: Step) {
+    fn reach(&mut self, node: usize, distance: i128, step: PathStep) {
         if distance < self.distances[node] {
             (self.distances[node], self.steps[node]) = (distance, step);
             self.queue.push(Reverse((distance, node as u32)));
@@ -313,15 +313,15 @@ impl<'n, C: Costs> Network<'n, C> {
         let mut at = node as usize;
         loop {
             match self.steps[at] {
-                Step::Start if self.excess[at] > 0 => break,
-                Step::Start => return Ok(false),
-                Step::Row { from, arc, cost } => {
+                PathStep::Start if self.excess[at] > 0 => break,
+                PathStep::Start => return Ok(false),
+                PathStep::Row { from, arc, cost } => {
                     if self.best_offer(from as usize, arc as usize).is_none_or(|offer| offer.cost != cost) {
                         return Ok(false);
                     }
                     at = from as usize;
                 }
-                Step::Ground { from } => {
+                PathStep::Ground { from } => {
                     let from = from as usize;
                     let is_open = match from == k {
                         true => self.drained[at] > self.range.least[at],
@@ -339,12 +339,12 @@ impl<'n, C: Costs> Network<'n, C> {
         at = node as usize;
         loop {
             match self.steps[at] {
-                Step::Start => return Ok(true),
-                Step::Row { from, arc, .. } => {
+                PathStep::Start => return Ok(true),
+                PathStep::Row { from, arc, .. } => {
                     self.take_best(from as usize, arc as usize)?;
                     at = from as usize;
                 }
-                Step::Ground { from } => {
+                PathStep::Ground { from } => {
                     match from as usize == k {
                         true => self.drained[at] -= 1,
                         false => self.drained[from as usize] += 1,

@@ -1,10 +1,11 @@
 //! How far the prices of a pass may move before its lists may miss a cluster.
 //!
 //! A row that is nearest to cluster a (with prices) lists b if b is at most `W(a, b)` dearer. It need not list b as long as the
-//! price of a rises by less than that beside the price of b. Widths are multiples of the median margin of each pair of clusters, from a
-//! sample: distant clusters have few rows between them, so their prices are found less precisely, and a wide band costs little.
+//! price of a rises by less than that beside the price of b. Widths are multiples of the median margin of each pair of clusters,
+//! from a sample: distant clusters have few rows between them, so their prices are found less precisely, and a wide band costs
+//! little.
 
-use super::transport::{Costs, Solution};
+use super::transport::{ListedCosts, Solution};
 use crate::backend::priced::Widths;
 use crate::base::error::Result;
 use crate::base::memory;
@@ -13,6 +14,8 @@ use crate::base::memory;
 const WHAT: &str = "the margins between clusters of bounded size";
 /// For more clusters, a pair of clusters has the sum of their margins.
 pub const MOST_PAIRS: usize = 2_048;
+/// The least margin of a pair, as a share of the usual one.
+const LEAST_MARGIN: f64 = 0.1;
 /// No limit.
 pub const EVERYTHING: f64 = 1e300;
 
@@ -28,7 +31,7 @@ pub fn multiples(widths: &Widths, factor: f64) -> Result<Widths> {
 }
 
 /// The median margins of the rows of these lists.
-pub fn margins<C: Costs>(costs: &C, prices: &[i128], unit: f64) -> Result<Widths> {
+pub fn margins<C: ListedCosts>(costs: &C, prices: &[i128], unit: f64) -> Result<Widths> {
     let k = prices.len();
     let mut rows = memory::filled(k, Vec::new(), WHAT)?;
     for row in 0..costs.rows() {
@@ -66,7 +69,8 @@ pub fn margins<C: Costs>(costs: &C, prices: &[i128], unit: f64) -> Result<Widths
     let mut known = memory::collected(widths.own.iter().copied().filter(|width| width.is_finite()), WHAT)?;
     let usual = middle(&mut known).min(EVERYTHING);
     let all = widths.own.iter_mut().chain(&mut widths.pairs);
-    all.filter(|width| !width.is_finite()).for_each(|width| *width = usual);
+    // A few rows may lie between two clusters exactly.
+    all.for_each(|width| *width = if width.is_finite() { width.max(LEAST_MARGIN * usual) } else { usual });
     Ok(widths)
 }
 
@@ -94,8 +98,23 @@ pub fn cover(widths: &Widths, moves: &[f64], least: f64) -> bool {
     .all(|(of_a, (width, of_b))| is_within(of_a - of_b, *width))
 }
 
-/// Widths that are at least twice as far as prices moved, and twice as wide from clusters that have too many rows, or give
-/// some to others, to those that no path reaches.
+/// The largest share of these moves, up to 1, that stays within the widths.
+pub fn share(widths: &Widths, moves: &[f64], least: f64) -> Result<f64> {
+    let k = moves.len();
+    let of_pair = |moved: f64, width: f64| if moved > 0.0 { 0.9 * (width - least).max(0.0) / moved } else { 1.0 };
+    if widths.pairs.is_empty() {
+        let mut sorted = memory::copied(moves, WHAT)?;
+        let common = middle(&mut sorted);
+        return Ok((0..k).map(|j| of_pair((moves[j] - common).abs(), widths.own[j])).fold(1.0, f64::min));
+    }
+    let pairs = widths.pairs.chunks_exact(k).enumerate();
+    let pairs =
+        pairs.flat_map(|(a, row)| row.iter().enumerate().filter(move |(b, _)| a != *b).map(move |(b, width)| (a, b, width)));
+    Ok(pairs.map(|(a, b, width)| of_pair(moves[a] - moves[b], *width)).fold(1.0, f64::min))
+}
+
+/// Wider widths: of pairs whose prices moved too far, and from clusters that have too many rows, or give some to others, to those
+/// that no path reaches.
 pub fn wider(widths: &Widths, moves: &[f64], solution: &Solution, least: f64) -> Result<Widths> {
     let k = moves.len();
     let mut wider = Widths { pairs: memory::copied(&widths.pairs, WHAT)?, own: memory::copied(&widths.own, WHAT)? };
@@ -109,12 +128,12 @@ pub fn wider(widths: &Widths, moves: &[f64], solution: &Solution, least: f64) ->
         return Ok(wider);
     }
     for (a, row) in wider.pairs.chunks_exact_mut(k).enumerate() {
-        // Few rows of the sample may have said that two clusters are near each other.
-        let usual = middle(&mut memory::copied(row, WHAT)?);
         for (b, width) in row.iter_mut().enumerate() {
             let is_cut = solution.missing > 0 && solution.reached[a] && !solution.reached[b];
-            let widened = if is_cut { (2.0 * *width).max(usual) } else { *width };
-            *width = widened.max(2.0 * (moves[a] - moves[b])).max(2.0 * least).min(EVERYTHING);
+            // Prices that left their widths were found from lists that miss rows. So how far they went says little.
+            let is_short = solution.missing == 0 && moves[a] - moves[b] + least > 0.7 * *width;
+            let factor = if is_cut || is_short { 3.0 } else { 1.0 };
+            *width = (factor * *width).max(2.0 * least).min(EVERYTHING);
         }
     }
     Ok(wider)
