@@ -305,7 +305,8 @@ fn best_of_restarts<'a, T: Float>(
         let inertia: ExactSum = run.inertia.iter().collect();
         if best.as_ref().is_none_or(|(least, ..)| inertia < *least) {
             // The last restart's labels stay in the session.
-            let wanted = params.wanted == Wanted::Labels || params.wanted == Wanted::Distances && bounds.is_some();
+            // The numbers of bounded clusters are given to labels, not by another assign.
+            let wanted = params.wanted == Wanted::Labels || bounds.is_some();
             let labels = if wanted && restart + 1 < params.restarts { Some(session.labels()?) } else { None };
             best = Some((inertia, run, labels));
             squares = own;

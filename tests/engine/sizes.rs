@@ -1,8 +1,8 @@
 //! Clusters of bounded size: assignments and fits against an oracle, proofs of larger ones, and the same bits everywhere.
 
 use polars_kmeans::{
-    Column, Engine, Features, Fitted, History, Init, InstructionSet, KMeans, KMeansError, Metric, SizeLimit, SortBy, TooFew,
-    Wanted,
+    Column, Engine, Features, Fitted, History, Init, InstructionSet, KMeans, KMeansError, Metric, Restarts, SizeLimit, SortBy,
+    TooFew, Wanted,
 };
 
 use crate::data::{self, Random, hash, here_and_on_gpu, parts_of, rounds};
@@ -206,8 +206,17 @@ fn sorted_clusters_keep_their_rows() {
         assert!(given.labels.iter().zip(&sorted.labels).all(|(old, new)| place(*old) == *new as usize));
         assert_eq!(given.model.inertia(), sorted.model.inertia());
     }
+    // The weights of the model are those of the best restart, whichever that is.
+    let weights: Vec<f64> = (0..500).map(|i| f64::from(1 + i % 3)).collect();
+    for seed in 0..6 {
+        let estimator = bounded(6, [80, 90]).init(Init::Random).n_init(Restarts::Count(4)).seed(seed).sort_by(SortBy::Size);
+        let fit = |wanted| estimator.fit_with(&features, Some(&Column::from_slice(&weights)), wanted).unwrap();
+        let (labelled, plain) = (fit(Wanted::Labels), fit(Wanted::Nothing));
+        let of = |j: u32| labelled.labels.iter().zip(&weights).filter(|(label, _)| **label == j).map(|(_, w)| w).sum::<f64>();
+        assert_eq!(plain.model.weights().unwrap(), (0..6).map(of).collect::<Vec<f64>>());
+    }
     // Restarts: the least total counts. Distances are those to the centroid of the label.
-    let estimator = bounded(6, [80, 90]).init(Init::Random).n_init(polars_kmeans::Restarts::Count(3));
+    let estimator = bounded(6, [80, 90]).init(Init::Random).n_init(Restarts::Count(3));
     let fit = estimator.fit_with(&features, None, Wanted::Distances).unwrap();
     let total: f64 = fit.distances.as_ref().unwrap().nearest.iter().map(|distance| distance * distance).sum();
     assert!((total / fit.model.inertia() - 1.0).abs() < 1e-9);

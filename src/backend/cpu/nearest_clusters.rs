@@ -200,7 +200,9 @@ pub struct PriceBand {
 impl PriceBand {
     #[inline(always)]
     fn limit(least: f32, width: f32, extra: f32) -> f32 {
-        Expanded::threshold(least, width * SLIGHTLY + extra)
+        // A priced score has two roundings more than one without a price.
+        let limit = Expanded::threshold(least, width * SLIGHTLY + extra);
+        limit + limit.abs() * (4.0 / (1 << 24) as f32)
     }
 }
 

@@ -41,6 +41,8 @@ const FAR: f64 = 0.5;
 const FOLLOWING: usize = 16;
 /// Prices are kept below this, whatever the scale. Widths, too: a width as large rules nothing out.
 const LARGEST_PRICE: i128 = 1 << 110;
+/// The smallest quantum with which prices are float64.
+const SMALLEST_UNIT: f64 = 1e-290;
 /// What roundings of integers take off a width, in quanta.
 const ROUNDINGS: f64 = 8.0;
 
@@ -196,7 +198,7 @@ impl<'a> BoundedAssigner<'a> {
         }
         // The share of a margin that the price of a cluster is off, if it has so many rows.
         let noise = |step: usize| 1.0 / ((n / step / k).max(1) as f64).sqrt();
-        let mut factor = 3.0 * self.moved;
+        let mut factor = 3.0 * self.moved.max(noise(1));
         if self.margins.is_none() || self.moved > FAR {
             let all = (n / step).saturating_mul(k) <= ALL_LISTED;
             let width = match all {
@@ -262,6 +264,11 @@ impl<'a> BoundedAssigner<'a> {
             let before = memory::copied(prices, WHAT)?;
             let unit = unit(scale);
             let in_distances = |price: i128| unit.apply(price as f64);
+            // Prices that are no normal float64 say nothing, so every row lists all clusters.
+            let is_tiny = in_distances(1) < SMALLEST_UNIT;
+            if is_tiny {
+                widths = widths::uniform(self.k, widths::EVERYTHING)?;
+            }
             let here = memory::collected(prices.iter().map(|price| in_distances(*price)), WHAT)?;
             let range = PriceRange { prices: &here, widths: &widths };
             let band = passes(session)?.band(centroids, rows, &range)?;
@@ -275,7 +282,10 @@ impl<'a> BoundedAssigner<'a> {
             let pass = BandPass { rows, scale, band, prices: before, widths };
             // Lists say nothing of prices that move farther.
             let caps = memory::collected((0..self.k).map(|j| pass.widths.reach(j)), WHAT)?;
-            let off = newton::balance(&pass, &range, prices, unit.apply(1.0), &caps, self.threads)?;
+            let off = match is_tiny {
+                true => count as f64,
+                false => newton::balance(&pass, &range, prices, in_distances(1), &caps, self.threads)?,
+            };
             // A sample only has to give good prices.
             let solution = match tries {
                 u32::MAX => transport::solve(&pass, &range, prices, u32::MAX)?,

@@ -47,15 +47,15 @@ pub struct SizeRange {
 pub struct Solution {
     /// For each row, the place of its label in its list.
     pub places: Vec<u32>,
-    /// Rows that are missing in clusters: not 0 if the lists do not allow the bounds.
+    /// Rows that are missing in clusters where no path leads: not 0 if the lists do not allow the bounds. 0 also where there were
+    /// too many searches.
     pub missing: u64,
     /// For each cluster, whether a path from one with too many rows reaches it.
     pub reached: Vec<bool>,
 }
 
-/// The cheapest labels within the bounds. `prices`: any at the start; at the end those that prove the labels.
-/// `most_rounds`: after
-/// so many searches for paths it gives up, with prices that are better than before.
+/// The cheapest labels within the bounds. `prices`: any at the start; at the end those that prove the labels. After `most_rounds`
+/// searches for paths it gives up, with prices that are better than before.
 pub fn solve<C: ListedCosts>(costs: &C, range: &SizeRange, prices: &mut [i128], most_rounds: u32) -> Result<Solution> {
     let nearest = (0..costs.rows()).map(|row| {
         let clusters = costs.clusters(row);

@@ -1,7 +1,7 @@
 //! How far the prices of a pass may move before its lists may miss a cluster.
 //!
-//! A row that is nearest to cluster a (with prices) lists b if b is at most `W(a, b)` dearer. It need not list b as long as the
-//! price of a rises by less than that beside the price of b. Widths are multiples of the median margin of each pair of clusters,
+//! A row that is nearest to cluster a (with prices) lists b if b is at most `W(a, b)` dearer. If b is not listed, b cannot become
+//! the label of the row until the price of a has risen by more than `W(a, b)` against that of b. Widths are multiples of the median margin of each pair of clusters,
 //! from a sample: distant clusters have few rows between them, so their prices are found less precisely, and a wide band costs
 //! little.
 
@@ -83,14 +83,16 @@ fn middle(values: &mut [f64]) -> f64 {
 /// Whether prices that moved so far have stayed within the widths. `least`: what roundings take off a width.
 pub fn cover(widths: &Widths, moves: &[f64], least: f64) -> bool {
     let k = moves.len();
-    let is_within = |moved: f64, width: f64| moved * (1.0 + 2f64.powi(-30)) + least <= width;
     if widths.pairs.is_empty() {
         // A number that all have in common does not count.
         let from = (0..k).map(|j| moves[j] - widths.own[j]).fold(f64::NEG_INFINITY, f64::max);
         let to = (0..k).map(|j| moves[j] + widths.own[j]).fold(f64::INFINITY, f64::min);
         let all = moves.iter().fold(0.0f64, |most, moved| most.max(moved.abs()));
-        return is_within(from - to + all * 2f64.powi(-30), 0.0) || is_within(0.0, 0.0) && from <= to;
+        return from - to + 2.0 * least + all * 2f64.powi(-30) <= 0.0;
     }
+    // Moves that all have in common are rounded, too.
+    let least = least + moves.iter().fold(0.0f64, |most, moved| most.max(moved.abs())) * 2f64.powi(-50);
+    let is_within = |moved: f64, width: f64| moved * (1.0 + 2f64.powi(-30)) + least <= width;
     let rows = widths.pairs.chunks_exact(k).zip(moves).enumerate();
     rows.flat_map(|(a, (row, of_a))| {
         row.iter().zip(moves).enumerate().filter(move |(b, _)| a != *b).map(move |(_, pair)| (of_a, pair))
