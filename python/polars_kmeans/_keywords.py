@@ -45,7 +45,6 @@ _HINTS = {
     "n_jobs": "use threads",
     "algorithm": "leave it out: there is one algorithm",
     "copy_x": "leave it out: no call changes the values that it is given",
-    "balanced": "leave it out: no option says how large clusters must be",
     "trace": "pass progress=True to KMeans(k).fit, or see model.history after it",
     "verbose": "pass progress=True to KMeans(k).fit, or see model.history after it",
     "output": "pass it to model.predict, or to the expression kmeans",

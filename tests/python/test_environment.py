@@ -63,7 +63,7 @@ def work(folder):
         fitted.save(folder + "/model.parquet")
         yield "file", open(folder + "/model.parquet", "rb").read()
         loaded = pk.KMeansModel.load(folder + "/model.parquet")
-        history = loaded.history.drop("settled", "rescored", "skipped", "groups", "seconds")
+        history = loaded.history.drop("settled", "rescored", "skipped", "groups", "passes", "seconds")
         yield "loaded", repr([loaded.parameters, loaded.inertia.hex(), history.rows()]).encode()
         yield "centroids", loaded.centroids.drop("cluster").hash_rows().to_list().__repr__().encode()
 

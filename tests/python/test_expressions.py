@@ -48,7 +48,7 @@ def test_struct_output_holds_exact_distances(df: pl.DataFrame) -> None:
 def test_history(df: pl.DataFrame) -> None:
     model = pk.KMeans(k=5, seed=1, history="full").fit(df, ["x", "y"])
     history = model.history
-    costs = ["settled", "rescored", "skipped", "groups", "seconds"]
+    costs = ["settled", "rescored", "skipped", "groups", "passes", "seconds"]
     assert history.columns == ["iteration", "changed", "shift", "inertia", *costs]
     assert history["iteration"].to_list() == list(range(1, model.n_iter + 1))
     assert history["changed"][0] == df.height
@@ -184,7 +184,7 @@ def test_models(df: pl.DataFrame, tmp_path: Path) -> None:
     assert model != pk.KMeans(k=3, seed=4, tol=1e-3).fit(df, "x", "y")
     assert loaded.parameters == model.parameters
     assert (model.parameters["seed"], model.parameters["weighted"], model.parameters["tol"]) == (4, True, 1e-3)
-    costs = ("settled", "rescored", "skipped", "groups", "seconds")
+    costs = ("settled", "rescored", "skipped", "groups", "passes", "seconds")
     assert loaded.history.drop(costs).equals(model.history.drop(costs))
     assert all(loaded.history[name].is_null().all() for name in costs)
     assert pl.read_parquet(path).equals(model.centroids)

@@ -28,7 +28,7 @@ def brief(frame: pl.DataFrame, columns: list[str], **options: object) -> tuple[o
     model = pk.KMeans(k=9, seed=5, history="full", **options).fit(frame, columns)
     labels = frame.select(model.predict())["cluster"]
     distances = frame.select(model.transform()).to_series()
-    history = model.history.drop("settled", "rescored", "skipped", "groups", "seconds")
+    history = model.history.drop("settled", "rescored", "skipped", "groups", "passes", "seconds")
     return (
         model.inertia,
         model.centroids.rows(),

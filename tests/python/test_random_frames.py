@@ -155,7 +155,7 @@ def check_answer(case: Case, model: pk.KMeansModel, labels: pl.Series) -> None:
 def facts(model: pk.KMeansModel | None) -> Any:
     if model is None:
         return None
-    history = model.history.drop("settled", "rescored", "skipped", "groups", "seconds")
+    history = model.history.drop("settled", "rescored", "skipped", "groups", "passes", "seconds")
     return model.centroids.rows(), model.inertia, model.n_iter, history.rows()
 
 

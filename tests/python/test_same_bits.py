@@ -36,7 +36,11 @@ def digest(labels: pl.Series, model: pk.KMeansModel, centroids: pl.DataFrame | N
     for column in (model.centroids if centroids is None else centroids).drop("cluster").iter_columns():
         h.update(column.to_numpy().astype("<f8").tobytes())
     h.update(np.array([model.inertia, model.n_iter], "<f8").tobytes())
-    history = model.history.drop("settled", "rescored", "skipped", "groups", "seconds").fill_null(0).cast(pl.Float64)
+    history = (
+        model.history.drop("settled", "rescored", "skipped", "groups", "passes", "seconds")
+        .fill_null(0)
+        .cast(pl.Float64)
+    )
     h.update(history.to_numpy().astype("<f8").tobytes())
     return h.hexdigest()[:16]
 
