@@ -15,6 +15,7 @@
 //!       update: relocate into empty clusters, then exact means        src/backend/update.rs
 //!       stop if changed <= tol_labels * n or shift <= tol * variance, or if the caller says so     src/base/progress.rs
 //!     one assign more if the centroids moved since the last one
+//!     with bounds on the sizes of clusters: another loop, with optimal assignments          src/fit/sizes/mod.rs
 //!   clusters are numbered by their sizes or a feature, if asked       src/fit/sort_by.rs
 //!   labels, and what else is wanted of the rows
 //!   too few distinct rows: again with them as centroids, if asked     src/seeding/distinct.rs
@@ -84,7 +85,7 @@ impl KMeans {
         wanted: Wanted,
     ) -> Result<Fitted<T>> {
         let parts = vec![RowBlock::new(features.clone(), weights.cloned())];
-        T::fits(self, &[self.k], parts, InstructionSet::detect(), wanted)?.remove(0)
+        T::fits(self, &[self.k], None, parts, InstructionSet::detect(), wanted)?.remove(0)
     }
 
     /// Fits the same rows once for each of these numbers of clusters, which take the place of this estimator's. Rows are sent and
@@ -111,7 +112,7 @@ impl KMeans {
         weights: Option<&Column<'_, f64>>,
     ) -> Result<Vec<Result<Fitted<T>>>> {
         let parts = vec![RowBlock::new(features.clone(), weights.cloned())];
-        T::fits(self, k, parts, InstructionSet::detect(), Wanted::Nothing)
+        T::fits(self, k, None, parts, InstructionSet::detect(), Wanted::Nothing)
     }
 
     /// Labels rows by fixed centroids (`(k, d)`, row-major, in the units of transformed rows) within the sizes of this estimator.
@@ -124,35 +125,22 @@ impl KMeans {
         set: InstructionSet,
         wanted: Wanted,
     ) -> Result<Fitted<T>> {
-        T::assigned(self, centroids, parts, set, wanted)
+        T::fits(self, &[self.k], Some(centroids), parts, set, wanted)?.remove(0)
     }
 
     /// Fits the rows of several parts, in order, with one session per part. The bits are the same as with one session.
     #[doc(hidden)]
     pub fn fit_parts<T: Engine>(&self, parts: Vec<RowBlock<'_, T>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<T>> {
-        T::fits(self, &[self.k], parts, set, wanted)?.remove(0)
+        T::fits(self, &[self.k], None, parts, set, wanted)?.remove(0)
     }
 }
 
-/// The assignment of rows to fixed centroids (`(k, d)`, row-major, in the units of transformed rows) within the sizes of the
-/// estimator. Clusters may stay empty, if they have no least size.
-pub(crate) fn assigned<T: Float>(
-    estimator: &KMeans,
-    centroids: &[f64],
-    parts: Vec<RowBlock<'_, T>>,
-    set: InstructionSet,
-    wanted: Wanted,
-) -> Result<Fitted<T>> {
-    let _running = Running::enter(estimator);
-    let clusters = [estimator.k];
-    let task = Task::new(estimator, &clusters, parts[0].features.names(), wanted)?.with_fixed(centroids);
-    run(task, parts, set)?.remove(0)
-}
-
-/// The fits of the same rows for each of these numbers of clusters. One that fails by itself has its error in the list.
+/// The fits of the same rows for each of these numbers of clusters. One that fails by itself has its error in the list. `fixed`:
+/// centroids (`(k, d)`, row-major, in the units of transformed rows) that stay as they are, whose clusters may stay empty.
 pub(crate) fn fits<T: Float>(
     estimator: &KMeans,
     clusters: &[usize],
+    fixed: Option<&[f64]>,
     parts: Vec<RowBlock<'_, T>>,
     set: InstructionSet,
     wanted: Wanted,
@@ -162,6 +150,10 @@ pub(crate) fn fits<T: Float>(
     }
     let _running = Running::enter(estimator);
     let task = Task::new(estimator, clusters, parts[0].features.names(), wanted)?;
+    let task = match fixed {
+        Some(centroids) => task.with_fixed(centroids),
+        None => task,
+    };
     match run(task, parts, set) {
         // A fit that is alone is refused before its rows are sent.
         Err(error @ KMeansError::TooFewDistinct { .. }) => Ok(vec![Err(error)]),

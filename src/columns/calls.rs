@@ -63,7 +63,7 @@ impl KMeans {
         macro_rules! named {
             ($x:expr) => {{
                 let parts = vec![RowBlock::new($x, weights.cloned())];
-                let fits = fit::fits(self, clusters, parts, InstructionSet::detect(), wanted)?;
+                let fits = fit::fits(self, clusters, None, parts, InstructionSet::detect(), wanted)?;
                 Ok(fits.into_iter().map(|fit| Ok(fit?.named(layout.copy()?))).collect())
             }};
         }

@@ -23,19 +23,11 @@ pub trait Engine: Predictor {
     fn fits(
         estimator: &KMeans,
         clusters: &[usize],
+        fixed: Option<&[f64]>,
         parts: Vec<RowBlock<'_, Self>>,
         set: InstructionSet,
         wanted: Wanted,
     ) -> Result<Vec<Result<Fitted<Self>>>>;
-    /// See [`KMeans::assign_parts`].
-    #[doc(hidden)]
-    fn assigned(
-        estimator: &KMeans,
-        centroids: &[f64],
-        parts: Vec<RowBlock<'_, Self>>,
-        set: InstructionSet,
-        wanted: Wanted,
-    ) -> Result<Fitted<Self>>;
     #[cfg(feature = "bench")]
     #[doc(hidden)]
     fn in_session(estimator: &KMeans, features: &Features<'_, Self>, then: benchmark::Use<'_, Self>) -> Result<()>;
@@ -47,20 +39,12 @@ macro_rules! engine {
             fn fits(
                 estimator: &KMeans,
                 clusters: &[usize],
+                fixed: Option<&[f64]>,
                 parts: Vec<RowBlock<'_, Self>>,
                 set: InstructionSet,
                 wanted: Wanted,
             ) -> Result<Vec<Result<Fitted<Self>>>> {
-                fit::fits(estimator, clusters, parts, set, wanted)
-            }
-            fn assigned(
-                estimator: &KMeans,
-                centroids: &[f64],
-                parts: Vec<RowBlock<'_, Self>>,
-                set: InstructionSet,
-                wanted: Wanted,
-            ) -> Result<Fitted<Self>> {
-                fit::assigned(estimator, centroids, parts, set, wanted)
+                fit::fits(estimator, clusters, fixed, parts, set, wanted)
             }
             #[cfg(feature = "bench")]
             fn in_session(estimator: &KMeans, features: &Features<'_, Self>, then: benchmark::Use<'_, Self>) -> Result<()> {

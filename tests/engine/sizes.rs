@@ -152,7 +152,10 @@ fn every_division_of_the_work_gives_the_same_bits() {
         let x: Vec<f64> = data::rows(kind, n, d, random);
         let estimator = bounded(k, [n / k / 2 + 1, n / k + n / k / 4 + 2]).max_iter(4).tol(0.0).too_few(TooFew::Fewer);
         let features = Features::from_rows(&x, d).unwrap();
-        let mut first = None;
+        let columns = data::columns(&x, d);
+        let chunks = columns.iter().map(|column| data::in_chunks(column, random)).collect();
+        let chunked = estimator.fit_features(&Features::new(chunks).unwrap(), None);
+        let mut first = Some(chunked.as_ref().map(hash).map_err(ToString::to_string));
         for set in InstructionSet::ALL {
             for threads in [1, 3] {
                 let whole = parts_of(&features, None, &[0, n]);

@@ -8,8 +8,8 @@
 //! for each row: reference distances of its candidates, or of all centroids; the m smallest
 //! ```
 //! A centroid above the limit is farther by reference distances than each of the m centroids below it (`bounds.rs`). So the m
-//! nearest are among the candidates, ties included. A row whose limit is not finite is compared with all centroids. Where there
-//! is a tree of the centroids (`tree.rs`), it finds the m nearest.
+//! nearest are among the candidates, ties included. A row whose limit is not finite is compared with all centroids. Where there is
+//! a tree of the centroids (`tree.rs`), it finds the m nearest.
 
 use super::CentroidTable;
 use super::filter::{Filter, GROUP, NO_CENTROID};

@@ -19,7 +19,7 @@
 //! which is the limit without prices and one term more. Integers of weighted distances have one rounding more, `fl(w S)`. Slacks
 //! and widths hold float32 roundings that are at least 2^-22 of the same squares, so the factor [`SLIGHTLY`] covers it. A
 //! priced score has roundings of the price, the share and the product, at most 4 u of the price: prices and widths are moved
-//! outwards by that. Its last rounding is one of its own size, which the limit covers. A row out of the filter's range is
+//! outwards by that. Its two last roundings are of its own size, which the limit covers. A row out of the filter's range is
 //! compared with all centroids.
 //!
 //! [`SLIGHTLY`]: super::nearest_clusters::SLIGHTLY

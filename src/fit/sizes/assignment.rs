@@ -150,7 +150,7 @@ impl<'a> BoundedAssigner<'a> {
         let base = self.statistics.distances;
         let mut prices = memory::copied(&self.prices, WHAT)?;
         let mut listed = 0;
-        let mut widths = self.first_widths(session, centroids, &mut prices, &mut listed)?;
+        let mut widths = self.prices_from_samples(session, centroids, &mut prices, &mut listed)?;
         let heavy = self.heavy.take();
         let rows = heavy.as_ref().map_or(ListedRows::Every(1), |rows| ListedRows::These(rows));
         let mut scale = base;
@@ -183,7 +183,7 @@ impl<'a> BoundedAssigner<'a> {
     }
 
     /// Finds prices from samples, and how far they may be from those of all rows.
-    fn first_widths<T: Float>(
+    fn prices_from_samples<T: Float>(
         &mut self,
         session: &mut dyn Session<T>,
         centroids: &[T],
