@@ -45,7 +45,7 @@ GUIDE = [
     ("First steps", ["two-ways", "queries", "parameters", "columns", "errors"]),
     ("Good clusters", ["scaling", "/choosing-k", "/stability", "starting-centroids", "/clusters", "cluster-numbers"]),
     ("Keep a model", ["/models", "next-month", "living-models", "without-python", "row-order"]),
-    ("Groups, vectors, places", ["groups", "lists", "directions", "places"]),
+    ("Sizes, groups, vectors, places", ["sizes", "groups", "lists", "directions", "places"]),
     ("With other tools", ["arrays", "/scikit-learn", "/sql"]),
     ("Large and fast", ["larger-than-memory", "devices", "many-machines", "progress", "processes"]),
     ("Build and embed", ["building", "rust"]),

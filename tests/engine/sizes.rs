@@ -61,6 +61,27 @@ fn small_cases<T: Engine>(seed: u64) {
 }
 in_both_types!(assignments_are_those_of_the_oracle, T, seed in [1, 5_001] => small_cases::<T>(seed));
 
+/// Assignments to two centroids, of more rows than the oracle of all clusters can take.
+fn cuts<T: Engine>(seed: u64) {
+    for round in 0..rounds(270) as u64 {
+        let random = &mut Random(seed + round);
+        let kind = KINDS[round as usize % KINDS.len()];
+        let (d, n) = (1 + random.below(6), 2 + random.below(3_000));
+        let x: Vec<T> = data::rows(kind, n, d, random);
+        let weights = (round % 3 == 0).then(|| (0..n).map(|i| if i < 2 { 1.0 } else { random.below(3) as f64 }).collect());
+        let weights: Option<Vec<f64>> = weights;
+        let positive = weights.as_ref().map_or(n, |weights| weights.iter().filter(|w| **w > 0.0).count());
+        let least = 1 + random.below(positive / 2);
+        let bounds = [least, positive.div_ceil(2).max(positive - least - random.below(positive / 2 - least + 1))];
+        let centroids: [Vec<T>; 2] = some_centroids(&x, d, 2, random).try_into().unwrap();
+        let table: Vec<Vec<T>> = x.chunks_exact(d).map(<[T]>::to_vec).collect();
+        let task = Task { weights: weights.clone(), ..Task::new(table, 2, Start::Random) };
+        let fit = assigned(&bounded(2, bounds), &centroids, &x, d, weights.as_deref());
+        assert!(fit.labels == sizes::cut(&task, &centroids, bounds), "{round}: {kind} {n} x {d}, {bounds:?}");
+    }
+}
+in_both_types!(two_clusters_are_a_cut, T, seed in [21, 9_001] => cuts::<T>(seed));
+
 /// The part of a fit that bounds change: everything but seeding.
 fn fits_of_the_oracle<T: Engine>(seed: u64) {
     for round in 0..rounds(120) as u64 {
@@ -184,6 +205,19 @@ fn impossible_sizes_are_errors() {
         bounded(4, [0, 0]).fit_features(&features, None),
         Err(KMeansError::InvalidOption { option: "max_size", .. })
     ));
+    // Rows in several parts are refused, wherever the parts are.
+    for error in [
+        KMeans::new(4).balanced(true).fit_parts(
+            parts_of(&features, None, &[0, 25, 40]),
+            InstructionSet::detect(),
+            Wanted::Labels,
+        ),
+        bounded(4, [1, 12]).fit_parts(parts_of(&features, None, &[0, 1, 2, 40]), InstructionSet::detect(), Wanted::Nothing),
+    ]
+    .map(|fit| fit.unwrap_err().to_string())
+    {
+        assert!(error.contains("rows in one place"), "{error}");
+    }
     // With fewer clusters the same bound may be kept.
     let few: Vec<f64> = (0..10).map(|i| f64::from(i % 3)).collect();
     let few = Features::from_rows(&few, 1).unwrap();

@@ -96,6 +96,32 @@ pub(super) fn within<T: Float>(task: &Task<T>, facts: &Facts, centroids: &[Vec<T
     }
 }
 
+/// The labels of all rows by two centroids, in closed form: a cut of the rows in the order of the difference of both costs, and of
+/// their numbers. Low rows go to cluster 0.
+pub fn cut<T: Float>(task: &Task<T>, centroids: &[Vec<T>; 2], [least, most]: [usize; 2]) -> Vec<u32> {
+    let facts = learn(&Task { start: Start::Given(centroids.to_vec()), ..task.clone() }).unwrap();
+    let mut labels: Vec<u32> = task.rows.iter().map(|x| nearest(x, centroids) as u32).collect();
+    let mut heavy: Vec<usize> = (0..labels.len()).filter(|&i| facts.weights[i] > 0.0).collect();
+    let n = heavy.len();
+    let ones = heavy.iter().filter(|&&i| labels[i] == 1).count();
+    if [ones, n - ones].iter().all(|size| (least..=most).contains(size)) {
+        return labels;
+    }
+    let mut unit = facts.base();
+    loop {
+        let costs = costs(task, &facts, centroids, unit);
+        heavy.sort_by_key(|&i| (&costs[i][0] - &costs[i][1], i));
+        let zeros = heavy.iter().filter(|&&i| costs[i][0] <= costs[i][1]).count();
+        let zeros = zeros.clamp(least.max(n.saturating_sub(most)), most.min(n - least));
+        let total: BigInt = heavy.iter().enumerate().map(|(place, &i)| &costs[i][usize::from(place >= zeros)]).sum();
+        if total == BigInt::from(0) || total >= BigInt::from(n) << 41u32 {
+            heavy.iter().enumerate().for_each(|(place, &i)| labels[i] = u32::from(place >= zeros));
+            return labels;
+        }
+        unit += (total + n).bits() as i32 - 90;
+    }
+}
+
 /// Proves that labels are optimal by rules 1 and 2, or says what does not hold. There are prices for the clusters if no round of
 /// moves lowers the sum: rows move between clusters, or take the ground where the bounds let a cluster grow or shrink.
 pub fn proved<T: Float>(task: &Task<T>, centroids: &[Vec<T>], labels: &[u32], [least, most]: [usize; 2]) -> Result<(), String> {
