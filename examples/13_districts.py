@@ -67,8 +67,8 @@ districts = {
 }
 
 # %%
-# What equal sizes cost: kilometres along the surface, from an airport to the centroid of its district. Equal sizes add
-# less than 5 % to the mean, and more than 20 % to the distance of the farthest airport.
+# The table has kilometres along the surface, from an airport to the centroid of its district. Equal sizes add less than
+# 5 % to the mean distance, and more than 20 % to the distance of the farthest airport.
 sizes = {name: rows["cluster"].value_counts()["count"] for name, rows in districts.items()}
 columns = ["labels", "smallest", "largest", "mean_km", "farthest_km"]
 table = pl.DataFrame(
@@ -82,8 +82,8 @@ assert table["mean_km"][0] < table["mean_km"][1] < table["mean_km"][2] < 1.05 * 
 assert table["farthest_km"][2] > 1.2 * table["farthest_km"][0]
 
 # %%
-# The last row of the table: `predict` knows no bounds, and takes the nearest centroid, also for rows of the fit. Sizes
-# differ again. So keep the labels of the fit as a column, and predict only for new airports.
+# `predict` ignores bounds: each airport gets the nearest centroid, also an airport of the fit. So sizes differ again in
+# the last row of the table. Keep the labels of the fit as a column, and predict only for new airports.
 own, nearest = districts["balanced"], districts["predict"]
 moved = own["cluster"] != nearest["cluster"]
 print(f"{moved.sum()} airports have a nearer centroid than that of their district")

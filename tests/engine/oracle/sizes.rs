@@ -96,8 +96,8 @@ pub(super) fn within<T: Float>(task: &Task<T>, facts: &Facts, centroids: &[Vec<T
     }
 }
 
-/// The labels of all rows by two centroids, in closed form: a cut of the rows in the order of the difference of both costs, and of
-/// their numbers. Low rows go to cluster 0.
+/// The labels of all rows by two centroids, in closed form. Rows are sorted by cost 0 less cost 1, and equal ones by their numbers.
+/// The first rows go to cluster 0, the others to cluster 1.
 pub fn cut<T: Float>(task: &Task<T>, centroids: &[Vec<T>; 2], [least, most]: [usize; 2]) -> Vec<u32> {
     let facts = learn(&Task { start: Start::Given(centroids.to_vec()), ..task.clone() }).unwrap();
     let mut labels: Vec<u32> = task.rows.iter().map(|x| nearest(x, centroids) as u32).collect();
