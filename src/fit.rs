@@ -32,6 +32,8 @@ pub(crate) mod plan;
 mod prepared;
 pub(crate) mod rows;
 mod sizes;
+#[cfg(feature = "tests")]
+pub use self::sizes::trial;
 pub(crate) mod sort_by;
 mod task;
 

@@ -74,6 +74,9 @@ pub use base::strategy::Strategy;
 pub use batch::BatchFit;
 pub use fit::engine::Engine;
 pub use fit::plan::{FitPlan, PlannedRows};
+#[cfg(feature = "tests")]
+#[doc(hidden)]
+pub use fit::trial;
 #[cfg(feature = "polars")]
 pub use frame::{FrameFit, Spill};
 pub use input::features::{Chunk, Column, Features, Validity};

@@ -6,9 +6,6 @@ use crate::base::memory;
 
 /// What errors call the memory of these lists.
 pub const LISTS: &str = "lists of the clusters near each row";
-/// The label of a row in a [`Band`] that has a list.
-pub const LISTED: u32 = u32::MAX;
-
 /// The kept rows that a pass looks at.
 #[derive(Debug, Clone, Copy)]
 pub enum ListedRows<'r> {
@@ -47,33 +44,34 @@ pub struct PriceRange<'p> {
 /// For rows that are nearest to cluster a (with prices), how much cheaper another cluster b may become beside a.
 #[derive(Debug, Clone)]
 pub struct Widths {
+    /// The unit of the values below, in weighted squared distances.
+    pub unit: f64,
     /// `(k, k)`: the width of the pair. Empty: the sum of the two below.
-    pub pairs: Vec<f64>,
+    pub pairs: Vec<f32>,
     /// `(k)`.
-    pub own: Vec<f64>,
+    pub own: Vec<f32>,
 }
 
 impl Widths {
     #[inline(always)]
     pub fn of(&self, a: usize, b: usize) -> f64 {
-        if self.pairs.is_empty() { self.own[a] + self.own[b] } else { self.pairs[a * self.own.len() + b] }
+        let width = if self.pairs.is_empty() { self.own[a] + self.own[b] } else { self.pairs[a * self.own.len() + b] };
+        self.unit * f64::from(width)
     }
 
-    /// The largest width of b beside any other cluster.
-    pub fn reach(&self, b: usize) -> f64 {
-        if self.pairs.is_empty() {
-            return self.own[b] + self.own.iter().fold(0.0, |most, width| width.max(most));
-        }
-        (0..self.own.len()).map(|a| self.of(a, b)).fold(0.0, f64::max)
+    /// The largest of all widths.
+    pub fn largest(&self) -> f64 {
+        let most = |values: &[f32]| values.iter().fold(0.0f32, |most, width| width.max(most));
+        self.unit * f64::from(if self.pairs.is_empty() { 2.0 * most(&self.own) } else { most(&self.pairs) })
     }
 }
 
 /// What a pass found. While prices move within the widths, only the listed centroids of a row can have the least weighted squared
-/// distance + price.
+/// distance + price. A row that has no list keeps the centroid that is nearest now.
 #[derive(Debug, Default)]
 pub struct Band {
-    /// For each row, the only centroid, or [`LISTED`].
-    pub labels: Vec<u32>,
+    /// For each row, a centroid that is nearest with these prices, but for roundings.
+    pub nearest: Vec<u32>,
     /// The places of the rows with lists, ascending.
     pub rows: Vec<u32>,
     /// Where the list of each of them ends.
@@ -94,17 +92,40 @@ impl Band {
         memory::reserve(&mut self.ends, other.ends.len(), LISTS)?;
         self.rows.extend(other.rows.iter().map(|row| row + first as u32));
         self.ends.extend(other.ends.iter().map(|end| end + before));
-        memory::extend(&mut self.labels, &other.labels, LISTS)?;
+        memory::extend(&mut self.nearest, &other.nearest, LISTS)?;
         memory::extend(&mut self.clusters, &other.clusters, LISTS)?;
         memory::extend(&mut self.squares, &other.squares, LISTS)?;
         memory::extend(&mut self.weights, &other.weights, LISTS)
     }
+
+    /// Where the list of the row number `row` among those with lists is.
+    #[inline(always)]
+    pub fn list(&self, row: usize) -> std::ops::Range<usize> {
+        let start = if row == 0 { 0 } else { self.ends[row - 1] };
+        start..self.ends[row]
+    }
+}
+
+/// Rows of a block of [`SampleCosts`].
+pub const BLOCK: usize = 64;
+
+/// About what each centroid costs some rows: the weighted squared distance, less a number of the row. Prices are guessed from
+/// these values, which are not certified.
+#[derive(Debug)]
+pub struct SampleCosts {
+    /// `(rows / BLOCK rounded up, k, BLOCK)`, all finite.
+    pub values: Vec<f32>,
+    pub rows: usize,
+    /// The unit of the values, in weighted squared distances.
+    pub unit: f64,
 }
 
 /// A session whose passes take a price on each centroid.
 pub trait PricedPasses<T: Float> {
     /// The numbers of the kept rows of positive weight, ascending. None if all are.
     fn heavy_rows(&mut self) -> Result<Option<Vec<u64>>>;
+    /// About what each centroid (`(k, d)`, row-major) costs these rows. `values`: memory for that of the result.
+    fn sample(&mut self, centroids: &[T], rows: ListedRows<'_>, values: Vec<f32>) -> Result<SampleCosts>;
     /// For these rows and centroids (`(k, d)`, row-major), which centroids can have the least weighted squared distance + price.
     /// Rows of weight 0 take no prices. There are less than 2^32 rows.
     fn band(&mut self, centroids: &[T], rows: ListedRows<'_>, prices: &PriceRange<'_>) -> Result<Band>;

@@ -1,9 +1,13 @@
 //! Clusters of bounded size: assignments and fits against an oracle, proofs of larger ones, and the same bits everywhere.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use polars_kmeans::{
     Column, Engine, Features, Fitted, History, Init, InstructionSet, KMeans, KMeansError, Metric, Restarts, SizeLimit, SortBy,
     TooFew, Wanted,
 };
+
+use polars_kmeans::trial;
 
 use crate::data::{self, Random, hash, here_and_on_gpu, parts_of, rounds};
 use crate::oracle::{self, Start, Task, sizes};
@@ -184,6 +188,37 @@ fn every_division_of_the_work_gives_the_same_bits() {
                 let bits = fit.as_ref().map(hash).map_err(ToString::to_string);
                 assert_eq!(first.get_or_insert(bits.clone()), &bits, "{round}: {kind} {set}, {threads} threads");
             }
+        }
+    }
+}
+
+#[test]
+fn samples_and_starting_prices_change_no_label() {
+    let random = &mut Random(77);
+    for round in 0..rounds(60) {
+        let kind = ["lattice", "uniform", "blobs", "tight blobs far apart", "mixed scales", "a row far out"][round % 6];
+        let (n, d, k) = (600 + random.below(3_000), 1 + random.below(9), 2 + random.below(30));
+        let x: Vec<f32> = data::rows(kind, n, d, random);
+        let weights: Option<Vec<f64>> = (round % 3 == 2).then(|| (0..n).map(|_| 0.5 + random.below(5) as f64).collect());
+        let bounds = [[n / k, n.div_ceil(k)], [1, n / k + n / k / 4 + 1]][round / 6 % 2];
+        let estimator = bounded(k, bounds).max_iter(2).tol(0.0).too_few(TooFew::Fewer);
+        let features = Features::from_rows(&x, d).unwrap();
+        let fit = || {
+            let parts = parts_of(&features, weights.as_deref(), &[0, n]);
+            let fit = estimator.fit_parts(parts, InstructionSet::detect(), Wanted::Labels);
+            fit.as_ref().map(hash).map_err(ToString::to_string)
+        };
+        let expected = fit();
+        for (each, seed) in [(1, 0), (4, 0), (40, 1 + round as u64)] {
+            trial::COSTS.store(each * k * k, Relaxed);
+            trial::PRICES.store(seed, Relaxed);
+            let bits = fit();
+            trial::COSTS.store(0, Relaxed);
+            trial::PRICES.store(0, Relaxed);
+            assert_eq!(
+                bits, expected,
+                "{round}: {kind} {n} x {d}, {k} clusters {bounds:?}, {each} rows a cluster, seed {seed}"
+            );
         }
     }
 }

@@ -14,7 +14,7 @@ use super::distances::own_distances;
 use super::filter::{DifferenceTable, Filter, GROUP, NO_CENTROID, ProductTable, ScoreForm};
 use super::groups::{BLOCK, Scores};
 use super::nearest_clusters::ScoreLists;
-use super::product::{self, FindNear, PrefetchNext, ProductScratch};
+use super::product::{self, FindNear, PrefetchNext, ProductScratch, ScoreTaker};
 use super::settle::OpenRows;
 use super::tree::{self, CentroidTree, TreeSearch, Waiting};
 use crate::base::error::Result;
@@ -300,7 +300,7 @@ impl Assigner {
             let centroids = panels.map(|panels| panels.len() * GROUP);
             scores.see(centroids, table.k, [here.len(), product::computed_rows::<V>(here.len())]);
             let (k, rows) = (table.k, here.clone());
-            V::call(FindNear::<T, C, TWO> { product, values, rows, table: copies, k, listed: panels, next, several: None });
+            V::call(FindNear::<T, C, TWO> { product, values, rows, table: copies, k, listed: panels, next, taker: None });
             for r in here {
                 match product.candidates(r - first) {
                     Some([label]) if !TWO => found.labels[r] = *label,
@@ -329,8 +329,8 @@ impl Assigner {
             return None;
         }
         several.clear();
-        let (listed, several) = (None, Some(several));
-        let task = FindNear::<T, _, false> { product, values, rows, table: copies, k, listed, next, several };
+        let (listed, taker) = (None, Some(ScoreTaker::Several(several)));
+        let task = FindNear::<T, _, false> { product, values, rows, table: copies, k, listed, next, taker };
         V::call(task);
         self.product.first().map(ProductScratch::widths)
     }

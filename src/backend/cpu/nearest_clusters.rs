@@ -32,20 +32,17 @@ pub struct ScoreLists {
     least: Vec<f32>,
     /// For each row, centroids and their scores.
     lists: Vec<Vec<(u32, f32)>>,
-    /// What is added to the scores, if prices are (`priced.rs`).
-    pub band: Option<PriceBand>,
 }
 
 impl ScoreLists {
     pub fn new(m: usize, k: usize) -> Result<Self> {
         let lists = memory::try_collected((0..ROWS).map(|_| memory::with_room(k, ANSWERS)), ANSWERS)?;
-        Ok(Self { m, least: memory::zeroed(ROWS * m, ANSWERS)?, lists, band: None })
+        Ok(Self { m, least: memory::zeroed(ROWS * m, ANSWERS)?, lists })
     }
 
     /// Removes the lists and sums of the rows before.
     pub fn clear(&mut self) {
         self.least.fill(f32::INFINITY);
-        self.band.iter_mut().for_each(|band| band.nearest.fill(f32::from_bits(NO_CENTROID)));
         self.lists.iter_mut().for_each(Vec::clear);
     }
 
@@ -53,10 +50,7 @@ impl ScoreLists {
     /// slacks, as the filter has them.
     #[inline(always)]
     pub fn see<V: Vector>(&mut self, scores: &[f32], [first, count, rows]: [usize; 3], own: &[f32], widths: &[f32; ROWS]) {
-        if self.band.is_some() {
-            return self.see_priced::<V>(scores, [first, count, rows], own, widths);
-        }
-        let Self { m, least, lists, .. } = self;
+        let Self { m, least, lists } = self;
         assert!(scores.len() >= count * ROWS && least.len() == *m * ROWS && rows <= ROWS);
         let slack = |j: usize| own[(first + j) / GROUP * 2 * GROUP + GROUP + (first + j) % GROUP];
         for at in (0..rows).step_by(V::LANES) {
@@ -92,78 +86,6 @@ impl ScoreLists {
         }
     }
 
-    /// As [`ScoreLists::see`]. The limit stands on the least sum of a score, its slack and its price. A centroid is a candidate
-    /// if its score and price, less its width beside the centroid of the limit, are up to the limit.
-    #[inline(always)]
-    fn see_priced<V: Vector>(&mut self, scores: &[f32], [first, count, rows]: [usize; 3], own: &[f32], widths: &[f32; ROWS]) {
-        let Self { least, lists, band: Some(band), .. } = self else { return };
-        let PriceBand { low, high, reach, shares, extra, nearest, .. } = band;
-        assert!(scores.len() >= count * ROWS && least.len() >= ROWS && rows <= ROWS);
-        let here = first..first + count;
-        let (low, high, reach) = (&low[here.clone()], &high[here.clone()], &reach[here]);
-        let slack = |j: usize| own[(first + j) / GROUP * 2 * GROUP + GROUP + (first + j) % GROUP];
-        for at in (0..rows).step_by(V::LANES) {
-            // SAFETY: as in `see`. `shares` and `nearest` hold ROWS values.
-            unsafe {
-                let share = V::load(shares.as_ptr().add(at));
-                let (mut best, mut name) = (V::load(least.as_ptr().add(at)), V::load(nearest.as_ptr().add(at)));
-                for (j, high) in high.iter().enumerate() {
-                    // A slack covers float32 errors. The factor covers those of float64 that prices add.
-                    let score = V::load(scores.as_ptr().add(j * ROWS + at)).add(V::splat(slack(j) * SLIGHTLY));
-                    let sum = V::splat(*high).mul_add(share, score);
-                    // A sum that is NaN changes nothing.
-                    name = V::select(best.not_above(sum), name, V::splat(f32::from_bits((first + j) as u32)));
-                    best = sum.min_or(best);
-                }
-                best.store(least.as_mut_ptr().add(at));
-                name.store(nearest.as_mut_ptr().add(at));
-                let mut limits = [0.0f32; ROWS];
-                for r in at..(at + V::LANES).min(rows) {
-                    limits[r] = PriceBand::limit(least[r], widths[r], extra[r]);
-                }
-                let limit = V::load(limits.as_ptr().add(at));
-                let there = u32::MAX >> (32 - V::LANES.min(rows - at));
-                for (j, low) in low.iter().enumerate() {
-                    let score = V::splat(*low).mul_add(share, V::load(scores.as_ptr().add(j * ROWS + at)));
-                    let mut near = V::bits(V::splat(-reach[j]).mul_add(share, score).not_above(limit)) & there;
-                    if near == 0 {
-                        continue;
-                    }
-                    let mut priced = [0.0f32; ROWS];
-                    score.store(priced.as_mut_ptr());
-                    while near != 0 {
-                        let lane = near.trailing_zeros() as usize;
-                        near &= near - 1;
-                        lists[at + lane].push(((first + j) as u32, priced[lane]));
-                    }
-                }
-            }
-        }
-    }
-
-    /// For row `r`, in ascending order, the centroids that can have the least priced distance. False: all can.
-    #[inline(always)]
-    #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN stays in reach
-    pub fn of_priced_row(&mut self, r: usize, width: f32, out: &mut Vec<u32>) -> bool {
-        let Some(band) = &self.band else { return false };
-        let limit = PriceBand::limit(self.least[r], width, band.extra[r]);
-        let nearest = band.nearest[r].to_bits() as usize;
-        let k = band.low.len();
-        out.clear();
-        if !limit.is_finite() || nearest >= k {
-            return false;
-        }
-        let share = band.shares[r];
-        let pairs = band.widths.get(nearest * k..(nearest + 1) * k);
-        for &(j, score) in &self.lists[r] {
-            let width = pairs.map_or(band.reach[j as usize], |pairs| pairs[j as usize]);
-            if !(score - width * share > limit) {
-                out.push(j);
-            }
-        }
-        !out.is_empty()
-    }
-
     /// Lists the candidates of row `r` in ascending order. False: all centroids are.
     #[inline(always)]
     #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN stays in reach
@@ -172,37 +94,6 @@ impl ScoreLists {
         out.clear();
         out.extend(self.lists[r].iter().filter(|(_, score)| !(*score > limit)).map(|(j, _)| *j));
         limit.is_finite() && out.len() >= self.m
-    }
-}
-
-/// A little more than 1.
-pub const SLIGHTLY: f32 = 1.0 + 1.0 / (1 << 20) as f32;
-
-/// Prices on centroids, in the units of scores. A row takes its share of them.
-#[derive(Debug)]
-pub struct PriceBand {
-    /// `(k)`: rounded down, with room for the roundings of a priced score.
-    pub low: Vec<f32>,
-    /// `(k)`: rounded up.
-    pub high: Vec<f32>,
-    /// `(k)`: the largest width of each centroid beside another one, rounded up.
-    pub reach: Vec<f32>,
-    /// `(k, k)`: the width of each centroid beside each that is nearest. Empty: `reach`.
-    pub widths: Vec<f32>,
-    /// One over the weight of each row, or 0.
-    pub shares: [f32; ROWS],
-    /// What roundings add to the limit of each row.
-    pub extra: [f32; ROWS],
-    /// The bits are the number of the centroid that the limit stands on.
-    pub nearest: [f32; ROWS],
-}
-
-impl PriceBand {
-    #[inline(always)]
-    fn limit(least: f32, width: f32, extra: f32) -> f32 {
-        // A priced score has two roundings more than one without a price.
-        let limit = Expanded::threshold(least, width * SLIGHTLY + extra);
-        limit + limit.abs() * (4.0 / (1 << 24) as f32)
     }
 }
 

@@ -3,10 +3,10 @@
 //! ```text
 //! for 64 rows of a tile, panel by panel of centroids:
 //!   scores of the product filter (product.rs)
-//!   limit = the least of score + slack + price, and the row's width
-//!   centroids whose score + price, less their width beside the centroid of the limit, is up to the limit are candidates
-//!                                                                                            nearest_clusters.rs
-//! one candidate: the label; several: their reference distances
+//!   limit = the least of score + slack + price, and what errors add to the limits of the row
+//!   centroids whose score + price, less their width beside the centroid of the limit, is up to the limit are in reach
+//!                                                                                                priced/scores.rs
+//! one in reach: no list; several: their reference distances
 //! ```
 //! The bound. A score y_j stands for `H_j = |c_j|^2 / 2 - x.c_j` in scaled, centred units (`bounds/own.rs`). Let `P_a` be half
 //! the scaled price less the width of a beside b, and `Q_b` half the scaled price of b, both over the row's weight. If centroid a
@@ -17,44 +17,46 @@
 //! y_a + P_a <= y_b + Q_b + F_b + (2 E_x + r (1 + t) |x|^2) + 1.01 g max (|P| + |Q|)
 //! ```
 //! which is the limit without prices and one term more. Integers of weighted distances have one rounding more, `fl(w S)`. Slacks
-//! and widths hold float32 roundings that are at least 2^-22 of the same squares, so the factor [`SLIGHTLY`] covers it. A
+//! and widths hold float32 roundings that are at least 2^-22 of the same squares, so the factor `SLIGHTLY` covers it. A
 //! priced score has roundings of the price, the share and the product, at most 4 u of the price: prices and widths are moved
 //! outwards by that. Its two last roundings are of its own size, which the limit covers. A row out of the filter's range is
 //! compared with all centroids.
-//!
-//! [`SLIGHTLY`]: super::nearest_clusters::SLIGHTLY
 
+mod scores;
+
+pub use self::scores::PricedScores;
+
+use std::sync::Arc;
+
+use self::scores::PriceTable;
 use super::centroids::CentroidTable;
 use super::distances::own_distances;
 use super::filter::Filter;
-use super::nearest_clusters::{PriceBand, ScoreLists, distances};
+use super::nearest_clusters::distances;
 use super::pass::{Shared, WorkerBuffers};
 use super::picks::Walk;
-use super::product::{FindNear, PrefetchNext, ProductScratch, ROWS, tile_rows};
+use super::product::{FindNear, PrefetchNext, ProductScratch, ROWS, ScoreTaker, tile_rows};
 use super::tasks::{TaskRows, for_each_weight, pieces, split_off};
 use super::{CpuSession, LabelsOf};
 use crate::backend::centre::middle;
 use crate::backend::cpu::deltas::{Deltas, Moved};
-use crate::backend::priced::{Band, LISTED, LISTS, ListedRows, PriceRange, PricedPasses};
+use crate::backend::priced::{BLOCK, Band, LISTS, ListedRows, PriceRange, PricedPasses, SampleCosts, Widths};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
-use crate::exact::fixed::PowerOfTwo;
 use crate::input::tile::Tile;
 use crate::simd::{Task, Vector};
 
-/// Unit roundoff of float32.
-const U: f64 = 1.0 / (1u64 << 24) as f64;
 /// Rows of a task.
 const TASK: usize = 1 << 13;
+const _: () = assert!(ROWS == BLOCK && TASK.is_multiple_of(ROWS));
 
 /// What a thread needs.
 struct Lister<T> {
     tile: Tile<T>,
     product: ProductScratch,
-    scores: ScoreLists,
-    listed: Vec<u32>,
+    scores: PricedScores,
     row: Vec<f64>,
     physical: Vec<usize>,
     walk: Walk,
@@ -64,14 +66,19 @@ struct Lister<T> {
 struct BandTask<'p, 's, 'a, T> {
     session: &'s CpuSession<'a, T>,
     table: &'p CentroidTable<T>,
-    /// What the roundings of float64 add to the limit of a row of share 1.
-    extra: f64,
     lister: &'p mut Lister<T>,
     rows: ListedRows<'p>,
     /// The first of these rows, and how many there are.
     first: usize,
     count: usize,
-    found: &'p mut Band,
+    found: Found<'p>,
+}
+
+/// Where the results of a task go.
+enum Found<'p> {
+    Band(&'p mut Band),
+    /// See [`SampleCosts::values`].
+    Costs(&'p mut [f32]),
 }
 
 impl<T: Float> Task for BandTask<'_, '_, '_, T> {
@@ -79,11 +86,12 @@ impl<T: Float> Task for BandTask<'_, '_, '_, T> {
 
     #[inline(always)]
     fn run<V: Vector>(self) -> Result<()> {
-        let Self { session, table, extra, lister, rows, first, count, found } = self;
-        let Lister { tile, product, scores, listed, row, physical, walk } = lister;
+        let Self { session, table, lister, rows, first, count, mut found } = self;
+        let Lister { tile, product, scores, row, physical, walk } = lister;
         let (part, scale) = (&session.part, session.statistics.weights);
-        let is_weighted = scale.is_some();
-        memory::reserve(&mut found.labels, count, LISTS)?;
+        if let Found::Band(band) = &mut found {
+            memory::reserve(&mut band.nearest, count, LISTS)?;
+        }
         for here in pieces(first..first + count, tile.stride) {
             match rows {
                 ListedRows::Every(1) if part.selection.is_all() => tile.load(part, scale, here.clone()),
@@ -95,34 +103,35 @@ impl<T: Float> Task for BandTask<'_, '_, '_, T> {
             }
             for from in (0..here.len()).step_by(ROWS) {
                 let some = ROWS.min(here.len() - from);
-                let mut widths = None;
+                let weights = scale.is_some().then(|| &tile.weights[from..from + some]);
+                scores.begin(weights);
                 if let Filter::Product(copies) = &table.filter {
-                    scores.clear();
-                    if let Some(band) = &mut scores.band {
-                        for r in 0..some {
-                            let weight = if is_weighted { tile.weights[from + r] } else { 1.0 };
-                            band.shares[r] = if weight > 0.0 { (1.0 / weight) as f32 } else { 0.0 };
-                            band.extra[r] = (extra * f64::from(band.shares[r])) as f32;
-                        }
-                    }
                     let (rows, values, k, next) = (from..from + some, tile.values(), table.k, PrefetchNext::Nothing);
-                    let several = Some(&mut *scores);
-                    V::call(FindNear::<T, _, false> { product, values, rows, table: copies, k, listed: None, next, several });
-                    widths = Some(product.widths());
+                    let taker = Some(ScoreTaker::Priced(&mut *scores));
+                    V::call(FindNear::<T, _, false> { product, values, rows, table: copies, k, listed: None, next, taker });
                 }
-                for r in 0..some {
-                    if !widths.is_some_and(|widths| scores.of_priced_row(r, widths[r], listed)) {
-                        listed.clear();
-                        listed.extend(0..table.k as u32);
-                    }
-                    if let [label] = listed[..] {
-                        found.labels.push(label);
+                let found = match &mut found {
+                    Found::Band(found) => found,
+                    Found::Costs(values) => {
+                        let block = (here.start + from - first) / ROWS;
+                        scores.write(some, weights, &mut values[block * table.k * ROWS..][..table.k * ROWS]);
                         continue;
                     }
-                    memory::push(&mut found.rows, found.labels.len() as u32, LISTS)?;
-                    found.labels.push(LISTED);
-                    if is_weighted {
-                        memory::push(&mut found.weights, tile.weights[from + r], LISTS)?;
+                };
+                match table.filter {
+                    Filter::Product(_) => scores.list::<V>(some, &product.widths()),
+                    _ => (0..some).for_each(|r| scores.list_all(r)),
+                }
+                for r in 0..some {
+                    let weight = weights.map_or(1.0, |weights| weights[r]);
+                    found.nearest.push(scores.nearest(r));
+                    let listed = &scores.lists[r];
+                    if listed.len() == 1 {
+                        continue;
+                    }
+                    memory::push(&mut found.rows, found.nearest.len() as u32 - 1, LISTS)?;
+                    if scale.is_some() {
+                        memory::push(&mut found.weights, weight, LISTS)?;
                     }
                     for (f, x) in row.iter_mut().enumerate() {
                         *x = tile.x[f * tile.stride + from + r].to_f64();
@@ -138,6 +147,46 @@ impl<T: Float> Task for BandTask<'_, '_, '_, T> {
             }
         }
         Ok(())
+    }
+}
+
+impl<T: Float> CpuSession<'_, T> {
+    /// Scores these rows, and gives the results of each [`TASK`] of them to one of `found`. Returns the unit of costs.
+    fn list_rows<'p>(
+        &self,
+        centroids: &[T],
+        rows: ListedRows<'_>,
+        range: &PriceRange<'_>,
+        found: impl Iterator<Item = Found<'p>> + Send,
+    ) -> Result<f64> {
+        let (d, session) = (self.d, self);
+        let (centre, threads) = (middle(centroids, d)?, self.workers.len());
+        let table = &CentroidTable::by_products(centroids, d, &centre, self.set, threads)?;
+        let exponent = if let Filter::Product(copies) = &table.filter { copies.scale_exponent } else { 0 };
+        let prices = Arc::new(PriceTable::new(range, d, 2 * exponent)?);
+        let count = rows.count(self.labels.len());
+        let stride = tile_rows(d, false);
+        let lister = |_| {
+            let lister = Lister {
+                tile: Tile::new(d, stride)?,
+                product: ProductScratch::new(self.k)?,
+                scores: PricedScores::new(&prices)?,
+                row: memory::zeroed(d, LISTS)?,
+                physical: memory::with_room(stride, LISTS)?,
+                walk: Walk::default(),
+            };
+            Ok((lister, Ok(())))
+        };
+        let mut listers = memory::try_collected((0..threads.min(count.div_ceil(TASK)).max(1)).map(lister), LISTS)?;
+        let tasks = pieces(0..count, TASK).zip(found);
+        for_each_task(&mut listers, tasks, |(lister, result), (range, found)| {
+            let (first, count) = (range.start, range.len());
+            if result.is_ok() {
+                *result = session.set.run(BandTask { session, table, lister, rows, first, count, found });
+            }
+        })?;
+        listers.into_iter().try_for_each(|(_, result)| result)?;
+        Ok(prices.unit())
     }
 }
 
@@ -159,56 +208,25 @@ impl<T: Float> PricedPasses<T> for CpuSession<'_, T> {
         Ok(Some(rows))
     }
 
-    fn band(&mut self, centroids: &[T], rows: ListedRows<'_>, prices: &PriceRange<'_>) -> Result<Band> {
-        let PriceRange { prices, widths } = *prices;
-        let (d, k, session) = (self.d, self.k, &*self);
-        let (centre, threads) = (middle(centroids, d)?, self.workers.len());
-        let table = &CentroidTable::by_products(centroids, d, &centre, self.set, threads)?;
-        let exponent = if let Filter::Product(copies) = &table.filter { copies.scale_exponent } else { 0 };
-        let scale = PowerOfTwo::new(2 * exponent);
-        let most = |all: &[f64]| all.iter().fold(0.0f64, |most, price| most.max(scale.apply(price.abs())));
-        let reach = memory::collected((0..k).map(|j| widths.reach(j)), LISTS)?;
-        let largest = most(prices) + most(&reach);
-        let extra = (2.02 * (d + 4) as f64 * 2f64.powi(-53) * largest).next_up();
-        let outwards = |price: f64, sign: f64| {
-            let half = 0.5 * scale.apply(price);
-            sign * below(sign * half - 4.01 * U * half.abs())
-        };
+    fn sample(&mut self, centroids: &[T], rows: ListedRows<'_>, mut values: Vec<f32>) -> Result<SampleCosts> {
+        let (k, count) = (self.k, rows.count(self.labels.len()));
+        let needed = count.div_ceil(ROWS).saturating_mul(k * ROWS);
+        let more = needed.saturating_sub(values.len());
+        memory::reserve(&mut values, more, LISTS)?;
+        values.resize(needed, 0.0);
+        let none = Widths { unit: 1.0, pairs: Vec::new(), own: memory::zeroed(k, LISTS)? };
+        let range = PriceRange { prices: &memory::zeroed(k, LISTS)?, widths: &none };
+        let unit = self.list_rows(centroids, rows, &range, values.chunks_mut(TASK * k).map(Found::Costs))?;
+        Ok(SampleCosts { values, rows: count, unit })
+    }
+
+    fn band(&mut self, centroids: &[T], rows: ListedRows<'_>, range: &PriceRange<'_>) -> Result<Band> {
         let count = rows.count(self.labels.len());
-        let stride = tile_rows(d, false);
-        let lister = |_| {
-            let mut scores = ScoreLists::new(1, k)?;
-            let low = memory::collected(prices.iter().map(|price| outwards(*price, 1.0) as f32), LISTS)?;
-            let high = memory::collected(prices.iter().map(|price| outwards(*price, -1.0) as f32), LISTS)?;
-            let reach = memory::collected(reach.iter().map(|width| outwards(*width, -1.0) as f32), LISTS)?;
-            let widths = memory::collected(widths.pairs.iter().map(|width| outwards(*width, -1.0) as f32), LISTS)?;
-            let zeros = [0.0; ROWS];
-            scores.band = Some(PriceBand { low, high, reach, widths, shares: zeros, extra: zeros, nearest: zeros });
-            Ok((
-                Lister {
-                    tile: Tile::new(d, stride)?,
-                    product: ProductScratch::new(k)?,
-                    scores,
-                    listed: memory::with_room(k, LISTS)?,
-                    row: memory::zeroed(d, LISTS)?,
-                    physical: memory::with_room(stride, LISTS)?,
-                    walk: Walk::default(),
-                },
-                Ok(()),
-            ))
-        };
-        let mut listers = memory::try_collected((0..threads.min(count.div_ceil(TASK)).max(1)).map(lister), LISTS)?;
         let mut found = memory::with_room(count.div_ceil(TASK), LISTS)?;
         found.resize_with(count.div_ceil(TASK), Band::default);
-        let tasks = pieces(0..count, TASK).zip(&mut found);
-        for_each_task(&mut listers, tasks, |(lister, result), (range, found)| {
-            let (first, count) = (range.start, range.len());
-            if result.is_ok() {
-                *result = session.set.run(BandTask { session, table, extra, lister, rows, first, count, found });
-            }
-        })?;
-        listers.into_iter().try_for_each(|(_, result)| result)?;
-        let mut all = Band { labels: memory::with_room(count, LISTS)?, ..Band::default() };
+        self.list_rows(centroids, rows, range, found.iter_mut().map(Found::Band))?;
+        let mut all = Band::default();
+        memory::reserve(&mut all.nearest, count, LISTS)?;
         for (task, some) in found.iter().enumerate() {
             all.append(some, task * TASK)?;
         }
@@ -253,12 +271,6 @@ impl<T: Float> PricedPasses<T> for CpuSession<'_, T> {
         let mut deltas = memory::collected(self.workers.iter_mut().map(|worker| &mut worker.deltas), "the threads' sums")?;
         Deltas::flush_all(&mut deltas, &self.quantiser, &mut self.cluster_sums)
     }
-}
-
-/// The largest float32 at or below x, as a float64.
-fn below(x: f64) -> f64 {
-    let y = x as f32;
-    f64::from(if f64::from(y) > x { y.next_down() } else { y })
 }
 
 /// The distances of the rows of a tile to the centroids of their labels.

@@ -40,6 +40,7 @@ pub use self::scores::{CentroidFacts, MOST_STEPS, TableNorms};
 use super::filter::{GROUP, NO_CENTROID, ProductTable, Weight};
 use super::groups::MOST_GROUPS;
 use super::nearest_clusters::ScoreLists;
+use super::priced::PricedScores;
 use crate::base::aligned::Lines;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -330,6 +331,12 @@ impl ProductScratch {
     }
 }
 
+/// What takes the scores of 64 rows, panel by panel of centroids.
+pub enum ScoreTaker<'p> {
+    Several(&'p mut ScoreLists),
+    Priced(&'p mut PricedScores),
+}
+
 /// Finds the centroids in reach of some rows, at most 64: those that can be nearest, or with `TWO` those that can be nearest or
 /// second nearest.
 pub struct FindNear<'p, T, C, const TWO: bool> {
@@ -341,8 +348,8 @@ pub struct FindNear<'p, T, C, const TWO: bool> {
     /// The groups of centroids that are compared, if not all are.
     pub listed: Option<&'p [u32]>,
     pub next: PrefetchNext<'p, T>,
-    /// Gets the scores if several centroids are wanted. Then no lists are made.
-    pub several: Option<&'p mut ScoreLists>,
+    /// Takes the scores. If there is one, no candidates are collected.
+    pub taker: Option<ScoreTaker<'p>>,
 }
 
 impl<T: Float, C: ByFeature<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO> {
@@ -350,7 +357,7 @@ impl<T: Float, C: ByFeature<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { product, values, rows, table, k, listed, next, mut several } = self;
+        let Self { product, values, rows, table, k, listed, next, mut taker } = self;
         let (first, rows) = (rows.start, rows.len());
         assert!((1..=ROWS).contains(&rows));
         let vectors = vectors::<V>(rows);
@@ -405,16 +412,20 @@ impl<T: Float, C: ByFeature<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO
                     product.widths[r] = weighted.bound.width(product.squares[r]);
                 }
             }
-            if let Some(several) = &mut several {
+            if let Some(taker) = &mut taker {
                 let (start, end) = (panel.start * GROUP, (panel.end * GROUP).min(k));
-                several.see::<V>(&product.scores, [start, end - start, rows], &weighted.own, &product.widths);
+                let (scores, range, own) = (&product.scores, [start, end - start, rows], &weighted.own);
+                match taker {
+                    ScoreTaker::Several(lists) => lists.see::<V>(scores, range, own, &product.widths),
+                    ScoreTaker::Priced(priced) => priced.see::<V>(scores, range, own),
+                }
             } else if groups <= per_panel && !TWO {
                 product.collect_all::<V>(k, rows);
             } else {
                 product.collect::<V, TWO>(panel.start * GROUP..(panel.end * GROUP).min(k), rows);
             }
         }
-        if several.is_none() && (groups > per_panel || TWO) {
+        if taker.is_none() && (groups > per_panel || TWO) {
             product.drop_candidates::<TWO>(rows);
         }
         if listed.is_some() || !table.names.is_empty() {

@@ -25,10 +25,17 @@
 //! The session is asked for three passes (`backend/priced.rs`). It does not know what a size is.
 
 pub mod assignment;
+mod laplacian;
+mod lists;
 mod newton;
+mod sample;
+mod search;
 mod ties;
 mod transport;
 mod widths;
+
+#[cfg(feature = "tests")]
+pub use self::search::trial;
 
 use std::time::Instant;
 
@@ -153,7 +160,7 @@ pub(super) fn bounded_lloyd<T: Float>(
         let (sums, weights) = kept_sums(session, params, statistics)?;
         let (emptied, method) = (scratch.emptied, session.method());
         let squares = match params.wanted {
-            Wanted::Distances => assignment::passes(session)?.own_squares()?,
+            Wanted::Distances => lists::passes(session)?.own_squares()?,
             Wanted::Nothing | Wanted::Labels => Vec::new(),
         };
         return Ok((Run { centroids, sizes, inertia, history, emptied, method, sums, weights }, squares));
@@ -165,7 +172,7 @@ pub(super) fn renumber<T: Float>(session: &mut dyn Session<T>, mut labels: Vec<u
     let mut numbers = memory::zeroed::<u32>(order.len(), "the numbers of the clusters")?;
     (0..).zip(order).for_each(|(new, old)| numbers[*old as usize] = new);
     labels.iter_mut().for_each(|label| *label = numbers[*label as usize]);
-    assignment::passes(session)?.relabel(&labels)
+    lists::passes(session)?.relabel(&labels)
 }
 
 /// The distances of rows whose label may not be the nearest centroid: to the centroid of the label, and to the nearest other one.

@@ -4,13 +4,16 @@
 //! sizes  = rows of each cluster by least cost + price;  residual = how many rows are too many
 //! for each cluster: the margin within which about as many of its rows are as have to leave, and their second clusters
 //! a price difference of one moves (rows within the margin) / margin rows between two clusters: a weighted graph
-//! step   = the solution of the graph's Laplacian for the residuals                           conjugate gradients
-//! damp the step until the dual rises enough (Levenberg and Marquardt)
+//! if lists have all clusters, the nearest row counts for other pairs: clusters may lie in blobs without rows between them
+//! step   = the solution of the graph's Laplacian for the residuals, kept within the walls      laplacian.rs, widths.rs
+//! damp the step until the dual rises enough (Levenberg and Marquardt); lengthen it as long as the dual rises
 //! ```
 //! The dual is concave and piecewise linear, `sum min(cost + price) - sum (most price+ - least price-)`. Prices only save time
 //! (`transport.rs` finds the exact ones), so this is float64.
 
-use super::transport::{ListedCosts, SizeRange};
+use super::laplacian::PriceGraph;
+use super::transport::SizeRange;
+use super::widths::{MOST_PAIRS, Walls};
 use crate::base::error::Result;
 use crate::base::interrupt;
 use crate::base::memory;
@@ -18,210 +21,224 @@ use crate::base::parallel::{for_each_task, workers_for};
 
 /// What errors call the memory of this file.
 const WHAT: &str = "the prices of clusters of bounded size";
-/// Most steps.
-const STEPS: u32 = 40;
-/// The first damping, relative to the diagonal, and the largest.
-const DAMPING: [f64; 2] = [1e-4, 1e4];
+/// Most values of the dual that are computed.
+const VALUES: u32 = 100;
+/// The damping that the first search begins with, relative to the diagonal, and the largest that a later one begins with.
+pub const DAMPING: f64 = 1e-4;
+const FIRST_DAMPING: f64 = 1.0;
+/// And the largest.
+const MOST_DAMPING: f64 = 1e4;
 /// The share of the predicted rise that a step must have.
 const RISE: f64 = 1e-2;
+/// By how much a good step is lengthened.
+const LONGER: f64 = 3.0;
+/// The share of the rows in the wrong cluster that a step to a wall may leave there.
+const PROGRESS: f64 = 0.9;
 /// Rows of a task.
-const TASK: usize = 1 << 13;
-/// Most iterations of conjugate gradients, and the residual that ends them, relative to the first.
-const SOLVING: (u32, f64) = (60, 1e-3);
+const TASK: usize = 1 << 12;
+/// Most pairs of clusters whose nearest row counts.
+const NEAREST_ROWS: usize = 1 << 16;
 
-/// The lists of all rows in float64.
-struct PriceLists {
-    ends: Vec<usize>,
-    clusters: Vec<u32>,
-    costs: Vec<f64>,
+/// The nearest two clusters of a row, and the margin between both.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Margin {
+    pub own: u32,
+    pub second: u32,
+    pub margin: f64,
+}
+
+/// Rows that follow prices, in units of distances.
+pub trait PricedRows: Sync {
+    fn rows(&self) -> usize;
+    /// Finds the margins of some rows from `first` on, a multiple of [`TASK`]. Returns the sum of their least costs with prices.
+    fn margins(&self, prices: &[f64], first: usize, out: &mut [Margin]) -> Result<f64>;
+    /// `(k, k)`: by how much the nearest row of each cluster is dearer in each other one. None if lists do not have all clusters.
+    fn nearest_rows(&self, prices: &[f64], threads: usize) -> Result<Option<Vec<f64>>>;
 }
 
 /// What prices do.
-struct Balance {
+pub struct Balance {
     /// The value of the dual.
     value: f64,
     /// For each cluster, the rows that are too many.
-    residuals: Vec<f64>,
-    /// The sum of their magnitudes.
-    off: f64,
-    /// For each row: its cluster, the second one, and the margin between both.
-    rows: Vec<(u32, u32, f64)>,
+    pub residuals: Vec<f64>,
+    /// For each cluster, its rows.
+    pub sizes: Vec<i64>,
+    /// Rows that are in the wrong cluster.
+    pub off: f64,
+    pub rows: Vec<Margin>,
 }
 
-/// Changes prices so that few rows are in the wrong cluster, each price by at most its cap. `unit`: of the integers. Returns how
-/// many rows still are in the wrong cluster.
-pub fn balance<C: ListedCosts>(
-    costs: &C,
+/// Changes prices until they balance the clusters well enough, or nothing helps. Returns whether they do.
+pub fn search(
+    rows: &impl PricedRows,
     range: &SizeRange,
-    integers: &mut [i128],
-    unit: f64,
-    caps: &[f64],
+    prices: &mut [f64],
+    walls: &Walls,
+    is_enough: impl Fn(&Balance) -> bool,
+    damping: &mut f64,
     threads: usize,
-) -> Result<f64> {
-    let mut lists = PriceLists { ends: memory::with_room(costs.rows(), WHAT)?, clusters: Vec::new(), costs: Vec::new() };
-    for row in 0..costs.rows() {
-        let clusters = costs.clusters(row);
-        memory::extend(&mut lists.clusters, clusters, WHAT)?;
-        memory::reserve_more(&mut lists.costs, clusters.len(), WHAT)?;
-        lists.costs.extend((0..clusters.len()).map(|place| costs.about(row, place, unit)));
-        lists.ends.push(lists.clusters.len());
-    }
-    let start = memory::collected(integers.iter().map(|price| *price as f64 * unit), WHAT)?;
-    let mut prices = memory::copied(&start, WHAT)?;
-    let mut here = lists.balance(&prices, range, threads)?;
-    let enough = prices.len() as f64 / 8.0;
-    let mut damping = DAMPING[0];
-    for _ in 0..STEPS {
-        if here.off <= enough || damping > DAMPING[1] {
-            break;
-        }
+) -> Result<bool> {
+    let mut here = balance(rows, range, prices, threads)?;
+    let (mut graph, mut values) = (None, 1);
+    *damping = damping.min(FIRST_DAMPING);
+    while !is_enough(&here) && *damping <= MOST_DAMPING && values < VALUES {
         interrupt::check()?;
-        let step = newton_step(&here, &prices, range, damping)?;
-        let moved = prices.iter().zip(&step).enumerate().map(|(j, (price, step))| {
-            let moved = (price + step).clamp(start[j] - caps[j], start[j] + caps[j]);
-            // A price between the bounds of a cluster is 0.
-            if range.least[j] < range.most[j] && moved * price < 0.0 { 0.0 } else { moved }
-        });
-        let moved = memory::collected(moved, WHAT)?;
-        let predicted: f64 =
-            here.residuals.iter().zip(moved.iter().zip(&prices)).map(|(r, (now, before))| r * (now - before)).sum();
-        let there = lists.balance(&moved, range, threads)?;
-        if predicted > 0.0 && there.value >= here.value + RISE * predicted {
-            (prices, here) = (moved, there);
-            damping = (0.1 * damping).max(1e-8);
-        } else {
-            damping *= 10.0;
-        }
-    }
-    for ((integer, price), start) in integers.iter_mut().zip(&prices).zip(&start) {
-        // A price that did not change keeps all of its bits.
-        if price != start {
-            *integer = if *price == 0.0 { 0 } else { (price / unit) as i128 };
-        }
-    }
-    Ok(here.off)
-}
-
-impl PriceLists {
-    fn balance(&self, prices: &[f64], range: &SizeRange, threads: usize) -> Result<Balance> {
-        let (k, n) = (prices.len(), self.ends.len());
-        let mut rows = memory::filled(n, (0, 0, 0.0), WHAT)?;
-        let count = workers_for(threads, n.div_ceil(TASK));
-        let worker = |_| Ok((memory::zeroed::<i64>(k, WHAT)?, 0.0));
-        let mut workers = memory::try_collected((0..count).map(worker), WHAT)?;
-        for_each_task(&mut workers, rows.chunks_mut(TASK).enumerate(), |(sizes, value), (task, rows)| {
-            let first = task * TASK;
-            let mut start = if first == 0 { 0 } else { self.ends[first - 1] };
-            for (row, &end) in rows.iter_mut().zip(&self.ends[first..]) {
-                let (mut best, mut second) = ((f64::INFINITY, 0), (f64::INFINITY, 0));
-                for (cost, &j) in self.costs[start..end].iter().zip(&self.clusters[start..end]) {
-                    let total = (cost + prices[j as usize], j);
-                    if total.0 < best.0 {
-                        (second, best) = (best, total);
-                    } else if total.0 < second.0 {
-                        second = total;
-                    }
-                }
-                sizes[best.1 as usize] += 1;
-                *value += best.0;
-                *row = (best.1, second.1, second.0 - best.0);
-                start = end;
-            }
-        })?;
-        let (mut sizes, mut value) = (memory::zeroed::<i64>(k, WHAT)?, 0.0);
-        for (own, part) in &workers {
-            sizes.iter_mut().zip(own).for_each(|(all, own)| *all += own);
-            value += part;
-        }
-        let limits = prices.iter().zip(range.least.iter().zip(&range.most));
-        let bound = limits.map(|(price, (least, most))| price * if *price > 0.0 { *most } else { *least } as f64);
-        value -= bound.sum::<f64>();
-        let residual = |j: usize| {
-            let size = sizes[j];
-            let wanted = match prices[j] {
-                price if price > 0.0 => range.most[j],
-                price if price < 0.0 => range.least[j],
-                _ => size.clamp(range.least[j], range.most[j]),
-            };
-            (size - wanted) as f64
+        let of_prices = match graph.take() {
+            Some(graph) => graph,
+            None => price_graph(rows, &here, prices, |label| 2 * here.residuals[label].abs() as usize + 8, threads)?,
         };
-        let residuals = memory::collected((0..prices.len()).map(residual), WHAT)?;
-        let off = residuals.iter().map(|residual| residual.abs()).sum();
-        Ok(Balance { value, residuals, off, rows })
-    }
-}
-
-/// The change of prices that would balance the clusters if rows were spread evenly.
-fn newton_step(balance: &Balance, prices: &[f64], range: &SizeRange, damping: f64) -> Result<Vec<f64>> {
-    let k = prices.len();
-    let mut of_cluster = memory::filled(k, Vec::new(), WHAT)?;
-    for &(label, second, margin) in balance.rows.iter().filter(|(.., margin)| margin.is_finite()) {
-        memory::push(&mut of_cluster[label as usize], (margin, second), WHAT)?;
-    }
-    // The weights of pairs of clusters, from both sides.
-    let mut edges: Vec<(u32, u32, f64)> = Vec::new();
-    for (label, rows) in of_cluster.iter_mut().enumerate() {
-        let wanted = 2 * balance.residuals[label].abs() as usize + 8;
-        if rows.is_empty() {
+        // Clusters between their bounds keep the price 0.
+        let is_free = |j: usize| prices[j] != 0.0 || here.residuals[j] != 0.0 || range.least[j] == range.most[j];
+        let step = of_prices.solve(&here.residuals, is_free, *damping)?;
+        let (first, is_at_wall) = along(prices, &step, 1.0, range, walls)?;
+        let slopes = here.residuals.iter().zip(first.iter().zip(&*prices));
+        let predicted: f64 = slopes.map(|(r, (now, before))| r * (now - before)).sum();
+        let mut there = balance(rows, range, &first, threads)?;
+        values += 1;
+        let rises = there.value >= here.value + RISE * predicted && there.value.is_finite();
+        // At a wall, the dual may rise while more rows are in the wrong cluster.
+        if predicted <= 0.0 || !rises || is_at_wall && there.off > PROGRESS * here.off {
+            graph = Some(of_prices);
+            *damping *= 10.0;
             continue;
         }
-        let last = wanted.min(rows.len()) - 1;
-        let margin = rows.select_nth_unstable_by(last, |a, b| a.0.total_cmp(&b.0)).1.0;
-        for &(_, second) in &rows[..=last] {
-            let pair = (second.min(label as u32), second.max(label as u32));
-            memory::push(&mut edges, (pair.0, pair.1, 0.5 / margin.max(f64::MIN_POSITIVE)), WHAT)?;
+        let (mut best, mut length, mut was_at_wall) = (first, 1.0, is_at_wall);
+        while !is_enough(&there) && !was_at_wall && values < VALUES {
+            length *= LONGER;
+            let (longer, is_at_wall) = along(prices, &step, length, range, walls)?;
+            let farther = balance(rows, range, &longer, threads)?;
+            values += 1;
+            let rises = farther.value > there.value && farther.value.is_finite();
+            if !rises || is_at_wall && farther.off >= there.off {
+                break;
+            }
+            (best, there, was_at_wall) = (longer, farther, is_at_wall);
         }
+        prices.copy_from_slice(&best);
+        here = there;
+        *damping = (0.1 * *damping).max(1e-8);
     }
-    edges.sort_unstable_by_key(|(a, b, _)| (*a, *b));
-    edges.dedup_by(|other, kept| {
-        let same = (other.0, other.1) == (kept.0, kept.1);
-        if same {
-            kept.2 += other.2;
-        }
-        same
-    });
-    // Clusters between their bounds keep the price 0.
-    let is_free = |j: usize| prices[j] != 0.0 || balance.residuals[j] != 0.0 || range.least[j] == range.most[j];
-    let mut diagonal = memory::zeroed::<f64>(k, WHAT)?;
-    for &(a, b, weight) in &edges {
-        diagonal[a as usize] += weight;
-        diagonal[b as usize] += weight;
+    Ok(is_enough(&here))
+}
+
+impl Balance {
+    /// How far the sizes are from the bounds, relative to the usual error of those of a sample with so many rows.
+    pub fn misfit(&self) -> f64 {
+        (self.residuals.iter().map(|rows| rows * rows).sum::<f64>() / self.rows.len() as f64).sqrt()
     }
-    let usual = diagonal.iter().sum::<f64>() / k as f64;
-    // Damping also keeps the system regular where the prices of many clusters may move together.
-    diagonal.iter_mut().for_each(|entry| *entry = (1.0 + damping) * *entry + 0.01 * damping * usual + f64::MIN_POSITIVE);
-    let product = |x: &[f64], out: &mut [f64]| {
-        out.iter_mut().zip(x).zip(&diagonal).for_each(|((out, x), entry)| *out = entry * x);
-        for &(a, b, weight) in &edges {
-            out[a as usize] -= weight * x[b as usize];
-            out[b as usize] -= weight * x[a as usize];
+}
+
+/// What these prices do.
+pub fn balance(all: &impl PricedRows, range: &SizeRange, prices: &[f64], threads: usize) -> Result<Balance> {
+    let (k, n) = (prices.len(), all.rows());
+    let mut rows = memory::filled(n, Margin::default(), WHAT)?;
+    let count = workers_for(threads, n.div_ceil(TASK));
+    let worker = |_| Ok((memory::zeroed::<i64>(k, WHAT)?, 0.0, Ok(())));
+    let mut workers = memory::try_collected((0..count).map(worker), WHAT)?;
+    for_each_task(&mut workers, rows.chunks_mut(TASK).enumerate(), |(sizes, value, result), (task, rows)| {
+        match all.margins(prices, task * TASK, rows) {
+            Ok(sum) => *value += sum,
+            Err(error) => *result = Err(error),
         }
-        (0..k).filter(|&j| !is_free(j)).for_each(|j| out[j] = 0.0);
+        rows.iter().for_each(|row| sizes[row.own as usize] += 1);
+    })?;
+    let (mut sizes, mut value) = (memory::zeroed::<i64>(k, WHAT)?, 0.0);
+    for (own, part, result) in workers {
+        result?;
+        sizes.iter_mut().zip(own).for_each(|(all, own)| *all += own);
+        value += part;
+    }
+    let limits = prices.iter().zip(range.least.iter().zip(&range.most));
+    let bound = limits.map(|(price, (least, most))| price * if *price > 0.0 { *most } else { *least } as f64);
+    value -= bound.sum::<f64>();
+    let residual = |j: usize| {
+        let size = sizes[j];
+        let wanted = match prices[j] {
+            price if price > 0.0 => range.most[j],
+            price if price < 0.0 => range.least[j],
+            _ => size.clamp(range.least[j], range.most[j]),
+        };
+        (size - wanted) as f64
     };
-    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-    let mut x = memory::zeroed::<f64>(k, WHAT)?;
-    let mut rest = memory::collected((0..k).map(|j| if is_free(j) { balance.residuals[j] } else { 0.0 }), WHAT)?;
-    let eased =
-        |rest: &[f64]| memory::collected(rest.iter().zip(&diagonal).map(|(r, d)| if *d > 0.0 { r / d } else { 0.0 }), WHAT);
-    let mut direction = eased(&rest)?;
-    let mut image = memory::zeroed::<f64>(k, WHAT)?;
-    let mut size = dot(&rest, &direction);
-    let first = size;
-    for _ in 0..SOLVING.0 {
-        if size <= SOLVING.1 * SOLVING.1 * first || size <= 0.0 {
-            break;
-        }
-        product(&direction, &mut image);
-        let share = size / dot(&direction, &image);
-        if !share.is_finite() {
-            break;
-        }
-        x.iter_mut().zip(&direction).for_each(|(x, d)| *x += share * d);
-        rest.iter_mut().zip(&image).for_each(|(r, i)| *r -= share * i);
-        let next = eased(&rest)?;
-        let now = dot(&rest, &next);
-        direction.iter_mut().zip(&next).for_each(|(d, n)| *d = n + now / size * *d);
-        size = now;
+    let residuals = memory::collected((0..k).map(residual), WHAT)?;
+    let off = residuals.iter().map(|residual| residual.abs()).sum();
+    Ok(Balance { value, residuals, sizes, off, rows })
+}
+
+/// The graph of clusters, from so many rows of each cluster that are nearest to another one.
+pub fn price_graph(
+    all: &impl PricedRows,
+    balance: &Balance,
+    prices: &[f64],
+    wanted: impl Fn(usize) -> usize,
+    threads: usize,
+) -> Result<PriceGraph> {
+    let k = prices.len();
+    // The rows of each cluster, side by side: their margins and second clusters.
+    let mut ends = memory::zeroed::<usize>(k + 1, WHAT)?;
+    balance.rows.iter().for_each(|row| ends[row.own as usize + 1] += 1);
+    (0..k).for_each(|j| ends[j + 1] += ends[j]);
+    let mut next = memory::copied(&ends, WHAT)?;
+    let mut rows = memory::filled(balance.rows.len(), (0.0, 0u32), WHAT)?;
+    for &Margin { own, second, margin } in &balance.rows {
+        rows[next[own as usize]] = (margin, second);
+        next[own as usize] += 1;
     }
-    Ok(x)
+    let mut edges: Vec<(u32, u32, f64)> = Vec::new();
+    let mut windows = memory::zeroed::<f64>(k, WHAT)?;
+    let edge = |a: u32, b: u32, margin: f64| (a.min(b), a.max(b), 0.5 / margin.max(f64::MIN_POSITIVE));
+    for label in 0..k {
+        let rows = &mut rows[ends[label]..ends[label + 1]];
+        let Some(last) = wanted(label).min(rows.len()).checked_sub(1) else { continue };
+        let margin = rows.select_nth_unstable_by(last, |a, b| a.0.total_cmp(&b.0)).1.0;
+        windows[label] = margin.min(f64::MAX);
+        for &(own, second) in &rows[..=last] {
+            if own.is_finite() {
+                memory::push(&mut edges, edge(label as u32, second, margin.min(f64::MAX)), WHAT)?;
+            }
+        }
+    }
+    if k <= MOST_PAIRS
+        && let Some(nearest) = all.nearest_rows(prices, threads)?
+    {
+        add_nearest_rows(nearest, &windows, &mut edges)?;
+    }
+    PriceGraph::new(edges, k)
+}
+
+/// Adds the pairs of clusters that have no edge: from the nearest row, at least as far as the window of its cluster.
+fn add_nearest_rows(mut nearest: Vec<f64>, windows: &[f64], edges: &mut Vec<(u32, u32, f64)>) -> Result<()> {
+    let k = windows.len();
+    for &(a, b, _) in &*edges {
+        nearest[a as usize * k + b as usize] = f64::INFINITY;
+        nearest[b as usize * k + a as usize] = f64::INFINITY;
+    }
+    (0..k).for_each(|j| nearest[j * k + j] = f64::INFINITY);
+    let mut near = memory::with_room(k, WHAT)?;
+    for (label, row) in (0u32..).zip(nearest.chunks_exact(k)) {
+        near.clear();
+        near.extend((0u32..).zip(row).filter(|(_, margin)| margin.is_finite()).map(|(j, margin)| (*margin, j)));
+        let most = (NEAREST_ROWS / k).min(near.len());
+        if most < near.len() {
+            near.select_nth_unstable_by(most, |a, b| a.0.total_cmp(&b.0));
+        }
+        for &(margin, j) in &near[..most] {
+            let margin = margin.max(windows[label as usize]).max(f64::MIN_POSITIVE);
+            memory::push(edges, (label.min(j), label.max(j), 0.5 / margin), WHAT)?;
+        }
+    }
+    Ok(())
+}
+
+/// Prices after a step of this length, and whether walls stopped them.
+fn along(prices: &[f64], step: &[f64], length: f64, range: &SizeRange, walls: &Walls) -> Result<(Vec<f64>, bool)> {
+    let moved = prices.iter().zip(step).enumerate().map(|(j, (price, step))| {
+        let moved = price + length * step;
+        // A price between the bounds of a cluster is 0.
+        if range.least[j] < range.most[j] && moved * price < 0.0 { 0.0 } else { moved }
+    });
+    let mut moved = memory::collected(moved, WHAT)?;
+    let is_at_wall = walls.keep(prices, &mut moved);
+    Ok((moved, is_at_wall))
 }

@@ -118,11 +118,11 @@ pub fn chosen(free: &FreeRows, range: &SizeRange, all: u64) -> Result<Option<Vec
         let least = range.least.iter().map(|least| (i128::from(*least) * rows / of) as i64);
         let most = range.most.iter().map(|most| ((i128::from(*most) * rows + of - 1) / of) as i64);
         let some = SizeRange { least: memory::collected(least, WHAT)?, most: memory::collected(most, WHAT)? };
-        transport::solve(&sample, &some, &mut prices, u32::MAX)?;
+        transport::solve(&sample, &some, &mut prices, &[])?;
         step /= 4;
     }
     let costs = Ranked { free, step: 1, all };
-    let solution = transport::solve(&costs, range, &mut prices, u32::MAX)?;
+    let solution = transport::solve(&costs, range, &mut prices, &[])?;
     if solution.missing > 0 {
         unreachable!("the labels before kept the sizes");
     }

@@ -4,6 +4,7 @@
 //! label every row by the least cost + price of its list
 //! network: an arc a -> b for the rows of a whose lists have b; its length is the least cost(b) + p(b) - cost(a) - p(a)
 //!          a ground node, whose arcs take what a cluster may have more or less: p = 0, sizes from least to most
+//!          a wall a -> b where lists end: prices may not move past it, and no row goes there             widths.rs
 //! until every size keeps its bounds:
 //!   shortest paths from all clusters with too many rows                       Dijkstra, lengths are never negative
 //!   lower the price of each cluster by its distance, so that paths have length 0
@@ -22,6 +23,9 @@ use crate::base::memory;
 
 /// What errors call the memory of this file.
 const WHAT: &str = "the moves of rows between clusters of bounded size";
+/// So many searches past walls tell that walls are in the way.
+const MOST_WALLED: u32 = 20;
+
 /// Rows, each with a list of clusters and their costs.
 pub trait ListedCosts: Sync {
     fn rows(&self) -> usize;
@@ -29,10 +33,6 @@ pub trait ListedCosts: Sync {
     fn clusters(&self, row: usize) -> &[u32];
     /// The cost of the cluster at this place of the list: at least 0, and below 2^100.
     fn cost(&self, row: usize, place: usize) -> i128;
-    /// About the same, times this.
-    fn about(&self, row: usize, place: usize, unit: f64) -> f64 {
-        self.cost(row, place) as f64 * unit
-    }
 }
 
 /// The rows of the lists that each cluster may have. Rows without lists may have taken more than there are: then it is negative.
@@ -47,28 +47,32 @@ pub struct SizeRange {
 pub struct Solution {
     /// For each row, the place of its label in its list.
     pub places: Vec<u32>,
-    /// Rows that are missing in clusters where no path leads: not 0 if the lists do not allow the bounds. 0 also where there were
-    /// too many searches.
+    /// Rows that are missing in clusters where no path leads: not 0 if the lists do not allow the bounds, or walls stand between.
     pub missing: u64,
-    /// For each cluster, whether a path from one with too many rows reaches it.
-    pub reached: Vec<bool>,
 }
 
-/// The cheapest labels within the bounds. `prices`: any at the start; at the end those that prove the labels. After `most_rounds`
-/// searches for paths it gives up, with prices that are better than before.
-pub fn solve<C: ListedCosts>(costs: &C, range: &SizeRange, prices: &mut [i128], most_rounds: u32) -> Result<Solution> {
+/// For each cluster, others, and by how much more than in each of those a row may cost before its list can miss that one.
+pub type Walls = [Vec<(u32, i128)>];
+
+/// The cheapest labels within the bounds. `prices`: any at the start, but within the walls; at the end those that prove the labels.
+/// Where walls are in the way, the prices are better than before.
+pub fn solve<C: ListedCosts>(costs: &C, range: &SizeRange, prices: &mut [i128], walls: &Walls) -> Result<Solution> {
+    let places = nearest(costs, prices)?;
+    let mut network = Network::new(costs, range, prices, places, walls)?;
+    let missing = network.balance()?;
+    let (ground, places) = (network.ground_price, std::mem::take(&mut network.places));
+    prices.iter_mut().for_each(|price| *price -= ground);
+    Ok(Solution { places, missing })
+}
+
+/// For each row, the place of the least cost + price in its list.
+fn nearest<C: ListedCosts>(costs: &C, prices: &[i128]) -> Result<Vec<u32>> {
     let nearest = (0..costs.rows()).map(|row| {
         let clusters = costs.clusters(row);
         let total = |place: usize| costs.cost(row, place) + prices[clusters[place] as usize];
         (0..clusters.len()).min_by_key(|&place| total(place)).unwrap_or(0) as u32
     });
-    let places = memory::collected(nearest, WHAT)?;
-    let mut network = Network::new(costs, range, prices, places)?;
-    let missing = network.balance(most_rounds)?;
-    let reached = memory::collected(network.distances[..network.prices.len()].iter().map(|d| *d < i128::MAX), WHAT)?;
-    let (ground, places) = (network.ground_price, std::mem::take(&mut network.places));
-    prices.iter_mut().for_each(|price| *price -= ground);
-    Ok(Solution { places, missing, reached })
+    memory::collected(nearest, WHAT)
 }
 
 /// A row that may leave a cluster, and what that adds to the cost. The least comes first in a heap.
@@ -108,12 +112,15 @@ enum PathStep {
     Row { from: u32, arc: u32, cost: i128 },
     /// From a cluster to the ground, or from the ground to a cluster.
     Ground { from: u32 },
+    /// Only past a wall.
+    Wall,
 }
 
 /// Clusters with their rows, and the ground behind them as node k.
 struct Network<'n, C> {
     costs: &'n C,
     range: &'n SizeRange,
+    walls: &'n Walls,
     prices: &'n mut [i128],
     ground_price: i128,
     places: Vec<u32>,
@@ -124,6 +131,10 @@ struct Network<'n, C> {
     drained: Vec<i64>,
     /// For each node, the rows that are too many.
     excess: Vec<i64>,
+    /// Searches past walls.
+    walled: u32,
+    /// For each cluster, by how much its price may surely rise against the others.
+    room: Vec<i128>,
     distances: Vec<i128>,
     steps: Vec<PathStep>,
     queue: BinaryHeap<Reverse<(i128, u32)>>,
@@ -131,7 +142,7 @@ struct Network<'n, C> {
 
 impl<'n, C: ListedCosts> Network<'n, C> {
     /// The network of rows at these places of their lists.
-    fn new(costs: &'n C, range: &'n SizeRange, prices: &'n mut [i128], places: Vec<u32>) -> Result<Self> {
+    fn new(costs: &'n C, range: &'n SizeRange, prices: &'n mut [i128], places: Vec<u32>, walls: &'n Walls) -> Result<Self> {
         let k = prices.len();
         let mut sizes = memory::zeroed::<i64>(k, WHAT)?;
         for (row, place) in places.iter().enumerate() {
@@ -153,6 +164,7 @@ impl<'n, C: ListedCosts> Network<'n, C> {
         let mut network = Self {
             costs,
             range,
+            walls,
             prices,
             ground_price: 0,
             places,
@@ -160,6 +172,8 @@ impl<'n, C: ListedCosts> Network<'n, C> {
             numbers: HashMap::new(),
             drained,
             excess,
+            walled: 0,
+            room: memory::zeroed(k, WHAT)?,
             distances: memory::filled(k + 1, i128::MAX, WHAT)?,
             steps: memory::filled(k + 1, PathStep::Start, WHAT)?,
             queue: BinaryHeap::new(),
@@ -179,12 +193,13 @@ impl<'n, C: ListedCosts> Network<'n, C> {
             let (clusters, place) = (costs.clusters(row), self.places[row] as usize);
             let (own, cost) = (clusters[place], costs.cost(row, place));
             for (other, &to) in clusters.iter().enumerate().filter(|(other, _)| *other != place) {
+                let more = costs.cost(row, other) - cost;
                 let arc = self.arc(own, to)?;
                 let of_cluster = &mut lists[own as usize];
                 while of_cluster.len() <= arc as usize {
                     memory::push(of_cluster, Vec::new(), WHAT)?;
                 }
-                let offer = Offer { cost: costs.cost(row, other) - cost, row: row as u32, place: other as u32 };
+                let offer = Offer { cost: more, row: row as u32, place: other as u32 };
                 memory::push(&mut of_cluster[arc as usize], offer, WHAT)?;
             }
         }
@@ -206,13 +221,9 @@ impl<'n, C: ListedCosts> Network<'n, C> {
         Ok(arcs.len() as u32 - 1)
     }
 
-    /// Moves rows until every cluster has what it may have, or there were so many searches. Returns how many rows are missing
-    /// where no path leads.
-    fn balance(&mut self, most_rounds: u32) -> Result<u64> {
-        for _ in 0..most_rounds {
-            if self.excess.iter().all(|excess| *excess <= 0) {
-                return Ok(0);
-            }
+    /// Moves rows until every cluster has what it may have. Returns how many rows are missing where no path leads.
+    fn balance(&mut self) -> Result<u64> {
+        while self.excess.iter().any(|excess| *excess > 0) {
             interrupt::check()?;
             let reached = self.find_paths()?;
             if reached.is_empty() {
@@ -226,8 +237,42 @@ impl<'n, C: ListedCosts> Network<'n, C> {
     }
 
     /// Finds the shortest paths from all nodes with too many rows, and changes the prices by their lengths. Returns the nodes
-    /// with too few rows that paths reach, nearest first.
+    /// with too few rows that paths reach before any wall, nearest first.
     fn find_paths(&mut self) -> Result<Vec<u32>> {
+        let (mut reached, mut farthest) = self.search_paths(false)?;
+        if farthest.is_none_or(|farthest| !self.is_within_walls(farthest)) && !self.walls.is_empty() {
+            (reached, farthest) = self.search_paths(true)?;
+            self.walled += 1;
+            if self.walled > MOST_WALLED {
+                reached.clear();
+            }
+        }
+        let Some(farthest) = farthest else { return Ok(reached) };
+        for ((price, distance), room) in self.prices.iter_mut().zip(&self.distances).zip(&mut self.room) {
+            *price -= (*distance).min(farthest);
+            *room -= farthest - (*distance).min(farthest);
+        }
+        self.ground_price -= self.distances[self.prices.len()].min(farthest);
+        Ok(reached)
+    }
+
+    /// Whether prices stay within the walls if they change by distances up to this one.
+    fn is_within_walls(&mut self, farthest: i128) -> bool {
+        let Self { walls, prices, distances, room, .. } = self;
+        let change = |j: usize| distances[j].min(farthest);
+        walls.iter().enumerate().all(|(a, walls)| {
+            if farthest - change(a) <= room[a] {
+                return true;
+            }
+            let left = |b: usize, cost: i128| cost + prices[b] - prices[a];
+            room[a] = walls.iter().map(|(b, cost)| left(*b as usize, *cost)).min().unwrap_or(i128::MAX >> 1);
+            walls.iter().all(|(b, cost)| change(*b as usize) - change(a) <= left(*b as usize, *cost))
+        })
+    }
+
+    /// Finds the distances from all nodes with too many rows. Returns the nodes with too few rows that paths reach before any wall,
+    /// nearest first, and up to which distance prices may change. `walls`: whether there are any.
+    fn search_paths(&mut self, walls: bool) -> Result<(Vec<u32>, Option<i128>)> {
         let k = self.prices.len();
         self.distances.fill(i128::MAX);
         self.queue.clear();
@@ -237,52 +282,58 @@ impl<'n, C: ListedCosts> Network<'n, C> {
                 self.queue.push(Reverse((0, node as u32)));
             }
         }
-        let mut reached = Vec::new();
-        let wanted = self.excess.iter().filter(|excess| **excess < 0).count();
+        let (mut reached, mut farthest) = (Vec::new(), None);
+        let mut wanted = self.excess.iter().filter(|excess| **excess < 0).count();
         while let Some(Reverse((distance, node))) = self.queue.pop() {
             if distance > self.distances[node as usize] {
                 continue;
             }
+            let is_walled = matches!(self.steps[node as usize], PathStep::Wall);
             if self.excess[node as usize] < 0 {
-                memory::push(&mut reached, node, WHAT)?;
-                if reached.len() == wanted {
+                if !is_walled {
+                    memory::push(&mut reached, node, WHAT)?;
+                    farthest = Some(distance);
+                }
+                wanted -= 1;
+                if wanted == 0 {
+                    farthest = farthest.or(Some(distance));
                     break;
                 }
             }
-            self.look_from(node, distance);
+            self.look_from(node, distance, [is_walled, walls]);
         }
-        let Some(&last) = reached.last() else { return Ok(reached) };
-        let farthest = self.distances[last as usize];
-        for (price, distance) in self.prices.iter_mut().zip(&self.distances) {
-            *price -= (*distance).min(farthest);
-        }
-        self.ground_price -= self.distances[k].min(farthest);
-        Ok(reached)
+        Ok((reached, farthest))
     }
 
-    /// Offers shorter paths to the neighbours of a node.
-    fn look_from(&mut self, node: u32, distance: i128) {
+    /// Offers shorter paths to the neighbours of a node. `is_walled`: whether it lies behind a wall. `walls`: whether there are any.
+    fn look_from(&mut self, node: u32, distance: i128, [is_walled, walls]: [bool; 2]) {
         let k = self.prices.len();
         let from = node as usize;
+        let step = |step| if is_walled { PathStep::Wall } else { step };
         if from == k {
             for to in 0..k {
                 if self.drained[to] > self.range.least[to] {
                     let length = self.prices[to] - self.ground_price;
-                    self.reach(to, distance + length, PathStep::Ground { from: node });
+                    self.reach(to, distance + length, step(PathStep::Ground { from: node }));
                 }
             }
             return;
         }
         if self.drained[from] < self.range.most[from] {
             let length = self.ground_price - self.prices[from];
-            self.reach(k, distance + length, PathStep::Ground { from: node });
+            self.reach(k, distance + length, step(PathStep::Ground { from: node }));
         }
         for arc in 0..self.arcs[from].len() {
             let to = self.arcs[from][arc].to as usize;
             if let Some(Offer { cost, .. }) = self.best_offer(from, arc) {
                 let length = cost + self.prices[to] - self.prices[from];
-                self.reach(to, distance + length, PathStep::Row { from: node, arc: arc as u32, cost });
+                self.reach(to, distance + length, step(PathStep::Row { from: node, arc: arc as u32, cost }));
             }
+        }
+        let of_node = self.walls.get(from).filter(|_| walls);
+        for &(to, cost) in of_node.into_iter().flatten() {
+            let length = cost + self.prices[to as usize] - self.prices[from];
+            self.reach(to as usize, distance + length.max(0), PathStep::Wall);
         }
     }
 
@@ -314,7 +365,7 @@ impl<'n, C: ListedCosts> Network<'n, C> {
         loop {
             match self.steps[at] {
                 PathStep::Start if self.excess[at] > 0 => break,
-                PathStep::Start => return Ok(false),
+                PathStep::Start | PathStep::Wall => return Ok(false),
                 PathStep::Row { from, arc, cost } => {
                     if self.best_offer(from as usize, arc as usize).is_none_or(|offer| offer.cost != cost) {
                         return Ok(false);
@@ -339,7 +390,7 @@ impl<'n, C: ListedCosts> Network<'n, C> {
         at = node as usize;
         loop {
             match self.steps[at] {
-                PathStep::Start => return Ok(true),
+                PathStep::Start | PathStep::Wall => return Ok(true),
                 PathStep::Row { from, arc, .. } => {
                     self.take_best(from as usize, arc as usize)?;
                     at = from as usize;

@@ -1,83 +1,273 @@
 //! How far the prices of a pass may move before its lists may miss a cluster.
 //!
 //! A row that is nearest to cluster a (with prices) lists b if b is at most `W(a, b)` dearer. If b is not listed, b cannot become
-//! the label of the row until the price of a has risen by more than `W(a, b)` against that of b. Widths are multiples of the median margin of each pair of clusters,
-//! from a sample: distant clusters have few rows between them, so their prices are found less precisely, and a wide band costs
-//! little.
+//! the label of the row until the price of a has risen by more than `W(a, b)` against that of b: a wall. Within the walls, prices
+//! are exact although most rows list one cluster.
+//!
+//! Prices that fit a sample are off from those of all rows as far as the sample's sizes are off. So widths come from random
+//! errors of the sizes, which the graph of clusters turns into errors of prices (`laplacian.rs`). Between distant blobs of rows the
+//! graph says too much: beyond the first rows of a blob there are many. There a width ends at one of the first rows of the sample. Between
+//! neighbours, where the graph may say too little, a width is not below the margins of a few rows. And where prices
+//! reached a wall, widths become wider for the next pass.
 
-use super::transport::{ListedCosts, Solution};
+use super::laplacian::PriceGraph;
+use super::newton::{self, Balance, Margin, PricedRows};
+use super::sample::Sample;
+use super::transport::SizeRange;
 use crate::backend::priced::Widths;
 use crate::base::error::Result;
 use crate::base::memory;
 
 /// What errors call the memory of this file.
 const WHAT: &str = "the margins between clusters of bounded size";
-/// For more clusters, a pair of clusters has the sum of their margins.
+/// For more clusters, a pair of clusters has the sum of their widths, and there are no walls.
 pub const MOST_PAIRS: usize = 2_048;
-/// The least margin of a pair, as a share of the usual one.
-const LEAST_MARGIN: f64 = 0.1;
+/// The least and the largest width, in usual margins: a few rows may lie between two clusters exactly.
+const WIDTHS: [f32; 2] = [1e-2, 1e30];
+/// Random errors of prices, and how many usual ones a width is.
+const PROBES: usize = 12;
+const ERRORS: f32 = 10.0;
+/// The rows of a sample at which a width ends, and those of two neighbours that it does not end before, in usual errors of sizes.
+const FIRST_ROWS: f64 = 2.8;
+const NEIGHBOURS: f64 = 0.5;
+/// For the first rows, as many blocks of a sample are looked at that they are so many.
+const MOST_RANKS: f64 = 3.0;
+/// A cluster keeps the price 0 if its size is so many usual errors from its bounds.
+const NEAR_BOUND: f64 = 3.0;
+/// With so many rows of a sample for each cluster, every so many blocks of a sample are looked at.
+const ENOUGH_ROWS: usize = 512;
+const STEP: usize = 4;
 /// No limit.
 pub const EVERYTHING: f64 = 1e300;
+/// Paths are looked for through so many near clusters of each, and so often. Prices are kept within walls so often.
+const NEAR: usize = 48;
+const SWEEPS: usize = 10;
+/// A price has moved to a wall if it moved by this share of the width. Then the width becomes so many times as wide.
+const REACHED: f64 = 0.9;
+const WIDER: f32 = 4.0;
+/// A little less than 1: walls are that much nearer than widths, for roundings.
+const NEARER: f64 = 1.0 - 1.0 / (1 << 16) as f64;
 
 /// The same width for all.
 pub fn uniform(k: usize, width: f64) -> Result<Widths> {
-    Ok(Widths { pairs: Vec::new(), own: memory::filled(k, 0.5 * width, WHAT)? })
+    Ok(Widths { unit: width, pairs: Vec::new(), own: memory::filled(k, 0.5, WHAT)? })
 }
 
-/// Multiples of widths.
-pub fn multiples(widths: &Widths, factor: f64) -> Result<Widths> {
-    let scaled = |widths: &[f64]| memory::collected(widths.iter().map(|width| width * factor), WHAT);
-    Ok(Widths { pairs: scaled(&widths.pairs)?, own: scaled(&widths.own)? })
-}
-
-/// The median margins of the rows of these lists.
-pub fn margins<C: ListedCosts>(costs: &C, prices: &[i128], unit: f64) -> Result<Widths> {
-    let k = prices.len();
-    let mut rows = memory::filled(k, Vec::new(), WHAT)?;
-    for row in 0..costs.rows() {
-        let clusters = costs.clusters(row);
-        let total = |place: &usize| costs.cost(row, *place) + prices[clusters[*place] as usize];
-        let Some(place) = (0..clusters.len()).min_by_key(total) else { continue };
-        memory::push(&mut rows[clusters[place] as usize], (row, total(&place)), WHAT)?;
+/// Widths around prices that fit a sample, and their walls. `range_of`: of so many rows. `wider`: for each cluster, a multiple of
+/// the usual widths.
+pub fn around(
+    sample: &Sample,
+    range_of: impl Fn(usize) -> Result<SizeRange>,
+    prices: &[f64],
+    wider: &[f32],
+    threads: usize,
+) -> Result<(Widths, Walls)> {
+    let (k, rows) = (prices.len(), sample.part(1).rows());
+    let step = if rows / k < ENOUGH_ROWS { 1 } else { STEP };
+    let part = sample.part(step);
+    // The usual error of a size in the sample, in rows of this part.
+    let error = (rows as f64 / k as f64).sqrt() / step as f64;
+    let range = range_of(part.rows())?;
+    let balance = newton::balance(&part, &range, prices, threads)?;
+    let usual = median(balance.rows.iter().map(|row| row.margin))?.filter(|usual| *usual > 0.0).unwrap_or(1.0);
+    let graph = newton::price_graph(&part, &balance, prices, |_| error.ceil() as usize, threads)?;
+    let is_free = |j: usize| {
+        let room = (balance.sizes[j] - range.least[j]).min(range.most[j] - balance.sizes[j]) as f64;
+        prices[j] != 0.0 || room < NEAR_BOUND * error
+    };
+    let errors = random_errors(&graph, is_free, error, usual, k)?;
+    let length = |error: [f32; PROBES]| ERRORS * (error.iter().map(|x| x * x).sum::<f32>() / PROBES as f32).sqrt();
+    let bounded = |width: f32| if width.is_nan() { WIDTHS[1] } else { width.clamp(WIDTHS[0], WIDTHS[1]) };
+    let own = memory::collected(errors.iter().zip(wider).map(|(error, wider)| wider * bounded(length(*error))), WHAT)?;
+    if k > MOST_PAIRS {
+        return Ok((Widths { unit: usual, pairs: Vec::new(), own }, Walls::default()));
     }
-    let in_pairs = k <= MOST_PAIRS;
-    let mut widths = Widths { pairs: memory::zeroed(if in_pairs { k * k } else { 0 }, WHAT)?, own: memory::zeroed(k, WHAT)? };
-    let mut margins = vec![Vec::new(); k];
-    let mut nearest: Vec<f64> = Vec::new();
-    for (a, rows) in rows.iter().enumerate() {
-        margins.iter_mut().for_each(Vec::clear);
-        nearest.clear();
-        for &(row, least) in rows {
-            let clusters = costs.clusters(row);
-            let total = |place: usize| costs.cost(row, place) + prices[clusters[place] as usize];
-            let mut second = f64::INFINITY;
-            for (place, &b) in clusters.iter().enumerate().filter(|(_, b)| **b as usize != a) {
-                let margin = (total(place) - least) as f64 * unit;
-                second = second.min(margin);
-                memory::push(&mut margins[b as usize], margin, WHAT)?;
-            }
-            memory::push(&mut nearest, second, WHAT)?;
-        }
-        widths.own[a] = middle(&mut nearest);
-        if in_pairs {
-            for (b, margins) in margins.iter_mut().enumerate() {
-                widths.pairs[a * k + b] = middle(margins);
-            }
+    let rank = FIRST_ROWS * error * step as f64;
+    let ranked = sample.part(((rank / MOST_RANKS).ceil() as usize).max(1));
+    let mut pairs = match ranked.rows() >= k {
+        true => ranked.ranks(prices, rank.min(MOST_RANKS).ceil() as usize, threads)?,
+        false => memory::filled(k * k, f32::INFINITY, WHAT)?,
+    };
+    let to_usual = (sample.unit() / usual) as f32;
+    for (a, row) in pairs.chunks_exact_mut(k).enumerate() {
+        for (b, width) in row.iter_mut().enumerate() {
+            let error = std::array::from_fn(|i| errors[a][i] - errors[b][i]);
+            *width = if a == b { 0.0 } else { bounded(length(error).min(*width * to_usual)) };
         }
     }
-    // A cluster without rows in the sample has the usual margin.
-    let mut known = memory::collected(widths.own.iter().copied().filter(|width| width.is_finite()), WHAT)?;
-    let usual = middle(&mut known).min(EVERYTHING);
-    let all = widths.own.iter_mut().chain(&mut widths.pairs);
-    // A few rows may lie between two clusters exactly.
-    all.for_each(|width| *width = if width.is_finite() { width.max(LEAST_MARGIN * usual) } else { usual });
-    Ok(widths)
+    reach_neighbours(&mut pairs, &balance, k, (NEIGHBOURS * error).ceil() as usize, usual)?;
+    for (row, of_a) in pairs.chunks_exact_mut(k).zip(wider) {
+        row.iter_mut().zip(wider).for_each(|(width, of_b)| *width *= of_a.max(*of_b));
+    }
+    let direct = memory::copied(&pairs, WHAT)?;
+    shorten(&mut pairs, k)?;
+    let widths = Widths { unit: usual, pairs, own };
+    let walls = Walls::new(prices, &direct, &widths)?;
+    Ok((widths, walls))
 }
 
-/// The median, or no limit where there is none.
-fn middle(values: &mut [f64]) -> f64 {
+/// Random errors of prices in units of the usual margin, from random errors of the sizes of a sample: some for each cluster.
+fn random_errors(
+    graph: &PriceGraph,
+    is_free: impl Fn(usize) -> bool,
+    error: f64,
+    usual: f64,
+    k: usize,
+) -> Result<Vec<[f32; PROBES]>> {
+    const DAMPING: f64 = 1e-6;
+    let factor = if k <= MOST_PAIRS { Some(graph.factored(&is_free, DAMPING)?) } else { None };
+    let mut errors = memory::filled(k, [0.0f32; PROBES], WHAT)?;
+    let mut random = 0u64;
+    for probe in 0..PROBES {
+        let mut moves = memory::collected((0..k).map(|_| error * normal(&mut random)), WHAT)?;
+        let mean = moves.iter().sum::<f64>() / k as f64;
+        moves.iter_mut().enumerate().for_each(|(j, rows)| *rows = if is_free(j) { *rows - mean } else { 0.0 });
+        match &factor {
+            Some(factor) => factor.solve(&mut moves),
+            None => moves = graph.solve(&moves, &is_free, DAMPING)?,
+        }
+        errors.iter_mut().zip(moves).for_each(|(errors, moved)| errors[probe] = (moved / usual) as f32);
+    }
+    Ok(errors)
+}
+
+/// Makes the width of each two neighbours at least the margin of the `rank`-th row between them.
+fn reach_neighbours(pairs: &mut [f32], balance: &Balance, k: usize, rank: usize, usual: f64) -> Result<()> {
+    let key = |row: &Margin| row.own as usize * k + row.second as usize;
+    let finite = balance.rows.iter().filter(|row| row.margin.is_finite());
+    let mut rows = memory::collected(finite.map(|row| (key(row), row.margin)), WHAT)?;
+    rows.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    for rows in rows.chunk_by(|one, other| one.0 == other.0) {
+        if let Some((pair, margin)) = rows.get(rank.max(1) - 1) {
+            pairs[*pair] = pairs[*pair].max((margin / usual) as f32);
+        }
+    }
+    Ok(())
+}
+
+/// About a normal deviate: a sum of uniform ones.
+fn normal(state: &mut u64) -> f64 {
+    let uniform = |_| {
+        *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        ((mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB) >> 11) as f64 / (1u64 << 53) as f64
+    };
+    (0..12).map(uniform).sum::<f64>() - 6.0
+}
+
+/// The median of finite values, if there is one.
+fn median(values: impl Iterator<Item = f64>) -> Result<Option<f64>> {
+    let mut values = memory::collected(values.filter(|value| value.is_finite()), WHAT)?;
     let middle = values.len() / 2;
-    if values.is_empty() { f64::INFINITY } else { *values.select_nth_unstable_by(middle, f64::total_cmp).1 }
+    Ok((!values.is_empty()).then(|| *values.select_nth_unstable_by(middle, f64::total_cmp).1))
+}
+
+/// Makes each width at most the sum of two others, through near clusters.
+fn shorten(pairs: &mut [f32], k: usize) -> Result<()> {
+    let mut order = memory::collected(0..k, WHAT)?;
+    let mut row = memory::zeroed::<f32>(k, WHAT)?;
+    for _ in 0..SWEEPS {
+        let mut is_shorter = false;
+        for a in 0..k {
+            row.copy_from_slice(&pairs[a * k..][..k]);
+            let near = NEAR.min(k - 1);
+            order.select_nth_unstable_by(near, |&one, &other| row[one].total_cmp(&row[other]));
+            for &via in &order[..=near] {
+                let first = row[via];
+                for (width, second) in row.iter_mut().zip(&pairs[via * k..][..k]) {
+                    *width = width.min(first + second);
+                }
+            }
+            is_shorter |= row != pairs[a * k..][..k];
+            pairs[a * k..][..k].copy_from_slice(&row);
+        }
+        if !is_shorter {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Between which prices the lists of a pass are complete. Empty: no limits.
+#[derive(Debug, Default)]
+pub struct Walls {
+    /// The prices of the pass.
+    from: Vec<f64>,
+    /// For each cluster, others and how far its price may rise against theirs, if no path says so.
+    arcs: Vec<(u32, f64)>,
+    ends: Vec<usize>,
+}
+
+impl Walls {
+    /// `direct`: the widths before paths made them shorter, `(k, k)`.
+    fn new(prices: &[f64], direct: &[f32], widths: &Widths) -> Result<Self> {
+        let k = prices.len();
+        let mut walls = Self { from: memory::copied(prices, WHAT)?, arcs: Vec::new(), ends: memory::with_room(k, WHAT)? };
+        for (direct, pairs) in direct.chunks_exact(k).zip(widths.pairs.chunks_exact(k)) {
+            for (b, (direct, width)) in direct.iter().zip(pairs).enumerate() {
+                if direct == width && *width > 0.0 {
+                    memory::push(&mut walls.arcs, (b as u32, widths.unit * NEARER * f64::from(*width)), WHAT)?;
+                }
+            }
+            walls.ends.push(walls.arcs.len());
+        }
+        Ok(walls)
+    }
+
+    /// Whether there are limits.
+    pub fn are_there(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
+    /// The walls of a cluster: other clusters, and by how much its price may rise against theirs.
+    pub fn of(&self, cluster: usize) -> &[(u32, f64)] {
+        let start = if cluster == 0 { 0 } else { self.ends.get(cluster - 1).copied().unwrap_or(0) };
+        &self.arcs[start..self.ends.get(cluster).copied().unwrap_or(0)]
+    }
+
+    /// Makes the widths of those clusters wider whose prices have moved to a wall.
+    pub fn widen_reached(&self, prices: &[f64], wider: &mut [f32]) -> Result<()> {
+        let moved = memory::collected(prices.iter().zip(&self.from).map(|(now, before)| now - before), WHAT)?;
+        let common = median(moved.iter().copied())?.unwrap_or(0.0);
+        let mut reached = memory::filled(wider.len(), false, WHAT)?;
+        for a in 0..self.ends.len() {
+            for &(b, width) in self.of(a) {
+                let b = b as usize;
+                if moved[a] - moved[b] >= REACHED * width {
+                    reached[if (moved[a] - common).abs() > (moved[b] - common).abs() { a } else { b }] = true;
+                }
+            }
+        }
+        let is_none = !reached.contains(&true);
+        let each = wider.iter_mut().zip(reached).filter(|(_, reached)| is_none || *reached);
+        each.for_each(|(wider, _)| *wider = (WIDER * *wider).min(WIDTHS[1]));
+        Ok(())
+    }
+
+    /// Takes back what prices moved from those of `before`, as far as they are past walls. False if they are not.
+    pub fn keep(&self, before: &[f64], prices: &mut [f64]) -> bool {
+        let mut is_changed = false;
+        for _ in 0..SWEEPS {
+            let mut is_past = false;
+            for a in 0..self.ends.len() {
+                for &(b, width) in self.of(a) {
+                    let b = b as usize;
+                    let past = (prices[a] - self.from[a]) - (prices[b] - self.from[b]) - width;
+                    if past > 0.0 {
+                        let of_a = past.min((prices[a] - before[a]).max(0.0));
+                        prices[a] -= of_a;
+                        prices[b] += (past - of_a).min((before[b] - prices[b]).max(0.0));
+                        is_past = true;
+                    }
+                }
+            }
+            is_changed |= is_past;
+            if !is_past {
+                break;
+            }
+        }
+        is_changed
+    }
 }
 
 /// Whether prices that moved so far have stayed within the widths. `least`: what roundings take off a width.
@@ -85,58 +275,18 @@ pub fn cover(widths: &Widths, moves: &[f64], least: f64) -> bool {
     let k = moves.len();
     if widths.pairs.is_empty() {
         // A number that all have in common does not count.
-        let from = (0..k).map(|j| moves[j] - widths.own[j]).fold(f64::NEG_INFINITY, f64::max);
-        let to = (0..k).map(|j| moves[j] + widths.own[j]).fold(f64::INFINITY, f64::min);
+        let own = |j: usize| widths.unit * f64::from(widths.own[j]);
+        let from = (0..k).map(|j| moves[j] - own(j)).fold(f64::NEG_INFINITY, f64::max);
+        let to = (0..k).map(|j| moves[j] + own(j)).fold(f64::INFINITY, f64::min);
         let all = moves.iter().fold(0.0f64, |most, moved| most.max(moved.abs()));
         return from - to + 2.0 * least + all * 2f64.powi(-30) <= 0.0;
     }
     // Moves that all have in common are rounded, too.
     let least = least + moves.iter().fold(0.0f64, |most, moved| most.max(moved.abs())) * 2f64.powi(-50);
-    let is_within = |moved: f64, width: f64| moved * (1.0 + 2f64.powi(-30)) + least <= width;
+    let is_within = |moved: f64, width: f32| moved * (1.0 + 2f64.powi(-30)) + least <= widths.unit * f64::from(width);
     let rows = widths.pairs.chunks_exact(k).zip(moves).enumerate();
     rows.flat_map(|(a, (row, of_a))| {
         row.iter().zip(moves).enumerate().filter(move |(b, _)| a != *b).map(move |(_, pair)| (of_a, pair))
     })
     .all(|(of_a, (width, of_b))| is_within(of_a - of_b, *width))
-}
-
-/// The largest share of these moves, up to 1, that stays within the widths.
-pub fn share(widths: &Widths, moves: &[f64], least: f64) -> Result<f64> {
-    let k = moves.len();
-    let of_pair = |moved: f64, width: f64| if moved > 0.0 { 0.9 * (width - least).max(0.0) / moved } else { 1.0 };
-    if widths.pairs.is_empty() {
-        let mut sorted = memory::copied(moves, WHAT)?;
-        let common = middle(&mut sorted);
-        return Ok((0..k).map(|j| of_pair((moves[j] - common).abs(), widths.own[j])).fold(1.0, f64::min));
-    }
-    let pairs = widths.pairs.chunks_exact(k).enumerate();
-    let pairs =
-        pairs.flat_map(|(a, row)| row.iter().enumerate().filter(move |(b, _)| a != *b).map(move |(b, width)| (a, b, width)));
-    Ok(pairs.map(|(a, b, width)| of_pair(moves[a] - moves[b], *width)).fold(1.0, f64::min))
-}
-
-/// Wider widths: of pairs whose prices moved too far, and from clusters that have too many rows, or give some to others, to those
-/// that no path reaches.
-pub fn wider(widths: &Widths, moves: &[f64], solution: &Solution, least: f64) -> Result<Widths> {
-    let k = moves.len();
-    let mut wider = Widths { pairs: memory::copied(&widths.pairs, WHAT)?, own: memory::copied(&widths.own, WHAT)? };
-    if widths.pairs.is_empty() {
-        let mut sorted = memory::copied(moves, WHAT)?;
-        let common = middle(&mut sorted);
-        for (j, width) in wider.own.iter_mut().enumerate() {
-            let factor = if solution.missing > 0 { 2.0 } else { 1.0 };
-            *width = (factor * *width).max(2.0 * (moves[j] - common).abs()).max(2.0 * least).min(EVERYTHING);
-        }
-        return Ok(wider);
-    }
-    for (a, row) in wider.pairs.chunks_exact_mut(k).enumerate() {
-        for (b, width) in row.iter_mut().enumerate() {
-            let is_cut = solution.missing > 0 && solution.reached[a] && !solution.reached[b];
-            // Prices that left their widths were found from lists that miss rows. So how far they went says little.
-            let is_short = solution.missing == 0 && moves[a] - moves[b] + least > 0.7 * *width;
-            let factor = if is_cut || is_short { 3.0 } else { 1.0 };
-            *width = (factor * *width).max(2.0 * least).min(EVERYTHING);
-        }
-    }
-    Ok(wider)
 }

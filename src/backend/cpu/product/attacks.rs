@@ -94,7 +94,7 @@ impl<T: Float, const TWO: bool> Task for RowsInReach<'_, T, TWO> {
         scratch.weight = self.weight;
         let Self { tile, table, k, .. } = self;
         let (product, values, rows, next) = (&mut scratch, tile.values(), 0..tile.rows.min(ROWS), PrefetchNext::Nothing);
-        FindNear::<T, _, TWO> { product, values, rows, table, k, listed: None, next, several: None }.run::<V>();
+        FindNear::<T, _, TWO> { product, values, rows, table, k, listed: None, next, taker: None }.run::<V>();
         (0..self.tile.rows).map(|r| scratch.candidates(r).map(<[u32]>::to_vec)).collect()
     }
 }

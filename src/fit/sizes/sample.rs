@@ -1,0 +1,251 @@
+//! What each cluster costs some of the rows: from that, prices are guessed, and how far they may be wrong.
+
+use super::newton::{Margin, PricedRows};
+use crate::backend::priced::{BLOCK, SampleCosts};
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::base::parallel::{for_each_task, workers_for};
+use crate::simd::{InstructionSet, SQUARE, Task, Vector};
+
+/// What errors call the memory of this file.
+const WHAT: &str = "a sample for clusters of bounded size";
+/// A cost without a cluster.
+const NONE: f32 = f32::INFINITY;
+
+/// The costs of some rows in float32.
+pub struct Sample {
+    costs: SampleCosts,
+    k: usize,
+}
+
+/// Every so many blocks of a sample.
+#[derive(Clone, Copy)]
+pub struct SamplePart<'s> {
+    sample: &'s Sample,
+    step: usize,
+}
+
+/// The two cheapest clusters of the rows of a block.
+struct Cheapest {
+    best: [f32; BLOCK],
+    second: [f32; BLOCK],
+    /// Their numbers, as bits.
+    names: [[f32; BLOCK]; 2],
+}
+
+impl Sample {
+    pub fn new(costs: SampleCosts, k: usize) -> Self {
+        Self { costs, k }
+    }
+
+    /// Its memory, for another one.
+    pub fn into_memory(self) -> Vec<f32> {
+        self.costs.values
+    }
+
+    /// Every `step`-th block.
+    pub fn part(&self, step: usize) -> SamplePart<'_> {
+        SamplePart { sample: self, step }
+    }
+
+    /// The unit of its values, in distances.
+    pub fn unit(&self) -> f64 {
+        self.costs.unit
+    }
+}
+
+impl SamplePart<'_> {
+    fn blocks(&self) -> usize {
+        self.sample.costs.rows.div_ceil(BLOCK).div_ceil(self.step)
+    }
+
+    /// The costs of a block: `(k, BLOCK)`.
+    fn block(&self, block: usize) -> &[f32] {
+        let size = self.sample.k * BLOCK;
+        &self.sample.costs.values[block * self.step * size..][..size]
+    }
+
+    /// Prices in units of this sample.
+    fn scaled(&self, prices: &[f64]) -> Result<Vec<f32>> {
+        memory::collected(prices.iter().map(|price| (price / self.sample.unit()).clamp(-1e36, 1e36) as f32), WHAT)
+    }
+
+    /// `(k, k)`: for the rows that are nearest to each cluster, by how much each other one is dearer for the `rank`-th of them, equal
+    /// margins counted once. Infinite if there is no row.
+    pub fn ranks(&self, prices: &[f64], rank: usize, threads: usize) -> Result<Vec<f32>> {
+        let (k, prices) = (self.sample.k, self.scaled(prices)?);
+        let columns = k.next_multiple_of(SQUARE);
+        let worker = |_| {
+            Ok(RankTable {
+                rank,
+                columns,
+                ranks: memory::filled(k * k * rank, NONE, WHAT)?,
+                last: memory::filled(k * columns, NONE, WHAT)?,
+                priced: memory::filled(columns * BLOCK, NONE, WHAT)?,
+                by_row: memory::filled(columns * BLOCK, NONE, WHAT)?,
+            })
+        };
+        let mut workers = memory::try_collected((0..workers_for(threads, self.blocks())).map(worker), WHAT)?;
+        for_each_task(&mut workers, 0..self.blocks(), |table, block| {
+            let rows = BLOCK.min(self.sample.costs.rows - block * self.step * BLOCK);
+            InstructionSet::detect().run(RankBlock { costs: self.block(block), prices: &prices, rows, table });
+        })?;
+        let mut pairs = memory::filled(k * k, NONE, WHAT)?;
+        let Some((RankTable { ranks, .. }, others)) = workers.split_first_mut() else { return Ok(pairs) };
+        for other in others {
+            ranks.chunks_exact_mut(rank).zip(other.ranks.chunks_exact(rank)).for_each(|(ranks, other)| {
+                other.iter().for_each(|margin| insert(ranks, *margin));
+            });
+        }
+        for (pair, ranks) in pairs.iter_mut().zip(ranks.chunks_exact(rank)) {
+            *pair = ranks.iter().rev().copied().find(|margin| *margin < NONE).unwrap_or(NONE);
+        }
+        Ok(pairs)
+    }
+}
+
+/// The least margins of each pair of clusters.
+struct RankTable {
+    rank: usize,
+    columns: usize,
+    /// `(k, k, rank)`, ascending.
+    ranks: Vec<f32>,
+    /// `(k, columns)`: the last of them.
+    last: Vec<f32>,
+    /// `(columns, BLOCK)` and `(BLOCK, columns)`: the margins of a block.
+    priced: Vec<f32>,
+    by_row: Vec<f32>,
+}
+
+/// Puts the margins of the rows of a block into a table.
+struct RankBlock<'s> {
+    /// `(k, BLOCK)`.
+    costs: &'s [f32],
+    prices: &'s [f32],
+    rows: usize,
+    table: &'s mut RankTable,
+}
+
+impl Task for RankBlock<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { costs, prices, rows, table: RankTable { rank, columns, ranks, last, priced, by_row } } = self;
+        let (k, rank, columns) = (prices.len(), *rank, *columns);
+        let cheapest = V::call(FindCheapest { costs, prices });
+        for (to, (from, price)) in priced.chunks_exact_mut(BLOCK).zip(costs.chunks_exact(BLOCK).zip(prices)) {
+            to.iter_mut().zip(from).zip(&cheapest.best).for_each(|((to, from), best)| *to = from + price - best);
+        }
+        assert!(priced.len() >= columns * BLOCK && by_row.len() >= columns * BLOCK && columns.is_multiple_of(SQUARE));
+        for at in (0..BLOCK).step_by(SQUARE) {
+            for j in (0..columns).step_by(SQUARE) {
+                // SAFETY: both hold `columns` times BLOCK values. SQUARE divides both numbers.
+                unsafe {
+                    let from = std::array::from_fn(|i| priced.as_ptr().add((j + i) * BLOCK + at));
+                    V::transpose(from, by_row.as_mut_ptr().add(at * columns + j), columns);
+                }
+            }
+        }
+        for (name, margins) in cheapest.names[0].iter().zip(by_row.chunks_exact(columns)).take(rows) {
+            let own = name.to_bits() as usize;
+            let last = &mut last[own * columns..][..columns];
+            for (j, (last, margins)) in last.chunks_exact_mut(SQUARE).zip(margins.chunks_exact(SQUARE)).enumerate() {
+                let near = last.iter().zip(margins).fold(false, |near, (last, margin)| near | (margin < last));
+                if !near {
+                    continue;
+                }
+                for (j, (last, margin)) in (j * SQUARE..k).zip(last.iter_mut().zip(margins)) {
+                    if margin < last {
+                        let ranks = &mut ranks[(own * k + j) * rank..][..rank];
+                        insert(ranks, *margin);
+                        *last = ranks[rank - 1];
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Puts a margin among the least ones, if it is one.
+#[inline]
+fn insert(ranks: &mut [f32], margin: f32) {
+    let last = ranks.len() - 1;
+    if margin < ranks[last] && !ranks.contains(&margin) {
+        let mut at = last;
+        while at > 0 && ranks[at - 1] > margin {
+            ranks[at] = ranks[at - 1];
+            at -= 1;
+        }
+        ranks[at] = margin;
+    }
+}
+
+fn cheapest(costs: &[f32], prices: &[f32]) -> Cheapest {
+    InstructionSet::detect().run(FindCheapest { costs, prices })
+}
+
+/// Finds the two cheapest clusters of the rows of a block.
+struct FindCheapest<'s> {
+    /// `(k, BLOCK)`.
+    costs: &'s [f32],
+    prices: &'s [f32],
+}
+
+impl Task for FindCheapest<'_> {
+    type Output = Cheapest;
+
+    #[inline(always)]
+    fn run<V: Vector>(self) -> Cheapest {
+        let Self { costs, prices } = self;
+        let mut found = Cheapest { best: [NONE; BLOCK], second: [NONE; BLOCK], names: [[0.0; BLOCK]; 2] };
+        assert!(costs.len() >= prices.len() * BLOCK && BLOCK.is_multiple_of(V::LANES));
+        for at in (0..BLOCK).step_by(V::LANES) {
+            // SAFETY: LANES divides BLOCK. The assertion bounds the costs, and the arrays hold BLOCK values.
+            unsafe {
+                let (mut best, mut second) = (V::splat(NONE), V::splat(NONE));
+                let (mut name, mut next) = (V::splat(0.0), V::splat(0.0));
+                for (j, price) in prices.iter().enumerate() {
+                    let total = V::load(costs.as_ptr().add(j * BLOCK + at)).add(V::splat(*price));
+                    let here = V::splat(f32::from_bits(j as u32));
+                    let is_behind = best.not_above(total);
+                    let (other, of_other) = (V::select(is_behind, total, best), V::select(is_behind, here, name));
+                    (best, name) = (V::select(is_behind, best, total), V::select(is_behind, name, here));
+                    let is_behind = second.not_above(other);
+                    (second, next) = (V::select(is_behind, second, other), V::select(is_behind, next, of_other));
+                }
+                best.store(found.best.as_mut_ptr().add(at));
+                second.store(found.second.as_mut_ptr().add(at));
+                name.store(found.names[0].as_mut_ptr().add(at));
+                next.store(found.names[1].as_mut_ptr().add(at));
+            }
+        }
+        found
+    }
+}
+
+impl PricedRows for SamplePart<'_> {
+    fn rows(&self) -> usize {
+        let missing = self.sample.costs.values.len() / self.sample.k - self.sample.costs.rows;
+        let has_last = (self.sample.costs.rows.div_ceil(BLOCK) - 1).is_multiple_of(self.step);
+        self.blocks() * BLOCK - if has_last { missing } else { 0 }
+    }
+
+    fn margins(&self, prices: &[f64], first: usize, out: &mut [Margin]) -> Result<f64> {
+        let (mut value, prices, unit) = (0.0, self.scaled(prices)?, self.sample.unit());
+        for (block, out) in (first / BLOCK..).zip(out.chunks_mut(BLOCK)) {
+            let found = cheapest(self.block(block), &prices);
+            for (r, out) in out.iter_mut().enumerate() {
+                value += f64::from(found.best[r]);
+                let margin = f64::from(found.second[r] - found.best[r]) * unit;
+                *out = Margin { own: found.names[0][r].to_bits(), second: found.names[1][r].to_bits(), margin };
+            }
+        }
+        Ok(value * unit)
+    }
+
+    fn nearest_rows(&self, prices: &[f64], threads: usize) -> Result<Option<Vec<f64>>> {
+        let ranks = self.ranks(prices, 1, threads)?;
+        Ok(Some(memory::collected(ranks.iter().map(|margin| f64::from(*margin) * self.sample.unit()), WHAT)?))
+    }
+}

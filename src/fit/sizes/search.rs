@@ -1,0 +1,251 @@
+//! The search for prices that prove an optimal labeling.
+//!
+//! ```text
+//! sample of the rows: do the last prices fit it? else prices that do                           sample.rs, newton.rs
+//! until the lists are complete at the new prices:
+//!   walls around the prices, from the sample: between them the lists of a pass are complete    widths.rs
+//!   pass: which clusters can be a row's label between the walls                                lists.rs, backend/priced.rs
+//!   prices that almost balance these lists, then the exact ones                                newton.rs, transport.rs
+//! ```
+//! Most rows have one possible cluster. Where walls stop the prices, the next pass begins there.
+
+use super::SizeBounds;
+use super::lists::{RowLists, SomeRows, in_distances, passes, unit};
+use super::newton::{self, Balance, PricedRows};
+use super::sample::Sample;
+use super::transport::{self, ListedCosts, SizeRange, Solution};
+use super::widths::{self, Walls};
+use crate::backend::Session;
+use crate::backend::priced::ListedRows;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::distances::DistanceScale;
+use crate::exact::fixed::PowerOfTwo;
+use crate::statistics::Statistics;
+
+/// What errors call the memory of this file.
+const WHAT: &str = "the search for prices of clusters of bounded size";
+/// All rows list all clusters if that makes at most so many entries.
+const ALL_LISTED: usize = 1 << 14;
+/// A sample has at least so many rows for each cluster, and at least and at most so many costs.
+const ROWS_EACH: usize = 64;
+const COSTS: [usize; 2] = [1 << 24, 1 << 26];
+/// Prices are looked for in every so many blocks of a sample.
+const PARTS: [usize; 2] = [4, 1];
+/// Prices fit a sample if the sizes are off by at most so many of their usual errors.
+const FITTING: f64 = 1.2;
+/// And a search for prices ends with so many.
+const FITTED: f64 = 0.4;
+/// Rows that may be too many or too few before the transport begins: for each cluster in the mean, and at most.
+const ALMOST: [f64; 2] = [4.0, 16.0];
+/// The shares of the widths within which rows move at first. None: all of them.
+const NEAR: [Option<f64>; 3] = [Some(0.06), Some(0.25), None];
+/// Prices are kept below this, whatever the scale.
+const LARGEST_PRICE: i128 = 1 << 110;
+/// The smallest quantum with which prices are float64.
+const SMALLEST_UNIT: f64 = 1e-290;
+/// How often the way of prices is halved, without walls.
+const MOST_HALVED: u32 = 128;
+/// After so many passes, lists have all clusters.
+const MOST_PASSES: u32 = 40;
+
+/// A search for the prices of one assignment.
+pub struct PriceSearch<'s, T> {
+    pub session: &'s mut dyn Session<T>,
+    pub centroids: &'s [T],
+    pub statistics: &'s Statistics,
+    pub bounds: SizeBounds,
+    pub threads: usize,
+    /// The damping of the last search for prices.
+    pub damping: f64,
+    /// Rows that were listed or sampled, each time counted.
+    pub listed: usize,
+}
+
+impl<T: Float> PriceSearch<'_, T> {
+    /// A sample of the rows, and prices that fit it. None if lists had better have all clusters. `heavy`: the rows of positive weight,
+    /// if not all are. `memory`: for the sample.
+    pub fn sample(&mut self, heavy: Option<&[u64]>, prices: &mut [i128], memory: Vec<f32>) -> Result<Option<Sample>> {
+        let (n, k, scale) = (self.statistics.n_positive as usize, prices.len(), self.statistics.distances);
+        #[cfg(feature = "tests")]
+        trial::change(prices, self.session.inertia(crate::backend::Scales::Same(scale))?.iter().sum::<u128>() / n as u128);
+        let (all_listed, costs) = plan();
+        if n.saturating_mul(k) <= all_listed || unit(scale).apply(1.0) < SMALLEST_UNIT {
+            return Ok(None);
+        }
+        let least = (ROWS_EACH * k).max(costs[0] / k).min(costs[1] / k).max(1);
+        let step = (n / least).max(1);
+        let some = heavy.map(|rows| memory::collected(rows.iter().step_by(step).copied(), WHAT)).transpose()?;
+        let rows = some.as_ref().map_or(ListedRows::Every(step), |rows| ListedRows::These(rows));
+        let costs = passes(self.session)?.sample(self.centroids, rows, memory)?;
+        if !(SMALLEST_UNIT..=1.0 / SMALLEST_UNIT).contains(&costs.unit) {
+            return Ok(None);
+        }
+        self.listed += costs.rows;
+        let sample = Sample::new(costs, k);
+        for part in PARTS.map(|step| sample.part(step)) {
+            let (count, before) = (part.rows(), in_distances(prices, scale)?);
+            let range = self.bounds.range(k, [count as u128, n as u128])?;
+            if newton::balance(&part, &range, &before, self.threads)?.misfit() > FITTING {
+                let mut now = memory::copied(&before, WHAT)?;
+                let fits = |balance: &Balance| balance.misfit() <= FITTED;
+                newton::search(&part, &range, &mut now, &Walls::default(), fits, &mut self.damping, self.threads)?;
+                follow(prices, &before, &now, unit(scale));
+            }
+        }
+        Ok(Some(sample))
+    }
+
+    /// An optimal solution of these rows, its prices, and the listed rows that could have another label at the same cost.
+    pub fn certain<'r>(
+        &mut self,
+        rows: ListedRows<'r>,
+        scale: DistanceScale,
+        prices: &mut [i128],
+        sample: Option<&Sample>,
+    ) -> Result<(RowLists<'r>, Solution, Vec<u32>)> {
+        let (k, unit) = (prices.len(), unit(scale));
+        // Prices that are no normal float64 say nothing, so every row lists all clusters.
+        let is_tiny = unit.apply(1.0) < SMALLEST_UNIT;
+        let sample = sample.filter(|_| !is_tiny);
+        let mut wider = memory::filled(k, 1.0, WHAT)?;
+        for pass in 0.. {
+            let here = in_distances(prices, scale)?;
+            let (widths, walls) = match sample.filter(|_| pass < MOST_PASSES) {
+                Some(sample) => {
+                    let of_rows = |rows| self.bounds.range(k, [rows as u128, u128::from(self.statistics.n_positive)]);
+                    widths::around(sample, of_rows, &here, &wider, self.threads)?
+                }
+                None => (widths::uniform(k, widths::EVERYTHING)?, Walls::default()),
+            };
+            let lists = RowLists::new(self.session, self.centroids, rows, scale, prices, widths)?;
+            self.listed += lists.count();
+            let all = [lists.count() as u128, u128::from(self.statistics.n_positive)];
+            let range = lists.without_certain_rows(self.bounds.range(k, all)?);
+            let mut is_balanced = is_tiny;
+            if !is_tiny {
+                let mut now = memory::copied(&here, WHAT)?;
+                let almost = |balance: &Balance| {
+                    let most = balance.residuals.iter().fold(0.0f64, |most, rows| most.max(rows.abs()));
+                    balance.off <= ALMOST[0] * k as f64 && most <= ALMOST[1]
+                };
+                is_balanced = newton::search(&lists, &range, &mut now, &walls, almost, &mut self.damping, self.threads)?;
+                follow(prices, &here, &now, unit);
+            }
+            // Where walls are in the way of many rows, they are in the way of exact prices, too.
+            let tries: &[Option<f64>] = match (walls.are_there(), is_balanced) {
+                (true, true) => &NEAR,
+                (true, false) => &[],
+                (false, _) => &[None],
+            };
+            for &near in tries {
+                let solution = self.transport(&lists, &range, prices, &walls, near)?;
+                if solution.missing == 0
+                    && lists.are_complete(prices)?
+                    && let Some(ties) = lists.ties(&solution, prices, self.threads)?
+                {
+                    return Ok((lists, solution, ties));
+                }
+            }
+            let mut halved = 0;
+            while !walls.are_there() && !lists.are_complete(prices)? && halved < MOST_HALVED {
+                // Beyond the widths, lists may miss rows, and prices say nothing.
+                prices.iter_mut().zip(lists.prices()).for_each(|(price, before)| *price = before + (*price - before) / 2);
+                halved += 1;
+            }
+            walls.widen_reached(&in_distances(prices, scale)?, &mut wider)?;
+        }
+        unreachable!("lists of all clusters are complete")
+    }
+
+    /// The exact prices, within the walls. `near`: only rows within this share of the widths may move.
+    fn transport(
+        &self,
+        lists: &RowLists<'_>,
+        range: &SizeRange,
+        prices: &mut [i128],
+        walls: &Walls,
+        near: Option<f64>,
+    ) -> Result<Solution> {
+        let (k, scale) = (prices.len(), lists.scale());
+        let quanta = |width: f64| (width / unit(scale).apply(1.0)).min(LARGEST_PRICE as f64) as i128;
+        let mut stand = memory::with_room(k, WHAT)?;
+        for a in 0..k {
+            let of_wall = |&(b, width): &(u32, f64)| {
+                let at = |from: &[i128], share: f64| quanta(share * width) + from[a] - from[b as usize];
+                let stands = at(lists.prices(), 1.0);
+                (b, near.map_or(stands, |share| stands.min(at(prices, share))))
+            };
+            stand.push(memory::collected(walls.of(a).iter().map(of_wall), WHAT)?);
+        }
+        let Some(share) = near else { return transport::solve(lists, range, prices, &stand) };
+        let here = in_distances(prices, scale)?;
+        let width = |a: u32, b: u32| share * lists.widths().of(a as usize, b as usize);
+        let (mut places, rows) = lists.near_rows(&here, width, self.threads)?;
+        let mut left = range.clone();
+        let mut near_rows = rows.iter().peekable();
+        for (row, place) in (0u32..).zip(&places) {
+            if near_rows.next_if_eq(&&row).is_none() {
+                let label = lists.clusters(row as usize)[*place as usize] as usize;
+                left.least[label] -= 1;
+                left.most[label] -= 1;
+            }
+        }
+        let some = SomeRows { lists, rows };
+        let Solution { places: moved, missing } = transport::solve(&some, &left, prices, &stand)?;
+        some.rows.iter().zip(moved).for_each(|(row, place)| places[*row as usize] = place);
+        Ok(Solution { places, missing })
+    }
+}
+
+/// The entries up to which all rows list all clusters, and the least and most costs of a sample.
+fn plan() -> (usize, [usize; 2]) {
+    #[cfg(feature = "tests")]
+    if let Some(most) = trial::most_costs() {
+        return (0, [most; 2]);
+    }
+    (ALL_LISTED, COSTS)
+}
+
+/// What tests change. It changes no label.
+#[cfg(feature = "tests")]
+#[doc(hidden)]
+pub mod trial {
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+    /// The costs of a sample, if not 0. Then lists are compared with all distances, too.
+    pub static COSTS: AtomicUsize = AtomicUsize::new(0);
+    /// The seed of the prices that an assignment starts with, if not 0.
+    pub static PRICES: AtomicU64 = AtomicU64::new(0);
+
+    pub fn most_costs() -> Option<usize> {
+        Some(COSTS.load(Relaxed)).filter(|costs| *costs > 0)
+    }
+
+    /// Adds random numbers of about this size to prices.
+    pub fn change(prices: &mut [i128], size: u128) {
+        let mut state = PRICES.load(Relaxed);
+        if state == 0 {
+            return;
+        }
+        for price in prices {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *price += (i128::from(state as i64) >> 31) * (size as i128 >> 31);
+        }
+    }
+}
+
+/// Gives integers the prices that changed. The others keep all of their bits.
+fn follow(integers: &mut [i128], before: &[f64], now: &[f64], unit: PowerOfTwo) {
+    let largest = LARGEST_PRICE as f64;
+    for ((integer, price), _) in integers.iter_mut().zip(now).zip(before).filter(|((_, now), before)| now != before) {
+        *integer = if *price == 0.0 { 0 } else { (price / unit.apply(1.0)).clamp(-largest, largest) as i128 };
+    }
+}
+
+/// Prices of a finer scale: `bits` more.
+pub fn finer(prices: &mut [i128], bits: i32) {
+    let most = LARGEST_PRICE >> bits;
+    prices.iter_mut().for_each(|price| *price = (*price).clamp(-most, most) << bits);
+}
