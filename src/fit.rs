@@ -138,7 +138,8 @@ impl KMeans {
 }
 
 /// The fits of the same rows for each of these numbers of clusters. One that fails by itself has its error in the list. `fixed`:
-/// centroids (`(k, d)`, row-major, in the units of transformed rows) that stay as they are, whose clusters may stay empty.
+/// centroids (`(k, d)`, row-major, in the units of transformed rows) that stay as they are, whose clusters may stay empty. Then rows
+/// are transformed as the parts say, not as the estimator does.
 pub(crate) fn fits<T: Float>(
     estimator: &KMeans,
     clusters: &[usize],
@@ -166,12 +167,11 @@ pub(crate) fn fits<T: Float>(
 /// Chooses the device of the rows, transforms, orders and prepares them, and fits them.
 fn run<T: Float>(task: Task<'_>, mut parts: Vec<RowBlock<'_, T>>, set: InstructionSet) -> Result<Vec<Result<Fitted<T>>>> {
     let choice = rows::place(&mut parts, &task.params)?;
-    let seeding = rows::transform(&mut parts, &task.to_prepare())?;
     let seeding = match task.params.fixed {
         Some(centroids) => {
             Some(Seeding { init: Init::Given(memory::copied(centroids, seeding::CENTROIDS)?), ..Seeding::default() })
         }
-        None => seeding,
+        None => rows::transform(&mut parts, &task.to_prepare())?,
     };
     let mut task = task.with_seeding(seeding.as_ref());
     let common = task.to_prepare();

@@ -9,7 +9,7 @@ import polars as pl
 from polars_kmeans import _arrays, _frames, _names, _numeric, _plugin, _rows
 from polars_kmeans._facts import Facts
 from polars_kmeans._keywords import checked
-from polars_kmeans._options import text
+from polars_kmeans._options import FitOptions, text
 from polars_kmeans._typing import Device, IntoArray, IntoFeatures, IntoFrame, Output
 from polars_kmeans.errors import InvalidParameterError
 
@@ -346,6 +346,92 @@ class Answers(Facts):
                 raise InvalidParameterError(f"{msg}, got {names!r:.80}: model.with_names gives names")
             labels = _names.of(labels, known)
         return _frames.with_labels(data, labels, name)
+
+    @overload
+    def assign(
+        self,
+        data: pl.LazyFrame,
+        /,
+        *columns: IntoFeatures,
+        min_size: SupportsIndex | None = ...,
+        max_size: SupportsIndex | None = ...,
+        balanced: bool = ...,
+        weight: str | pl.Expr | None = ...,
+        name: str = ...,
+    ) -> pl.LazyFrame: ...
+
+    @overload
+    def assign(
+        self,
+        data: pl.DataFrame | IntoFrame,
+        /,
+        *columns: IntoFeatures,
+        min_size: SupportsIndex | None = ...,
+        max_size: SupportsIndex | None = ...,
+        balanced: bool = ...,
+        weight: str | pl.Expr | None = ...,
+        name: str = ...,
+    ) -> pl.DataFrame: ...
+
+    @checked
+    def assign(
+        self,
+        data: pl.DataFrame | pl.LazyFrame | IntoFrame,
+        /,
+        *columns: IntoFeatures,
+        min_size: SupportsIndex | None = None,
+        max_size: SupportsIndex | None = None,
+        balanced: bool = False,
+        weight: str | pl.Expr | None = None,
+        name: str = "cluster",
+    ) -> pl.DataFrame | pl.LazyFrame:
+        """Add labels whose clusters have bounded sizes to a frame, as its last column.
+
+        Of all labels within the bounds, the rows get those of least inertia. The model keeps its centroids. See
+        :doc:`/guide/sizes`.
+
+        Parameters
+        ----------
+        data
+            A frame, as in :meth:`label`. A label depends on all rows, so a LazyFrame does not stream.
+        *columns
+            The features, as in :meth:`predict`.
+        min_size, max_size, balanced
+            As in :class:`KMeans <polars_kmeans.KMeans>`, but a cluster may be empty unless `min_size` says otherwise.
+            There may be fewer rows than clusters.
+        weight
+            Non-negative row weights: a column or an expression. Only rows of positive weight count.
+        name
+            The name of the new column.
+
+        Returns
+        -------
+        DataFrame
+            All columns of `data`, and the labels (UInt32). Rows with nulls, NaNs or infinities are null. A LazyFrame
+            for a LazyFrame.
+
+        Raises
+        ------
+        InvalidParameterError
+            For bounds that no labels can keep.
+        InvalidColumnError
+            If the frame has a column of this name.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> model = pk.KMeans(k=2, init=[0.0, 5.0]).fit(pl.DataFrame({"x": [0.0, 5.0]}), "x")
+        >>> model.assign(pl.DataFrame({"x": [0.0, 1.0, 2.0, 5.0]}), max_size=2).rows()
+        [(0.0, 0), (1.0, 0), (2.0, 1), (5.0, 1)]
+
+        """
+        options = FitOptions(
+            k=self.n_clusters, min_size=min_size, max_size=max_size, balanced=balanced, null_policy="skip"
+        )
+        labels = _plugin.assign(self._features(columns), self._encoded, options, weight)
+        with _plugin.typed_errors():
+            return _frames.with_labels(data, labels, name)
 
     @overload
     def silhouette(

@@ -331,6 +331,13 @@ def sums(
     return _call("sums", [*exprs, *weights(weight), *label, _literal(model)], kwargs, **_ONE_VALUE)
 
 
+def assign(exprs: list[pl.Expr], model: bytes, options: FitOptions, weight: str | pl.Expr | None) -> pl.Expr:
+    """Label rows under a model, with bounds on the sizes of the clusters."""
+    check_process()
+    kwargs = {**options.keywords, "weighted": weight is not None}
+    return _call("assign", [*exprs, *weights(weight), _literal(model)], kwargs)
+
+
 def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None, device: Device) -> pl.Expr:
     """Score rows under a model."""
     check_process()

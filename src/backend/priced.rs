@@ -123,7 +123,7 @@ pub struct SampleCosts {
 /// A session whose passes take a price on each centroid.
 pub trait PricedPasses<T: Float> {
     /// The numbers of the kept rows of positive weight, ascending. None if all are.
-    fn heavy_rows(&mut self) -> Result<Option<Vec<u64>>>;
+    fn counted_rows(&mut self) -> Result<Option<Vec<u64>>>;
     /// About what each centroid (`(k, d)`, row-major) costs these rows. `values`: memory for that of the result.
     fn sample(&mut self, centroids: &[T], rows: ListedRows<'_>, values: Vec<f32>) -> Result<SampleCosts>;
     /// For these rows and centroids (`(k, d)`, row-major), which centroids can have the least weighted squared distance + price.

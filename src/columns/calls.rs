@@ -8,6 +8,8 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::names::FeatureLayout;
 use crate::base::parallel::FloatEnvironment;
+#[cfg(feature = "polars")]
+use crate::base::params::Space;
 use crate::base::params::{KMeans, NullPolicy, Wanted};
 use crate::fit;
 use crate::input::features::Column;
@@ -99,6 +101,32 @@ impl KMeansModel {
         let _environment = FloatEnvironment::default_rounding();
         let table = FeatureTable::new(columns, !self.is_f32(), Some(self.n_features()))?;
         Ok((!table.all_null).then_some(table))
+    }
+}
+
+impl KMeansModel {
+    /// The labels of least inertia of rows under this model, within the bounds on sizes of the estimator.
+    #[cfg(feature = "polars")]
+    pub(crate) fn assigned<S: Source>(&self, estimator: &KMeans, columns: &[S], weights: Option<&S>) -> Result<Labels> {
+        let Some(table) = self.table(columns)? else { return Labels::none(columns[0].rows()) };
+        let weights = weights.map(super::weights).transpose()?;
+        let weights = weights.as_ref().map(view_weights).transpose()?;
+        let (k, space) = (self.n_clusters(), Space::default());
+        let estimator = KMeans { k, space, ..estimator.clone() };
+        let (centroids, transform) = self.as_compared()?;
+        macro_rules! labels {
+            ($x:expr) => {{
+                let parts = vec![RowBlock::new($x.transformed_by(transform), weights)];
+                let fit = fit::fits(&estimator, &[k], Some(&centroids), parts, InstructionSet::detect(), Wanted::Labels)?;
+                fit.into_iter()
+                    .next()
+                    .map_or(Err(KMeansError::NoFeatures), |fit| fit?.named(table.layout.copy()?).1.into_labels())
+            }};
+        }
+        match table.view()? {
+            AnyFeatures::F32(x) => labels!(x),
+            AnyFeatures::F64(x) => labels!(x),
+        }
     }
 }
 

@@ -6,9 +6,8 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::params::{Device, Init, KMeans, Params, TooFew};
 use crate::fit::rows::{BOUNDED, device_of};
+use crate::fit::sizes;
 
-/// Bytes of a row for labels and lists, if clusters have bounds on their sizes and one row in three is near two of them.
-const BOUNDED_ROW: u64 = 72;
 /// Bytes of memory that carry rows to a GPU.
 const LANES: u64 = 64 << 20;
 /// Seconds of a step of k-means++ on a GPU for its launches, and multiply-adds a second of candidates of k-means||.
@@ -97,7 +96,7 @@ impl KMeans {
             choice.reason = BOUNDED.into();
         }
         let plan = of_choice(choice, rows, shape, &params);
-        Ok(FitPlan { host_bytes: plan.host_bytes.saturating_add(rows.rows.saturating_mul(BOUNDED_ROW)), ..plan })
+        Ok(FitPlan { host_bytes: plan.host_bytes.saturating_add(sizes::expected_bytes(rows.rows, params.k)), ..plan })
     }
 }
 

@@ -14,6 +14,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::FeatureLayout;
+use crate::base::params::KMeans;
 #[cfg(feature = "python")]
 use crate::columns::is_all_null;
 use crate::model::{AnyModel, KMeansModel, Model, on_any_device};
@@ -65,6 +66,29 @@ impl KMeansModel {
                 Ok(KMeansError::NotFinite { column, nulls, nans: 0, infinities: 0 })
             }
         }
+    }
+
+    /// The labels of rows by this model's centroids, of least inertia within the bounds on sizes of an estimator, of which nothing
+    /// else but threads, device and null policy counts: `UInt32`, null if a row was skipped. Clusters may be empty, also if there are
+    /// fewer rows than clusters, unless `min_size` says how many rows they need. The columns are given in the order of the model's
+    /// features.
+    ///
+    /// ```
+    /// use polars::prelude::*;
+    /// use polars_kmeans::{KMeans, SizeLimit};
+    ///
+    /// let df = df!("x" => [1.0, 1.2, 8.0, 8.2])?;
+    /// let model = KMeans::new(2).seed(1).fit(&df, ["x"])?;
+    /// let new = df!("x" => [1.1, 1.3, 1.4, 1.5])?;
+    /// let labels = model.assign_columns(&KMeans::new(2).max_size(SizeLimit::Rows(2)), new.columns(), None)?;
+    /// assert_eq!(labels.into_no_null_iter().filter(|label| *label == 0).count(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`KMeansError::InfeasibleSizes`], or as [`KMeansModel::predict_columns`] and those of weights.
+    pub fn assign_columns(&self, estimator: &KMeans, columns: &[Column], weights: Option<&Column>) -> Result<UInt32Chunked> {
+        label_column(self.assigned(estimator, columns, weights)?)
     }
 
     /// The columns of a frame that the model needs.

@@ -24,6 +24,8 @@ use crate::base::params::{Device, Metric};
 use crate::base::progress::Seconds;
 #[cfg(feature = "python")]
 use crate::input::tile::RowBlock;
+#[cfg(feature = "polars")]
+use crate::input::transform::RowTransform;
 #[cfg(feature = "parts")]
 use crate::model::AnyFitted;
 use crate::statistics::check_centroid_magnitude;
@@ -264,6 +266,15 @@ impl KMeansModel {
         let _environment = FloatEnvironment::default_rounding();
         either!(self, model => {
             memory::collected(model.centroids_in_units()?.iter().map(|c| c.to_f64()), "the centroids in float64")
+        })
+    }
+
+    /// The centroids as rows are compared with them, in float64: `(k, d)`, row-major; and what happens to rows before.
+    #[cfg(feature = "polars")]
+    pub(crate) fn as_compared(&self) -> Result<(Vec<f64>, Option<Arc<RowTransform>>)> {
+        either!(self, model => {
+            let centroids = memory::collected(model.centroids.iter().map(|c| c.to_f64()), "the centroids in float64")?;
+            Ok((centroids, model.row_transform()?))
         })
     }
 

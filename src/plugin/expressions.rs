@@ -1,8 +1,8 @@
-//! The expressions. `kmeans`, `centroids` and `score` get whole columns; `predict` and `transform` get one morsel at a time.
+//! The expressions. `kmeans`, `centroids`, `assign` and `score` get whole columns; `predict` and `transform` get one morsel at a time.
 //!
 //! `kmeans` and `centroids` take one struct that holds the features and, last, the weights. The reason: Polars runs the groups
 //! of `over` and `agg` in parallel for functions of one input, but one after the other for functions of several inputs. The
-//! other expressions take the columns one by one. The last input of `predict`, `transform` and `score` is the model: a list of
+//! other expressions take the columns one by one. The last input of `predict`, `transform`, `assign` and `score` is the model: a list of
 //! one binary value. Wrong dtypes are refused when Polars resolves the schema of the query, before any value is passed.
 
 use std::sync::Arc;
@@ -277,6 +277,22 @@ fn nearest_clusters(inputs: &[Series], kwargs: &NearestClustersOptions) -> Polar
     Ok(near.with_name("nearest_clusters".into()).into_series())
 }
 
+fn assign_field(fields: &[Field], kwargs: &FitOptions) -> PolarsResult<Field> {
+    feature_type(fields, 1 + usize::from(kwargs.weighted), true)?;
+    Ok(Field::new(CLUSTER.into(), DataType::UInt32))
+}
+
+/// The labels of rows under a model, within the bounds on sizes of the options.
+fn assign(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
+    let (model, mut columns) = with_model(inputs)?;
+    let weights = if kwargs.weighted { columns.pop() } else { None };
+    let estimator = kwargs.estimator([], None)?;
+    if columns[0].is_empty() {
+        return Ok(Series::new_empty(CLUSTER.into(), &DataType::UInt32));
+    }
+    Ok(model.assign_columns(&estimator, &columns, weights.as_ref())?.with_name(CLUSTER.into()).into_series())
+}
+
 /// Minus the inertia of the rows under a model.
 fn score(inputs: &[Series], kwargs: &ScoreOptions) -> PolarsResult<Series> {
     let (model, mut columns) = with_model(inputs)?;
@@ -290,4 +306,5 @@ expression!(centroids(FitOptions) -> centroids_field);
 expression!(predict(PredictOptions) -> predict_field);
 expression!(transform(TransformOptions) -> transform_field);
 expression!(nearest_clusters(NearestClustersOptions) -> nearest_clusters_field);
+expression!(assign(FitOptions) -> assign_field);
 expression!(score(ScoreOptions) -> score_field);

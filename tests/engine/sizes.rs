@@ -1,5 +1,6 @@
 //! Clusters of bounded size: assignments and fits against an oracle, proofs of larger ones, and the same bits everywhere.
 
+#[cfg(feature = "tests")]
 use std::sync::atomic::Ordering::Relaxed;
 
 use polars_kmeans::{
@@ -7,6 +8,7 @@ use polars_kmeans::{
     TooFew, Wanted,
 };
 
+#[cfg(feature = "tests")]
 use polars_kmeans::trial;
 
 use crate::data::{self, Random, hash, here_and_on_gpu, parts_of, rounds};
@@ -192,6 +194,7 @@ fn every_division_of_the_work_gives_the_same_bits() {
     }
 }
 
+#[cfg(feature = "tests")]
 #[test]
 fn samples_and_starting_prices_change_no_label() {
     let random = &mut Random(77);

@@ -106,3 +106,37 @@ def test_sizes_that_cannot_be_are_refused() -> None:
     assert "bounds on their sizes" in message(balanced=True, device="cuda")
     few = FRAME.head(7).with_columns(pk.kmeans("x", "y", k=4, min_size=2, too_few="null"))
     assert few["cluster"].null_count() == 7
+
+
+@pytest.mark.parametrize("dtype", [pl.Float32, pl.Float64])
+def test_rows_are_assigned_within_bounds_under_a_model(dtype: type[pl.DataType]) -> None:
+    frame = FRAME.with_columns(pl.col("x", "y").cast(dtype), w=pl.int_range(600) % 4)
+    for options in ({}, {"scale": "standard"}, {"metric": "cosine"}, {"scale": {"x": 3.0}, "metric": "cosine"}):
+        for weight in (None, "w"):
+            bounds = {"min_size": 100, "max_size": 160} if weight is None else {"min_size": 90, "max_size": 125}
+            estimator = pk.KMeans(k=4, seed=2, weight=weight, **bounds, **options)  # type: ignore[arg-type]
+            labels = estimator.fit_predict(frame, "x", "y")
+            model = estimator.fit(frame, "x", "y")
+            assigned = model.assign(frame, weight=weight, name="a", **bounds)  # type: ignore[arg-type]
+            assert assigned["a"].to_list() == labels.to_list(), (options, weight)
+            assert assigned.drop("a").equals(frame)
+
+
+def test_few_rows_and_many_kinds_of_them_are_assigned() -> None:
+    model = pk.KMeans(k=3, init=[0.0, 5.0, 9.0]).fit(pl.DataFrame({"x": [0.0, 5.0, 9.0]}), "x")
+    rows = pl.DataFrame({"x": [0.0, 0.1, None, 0.2, float("nan")]})
+    assert model.assign(rows, max_size=1)["cluster"].to_list() == [0, 1, None, 2, None]
+    assert model.assign(rows.lazy(), max_size=2).collect()["cluster"].to_list() == [0, 0, None, 1, None]
+    assert model.assign(rows.head(2), balanced=True)["cluster"].to_list() == [0, 1]
+    assert model.assign(rows.head(0), max_size=2)["cluster"].to_list() == []
+    assert model.assign(rows)["cluster"].to_list() == model.label(rows)["cluster"].to_list()
+    values = [[0.0, 1.0], [0.1, 1.0], [9.0, 0.0], [9.0, 1.0]]
+    arrays = pl.DataFrame({"e": values}, schema={"e": pl.Array(pl.Float32, 2)})
+    of_arrays = pk.KMeans(k=2, seed=0).fit(arrays, "e")
+    assert sorted(counts(of_arrays.assign(arrays, balanced=True)["cluster"])) == [2, 2]
+    with pytest.raises(pk.InvalidParameterError, match="sizes: expected min_size k <= n <= max_size k"):
+        model.assign(rows, min_size=2)
+    with pytest.raises(pk.InvalidParameterError, match="rows, not a share"):
+        model.assign(rows, max_size=1.25)  # type: ignore[arg-type]
+    with pytest.raises(pk.InvalidColumnError, match="not in the frame"):
+        model.assign(rows, max_size=2, name="x")

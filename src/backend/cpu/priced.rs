@@ -191,7 +191,7 @@ impl<T: Float> CpuSession<'_, T> {
 }
 
 impl<T: Float> PricedPasses<T> for CpuSession<'_, T> {
-    fn heavy_rows(&mut self) -> Result<Option<Vec<u64>>> {
+    fn counted_rows(&mut self) -> Result<Option<Vec<u64>>> {
         if self.statistics.n_positive == self.labels.len() as u64 {
             return Ok(None);
         }

@@ -35,7 +35,7 @@ pub struct BoundedAssigner<'a> {
     /// The memory of samples.
     memory: Vec<f32>,
     /// The numbers of the rows of positive weight, or none if all are.
-    heavy: Option<Vec<u64>>,
+    counted: Option<Vec<u64>>,
     /// The labels of the last assignment. None before the first one.
     labels: Option<Vec<u32>>,
 }
@@ -60,12 +60,12 @@ impl<'a> BoundedAssigner<'a> {
         statistics: &'a Statistics,
         [k, threads]: [usize; 2],
     ) -> Result<Self> {
-        let heavy = passes(session)?.heavy_rows()?;
+        let counted = passes(session)?.counted_rows()?;
         if statistics.n > u64::from(u32::MAX) {
             let (expected, got) = ("at most 2^32 - 1 rows".into(), statistics.n.to_string());
             return Err(KMeansError::InvalidOption { option: "max_size", expected, got });
         }
-        Ok(Self { bounds, statistics, threads, prices: memory::zeroed(k, WHAT)?, memory: Vec::new(), heavy, labels: None })
+        Ok(Self { bounds, statistics, threads, prices: memory::zeroed(k, WHAT)?, memory: Vec::new(), counted, labels: None })
     }
 
     /// Labels all rows by these centroids, and gives the labels to the session.
@@ -89,7 +89,7 @@ impl<'a> BoundedAssigner<'a> {
 
     /// How many rows of positive weight have different labels.
     fn differences(&self, before: &[u32], now: &[u32]) -> u64 {
-        match &self.heavy {
+        match &self.counted {
             None => before.iter().zip(now).filter(|(before, now)| before != now).count() as u64,
             Some(rows) => rows.iter().filter(|&&row| before[row as usize] != now[row as usize]).count() as u64,
         }
@@ -106,11 +106,11 @@ impl<'a> BoundedAssigner<'a> {
         let n = self.statistics.n_positive as usize;
         let base = self.statistics.distances;
         let mut prices = memory::copied(&self.prices, WHAT)?;
-        let heavy = self.heavy.take();
-        let rows = heavy.as_ref().map_or(ListedRows::Every(1), |rows| ListedRows::These(rows));
+        let counted = self.counted.take();
+        let rows = counted.as_ref().map_or(ListedRows::Every(1), |rows| ListedRows::These(rows));
         let Self { bounds, statistics, threads, .. } = *self;
         let mut search = PriceSearch { session, centroids, statistics, bounds, threads, damping: DAMPING, listed: 0 };
-        let sample = search.sample(heavy.as_deref(), &mut prices, std::mem::take(&mut self.memory))?;
+        let sample = search.sample(counted.as_deref(), &mut prices, std::mem::take(&mut self.memory))?;
         let mut scale = base;
         let totals = loop {
             let (lists, mut solution, ties) = search.certain(rows, scale, &mut prices, sample.as_ref())?;
@@ -129,7 +129,7 @@ impl<'a> BoundedAssigner<'a> {
             scale = scale.below_quanta(bits);
             finer(&mut prices, 90 - bits);
         };
-        self.heavy = heavy;
+        self.counted = counted;
         self.memory = sample.map_or_else(Vec::new, Sample::into_memory);
         Ok((search.listed as f64 / n as f64, (scale == base).then_some(totals)))
     }

@@ -44,7 +44,7 @@ impl<'r> RowLists<'r> {
         let here = in_distances(prices, scale)?;
         let band = passes(session)?.band(centroids, rows, &PriceRange { prices: &here, widths: &widths })?;
         #[cfg(feature = "tests")]
-        if super::search::trial::most_costs().is_some() {
+        if super::search::trial::costs().is_some() {
             let widths_of_all = widths::uniform(here.len(), widths::EVERYTHING)?;
             let all = passes(session)?.band(centroids, rows, &PriceRange { prices: &here, widths: &widths_of_all })?;
             compare(&band, &all, &here, &widths);
@@ -127,7 +127,7 @@ impl<'r> RowLists<'r> {
     /// The places in the lists of the clusters that have the least cost + price, for the rows that have several; nothing if a label is
     /// none of them.
     pub fn ties(&self, solution: &Solution, prices: &[i128], threads: usize) -> Result<Option<Vec<u32>>> {
-        let find = |rows: std::ops::Range<usize>, found: &mut Vec<u32>| {
+        let find = |rows: std::ops::Range<usize>, found: &mut Vec<u32>| -> Result<bool> {
             for row in rows {
                 let (clusters, own) = (self.clusters(row), solution.places[row] as usize);
                 let total = |place: usize| self.cost(row, place) + prices[clusters[place] as usize];

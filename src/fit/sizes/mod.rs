@@ -22,7 +22,7 @@
 //! "Minkowski-type theorems and least-squares clustering", Algorithmica 20 (1998), doi:10.1007/PL00009187). With bounds as the
 //! only change, this is the loop of P. S. Bradley, K. P. Bennett & A. Demiriz, "Constrained k-means clustering", MSR-TR-2000-65.
 //!
-//! The session is asked for three passes (`backend/priced.rs`). It does not know what a size is.
+//! The session is asked for passes with prices (`backend/priced.rs`). It does not know what a size is.
 
 pub mod assignment;
 mod laplacian;
@@ -53,6 +53,17 @@ use crate::base::progress::Watch;
 use crate::exact::distances::ExactSum;
 use crate::model::HistoryRow;
 use crate::statistics::Statistics;
+
+/// Bytes that a fit is expected to take for bounds on sizes, beside those of a fit without: labels, lists of one row in three, a
+/// sample, and what is known of each pair of clusters.
+pub(super) fn expected_bytes(rows: u64, k: usize) -> u64 {
+    const ROW: u64 = 72;
+    const PAIR: u64 = 48;
+    let clusters = k as u64;
+    let pairs = if k <= widths::MOST_PAIRS { clusters * clusters * PAIR } else { 0 };
+    let sample = rows.min(search::sample_rows(k) as u64).saturating_mul(4 * clusters);
+    rows.saturating_mul(ROW).saturating_add(sample).saturating_add(pairs)
+}
 
 /// The rows of positive weight that each cluster may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

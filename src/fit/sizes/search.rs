@@ -64,21 +64,22 @@ pub struct PriceSearch<'s, T> {
 }
 
 impl<T: Float> PriceSearch<'_, T> {
-    /// A sample of the rows, and prices that fit it. None if lists had better have all clusters. `heavy`: the rows of positive weight,
+    /// A sample of the rows, and prices that fit it. None if lists had better have all clusters. `counted`: the rows of positive weight,
     /// if not all are. `memory`: for the sample.
-    pub fn sample(&mut self, heavy: Option<&[u64]>, prices: &mut [i128], memory: Vec<f32>) -> Result<Option<Sample>> {
+    pub fn sample(&mut self, counted: Option<&[u64]>, prices: &mut [i128], memory: Vec<f32>) -> Result<Option<Sample>> {
         let (n, k, scale) = (self.statistics.n_positive as usize, prices.len(), self.statistics.distances);
         #[cfg(feature = "tests")]
         trial::change(prices, self.session.inertia(crate::backend::Scales::Same(scale))?.iter().sum::<u128>() / n as u128);
-        let (all_listed, costs) = plan();
+        let all_listed = if is_trial() { 0 } else { ALL_LISTED };
         if n.saturating_mul(k) <= all_listed || unit(scale).apply(1.0) < SMALLEST_UNIT {
             return Ok(None);
         }
-        let least = (ROWS_EACH * k).max(costs[0] / k).min(costs[1] / k).max(1);
-        let step = (n / least).max(1);
-        let some = heavy.map(|rows| memory::collected(rows.iter().step_by(step).copied(), WHAT)).transpose()?;
-        let rows = some.as_ref().map_or(ListedRows::Every(step), |rows| ListedRows::These(rows));
-        let costs = passes(self.session)?.sample(self.centroids, rows, memory)?;
+        let step = (n / sample_rows(k)).max(1);
+        // A row of each step, at no fixed place: rows may be periodic.
+        let place = |from: usize| (from + splitmix(from as u64) as usize % step).min(n - 1);
+        let row = |place: usize| counted.map_or(place as u64, |rows| rows[place]);
+        let rows = memory::collected((0..n).step_by(step).map(|from| row(place(from))), WHAT)?;
+        let costs = passes(self.session)?.sample(self.centroids, ListedRows::These(&rows), memory)?;
         if !(SMALLEST_UNIT..=1.0 / SMALLEST_UNIT).contains(&costs.unit) {
             return Ok(None);
         }
@@ -199,13 +200,29 @@ impl<T: Float> PriceSearch<'_, T> {
     }
 }
 
-/// The entries up to which all rows list all clusters, and the least and most costs of a sample.
-fn plan() -> (usize, [usize; 2]) {
+/// A random number (the mixer of S. Vigna's splitmix64).
+pub fn splitmix(seed: u64) -> u64 {
+    let mixed = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+/// The rows of a sample, if there are so many.
+pub fn sample_rows(k: usize) -> usize {
     #[cfg(feature = "tests")]
-    if let Some(most) = trial::most_costs() {
-        return (0, [most; 2]);
+    if let Some(costs) = trial::costs() {
+        return (costs / k).max(1);
     }
-    (ALL_LISTED, COSTS)
+    (ROWS_EACH * k).max(COSTS[0] / k).min(COSTS[1] / k).max(1)
+}
+
+/// Whether a test changes what samples are.
+fn is_trial() -> bool {
+    #[cfg(feature = "tests")]
+    return trial::costs().is_some();
+    #[cfg(not(feature = "tests"))]
+    false
 }
 
 /// What tests change. It changes no label.
@@ -219,7 +236,7 @@ pub mod trial {
     /// The seed of the prices that an assignment starts with, if not 0.
     pub static PRICES: AtomicU64 = AtomicU64::new(0);
 
-    pub fn most_costs() -> Option<usize> {
+    pub fn costs() -> Option<usize> {
         Some(COSTS.load(Relaxed)).filter(|costs| *costs > 0)
     }
 

@@ -13,6 +13,7 @@
 use super::laplacian::PriceGraph;
 use super::newton::{self, Balance, Margin, PricedRows};
 use super::sample::Sample;
+use super::search::splitmix;
 use super::transport::SizeRange;
 use crate::backend::priced::Widths;
 use crate::base::error::Result;
@@ -148,9 +149,8 @@ fn reach_neighbours(pairs: &mut [f32], balance: &Balance, k: usize, rank: usize,
 /// About a normal deviate: a sum of uniform ones.
 fn normal(state: &mut u64) -> f64 {
     let uniform = |_| {
-        *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        ((mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB) >> 11) as f64 / (1u64 << 53) as f64
+        *state += 1;
+        (splitmix(*state) >> 11) as f64 / (1u64 << 53) as f64
     };
     (0..12).map(uniform).sum::<f64>() - 6.0
 }
