@@ -242,13 +242,9 @@ pub mod trial {
 
     /// Adds random numbers of about this size to prices.
     pub fn change(prices: &mut [i128], size: u128) {
-        let mut state = PRICES.load(Relaxed);
-        if state == 0 {
-            return;
-        }
-        for price in prices {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            *price += (i128::from(state as i64) >> 31) * (size as i128 >> 31);
+        let seed = PRICES.load(Relaxed);
+        for (price, state) in prices.iter_mut().zip(seed..).filter(|_| seed > 0) {
+            *price += (i128::from(super::splitmix(state) as i64) >> 31) * (size as i128 >> 31);
         }
     }
 }
