@@ -11,7 +11,7 @@ from polars_kmeans._facts import Facts
 from polars_kmeans._keywords import checked
 from polars_kmeans._options import FitOptions, text
 from polars_kmeans._typing import Device, IntoArray, IntoFeatures, IntoFrame, Output
-from polars_kmeans.errors import InvalidParameterError
+from polars_kmeans.errors import InvalidParameterError, typed_errors
 
 
 class Answers(Facts):
@@ -385,9 +385,9 @@ class Answers(Facts):
         weight: str | pl.Expr | None = None,
         name: str = "cluster",
     ) -> pl.DataFrame | pl.LazyFrame:
-        """Add labels whose clusters have bounded sizes to a frame, as its last column.
+        """Assign rows to clusters of bounded size: add the labels to a frame, as its last column.
 
-        Of all labels within the bounds, the rows get those of least inertia. The model keeps its centroids. See
+        Of all labels within the bounds, the rows get those of least inertia. The centroids stay as they are. See
         :doc:`/guide/sizes`.
 
         Parameters
@@ -430,7 +430,7 @@ class Answers(Facts):
             k=self.n_clusters, min_size=min_size, max_size=max_size, balanced=balanced, null_policy="skip"
         )
         labels = _plugin.assign(self._features(columns), self._encoded, options, weight)
-        with _plugin.typed_errors():
+        with typed_errors():
             return _frames.with_labels(data, labels, name)
 
     @overload

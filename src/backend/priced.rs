@@ -4,22 +4,22 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 
-/// What errors call the memory of these lists.
+/// What errors call the memory of lists and samples.
 pub const LISTS: &str = "lists of the clusters near each row";
+
 /// The kept rows that a pass looks at.
 #[derive(Debug, Clone, Copy)]
-pub enum ListedRows<'r> {
-    /// Every so many, from row 0 on.
-    Every(usize),
-    /// These, ascending.
+pub enum PassRows<'r> {
+    All,
+    /// The kept rows with these numbers, ascending.
     These(&'r [u64]),
 }
 
-impl ListedRows<'_> {
+impl PassRows<'_> {
     /// How many of `n` rows they are.
     pub fn count(self, n: usize) -> usize {
         match self {
-            Self::Every(step) => n.div_ceil(step),
+            Self::All => n,
             Self::These(rows) => rows.len(),
         }
     }
@@ -28,7 +28,7 @@ impl ListedRows<'_> {
     #[inline(always)]
     pub fn row(self, place: usize) -> u64 {
         match self {
-            Self::Every(step) => (place * step) as u64,
+            Self::All => place as u64,
             Self::These(rows) => rows[place],
         }
     }
@@ -48,7 +48,7 @@ pub struct Widths {
     pub unit: f64,
     /// `(k, k)`: the width of the pair. Empty: the sum of the two below.
     pub pairs: Vec<f32>,
-    /// `(k)`.
+    /// `(k)`: the part of each cluster in the width of a pair. Read only if `pairs` is empty.
     pub own: Vec<f32>,
 }
 
@@ -125,10 +125,10 @@ pub trait PricedPasses<T: Float> {
     /// The numbers of the kept rows of positive weight, ascending. None if all are.
     fn counted_rows(&mut self) -> Result<Option<Vec<u64>>>;
     /// About what each centroid (`(k, d)`, row-major) costs these rows. `values`: memory for that of the result.
-    fn sample(&mut self, centroids: &[T], rows: ListedRows<'_>, values: Vec<f32>) -> Result<SampleCosts>;
+    fn sample(&mut self, centroids: &[T], rows: PassRows<'_>, values: Vec<f32>) -> Result<SampleCosts>;
     /// For these rows and centroids (`(k, d)`, row-major), which centroids can have the least weighted squared distance + price.
     /// Rows of weight 0 take no prices. There are less than 2^32 rows.
-    fn band(&mut self, centroids: &[T], rows: ListedRows<'_>, prices: &PriceRange<'_>) -> Result<Band>;
+    fn band(&mut self, centroids: &[T], rows: PassRows<'_>, prices: &PriceRange<'_>) -> Result<Band>;
     /// Gives every kept row this label, and moves the sums of those whose label changes. Every row has been assigned.
     fn relabel(&mut self, labels: &[u32]) -> Result<()>;
     /// For every kept row, the reference distance to the centroid of its label.

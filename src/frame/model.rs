@@ -68,10 +68,10 @@ impl KMeansModel {
         }
     }
 
-    /// The labels of rows by this model's centroids, of least inertia within the bounds on sizes of an estimator, of which nothing
-    /// else but threads, device and null policy counts: `UInt32`, null if a row was skipped. Clusters may be empty, also if there are
-    /// fewer rows than clusters, unless `min_size` says how many rows they need. The columns are given in the order of the model's
-    /// features.
+    /// Labels rows by this model's centroids: of all labels within the bounds on sizes, those of least inertia. `estimator` gives
+    /// the bounds, the threads, the device and the null policy. The columns are given in the order of the model's features. The
+    /// labels are `UInt32`, null where a row was skipped. A cluster may be empty, unless `min_size` forbids it. So there may be
+    /// fewer rows than clusters.
     ///
     /// ```
     /// use polars::prelude::*;

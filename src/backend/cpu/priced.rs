@@ -40,7 +40,7 @@ use super::tasks::{TaskRows, for_each_weight, pieces, split_off};
 use super::{CpuSession, LabelsOf};
 use crate::backend::centre::middle;
 use crate::backend::cpu::deltas::{Deltas, Moved};
-use crate::backend::priced::{BLOCK, Band, LISTS, ListedRows, PriceRange, PricedPasses, SampleCosts, Widths};
+use crate::backend::priced::{BLOCK, Band, LISTS, PassRows, PriceRange, PricedPasses, SampleCosts, Widths};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -48,6 +48,8 @@ use crate::base::parallel::for_each_task;
 use crate::input::tile::Tile;
 use crate::simd::{Task, Vector};
 
+/// Beyond this power of two, slacks are infinite, and all centroids are listed.
+const MOST_EXPONENT: i32 = 2_044;
 /// Rows of a task.
 const TASK: usize = 1 << 13;
 const _: () = assert!(ROWS == BLOCK && TASK.is_multiple_of(ROWS));
@@ -62,12 +64,12 @@ struct Lister<T> {
     walk: Walk,
 }
 
-/// What can be in the band of some rows.
-struct BandTask<'p, 's, 'a, T> {
+/// Scores some rows, for a band or a sample.
+struct ScoreRows<'p, 's, 'a, T> {
     session: &'s CpuSession<'a, T>,
     table: &'p CentroidTable<T>,
     lister: &'p mut Lister<T>,
-    rows: ListedRows<'p>,
+    rows: PassRows<'p>,
     /// The first of these rows, and how many there are.
     first: usize,
     count: usize,
@@ -81,7 +83,7 @@ enum Found<'p> {
     Costs(&'p mut [f32]),
 }
 
-impl<T: Float> Task for BandTask<'_, '_, '_, T> {
+impl<T: Float> Task for ScoreRows<'_, '_, '_, T> {
     type Output = Result<()>;
 
     #[inline(always)]
@@ -94,7 +96,7 @@ impl<T: Float> Task for BandTask<'_, '_, '_, T> {
         }
         for here in pieces(first..first + count, tile.stride) {
             match rows {
-                ListedRows::Every(1) if part.selection.is_all() => tile.load(part, scale, here.clone()),
+                PassRows::All if part.selection.is_all() => tile.load(part, scale, here.clone()),
                 _ => {
                     physical.clear();
                     physical.extend(here.clone().map(|place| walk.physical(session, rows.row(place) as usize)));
@@ -152,10 +154,10 @@ impl<T: Float> Task for BandTask<'_, '_, '_, T> {
 
 impl<T: Float> CpuSession<'_, T> {
     /// Scores these rows, and gives the results of each [`TASK`] of them to one of `found`. Returns the unit of costs.
-    fn list_rows<'p>(
+    fn score_rows<'p>(
         &self,
         centroids: &[T],
-        rows: ListedRows<'_>,
+        rows: PassRows<'_>,
         range: &PriceRange<'_>,
         found: impl Iterator<Item = Found<'p>> + Send,
     ) -> Result<f64> {
@@ -163,7 +165,7 @@ impl<T: Float> CpuSession<'_, T> {
         let (centre, threads) = (middle(centroids, d)?, self.workers.len());
         let table = &CentroidTable::by_products(centroids, d, &centre, self.set, threads)?;
         let exponent = if let Filter::Product(copies) = &table.filter { copies.scale_exponent } else { 0 };
-        let prices = Arc::new(PriceTable::new(range, d, 2 * exponent)?);
+        let prices = Arc::new(PriceTable::new(range, d, (2 * exponent).clamp(-MOST_EXPONENT, MOST_EXPONENT))?);
         let count = rows.count(self.labels.len());
         let stride = tile_rows(d, false);
         let lister = |_| {
@@ -182,7 +184,7 @@ impl<T: Float> CpuSession<'_, T> {
         for_each_task(&mut listers, tasks, |(lister, result), (range, found)| {
             let (first, count) = (range.start, range.len());
             if result.is_ok() {
-                *result = session.set.run(BandTask { session, table, lister, rows, first, count, found });
+                *result = session.set.run(ScoreRows { session, table, lister, rows, first, count, found });
             }
         })?;
         listers.into_iter().try_for_each(|(_, result)| result)?;
@@ -208,7 +210,7 @@ impl<T: Float> PricedPasses<T> for CpuSession<'_, T> {
         Ok(Some(rows))
     }
 
-    fn sample(&mut self, centroids: &[T], rows: ListedRows<'_>, mut values: Vec<f32>) -> Result<SampleCosts> {
+    fn sample(&mut self, centroids: &[T], rows: PassRows<'_>, mut values: Vec<f32>) -> Result<SampleCosts> {
         let (k, count) = (self.k, rows.count(self.labels.len()));
         let needed = count.div_ceil(ROWS).saturating_mul(k * ROWS);
         let more = needed.saturating_sub(values.len());
@@ -216,15 +218,15 @@ impl<T: Float> PricedPasses<T> for CpuSession<'_, T> {
         values.resize(needed, 0.0);
         let none = Widths { unit: 1.0, pairs: Vec::new(), own: memory::zeroed(k, LISTS)? };
         let range = PriceRange { prices: &memory::zeroed(k, LISTS)?, widths: &none };
-        let unit = self.list_rows(centroids, rows, &range, values.chunks_mut(TASK * k).map(Found::Costs))?;
+        let unit = self.score_rows(centroids, rows, &range, values.chunks_mut(TASK * k).map(Found::Costs))?;
         Ok(SampleCosts { values, rows: count, unit })
     }
 
-    fn band(&mut self, centroids: &[T], rows: ListedRows<'_>, range: &PriceRange<'_>) -> Result<Band> {
+    fn band(&mut self, centroids: &[T], rows: PassRows<'_>, range: &PriceRange<'_>) -> Result<Band> {
         let count = rows.count(self.labels.len());
         let mut found = memory::with_room(count.div_ceil(TASK), LISTS)?;
         found.resize_with(count.div_ceil(TASK), Band::default);
-        self.list_rows(centroids, rows, range, found.iter_mut().map(Found::Band))?;
+        self.score_rows(centroids, rows, range, found.iter_mut().map(Found::Band))?;
         let mut all = Band::default();
         memory::reserve(&mut all.nearest, count, LISTS)?;
         for (task, some) in found.iter().enumerate() {

@@ -8,13 +8,13 @@
 //! ```
 
 use super::SizeBounds;
-use super::lists::{RowLists, passes};
-use super::newton::DAMPING;
+use super::lists::{RowLists, priced_passes};
+use super::newton::FIRST_DAMPING;
 use super::sample::Sample;
 use super::search::{PriceSearch, finer};
 use super::ties::{self, FreeRows};
 use super::transport::{ListedCosts, Solution};
-use crate::backend::priced::ListedRows;
+use crate::backend::priced::PassRows;
 use crate::backend::{Scales, Session, WorkCounts};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -60,7 +60,7 @@ impl<'a> BoundedAssigner<'a> {
         statistics: &'a Statistics,
         [k, threads]: [usize; 2],
     ) -> Result<Self> {
-        let counted = passes(session)?.counted_rows()?;
+        let counted = priced_passes(session)?.counted_rows()?;
         if statistics.n > u64::from(u32::MAX) {
             let (expected, got) = ("at most 2^32 - 1 rows".into(), statistics.n.to_string());
             return Err(KMeansError::InvalidOption { option: "max_size", expected, got });
@@ -76,8 +76,8 @@ impl<'a> BoundedAssigner<'a> {
         let is_active = !sizes.iter().all(|size| self.bounds.allow(*size));
         let (mut passes, mut inertia) = (1.0, None);
         if is_active {
-            let (listed, totals) = self.optimal(session, centroids, &mut labels)?;
-            (passes, inertia) = (passes + listed, totals);
+            let (more_passes, totals) = self.optimal(session, centroids, &mut labels)?;
+            (passes, inertia) = (passes + more_passes, totals);
         }
         let before = self.labels.replace(labels);
         let changed = match (&before, &self.labels) {
@@ -107,19 +107,19 @@ impl<'a> BoundedAssigner<'a> {
         let base = self.statistics.distances;
         let mut prices = memory::copied(&self.prices, WHAT)?;
         let counted = self.counted.take();
-        let rows = counted.as_ref().map_or(ListedRows::Every(1), |rows| ListedRows::These(rows));
+        let rows = counted.as_ref().map_or(PassRows::All, |rows| PassRows::These(rows));
         let Self { bounds, statistics, threads, .. } = *self;
-        let mut search = PriceSearch { session, centroids, statistics, bounds, threads, damping: DAMPING, listed: 0 };
+        let mut search = PriceSearch { session, centroids, statistics, bounds, threads, damping: FIRST_DAMPING, rows_read: 0 };
         let sample = search.sample(counted.as_deref(), &mut prices, std::mem::take(&mut self.memory))?;
         let mut scale = base;
         let totals = loop {
-            let (lists, mut solution, ties) = search.certain(rows, scale, &mut prices, sample.as_ref())?;
+            let (lists, mut solution, ties) = search.solve(rows, scale, &mut prices, sample.as_ref())?;
             if scale == base {
                 self.prices.copy_from_slice(&prices);
             }
             choose(&lists, &mut solution, &ties, &prices, bounds, statistics.n)?;
             lists.write(&solution, labels);
-            passes(search.session)?.relabel(labels)?;
+            priced_passes(search.session)?.relabel(labels)?;
             let totals = search.session.inertia(Scales::Same(scale))?;
             let total: u128 = totals.iter().sum();
             if total == 0 || total >> PRECISE_BITS >= n as u128 {
@@ -127,16 +127,17 @@ impl<'a> BoundedAssigner<'a> {
             }
             let bits = 128 - (total + n as u128).leading_zeros() as i32;
             scale = scale.below_quanta(bits);
+            // The quanta of the new scale are 90 bits below the total.
             finer(&mut prices, 90 - bits);
         };
         self.counted = counted;
         self.memory = sample.map_or_else(Vec::new, Sample::into_memory);
-        Ok((search.listed as f64 / n as f64, (scale == base).then_some(totals)))
+        Ok((search.rows_read as f64 / n as f64, (scale == base).then_some(totals)))
     }
 }
 
-/// Replaces the labels of the listed rows `tied`, which could have another label at the same cost, by those that rules 2 and 3 choose.
-/// There are `n` kept rows.
+/// Replaces labels of the listed rows `tied`, which could have another label at the same cost, by those that rules 2 and 3
+/// choose. `n`: the kept rows.
 fn choose(
     lists: &RowLists<'_>,
     solution: &mut Solution,

@@ -6,7 +6,7 @@ use crate::simd::{InstructionSet, Task, Vector};
 
 /// What errors call the memory of this file.
 const WHAT: &str = "the graph of clusters of bounded size";
-/// For so few clusters the system is solved directly, and for so many unless damping makes it easy.
+/// Up to SMALL clusters, Cholesky solves the system; up to DIRECT clusters, if damping is below EASY. Else conjugate gradients.
 const SMALL: usize = 256;
 const DIRECT: usize = 1_024;
 const EASY: f64 = 0.1;
@@ -14,8 +14,8 @@ const EASY: f64 = 0.1;
 const ROWS: usize = 16;
 /// Sums of a scalar product.
 const SUMS: usize = 32;
-/// Most iterations of conjugate gradients, and the residual that ends them, relative to the first. Blobs of clusters with few rows
-/// between them make small residuals, and matter most.
+/// Most iterations of conjugate gradients, and the residual that ends them, relative to the first one. It is small because blobs
+/// with few rows between them make small residuals, and matter most.
 const SOLVING: (u32, f64) = (300, 1e-7);
 
 /// Weights of pairs of clusters, and their sums: a graph's Laplacian.
@@ -40,7 +40,8 @@ impl PriceGraph {
         Ok(Self { edges, diagonal })
     }
 
-    /// The price changes of free clusters that move so many rows out of each. `damping`: is added to the diagonal, relative to it.
+    /// The price changes of free clusters that move so many rows out of each. `damping` times the diagonal is added to the
+    /// diagonal.
     pub fn solve(&self, rows: &[f64], is_free: impl Fn(usize) -> bool, damping: f64) -> Result<Vec<f64>> {
         let (k, diagonal) = (rows.len(), self.damped(damping)?);
         let rows = memory::collected((0..k).map(|j| if is_free(j) { rows[j] } else { 0.0 }), WHAT)?;

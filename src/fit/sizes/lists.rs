@@ -6,7 +6,7 @@ use super::newton::{Margin, PricedRows};
 use super::transport::{ListedCosts, SizeRange, Solution};
 use super::widths;
 use crate::backend::Session;
-use crate::backend::priced::{Band, ListedRows, PriceRange, PricedPasses, Widths};
+use crate::backend::priced::{Band, PassRows, PriceRange, PricedPasses, Widths};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -23,7 +23,7 @@ const TASK: usize = 1 << 12;
 
 /// Rows and their lists.
 pub struct RowLists<'r> {
-    rows: ListedRows<'r>,
+    rows: PassRows<'r>,
     scale: DistanceScale,
     band: Band,
     /// The prices of the pass, in quanta, and how far they may move.
@@ -36,17 +36,17 @@ impl<'r> RowLists<'r> {
     pub fn new<T: Float>(
         session: &mut dyn Session<T>,
         centroids: &[T],
-        rows: ListedRows<'r>,
+        rows: PassRows<'r>,
         scale: DistanceScale,
         prices: &[i128],
         widths: Widths,
     ) -> Result<Self> {
         let here = in_distances(prices, scale)?;
-        let band = passes(session)?.band(centroids, rows, &PriceRange { prices: &here, widths: &widths })?;
+        let band = priced_passes(session)?.band(centroids, rows, &PriceRange { prices: &here, widths: &widths })?;
         #[cfg(feature = "tests")]
         if super::search::trial::costs().is_some() {
             let widths_of_all = widths::uniform(here.len(), widths::EVERYTHING)?;
-            let all = passes(session)?.band(centroids, rows, &PriceRange { prices: &here, widths: &widths_of_all })?;
+            let all = priced_passes(session)?.band(centroids, rows, &PriceRange { prices: &here, widths: &widths_of_all })?;
             compare(&band, &all, &here, &widths);
         }
         Ok(Self { rows, scale, band, prices: memory::copied(prices, WHAT)?, widths })
@@ -124,8 +124,8 @@ impl<'r> RowLists<'r> {
         }
     }
 
-    /// The places in the lists of the clusters that have the least cost + price, for the rows that have several; nothing if a label is
-    /// none of them.
+    /// The listed rows for which several clusters have the least cost + price. None if the label of a row is not one of its
+    /// cheapest clusters.
     pub fn ties(&self, solution: &Solution, prices: &[i128], threads: usize) -> Result<Option<Vec<u32>>> {
         let find = |rows: std::ops::Range<usize>, found: &mut Vec<u32>| -> Result<bool> {
             for row in rows {
@@ -161,7 +161,8 @@ impl<'r> RowLists<'r> {
         Ok(Some(all))
     }
 
-    /// For each row its cheapest place, and the rows that are not much dearer elsewhere: by at most `near` of both clusters.
+    /// For each row the place of its cheapest cluster, and the rows for which another cluster is at most `near(cheapest, other)`
+    /// dearer.
     pub fn near_rows(
         &self,
         prices: &[f64],
@@ -176,7 +177,7 @@ impl<'r> RowLists<'r> {
         for_each_task(&mut workers, each, |(), (task, (places, (found, result)))| {
             for (row, out) in (task * TASK..).zip(places) {
                 let clusters = self.clusters(row);
-                let total = |place: usize| self.about(row, place) + prices[clusters[place] as usize];
+                let total = |place: usize| self.float_cost(row, place) + prices[clusters[place] as usize];
                 let Some(best) = (0..clusters.len()).min_by(|a, b| total(*a).total_cmp(&total(*b))) else { continue };
                 *out = best as u32;
                 let (least, own) = (total(best), clusters[best]);
@@ -194,7 +195,7 @@ impl<'r> RowLists<'r> {
         Ok((places, rows))
     }
 
-    fn about(&self, row: usize, place: usize) -> f64 {
+    fn float_cost(&self, row: usize, place: usize) -> f64 {
         self.weight(row) * self.band.squares[self.band.list(row).start + place]
     }
 
@@ -250,7 +251,7 @@ impl PricedRows for RowLists<'_> {
         }
         let mut nearest = memory::filled(k * k, f64::INFINITY, WHAT)?;
         for row in 0..rows {
-            let total = |place: usize| self.about(row, place) + prices[place];
+            let total = |place: usize| self.float_cost(row, place) + prices[place];
             let Some(best) = (0..k).min_by(|a, b| total(*a).total_cmp(&total(*b))) else { continue };
             let of_best = &mut nearest[best * k..][..k];
             of_best.iter_mut().enumerate().for_each(|(j, nearest)| *nearest = nearest.min(total(j) - total(best)));
@@ -314,7 +315,7 @@ pub fn unit(scale: DistanceScale) -> PowerOfTwo {
 }
 
 /// The passes of a session that has some.
-pub fn passes<'s, T: Float>(session: &'s mut dyn Session<T>) -> Result<&'s mut (dyn PricedPasses<T> + 's)> {
+pub fn priced_passes<'s, T: Float>(session: &'s mut dyn Session<T>) -> Result<&'s mut (dyn PricedPasses<T> + 's)> {
     session.priced().ok_or_else(|| {
         let (expected, got) = ("rows in one place, since clusters have bounds on their sizes".into(), "rows in parts".into());
         KMeansError::InvalidOption { option: "max_size", expected, got }

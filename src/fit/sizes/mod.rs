@@ -3,7 +3,7 @@
 //! ```text
 //! for it in 1..=max_iter:
 //!   assign: of all labelings that keep the bounds the one of least total distance          assignment.rs
-//!   stop before the update if a bound is active and the total did not fall
+//!   stop before the update if a bound is or was active, and the total did not fall
 //!   update: exact means; no cluster is empty
 //!   stop if changed <= tol_labels * n or shift <= tol * variance
 //! one assign more if the centroids moved
@@ -58,9 +58,9 @@ use crate::statistics::Statistics;
 /// sample, and what is known of each pair of clusters.
 pub(super) fn expected_bytes(rows: u64, k: usize) -> u64 {
     const ROW: u64 = 72;
-    const PAIR: u64 = 48;
+    const PAIR: u64 = 96;
     let clusters = k as u64;
-    let pairs = if k <= widths::MOST_PAIRS { clusters * clusters * PAIR } else { 0 };
+    let pairs = if k <= widths::MOST_IN_PAIRS { clusters * clusters * PAIR } else { 0 };
     let sample = rows.min(search::sample_rows(k) as u64).saturating_mul(4 * clusters);
     rows.saturating_mul(ROW).saturating_add(sample).saturating_add(pairs)
 }
@@ -171,7 +171,7 @@ pub(super) fn bounded_lloyd<T: Float>(
         let (sums, weights) = kept_sums(session, params, statistics)?;
         let (emptied, method) = (scratch.emptied, session.method());
         let squares = match params.wanted {
-            Wanted::Distances => lists::passes(session)?.own_squares()?,
+            Wanted::Distances => lists::priced_passes(session)?.own_squares()?,
             Wanted::Nothing | Wanted::Labels => Vec::new(),
         };
         return Ok((Run { centroids, sizes, inertia, history, emptied, method, sums, weights }, squares));
@@ -183,7 +183,7 @@ pub(super) fn renumber<T: Float>(session: &mut dyn Session<T>, mut labels: Vec<u
     let mut numbers = memory::zeroed::<u32>(order.len(), "the numbers of the clusters")?;
     (0..).zip(order).for_each(|(new, old)| numbers[*old as usize] = new);
     labels.iter_mut().for_each(|label| *label = numbers[*label as usize]);
-    lists::passes(session)?.relabel(&labels)
+    lists::priced_passes(session)?.relabel(&labels)
 }
 
 /// The distances of rows whose label may not be the nearest centroid: to the centroid of the label, and to the nearest other one.

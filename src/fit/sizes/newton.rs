@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! sizes  = rows of each cluster by least cost + price;  residual = how many rows are too many
-//! for each cluster: the margin within which about as many of its rows are as have to leave, and their second clusters
-//! a price difference of one moves (rows within the margin) / margin rows between two clusters: a weighted graph
+//! window of a cluster: the margin below which it has about as many rows as must leave it
+//! a price difference of one moves (rows within the window) / window rows between two clusters: a weighted graph
 //! if lists have all clusters, the nearest row counts for other pairs: clusters may lie in blobs without rows between them
 //! step   = the solution of the graph's Laplacian for the residuals, kept within the walls      laplacian.rs, widths.rs
 //! damp the step until the dual rises enough (Levenberg and Marquardt); lengthen it as long as the dual rises
@@ -13,7 +13,7 @@
 
 use super::laplacian::PriceGraph;
 use super::transport::SizeRange;
-use super::widths::{MOST_PAIRS, Walls};
+use super::widths::{MOST_IN_PAIRS, Walls};
 use crate::base::error::Result;
 use crate::base::interrupt;
 use crate::base::memory;
@@ -23,17 +23,23 @@ use crate::base::parallel::{for_each_task, workers_for};
 const WHAT: &str = "the prices of clusters of bounded size";
 /// Most values of the dual that are computed.
 const VALUES: u32 = 100;
-/// The damping that the first search begins with, relative to the diagonal, and the largest that a later one begins with.
-pub const DAMPING: f64 = 1e-4;
-const FIRST_DAMPING: f64 = 1.0;
-/// And the largest.
+/// The damping that the first search of an assignment begins with, relative to the diagonal.
+pub const FIRST_DAMPING: f64 = 1e-4;
+/// A later search begins with the damping that the last one ended with, but at most this.
+const MOST_DAMPING_AT_START: f64 = 1.0;
+/// A search ends at a larger damping.
 const MOST_DAMPING: f64 = 1e4;
+/// The damping does not fall below this.
+const LEAST_DAMPING: f64 = 1e-8;
 /// The share of the predicted rise that a step must have.
 const RISE: f64 = 1e-2;
 /// By how much a good step is lengthened.
 const LONGER: f64 = 3.0;
-/// The share of the rows in the wrong cluster that a step to a wall may leave there.
+/// A step that ends at a wall may leave at most this share of the imbalance.
 const PROGRESS: f64 = 0.9;
+/// The least window, in the mean of all and in distances.
+const EMPTY_WINDOW: f64 = 1e-9;
+const LEAST_WINDOW: f64 = 1e-200;
 /// Rows of a task.
 const TASK: usize = 1 << 12;
 /// Most pairs of clusters whose nearest row counts.
@@ -59,13 +65,13 @@ pub trait PricedRows: Sync {
 /// What prices do.
 pub struct Balance {
     /// The value of the dual.
-    value: f64,
-    /// For each cluster, the rows that are too many.
+    pub value: f64,
+    /// For each cluster, the rows that are too many. Negative: too few.
     pub residuals: Vec<f64>,
     /// For each cluster, its rows.
     pub sizes: Vec<i64>,
-    /// Rows that are in the wrong cluster.
-    pub off: f64,
+    /// The sum of the absolute residuals. A row in the wrong cluster counts there, and where the row is missing.
+    pub imbalance: f64,
     pub rows: Vec<Margin>,
 }
 
@@ -81,7 +87,7 @@ pub fn search(
 ) -> Result<bool> {
     let mut here = balance(rows, range, prices, threads)?;
     let (mut graph, mut values) = (None, 1);
-    *damping = damping.min(FIRST_DAMPING);
+    *damping = damping.min(MOST_DAMPING_AT_START);
     while !is_enough(&here) && *damping <= MOST_DAMPING && values < VALUES {
         interrupt::check()?;
         let of_prices = match graph.take() {
@@ -97,8 +103,8 @@ pub fn search(
         let mut there = balance(rows, range, &first, threads)?;
         values += 1;
         let rises = there.value >= here.value + RISE * predicted && there.value.is_finite();
-        // At a wall, the dual may rise while more rows are in the wrong cluster.
-        if predicted <= 0.0 || !rises || is_at_wall && there.off > PROGRESS * here.off {
+        // At a wall, the dual may rise while the imbalance grows.
+        if predicted <= 0.0 || !rises || is_at_wall && there.imbalance > PROGRESS * here.imbalance {
             graph = Some(of_prices);
             *damping *= 10.0;
             continue;
@@ -110,14 +116,14 @@ pub fn search(
             let farther = balance(rows, range, &longer, threads)?;
             values += 1;
             let rises = farther.value > there.value && farther.value.is_finite();
-            if !rises || is_at_wall && farther.off >= there.off {
+            if !rises || is_at_wall && farther.imbalance >= there.imbalance {
                 break;
             }
             (best, there, was_at_wall) = (longer, farther, is_at_wall);
         }
         prices.copy_from_slice(&best);
         here = there;
-        *damping = (0.1 * *damping).max(1e-8);
+        *damping = (0.1 * *damping).max(LEAST_DAMPING);
     }
     Ok(is_enough(&here))
 }
@@ -162,11 +168,11 @@ pub fn balance(all: &impl PricedRows, range: &SizeRange, prices: &[f64], threads
         (size - wanted) as f64
     };
     let residuals = memory::collected((0..k).map(residual), WHAT)?;
-    let off = residuals.iter().map(|residual| residual.abs()).sum();
-    Ok(Balance { value, residuals, sizes, off, rows })
+    let imbalance = residuals.iter().map(|residual| residual.abs()).sum();
+    Ok(Balance { value, residuals, sizes, imbalance, rows })
 }
 
-/// The graph of clusters, from so many rows of each cluster that are nearest to another one.
+/// The graph of clusters. `wanted`: how many rows of a cluster, of least margin, make its edges.
 pub fn price_graph(
     all: &impl PricedRows,
     balance: &Balance,
@@ -187,24 +193,34 @@ pub fn price_graph(
     }
     let mut edges: Vec<(u32, u32, f64)> = Vec::new();
     let mut windows = memory::zeroed::<f64>(k, WHAT)?;
-    let edge = |a: u32, b: u32, margin: f64| (a.min(b), a.max(b), 0.5 / margin.max(f64::MIN_POSITIVE));
     for label in 0..k {
         let rows = &mut rows[ends[label]..ends[label + 1]];
-        let Some(last) = wanted(label).min(rows.len()).checked_sub(1) else { continue };
-        let margin = rows.select_nth_unstable_by(last, |a, b| a.0.total_cmp(&b.0)).1.0;
-        windows[label] = margin.min(f64::MAX);
-        for &(own, second) in &rows[..=last] {
-            if own.is_finite() {
-                memory::push(&mut edges, edge(label as u32, second, margin.min(f64::MAX)), WHAT)?;
-            }
+        if let Some(last) = wanted(label).min(rows.len()).checked_sub(1) {
+            windows[label] = rows.select_nth_unstable_by(last, |a, b| a.0.total_cmp(&b.0)).1.0.min(f64::MAX);
         }
     }
-    if k <= MOST_PAIRS
+    // Windows of equal rows are empty. They must not outweigh all others.
+    let usual = windows.iter().sum::<f64>() / k as f64;
+    windows.iter_mut().for_each(|window| *window = window.max(EMPTY_WINDOW * usual).max(LEAST_WINDOW));
+    for label in 0..k {
+        let rows = &rows[ends[label]..ends[label + 1]];
+        for &(margin, second) in rows.iter().take(wanted(label)).filter(|(margin, _)| margin.is_finite()) {
+            debug_assert!(margin <= windows[label]);
+            memory::push(&mut edges, edge(label as u32, second, windows[label]), WHAT)?;
+        }
+    }
+    if k <= MOST_IN_PAIRS
         && let Some(nearest) = all.nearest_rows(prices, threads)?
     {
         add_nearest_rows(nearest, &windows, &mut edges)?;
     }
     PriceGraph::new(edges, k)
+}
+
+/// An edge of the graph: a row at this margin. Both clusters of a pair estimate the weight from their own rows, so each counts
+/// half.
+fn edge(a: u32, b: u32, margin: f64) -> (u32, u32, f64) {
+    (a.min(b), a.max(b), 0.5 / margin.min(f64::MAX))
 }
 
 /// Adds the pairs of clusters that have no edge: from the nearest row, at least as far as the window of its cluster.
@@ -224,8 +240,7 @@ fn add_nearest_rows(mut nearest: Vec<f64>, windows: &[f64], edges: &mut Vec<(u32
             near.select_nth_unstable_by(most, |a, b| a.0.total_cmp(&b.0));
         }
         for &(margin, j) in &near[..most] {
-            let margin = margin.max(windows[label as usize]).max(f64::MIN_POSITIVE);
-            memory::push(edges, (label.min(j), label.max(j), 0.5 / margin), WHAT)?;
+            memory::push(edges, edge(label, j, margin.max(windows[label as usize])), WHAT)?;
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! What each cluster costs some of the rows: from that, prices are guessed, and how far they may be wrong.
 
 use super::newton::{Margin, PricedRows};
+use super::transport::ListedCosts;
 use crate::backend::priced::{BLOCK, SampleCosts};
 use crate::base::error::Result;
 use crate::base::memory;
@@ -9,7 +10,9 @@ use crate::simd::{InstructionSet, SQUARE, Task, Vector};
 
 /// What errors call the memory of this file.
 const WHAT: &str = "a sample for clusters of bounded size";
-/// A cost without a cluster.
+/// Margins in the tables of all threads.
+const MOST_TABLES: usize = 1 << 26;
+/// The cost where there is no cluster.
 const NONE: f32 = f32::INFINITY;
 
 /// The costs of some rows in float32.
@@ -18,7 +21,7 @@ pub struct Sample {
     k: usize,
 }
 
-/// Every so many blocks of a sample.
+/// Every `step`-th block of a sample.
 #[derive(Clone, Copy)]
 pub struct SamplePart<'s> {
     sample: &'s Sample,
@@ -70,9 +73,24 @@ impl SamplePart<'_> {
         memory::collected(prices.iter().map(|price| (price / self.sample.unit()).clamp(-1e36, 1e36) as f32), WHAT)
     }
 
-    /// `(k, k)`: for the rows that are nearest to each cluster, by how much each other one is dearer for the `rank`-th of them, equal
-    /// margins counted once. Infinite if there is no row.
-    pub fn ranks(&self, prices: &[f64], rank: usize, threads: usize) -> Result<Vec<f32>> {
+    /// The costs as integers of at least 0, and their quantum, in distances.
+    pub fn integers(&self) -> Result<(IntegerCosts, f64)> {
+        let k = self.sample.k;
+        let values = &self.sample.costs.values;
+        let (least, most) = values.iter().fold((f32::MAX, f32::MIN), |(least, most), cost| (cost.min(least), cost.max(most)));
+        let quantum = ((f64::from(most) - f64::from(least)) * 2f64.powi(-40)).max(1e-30);
+        let mut costs = memory::with_room(self.rows() * k, WHAT)?;
+        for row in 0..self.rows() {
+            let block = self.block(row / BLOCK);
+            costs.extend((0..k).map(|j| ((f64::from(block[j * BLOCK + row % BLOCK]) - f64::from(least)) / quantum) as i64));
+        }
+        let clusters = memory::collected(0..k as u32, WHAT)?;
+        Ok((IntegerCosts { clusters, costs }, quantum * self.sample.unit()))
+    }
+
+    /// `(k, k)`: among the rows that are nearest to cluster a, the `rank`-th smallest margin to cluster b. Equal margins count
+    /// once. If there are fewer margins, the largest of them; infinite if there is none.
+    pub fn margins_of_rank(&self, prices: &[f64], rank: usize, threads: usize) -> Result<Vec<f32>> {
         let (k, prices) = (self.sample.k, self.scaled(prices)?);
         let columns = k.next_multiple_of(SQUARE);
         let worker = |_| {
@@ -85,7 +103,10 @@ impl SamplePart<'_> {
                 by_row: memory::filled(columns * BLOCK, NONE, WHAT)?,
             })
         };
-        let mut workers = memory::try_collected((0..workers_for(threads, self.blocks())).map(worker), WHAT)?;
+        let mut workers = memory::try_collected(
+            (0..workers_for(threads, self.blocks()).min((MOST_TABLES / (k * k * rank)).max(1))).map(worker),
+            WHAT,
+        )?;
         for_each_task(&mut workers, 0..self.blocks(), |table, block| {
             let rows = BLOCK.min(self.sample.costs.rows - block * self.step * BLOCK);
             InstructionSet::detect().run(RankBlock { costs: self.block(block), prices: &prices, rows, table });
@@ -104,13 +125,34 @@ impl SamplePart<'_> {
     }
 }
 
+/// Rows that list all clusters, with integer costs.
+pub struct IntegerCosts {
+    clusters: Vec<u32>,
+    /// `(rows, k)`.
+    costs: Vec<i64>,
+}
+
+impl ListedCosts for IntegerCosts {
+    fn rows(&self) -> usize {
+        self.costs.len() / self.clusters.len()
+    }
+
+    fn clusters(&self, _: usize) -> &[u32] {
+        &self.clusters
+    }
+
+    fn cost(&self, row: usize, place: usize) -> i128 {
+        i128::from(self.costs[row * self.clusters.len() + place])
+    }
+}
+
 /// The least margins of each pair of clusters.
 struct RankTable {
     rank: usize,
     columns: usize,
     /// `(k, k, rank)`, ascending.
     ranks: Vec<f32>,
-    /// `(k, columns)`: the last of them.
+    /// `(k, columns)`: the largest of the kept margins.
     last: Vec<f32>,
     /// `(columns, BLOCK)` and `(BLOCK, columns)`: the margins of a block.
     priced: Vec<f32>,
@@ -245,7 +287,7 @@ impl PricedRows for SamplePart<'_> {
     }
 
     fn nearest_rows(&self, prices: &[f64], threads: usize) -> Result<Option<Vec<f64>>> {
-        let ranks = self.ranks(prices, 1, threads)?;
+        let ranks = self.margins_of_rank(prices, 1, threads)?;
         Ok(Some(memory::collected(ranks.iter().map(|margin| f64::from(*margin) * self.sample.unit()), WHAT)?))
     }
 }

@@ -10,13 +10,13 @@
 //! Most rows have one possible cluster. Where walls stop the prices, the next pass begins there.
 
 use super::SizeBounds;
-use super::lists::{RowLists, SomeRows, in_distances, passes, unit};
+use super::lists::{RowLists, SomeRows, in_distances, priced_passes, unit};
 use super::newton::{self, Balance, PricedRows};
 use super::sample::Sample;
 use super::transport::{self, ListedCosts, SizeRange, Solution};
 use super::widths::{self, Walls};
 use crate::backend::Session;
-use crate::backend::priced::ListedRows;
+use crate::backend::priced::PassRows;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -28,11 +28,13 @@ use crate::statistics::Statistics;
 const WHAT: &str = "the search for prices of clusters of bounded size";
 /// All rows list all clusters if that makes at most so many entries.
 const ALL_LISTED: usize = 1 << 14;
-/// A sample has at least so many rows for each cluster, and at least and at most so many costs.
+/// The rows of a sample: so many for each cluster, but so many costs at least, and at most. The last limit wins.
 const ROWS_EACH: usize = 64;
 const COSTS: [usize; 2] = [1 << 24, 1 << 26];
-/// Prices are looked for in every so many blocks of a sample.
+/// Prices are looked for in every 4th block of a sample, then in all blocks.
 const PARTS: [usize; 2] = [4, 1];
+/// Costs of a part of a sample that is solved exactly, at most.
+const MOST_SOLVED: usize = 1 << 19;
 /// Prices fit a sample if the sizes are off by at most so many of their usual errors.
 const FITTING: f64 = 1.2;
 /// And a search for prices ends with so many.
@@ -40,12 +42,12 @@ const FITTED: f64 = 0.4;
 /// Rows that may be too many or too few before the transport begins: for each cluster in the mean, and at most.
 const ALMOST: [f64; 2] = [4.0, 16.0];
 /// The shares of the widths within which rows move at first. None: all of them.
-const NEAR: [Option<f64>; 3] = [Some(0.06), Some(0.25), None];
+const NEAR_SHARES: [Option<f64>; 3] = [Some(0.06), Some(0.25), None];
 /// Prices are kept below this, whatever the scale.
 const LARGEST_PRICE: i128 = 1 << 110;
-/// The smallest quantum with which prices are float64.
+/// Below this quantum, prices are not computed in float64.
 const SMALLEST_UNIT: f64 = 1e-290;
-/// How often the way of prices is halved, without walls.
+/// Without walls, moves of prices are halved at most so often.
 const MOST_HALVED: u32 = 128;
 /// After so many passes, lists have all clusters.
 const MOST_PASSES: u32 = 40;
@@ -59,13 +61,13 @@ pub struct PriceSearch<'s, T> {
     pub threads: usize,
     /// The damping of the last search for prices.
     pub damping: f64,
-    /// Rows that were listed or sampled, each time counted.
-    pub listed: usize,
+    /// The rows that samples and passes have looked at. A row counts each time.
+    pub rows_read: usize,
 }
 
 impl<T: Float> PriceSearch<'_, T> {
-    /// A sample of the rows, and prices that fit it. None if lists had better have all clusters. `counted`: the rows of positive weight,
-    /// if not all are. `memory`: for the sample.
+    /// A sample of the rows. Prices are changed to fit it. None if lists should have all clusters. `counted`: the rows of
+    /// positive weight, if not all are. `memory`: for the sample.
     pub fn sample(&mut self, counted: Option<&[u64]>, prices: &mut [i128], memory: Vec<f32>) -> Result<Option<Sample>> {
         let (n, k, scale) = (self.statistics.n_positive as usize, prices.len(), self.statistics.distances);
         #[cfg(feature = "tests")]
@@ -74,34 +76,56 @@ impl<T: Float> PriceSearch<'_, T> {
         if n.saturating_mul(k) <= all_listed || unit(scale).apply(1.0) < SMALLEST_UNIT {
             return Ok(None);
         }
-        let step = (n / sample_rows(k)).max(1);
+        let step = n.div_ceil(sample_rows(k));
         // A row of each step, at no fixed place: rows may be periodic.
         let place = |from: usize| (from + splitmix(from as u64) as usize % step).min(n - 1);
         let row = |place: usize| counted.map_or(place as u64, |rows| rows[place]);
         let rows = memory::collected((0..n).step_by(step).map(|from| row(place(from))), WHAT)?;
-        let costs = passes(self.session)?.sample(self.centroids, ListedRows::These(&rows), memory)?;
+        let costs = priced_passes(self.session)?.sample(self.centroids, PassRows::These(&rows), memory)?;
         if !(SMALLEST_UNIT..=1.0 / SMALLEST_UNIT).contains(&costs.unit) {
             return Ok(None);
         }
-        self.listed += costs.rows;
-        let sample = Sample::new(costs, k);
+        self.rows_read += costs.rows;
+        let (sample, mut is_fitted) = (Sample::new(costs, k), true);
         for part in PARTS.map(|step| sample.part(step)) {
             let (count, before) = (part.rows(), in_distances(prices, scale)?);
             let range = self.bounds.range(k, [count as u128, n as u128])?;
             if newton::balance(&part, &range, &before, self.threads)?.misfit() > FITTING {
                 let mut now = memory::copied(&before, WHAT)?;
                 let fits = |balance: &Balance| balance.misfit() <= FITTED;
-                newton::search(&part, &range, &mut now, &Walls::default(), fits, &mut self.damping, self.threads)?;
+                is_fitted &= newton::search(&part, &range, &mut now, &Walls::default(), fits, &mut self.damping, self.threads)?;
                 follow(prices, &before, &now, unit(scale));
             }
+        }
+        if !is_fitted {
+            self.solve_part(&sample, prices)?;
         }
         Ok(Some(sample))
     }
 
-    /// An optimal solution of these rows, its prices, and the listed rows that could have another label at the same cost.
-    pub fn certain<'r>(
+    /// Solves a small part of a sample, and takes its prices if the dual rises: no steps of prices divide blocks of equal rows.
+    fn solve_part(&self, sample: &Sample, prices: &mut [i128]) -> Result<()> {
+        let (k, unit) = (prices.len(), unit(self.statistics.distances));
+        let range = |rows: usize| self.bounds.range(k, [rows as u128, u128::from(self.statistics.n_positive)]);
+        let part = sample.part((sample.part(1).rows() * k).div_ceil(MOST_SOLVED));
+        let (costs, quantum) = part.integers()?;
+        let before = in_distances(prices, self.statistics.distances)?;
+        let mut solved = memory::collected(before.iter().map(|price| (price / quantum).clamp(-1e30, 1e30) as i128), WHAT)?;
+        transport::solve(&costs, &range(part.rows())?, &mut solved, &[])?;
+        let now = memory::collected(solved.iter().map(|price| *price as f64 * quantum), WHAT)?;
+        let judge = sample.part(PARTS[0]);
+        let value = |prices: &[f64]| Ok(newton::balance(&judge, &range(judge.rows())?, prices, self.threads)?.value);
+        if value(&now)? > value(&before)? {
+            follow(prices, &before, &now, unit);
+        }
+        Ok(())
+    }
+
+    /// Finds an optimal solution of these rows. `prices`: any at the start, those that prove the solution at the end. Returns the
+    /// lists of the rows, the solution, and the listed rows that could have another label at the same cost.
+    pub fn solve<'r>(
         &mut self,
-        rows: ListedRows<'r>,
+        rows: PassRows<'r>,
         scale: DistanceScale,
         prices: &mut [i128],
         sample: Option<&Sample>,
@@ -121,7 +145,7 @@ impl<T: Float> PriceSearch<'_, T> {
                 None => (widths::uniform(k, widths::EVERYTHING)?, Walls::default()),
             };
             let lists = RowLists::new(self.session, self.centroids, rows, scale, prices, widths)?;
-            self.listed += lists.count();
+            self.rows_read += lists.count();
             let all = [lists.count() as u128, u128::from(self.statistics.n_positive)];
             let range = lists.without_certain_rows(self.bounds.range(k, all)?);
             let mut is_balanced = is_tiny;
@@ -129,15 +153,16 @@ impl<T: Float> PriceSearch<'_, T> {
                 let mut now = memory::copied(&here, WHAT)?;
                 let almost = |balance: &Balance| {
                     let most = balance.residuals.iter().fold(0.0f64, |most, rows| most.max(rows.abs()));
-                    balance.off <= ALMOST[0] * k as f64 && most <= ALMOST[1]
+                    balance.imbalance <= ALMOST[0] * k as f64 && most <= ALMOST[1]
                 };
                 is_balanced = newton::search(&lists, &range, &mut now, &walls, almost, &mut self.damping, self.threads)?;
                 follow(prices, &here, &now, unit);
             }
-            // Where walls are in the way of many rows, they are in the way of exact prices, too.
-            let tries: &[Option<f64>] = match (walls.are_there(), is_balanced) {
-                (true, true) => &NEAR,
-                (true, false) => &[],
+            // Where walls are in the way of many rows, they are in the way of exact prices, too. Equal rows only move one by one.
+            let is_stopped = !is_balanced && walls.are_reached(&in_distances(prices, scale)?)?;
+            let tries: &[Option<f64>] = match (walls.exist(), is_stopped) {
+                (true, false) => &NEAR_SHARES,
+                (true, true) => &[],
                 (false, _) => &[None],
             };
             for &near in tries {
@@ -150,7 +175,7 @@ impl<T: Float> PriceSearch<'_, T> {
                 }
             }
             let mut halved = 0;
-            while !walls.are_there() && !lists.are_complete(prices)? && halved < MOST_HALVED {
+            while !walls.exist() && !lists.are_complete(prices)? && halved < MOST_HALVED {
                 // Beyond the widths, lists may miss rows, and prices say nothing.
                 prices.iter_mut().zip(lists.prices()).for_each(|(price, before)| *price = before + (*price - before) / 2);
                 halved += 1;
@@ -171,16 +196,16 @@ impl<T: Float> PriceSearch<'_, T> {
     ) -> Result<Solution> {
         let (k, scale) = (prices.len(), lists.scale());
         let quanta = |width: f64| (width / unit(scale).apply(1.0)).min(LARGEST_PRICE as f64) as i128;
-        let mut stand = memory::with_room(k, WHAT)?;
-        for a in 0..k {
-            let of_wall = |&(b, width): &(u32, f64)| {
+        let mut limits = memory::with_room(k, WHAT)?;
+        for a in 0..if walls.exist() { k } else { 0 } {
+            let limit_of = |&(b, width): &(u32, f64)| {
                 let at = |from: &[i128], share: f64| quanta(share * width) + from[a] - from[b as usize];
-                let stands = at(lists.prices(), 1.0);
-                (b, near.map_or(stands, |share| stands.min(at(prices, share))))
+                let limit = at(lists.prices(), 1.0);
+                (b, near.map_or(limit, |share| limit.min(at(prices, share))))
             };
-            stand.push(memory::collected(walls.of(a).iter().map(of_wall), WHAT)?);
+            limits.push(memory::collected(walls.of(a).iter().map(limit_of), WHAT)?);
         }
-        let Some(share) = near else { return transport::solve(lists, range, prices, &stand) };
+        let Some(share) = near else { return transport::solve(lists, range, prices, &limits) };
         let here = in_distances(prices, scale)?;
         let width = |a: u32, b: u32| share * lists.widths().of(a as usize, b as usize);
         let (mut places, rows) = lists.near_rows(&here, width, self.threads)?;
@@ -194,7 +219,7 @@ impl<T: Float> PriceSearch<'_, T> {
             }
         }
         let some = SomeRows { lists, rows };
-        let Solution { places: moved, missing } = transport::solve(&some, &left, prices, &stand)?;
+        let Solution { places: moved, missing } = transport::solve(&some, &left, prices, &limits)?;
         some.rows.iter().zip(moved).for_each(|(row, place)| places[*row as usize] = place);
         Ok(Solution { places, missing })
     }
@@ -208,7 +233,7 @@ pub fn splitmix(seed: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The rows of a sample, if there are so many.
+/// The rows that a sample should have. It has all rows if there are fewer, and more than half as many otherwise.
 pub fn sample_rows(k: usize) -> usize {
     #[cfg(feature = "tests")]
     if let Some(costs) = trial::costs() {

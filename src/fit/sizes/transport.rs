@@ -51,12 +51,13 @@ pub struct Solution {
     pub missing: u64,
 }
 
-/// For each cluster, others, and by how much more than in each of those a row may cost before its list can miss that one.
-pub type Walls = [Vec<(u32, i128)>];
+/// For each cluster a, pairs (b, limit): the price of a may be above the price of b by at most `limit`. Past this wall, the list
+/// of a row may lack b.
+pub type PriceLimits = [Vec<(u32, i128)>];
 
-/// The cheapest labels within the bounds. `prices`: any at the start, but within the walls; at the end those that prove the labels.
-/// Where walls are in the way, the prices are better than before.
-pub fn solve<C: ListedCosts>(costs: &C, range: &SizeRange, prices: &mut [i128], walls: &Walls) -> Result<Solution> {
+/// The cheapest labels within the bounds. `prices`: any at the start, but within the walls; at the end those that prove the
+/// labels. Where walls are in the way, the prices are better than before.
+pub fn solve<C: ListedCosts>(costs: &C, range: &SizeRange, prices: &mut [i128], walls: &PriceLimits) -> Result<Solution> {
     let places = nearest(costs, prices)?;
     let mut network = Network::new(costs, range, prices, places, walls)?;
     let missing = network.balance()?;
@@ -120,7 +121,7 @@ enum PathStep {
 struct Network<'n, C> {
     costs: &'n C,
     range: &'n SizeRange,
-    walls: &'n Walls,
+    walls: &'n PriceLimits,
     prices: &'n mut [i128],
     ground_price: i128,
     places: Vec<u32>,
@@ -142,7 +143,13 @@ struct Network<'n, C> {
 
 impl<'n, C: ListedCosts> Network<'n, C> {
     /// The network of rows at these places of their lists.
-    fn new(costs: &'n C, range: &'n SizeRange, prices: &'n mut [i128], places: Vec<u32>, walls: &'n Walls) -> Result<Self> {
+    fn new(
+        costs: &'n C,
+        range: &'n SizeRange,
+        prices: &'n mut [i128],
+        places: Vec<u32>,
+        walls: &'n PriceLimits,
+    ) -> Result<Self> {
         let k = prices.len();
         let mut sizes = memory::zeroed::<i64>(k, WHAT)?;
         for (row, place) in places.iter().enumerate() {
@@ -270,9 +277,9 @@ impl<'n, C: ListedCosts> Network<'n, C> {
         })
     }
 
-    /// Finds the distances from all nodes with too many rows. Returns the nodes with too few rows that paths reach before any wall,
-    /// nearest first, and up to which distance prices may change. `walls`: whether there are any.
-    fn search_paths(&mut self, walls: bool) -> Result<(Vec<u32>, Option<i128>)> {
+    /// Finds the distances from all nodes with too many rows. Returns the nodes with too few rows that paths reach before any
+    /// wall, nearest first, and up to which distance prices may change. `may_pass_walls`: whether paths go on past walls.
+    fn search_paths(&mut self, may_pass_walls: bool) -> Result<(Vec<u32>, Option<i128>)> {
         let k = self.prices.len();
         self.distances.fill(i128::MAX);
         self.queue.clear();
@@ -300,13 +307,14 @@ impl<'n, C: ListedCosts> Network<'n, C> {
                     break;
                 }
             }
-            self.look_from(node, distance, [is_walled, walls]);
+            self.look_from(node, distance, [is_walled, may_pass_walls]);
         }
         Ok((reached, farthest))
     }
 
-    /// Offers shorter paths to the neighbours of a node. `is_walled`: whether it lies behind a wall. `walls`: whether there are any.
-    fn look_from(&mut self, node: u32, distance: i128, [is_walled, walls]: [bool; 2]) {
+    /// Offers shorter paths to the neighbours of a node. `is_walled`: whether the path to the node passes a wall.
+    /// `may_pass_walls`: whether paths go on past walls.
+    fn look_from(&mut self, node: u32, distance: i128, [is_walled, may_pass_walls]: [bool; 2]) {
         let k = self.prices.len();
         let from = node as usize;
         let step = |step| if is_walled { PathStep::Wall } else { step };
@@ -330,7 +338,7 @@ impl<'n, C: ListedCosts> Network<'n, C> {
                 self.reach(to, distance + length, step(PathStep::Row { from: node, arc: arc as u32, cost }));
             }
         }
-        let of_node = self.walls.get(from).filter(|_| walls);
+        let of_node = self.walls.get(from).filter(|_| may_pass_walls);
         for &(to, cost) in of_node.into_iter().flatten() {
             let length = cost + self.prices[to as usize] - self.prices[from];
             self.reach(to as usize, distance + length.max(0), PathStep::Wall);

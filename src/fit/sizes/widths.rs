@@ -4,11 +4,11 @@
 //! the label of the row until the price of a has risen by more than `W(a, b)` against that of b: a wall. Within the walls, prices
 //! are exact although most rows list one cluster.
 //!
-//! Prices that fit a sample are off from those of all rows as far as the sample's sizes are off. So widths come from random
-//! errors of the sizes, which the graph of clusters turns into errors of prices (`laplacian.rs`). Between distant blobs of rows the
-//! graph says too much: beyond the first rows of a blob there are many. There a width ends at one of the first rows of the sample. Between
-//! neighbours, where the graph may say too little, a width is not below the margins of a few rows. And where prices
-//! reached a wall, widths become wider for the next pass.
+//! Prices that fit a sample differ from those of all rows, because the sizes in the sample have random errors. The graph of
+//! clusters turns errors of sizes into errors of prices (`laplacian.rs`), and widths come from these. Between distant blobs the
+//! graph gives too wide a width, because many rows lie behind the first rows of a blob. There, a width ends at one of the first
+//! rows. Between neighbours the graph may give too narrow a width. There, a width is at least the margin of a few rows. Where
+//! prices reached a wall, widths are wider in the next pass.
 
 use super::laplacian::PriceGraph;
 use super::newton::{self, Balance, Margin, PricedRows};
@@ -22,7 +22,7 @@ use crate::base::memory;
 /// What errors call the memory of this file.
 const WHAT: &str = "the margins between clusters of bounded size";
 /// For more clusters, a pair of clusters has the sum of their widths, and there are no walls.
-pub const MOST_PAIRS: usize = 2_048;
+pub const MOST_IN_PAIRS: usize = 2_048;
 /// The least and the largest width, in usual margins: a few rows may lie between two clusters exactly.
 const WIDTHS: [f32; 2] = [1e-2, 1e30];
 /// Random errors of prices, and how many usual ones a width is.
@@ -31,7 +31,7 @@ const ERRORS: f32 = 10.0;
 /// The rows of a sample at which a width ends, and those of two neighbours that it does not end before, in usual errors of sizes.
 const FIRST_ROWS: f64 = 2.8;
 const NEIGHBOURS: f64 = 0.5;
-/// For the first rows, as many blocks of a sample are looked at that they are so many.
+/// To find the first rows, a part of the sample is taken that has about so many of them.
 const MOST_RANKS: f64 = 3.0;
 /// A cluster keeps the price 0 if its size is so many usual errors from its bounds.
 const NEAR_BOUND: f64 = 3.0;
@@ -40,8 +40,8 @@ const ENOUGH_ROWS: usize = 512;
 const STEP: usize = 4;
 /// No limit.
 pub const EVERYTHING: f64 = 1e300;
-/// Paths are looked for through so many near clusters of each, and so often. Prices are kept within walls so often.
-const NEAR: usize = 48;
+/// Paths go through so many near clusters of each cluster. Paths are shortened, and prices kept within walls, at most so often.
+const NEAR_CLUSTERS: usize = 48;
 const SWEEPS: usize = 10;
 /// A price has moved to a wall if it moved by this share of the width. Then the width becomes so many times as wide.
 const REACHED: f64 = 0.9;
@@ -80,13 +80,13 @@ pub fn around(
     let length = |error: [f32; PROBES]| ERRORS * (error.iter().map(|x| x * x).sum::<f32>() / PROBES as f32).sqrt();
     let bounded = |width: f32| if width.is_nan() { WIDTHS[1] } else { width.clamp(WIDTHS[0], WIDTHS[1]) };
     let own = memory::collected(errors.iter().zip(wider).map(|(error, wider)| wider * bounded(length(*error))), WHAT)?;
-    if k > MOST_PAIRS {
+    if k > MOST_IN_PAIRS {
         return Ok((Widths { unit: usual, pairs: Vec::new(), own }, Walls::default()));
     }
     let rank = FIRST_ROWS * error * step as f64;
     let ranked = sample.part(((rank / MOST_RANKS).ceil() as usize).max(1));
     let mut pairs = match ranked.rows() >= k {
-        true => ranked.ranks(prices, rank.min(MOST_RANKS).ceil() as usize, threads)?,
+        true => ranked.margins_of_rank(prices, (rank / (rank / MOST_RANKS).ceil().max(1.0)).ceil() as usize, threads)?,
         false => memory::filled(k * k, f32::INFINITY, WHAT)?,
     };
     let to_usual = (sample.unit() / usual) as f32;
@@ -115,8 +115,9 @@ fn random_errors(
     usual: f64,
     k: usize,
 ) -> Result<Vec<[f32; PROBES]>> {
-    const DAMPING: f64 = 1e-6;
-    let factor = if k <= MOST_PAIRS { Some(graph.factored(&is_free, DAMPING)?) } else { None };
+    /// Only keeps the system regular.
+    const REGULARISATION: f64 = 1e-6;
+    let factor = if k <= MOST_IN_PAIRS { Some(graph.factored(&is_free, REGULARISATION)?) } else { None };
     let mut errors = memory::filled(k, [0.0f32; PROBES], WHAT)?;
     let mut random = 0u64;
     for probe in 0..PROBES {
@@ -125,7 +126,7 @@ fn random_errors(
         moves.iter_mut().enumerate().for_each(|(j, rows)| *rows = if is_free(j) { *rows - mean } else { 0.0 });
         match &factor {
             Some(factor) => factor.solve(&mut moves),
-            None => moves = graph.solve(&moves, &is_free, DAMPING)?,
+            None => moves = graph.solve(&moves, &is_free, REGULARISATION)?,
         }
         errors.iter_mut().zip(moves).for_each(|(errors, moved)| errors[probe] = (moved / usual) as f32);
     }
@@ -170,7 +171,7 @@ fn shorten(pairs: &mut [f32], k: usize) -> Result<()> {
         let mut is_shorter = false;
         for a in 0..k {
             row.copy_from_slice(&pairs[a * k..][..k]);
-            let near = NEAR.min(k - 1);
+            let near = NEAR_CLUSTERS.min(k - 1);
             order.select_nth_unstable_by(near, |&one, &other| row[one].total_cmp(&row[other]));
             for &via in &order[..=near] {
                 let first = row[via];
@@ -193,7 +194,8 @@ fn shorten(pairs: &mut [f32], k: usize) -> Result<()> {
 pub struct Walls {
     /// The prices of the pass.
     from: Vec<f64>,
-    /// For each cluster, others and how far its price may rise against theirs, if no path says so.
+    /// For each cluster, other clusters, and by how much its price may rise against theirs. A pair is left out where walls
+    /// through other clusters are nearer.
     arcs: Vec<(u32, f64)>,
     ends: Vec<usize>,
 }
@@ -215,7 +217,7 @@ impl Walls {
     }
 
     /// Whether there are limits.
-    pub fn are_there(&self) -> bool {
+    pub fn exist(&self) -> bool {
         !self.ends.is_empty()
     }
 
@@ -225,11 +227,25 @@ impl Walls {
         &self.arcs[start..self.ends.get(cluster).copied().unwrap_or(0)]
     }
 
+    /// Whether a price has moved to a wall.
+    pub fn are_reached(&self, prices: &[f64]) -> Result<bool> {
+        Ok(self.reached(prices)?.contains(&true))
+    }
+
     /// Makes the widths of those clusters wider whose prices have moved to a wall.
     pub fn widen_reached(&self, prices: &[f64], wider: &mut [f32]) -> Result<()> {
+        let reached = self.reached(prices)?;
+        let none_reached = !reached.contains(&true);
+        let each = wider.iter_mut().zip(reached).filter(|(_, reached)| none_reached || *reached);
+        each.for_each(|(wider, _)| *wider = (WIDER * *wider).min(WIDTHS[1]));
+        Ok(())
+    }
+
+    /// The clusters whose prices have moved to a wall: of the two clusters of a wall the one that moved more.
+    fn reached(&self, prices: &[f64]) -> Result<Vec<bool>> {
         let moved = memory::collected(prices.iter().zip(&self.from).map(|(now, before)| now - before), WHAT)?;
         let common = median(moved.iter().copied())?.unwrap_or(0.0);
-        let mut reached = memory::filled(wider.len(), false, WHAT)?;
+        let mut reached = memory::filled(prices.len(), false, WHAT)?;
         for a in 0..self.ends.len() {
             for &(b, width) in self.of(a) {
                 let b = b as usize;
@@ -238,13 +254,10 @@ impl Walls {
                 }
             }
         }
-        let is_none = !reached.contains(&true);
-        let each = wider.iter_mut().zip(reached).filter(|(_, reached)| is_none || *reached);
-        each.for_each(|(wider, _)| *wider = (WIDER * *wider).min(WIDTHS[1]));
-        Ok(())
+        Ok(reached)
     }
 
-    /// Takes back what prices moved from those of `before`, as far as they are past walls. False if they are not.
+    /// Takes back price moves since `before` that passed walls, at most `SWEEPS` times. Returns whether any price passed a wall.
     pub fn keep(&self, before: &[f64], prices: &mut [f64]) -> bool {
         let mut is_changed = false;
         for _ in 0..SWEEPS {
@@ -270,8 +283,8 @@ impl Walls {
     }
 }
 
-/// Whether prices that moved so far have stayed within the widths. `least`: what roundings take off a width.
-pub fn cover(widths: &Widths, moves: &[f64], least: f64) -> bool {
+/// Whether prices that moved so far have stayed within the widths. `rounding`: what roundings take off a width.
+pub fn cover(widths: &Widths, moves: &[f64], rounding: f64) -> bool {
     let k = moves.len();
     if widths.pairs.is_empty() {
         // A number that all have in common does not count.
@@ -279,11 +292,11 @@ pub fn cover(widths: &Widths, moves: &[f64], least: f64) -> bool {
         let from = (0..k).map(|j| moves[j] - own(j)).fold(f64::NEG_INFINITY, f64::max);
         let to = (0..k).map(|j| moves[j] + own(j)).fold(f64::INFINITY, f64::min);
         let all = moves.iter().fold(0.0f64, |most, moved| most.max(moved.abs()));
-        return from - to + 2.0 * least + all * 2f64.powi(-30) <= 0.0;
+        return from - to + 2.0 * rounding + all * 2f64.powi(-30) <= 0.0;
     }
     // Moves that all have in common are rounded, too.
-    let least = least + moves.iter().fold(0.0f64, |most, moved| most.max(moved.abs())) * 2f64.powi(-50);
-    let is_within = |moved: f64, width: f32| moved * (1.0 + 2f64.powi(-30)) + least <= widths.unit * f64::from(width);
+    let rounding = rounding + moves.iter().fold(0.0f64, |most, moved| most.max(moved.abs())) * 2f64.powi(-50);
+    let is_within = |moved: f64, width: f32| moved * (1.0 + 2f64.powi(-30)) + rounding <= widths.unit * f64::from(width);
     let rows = widths.pairs.chunks_exact(k).zip(moves).enumerate();
     rows.flat_map(|(a, (row, of_a))| {
         row.iter().zip(moves).enumerate().filter(move |(b, _)| a != *b).map(move |(_, pair)| (of_a, pair))

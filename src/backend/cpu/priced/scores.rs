@@ -28,7 +28,7 @@ pub struct PriceTable {
     low: Vec<f32>,
     /// `(k)`: rounded up.
     high: Vec<f32>,
-    /// `(k, columns)`: minus the width of each centroid beside each that is nearest, rounded down. Empty: the sum of two of `own`.
+    /// `(k, columns)`: minus the width of each centroid beside the nearest one, rounded down. Empty: the sum of two of `own`.
     pairs: Vec<f32>,
     columns: usize,
     /// `(k)`.
@@ -44,6 +44,7 @@ impl PriceTable {
     pub fn new(range: &PriceRange<'_>, d: usize, exponent: i32) -> Result<Self> {
         let PriceRange { prices, widths } = *range;
         let (k, scale) = (prices.len(), PowerOfTwo::new(exponent));
+        assert!(widths.own.len() == k && (widths.pairs.is_empty() || widths.pairs.len() == k * k));
         let largest = prices.iter().fold(0.0f64, |most, price| most.max(price.abs())) + widths.largest();
         let outwards = |price: f64, sign: f64| {
             let half = 0.5 * scale.apply(price);
@@ -85,7 +86,7 @@ pub struct PricedScores {
     widths: Lines,
     /// The least sums of a score, its slack and its price.
     best: [f32; ROWS],
-    /// The bits are the number of the centroid that this is.
+    /// For each row, the number of the centroid of `best`, as the bits of a float32.
     nearest: [f32; ROWS],
     /// One over the weight of each row.
     shares: [f32; ROWS],
@@ -145,17 +146,17 @@ impl PricedScores {
         }
     }
 
-    /// Lists the centroids in reach of each row. `widths`: what errors of the scores add to the limits.
+    /// Lists the centroids in reach of each row. `errors`: what errors of the scores add to the limit of each row.
     #[inline(always)]
-    pub fn list<V: Vector>(&mut self, rows: usize, widths: &[f32; ROWS]) {
+    pub fn list<V: Vector>(&mut self, rows: usize, errors: &[f32; ROWS]) {
         self.spread_widths::<V>(rows);
-        let Self { table, scores, widths: beside, best, nearest, shares, lists } = &mut *self;
+        let Self { table, scores, widths, best, nearest, shares, lists } = &mut *self;
         let k = table.k();
-        assert!(rows <= ROWS && scores.len() >= k * ROWS && (table.pairs.is_empty() || beside.len() >= k * ROWS));
+        assert!(rows <= ROWS && scores.len() >= k * ROWS && (table.pairs.is_empty() || widths.len() >= k * ROWS));
         let (mut limits, mut own) = ([f32::INFINITY; ROWS], [0.0f32; ROWS]);
         for r in 0..rows {
             lists[r].clear();
-            let limit = Expanded::threshold(best[r], widths[r] * SLIGHTLY + (table.extra * f64::from(shares[r])) as f32);
+            let limit = Expanded::threshold(best[r], errors[r] * SLIGHTLY + (table.extra * f64::from(shares[r])) as f32);
             // A priced score has two roundings more than one without a price.
             limits[r] = limit + limit.abs() * (4.0 * U) as f32;
             own[r] = table.own.get(nearest[r].to_bits() as usize).copied().unwrap_or(f32::NEG_INFINITY);
@@ -169,7 +170,7 @@ impl PricedScores {
                 for j in 0..k {
                     let width = match table.pairs.is_empty() {
                         true => own.add(V::splat(*table.own.get_unchecked(j))),
-                        false => V::load(beside.as_ptr().add(j * ROWS + at)),
+                        false => V::load(widths.as_ptr().add(j * ROWS + at)),
                     };
                     let score = width.mul_add(share, V::load(scores.as_ptr().add(j * ROWS + at)));
                     let near = score.not_above(limit);
@@ -223,7 +224,8 @@ impl PricedScores {
         self.nearest[r].to_bits()
     }
 
-    /// Writes weighted squared distances, less a number of each row, in units of [`PriceTable::unit`]: `(k, ROWS)`. The prices are 0.
+    /// Writes weighted squared distances, less a number of each row, in units of [`PriceTable::unit`]: `(k, ROWS)`. All prices
+    /// must be 0.
     pub fn write(&self, rows: usize, weights: Option<&[f64]>, out: &mut [f32]) {
         for (out, scores) in out.chunks_exact_mut(ROWS).zip(self.scores.chunks_exact(ROWS)) {
             for (r, (out, score)) in out.iter_mut().zip(scores).take(rows).enumerate() {
