@@ -73,6 +73,15 @@ impl SamplePart<'_> {
         memory::collected(prices.iter().map(|price| (price / self.sample.unit()).clamp(-1e36, 1e36) as f32), WHAT)
     }
 
+    /// Whether half of the rows cost in the first cluster what other rows cost there.
+    pub fn has_equal_rows(&self) -> Result<bool> {
+        let rows = self.rows();
+        let mut costs = memory::collected((0..rows).map(|row| self.block(row / BLOCK)[row % BLOCK].to_bits()), WHAT)?;
+        costs.sort_unstable();
+        costs.dedup();
+        Ok(2 * costs.len() < rows)
+    }
+
     /// The costs as integers of at least 0, and their quantum, in distances.
     pub fn integers(&self) -> Result<(IntegerCosts, f64)> {
         let k = self.sample.k;

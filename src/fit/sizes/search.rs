@@ -49,6 +49,8 @@ const LARGEST_PRICE: i128 = 1 << 110;
 const SMALLEST_UNIT: f64 = 1e-290;
 /// Without walls, moves of prices are halved at most so often.
 const MOST_HALVED: u32 = 128;
+/// In so many passes, exact prices wait until prices almost balance the clusters.
+const EARLY: u32 = 2;
 /// After so many passes, lists have all clusters.
 const MOST_PASSES: u32 = 40;
 
@@ -103,11 +105,15 @@ impl<T: Float> PriceSearch<'_, T> {
         Ok(Some(sample))
     }
 
-    /// Solves a small part of a sample, and takes its prices if the dual rises: no steps of prices divide blocks of equal rows.
+    /// Solves a small part of a sample with equal rows, and takes its prices if the dual rises: no steps of prices divide blocks of
+    /// equal rows.
     fn solve_part(&self, sample: &Sample, prices: &mut [i128]) -> Result<()> {
         let (k, unit) = (prices.len(), unit(self.statistics.distances));
         let range = |rows: usize| self.bounds.range(k, [rows as u128, u128::from(self.statistics.n_positive)]);
         let part = sample.part((sample.part(1).rows() * k).div_ceil(MOST_SOLVED));
+        if !part.has_equal_rows()? {
+            return Ok(());
+        }
         let (costs, quantum) = part.integers()?;
         let before = in_distances(prices, self.statistics.distances)?;
         let mut solved = memory::collected(before.iter().map(|price| (price / quantum).clamp(-1e30, 1e30) as i128), WHAT)?;
@@ -158,8 +164,10 @@ impl<T: Float> PriceSearch<'_, T> {
                 is_balanced = newton::search(&lists, &range, &mut now, &walls, almost, &mut self.damping, self.threads)?;
                 follow(prices, &here, &now, unit);
             }
-            // Where walls are in the way of many rows, they are in the way of exact prices, too. Equal rows only move one by one.
-            let is_stopped = !is_balanced && walls.are_reached(&in_distances(prices, scale)?)?;
+            // Where walls are in the way of many rows, they are in the way of exact prices, too. Wider walls help sooner than exact
+            // prices, but not blocks of equal rows.
+            let is_early = pass < EARLY;
+            let is_stopped = !is_balanced && (is_early || walls.are_reached(&in_distances(prices, scale)?)?);
             let tries: &[Option<f64>] = match (walls.exist(), is_stopped) {
                 (true, false) => &NEAR_SHARES,
                 (true, true) => &[],
