@@ -120,7 +120,8 @@ impl<T: Float> PriceSearch<'_, T> {
         transport::solve(&costs, &range(part.rows())?, &mut solved, &[])?;
         let now = memory::collected(solved.iter().map(|price| *price as f64 * quantum), WHAT)?;
         let judge = sample.part(PARTS[0]);
-        let value = |prices: &[f64]| Ok(newton::balance(&judge, &range(judge.rows())?, prices, self.threads)?.value);
+        let value =
+            |prices: &[f64]| -> Result<f64> { Ok(newton::balance(&judge, &range(judge.rows())?, prices, self.threads)?.value) };
         if value(&now)? > value(&before)? {
             follow(prices, &before, &now, unit);
         }
