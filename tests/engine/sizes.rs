@@ -134,7 +134,7 @@ fn equal_rows_fill_clusters_in_order() {
         let fit = assigned(&KMeans::new(k).balanced(true), &centroids, &x, 2, None);
         assert!(fit.labels.is_sorted());
         assert!(fit.model.sizes().iter().all(|size| (n / k..=n.div_ceil(k)).contains(&(*size as usize))));
-        assert!(passes(&fit) <= 5.0, "{k}: {} passes", passes(&fit));
+        assert!(passes(&fit) <= 8.0, "{k}: {} passes", passes(&fit));
     }
     // Blocks of equal rows that no price divides.
     let x: Vec<f32> = (0..2 * n).map(|i| (i / 2 % 5 * (1 + i % 2)) as f32).collect();
