@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -111,13 +112,16 @@ def test_sizes_that_cannot_be_are_refused() -> None:
 @pytest.mark.parametrize("dtype", [pl.Float32, pl.Float64])
 def test_rows_are_assigned_within_bounds_under_a_model(dtype: type[pl.DataType]) -> None:
     frame = FRAME.with_columns(pl.col("x", "y").cast(dtype), w=pl.int_range(600) % 4)
-    for options in ({}, {"scale": "standard"}, {"metric": "cosine"}, {"scale": {"x": 3.0}, "metric": "cosine"}):
+    both: dict[str, Any] = {"scale": {"x": 3.0}, "metric": "cosine"}
+    for options in ({}, {"scale": "standard"}, {"metric": "cosine"}, both):
         for weight in (None, "w"):
-            bounds = {"min_size": 100, "max_size": 160} if weight is None else {"min_size": 90, "max_size": 125}
-            estimator = pk.KMeans(k=4, seed=2, weight=weight, **bounds, **options)  # type: ignore[arg-type]
+            bounds: dict[str, Any] = (
+                {"min_size": 100, "max_size": 160} if weight is None else {"min_size": 90, "max_size": 125}
+            )
+            estimator = pk.KMeans(k=4, seed=2, weight=weight, **bounds, **options)
             labels = estimator.fit_predict(frame, "x", "y")
             model = estimator.fit(frame, "x", "y")
-            assigned = model.assign(frame, weight=weight, name="a", **bounds)  # type: ignore[arg-type]
+            assigned = model.assign(frame, weight=weight, name="a", **bounds)
             assert assigned["a"].to_list() == labels.to_list(), (options, weight)
             assert assigned.drop("a").equals(frame)
 

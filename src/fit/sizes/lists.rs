@@ -44,7 +44,7 @@ impl<'r> RowLists<'r> {
         let here = in_distances(prices, scale)?;
         let band = priced_passes(session)?.band(centroids, rows, &PriceRange { prices: &here, widths: &widths })?;
         #[cfg(feature = "tests")]
-        if super::search::trial::costs().is_some() {
+        if super::trial::costs().is_some() {
             let widths_of_all = widths::uniform(here.len(), widths::EVERYTHING)?;
             let all = priced_passes(session)?.band(centroids, rows, &PriceRange { prices: &here, widths: &widths_of_all })?;
             compare(&band, &all, &here, &widths);

@@ -28,14 +28,14 @@ pub mod assignment;
 mod laplacian;
 mod lists;
 mod newton;
+mod random;
 mod sample;
 mod search;
 mod ties;
 mod transport;
-mod widths;
-
 #[cfg(feature = "tests")]
-pub use self::search::trial;
+pub mod trial;
+mod widths;
 
 use std::time::Instant;
 

@@ -32,8 +32,8 @@ pub struct SamplePart<'s> {
 struct Cheapest {
     best: [f32; BLOCK],
     second: [f32; BLOCK],
-    /// Their numbers, as bits.
-    names: [[f32; BLOCK]; 2],
+    /// Their numbers, as the bits of a float32.
+    numbers: [[f32; BLOCK]; 2],
 }
 
 impl Sample {
@@ -198,7 +198,7 @@ impl Task for RankBlock<'_> {
                 }
             }
         }
-        for (name, margins) in cheapest.names[0].iter().zip(by_row.chunks_exact(columns)).take(rows) {
+        for (name, margins) in cheapest.numbers[0].iter().zip(by_row.chunks_exact(columns)).take(rows) {
             let own = name.to_bits() as usize;
             let last = &mut last[own * columns..][..columns];
             for (j, (last, margins)) in last.chunks_exact_mut(SQUARE).zip(margins.chunks_exact(SQUARE)).enumerate() {
@@ -249,7 +249,7 @@ impl Task for FindCheapest<'_> {
     #[inline(always)]
     fn run<V: Vector>(self) -> Cheapest {
         let Self { costs, prices } = self;
-        let mut found = Cheapest { best: [NONE; BLOCK], second: [NONE; BLOCK], names: [[0.0; BLOCK]; 2] };
+        let mut found = Cheapest { best: [NONE; BLOCK], second: [NONE; BLOCK], numbers: [[0.0; BLOCK]; 2] };
         assert!(costs.len() >= prices.len() * BLOCK && BLOCK.is_multiple_of(V::LANES));
         for at in (0..BLOCK).step_by(V::LANES) {
             // SAFETY: LANES divides BLOCK. The assertion bounds the costs, and the arrays hold BLOCK values.
@@ -267,8 +267,8 @@ impl Task for FindCheapest<'_> {
                 }
                 best.store(found.best.as_mut_ptr().add(at));
                 second.store(found.second.as_mut_ptr().add(at));
-                name.store(found.names[0].as_mut_ptr().add(at));
-                next.store(found.names[1].as_mut_ptr().add(at));
+                name.store(found.numbers[0].as_mut_ptr().add(at));
+                next.store(found.numbers[1].as_mut_ptr().add(at));
             }
         }
         found
@@ -289,7 +289,7 @@ impl PricedRows for SamplePart<'_> {
             for (r, out) in out.iter_mut().enumerate() {
                 value += f64::from(found.best[r]);
                 let margin = f64::from(found.second[r] - found.best[r]) * unit;
-                *out = Margin { own: found.names[0][r].to_bits(), second: found.names[1][r].to_bits(), margin };
+                *out = Margin { own: found.numbers[0][r].to_bits(), second: found.numbers[1][r].to_bits(), margin };
             }
         }
         Ok(value * unit)

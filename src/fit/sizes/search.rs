@@ -12,8 +12,11 @@
 use super::SizeBounds;
 use super::lists::{RowLists, SomeRows, in_distances, priced_passes, unit};
 use super::newton::{self, Balance, PricedRows};
+use super::random::splitmix;
 use super::sample::Sample;
 use super::transport::{self, ListedCosts, SizeRange, Solution};
+#[cfg(feature = "tests")]
+use super::trial;
 use super::widths::{self, Walls};
 use crate::backend::Session;
 use crate::backend::priced::PassRows;
@@ -74,7 +77,10 @@ impl<T: Float> PriceSearch<'_, T> {
         let (n, k, scale) = (self.statistics.n_positive as usize, prices.len(), self.statistics.distances);
         #[cfg(feature = "tests")]
         trial::change(prices, self.session.inertia(crate::backend::Scales::Same(scale))?.iter().sum::<u128>() / n as u128);
-        let all_listed = if is_trial() { 0 } else { ALL_LISTED };
+        #[cfg(feature = "tests")]
+        let all_listed = trial::costs().map_or(ALL_LISTED, |_| 0);
+        #[cfg(not(feature = "tests"))]
+        let all_listed = ALL_LISTED;
         if n.saturating_mul(k) <= all_listed || unit(scale).apply(1.0) < SMALLEST_UNIT {
             return Ok(None);
         }
@@ -183,11 +189,8 @@ impl<T: Float> PriceSearch<'_, T> {
                     return Ok((lists, solution, ties));
                 }
             }
-            let mut halved = 0;
-            while !walls.exist() && !lists.are_complete(prices)? && halved < MOST_HALVED {
-                // Beyond the widths, lists may miss rows, and prices say nothing.
-                prices.iter_mut().zip(lists.prices()).for_each(|(price, before)| *price = before + (*price - before) / 2);
-                halved += 1;
+            if !walls.exist() {
+                halve_moves(&lists, prices)?;
             }
             walls.widen_reached(&in_distances(prices, scale)?, &mut wider)?;
         }
@@ -234,14 +237,6 @@ impl<T: Float> PriceSearch<'_, T> {
     }
 }
 
-/// A random number (the mixer of S. Vigna's splitmix64).
-pub fn splitmix(seed: u64) -> u64 {
-    let mixed = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ (mixed >> 31)
-}
-
 /// The rows that a sample should have. It has all rows if there are fewer, and more than half as many otherwise.
 pub fn sample_rows(k: usize) -> usize {
     #[cfg(feature = "tests")]
@@ -251,36 +246,15 @@ pub fn sample_rows(k: usize) -> usize {
     (ROWS_EACH * k).max(COSTS[0] / k).min(COSTS[1] / k).max(1)
 }
 
-/// Whether a test changes what samples are.
-fn is_trial() -> bool {
-    #[cfg(feature = "tests")]
-    return trial::costs().is_some();
-    #[cfg(not(feature = "tests"))]
-    false
-}
-
-/// What tests change. It changes no label.
-#[cfg(feature = "tests")]
-#[doc(hidden)]
-pub mod trial {
-    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-
-    /// The costs of a sample, if not 0. Then lists are compared with all distances, too.
-    pub static COSTS: AtomicUsize = AtomicUsize::new(0);
-    /// The seed of the prices that an assignment starts with, if not 0.
-    pub static PRICES: AtomicU64 = AtomicU64::new(0);
-
-    pub fn costs() -> Option<usize> {
-        Some(COSTS.load(Relaxed)).filter(|costs| *costs > 0)
-    }
-
-    /// Adds random numbers of about this size to prices.
-    pub fn change(prices: &mut [i128], size: u128) {
-        let seed = PRICES.load(Relaxed);
-        for (price, state) in prices.iter_mut().zip(seed..).filter(|_| seed > 0) {
-            *price += (i128::from(super::splitmix(state) as i64) >> 31) * (size as i128 >> 31);
+/// Halves what prices moved since the pass until the lists are complete. Beyond the widths, prices say nothing.
+fn halve_moves(lists: &RowLists<'_>, prices: &mut [i128]) -> Result<()> {
+    for _ in 0..MOST_HALVED {
+        if lists.are_complete(prices)? {
+            break;
         }
+        prices.iter_mut().zip(lists.prices()).for_each(|(price, before)| *price = before + (*price - before) / 2);
     }
+    Ok(())
 }
 
 /// Gives integers the prices that changed. The others keep all of their bits.

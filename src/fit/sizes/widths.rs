@@ -12,8 +12,8 @@
 
 use super::laplacian::PriceGraph;
 use super::newton::{self, Balance, Margin, PricedRows};
+use super::random::normal;
 use super::sample::Sample;
-use super::search::splitmix;
 use super::transport::SizeRange;
 use crate::backend::priced::Widths;
 use crate::base::error::Result;
@@ -145,15 +145,6 @@ fn reach_neighbours(pairs: &mut [f32], balance: &Balance, k: usize, rank: usize,
         }
     }
     Ok(())
-}
-
-/// About a normal deviate: a sum of uniform ones.
-fn normal(state: &mut u64) -> f64 {
-    let uniform = |_| {
-        *state += 1;
-        (splitmix(*state) >> 11) as f64 / (1u64 << 53) as f64
-    };
-    (0..12).map(uniform).sum::<f64>() - 6.0
 }
 
 /// The median of finite values, if there is one.

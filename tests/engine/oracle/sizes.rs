@@ -67,15 +67,13 @@ pub fn bounded<T: Float>(task: &Task<T>, centroids: &[Vec<T>], bounds: [usize; 2
 
 pub(super) fn within<T: Float>(task: &Task<T>, facts: &Facts, centroids: &[Vec<T>], [least, most]: [usize; 2]) -> Vec<u32> {
     let mut labels: Vec<u32> = task.rows.iter().map(|x| nearest(x, centroids) as u32).collect();
-    let heavy: Vec<usize> = (0..labels.len()).filter(|&i| facts.weights[i] > 0.0).collect();
-    let size = |labels: &[u32], j: usize| heavy.iter().filter(|&&i| labels[i] as usize == j).count();
-    let (k, n, all) = (centroids.len(), heavy.len(), task.rows.len());
+    let counted: Vec<usize> = (0..labels.len()).filter(|&i| facts.weights[i] > 0.0).collect();
+    let size = |labels: &[u32], j: usize| counted.iter().filter(|&&i| labels[i] as usize == j).count();
+    let (k, n, all) = (centroids.len(), counted.len(), task.rows.len());
     if (0..k).all(|j| (least..=most).contains(&size(&labels, j))) {
         return labels;
     }
-    let mut unit = facts.base();
-    loop {
-        let costs = costs(task, facts, centroids, unit);
+    let chosen = precisely(task, facts, centroids, n, |costs| {
         // Rule 3 is a number whose digits are the labels, rule 2 counts more than all of it, and rule 1 more than both.
         let digits = BigInt::from(k).pow(n as u32);
         let numbers = BigInt::from(all * all * k);
@@ -86,11 +84,28 @@ pub(super) fn within<T: Float>(task: &Task<T>, facts: &Facts, centroids: &[Vec<T
             };
             (0..k).map(cost).collect()
         };
-        let chosen = cheapest(&heavy.iter().enumerate().map(combined).collect::<Vec<_>>(), [least, most]);
-        let total: BigInt = heavy.iter().zip(&chosen).map(|(&i, &j)| &costs[i][j]).sum();
+        let chosen = cheapest(&counted.iter().enumerate().map(combined).collect::<Vec<_>>(), [least, most]);
+        counted.iter().zip(chosen).map(|(&i, j)| (i, j)).collect()
+    });
+    chosen.into_iter().for_each(|(i, j)| labels[i] = j as u32);
+    labels
+}
+
+/// Chooses the labels of some rows, `n` in all, by integer costs that are precise for their total: (row, label).
+fn precisely<T: Float>(
+    task: &Task<T>,
+    facts: &Facts,
+    centroids: &[Vec<T>],
+    n: usize,
+    mut choose: impl FnMut(&[Vec<BigInt>]) -> Vec<(usize, usize)>,
+) -> Vec<(usize, usize)> {
+    let mut unit = facts.base();
+    loop {
+        let costs = costs(task, facts, centroids, unit);
+        let chosen = choose(&costs);
+        let total: BigInt = chosen.iter().map(|&(i, j)| &costs[i][j]).sum();
         if total == BigInt::from(0) || total >= BigInt::from(n) << 41u32 {
-            heavy.iter().zip(chosen).for_each(|(&i, j)| labels[i] = j as u32);
-            return labels;
+            return chosen;
         }
         unit += (total + n).bits() as i32 - 90;
     }
@@ -101,25 +116,20 @@ pub(super) fn within<T: Float>(task: &Task<T>, facts: &Facts, centroids: &[Vec<T
 pub fn cut<T: Float>(task: &Task<T>, centroids: &[Vec<T>; 2], [least, most]: [usize; 2]) -> Vec<u32> {
     let facts = learn(&Task { start: Start::Given(centroids.to_vec()), ..task.clone() }).unwrap();
     let mut labels: Vec<u32> = task.rows.iter().map(|x| nearest(x, centroids) as u32).collect();
-    let mut heavy: Vec<usize> = (0..labels.len()).filter(|&i| facts.weights[i] > 0.0).collect();
-    let n = heavy.len();
-    let ones = heavy.iter().filter(|&&i| labels[i] == 1).count();
+    let mut counted: Vec<usize> = (0..labels.len()).filter(|&i| facts.weights[i] > 0.0).collect();
+    let n = counted.len();
+    let ones = counted.iter().filter(|&&i| labels[i] == 1).count();
     if [ones, n - ones].iter().all(|size| (least..=most).contains(size)) {
         return labels;
     }
-    let mut unit = facts.base();
-    loop {
-        let costs = costs(task, &facts, centroids, unit);
-        heavy.sort_by_key(|&i| (&costs[i][0] - &costs[i][1], i));
-        let zeros = heavy.iter().filter(|&&i| costs[i][0] <= costs[i][1]).count();
+    let chosen = precisely(task, &facts, centroids, n, |costs| {
+        counted.sort_by_key(|&i| (&costs[i][0] - &costs[i][1], i));
+        let zeros = counted.iter().filter(|&&i| costs[i][0] <= costs[i][1]).count();
         let zeros = zeros.clamp(least.max(n.saturating_sub(most)), most.min(n - least));
-        let total: BigInt = heavy.iter().enumerate().map(|(place, &i)| &costs[i][usize::from(place >= zeros)]).sum();
-        if total == BigInt::from(0) || total >= BigInt::from(n) << 41u32 {
-            heavy.iter().enumerate().for_each(|(place, &i)| labels[i] = u32::from(place >= zeros));
-            return labels;
-        }
-        unit += (total + n).bits() as i32 - 90;
-    }
+        counted.iter().enumerate().map(|(place, &i)| (i, usize::from(place >= zeros))).collect()
+    });
+    chosen.into_iter().for_each(|(i, j)| labels[i] = j as u32);
+    labels
 }
 
 /// Proves that labels are optimal by rules 1 and 2, or says what does not hold. There are prices for the clusters if no round of
@@ -127,8 +137,8 @@ pub fn cut<T: Float>(task: &Task<T>, centroids: &[Vec<T>; 2], [least, most]: [us
 pub fn proved<T: Float>(task: &Task<T>, centroids: &[Vec<T>], labels: &[u32], [least, most]: [usize; 2]) -> Result<(), String> {
     let facts = learn(&Task { start: Start::Given(centroids.to_vec()), ..task.clone() }).unwrap();
     let (k, all) = (centroids.len(), task.rows.len());
-    let heavy: Vec<usize> = (0..all).filter(|&i| facts.weights[i] > 0.0).collect();
-    let size = |j: usize| heavy.iter().filter(|&&i| labels[i] as usize == j).count();
+    let counted: Vec<usize> = (0..all).filter(|&i| facts.weights[i] > 0.0).collect();
+    let size = |j: usize| counted.iter().filter(|&&i| labels[i] as usize == j).count();
     // Rule 2 is for labels that bounds have changed.
     let is_plain = labels.iter().zip(&task.rows).all(|(label, x)| *label as usize == nearest(x, centroids));
     if let Some(j) = (0..k).find(|&j| !(least..=most).contains(&size(j))) {
@@ -139,14 +149,14 @@ pub fn proved<T: Float>(task: &Task<T>, centroids: &[Vec<T>], labels: &[u32], [l
         let costs = costs(task, &facts, centroids, unit);
         let second = |i: usize, j: usize| if is_plain { 0 } else { (all - i) as i128 * j as i128 };
         let cost = |i: usize, j: usize| (i128::try_from(&costs[i][j]).unwrap(), second(i, j));
-        let total: BigInt = heavy.iter().map(|&i| &costs[i][labels[i] as usize]).sum();
-        if total > BigInt::from(0) && total < BigInt::from(heavy.len()) << 41u32 {
-            unit += (total + heavy.len()).bits() as i32 - 90;
+        let total: BigInt = counted.iter().map(|&i| &costs[i][labels[i] as usize]).sum();
+        if total > BigInt::from(0) && total < BigInt::from(counted.len()) << 41u32 {
+            unit += (total + counted.len()).bits() as i32 - 90;
             continue;
         }
         const FAR: i128 = i128::MAX / 4;
         let mut arcs = vec![vec![(FAR, 0i128); k + 1]; k + 1];
-        for &i in &heavy {
+        for &i in &counted {
             let own = labels[i] as usize;
             let here = cost(i, own);
             for j in (0..k).filter(|j| *j != own) {
