@@ -1,6 +1,6 @@
-// distances: passes over rows and their labels. Inertia, the farthest rows, and rows that move to other clusters.
+// distances: passes over rows and their labels. Inertia, distances to own centroids, the farthest rows, and rows that move to other clusters.
 //
-// Used when: the inertia is needed (for the last labels of every fit, and in each iteration of a full history), or a cluster is empty.
+// Used when: the inertia is needed (for the last labels of every fit, and in each iteration of a full history), a cluster is empty, or sizes have bounds.
 // Tile:      one row a thread. Inertia: the sums of the clusters are in a table in shared memory, as in `assign_registers`.
 // Memory:    reads every value once.
 // Precision: reference distances, then integers.
@@ -103,6 +103,17 @@ template <typename T, typename S> __device__ __forceinline__ void inertia(const 
         for (int accumulator = threadIdx.x; accumulator < table.accumulators; accumulator += THREADS) add_pending(a.pending + (u64)accumulator * 2, table_take(table, accumulator));
 }
 
+template <typename T, typename S = T> struct OwnSquares {
+    Rows<T, S> rows;
+    Labels labels;
+    const T* centroids; // (k, d)
+    double* out; // (n)
+};
+
+template <typename T, typename S> __device__ __forceinline__ void own_squares(const OwnSquares<T, S>& a) {
+    for (u64 row = global_thread(); row < a.rows.n; row += all_threads()) a.out[row] = own_distance(a.rows, row, a.centroids, load_label(a.labels, row));
+}
+
 // A row far from its centroid.
 struct Candidate {
     double distance;
@@ -194,6 +205,7 @@ template <typename T, typename S> __device__ __forceinline__ void relocate(const
 
 #define KERNELS(T, S, NAME)                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS) inertia_##NAME(const __grid_constant__ Inertia<T, S> a) { inertia(a); }           \
+    extern "C" __global__ void __launch_bounds__(THREADS) own_squares_##NAME(const __grid_constant__ OwnSquares<T, S> a) { own_squares(a); } \
     extern "C" __global__ void __launch_bounds__(THREADS) farthest_##NAME(const __grid_constant__ Far<T, S> a) { farthest(a); }             \
     extern "C" __global__ void __launch_bounds__(THREADS) far_rows_##NAME(const __grid_constant__ Far<T, S> a) { far_rows(a); }             \
     extern "C" __global__ void __launch_bounds__(32) relocate_##NAME(const __grid_constant__ Relocate<T, S> a) { relocate(a); }

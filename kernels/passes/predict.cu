@@ -14,44 +14,7 @@
 //            passes its results through shared memory (17 KB), so that 16 results of a row are written together.
 // Precision: reference distances in float64 and IEEE square roots, exactly as the contract defines them. A distance that overflows is
 //            infinite. If all are infinite, the label is 0.
-#include "../common/labels.cuh"
-
-#define THREADS 128
-// Centroids of a tile, and how many of their features are in shared memory at a time.
-#define WIDTH 16
-#define STEP 64
-
-// Values as doubles, two centroids at a time.
-typedef double2 Portion[STEP][WIDTH / 2];
-
-// The reference distances of row `row` to centroids `first` to `first` + WIDTH - 1. Distances from centroid k on mean nothing. The row may
-// be one of the padding. All threads of the block must call this.
-template <typename T, typename S>
-__device__ __forceinline__ void chains(const Rows<T, S>& rows, u64 row, const T* centroid_columns, int k, int first, Portion& portion, double (&s)[WIDTH]) {
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++) s[i] = 0.0;
-    for (int begin = 0; begin < rows.d; begin += STEP) {
-        const int count = min(STEP, rows.d - begin);
-        __syncthreads(); // all threads are done with the portion before
-        for (int i = threadIdx.x; i < count * WIDTH; i += THREADS) {
-            const int f = i / WIDTH, j = first + i % WIDTH;
-            ((double*)portion)[i] = j < k ? (double)centroid_columns[(u64)(begin + f) * k + j] : 0.0;
-        }
-        __syncthreads();
-        const S* x = rows.x + (u64)begin * rows.stride + row;
-#pragma unroll 4
-        for (int f = 0; f < count; f++) {
-            const double v = (double)rows.value(x[(u64)f * rows.stride]);
-#pragma unroll
-            for (int i = 0; i < WIDTH / 2; i++) {
-                const double2 c = portion[f][i];
-                const double low = __dadd_rn(v, -c.x), high = __dadd_rn(v, -c.y);
-                s[2 * i] = __fma_rn(low, low, s[2 * i]);
-                s[2 * i + 1] = __fma_rn(high, high, s[2 * i + 1]);
-            }
-        }
-    }
-}
+#include "chains.cuh"
 
 template <typename T, typename S = T> struct Nearest {
     Rows<T, S> rows;

@@ -7,6 +7,9 @@ use crate::base::memory;
 /// What errors call the memory of lists and samples.
 pub const LISTS: &str = "lists of the clusters near each row";
 
+/// The most clusters whose pairs have widths of their own.
+pub const MOST_IN_PAIRS: usize = 2_048;
+
 /// The kept rows that a pass looks at.
 #[derive(Debug, Clone, Copy)]
 pub enum PassRows<'r> {

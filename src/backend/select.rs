@@ -227,7 +227,7 @@ fn demanded_on_all(shape: Shape, request: DeviceRequest, devices: &[&DeviceInfo]
 /// The choice of all GPUs that can be used, if they are predicted to be enough faster than the plan for one of them.
 fn shared_if_it_pays(shape: Shape, request: DeviceRequest, devices: &Devices, one: &Plan) -> Result<Option<Choice>> {
     let Ok(usable) = usable_of(devices) else { return Ok(None) };
-    if shape.job != Job::Fit || usable.len() < 2 || usable.len() > Gpus::MOST || request.strategy != Strategy::Default {
+    if shape.priced || shape.job != Job::Fit || usable.len() < 2 || usable.len() > Gpus::MOST || request.strategy != Strategy::Default {
         return Ok(None);
     }
     let Ok(shares) = shared(shape, request, &usable)? else { return Ok(None) };
@@ -315,8 +315,8 @@ fn plan_on(device: &DeviceInfo, shape: Shape, request: DeviceRequest, shares: Op
             return Ok(Ok(Plan { strategy, more_copies, microseconds, bytes: bytes + beside, ..here }));
         }
         match memory::in_chunks(shape, request.strategy, gpu, room)? {
-            // Only rows on the host pass through a GPU in chunks.
-            Ok(_) if request.there.is_some() => bytes(fit.bytes).to_string(),
+            // Only rows on the host pass through a GPU in chunks, and not if passes take prices.
+            Ok(_) if request.there.is_some() || shape.priced => bytes(fit.bytes).to_string(),
             Ok((chunking, memory::Planned { strategy, microseconds, bytes, .. })) => {
                 return Ok(Ok(Plan { chunking: Some(chunking), strategy, microseconds, bytes: bytes + beside, ..here }));
             }

@@ -4,8 +4,8 @@ use crate::backend::cpu::{Forecast, MemoryOrder, SessionLayout};
 use crate::backend::select::{self, Choice, DeviceRequest, Job, Place, Shape};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
-use crate::base::params::{Device, Init, KMeans, Params, TooFew};
-use crate::fit::rows::{BOUNDED, device_of};
+use crate::base::params::{Init, KMeans, Params, TooFew};
+use crate::fit::rows::device_of;
 use crate::fit::sizes;
 
 /// Bytes of memory that carry rows to a GPU.
@@ -85,17 +85,15 @@ impl KMeans {
             half: rows.half && params.keeps_halves(),
             weighted: rows.weighted,
             candidates: params.seeding.candidates(params.k),
+            priced: params.has_sizes(),
         };
         let execution = &params.execution;
         let (device, strategy, limit) = (device_of(&params)?, execution.strategy, execution.device_memory_limit);
-        let mut choice = select::place(DeviceRequest { device, strategy, limit, there: None }, shape)?;
-        if !params.has_sizes() {
-            return Ok(of_choice(choice, rows, shape, &params));
-        }
-        if execution.device == Device::Auto {
-            choice.reason = BOUNDED.into();
-        }
+        let choice = select::place(DeviceRequest { device, strategy, limit, there: None }, shape)?;
         let plan = of_choice(choice, rows, shape, &params);
+        if !params.has_sizes() {
+            return Ok(plan);
+        }
         Ok(FitPlan { host_bytes: plan.host_bytes.saturating_add(sizes::expected_bytes(rows.rows, params.k)), ..plan })
     }
 }
@@ -163,7 +161,7 @@ mod tests {
     fn planned(device: Device, gpus: &[u64], rows: u64, estimator: &KMeans) -> FitPlan {
         let (features, clusters) = (32, 256);
         let (job, float64, half, weighted, candidates) = (Job::Fit, false, false, false, DrawnCandidates::NONE);
-        let shape = Shape { job, rows, features, clusters, float64, half, weighted, candidates };
+        let shape = Shape { job, rows, features, clusters, float64, half, weighted, candidates, priced: false };
         let rows = PlannedRows { rows, features, float64, half, weighted, by_columns: true, copied: 0 };
         let devices = gpus.iter().enumerate().map(|(ordinal, free)| invented_device(ordinal as u32, *free)).collect();
         let choice = choose(device.into(), shape, &Ok(devices)).unwrap();

@@ -18,32 +18,20 @@ pub fn place<T: Float>(parts: &mut [RowBlock<'_, T>], params: &Params<'_>) -> Re
     if !params.keeps_halves() {
         parts.iter_mut().for_each(|part| part.features = part.features.widened());
     }
-    if params.has_sizes() && parts[0].features.gpu().is_some() {
-        let expected = "rows in the host's memory, since clusters have bounds on their sizes".into();
-        return Err(KMeansError::InvalidOption { option: "device", expected, got: "rows on a GPU".into() });
-    }
-    let shape = shape(parts, params.k, params.seeding.candidates(params.k));
+    let shape = Shape { priced: params.has_sizes(), ..shape(parts, params.k, params.seeding.candidates(params.k)) };
     let execution = &params.execution;
     let (device, strategy, limit) = (device_of(params)?, execution.strategy, execution.device_memory_limit);
-    let mut choice = select::place(DeviceRequest { device, strategy, limit, there: there(parts, params)? }, shape)?;
-    if params.has_sizes() && execution.device == Device::Auto {
-        choice.reason = BOUNDED.into();
-    }
-    Ok(choice)
+    select::place(DeviceRequest { device, strategy, limit, there: there(parts, params)? }, shape)
 }
 
-/// Why a fit with bounds on the sizes of clusters runs on the CPU.
-pub const BOUNDED: &str = "fits with bounds on the sizes of clusters run on the CPU";
-
-/// The device that is asked for. Fits with bounds on the sizes of clusters run on the CPU.
+/// The device that is asked for. Fits with bounds on the sizes of clusters do not run on several GPUs.
 pub fn device_of(params: &Params<'_>) -> Result<Device> {
     match params.execution.device {
-        device if !params.has_sizes() => Ok(device),
-        Device::Auto | Device::Cpu => Ok(Device::Cpu),
-        device => {
-            let expected = "\"auto\" or \"cpu\", since clusters have bounds on their sizes".into();
+        device @ (Device::AllCuda | Device::Several(_)) if params.has_sizes() => {
+            let expected = "one device, since clusters have bounds on their sizes".into();
             Err(KMeansError::InvalidOption { option: "device", expected, got: format!("\"{device}\"") })
         }
+        device => Ok(device),
     }
 }
 
@@ -58,6 +46,7 @@ pub fn shape<T: Float>(parts: &[RowBlock<'_, T>], clusters: usize, candidates: D
         half: tile::half(parts).is_some(),
         weighted: parts[0].weights.is_some(),
         candidates,
+        priced: false,
     }
 }
 

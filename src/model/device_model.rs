@@ -106,6 +106,7 @@ impl<T: Predictor> DeviceModel<'_, Model<T>> {
             half,
             weighted,
             candidates: DrawnCandidates::NONE,
+            priced: false,
         }
     }
 

@@ -29,6 +29,7 @@ const SHAPE: Shape = Shape {
     half: false,
     weighted: false,
     candidates: DrawnCandidates::NONE,
+    priced: false,
 };
 
 #[test]

@@ -57,6 +57,7 @@ pub fn shape<T: Engine>([n, d, k]: [usize; 3], weighted: bool) -> Shape {
         half: false,
         weighted,
         candidates: DrawnCandidates::NONE,
+        priced: false,
     }
 }
 

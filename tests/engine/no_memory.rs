@@ -50,6 +50,11 @@ fn fits<T: Engine>(device: Device) {
             let estimator = if view == 1 { estimator.history(History::Full) } else { estimator };
             let expected = estimator.clone().device(Device::Cpu).fit_with(features, weights, Wanted::Distances).unwrap();
             let expected = (hash(&expected), expected.distances);
+            let bounded = estimator.clone().balanced(true).max_iter(1);
+            let labels = bounded.fit_features(features, weights).unwrap().labels;
+            refuse_each(&format!("{n} x {d} into {k} of one size, {}", T::NAME), &labels, || {
+                Ok(bounded.clone().device(device).fit_features(features, weights)?.labels)
+            });
             let least = memory::chunking(shape::<T>([n, d, k], weighted), &gpu_info(), 0).unwrap_err();
             for limit in [None, Some(least)] {
                 let estimator = estimator.clone().device(device).device_memory_limit(limit);
@@ -127,6 +132,11 @@ fn the_predicted_memory_is_what_is_allocated() {
                 exactly(device, &wide, k, false, more_copies);
                 exactly(device, &Features::from_rows(&exact, d).unwrap(), k, false, more_copies);
             }
+            let priced = Shape { priced: true, ..shape::<f32>([n, d, k], false) };
+            let bytes = memory::resident_bytes(priced, &gpu_info(), true);
+            let bounded = KMeans::new(k).balanced(true).max_iter(2).device(device).device_memory_limit(Some(bytes));
+            let fit = bounded.fit_features(&wide, None);
+            fit.unwrap_or_else(|error| panic!("{n} x {d} into {k} of one size: {bytes} bytes, {error}"));
         }
     });
 }

@@ -4,14 +4,15 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use polars_kmeans::{
-    Column, Engine, Features, Fitted, History, Init, InstructionSet, KMeans, KMeansError, Metric, Restarts, SizeLimit, SortBy,
+    Column, Device, Engine, Features, Fitted, History, Init, InstructionSet, KMeans, KMeansError, Metric, Restarts, SizeLimit, SortBy,
     TooFew, Wanted,
 };
 
 #[cfg(feature = "tests")]
 use polars_kmeans::trial;
 
-use crate::data::{self, Random, hash, here_and_on_gpu, parts_of, rounds};
+use crate::data::{self, Random, hash, here_and_on_gpu, on_gpu, parts_of, rounds};
+use crate::half::{BOTH, Halves};
 use crate::oracle::{self, Start, Task, sizes};
 
 const KINDS: [&str; 9] = [
@@ -30,12 +31,19 @@ fn bounded(k: usize, [least, most]: [usize; 2]) -> KMeans {
     KMeans::new(k).min_size(SizeLimit::Rows(least as u64)).max_size(SizeLimit::Rows(most as u64))
 }
 
-/// The labels of rows by fixed centroids.
+/// The labels of rows by fixed centroids. A GPU gives the same.
 fn assigned<T: Engine>(estimator: &KMeans, centroids: &[Vec<T>], x: &[T], d: usize, weights: Option<&[f64]>) -> Fitted<T> {
     let fixed: Vec<f64> = centroids.iter().flatten().map(|c| c.to_f64()).collect();
     let features = Features::from_rows(x, d).unwrap();
-    let parts = parts_of(&features, weights, &[0, x.len() / d]);
-    estimator.assign_parts(&fixed, parts, InstructionSet::detect(), Wanted::Labels).unwrap()
+    let assign = |estimator: KMeans| {
+        let parts = parts_of(&features, weights, &[0, x.len() / d]);
+        estimator.assign_parts(&fixed, parts, InstructionSet::detect(), Wanted::Labels).unwrap()
+    };
+    let here = assign(estimator.clone());
+    if let Some(there) = on_gpu(estimator).map(assign) {
+        assert!(there.labels == here.labels && hash(&there) == hash(&here), "{} x {d} on {}", x.len() / d, there.choice.place);
+    }
+    here
 }
 
 /// Some rows as centroids, all of them distinct where that is so.
@@ -205,6 +213,10 @@ fn every_division_of_the_work_gives_the_same_bits() {
                 assert_eq!(first.get_or_insert(bits.clone()), &bits, "{round}: {kind} {set}, {threads} threads");
             }
         }
+        if let Some(estimator) = on_gpu(&estimator) {
+            let bits = estimator.fit_features(&features, None).as_ref().map(hash).map_err(ToString::to_string);
+            assert_eq!(first, Some(bits), "{round}: {kind} on a GPU");
+        }
     }
 }
 
@@ -220,25 +232,54 @@ fn samples_and_starting_prices_change_no_label() {
         let bounds = [[n / k, n.div_ceil(k)], [1, n / k + n / k / 4 + 1]][round / 6 % 2];
         let estimator = bounded(k, bounds).max_iter(2).tol(0.0).too_few(TooFew::Fewer);
         let features = Features::from_rows(&x, d).unwrap();
-        let fit = || {
+        let fit = |estimator: &KMeans| {
             let parts = parts_of(&features, weights.as_deref(), &[0, n]);
             let fit = estimator.fit_parts(parts, InstructionSet::detect(), Wanted::Labels);
             fit.as_ref().map(hash).map_err(ToString::to_string)
         };
-        let expected = fit();
+        let expected = fit(&estimator);
         assert!(expected.is_ok() || kind == "lattice", "{round}: {expected:?}");
         // These numbers hold for all tests of the process. They change no label, so tests beside this one are not disturbed.
         for (each, seed) in [(1, 0), (4, 0), (40, 1 + round as u64)] {
             trial::COSTS.store(each * k * k, Relaxed);
             trial::PRICES.store(seed, Relaxed);
-            let bits = fit();
+            let bits: Vec<_> = here_and_on_gpu(&estimator).map(|estimator| fit(&estimator)).collect();
             trial::COSTS.store(0, Relaxed);
             trial::PRICES.store(0, Relaxed);
-            assert_eq!(
-                bits, expected,
-                "{round}: {kind} {n} x {d}, {k} clusters {bounds:?}, {each} rows a cluster, seed {seed}"
+            assert!(
+                bits.iter().all(|bits| *bits == expected),
+                "{round}: {kind} {n} x {d}, {k} clusters {bounds:?}, {each} rows a cluster, seed {seed}: {bits:?} {expected:?}"
             );
         }
+    }
+}
+
+#[test]
+fn values_of_16_bits_have_the_labels_of_float32() {
+    let random = &mut Random(13);
+    for half in BOTH {
+        let data = Halves::new(half, "blobs", 900, 7, random);
+        let estimator = KMeans::new(11).balanced(true).max_iter(3);
+        let [narrow, wide] = data.by_rows();
+        let expected = hash(&estimator.fit_features(&wide, None).unwrap());
+        for estimator in here_and_on_gpu(&estimator) {
+            assert_eq!(hash(&estimator.fit_features(&narrow, None).unwrap()), expected, "{half:?}");
+        }
+    }
+}
+
+/// More rows than a piece has, and lists that are longer than the room for them. Rows of weight 0 take no prices.
+#[test]
+fn a_gpu_takes_many_rows_and_long_lists_piece_by_piece() {
+    let Some(_) = on_gpu(&KMeans::new(1)) else { return };
+    let (n, d, k) = (if rounds(0) > 0 { 20_000 } else { 1_200_000 }, 2, 6);
+    let x: Vec<f32> = (0..n * d).map(|i| (i / 2 % 5 * (1 + i % 2)) as f32).collect();
+    let centroids: Vec<Vec<f32>> = (0..k).map(|j| vec![j as f32 / 7.0, (j % 3) as f32]).collect();
+    let weights: Vec<f64> = (0..n).map(|i| (i % 8) as f64).collect();
+    for weights in [None, Some(&weights[..])] {
+        let fit = assigned(&KMeans::new(k).balanced(true), &centroids, &x, d, weights);
+        let sizes = fit.model.sizes();
+        assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1, "{sizes:?}");
     }
 }
 
@@ -265,6 +306,8 @@ fn impossible_sizes_are_errors() {
         let error = KMeans::new(4).balanced(true).fit_parts(parts, InstructionSet::detect(), Wanted::Labels).unwrap_err();
         assert!(error.to_string().contains("rows in one place"), "{error}");
     }
+    let error = KMeans::new(4).balanced(true).device(Device::AllCuda).fit_features(&features, None).unwrap_err();
+    assert!(error.to_string().starts_with("device: expected one device, since clusters have bounds on their sizes"), "{error}");
     // With fewer clusters the same bound may be kept.
     let few: Vec<f64> = (0..10).map(|i| f64::from(i % 3)).collect();
     let few = Features::from_rows(&few, 1).unwrap();
@@ -282,7 +325,9 @@ fn sorted_clusters_keep_their_rows() {
     for metric in [Metric::Euclidean, Metric::Cosine] {
         let estimator = bounded(6, [70, 90]).seed(2).metric(metric);
         let (given, sorted) = (estimator.clone(), estimator.sort_by(SortBy::Feature("column_0".into())));
+        let on_gpu = on_gpu(&sorted).map(|estimator| estimator.fit_features(&features, None).unwrap());
         let (given, sorted) = (given.fit_features(&features, None).unwrap(), sorted.fit_features(&features, None).unwrap());
+        assert!(on_gpu.is_none_or(|fit| fit.labels == sorted.labels && hash(&fit) == hash(&sorted)));
         let place = |j: u32| {
             let own = &given.model.centroids()[j as usize * 3..][..3];
             sorted.model.centroids().chunks(3).position(|other| other == own).unwrap()
@@ -301,9 +346,14 @@ fn sorted_clusters_keep_their_rows() {
     }
     // Restarts: the least total counts. Distances are those to the centroid of the label.
     let estimator = bounded(6, [80, 90]).init(Init::Random).n_init(Restarts::Count(3));
-    let fit = estimator.fit_with(&features, None, Wanted::Distances).unwrap();
-    let total: f64 = fit.distances.as_ref().unwrap().nearest.iter().map(|distance| distance * distance).sum();
-    assert!((total / fit.model.inertia() - 1.0).abs() < 1e-9);
+    let fits: Vec<_> = here_and_on_gpu(&estimator)
+        .map(|estimator| estimator.fit_with(&features, None, Wanted::Distances).unwrap())
+        .collect();
+    for fit in &fits {
+        let total: f64 = fit.distances.as_ref().unwrap().nearest.iter().map(|distance| distance * distance).sum();
+        assert!((total / fit.model.inertia() - 1.0).abs() < 1e-9);
+        assert!(fit.distances == fits[0].distances && hash(fit) == hash(&fits[0]));
+    }
     assert!(plain.model.history().iter().any(|row| row.passes.unwrap() > 1.0));
     let weights: Vec<f64> = (0..500).map(|i| f64::from(i % 5)).collect();
     let fit = bounded(6, [60, 70]).fit_features(&features, Some(&Column::from_slice(&weights))).unwrap();

@@ -104,7 +104,7 @@ def test_sizes_that_cannot_be_are_refused() -> None:
     assert message(max_size=149).startswith("sizes: ")
     assert message(max_size=0) == "max_size: expected an integer of at least 1, or none, got 0"
     assert message(balanced=True, min_size=3) == "balanced: expected no min_size or max_size beside it, got both"
-    assert "bounds on their sizes" in message(balanced=True, device="cuda")
+    assert "bounds on their sizes" in message(balanced=True, device="cuda:all")
     few = FRAME.head(7).with_columns(pk.kmeans("x", "y", k=4, min_size=2, too_few="null"))
     assert few["cluster"].null_count() == 7
 

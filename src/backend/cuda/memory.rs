@@ -19,7 +19,7 @@ use super::passes::seeds::DeviceDraws;
 use super::passes::statistics::statistics_bytes;
 use super::predict::DeviceTable;
 use super::rows::DeviceRows;
-use super::session::{LONGEST_BATCH, nearest_bytes};
+use super::session::{LONGEST_BATCH, nearest_bytes, priced_bytes};
 use super::shape::{FitShape, GpuSize};
 use super::state::DeviceState;
 use super::step::choice::{Chosen, choose_from};
@@ -30,7 +30,6 @@ use crate::backend::chunking::{Chunking, piece_bytes, row_bytes};
 use crate::backend::select::{DeviceInfo, Job, Shape};
 use crate::base::error::Result;
 use crate::base::float::Float;
-use crate::base::params::DrawnCandidates;
 use crate::base::strategy::Strategy;
 
 impl From<&DeviceInfo> for GpuSize {
@@ -135,37 +134,38 @@ fn planned_as<T: Float + Plain>(
     let fit = FitShape { more_copies: copies == PossibleCopies::All, ..fit_shape(shape, shape.rows) };
     let rows = DeviceRows::<T>::bytes(fit.chunk, if in_place { 0 } else { fit.d }, fit.weighted, fit.half);
     let draws = |fit: &FitShape| DeviceDraws::<T>::bytes(fit, false);
-    plan_of::<T>(&fit, (strategy, copies != PossibleCopies::None), gpu, rows, draws, shape.candidates)
+    plan_of::<T>(&fit, (strategy, copies != PossibleCopies::None), gpu, rows, draws, shape)
 }
 
 /// The plan of a fit. `copies`: whether the default may copy the rows. `rows`: the bytes of the rows. `draws`: the bytes of a table
-/// of draws.
+/// of draws. `shape`: the candidates of a seeding, and whether there are passes with prices.
 fn plan_of<T: Float + Plain>(
     fit: &FitShape,
     (strategy, copies): (Strategy, bool),
     gpu: GpuSize,
     rows: u64,
     draws: impl Fn(&FitShape) -> u64,
-    candidates: DrawnCandidates,
+    shape: Shape,
 ) -> Result<Planned> {
     let Chosen { candidate, microseconds } = choose_from::<T>(strategy, fit, gpu, copies)?;
     // Whether a float32 column needs two limbs depends on the data. There must be enough memory for either case.
     let bytes = [1, 2].map(|limbs| {
         let fit = FitShape { limbs, ..*fit };
         let draws = draws(&fit);
-        let draws = draws.max(candidate_bytes::<T>(&fit, candidates, draws, gpu));
-        fit_bytes::<T>(&fit, &candidate.needs(&fit, gpu), rows, draws)
+        let draws = draws.max(candidate_bytes::<T>(&fit, shape.candidates, draws, gpu));
+        let priced = if shape.priced { priced_bytes::<T>([fit.chunk, fit.d, fit.k]) } else { 0 };
+        fit_bytes::<T>(&fit, &candidate.needs(&fit, gpu), rows, draws.max(priced))
     });
     let bytes = bytes[0].max(bytes[1]);
     let (strategy, streams, more_copies) = (candidate.strategy(), candidate.streams(), fit.more_copies);
     Ok(Planned { bytes, strategy, more_copies, microseconds, streams })
 }
 
-/// The bytes of a fit. `rows`: those of the rows. `draws`: those that seeding needs.
-fn fit_bytes<T: Float + Plain>(fit: &FitShape, needs: &Needs, rows: u64, draws: u64) -> u64 {
+/// The bytes of a fit. `rows`: those of the rows. `passes`: those of seeding, or of passes with prices if these take more.
+fn fit_bytes<T: Float + Plain>(fit: &FitShape, needs: &Needs, rows: u64, passes: u64) -> u64 {
     let session =
         sum([DeviceState::<T>::bytes(fit, needs), UpdateLaunches::<T>::bytes(fit, LONGEST_BATCH as usize), needs.bytes]);
-    let passes = draws.max(FarSearch::bytes(fit)).max(InertiaSums::bytes(fit.k)).max(nearest_bytes(fit.chunk));
+    let passes = passes.max(FarSearch::bytes(fit)).max(InertiaSums::bytes(fit.k)).max(nearest_bytes(fit.chunk));
     sum([rows, statistics_bytes(fit.chunk, fit.d).max(sum([session, passes]))])
 }
 
@@ -212,7 +212,7 @@ fn planned_in_chunks<T: Float + Plain>(
     let rows = DeviceRows::<T>::bytes(fit.chunk, fit.d, fit.weighted, fit.half).saturating_mul(buffers);
     let pieces = piece_bytes(chunk.saturating_mul(row_bytes(shape)));
     let draws = |fit: &FitShape| DeviceDraws::<T>::bytes(fit, true);
-    plan_of::<T>(&fit, (strategy, false), gpu, sum([rows, pieces]), draws, shape.candidates)
+    plan_of::<T>(&fit, (strategy, false), gpu, sum([rows, pieces]), draws, shape)
 }
 
 /// The bytes of a job of a fitted model.

@@ -20,10 +20,12 @@ mod in_step;
 mod labels;
 mod nearest;
 mod other_rows;
+mod priced;
 
 pub use self::in_step::GpusInStep;
 pub use self::labels::download;
 pub use self::nearest::nearest_bytes;
+pub use self::priced::priced_bytes;
 
 use std::sync::Arc;
 
@@ -35,17 +37,17 @@ use super::papers::HostUpdate;
 use super::passes::distances::{InertiaPass, InertiaSums, MOST_PENDING};
 use super::passes::seeds::{DeviceDraws, positive_rows};
 use super::rows::chunks::RowChunks;
-use super::rows::download::{PIECE, download as download_values};
+use super::rows::download::copy;
 use super::shape::FitShape;
 use super::state::DeviceState;
 use super::step::Step;
 use super::step::choice::choose;
 use super::update::UpdateLaunches;
 use crate::backend::answers::Distances;
+use crate::backend::priced::PricedPasses;
 use crate::backend::{Advanced, Assigned, Far, Move, Scales, Session, Stop, Updated, WorkCounts};
 use crate::base::error::Result;
 use crate::base::float::Float;
-use crate::base::interrupt;
 use crate::base::memory;
 use crate::base::params::{Init, Params};
 use crate::base::progress::Watch;
@@ -54,9 +56,6 @@ use crate::exact::cluster_sums::ClusterSums;
 use crate::exact::fixed::Limbs;
 use crate::input::tile::RowBlock;
 use crate::statistics::Statistics;
-
-/// The bytes of centroids from which threads download them piece by piece.
-const THROUGH_LANES: usize = 1 << 20;
 
 /// Most iterations of a batch.
 pub const LONGEST_BATCH: u32 = 32;
@@ -138,12 +137,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
 
     /// Downloads the centroids.
     fn read_centroids(&self, centroids: &mut [T]) -> Result<()> {
-        let now = &self.state.centroids.now;
-        if size_of_val(centroids) < THROUGH_LANES {
-            return now.read(0, centroids);
-        }
-        download_values(now, centroids.len(), PIECE, centroids.chunks_mut(PIECE), |from, to| to.copy_from_slice(from))?;
-        interrupt::check()
+        copy(&self.state.centroids.now, centroids)
     }
 
     /// Whether [`Session::means`] can compute the means.
@@ -362,5 +356,9 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
 
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
         self.nearest_rows(centroids)
+    }
+
+    fn priced(&mut self) -> Option<&mut dyn PricedPasses<T>> {
+        if self.has_priced_passes() { Some(self) } else { None }
     }
 }

@@ -40,6 +40,8 @@ pub struct Shape {
     pub half: bool,
     pub weighted: bool,
     pub candidates: DrawnCandidates,
+    /// Whether passes take a price on each centroid. All rows of such a fit are in one place.
+    pub priced: bool,
 }
 
 impl fmt::Display for Shape {

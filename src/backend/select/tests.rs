@@ -16,6 +16,7 @@ const LARGE: Shape = Shape {
     half: false,
     weighted: false,
     candidates: DrawnCandidates::NONE,
+    priced: false,
 };
 const SMALL: Shape = Shape { rows: 2_000, features: 2, clusters: 3, float64: true, ..LARGE };
 

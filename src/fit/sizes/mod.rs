@@ -43,6 +43,7 @@ use self::assignment::{Bounded, BoundedAssigner};
 use self::transport::SizeRange;
 use super::{Run, kept_sums, precise_inertia, record};
 use crate::backend::answers::Distances;
+use crate::backend::priced::MOST_IN_PAIRS;
 use crate::backend::{Iteration, Session, update};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -60,7 +61,7 @@ pub(super) fn expected_bytes(rows: u64, k: usize) -> u64 {
     const ROW: u64 = 72;
     const PAIR: u64 = 96;
     let clusters = k as u64;
-    let pairs = if k <= widths::MOST_IN_PAIRS { clusters * clusters * PAIR } else { 0 };
+    let pairs = if k <= MOST_IN_PAIRS { clusters * clusters * PAIR } else { 0 };
     let sample = rows.min(search::sample_rows(k) as u64).saturating_mul(4 * clusters);
     rows.saturating_mul(ROW).saturating_add(sample).saturating_add(pairs)
 }

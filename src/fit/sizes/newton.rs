@@ -13,7 +13,8 @@
 
 use super::laplacian::PriceGraph;
 use super::transport::SizeRange;
-use super::widths::{MOST_IN_PAIRS, Walls};
+use super::widths::Walls;
+use crate::backend::priced::MOST_IN_PAIRS;
 use crate::base::error::Result;
 use crate::base::interrupt;
 use crate::base::memory;

@@ -15,14 +15,12 @@ use super::newton::{self, Balance, Margin, PricedRows};
 use super::random::normal;
 use super::sample::Sample;
 use super::transport::SizeRange;
-use crate::backend::priced::Widths;
+use crate::backend::priced::{MOST_IN_PAIRS, Widths};
 use crate::base::error::Result;
 use crate::base::memory;
 
 /// What errors call the memory of this file.
 const WHAT: &str = "the margins between clusters of bounded size";
-/// For more clusters, a pair of clusters has the sum of their widths, and there are no walls.
-pub const MOST_IN_PAIRS: usize = 2_048;
 /// The least and the largest width, in usual margins: a few rows may lie between two clusters exactly.
 const WIDTHS: [f32; 2] = [1e-2, 1e30];
 /// Random errors of prices, and how many usual ones a width is.

@@ -209,6 +209,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             half: false,
             weighted: false,
             candidates: DrawnCandidates::NONE,
+            priced: false,
         };
         shape.batches(!in_place).map(|range| range.start as usize..range.end as usize)
     }

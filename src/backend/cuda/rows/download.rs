@@ -9,9 +9,24 @@ use std::sync::{Mutex, PoisonError};
 use super::upload::{BorrowedLane, Staging};
 use crate::backend::cuda::device::{Buffer, Plain, failed};
 use crate::base::error::Result;
+use crate::base::interrupt;
 
+/// The bytes from which threads download values piece by piece.
+const THROUGH_LANES: usize = 1 << 20;
 /// Most rows of a piece.
 pub const PIECE: usize = 1 << 17;
+
+/// Downloads the first values, as many as `out` has places.
+///
+/// # Errors
+/// Also [`KMeansError::Cancelled`](crate::KMeansError::Cancelled).
+pub fn copy<V: Plain>(from: &Buffer<V>, out: &mut [V]) -> Result<()> {
+    if size_of_val(out) < THROUGH_LANES {
+        return from.read(0, out);
+    }
+    download(from, out.len(), PIECE, out.chunks_mut(PIECE), |from, to| to.copy_from_slice(from))?;
+    interrupt::check()
+}
 
 /// Downloads the first `len` values in pieces of `piece` values. `work` gets each piece with its place, which is the next item of
 /// `places`, in any order and on any thread.
