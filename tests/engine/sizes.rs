@@ -31,13 +31,25 @@ fn bounded(k: usize, [least, most]: [usize; 2]) -> KMeans {
     KMeans::new(k).min_size(SizeLimit::Rows(least as u64)).max_size(SizeLimit::Rows(most as u64))
 }
 
-/// The labels of rows by fixed centroids. A GPU gives the same.
+/// The labels of rows by fixed centroids.
 fn assigned<T: Engine>(estimator: &KMeans, centroids: &[Vec<T>], x: &[T], d: usize, weights: Option<&[f64]>) -> Fitted<T> {
+    assigned_by(InstructionSet::detect(), estimator, centroids, x, d, weights)
+}
+
+/// The labels of rows by fixed centroids. A GPU gives the same.
+fn assigned_by<T: Engine>(
+    set: InstructionSet,
+    estimator: &KMeans,
+    centroids: &[Vec<T>],
+    x: &[T],
+    d: usize,
+    weights: Option<&[f64]>,
+) -> Fitted<T> {
     let fixed: Vec<f64> = centroids.iter().flatten().map(|c| c.to_f64()).collect();
     let features = Features::from_rows(x, d).unwrap();
     let assign = |estimator: KMeans| {
         let parts = parts_of(&features, weights, &[0, x.len() / d]);
-        estimator.assign_parts(&fixed, parts, InstructionSet::detect(), Wanted::Labels).unwrap()
+        estimator.assign_parts(&fixed, parts, set, Wanted::Labels).unwrap()
     };
     let here = assign(estimator.clone());
     if let Some(there) = on_gpu(estimator).map(assign) {
@@ -139,18 +151,24 @@ fn equal_rows_fill_clusters_in_order() {
     let x = vec![1.0f32; n * 2];
     for k in [1, 3, 7] {
         let centroids: Vec<Vec<f32>> = (0..k).map(|j| vec![j as f32, 0.5]).collect();
-        let fit = assigned(&KMeans::new(k).balanced(true), &centroids, &x, 2, None);
-        assert!(fit.labels.is_sorted());
-        assert!(fit.model.sizes().iter().all(|size| (n / k..=n.div_ceil(k)).contains(&(*size as usize))));
-        assert!(passes(&fit) <= 8.0, "{k}: {} passes", passes(&fit));
+        fill_clusters(&x, &centroids, |labels| labels.is_sorted());
     }
     // Blocks of equal rows that no price divides.
     let x: Vec<f32> = (0..2 * n).map(|i| (i / 2 % 5 * (1 + i % 2)) as f32).collect();
     for k in [4, 30] {
         let centroids: Vec<Vec<f32>> = (0..k).map(|j| vec![j as f32 / 7.0, (j % 3) as f32]).collect();
-        let fit = assigned(&KMeans::new(k).balanced(true), &centroids, &x, 2, None);
-        assert!(fit.model.sizes().iter().all(|size| (n / k..=n.div_ceil(k)).contains(&(*size as usize))));
-        assert!(passes(&fit) <= 8.0, "{k}: {} passes", passes(&fit));
+        fill_clusters(&x, &centroids, |_| true);
+    }
+}
+
+/// Assigns rows to clusters of one size in a few passes, whatever vectors the CPU has.
+fn fill_clusters(x: &[f32], centroids: &[Vec<f32>], is_right: impl Fn(&[u32]) -> bool) {
+    let (n, k) = (x.len() / 2, centroids.len());
+    for set in InstructionSet::ALL {
+        let fit = assigned_by(set, &KMeans::new(k).balanced(true), centroids, x, 2, None);
+        assert!(is_right(&fit.labels), "{k}, {set}");
+        assert!(fit.model.sizes().iter().all(|size| (n / k..=n.div_ceil(k)).contains(&(*size as usize))), "{k}, {set}");
+        assert!(passes(&fit) <= 8.0, "{k}, {set}: {} passes", passes(&fit));
     }
 }
 

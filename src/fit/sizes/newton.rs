@@ -38,6 +38,9 @@ const RISE: f64 = 1e-2;
 const LONGER: f64 = 3.0;
 /// A step that ends at a wall may leave at most this share of the imbalance.
 const PROGRESS: f64 = 0.9;
+/// A search ends after so many steps in a row that change the imbalance by less than this share: no row of the lists can help.
+const MOST_STALLED: u32 = 3;
+const STALLED: f64 = 1e-2;
 /// The least window, in the mean of all and in distances.
 const EMPTY_WINDOW: f64 = 1e-9;
 const LEAST_WINDOW: f64 = 1e-200;
@@ -89,7 +92,8 @@ pub fn search(
     let mut here = balance(rows, range, prices, threads)?;
     let (mut graph, mut values) = (None, 1);
     *damping = damping.min(MOST_DAMPING_AT_START);
-    while !is_enough(&here) && *damping <= MOST_DAMPING && values < VALUES {
+    let mut stalled = 0;
+    while !is_enough(&here) && *damping <= MOST_DAMPING && values < VALUES && stalled < MOST_STALLED {
         interrupt::check()?;
         let of_prices = match graph.take() {
             Some(graph) => graph,
@@ -123,6 +127,7 @@ pub fn search(
             (best, there, was_at_wall) = (longer, farther, is_at_wall);
         }
         prices.copy_from_slice(&best);
+        stalled = if (there.imbalance / here.imbalance - 1.0).abs() < STALLED { stalled + 1 } else { 0 };
         here = there;
         *damping = (0.1 * *damping).max(LEAST_DAMPING);
     }

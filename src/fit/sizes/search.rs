@@ -43,7 +43,7 @@ const FITTING: f64 = 1.2;
 /// And a search for prices ends with so many.
 const FITTED: f64 = 0.4;
 /// Rows that may be too many or too few before the transport begins: for each cluster in the mean, and at most.
-const ALMOST: [f64; 2] = [4.0, 16.0];
+const ALMOST: [f64; 2] = [8.0, 32.0];
 /// The shares of the widths within which rows move at first. None: all of them.
 const NEAR_SHARES: [Option<f64>; 3] = [Some(0.06), Some(0.25), None];
 /// Prices are kept below this, whatever the scale.
@@ -52,8 +52,6 @@ const LARGEST_PRICE: i128 = 1 << 110;
 const SMALLEST_UNIT: f64 = 1e-290;
 /// Without walls, moves of prices are halved at most so often.
 const MOST_HALVED: u32 = 128;
-/// In so many passes, exact prices wait until prices almost balance the clusters.
-const EARLY: u32 = 2;
 /// After so many passes, lists have all clusters.
 const MOST_PASSES: u32 = 40;
 
@@ -171,10 +169,8 @@ impl<T: Float> PriceSearch<'_, T> {
                 is_balanced = newton::search(&lists, &range, &mut now, &walls, almost, &mut self.damping, self.threads)?;
                 follow(prices, &here, &now, unit);
             }
-            // Where walls are in the way of many rows, they are in the way of exact prices, too. Wider walls help sooner than exact
-            // prices, but not blocks of equal rows.
-            let is_early = pass < EARLY;
-            let is_stopped = !is_balanced && (is_early || walls.are_reached(&in_distances(prices, scale)?)?);
+            // Where walls are in the way of many rows, they are in the way of exact prices, too.
+            let is_stopped = !is_balanced && walls.are_reached(&in_distances(prices, scale)?)?;
             let tries: &[Option<f64>] = match (walls.exist(), is_stopped) {
                 (true, false) => &NEAR_SHARES,
                 (true, true) => &[],

@@ -25,9 +25,9 @@ const WHAT: &str = "the margins between clusters of bounded size";
 const WIDTHS: [f32; 2] = [1e-2, 1e30];
 /// Random errors of prices, and how many usual ones a width is.
 const PROBES: usize = 12;
-const ERRORS: f32 = 10.0;
+const ERRORS: f32 = 15.0;
 /// The rows of a sample at which a width ends, and those of two neighbours that it does not end before, in usual errors of sizes.
-const FIRST_ROWS: f64 = 2.8;
+const FIRST_ROWS: f64 = 4.0;
 const NEIGHBOURS: f64 = 0.5;
 /// To find the first rows, a part of the sample is taken that has about so many of them.
 const MOST_RANKS: f64 = 3.0;
