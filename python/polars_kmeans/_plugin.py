@@ -180,15 +180,18 @@ def fit(
     weight: str | pl.Expr | None,
     progress: OnProgress = None,
     spill: Spill | None = None,
-) -> Fit | None:
-    """Fit columns of a frame on this thread. The query of a LazyFrame runs once. `spill`: where its rows go.
+    *,
+    labels: bool = False,
+) -> tuple[Fit, pl.Series | None] | None:
+    """Fit columns of a frame on this thread, with the labels of the rows if they are wanted, else None.
 
-    Returns None if there are too few rows and the options ask for it.
+    The query of a LazyFrame runs once. `spill`: where its rows go. Returns None if there are too few rows and the options
+    ask for it.
     """
     with shown(progress) as call:
         columns = _held(frame, features, weight, spill or Spill())
         keywords = {**options.keywords, "weighted": weight is not None}
-        return _internal.fit(columns, keywords, features.computed, call)
+        return _internal.fit(columns, keywords, features.computed, call, labels)
 
 
 def fit_each(

@@ -260,15 +260,15 @@ class KMeans(Generic[_Fitted]):
             return found[1]
         features = tuple(_plugin.flat(columns))
         frame = _frames.collected(data, *features, self._weight)
-        if self._options.bounds_sizes:
-            # The labels of the fit itself: predictions know no bounds.
-            _arrays.no_weight(weight)
-            return frame.select(expressions.kmeans(*features, weight=self._weight, **self._options.given)).to_series()
-        model = self._fit(frame, features, weight)
-        if model is None:
+        _arrays.no_weight(weight)
+        # Predictions know no bounds on sizes, so those labels are the ones of the fit itself.
+        of_fit = self._options.bounds_sizes
+        found = _plugin.fit(frame, _plugin.features(features), self._options, self._weight, labels=of_fit)
+        if found is None:
             return pl.repeat(None, frame.height, dtype=pl.UInt32, eager=True).alias("cluster")
+        model = KMeansModel._of_fit(*found[0])
         self._warn([model])
-        return frame.select(model.predict(*features)).to_series()
+        return frame.select(model.predict(*features)).to_series() if found[1] is None else found[1].alias("cluster")
 
     @overload
     def plan(self, data: pl.DataFrame | IntoFrame | IntoArray, *columns: IntoFeatures) -> Plan: ...
@@ -348,18 +348,18 @@ class KMeans(Generic[_Fitted]):
             if spill is not None:
                 spill.refuse("beside an array")
             found = _arrays.fit(data, weight, self._options, progress)
-            fit = None if found is None else found[0]
         else:
             frame = _frames.polars_frame(data, *columns, self._weight)
             _arrays.no_weight(weight)
-            fit = _plugin.fit(frame, _plugin.features(columns), self._options, self._weight, progress, spill)
-        return None if fit is None else KMeansModel._of_fit(*fit)
+            found = _plugin.fit(frame, _plugin.features(columns), self._options, self._weight, progress, spill)
+        return None if found is None else KMeansModel._of_fit(*found[0])
 
     def _fit_array(
         self, data: IntoArray, weight: IntoArray | None, progress: OnProgress = None
     ) -> tuple[KMeansModel, Any] | None:
-        """Fit an array, and label its rows: those on the host by the last step of the fit."""
-        found = _arrays.fit(data, weight, self._options, progress, labels=not _arrays.on_gpu(data))
+        """Fit an array, and label its rows: those on the host, and within bounds on sizes, by the last step of the fit."""
+        of_fit = self._options.bounds_sizes or not _arrays.on_gpu(data)
+        found = _arrays.fit(data, weight, self._options, progress, labels=of_fit)
         if found is None:
             return None
         model = KMeansModel._of_fit(*found[0])

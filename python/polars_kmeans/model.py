@@ -504,14 +504,14 @@ class KMeansModel(Summaries):
         options: dict[str, Any] = {"init": frame, "max_iter": 2, "tol": 0.0, "metric": metric, "scale": scale}
         features = _plugin.features((frame.columns,))
         try:
-            fit = _plugin.fit(frame, features, FitOptions(k=frame.height, device="cpu", **options), None)
+            found = _plugin.fit(frame, features, FitOptions(k=frame.height, device="cpu", **options), None)
         except TooFewRowsError:
             msg = f"centroids: expected {frame.height} different rows, got two that are equal"
             raise InvalidParameterError(msg) from None
         # Only `too_few="null"` finds nothing.
-        found = cast("Fit", fit)
+        fit, _ = cast("tuple[Fit, None]", found)
         # The centroids say little about the size of rows.
-        return KMeansModel._of_fit(_internal.model_with(found[0]), *found[1:])
+        return KMeansModel._of_fit(_internal.model_with(fit[0]), *fit[1:])
 
 
 # Pickles name this function, also those of earlier versions.

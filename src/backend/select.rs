@@ -227,7 +227,12 @@ fn demanded_on_all(shape: Shape, request: DeviceRequest, devices: &[&DeviceInfo]
 /// The choice of all GPUs that can be used, if they are predicted to be enough faster than the plan for one of them.
 fn shared_if_it_pays(shape: Shape, request: DeviceRequest, devices: &Devices, one: &Plan) -> Result<Option<Choice>> {
     let Ok(usable) = usable_of(devices) else { return Ok(None) };
-    if shape.priced || shape.job != Job::Fit || usable.len() < 2 || usable.len() > Gpus::MOST || request.strategy != Strategy::Default {
+    if shape.priced
+        || shape.job != Job::Fit
+        || usable.len() < 2
+        || usable.len() > Gpus::MOST
+        || request.strategy != Strategy::Default
+    {
         return Ok(None);
     }
     let Ok(shares) = shared(shape, request, &usable)? else { return Ok(None) };

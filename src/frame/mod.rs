@@ -118,6 +118,21 @@ impl KMeans {
         Ok(self.cast(columns, weights, FeatureLayout::check)?.fit(Wanted::Nothing)?.0)
     }
 
+    /// A model, and the labels of its rows if they are wanted.
+    #[cfg(feature = "python")]
+    pub(crate) fn fit_and_label(
+        &self,
+        columns: &[Column],
+        weights: Option<&Column>,
+        labels: bool,
+    ) -> Result<(KMeansModel, Option<Series>)> {
+        if !labels {
+            return Ok((self.fit_model(columns, weights)?, None));
+        }
+        let FrameFit { model, labels } = self.fit_columns(columns, weights)?;
+        Ok((model, Some(labels.into_series())))
+    }
+
     /// The labels of a fit, or structs of labels and distances, without its model. So columns may have the names of a centroid
     /// frame's own columns.
     #[cfg(feature = "python")]

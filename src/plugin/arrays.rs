@@ -126,9 +126,22 @@ impl Answers {
 
     /// Labels, -1 for rows without one.
     fn labels(labels: &Labels) -> Result<Self> {
-        let values = memory::collected(labels.iter().map(|label| label.map_or(-1, |label| label as i32)), ANSWERS)?;
-        Ok(Self::new(values, &[labels.len()]))
+        Ok(Self::new(integers(labels)?, &[labels.len()]))
     }
+
+    /// The labels of an array's rows, where these rows are.
+    fn labels_of(rows: &ExternalArray, labels: &Labels) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if let Some(ordinal) = rows.gpu()? {
+            return Ok(Self::on_gpu(GpuArray::upload(ordinal, &integers(labels)?, ANSWERS)?, &[labels.len()]));
+        }
+        Self::labels(labels)
+    }
+}
+
+/// Labels, -1 for rows without one.
+fn integers(labels: &Labels) -> Result<Vec<i32>> {
+    memory::collected(labels.iter().map(|label| label.map_or(-1, |label| label as i32)), ANSWERS)
 }
 
 /// A copy of an array's rows as a frame, whose columns have the names that a fit gives them.
@@ -139,7 +152,7 @@ pub fn array_frame(array: &Bound<'_, PyAny>) -> PyResult<PyDataFrame> {
 }
 
 /// Fits an array. None if there are too few distinct rows and the options ask for that. With `labels`, also returns the labels of
-/// the rows, which are on the host.
+/// the rows, where these are.
 #[pyfunction]
 #[pyo3(signature = (array, weights, options, progress=None, labels=false))]
 pub fn fit_array<'py>(
@@ -163,7 +176,7 @@ pub fn fit_array<'py>(
         layout.check()?;
         let wanted = if labels { Wanted::Labels } else { Wanted::Nothing };
         let (model, kept) = estimator.fit_any(&[estimator.k], layout, rows.features()?, weights.as_ref(), wanted)?.remove(0)?;
-        let labels = labels.then(|| Answers::labels(&kept.into_labels()?)).transpose()?;
+        let labels = labels.then(|| Answers::labels_of(&rows, &kept.into_labels()?)).transpose()?;
         Ok((model, labels))
     };
     let fit = interruptible(py, &raised, || options.unless_too_few(fit()))?;

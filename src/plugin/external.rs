@@ -138,6 +138,15 @@ impl ExternalArray {
         matches!(&self.values, AnyValues::F32(ExternalValues::Gpu(_)) | AnyValues::F64(ExternalValues::Gpu(_)))
     }
 
+    /// The number of the GPU that the rows are on, if they are on one.
+    #[cfg(feature = "cuda")]
+    pub fn gpu(&self) -> Result<Option<u32>> {
+        Ok(match self.features()? {
+            AnyFeatures::F32(features) => features.gpu(),
+            AnyFeatures::F64(features) => features.gpu(),
+        })
+    }
+
     pub fn features(&self) -> Result<AnyFeatures<'_>> {
         let names = self.layout.feature_names(self.shape[1])?;
         Ok(match &self.values {

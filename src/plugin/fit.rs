@@ -15,6 +15,7 @@ use polars::prelude::*;
 use polars_arrow::ffi::{ArrowArrayStream, ArrowArrayStreamReader};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
+use pyo3_polars::PySeries;
 use serde::Deserialize;
 
 use super::entry::{expression, stored, without_panic};
@@ -198,24 +199,27 @@ impl Gathered {
 }
 
 /// Fits columns that a query has put there. `computed` says whether any feature is an expression other than a plain column. None
-/// if there are too few distinct rows and the options ask for that. `progress` sees the stages of the fit.
+/// if there are too few distinct rows and the options ask for that. `progress` sees the stages of the fit. With `labels`, also returns
+/// the labels of the rows.
 #[pyfunction]
-#[pyo3(signature = (columns, options, computed, progress=None))]
+#[pyo3(signature = (columns, options, computed, progress=None, labels=false))]
 pub fn fit<'py>(
     columns: &Columns,
     options: &Bound<'py, PyAny>,
     computed: bool,
     progress: Option<Py<PyAny>>,
-) -> PyResult<Option<Fit<'py>>> {
+    labels: bool,
+) -> PyResult<Option<(Fit<'py>, Option<PySeries>)>> {
     let (py, options, raised) = (options.py(), options.extract::<FitOptions>()?, Raised::default());
     let rows = held().get_mut(&columns.key).and_then(Option::take);
     let fit = || {
         let rows = rows.ok_or(KMeansError::NoFeatures)?;
         let estimator = watched(rows.estimator(&options)?, progress, &raised);
-        options.unless_too_few(estimator.fit_model(&rows.features, rows.weights.as_ref()))
+        options.unless_too_few(estimator.fit_and_label(&rows.features, rows.weights.as_ref(), labels))
     };
-    let model = interruptible(py, &raised, fit)?.map(|model| model.with_computed(computed));
-    Ok(encoded(py, model)?)
+    let (model, labels) = interruptible(py, &raised, fit)?.unzip();
+    let model = model.map(|model| model.with_computed(computed));
+    Ok(encoded(py, model)?.map(|fit| (fit, labels.flatten().map(PySeries))))
 }
 
 /// Fits columns that a query has put there, once for each of these numbers of clusters, in place of that of the options.

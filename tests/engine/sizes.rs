@@ -4,8 +4,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use polars_kmeans::{
-    Column, Device, Engine, Features, Fitted, History, Init, InstructionSet, KMeans, KMeansError, Metric, Restarts, SizeLimit, SortBy,
-    TooFew, Wanted,
+    Column, Device, Engine, Features, Fitted, History, Init, InstructionSet, KMeans, KMeansError, Metric, Restarts, SizeLimit,
+    SortBy, TooFew, Wanted,
 };
 
 #[cfg(feature = "tests")]
@@ -364,9 +364,8 @@ fn sorted_clusters_keep_their_rows() {
     }
     // Restarts: the least total counts. Distances are those to the centroid of the label.
     let estimator = bounded(6, [80, 90]).init(Init::Random).n_init(Restarts::Count(3));
-    let fits: Vec<_> = here_and_on_gpu(&estimator)
-        .map(|estimator| estimator.fit_with(&features, None, Wanted::Distances).unwrap())
-        .collect();
+    let fits: Vec<_> =
+        here_and_on_gpu(&estimator).map(|estimator| estimator.fit_with(&features, None, Wanted::Distances).unwrap()).collect();
     for fit in &fits {
         let total: f64 = fit.distances.as_ref().unwrap().nearest.iter().map(|distance| distance * distance).sum();
         assert!((total / fit.model.inertia() - 1.0).abs() < 1e-9);

@@ -70,7 +70,7 @@ def test_a_room_gives_its_columns_once() -> None:
     hold(columns, "x")
     fitted = _internal.fit(columns, keywords(2), False)
     assert fitted is not None
-    assert pk.KMeansModel(fitted[0]) == pk.KMeans(2).fit(DF, "x")
+    assert pk.KMeansModel(fitted[0][0]) == pk.KMeans(2).fit(DF, "x")
     with pytest.raises(pk.InvalidColumnError, match="expected at least one column, got none"):
         _internal.fit(columns, keywords(2), False)
 

@@ -32,6 +32,17 @@ def frame(x: Any) -> pl.DataFrame:
     return columns_of(np.asarray(x, dtype=np.float64 if x.dtype == np.float64 else np.float32))
 
 
+def test_labels_within_bounds_on_sizes_stay_on_the_gpu() -> None:
+    tensor = torch.from_numpy(values()).to("cuda", torch.float32)
+    df = frame(tensor.cpu().numpy())
+    labels = pk.KMeans(K, seed=1, balanced=True, max_iter=3).fit_predict(tensor)
+    assert (labels.device, labels.dtype) == (tensor.device, torch.int32)
+    expected = pk.KMeans(K, seed=1, balanced=True, max_iter=3, device="cpu").fit_predict(df, df.columns)
+    assert labels.tolist() == expected.to_list()
+    sizes = torch.bincount(labels)
+    assert int(sizes.max() - sizes.min()) <= 1
+
+
 LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "row-major": lambda x: x.contiguous(),
     "a transposed view": lambda x: x.T.contiguous().T,

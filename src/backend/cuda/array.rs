@@ -1,5 +1,7 @@
 //! Answers that stay in the memory of a GPU.
 
+#[cfg(feature = "python")]
+use super::device::Gpu;
 use super::device::{Buffer, Plain};
 use crate::base::error::Result;
 
@@ -11,6 +13,14 @@ pub struct GpuArray<V: Plain> {
 impl<V: Plain> GpuArray<V> {
     pub(crate) fn new(buffer: Buffer<V>) -> Self {
         Self { buffer }
+    }
+
+    /// A copy of host values. `what`: what they are for.
+    #[cfg(feature = "python")]
+    pub(crate) fn upload(ordinal: u32, values: &[V], what: &'static str) -> Result<Self> {
+        let buffer = Gpu::get(ordinal)?.queue()?.upload(values, what)?;
+        buffer.queue().wait()?;
+        Ok(Self { buffer })
     }
 
     /// The address of the first value. All work on the values is done.

@@ -31,11 +31,15 @@ use crate::statistics::Statistics;
 const WHAT: &str = "the search for prices of clusters of bounded size";
 /// All rows list all clusters if that makes at most so many entries.
 const ALL_LISTED: usize = 1 << 14;
-/// The rows of a sample: so many for each cluster, but so many costs at least, and at most. The last limit wins.
+/// The rows of a sample: so many for each cluster, but so many costs at least, so many rows at most, and so many costs at most. The
+/// last limit wins.
 const ROWS_EACH: usize = 64;
+const MOST_ROWS: usize = 1 << 18;
 const COSTS: [usize; 2] = [1 << 24, 1 << 26];
-/// Prices are looked for in every 4th block of a sample, then in all blocks.
-const PARTS: [usize; 2] = [4, 1];
+/// Prices are looked for in every 16th block of a sample, then in every 4th one, then in all blocks. A part has so many rows for each
+/// cluster at least.
+const PARTS: [usize; 3] = [16, 4, 1];
+const LEAST_ROWS: usize = 16;
 /// Costs of a part of a sample that is solved exactly, at most.
 const MOST_SOLVED: usize = 1 << 19;
 /// Prices fit a sample if the sizes are off by at most so many of their usual errors.
@@ -93,7 +97,11 @@ impl<T: Float> PriceSearch<'_, T> {
         }
         self.rows_read += costs.rows;
         let (sample, mut is_fitted) = (Sample::new(costs, k), true);
-        for part in PARTS.map(|step| sample.part(step)) {
+        for step in PARTS {
+            let part = sample.part(step);
+            if step > 1 && part.rows() < LEAST_ROWS * k {
+                continue;
+            }
             let (count, before) = (part.rows(), in_distances(prices, scale)?);
             let range = self.bounds.range(k, [count as u128, n as u128])?;
             if newton::balance(&part, &range, &before, self.threads)?.misfit() > FITTING {
@@ -123,7 +131,7 @@ impl<T: Float> PriceSearch<'_, T> {
         let mut solved = memory::collected(before.iter().map(|price| (price / quantum).clamp(-1e30, 1e30) as i128), WHAT)?;
         transport::solve(&costs, &range(part.rows())?, &mut solved, &[])?;
         let now = memory::collected(solved.iter().map(|price| *price as f64 * quantum), WHAT)?;
-        let judge = sample.part(PARTS[0]);
+        let judge = sample.part(PARTS[1]);
         let value =
             |prices: &[f64]| -> Result<f64> { Ok(newton::balance(&judge, &range(judge.rows())?, prices, self.threads)?.value) };
         if value(&now)? > value(&before)? {
@@ -239,7 +247,7 @@ pub fn sample_rows(k: usize) -> usize {
     if let Some(costs) = trial::costs() {
         return (costs / k).max(1);
     }
-    (ROWS_EACH * k).max(COSTS[0] / k).min(COSTS[1] / k).max(1)
+    (ROWS_EACH * k).max((COSTS[0] / k).min(MOST_ROWS)).min(COSTS[1] / k).max(1)
 }
 
 /// Halves what prices moved since the pass until the lists are complete. Beyond the widths, prices say nothing.
