@@ -12,6 +12,8 @@ use crate::simd::{InstructionSet, SQUARE, Task, Vector};
 const WHAT: &str = "a sample for clusters of bounded size";
 /// Margins in the tables of all threads.
 const MOST_TABLES: usize = 1 << 26;
+/// The largest rounding of a cost, in costs.
+const ROUNDING: f64 = 1.0 / (1 << 18) as f64;
 /// The cost where there is no cluster.
 const NONE: f32 = f32::INFINITY;
 
@@ -71,6 +73,15 @@ impl SamplePart<'_> {
     /// Prices in units of this sample.
     fn scaled(&self, prices: &[f64]) -> Result<Vec<f32>> {
         memory::collected(prices.iter().map(|price| (price / self.sample.unit()).clamp(-1e36, 1e36) as f32), WHAT)
+    }
+
+    /// About the largest rounding of costs, in distances: from a usual row, since a few rows may lie far out.
+    pub fn rounding(&self) -> Result<f64> {
+        let largest = |block: usize| self.block(block).iter().step_by(BLOCK).fold(0.0f32, |most, cost| most.max(cost.abs()));
+        let mut rows = memory::collected((0..self.blocks()).map(largest), WHAT)?;
+        let middle = rows.len() / 2;
+        let usual = rows.select_nth_unstable_by(middle, f32::total_cmp).1;
+        Ok(ROUNDING * f64::from(*usual) * self.sample.unit())
     }
 
     /// Whether half of the rows cost in the first cluster what other rows cost there.

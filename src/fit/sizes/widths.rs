@@ -76,7 +76,9 @@ pub fn around(
     };
     let errors = random_errors(&graph, is_free, error, usual, k)?;
     let length = |error: [f32; PROBES]| ERRORS * (error.iter().map(|x| x * x).sum::<f32>() / PROBES as f32).sqrt();
-    let bounded = |width: f32| if width.is_nan() { WIDTHS[1] } else { width.clamp(WIDTHS[0], WIDTHS[1]) };
+    // Prices of a sample are not better than its costs.
+    let least = WIDTHS[0].max((part.rounding()? / usual) as f32).min(WIDTHS[1]);
+    let bounded = |width: f32| if width.is_nan() { WIDTHS[1] } else { width.clamp(least, WIDTHS[1]) };
     let own = memory::collected(errors.iter().zip(wider).map(|(error, wider)| wider * bounded(length(*error))), WHAT)?;
     if k > MOST_IN_PAIRS {
         return Ok((Widths { unit: usual, pairs: Vec::new(), own }, Walls::default()));
