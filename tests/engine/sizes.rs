@@ -2,6 +2,7 @@
 
 #[cfg(feature = "tests")]
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
 
 use polars_kmeans::{
     Column, Device, Engine, Features, Fitted, History, Init, InstructionSet, KMeans, KMeansError, Metric, Restarts, SizeLimit,
@@ -26,6 +27,9 @@ const KINDS: [&str; 9] = [
     "tight blobs far apart",
     "a row far out",
 ];
+
+/// Held by tests that change samples and starting prices, and by those that count passes.
+static TRIALS: Mutex<()> = Mutex::new(());
 
 fn bounded(k: usize, [least, most]: [usize; 2]) -> KMeans {
     KMeans::new(k).min_size(SizeLimit::Rows(least as u64)).max_size(SizeLimit::Rows(most as u64))
@@ -147,6 +151,7 @@ fn the_third_rule_decides() {
 
 #[test]
 fn equal_rows_fill_clusters_in_order() {
+    let _alone = TRIALS.lock().unwrap_or_else(PoisonError::into_inner);
     let n = 100_000;
     let x = vec![1.0f32; n * 2];
     for k in [1, 3, 7] {
@@ -165,10 +170,13 @@ fn equal_rows_fill_clusters_in_order() {
 fn fill_clusters(x: &[f32], centroids: &[Vec<f32>], is_right: impl Fn(&[u32]) -> bool) {
     let (n, k) = (x.len() / 2, centroids.len());
     for set in InstructionSet::ALL {
-        let fit = assigned_by(set, &KMeans::new(k).balanced(true), centroids, x, 2, None);
-        assert!(is_right(&fit.labels), "{k}, {set}");
-        assert!(fit.model.sizes().iter().all(|size| (n / k..=n.div_ceil(k)).contains(&(*size as usize))), "{k}, {set}");
-        assert!(passes(&fit) <= 8.0, "{k}, {set}: {} passes", passes(&fit));
+        for threads in [1, 2, 16] {
+            let fit = assigned_by(set, &KMeans::new(k).balanced(true).threads(threads), centroids, x, 2, None);
+            let what = format!("{k} clusters, {set}, {threads} threads");
+            assert!(is_right(&fit.labels), "{what}");
+            assert!(fit.model.sizes().iter().all(|size| (n / k..=n.div_ceil(k)).contains(&(*size as usize))), "{what}");
+            assert!(passes(&fit) <= 8.0, "{what}: {} passes", passes(&fit));
+        }
     }
 }
 
@@ -241,6 +249,7 @@ fn every_division_of_the_work_gives_the_same_bits() {
 #[cfg(feature = "tests")]
 #[test]
 fn samples_and_starting_prices_change_no_label() {
+    let _alone = TRIALS.lock().unwrap_or_else(PoisonError::into_inner);
     let random = &mut Random(77);
     for round in 0..rounds(60) {
         let kind = ["lattice", "uniform", "blobs", "tight blobs far apart", "mixed scales", "a row far out"][round % 6];
@@ -257,7 +266,7 @@ fn samples_and_starting_prices_change_no_label() {
         };
         let expected = fit(&estimator);
         assert!(expected.is_ok() || kind == "lattice", "{round}: {expected:?}");
-        // These numbers hold for all tests of the process. They change no label, so tests beside this one are not disturbed.
+        // These numbers hold for all tests of the process. They change no label, so tests that do not count passes go on.
         for (each, seed) in [(1, 0), (4, 0), (40, 1 + round as u64)] {
             trial::COSTS.store(each * k * k, Relaxed);
             trial::PRICES.store(seed, Relaxed);
