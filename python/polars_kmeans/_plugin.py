@@ -185,8 +185,8 @@ def fit(
 ) -> tuple[Fit, pl.Series | None] | None:
     """Fit columns of a frame on this thread, with the labels of the rows if they are wanted, else None.
 
-    The query of a LazyFrame runs once. `spill`: where its rows go. Returns None if there are too few rows and the options
-    ask for it.
+    The query of a LazyFrame runs once. `spill`: where its rows go. Returns None if there are too few rows and the
+    options ask for it.
     """
     with shown(progress) as call:
         columns = _held(frame, features, weight, spill or Spill())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, cast, ov
 
 import polars as pl
 
-from polars_kmeans import _arrays, _frames, _plan, _plugin, _warned, expressions
+from polars_kmeans import _arrays, _frames, _plan, _plugin, _warned
 from polars_kmeans._generated import ModelOptions
 from polars_kmeans._keywords import checked, takes
 from polars_kmeans._options import FitOptions
@@ -263,12 +263,13 @@ class KMeans(Generic[_Fitted]):
         _arrays.no_weight(weight)
         # Predictions know no bounds on sizes, so those labels are the ones of the fit itself.
         of_fit = self._options.bounds_sizes
-        found = _plugin.fit(frame, _plugin.features(features), self._options, self._weight, labels=of_fit)
-        if found is None:
+        fit = _plugin.fit(frame, _plugin.features(features), self._options, self._weight, labels=of_fit)
+        if fit is None:
             return pl.repeat(None, frame.height, dtype=pl.UInt32, eager=True).alias("cluster")
-        model = KMeansModel._of_fit(*found[0])
+        encoded, labels = fit
+        model = KMeansModel._of_fit(*encoded)
         self._warn([model])
-        return frame.select(model.predict(*features)).to_series() if found[1] is None else found[1].alias("cluster")
+        return frame.select(model.predict(*features)).to_series() if labels is None else labels.alias("cluster")
 
     @overload
     def plan(self, data: pl.DataFrame | IntoFrame | IntoArray, *columns: IntoFeatures) -> Plan: ...
@@ -357,7 +358,7 @@ class KMeans(Generic[_Fitted]):
     def _fit_array(
         self, data: IntoArray, weight: IntoArray | None, progress: OnProgress = None
     ) -> tuple[KMeansModel, Any] | None:
-        """Fit an array, and label its rows: those on the host, and within bounds on sizes, by the last step of the fit."""
+        """Fit an array, and label its rows. Those on the host, and within bounds, have the labels of the fit itself."""
         of_fit = self._options.bounds_sizes or not _arrays.on_gpu(data)
         found = _arrays.fit(data, weight, self._options, progress, labels=of_fit)
         if found is None:
