@@ -159,7 +159,7 @@ impl<T: Float> PriceSearch<'_, T> {
             let (widths, walls) = match sample.filter(|_| pass < MOST_PASSES) {
                 Some(sample) => {
                     let of_rows = |rows| self.bounds.range(k, [rows as u128, u128::from(self.statistics.n_positive)]);
-                    widths::around(sample, of_rows, &here, &wider, self.threads)?
+                    widths::around(sample, of_rows, self.statistics.n_positive, &here, &wider, self.threads)?
                 }
                 None => (widths::uniform(k, widths::EVERYTHING)?, Walls::default()),
             };

@@ -26,6 +26,8 @@ const WIDTHS: [f32; 2] = [1e-2, 1e30];
 /// Random errors of prices, and how many usual ones a width is.
 const PROBES: usize = 12;
 const ERRORS: f32 = 15.0;
+/// The least error of sizes in a sample, in that of a small one.
+const LEAST_ERROR: f64 = 0.5;
 /// The rows of a sample at which a width ends, and those of two neighbours that it does not end before, in usual errors of sizes.
 const FIRST_ROWS: f64 = 4.0;
 const NEIGHBOURS: f64 = 0.5;
@@ -52,11 +54,12 @@ pub fn uniform(k: usize, width: f64) -> Result<Widths> {
     Ok(Widths { unit: width, pairs: Vec::new(), own: memory::filled(k, 0.5, WHAT)? })
 }
 
-/// Widths around prices that fit a sample, and their walls. `range_of`: of so many rows. `wider`: for each cluster, a multiple of
-/// the usual widths.
+/// Widths around prices that fit a sample of `all_rows` rows, and their walls. `range_of`: of so many rows. `wider`: for each
+/// cluster, a multiple of the usual widths.
 pub fn around(
     sample: &Sample,
     range_of: impl Fn(usize) -> Result<SizeRange>,
+    all_rows: u64,
     prices: &[f64],
     wider: &[f32],
     threads: usize,
@@ -64,8 +67,9 @@ pub fn around(
     let (k, rows) = (prices.len(), sample.part(1).rows());
     let step = if rows / k < ENOUGH_ROWS { 1 } else { STEP };
     let part = sample.part(step);
-    // The usual error of a size in the sample, in rows of this part.
-    let error = (rows as f64 / k as f64).sqrt() / step as f64;
+    // The usual error of a size in the sample, in rows of this part. A sample of all rows has none, but its prices are rounded.
+    let missing = (1.0 - rows as f64 / all_rows as f64).max(0.0).sqrt();
+    let error = (rows as f64 / k as f64).sqrt() / step as f64 * missing.max(LEAST_ERROR);
     let range = range_of(part.rows())?;
     let balance = newton::balance(&part, &range, prices, threads)?;
     let usual = median(balance.rows.iter().map(|row| row.margin))?.filter(|usual| *usual > 0.0).unwrap_or(1.0);
