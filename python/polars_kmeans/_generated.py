@@ -55,7 +55,7 @@ class Options(TypedDict, total=False):
     min_size: SupportsIndex | None
     """The fewest rows of positive weight that a cluster may have. None: any number, or 1 with `max_size`. 0 means 1.
     Every assignment of the fit is then the one of least inertia within the bounds. `predict` knows no bounds: its
-    labels are the nearest centroids. Such fits run on the CPU. Default: `None`."""
+    labels are the nearest centroids. Such fits run on one device, in one process. Default: `None`."""
 
     max_size: SupportsIndex | None
     """The most rows of positive weight that a cluster may have. None: any number. See `min_size`. Default: `None`."""

@@ -93,7 +93,7 @@ options! {
         /// The fewest rows of positive weight that a cluster may have. None: any number, or 1 with `max_size`. 0 means 1.
         ///
         /// Every assignment of the fit is then the one of least inertia within the bounds. `predict` knows no bounds: its labels
-        /// are the nearest centroids. Such fits run on the CPU.
+        /// are the nearest centroids. Such fits run on one device, in one process.
         min_size: SizeLimit = SizeLimit::None;
 
         /// The most rows of positive weight that a cluster may have. None: any number. See `min_size`.
