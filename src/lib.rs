@@ -51,6 +51,7 @@ mod plugin;
 pub mod seeding;
 mod simd;
 pub mod statistics;
+pub mod tree;
 
 pub use backend::answers::{Answered, Distances, Labels, NearestClusters, Prediction, Predictions};
 pub use backend::cpu::{MethodExplanation, PossibleMethods};

@@ -14,6 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["frame", "batch"],
     &["columns"],
     &["distributed"],
+    &["tree"],
     &["fit"],
     &["model"],
     &["seeding"],

@@ -24,6 +24,8 @@ pub enum DrawPurpose {
     Proposals,
     /// `init_sample`.
     Sample,
+    /// The seed of a child of a node of a tree.
+    Child,
     /// The rows of a mini-batch.
     Batch,
 }
@@ -39,6 +41,7 @@ impl DrawPurpose {
             Self::Chain => 4,
             Self::Proposals => 5,
             Self::Sample => 6,
+            Self::Child => 7,
             Self::Batch => 8,
         }
     }

@@ -82,6 +82,7 @@ mod tensor;
 mod tensor_predictions;
 mod transform;
 mod traps;
+mod trees;
 mod views;
 #[cfg(feature = "papers")]
 mod yinyang;
