@@ -95,7 +95,8 @@ pub fn fit_levels<T: Engine>(
     }
     let nodes = NodeFits { estimator: of_node, names: fit.model.names().clone(), row_transform: fit.model.row_transform()? };
     let mut rows = NodeRows::new(features, weights, &fit)?;
-    let (mut tree, mut level) = (Grown::new(root), vec![(0, 0..rows.numbers.len())]);
+    let all_rows = 0..rows.numbers.len();
+    let (mut tree, mut level) = (Grown::new(root, all_rows.clone()), vec![(0, all_rows)]);
     for (depth, &k) in levels.iter().enumerate() {
         let mut tasks = rows.tasks(&level, &tree.nodes)?;
         if depth == 0 {
@@ -168,15 +169,14 @@ struct Grown<T> {
 }
 
 impl<T: Float> Grown<T> {
-    fn new((root, centroid): (TreeNode, Vec<T>)) -> Self {
-        Self { nodes: vec![root], ranges: vec![0..0], centroids: centroid }
+    fn new((root, centroid): (TreeNode, Vec<T>), rows: Range<usize>) -> Self {
+        Self { nodes: vec![root], ranges: vec![rows], centroids: centroid }
     }
 
     /// Gives the nodes of a level their children. Returns these, with their rows.
     fn attach(&mut self, level: &[(u32, Range<usize>)], children: Vec<Vec<Child<T>>>) -> Result<Vec<(u32, Range<usize>)>> {
         let mut below = Vec::new();
         for ((parent, range), children) in level.iter().zip(children) {
-            self.ranges[*parent as usize] = range.clone();
             let first = self.nodes.len() as u32;
             let TreeNode { level, seed, .. } = self.nodes[*parent as usize];
             let mut start = range.start;
