@@ -92,7 +92,8 @@ impl<T: Float> KMeansTree<T> {
         &self.nodes
     }
 
-    /// The leaves as clusters of one model. Two of them may have equal centroids.
+    /// The leaves as clusters of one model. Two leaves may have equal centroids. The inertia of the model is the sum of those of the
+    /// leaves in float64.
     pub fn flat(&self) -> &Model<T> {
         &self.flat
     }

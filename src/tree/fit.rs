@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use super::{KMeansTree, TREE, TreeNode};
 use crate::backend::answers::Labels;
+use crate::backend::cpu::split_off;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -28,7 +29,7 @@ use crate::model::Fitted;
 
 /// Rows that are read at a time.
 const READ: usize = 1_024;
-/// A node that has this share of a thread's part of the rows is fitted by all threads.
+/// All threads fit a node together if it has more than 1 / LARGE of the rows that a thread has in the mean.
 const LARGE: usize = 2;
 
 /// A tree, and the leaf of each row that it was fitted to.
@@ -239,24 +240,17 @@ impl<T: Float> NodeRows<T> {
             at = range.end;
             split_off(&mut values, skipped * d);
             split_off(&mut numbers, skipped);
-            let has_weights = !weights.is_empty();
-            split_off(&mut weights, if has_weights { skipped } else { 0 });
+            // Without weights, none are taken.
+            split_off(&mut weights, skipped);
             let rows = RowsOfNode {
                 values: split_off(&mut values, count * d),
-                weights: split_off(&mut weights, if has_weights { count } else { 0 }),
+                weights: split_off(&mut weights, count),
                 numbers: split_off(&mut numbers, count),
             };
             tasks.push(NodeTask { seed: nodes[*node as usize].seed, rows, children: Vec::new() });
         }
         Ok(tasks)
     }
-}
-
-/// Takes the first items of a slice.
-fn split_off<'s, V>(rest: &mut &'s mut [V], count: usize) -> &'s mut [V] {
-    let (first, last) = std::mem::take(rest).split_at_mut(count);
-    *rest = last;
-    first
 }
 
 /// The rows of one node.

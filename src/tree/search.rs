@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! "tree":   from the root, the nearest child again and again
-//! "exact":  the nearest of all leaves: the flat model of the leaves says it, with its filters and on its devices
+//! "exact":  the nearest of all leaves: a prediction of the flat model of the leaves, with the filters and devices of any model
 //! ```
 //! Distances are reference distances, and the smaller child or leaf wins a tie.
 

@@ -47,6 +47,7 @@ pub use groups::{MethodExplanation, PossibleMethods, UseGroups, UseIntDot};
 pub use layout::{MemoryOrder, SessionLayout};
 pub use least::LeastDistances;
 pub use settle::InDoubt;
+pub(crate) use tasks::split_off;
 
 use self::assign::Assigner;
 use self::groups::{AssignByGroups, Forced, Grouping, MethodDecision, SessionView};
@@ -56,7 +57,7 @@ use self::pass::{Pass, Shared, TaskPass, WorkerBuffers, given};
 use self::picks::Walk;
 use self::seeds::Seeds;
 use self::sinks::{LabelTask, Labeller, NearestSink};
-use self::tasks::{TaskRows, for_each_weight, pieces, split_off};
+use self::tasks::{TaskRows, for_each_weight, pieces};
 use super::centre::middle;
 use super::{Assigned, Far, Move, Scales, Session, WorkCounts};
 use crate::backend::answers::{Distances, LABELS};
