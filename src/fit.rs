@@ -248,7 +248,7 @@ fn fit_prepared<T: Float>(rows: &dyn PreparedRows<T>, params: &Params<'_>, watch
     };
     let model = model.with_sums(statistics, run.sums, run.weights)?;
     let (relocated, seconds) = (run.emptied, watch.iterated());
-    Ok(Fitted { model, labels, distances, relocated, choice, method: run.method, seconds, selection })
+    Ok(Fitted { model, labels, distances, relocated, choice, method: run.method, seconds, totals: run.inertia, selection })
 }
 
 /// One restart's result.

@@ -326,7 +326,7 @@ where
 {
     /// The model over columns in this layout, and what the fit says of the rows.
     pub(crate) fn named(self, layout: FeatureLayout) -> (KMeansModel, KeptRows) {
-        let Self { model, labels, distances, relocated, choice, method, seconds, selection: selections } = self;
+        let Self { model, labels, distances, relocated, choice, method, seconds, selection: selections, totals: _ } = self;
         let ran = Some(Ran { choice, method, seconds, relocated });
         (KMeansModel { ran, ..KMeansModel::new(layout, model.into()) }, KeptRows { labels, distances, selections })
     }

@@ -60,6 +60,7 @@ use crate::base::names::Names;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::Device;
 use crate::base::progress::Seconds;
+use crate::exact::distances::DistanceSum;
 use crate::input::tile::Selection;
 
 /// One iteration of a fit.
@@ -180,6 +181,8 @@ pub struct Fitted<T> {
     pub method: Option<MethodExplanation>,
     /// Where the time of the fit went.
     pub seconds: Seconds,
+    /// The inertia of each cluster, exactly.
+    pub(crate) totals: Vec<DistanceSum>,
     pub(crate) selection: Vec<(Selection, usize)>,
 }
 

@@ -62,7 +62,14 @@ fn inertia<T: Float>(rows: ModelQuery<'_, '_, T>, weights: Option<&Column<'_, f6
     match rows.place {
         Place::Cpu => {
             let Model { centroids, .. } = rows.model;
-            cpu::predict::inertia(centroids, rows.model.metric(), rows.model.host_table()?.clone(), rows.features, weights)
+            cpu::predict::inertia(
+                centroids,
+                rows.model.metric(),
+                rows.model.host_table()?.clone(),
+                rows.features,
+                weights,
+                None,
+            )
         }
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => {

@@ -8,14 +8,18 @@
 
 use std::ops::Range;
 
-use super::{KMeansTree, TREE, TreeNode};
+use super::nodes::refused;
+use super::{TREE, Tree, TreeNode};
 use crate::backend::answers::{Answered, Labels};
-use crate::base::error::Result;
+use crate::backend::cpu;
+use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::base::parallel::{for_each_task, workers_for};
+use crate::base::parallel::{FloatEnvironment, for_each_task, workers_for};
+use crate::base::params::Device;
+use crate::base::params::declare::words;
 use crate::fit::engine::Engine;
-use crate::input::features::Features;
+use crate::input::features::{Column, Features};
 use crate::input::tile::{RowBlock, Tile};
 use crate::simd::{InstructionSet, Task, Vector};
 
@@ -24,13 +28,15 @@ const TASK: usize = 1_024;
 /// Distances that are computed side by side.
 const TOGETHER: usize = 8;
 
-/// How the leaf of a row is found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Search {
-    /// From the root, the nearest child again and again. The nearest leaf of all may lie below another child.
-    Tree,
-    /// The nearest of all leaves.
-    Exact,
+words! {
+    /// How the leaf of a row is found.
+    pub enum Search("search") {
+        /// From the root, the nearest child again and again. The nearest leaf of all may lie below another child.
+        #[default]
+        Tree = "tree",
+        /// The nearest of all leaves.
+        Exact = "exact",
+    }
 }
 
 /// What a thread needs.
@@ -40,23 +46,64 @@ struct Searcher<T> {
     distances: Vec<f64>,
 }
 
-impl<T: Engine> KMeansTree<T> {
-    /// The leaf of each row. A row with a null or a value that is not finite has none.
+impl<T: Engine> Tree<T> {
+    /// The leaf of each row, on the CPU. A row with a null or a value that is not finite has none.
     ///
     /// # Errors
-    /// [`KMeansError::NoMemory`](crate::KMeansError) or [`KMeansError::Cancelled`](crate::KMeansError).
+    /// [`KMeansError::WidthMismatch`](crate::KMeansError), [`KMeansError::NoMemory`](crate::KMeansError) or
+    /// [`KMeansError::Cancelled`](crate::KMeansError).
     pub fn predict(&self, features: &Features<'_, T>, search: Search) -> Result<Labels> {
+        self.predict_on(features, search, Device::Cpu)
+    }
+
+    /// As [`Tree::predict`]. An exact search runs on the device. A search through the tree runs on the CPU.
+    ///
+    /// # Errors
+    /// As [`Tree::predict`], and a device that was demanded and cannot be used.
+    pub fn predict_on(&self, features: &Features<'_, T>, search: Search, device: Device) -> Result<Labels> {
         match search {
             Search::Tree => self.descend(features),
-            Search::Exact => self.flat.predict(features),
+            Search::Exact => self.flat.on(device).predict(features),
         }
+    }
+
+    /// Minus the inertia of rows around the leaves that the search finds: exact sums, rounded once. Rows without a leaf are left out.
+    ///
+    /// # Errors
+    /// As [`DeviceModel::score`](crate::DeviceModel::score).
+    pub fn score(
+        &self,
+        features: &Features<'_, T>,
+        weights: Option<&Column<'_, f64>>,
+        search: Search,
+        device: Device,
+    ) -> Result<f64> {
+        if search == Search::Exact {
+            return self.flat.on(device).score(features, weights);
+        }
+        if let Some(weights) = weights.filter(|weights| weights.len() != features.n_rows()) {
+            let (expected, got) = (features.n_rows(), weights.len());
+            return Err(KMeansError::LengthMismatch { what: "weight".into(), expected, got });
+        }
+        let _environment = FloatEnvironment::default_rounding();
+        let labels = self.descend(features)?;
+        let rows = features.transformed_by(self.flat.row_transform()?);
+        let table = self.flat.host_table()?.clone();
+        let own = memory::collected(labels.iter().flatten(), TREE)?;
+        cpu::predict::inertia(self.flat.centroids(), self.flat.metric(), table, &rows, weights, Some(&own)).map(|sum| -sum)
     }
 }
 
-impl<T: Float> KMeansTree<T> {
+impl<T: Float> Tree<T> {
     /// For each row, the leaf below the nearest child of the nearest child, and so on.
     fn descend(&self, features: &Features<'_, T>) -> Result<Labels> {
         let (n, d) = (features.n_rows(), self.flat.names().len());
+        if features.n_features() != d {
+            return Err(KMeansError::WidthMismatch { what: "features", expected: d, got: features.n_features() });
+        }
+        if features.gpu().is_some() {
+            return Err(refused("search", "\"exact\" for rows on a GPU", "\"tree\""));
+        }
         let part = &RowBlock::new(features.transformed_by(self.flat.row_transform()?), None);
         let (mut labels, mut is_bad) = (memory::zeroed(n, TREE)?, memory::zeroed(n, TREE)?);
         let searcher = |_| {
@@ -119,7 +166,7 @@ impl<T: Float> KMeansTree<T> {
 
 /// Finds the leaves of the rows of a tile.
 struct DescendRows<'s, T> {
-    tree: &'s KMeansTree<T>,
+    tree: &'s Tree<T>,
     searcher: &'s mut Searcher<T>,
     labels: &'s mut [u32],
     is_bad: &'s [bool],

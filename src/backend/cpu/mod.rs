@@ -214,6 +214,14 @@ impl<'a, T: Float> CpuSession<'a, T> {
         self.take_inertia()
     }
 
+    /// Takes labels, one a kept row, and returns the inertia of all clusters together in this scale.
+    pub fn take_labels(&mut self, table: Arc<CentroidTable<T>>, labels: &[u32], scale: DistanceScale) -> Result<u128> {
+        self.table = Some(table);
+        self.labels_of = LabelsOf::Other;
+        self.labels.copy_from_slice(labels);
+        self.total_inertia(scale)
+    }
+
     /// The inertia of all clusters together, in this scale.
     pub fn total_inertia(&mut self, scale: DistanceScale) -> Result<u128> {
         Ok(self.inertia(Scales::Same(scale))?.iter().sum())
