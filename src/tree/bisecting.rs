@@ -84,8 +84,8 @@ impl BisectingKMeans {
             Split::Inertia => (Some(tree.total(node)), 0),
             Split::Size => (None, tree.node(node).size),
         };
-        let mut waiting = Waiting::new();
-        let add = |waiting: &mut Waiting<_>, tree: &Growing<'_, '_, T>, node: u32| {
+        let mut waiting = OpenLeaves::new();
+        let add = |waiting: &mut OpenLeaves<_>, tree: &Growing<'_, '_, T>, node: u32| {
             if tree.node(node).inertia > 0.0 {
                 waiting.push((key(tree, node), Reverse(tree.start(node)), node));
             }
@@ -109,7 +109,7 @@ impl BisectingKMeans {
 }
 
 /// The leaves that may be split: the next one is the greatest. Smaller paths have smaller starts.
-type Waiting<K> = BinaryHeap<(K, Reverse<usize>, u32)>;
+type OpenLeaves<K> = BinaryHeap<(K, Reverse<usize>, u32)>;
 
 /// A tree, and the splits of leaves that were made ahead: none if a leaf cannot be split.
 struct Splits<'f, 'a, T> {
@@ -119,7 +119,7 @@ struct Splits<'f, 'a, T> {
 
 impl<T: Engine> Splits<'_, '_, T> {
     /// The next leaf. Its split is made, and those of some leaves behind it: at most so many together.
-    fn next<K: Ord>(&mut self, waiting: &mut Waiting<K>, most: usize) -> Result<Option<u32>> {
+    fn next<K: Ord>(&mut self, waiting: &mut OpenLeaves<K>, most: usize) -> Result<Option<u32>> {
         let Some(first) = waiting.pop() else { return Ok(None) };
         let node = first.2;
         if self.ahead.contains_key(&node) {
@@ -169,7 +169,7 @@ impl<T: Engine> Splits<'_, '_, T> {
             let of = tree.node(node);
             (of.children.is_empty() && of.size > most).then(|| (of.size, Reverse(tree.start(node)), node))
         };
-        let mut waiting: Waiting<u64> = (0..self.tree.len() as u32).filter_map(|node| large(&self.tree, node)).collect();
+        let mut waiting: OpenLeaves<u64> = (0..self.tree.len() as u32).filter_map(|node| large(&self.tree, node)).collect();
         while let Some(node) = self.next(&mut waiting, usize::MAX)? {
             let children = match self.split_of(node)? {
                 Some(children) => children,
