@@ -1,12 +1,12 @@
 //! Trees of clusters: a cluster is fitted again, and again, until its leaves are as many as wanted.
 //!
 //! ```text
-//! nodes: rows lie node by node; the fit of a node is that of its rows alone, with a seed of its own    tree/nodes.rs
+//! nodes: the fit of a node is that of its rows alone, with a seed of its own                           tree/nodes.rs
+//! rows: those of a node lie side by side                                                               tree/rows.rs
 //! levels: every node of a level has so many clusters, or its share of the leaves                       tree/levels.rs
 //! bisecting: the leaf of most inertia, or of most rows, is split in two                                tree/bisecting.rs
 //! tree: nodes breadth first, leaves depth first                                                        this file
 //! search: the leaf below the nearest child, or the nearest leaf of all                                 tree/search.rs
-//! named: a tree over named columns, in either float type                                               tree/named.rs
 //! ```
 //! A node has the rows that its parent's fit gives to one cluster, and the centroid of this cluster. A cluster without rows of
 //! positive weight is no node. The leaves together are a flat model. Hierarchical k-means: D. Nister & H. Stewenius, "Scalable
@@ -16,6 +16,7 @@
 mod bisecting;
 mod levels;
 mod nodes;
+mod rows;
 mod search;
 
 use std::ops::Range;
@@ -32,7 +33,7 @@ use crate::input::tile::Selection;
 use crate::model::{Derived, Model, Settings};
 
 /// What errors call the memory of trees.
-pub(crate) const TREE: &str = "a tree of clusters";
+const TREE: &str = "a tree of clusters";
 
 /// A node of a tree: a cluster of its parent's fit. The root has all rows.
 #[derive(Debug, Clone, PartialEq)]
@@ -125,11 +126,6 @@ impl<T: Float> Tree<T> {
         self.leaves.len()
     }
 
-    /// The largest level of a node.
-    pub fn depth(&self) -> u32 {
-        self.nodes.last().map_or(0, |node| node.level)
-    }
-
     /// The node of each leaf.
     pub fn leaves(&self) -> &[u32] {
         &self.leaves
@@ -159,7 +155,7 @@ impl<T: Float> Tree<T> {
     }
 
     /// The node of a level above a leaf. The leaf's own node if that is no deeper.
-    pub fn ancestor(&self, leaf: u32, level: u32) -> u32 {
+    fn ancestor(&self, leaf: u32, level: u32) -> u32 {
         let mut node = self.leaves[leaf as usize];
         while let TreeNode { level: own, parent: Some(parent), .. } = self.nodes[node as usize]
             && own > level

@@ -4,7 +4,7 @@
 //! that may be split soon are split ahead, side by side.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BinaryHeap, HashMap};
 
 use super::nodes::{Child, Growing, ToSplit, refused};
 use super::{FittedTree, TREE};
@@ -78,7 +78,7 @@ impl BisectingKMeans {
         if self.max_size == Some(0) {
             return Err(refused("max_size", "at least one row", 0));
         }
-        let mut tree = Splits { tree: Growing::new(&self.estimator, features, weights)?, ahead: BTreeMap::new() };
+        let mut tree = Splits { tree: Growing::new(&self.estimator, features, weights)?, ahead: HashMap::new() };
         let mut leaves = 1;
         let key = |tree: &Growing<'_, '_, T>, node: u32| match self.split {
             Split::Inertia => (Some(tree.total(node)), 0),
@@ -87,14 +87,16 @@ impl BisectingKMeans {
         let mut waiting = OpenLeaves::new();
         let add = |waiting: &mut OpenLeaves<_>, tree: &Growing<'_, '_, T>, node: u32| {
             if tree.node(node).inertia > 0.0 {
-                waiting.push((key(tree, node), Reverse(tree.start(node)), node));
+                push(waiting, (key(tree, node), Reverse(tree.start(node)), node))
+            } else {
+                Ok(())
             }
         };
-        add(&mut waiting, &tree.tree, 0);
+        add(&mut waiting, &tree.tree, 0)?;
         while leaves < k {
             let Some(node) = tree.next(&mut waiting, k - leaves)? else { break };
-            if let Some(children) = tree.split_of(node)? {
-                tree.tree.attach(node, children)?.for_each(|child| add(&mut waiting, &tree.tree, child));
+            if let Some(children) = tree.split_of(node) {
+                tree.tree.attach(node, children)?.try_for_each(|child| add(&mut waiting, &tree.tree, child))?;
                 leaves += 1;
             }
         }
@@ -111,10 +113,18 @@ impl BisectingKMeans {
 /// The leaves that may be split: the next one is the greatest. Smaller paths have smaller starts.
 type OpenLeaves<K> = BinaryHeap<(K, Reverse<usize>, u32)>;
 
+/// Adds a leaf, if there is memory for it.
+fn push<K: Ord>(leaves: &mut OpenLeaves<K>, leaf: (K, Reverse<usize>, u32)) -> Result<()> {
+    let bytes = (leaves.len() + 1) * size_of_val(&leaf);
+    leaves.try_reserve(1).map_err(|_| memory::no_memory(TREE, bytes as u128))?;
+    leaves.push(leaf);
+    Ok(())
+}
+
 /// A tree, and the splits of leaves that were made ahead: none if a leaf cannot be split.
 struct Splits<'f, 'a, T> {
     tree: Growing<'f, 'a, T>,
-    ahead: BTreeMap<u32, Option<Vec<Child<T>>>>,
+    ahead: HashMap<u32, Option<Vec<Child<T>>>>,
 }
 
 impl<T: Engine> Splits<'_, '_, T> {
@@ -125,15 +135,16 @@ impl<T: Engine> Splits<'_, '_, T> {
         if self.ahead.contains_key(&node) {
             return Ok(Some(node));
         }
-        let mut nodes = vec![node];
+        let mut nodes = Vec::new();
+        memory::push(&mut nodes, node, TREE)?;
         if !self.tree.is_large(node) {
             let mut kept = Vec::new();
             while nodes.len() < most.min(workers_for(self.tree.threads(), usize::MAX)) {
                 let Some(other) = waiting.pop() else { break };
                 if !self.ahead.contains_key(&other.2) {
-                    nodes.push(other.2);
+                    memory::push(&mut nodes, other.2, TREE)?;
                 }
-                kept.push(other);
+                memory::push(&mut kept, other, TREE)?;
             }
             waiting.extend(kept);
         }
@@ -143,6 +154,8 @@ impl<T: Engine> Splits<'_, '_, T> {
             let splits = memory::collected(nodes.iter().map(|node| ToSplit { node: *node, k: 2, fewer: false }), TREE)?;
             self.tree.split(&splits)?
         };
+        let bytes = (self.ahead.len() + nodes.len()) * size_of::<(u32, Option<Vec<Child<T>>>)>();
+        self.ahead.try_reserve(nodes.len()).map_err(|_| memory::no_memory(TREE, bytes as u128))?;
         let found = nodes.into_iter().zip(found);
         self.ahead.extend(found.map(|(node, children)| (node, Some(children).filter(|children| !children.is_empty()))));
         Ok(Some(node))
@@ -158,9 +171,9 @@ impl<T: Engine> Splits<'_, '_, T> {
     }
 
     /// The children of a leaf, if it can be split.
-    fn split_of(&mut self, node: u32) -> Result<Option<Vec<Child<T>>>> {
-        // A leaf that cannot be split is asked for again if it has too many rows.
-        Ok(self.ahead.get_mut(&node).and_then(Option::take))
+    fn split_of(&mut self, node: u32) -> Option<Vec<Child<T>>> {
+        // The entry stays: a leaf that cannot be split is asked for again if it has too many rows.
+        self.ahead.get_mut(&node).and_then(Option::take)
     }
 
     /// Splits leaves that have more rows than this.
@@ -169,13 +182,15 @@ impl<T: Engine> Splits<'_, '_, T> {
             let of = tree.node(node);
             (of.children.is_empty() && of.size > most).then(|| (of.size, Reverse(tree.start(node)), node))
         };
-        let mut waiting: OpenLeaves<u64> = (0..self.tree.len() as u32).filter_map(|node| large(&self.tree, node)).collect();
+        let mut waiting = OpenLeaves::<u64>::new();
+        (0..self.tree.len() as u32).filter_map(|node| large(&self.tree, node)).try_for_each(|leaf| push(&mut waiting, leaf))?;
         while let Some(node) = self.next(&mut waiting, usize::MAX)? {
-            let children = match self.split_of(node)? {
+            let children = match self.split_of(node) {
                 Some(children) => children,
                 None => self.tree.halves(node)?,
             };
-            waiting.extend(self.tree.attach(node, children)?.filter_map(|child| large(&self.tree, child)));
+            let children = self.tree.attach(node, children)?;
+            children.filter_map(|child| large(&self.tree, child)).try_for_each(|leaf| push(&mut waiting, leaf))?;
         }
         Ok(())
     }

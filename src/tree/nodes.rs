@@ -10,8 +10,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::rows::{NodeRows, RowsOfNode};
 use super::{FittedTree, Search, TREE, Tree, TreeNode, equal_rows, flat_model, number_leaves};
-use crate::backend::cpu::split_off;
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::names::Names;
@@ -27,8 +27,6 @@ use crate::input::transform::RowTransform;
 use crate::model::{Fitted, Model};
 use crate::simd::InstructionSet;
 
-/// Rows that are read at a time.
-const READ: usize = 1_024;
 /// All threads fit a node together if it has more than 1 / LARGE of the rows that a thread has in the mean.
 const LARGE: usize = 2;
 
@@ -53,7 +51,8 @@ pub(super) struct Child<T> {
     rows: usize,
 }
 
-/// A node to split. None of the clusters: it stays a leaf. With `fewer`, there may be fewer clusters than `k`.
+/// A node to split in `k` clusters. With `fewer`, a node with fewer distinct rows is split in as many clusters as it has such rows.
+/// Without it, such a node stays a leaf.
 #[derive(Clone, Copy)]
 pub(super) struct ToSplit {
     pub node: u32,
@@ -108,12 +107,12 @@ impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
         })
     }
 
-    /// A node. The rows of its descendants are the same part of all rows.
+    /// A node, by its number in the order in which nodes were attached.
     pub fn node(&self, node: u32) -> &TreeNode {
         &self.nodes[node as usize]
     }
 
-    /// The nodes, in the order in which they were attached.
+    /// How many nodes there are.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -144,8 +143,7 @@ impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
         let root = KMeans { k, observer: None, ..self.estimator.clone() };
         let fit = root.fit_with(self.features, self.weights, Wanted::Labels)?;
         let all = 0..self.rows.numbers.len();
-        let mut tasks = self.rows.tasks(&[(all, ToSplit { node: 0, k, fewer: false })], &self.nodes)?;
-        self.fits.split(&fit, &mut tasks[0].rows)
+        self.fits.split(&fit, &mut self.rows.lend([all].into_iter())?[0])
     }
 
     /// Fits nodes, which have no children yet, and returns the children of each: none if it stays a leaf. The rows of a node are put
@@ -154,9 +152,12 @@ impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
         // Rows are lent in their order.
         let mut order = memory::collected(0..nodes.len(), TREE)?;
         order.sort_unstable_by_key(|i| self.start(nodes[*i].node));
-        let range = |i: &usize| (self.ranges[nodes[*i].node as usize].clone(), nodes[*i]);
-        let lent = memory::collected(order.iter().map(range), TREE)?;
-        let mut tasks = self.rows.tasks(&lent, &self.nodes)?;
+        let lent = self.rows.lend(order.iter().map(|i| self.ranges[nodes[*i].node as usize].clone()))?;
+        let task = |(i, rows): (&usize, _)| {
+            let ToSplit { node, k, fewer } = nodes[*i];
+            NodeTask { k, fewer, seed: self.nodes[node as usize].seed, rows, children: Vec::new() }
+        };
+        let mut tasks = memory::collected(order.iter().zip(lent).map(task), TREE)?;
         self.fits.fit_all(&mut tasks)?;
         let mut splits = memory::collected(nodes.iter().map(|_| Vec::new()), TREE)?;
         order.into_iter().zip(tasks).for_each(|(i, task)| splits[i] = task.children);
@@ -279,86 +280,6 @@ fn check(estimator: &KMeans) -> Result<()> {
     Ok(())
 }
 
-/// The kept rows, node by node.
-struct NodeRows<T> {
-    d: usize,
-    /// `(n, d)`: the values as they are given.
-    values: Vec<T>,
-    /// Empty without weights.
-    weights: Vec<f64>,
-    /// The numbers of the rows among the kept rows.
-    numbers: Vec<usize>,
-}
-
-impl<T: Engine> NodeRows<T> {
-    /// The rows that a fit has kept.
-    fn new(features: &Features<'_, T>, weights: Option<&Column<'_, f64>>, fit: &Fitted<T>) -> Result<Self> {
-        let (d, n) = (features.n_features(), fit.labels.len());
-        let mut part = RowBlock::new(features.clone(), weights.cloned());
-        part.selection = fit.selection[0].0.clone();
-        let (mut tile, mut values) = (Tile::new(d, READ)?, memory::with_room(n.saturating_mul(d), TREE)?);
-        let mut of_rows = memory::with_room(if weights.is_some() { n } else { 0 }, TREE)?;
-        for first in (0..features.n_rows()).step_by(READ) {
-            tile.load(&part, None, first..features.n_rows().min(first + READ));
-            for row in 0..tile.rows {
-                values.extend((0..d).map(|f| tile.column(f)[row]));
-            }
-            if weights.is_some() {
-                of_rows.extend_from_slice(&tile.weights[..tile.rows]);
-            }
-        }
-        Ok(Self { d, values, weights: of_rows, numbers: memory::collected(0..n, TREE)? })
-    }
-
-    /// The rows of nodes whose rows are in order.
-    fn tasks<'r>(&'r mut self, lent: &[(Range<usize>, ToSplit)], nodes: &[TreeNode]) -> Result<Vec<NodeTask<'r, T>>> {
-        let Self { d, values, weights, numbers } = self;
-        let (d, mut at) = (*d, 0);
-        let (mut values, mut weights, mut numbers) = (&mut values[..], &mut weights[..], &mut numbers[..]);
-        let mut tasks = memory::with_room(lent.len(), TREE)?;
-        for (range, ToSplit { node, k, fewer }) in lent {
-            let (skipped, count) = (range.start - at, range.len());
-            at = range.end;
-            split_off(&mut values, skipped * d);
-            split_off(&mut numbers, skipped);
-            // Without weights, none are taken.
-            split_off(&mut weights, skipped);
-            let rows = RowsOfNode {
-                values: split_off(&mut values, count * d),
-                weights: split_off(&mut weights, count),
-                numbers: split_off(&mut numbers, count),
-            };
-            let TreeNode { seed, .. } = nodes[*node as usize];
-            tasks.push(NodeTask { k: *k, fewer: *fewer, seed, rows, children: Vec::new() });
-        }
-        Ok(tasks)
-    }
-}
-
-/// The rows of one node.
-struct RowsOfNode<'r, T> {
-    values: &'r mut [T],
-    weights: &'r mut [f64],
-    numbers: &'r mut [usize],
-}
-
-impl<T: Engine> RowsOfNode<'_, T> {
-    /// Puts the rows in this order.
-    fn arrange(&mut self, order: &[usize]) -> Result<()> {
-        let d = self.values.len() / order.len().max(1);
-        let mut values = memory::with_room(self.values.len(), TREE)?;
-        order.iter().for_each(|row| values.extend_from_slice(&self.values[row * d..][..d]));
-        self.values.copy_from_slice(&values);
-        let numbers = memory::collected(order.iter().map(|row| self.numbers[*row]), TREE)?;
-        self.numbers.copy_from_slice(&numbers);
-        if !self.weights.is_empty() {
-            let weights = memory::collected(order.iter().map(|row| self.weights[*row]), TREE)?;
-            self.weights.copy_from_slice(&weights);
-        }
-        Ok(())
-    }
-}
-
 /// A node to fit, and its children then: none if it is a leaf.
 struct NodeTask<'r, T> {
     k: usize,
@@ -407,7 +328,7 @@ impl NodeFits {
         results.into_iter().collect()
     }
 
-    /// Fits one node. It stays a leaf if it has too few distinct rows, or one if there may be fewer clusters.
+    /// Fits one node. A node with too few distinct rows has no children then.
     fn fit<T: Engine>(&self, threads: usize, task: &mut NodeTask<'_, T>) -> Result<()> {
         let execution = Execution { threads, ..self.estimator.execution };
         let mut estimator = KMeans { k: task.k, execution, ..self.estimator.clone() };
