@@ -92,13 +92,14 @@ impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
         let (seed, size, inertia) = (estimator.seeding.seed, fit.model.sizes()[0], fit.model.inertia());
         let node = TreeNode { parent: None, cluster: 0, level: 0, seed, size, inertia, leaf: None, children: 0..0 };
         let rows = NodeRows::new(features, weights, &fit)?;
+        let all_rows = 0..rows.numbers.len();
         Ok(Self {
             features,
             weights,
             estimator,
             fits: NodeFits::new(estimator, &fit, features)?,
             nodes: vec![node],
-            ranges: vec![0..rows.numbers.len()],
+            ranges: memory::collected(std::iter::once(all_rows), TREE)?,
             rows,
             centroids: memory::copied(fit.model.centroids(), TREE)?,
             totals: fit.totals,
@@ -142,8 +143,8 @@ impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
     pub fn split_root(&mut self, k: usize) -> Result<Vec<Child<T>>> {
         let root = KMeans { k, observer: None, ..self.estimator.clone() };
         let fit = root.fit_with(self.features, self.weights, Wanted::Labels)?;
-        let all = 0..self.rows.numbers.len();
-        self.fits.split(&fit, &mut self.rows.lend([all].into_iter())?[0])
+        let all = self.ranges[0].clone();
+        self.fits.split(&fit, &mut self.rows.lend(std::iter::once(all))?[0])
     }
 
     /// Fits nodes, which have no children yet, and returns the children of each: none if it stays a leaf. The rows of a node are put
