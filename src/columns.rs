@@ -8,6 +8,7 @@
 //! ```
 
 mod calls;
+mod trees;
 
 use std::fmt::Display;
 

@@ -7,6 +7,7 @@
 //! bisecting: the leaf of most inertia, or of most rows, is split in two                                tree/bisecting.rs
 //! tree: nodes breadth first, leaves depth first                                                        this file
 //! search: the leaf below the nearest child, or the nearest leaf of all                                 tree/search.rs
+//! named: a tree over named columns, as bytes and as a file                  tree/named.rs, tree/wire.rs, tree/file.rs
 //! ```
 //! A node has the rows that its parent's fit gives to one cluster, and the centroid of this cluster. A cluster without rows of
 //! positive weight is no node. The leaves together are a flat model. Hierarchical k-means: D. Nister & H. Stewenius, "Scalable
@@ -14,16 +15,26 @@
 //! clustering techniques", KDD Workshop on Text Mining 2000.
 
 mod bisecting;
+#[cfg(feature = "arrow")]
+mod file;
 mod levels;
+#[cfg(feature = "serde")]
+mod named;
 mod nodes;
 mod rows;
 mod search;
+#[cfg(any(feature = "arrow", feature = "polars"))]
+mod wire;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 pub use self::bisecting::{BisectingKMeans, Split};
 pub use self::levels::HierarchicalKMeans;
+#[cfg(any(feature = "arrow", feature = "polars"))]
+pub(crate) use self::named::TreeEstimator;
+#[cfg(feature = "serde")]
+pub use self::named::{AnyTree, KMeansTree};
 pub use self::search::Search;
 use crate::backend::answers::Labels;
 use crate::base::error::{KMeansError, Result};
@@ -185,6 +196,20 @@ impl<T: Float> Tree<T> {
         }
         let nodes = || chosen.iter().map(|node| &self.nodes[*node as usize]);
         flat_model(&self.flat, nodes, centroids, nodes().map(|node| node.inertia).sum())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl Tree<f32> {
+    /// The same tree in float64. Float64 rows are compared with it.
+    fn widened(&self) -> Result<Tree<f64>> {
+        Ok(Tree {
+            nodes: memory::collected(self.nodes.iter().cloned(), TREE)?,
+            centroids: memory::collected(self.centroids.iter().map(|c| f64::from(*c)), TREE)?,
+            leaves: memory::copied(&self.leaves, TREE)?,
+            flat: self.flat.widened()?,
+            search: self.search,
+        })
     }
 }
 

@@ -59,6 +59,9 @@ impl From<Vec<String>> for Names {
 /// Names of the columns that every centroid frame has. A feature may not have one of these names.
 #[cfg(feature = "serde")]
 const RESERVED_NAMES: [&str; 3] = ["cluster", "size", "inertia"];
+/// Likewise, of the table of the nodes of a tree.
+#[cfg(feature = "serde")]
+const RESERVED_IN_TREES: [&str; 6] = ["node", "parent", "level", "path", "seed", "leaf"];
 
 /// How the features are stored in a frame.
 #[cfg(feature = "serde")]
@@ -114,7 +117,20 @@ impl FeatureLayout {
         if self.columns().iter().any(String::is_empty) {
             return Err(KMeansError::UnnamedColumn);
         }
-        match self.columns().iter().find(|name| RESERVED_NAMES.contains(&name.as_str())) {
+        self.refuse_names(&RESERVED_NAMES)
+    }
+
+    /// As [`FeatureLayout::check`], for the table of the nodes of a tree.
+    ///
+    /// # Errors
+    /// As [`FeatureLayout::check`].
+    pub fn check_in_tree(&self) -> Result<()> {
+        self.check()?;
+        self.refuse_names(&RESERVED_IN_TREES)
+    }
+
+    fn refuse_names(&self, reserved: &[&str]) -> Result<()> {
+        match self.columns().iter().find(|name| reserved.contains(&name.as_str())) {
             Some(name) => Err(KMeansError::ReservedName { name: name.clone() }),
             None => Ok(()),
         }

@@ -16,6 +16,7 @@
 //! ```
 
 mod columns;
+mod trees;
 
 use std::sync::Arc;
 

@@ -22,8 +22,8 @@ use crate::simd::InstructionSet;
 /// The columns of a fit, in the type of the fit.
 pub(crate) struct FitTable<'e, S> {
     estimator: &'e KMeans,
-    table: FeatureTable<S>,
-    weights: Option<S>,
+    pub(super) table: FeatureTable<S>,
+    pub(super) weights: Option<S>,
 }
 
 impl KMeans {

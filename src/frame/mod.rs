@@ -14,6 +14,7 @@ mod model;
 mod parts;
 mod spill;
 mod sums;
+mod trees;
 
 pub use batches::Spill;
 #[cfg(feature = "python")]
@@ -29,6 +30,7 @@ pub(crate) use model::nan_is_null;
 pub use parts::FrameRows;
 #[cfg(feature = "python")]
 pub(crate) use sums::sums_dtype;
+pub use trees::TreeFit;
 
 use polars::prelude::*;
 use polars_arrow::bitmap::Bitmap;

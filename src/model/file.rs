@@ -33,7 +33,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersi
 use serde::Serialize;
 
 use super::groups::GROUPS;
-use super::wire::{self, Encoded, Head, MODEL, breaks_off};
+use super::wire::{self, Encoded, Head, MODEL, TREES, breaks_off};
 use super::{AnyModel, KMeansModel, Scaling, Settings, invalid};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
@@ -48,7 +48,7 @@ const START: usize = PARQUET.len() + Head::BYTES;
 
 /// What the metadata of the table say.
 #[derive(Serialize)]
-struct FileMetadata<'m> {
+pub(crate) struct FileMetadata<'m> {
     creator: &'static str,
     parameters: &'m Settings,
     n_iter: u32,
@@ -57,6 +57,18 @@ struct FileMetadata<'m> {
     /// the sum of the squared products is least, also with `metric="cosine"`. Left out if values are not scaled.
     #[serde(skip_serializing_if = "Option::is_none")]
     scaling: Option<&'m Scaling>,
+}
+
+impl<'m> FileMetadata<'m> {
+    pub(crate) fn of(model: &'m KMeansModel) -> Self {
+        Self {
+            creator: concat!("polars-kmeans ", env!("CARGO_PKG_VERSION")),
+            parameters: model.settings(),
+            n_iter: model.n_iter(),
+            inertia: model.inertia(),
+            scaling: model.scaling(),
+        }
+    }
 }
 
 impl KMeansModel {
@@ -75,14 +87,7 @@ impl KMeansModel {
     /// # Errors
     /// [`KMeansError::File`] if it cannot be read, [`KMeansError::InvalidModel`] if it does not hold a model.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let mut file = disk::open(path).map_err(|error| file_error(path, error))?;
-        match read(&mut file, &MODEL, |error| file_error(path, error)).and_then(|(head, body)| wire::decode(head, &body)) {
-            Err(KMeansError::InvalidModel { expected, got }) => {
-                Err(KMeansError::InvalidModel { expected, got: format!("{got} (file \"{}\")", path.display()) })
-            }
-            done => done,
-        }
+        read_file(path.as_ref(), &MODEL, wire::decode)
     }
 
     /// The bytes of the file that [`KMeansModel::save`] writes. Python's `to_bytes` gives the same bytes.
@@ -93,14 +98,7 @@ impl KMeansModel {
         let _environment = FloatEnvironment::default_rounding();
         let model = self.to_saved_wire()?;
         let table = self.centroids_batch()?;
-        let facts = FileMetadata {
-            creator: concat!("polars-kmeans ", env!("CARGO_PKG_VERSION")),
-            parameters: self.settings(),
-            n_iter: self.n_iter(),
-            inertia: self.inertia(),
-            scaling: self.scaling(),
-        };
-        with_table(&model, &table.schema(), &[table], (KEY, &facts))
+        with_table(&model, &table.schema(), &[table], (KEY, &FileMetadata::of(self)))
     }
 
     /// A model from the bytes of a file.
@@ -132,7 +130,7 @@ impl KMeansModel {
 }
 
 /// The bytes of a file: the payload for us, then a table for everybody else, with facts in its metadata.
-pub(super) fn with_table(
+pub(crate) fn with_table(
     payload: &[u8],
     schema: &SchemaRef,
     table: &[RecordBatch],
@@ -167,8 +165,19 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     disk::replace(path, bytes).map_err(|error| file_error(path, error))
 }
 
+/// Reads a file. Errors about what it holds say its name.
+pub(crate) fn read_file<M>(path: &Path, what: &Encoded, decode: impl FnOnce(Head, &[u8]) -> Result<M>) -> Result<M> {
+    let mut file = disk::open(path).map_err(|error| file_error(path, error))?;
+    match read(&mut file, what, |error| file_error(path, error)).and_then(|(head, body)| decode(head, &body)) {
+        Err(KMeansError::InvalidModel { expected, got }) => {
+            Err(KMeansError::InvalidModel { expected, got: format!("{got} (file \"{}\")", path.display()) })
+        }
+        done => done,
+    }
+}
+
 /// Reads the payload of a file: its head, and its body after a check. `refused` makes the error if the system cannot read it.
-pub(super) fn read(
+pub(crate) fn read(
     input: &mut (impl Read + Seek),
     what: &Encoded,
     refused: impl Fn(std::io::Error) -> KMeansError,
@@ -179,14 +188,15 @@ pub(super) fn read(
     input.rewind().and_then(|()| input.read_exact(start)).map_err(&refused)?;
     let other = |got: &str| invalid(&format!("a file that {}.save wrote", what.class), got);
     let head = start.strip_prefix(PARQUET).ok_or_else(|| other("something that is no Parquet file"))?;
-    let head =
-        Head::read(head, what)?.ok_or_else(|| match [MODEL, GROUPS].iter().find(|what| head.starts_with(&what.magic)) {
+    let head = Head::read(head, what)?.ok_or_else(|| {
+        match [MODEL, GROUPS, TREES].iter().find(|what| head.starts_with(&what.magic)) {
             Some(Encoded { class, .. }) => other(&format!("one of another kind: {class}.load reads it")),
             None if *what == MODEL => {
                 other("a Parquet file of another program (KMeansModel.from_centroids of Python makes a model of its table)")
             }
             None => other("a Parquet file of another program"),
-        })?;
+        }
+    })?;
     // The file is as long as the body and the two marks need, at the least. So no claim of the head asks for more memory.
     let room = length.checked_sub((START + PARQUET.len()) as u64).filter(|&room| head.length <= room);
     room.ok_or_else(breaks_off)?;

@@ -25,7 +25,7 @@ mod step;
 mod sums;
 mod tables;
 #[cfg(any(feature = "arrow", feature = "polars"))]
-mod wire;
+pub(crate) mod wire;
 
 #[cfg(feature = "serde")]
 pub(crate) use any::AnyFeatures;
@@ -41,7 +41,7 @@ pub use matching::Match;
 pub use scaling::Scaling;
 pub use settings::Settings;
 #[cfg(feature = "serde")]
-use settings::invalid;
+pub(crate) use settings::invalid;
 pub use sums::{Decay, Start, Sums, Update};
 #[cfg(any(feature = "arrow", feature = "polars"))]
 pub use wire::FORMAT;

@@ -144,6 +144,6 @@ fn refused(name: &str, expected: &str, got: String) -> KMeansError {
 
 /// The error for a model from bytes or a file that is not what was expected.
 #[cfg(feature = "serde")]
-pub(super) fn invalid(expected: &str, got: impl std::fmt::Display) -> KMeansError {
+pub(crate) fn invalid(expected: &str, got: impl std::fmt::Display) -> KMeansError {
     KMeansError::InvalidModel { expected: expected.into(), got: got.to_string() }
 }

@@ -35,10 +35,10 @@ use crate::base::parallel::FirstProcess;
 /// The newest format of a model's bytes. It and those before can be read.
 pub const FORMAT: u8 = 2;
 /// The format of models that have nothing of [`Later`], and of models of groups.
-pub(super) const FIRST_FORMAT: u8 = 1;
-/// What is encoded: a model, or models of groups.
+pub(crate) const FIRST_FORMAT: u8 = 1;
+/// What is encoded: a model, models of groups, or a tree.
 #[derive(PartialEq)]
-pub(super) struct Encoded {
+pub(crate) struct Encoded {
     /// How the bytes start.
     pub(super) magic: [u8; 13],
     /// Python's class that reads and writes files of it.
@@ -52,6 +52,13 @@ pub(super) const MODEL: Encoded = Encoded {
     #[cfg(feature = "arrow")]
     class: "KMeansModel",
     newest: FORMAT,
+};
+/// A tree of clusters: `tree/wire.rs`.
+pub(crate) const TREES: Encoded = Encoded {
+    magic: *b"k-means-trees",
+    #[cfg(feature = "arrow")]
+    class: "KMeansTree",
+    newest: FIRST_FORMAT,
 };
 /// Bytes of the length.
 const LENGTH: usize = 8;
@@ -74,18 +81,15 @@ struct Tail<L, M> {
 /// follow the tail, if there are any.
 type Cost = (Option<f64>, Option<u32>, Option<f64>);
 /// How errors name the bytes.
-pub(super) const BYTES: &str = "the bytes of a model";
+pub(crate) const BYTES: &str = "the bytes of a model";
 /// The most models that the cache holds.
 const KEPT: usize = 16;
 /// The most bytes that the bodies of the cached models may have together. One larger model is still cached alone.
 const KEPT_BYTES: u64 = 256 << 20;
 
-/// A model and its head.
-type Decoded = (Head, Arc<KMeansModel>);
-
-/// The models that were used last. The latest is at the end.
-static DECODED: Mutex<Vec<Decoded>> = Mutex::new(Vec::new());
-/// The process that owns the cache.
+/// The models that were used last.
+static DECODED: Cache<KMeansModel> = Cache::new();
+/// The process that owns the caches.
 static OWNER: FirstProcess = FirstProcess::new();
 
 impl KMeansModel {
@@ -133,9 +137,7 @@ impl KMeansModel {
     #[doc(hidden)]
     pub fn into_wire(self) -> Result<Vec<u8>> {
         let bytes = self.to_wire()?;
-        if let Some(head) = Head::read(&bytes, &MODEL)?.filter(|_| OWNER.enter()) {
-            keep(head, Arc::new(self));
-        }
+        DECODED.take(&bytes, &MODEL, self)?;
         Ok(bytes)
     }
 
@@ -145,23 +147,13 @@ impl KMeansModel {
     /// [`KMeansError::InvalidModel`] for anything else.
     #[doc(hidden)]
     pub fn from_wire(bytes: &[u8]) -> Result<Arc<Self>> {
-        // The cache finds models by the hash and would accept altered bytes. So the body is checked before.
-        let (head, body) = checked(bytes)?;
-        // If this process was forked, a thread of the parent may have held the lock. That thread does not exist here.
-        if !OWNER.enter() {
-            return Ok(Arc::new(decode(head, body)?));
-        }
-        let found = find(&mut decoded_models(), head);
-        match found {
-            Some(model) => Ok(model),
-            None => Ok(keep(head, Arc::new(decode(head, body)?))),
-        }
+        DECODED.get(bytes, &MODEL, decode)
     }
 }
 
-/// The head and the body of an encoded model.
-fn checked(bytes: &[u8]) -> Result<(Head, &[u8])> {
-    let head = Head::read(bytes, &MODEL)?.ok_or_else(|| invalid("bytes of a model of this version", "something else"))?;
+/// The head and the body of what is encoded.
+fn checked<'b>(bytes: &'b [u8], what: &Encoded) -> Result<(Head, &'b [u8])> {
+    let head = Head::read(bytes, what)?.ok_or_else(|| invalid("bytes of a model of this version", "something else"))?;
     let body = &bytes[Head::BYTES..];
     head.check(body)?;
     Ok((head, body))
@@ -170,13 +162,13 @@ fn checked(bytes: &[u8]) -> Result<(Head, &[u8])> {
 /// Refuses bytes that are no model, without a look at the cache.
 #[cfg(feature = "arrow")]
 pub(super) fn check(bytes: &[u8]) -> Result<()> {
-    let (head, body) = checked(bytes)?;
+    let (head, body) = checked(bytes, &MODEL)?;
     decode(head, body).map(drop)
 }
 
 /// What the bytes say about the body.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) struct Head {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Head {
     format: u8,
     pub(super) length: u64,
     hash: [u8; HASH],
@@ -184,13 +176,13 @@ pub(super) struct Head {
 
 impl Head {
     /// Bytes before the body.
-    pub(super) const BYTES: usize = MODEL.magic.len() + 1 + LENGTH + HASH;
+    pub(crate) const BYTES: usize = MODEL.magic.len() + 1 + LENGTH + HASH;
 
-    pub(super) fn of(format: u8, body: &[u8]) -> Self {
+    pub(crate) fn of(format: u8, body: &[u8]) -> Self {
         Self { format, length: body.len() as u64, hash: xxh3_128(body).to_le_bytes() }
     }
 
-    pub(super) fn bytes(self, what: &Encoded) -> Vec<u8> {
+    pub(crate) fn bytes(self, what: &Encoded) -> Vec<u8> {
         [&what.magic[..], &[self.format], &self.length.to_le_bytes(), &self.hash].concat()
     }
 
@@ -221,29 +213,62 @@ impl Head {
     }
 }
 
-fn decoded_models() -> MutexGuard<'static, Vec<Decoded>> {
-    DECODED.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// What was decoded last, with the heads. The latest is at the end.
+#[derive(Debug)]
+pub(crate) struct Cache<M>(Mutex<Vec<(Head, Arc<M>)>>);
 
-/// The cached model with this head. It is now the one that was used last.
-fn find(decoded: &mut Vec<Decoded>, head: Head) -> Option<Arc<KMeansModel>> {
-    let place = decoded.iter().position(|kept| kept.0 == head)?;
-    let kept = decoded.remove(place);
-    decoded.push(kept.clone());
-    Some(kept.1)
-}
+impl<M> Cache<M> {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
 
-/// Puts a model into the cache, unless another thread was first. Returns the model that is there.
-fn keep(head: Head, model: Arc<KMeansModel>) -> Arc<KMeansModel> {
-    let mut decoded = decoded_models();
-    if let Some(model) = find(&mut decoded, head) {
-        return model;
+    fn lock(&self) -> MutexGuard<'_, Vec<(Head, Arc<M>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    decoded.push((head, model.clone()));
-    while decoded.len() > KEPT || decoded.len() > 1 && decoded.iter().map(|kept| kept.0.length).sum::<u64>() > KEPT_BYTES {
-        decoded.remove(0);
+
+    /// What has this head. It is now what was used last.
+    fn find(decoded: &mut Vec<(Head, Arc<M>)>, head: Head) -> Option<Arc<M>> {
+        let place = decoded.iter().position(|kept| kept.0 == head)?;
+        let kept = decoded.remove(place);
+        decoded.push(kept.clone());
+        Some(kept.1)
     }
-    model
+
+    /// Takes a model, unless another thread was first. Returns the model that is there.
+    fn keep(&self, head: Head, model: Arc<M>) -> Arc<M> {
+        let mut decoded = self.lock();
+        if let Some(model) = Self::find(&mut decoded, head) {
+            return model;
+        }
+        decoded.push((head, model.clone()));
+        while decoded.len() > KEPT || decoded.len() > 1 && decoded.iter().map(|kept| kept.0.length).sum::<u64>() > KEPT_BYTES {
+            decoded.remove(0);
+        }
+        model
+    }
+
+    /// Takes what has just been encoded to these bytes.
+    pub(crate) fn take(&self, bytes: &[u8], what: &Encoded, model: M) -> Result<()> {
+        if let Some(head) = Head::read(bytes, what)?.filter(|_| OWNER.enter()) {
+            self.keep(head, Arc::new(model));
+        }
+        Ok(())
+    }
+
+    /// What these bytes encode.
+    pub(crate) fn get(&self, bytes: &[u8], what: &Encoded, decode: impl FnOnce(Head, &[u8]) -> Result<M>) -> Result<Arc<M>> {
+        // The cache finds models by the hash and would accept altered bytes. So the body is checked before.
+        let (head, body) = checked(bytes, what)?;
+        // If this process was forked, a thread of the parent may have held the lock. That thread does not exist here.
+        if !OWNER.enter() {
+            return Ok(Arc::new(decode(head, body)?));
+        }
+        let found = Self::find(&mut self.lock(), head);
+        match found {
+            Some(model) => Ok(model),
+            None => Ok(self.keep(head, Arc::new(decode(head, body)?))),
+        }
+    }
 }
 
 /// The model of a body that was checked.

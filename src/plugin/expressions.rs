@@ -79,8 +79,8 @@ impl FitColumns {
     }
 }
 
-/// The model, which is the last input, and the columns before it.
-pub fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
+/// What `decode` makes of the bytes that are the last input, and the columns before it.
+pub fn with_literal<M>(inputs: &[Series], decode: impl FnOnce(&[u8]) -> Result<M>) -> Result<(M, Vec<Column>)> {
     let no_model = |expected: &str, got: &str| KMeansError::InvalidModel { expected: expected.into(), got: got.into() };
     let (literal, rest) = inputs.split_last().ok_or_else(|| no_model("a model after the features", "nothing"))?;
     let list = literal.list()?.get_as_series(0);
@@ -88,7 +88,12 @@ pub fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> 
     let values = list.as_ref().map(|list| list.binary()).transpose()?;
     let bytes = values.and_then(|values| values.iter().flatten().max_by_key(|bytes| bytes.len()));
     let bytes = bytes.ok_or_else(|| no_model("a list with the bytes of a model", "null"))?;
-    Ok((KMeansModel::from_wire(bytes)?, columns(rest)?))
+    Ok((decode(bytes)?, columns(rest)?))
+}
+
+/// The model, which is the last input, and the columns before it.
+pub fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
+    with_literal(inputs, KMeansModel::from_wire)
 }
 
 /// The fields of the features (all inputs but the last `others`) and their float type. `nulls`: whether a column may hold nothing

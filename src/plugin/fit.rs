@@ -115,6 +115,11 @@ impl Columns {
         let former = held().insert(self.key, Some(rows));
         drop(former);
     }
+
+    /// Takes the columns that a query has put there.
+    pub fn taken(&self) -> Result<FitColumns> {
+        held().get_mut(&self.key).and_then(Option::take).ok_or(KMeansError::NoFeatures)
+    }
 }
 
 impl Drop for Columns {
@@ -211,9 +216,9 @@ pub fn fit<'py>(
     labels: bool,
 ) -> PyResult<Option<(Fit<'py>, Option<PySeries>)>> {
     let (py, options, raised) = (options.py(), options.extract::<FitOptions>()?, Raised::default());
-    let rows = held().get_mut(&columns.key).and_then(Option::take);
+    let rows = columns.taken();
     let fit = || {
-        let rows = rows.ok_or(KMeansError::NoFeatures)?;
+        let rows = rows?;
         let estimator = watched(rows.estimator(&options)?, progress, &raised);
         options.unless_too_few(estimator.fit_and_label(&rows.features, rows.weights.as_ref(), labels))
     };
@@ -231,9 +236,9 @@ pub fn fit_each<'py>(
     computed: bool,
 ) -> PyResult<Vec<Option<Fit<'py>>>> {
     let (py, options) = (options.py(), options.extract::<FitOptions>()?);
-    let rows = held().get_mut(&columns.key).and_then(Option::take);
+    let rows = columns.taken();
     let fits = || {
-        let rows = rows.ok_or(KMeansError::NoFeatures)?;
+        let rows = rows?;
         let estimator = rows.estimator(&options)?;
         let columns = estimator.cast(&rows.features, rows.weights.as_ref(), FeatureLayout::check)?;
         let fits = columns

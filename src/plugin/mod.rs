@@ -20,6 +20,7 @@ mod parts;
 mod plan;
 mod signals;
 mod sphere;
+mod trees;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -333,6 +334,17 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
         living::match_models,
         living::model_metadata,
         living::model_with
+    );
+    add!(
+        trees::fit_tree,
+        trees::tree_nodes,
+        trees::tree_facts,
+        trees::tree_flat,
+        trees::tree_cut,
+        trees::tree_to_file,
+        trees::tree_from_file,
+        trees::save_tree,
+        trees::load_tree
     );
     add!(arrays::step_array, arrays::draw_rows);
     add!(arrays::fit_array, arrays::predict_array, arrays::transform_array, arrays::score_array);

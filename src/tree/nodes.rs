@@ -31,7 +31,7 @@ use crate::simd::InstructionSet;
 const LARGE: usize = 2;
 
 /// The seed of the fit of a node's child, from that of the node.
-fn child_seed(seed: u64, cluster: u32) -> u64 {
+pub(super) fn child_seed(seed: u64, cluster: u32) -> u64 {
     draw_u64(seed, DrawPurpose::Child, cluster, 0, 0)
 }
 
@@ -88,7 +88,9 @@ impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
         let stopping = Stopping { max_iter: 1, ..estimator.stopping };
         let output = Output { sort_by: SortBy::None, ..estimator.output.clone() };
         let of_all = KMeans { k: 1, stopping, output, observer: None, ..estimator.clone() };
-        let fit = of_all.fit_with(features, weights, Wanted::Labels)?;
+        let mut fit = of_all.fit_with(features, weights, Wanted::Labels)?;
+        fit.model.settings.max_iter = estimator.stopping.max_iter;
+        fit.model.settings.sort_by = estimator.output.sort_by.word().map(Into::into);
         let (seed, size, inertia) = (estimator.seeding.seed, fit.model.sizes()[0], fit.model.inertia());
         let node = TreeNode { parent: None, cluster: 0, level: 0, seed, size, inertia, leaf: None, children: 0..0 };
         let rows = NodeRows::new(features, weights, &fit)?;
