@@ -28,7 +28,8 @@ from polars_kmeans._typing import Device, Extents, Init, Scale, SortBy
 '''
 # Each class has the options of the class before, and some more. The first one has all others.
 CLASSES = [
-    ("Options(TypedDict", "What every fit takes, but for `too_few`: its values depend on the function.", []),
+    ("TreeOptions(TypedDict", "What every fit takes, but for `too_few`: its values depend on the function.", []),
+    ("Options(TreeOptions", "What every fit takes of one number of clusters.", ["min_size", "max_size", "balanced"]),
     ("ModelOptions(Options", "What a fit takes that leaves a model.", ["history", "keep_sums", "extents"]),
     ("LabelOptions(ModelOptions", "What a fit takes that leaves labels.", ["too_few", "output"]),
 ]

@@ -5,6 +5,9 @@
 ``centroids``          an aggregation: the centroids, one list per group
 ``KMeans``             an estimator: ``KMeans(k=3).fit(frame, "x", "y")``
 ``KMeansModel``        what it gives: centroids, labels of other rows, files
+``HierarchicalKMeans`` a tree of clusters: ``HierarchicalKMeans(levels=[30, 30]).fit(frame, "x", "y")``
+``BisectingKMeans``    a tree that grows by splits in two
+``KMeansTree``         what they give: nodes, leaves of other rows, flat models
 ``KMeansModels``       one model per group: ``KMeans(k=3).fit(frame, "x", by="g")``
 ``choose_k``           fits for several k, and measures that compare them
 ``stability``          how many rows keep their cluster when the rows are drawn again
@@ -57,6 +60,8 @@ from polars_kmeans.estimator import KMeans
 from polars_kmeans.expressions import centroids, kmeans
 from polars_kmeans.groups import KMeansModels
 from polars_kmeans.model import KMeansModel
+from polars_kmeans.tree import KMeansTree
+from polars_kmeans.tree_estimators import BisectingKMeans, HierarchicalKMeans
 
 if TYPE_CHECKING:
     from polars_kmeans import parts as parts
@@ -66,9 +71,12 @@ if TYPE_CHECKING:
     from polars_kmeans import sql as sql
 
 __all__ = [
+    "BisectingKMeans",
+    "HierarchicalKMeans",
     "KMeans",
     "KMeansModel",
     "KMeansModels",
+    "KMeansTree",
     "Plan",
     "Progress",
     "__version__",

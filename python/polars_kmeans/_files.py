@@ -29,12 +29,12 @@ def write(file: Any, content: bytes) -> None:
     file.write(content)
 
 
-def read(file: Any) -> bytes:
+def read(file: Any, owner: str = "KMeansModel") -> bytes:
     """Read the bytes of an open file."""
     if not hasattr(file, "read"):
         msg = f"path: expected a path or a file that is open for reading, got {type(file).__name__}"
         if isinstance(file, (bytes, bytearray, memoryview)):
-            msg += ": KMeansModel.from_bytes takes bytes"
+            msg += f": {owner}.from_bytes takes bytes"
         raise InvalidParameterError(msg)
     if hasattr(file, "encoding"):
         raise InvalidParameterError('path: expected a file of bytes, got one of text: open it with mode "rb"')

@@ -7,7 +7,7 @@ from typing import Literal, SupportsIndex, TypedDict
 from polars_kmeans._typing import Device, Extents, Init, Scale, SortBy
 
 
-class Options(TypedDict, total=False):
+class TreeOptions(TypedDict, total=False):
     """What every fit takes, but for `too_few`: its values depend on the function."""
 
     init: Init
@@ -51,18 +51,6 @@ class Options(TypedDict, total=False):
 
     tol_labels: float
     """Stop when at most this share of the rows changed cluster. Default: `0.0`."""
-
-    min_size: SupportsIndex | None
-    """The fewest rows of positive weight that a cluster may have. None: any number, or 1 with `max_size`. 0 means 1.
-    Every assignment of the fit is then the one of least inertia within the bounds. `predict` knows no bounds: its
-    labels are the nearest centroids. Such fits run on one device, in one process. Default: `None`."""
-
-    max_size: SupportsIndex | None
-    """The most rows of positive weight that a cluster may have. None: any number. See `min_size`. Default: `None`."""
-
-    balanced: bool
-    """Whether all clusters have as many rows, or one more where `n / k` is no integer. It takes the place of `min_size`
-    and `max_size`. Default: `False`."""
 
     metric: Literal["euclidean", "cosine"]
     """`"euclidean"`, or `"cosine"`: rows and centroids are normalised to length 1, so only their directions count. A
@@ -109,6 +97,22 @@ class Options(TypedDict, total=False):
     threads: SupportsIndex
     """The number of threads that work on a large fit on the CPU. 0: all of the pool. In Python the pool has as many
     threads as that of Polars, and more threads than these are not started. Default: `0`."""
+
+
+class Options(TreeOptions, total=False):
+    """What every fit takes of one number of clusters."""
+
+    min_size: SupportsIndex | None
+    """The fewest rows of positive weight that a cluster may have. None: any number, or 1 with `max_size`. 0 means 1.
+    Every assignment of the fit is then the one of least inertia within the bounds. `predict` knows no bounds: its
+    labels are the nearest centroids. Such fits run on one device, in one process. Default: `None`."""
+
+    max_size: SupportsIndex | None
+    """The most rows of positive weight that a cluster may have. None: any number. See `min_size`. Default: `None`."""
+
+    balanced: bool
+    """Whether all clusters have as many rows, or one more where `n / k` is no integer. It takes the place of `min_size`
+    and `max_size`. Default: `False`."""
 
 
 class ModelOptions(Options, total=False):

@@ -1,6 +1,6 @@
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, final
+from typing import Any, Literal, final
 
 import polars as pl
 
@@ -30,9 +30,11 @@ __all__ = [
     "fit_array",
     "fit_each",
     "fit_parts",
+    "fit_tree",
     "groups_from_file",
     "groups_to_file",
     "load_model",
+    "load_tree",
     "machine",
     "match_models",
     "model_batches",
@@ -56,9 +58,16 @@ __all__ = [
     "predict_array",
     "replace_file",
     "save_model",
+    "save_tree",
     "score_array",
     "step_array",
     "transform_array",
+    "tree_cut",
+    "tree_facts",
+    "tree_flat",
+    "tree_from_file",
+    "tree_nodes",
+    "tree_to_file",
     "update_model",
     "widen_model",
 ]
@@ -145,6 +154,17 @@ def fit(
 def fit_each(
     columns: Columns, options: Mapping[str, Any], clusters: Sequence[int], computed: bool
 ) -> list[Fit | None]: ...
+def fit_tree(
+    columns: Columns, options: Mapping[str, Any], growth: Mapping[str, Any], computed: bool
+) -> tuple[bytes, pl.Series] | None: ...
+def tree_nodes(tree: bytes) -> pl.DataFrame: ...
+def tree_facts(tree: bytes) -> tuple[int, int, Literal["tree", "exact"]]: ...
+def tree_flat(tree: bytes) -> bytes: ...
+def tree_cut(tree: bytes, level: int) -> bytes: ...
+def tree_to_file(tree: bytes) -> bytes: ...
+def tree_from_file(bytes: bytes) -> bytes: ...
+def save_tree(tree: bytes, path: str | PathLike[str]) -> None: ...
+def load_tree(path: str | PathLike[str]) -> bytes: ...
 
 @final
 class Part:

@@ -78,7 +78,7 @@ def takes(options: Any) -> Callable[[_Function], _Function]:
         parameters.sort(key=lambda parameter: places.get(parameter.name, -1))
         known = [parameter.name for parameter in parameters if parameter.kind is not Parameter.VAR_POSITIONAL]
         owner = function.__qualname__.removesuffix(".__init__")
-        k_by_name = own.parameters["k"].kind is Parameter.KEYWORD_ONLY
+        k_by_name = "k" in own.parameters and own.parameters["k"].kind is Parameter.KEYWORD_ONLY
 
         @wraps(function)
         def checked(*args: Any, **keywords: Any) -> Any:

@@ -194,6 +194,18 @@ def fit(
         return _internal.fit(columns, keywords, features.computed, call, labels)
 
 
+def fit_tree(
+    frame: pl.DataFrame | pl.LazyFrame,
+    features: Features,
+    options: FitOptions,
+    weight: str | pl.Expr | None,
+    growth: dict[str, Any],
+) -> tuple[bytes, pl.Series] | None:
+    """Fit a tree to columns of a frame: the encoded tree, and the leaf of each row."""
+    columns = _held(frame, features, weight, Spill())
+    return _internal.fit_tree(columns, {**options.keywords, "weighted": weight is not None}, growth, features.computed)
+
+
 def fit_each(
     frame: pl.DataFrame, features: Features, options: FitOptions, weight: str | pl.Expr | None, k: list[int]
 ) -> list[Fit | None]:
@@ -292,6 +304,12 @@ def row_by_row(function: str, exprs: list[pl.Expr], kwargs: dict[str, Any]) -> p
     """Call a function on rows, one morsel at a time."""
     check_process()
     return _call(function, exprs, kwargs, is_elementwise=True)
+
+
+def of_model(function: str, exprs: list[pl.Expr], model: bytes, kwargs: dict[str, Any], *, scalar: bool) -> pl.Expr:
+    """Call a function on rows under a model or a tree: one morsel at a time, or on all rows for one value."""
+    exprs = [*exprs, _literal(model)]
+    return _call(function, exprs, kwargs, **_ONE_VALUE) if scalar else row_by_row(function, exprs, kwargs)
 
 
 def elementwise(
