@@ -184,7 +184,7 @@ class HierarchicalKMeans(_TreeEstimator):
         if levels is not None:
             try:
                 levels = [_numeric.integer("levels", k) for k in levels]
-            except TypeError:
+            except (TypeError, InvalidParameterError):
                 raise _numeric.refused("levels", "positive integers, as in [256, 256]", levels) from None
         own = {
             "levels": levels,

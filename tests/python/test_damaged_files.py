@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 import polars_kmeans as pk
-from polars_kmeans import KMeansModel, KMeansModels
+from polars_kmeans import KMeansModel, KMeansModels, KMeansTree
 
 FLIPS, CUTS = 10_000, 2_000
 DF = pl.DataFrame({"shop": list("aaabbc"), "n": [1, 1, 1, 2, 2, 3], "x": [0.0, 0.2, 5.0, 7.0, 1.0, 3.0]})
@@ -41,6 +41,7 @@ def old_file(groups: KMeansModels) -> bytes:
 
 FILES: dict[str, tuple[Callable[[bytes], Any], Callable[[], tuple[Any, bytes]]]] = {
     "model": (KMeansModel.from_bytes, lambda: (m := pk.KMeans(2).fit(DF, "x", "n"), m.to_bytes())),
+    "tree": (KMeansTree.from_bytes, lambda: (t := pk.BisectingKMeans(3).fit(DF, "x", "n"), t.to_bytes())),
     "groups": (KMeansModels.from_bytes, lambda: (m := models("shop", "e"), m.to_bytes())),
     "old groups": (KMeansModels.from_bytes, lambda: (m := models("shop", "e", "c", "d"), old_file(m))),
 }

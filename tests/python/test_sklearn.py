@@ -16,18 +16,18 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 from sklearn_rows import FRAME, PANDAS, X
 
 import polars_kmeans as pk
-from polars_kmeans.sklearn import KMeans
+from polars_kmeans.sklearn import BisectingKMeans, KMeans
 
 
 def expected_failures(estimator: Any) -> dict[str, str]:
     """Scikit-learn expects the same failure of its own KMeans. With `row_order="values"`, ours has none."""
-    if estimator.row_order == "values":
+    if getattr(estimator, "row_order", "given") == "values":
         return {}
     return {"check_sample_weight_equivalence_on_dense_data": "k-means++ draws other rows if rows are shuffled"}
 
 
 @parametrize_with_checks(
-    [KMeans(), KMeans(row_order="values"), KMeans(2, n_init=2, max_iter=5, row_order="values")],
+    [KMeans(), KMeans(row_order="values"), KMeans(2, n_init=2, max_iter=5, row_order="values"), BisectingKMeans()],
     expected_failed_checks=expected_failures,
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

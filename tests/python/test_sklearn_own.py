@@ -1,6 +1,6 @@
-"""scikit-learn's own tests of KMeans, with our class in the place of theirs.
+"""scikit-learn's own tests of KMeans and bisecting k-means, with our classes in the place of theirs.
 
-The file of the installed scikit-learn is loaded while its `KMeans` and `MiniBatchKMeans` are ours. As values of
+The file of the installed scikit-learn is loaded while its classes are ours. As values of
 parameters, sparse matrices and their constructors are left out: we take no sparse input.
 """
 
@@ -15,7 +15,7 @@ import sklearn.cluster
 from scipy import sparse
 from sklearn.utils.fixes import CSR_CONTAINERS
 
-from polars_kmeans.sklearn import KMeans, MiniBatchKMeans
+from polars_kmeans.sklearn import BisectingKMeans, KMeans, MiniBatchKMeans
 
 HELPER = "a helper of scikit-learn's implementation"
 FUNCTION = "a function of scikit-learn that does not use the class it is tested with"
@@ -38,6 +38,8 @@ EXCLUDED = {
     "test_minibatch_reassign": HELPER,
     "test_minibatch_kmeans_init_size": PRIVATE,
     "test_minibatch_declared_convergence": PRIVATE,
+    "test_bisecting_kmeans_custom_init_validation": "functions as init",
+    "test_sparse": SPARSE,
     "test_dense_sparse": SPARSE,
     "test_predict_dense_sparse": SPARSE,
 }
@@ -73,20 +75,24 @@ def without_others(mark: Any) -> Any:
     return pytest.mark.parametrize(names, values, **arguments).mark
 
 
-def own_tests() -> dict[str, Any]:
-    """Load scikit-learn's tests around our class."""
-    path = Path(sklearn.cluster.__file__).parent / "tests" / "test_k_means.py"
-    spec = importlib.util.spec_from_file_location("sklearn_tests_of_k_means", path)
+def own_tests(file: str) -> dict[str, Any]:
+    """Load scikit-learn's tests around our classes."""
+    path = Path(sklearn.cluster.__file__).parent / "tests" / f"{file}.py"
+    spec = importlib.util.spec_from_file_location(f"sklearn_{file}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with mock.patch.multiple(sklearn.cluster, KMeans=KMeans, MiniBatchKMeans=MiniBatchKMeans):
+    with mock.patch.multiple(
+        sklearn.cluster, KMeans=KMeans, MiniBatchKMeans=MiniBatchKMeans, BisectingKMeans=BisectingKMeans
+    ):
         spec.loader.exec_module(module)
-    assert module.KMeans is KMeans
+    assert KMeans in vars(module).values() or BisectingKMeans in vars(module).values()
     tests = {name: test for name, test in vars(module).items() if name.startswith("test_") and name not in EXCLUDED}
     for test in tests.values():
         test.pytestmark = [without_others(mark) for mark in getattr(test, "pytestmark", [])]
     return tests
 
 
-globals().update(own_tests())
+own = [own_tests("test_k_means"), own_tests("test_bisect_k_means")]
+assert own[0].keys().isdisjoint(own[1])
+globals().update(own[0] | own[1])

@@ -126,7 +126,7 @@ def test_registrations_that_are_refused(engine: Engine) -> None:
         ({"models": {3: model}}, "models: expected names"),
         ({"models": {"kmeans": model}}, "models: expected names other than"),
         ({"models": {"abs": model}}, "models: expected names of new functions, got 'abs', which"),
-        ({"models": {"zone": 3}}, "models['zone']: expected a KMeansModel, got int"),
+        ({"models": {"zone": 3}}, "models['zone']: expected a KMeansModel or a KMeansTree, got int"),
         ({"models": model}, "models: expected a dict"),
         ({"sed": 1}, "options: expected some of init, "),
         ({"row_order": "given"}, "options: expected some of"),

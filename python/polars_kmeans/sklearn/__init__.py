@@ -7,7 +7,8 @@ except ImportError as error:
     msg = "polars_kmeans.sklearn needs scikit-learn 1.6 or newer: pip install -U scikit-learn"
     raise ImportError(msg, name=error.name) from error
 
+from polars_kmeans.sklearn._bisecting import BisectingKMeans
 from polars_kmeans.sklearn._estimator import KMeans
 from polars_kmeans.sklearn._minibatch import MiniBatchKMeans
 
-__all__ = ["KMeans", "MiniBatchKMeans"]
+__all__ = ["BisectingKMeans", "KMeans", "MiniBatchKMeans"]

@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
     from polars_kmeans.model import KMeansModel
+    from polars_kmeans.tree import KMeansTree
 
 __all__ = ["register"]
 
 
 def register(
     connection: DuckDBPyConnection | SessionContext | ModuleType,
-    models: Mapping[str, KMeansModel] | None = None,
+    models: Mapping[str, KMeansModel | KMeansTree] | None = None,
     **options: Any,
 ) -> None:
     """Add the functions of k-means, and one function for each model, to a connection of DuckDB or DataFusion.

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from polars_kmeans.errors import InvalidParameterError, typed_errors
 from polars_kmeans.model import KMeansModel
+from polars_kmeans.tree import KMeansTree
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,9 +25,9 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 class Predictor:
-    """The labels of a model, for chunks of columns."""
+    """The labels of a model or a tree, for chunks of columns."""
 
-    def __init__(self, model: KMeansModel) -> None:
+    def __init__(self, model: KMeansModel | KMeansTree) -> None:
         self.model = model
         self.features = model.feature_names
         self.of_lists = isinstance(model.centroids.schema[self.features[-1]], pl.Array)
@@ -57,7 +58,7 @@ class Predictor:
         return array
 
 
-def predictors(models: Mapping[str, KMeansModel]) -> dict[str, Predictor]:
+def predictors(models: Mapping[str, KMeansModel | KMeansTree]) -> dict[str, Predictor]:
     """Check models and their names."""
     if not isinstance(models, Mapping):
         raise InvalidParameterError(f"models: expected a dict of names and models, got {type(models).__name__}")
@@ -67,6 +68,7 @@ def predictors(models: Mapping[str, KMeansModel]) -> dict[str, Predictor]:
             raise InvalidParameterError(msg)
         if name in OWN:
             raise InvalidParameterError(f"models: expected names other than {', '.join(OWN)}, got {name!r}")
-        if not isinstance(model, KMeansModel):
-            raise InvalidParameterError(f"models[{name!r}]: expected a KMeansModel, got {type(model).__name__}")
+        if not isinstance(model, (KMeansModel, KMeansTree)):
+            msg = f"models[{name!r}]: expected a KMeansModel or a KMeansTree, got {type(model).__name__}"
+            raise InvalidParameterError(msg)
     return {name: Predictor(model) for name, model in models.items()}
