@@ -2,6 +2,8 @@
 
 #[path = "files/groups.rs"]
 mod groups;
+#[path = "files/trees.rs"]
+mod trees;
 
 use std::io::Write;
 use std::ops::ControlFlow;

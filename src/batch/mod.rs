@@ -18,6 +18,8 @@
 mod columns;
 mod trees;
 
+pub use self::trees::BatchTreeFit;
+
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, FixedSizeListArray, Float64Array, PrimitiveArray, RecordBatch, UInt32Array, UInt64Array};

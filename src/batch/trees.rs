@@ -1,4 +1,4 @@
-//! The table of the nodes of a tree.
+//! Trees of record batches: fits, predictions and the table of nodes.
 
 use std::sync::Arc;
 
@@ -6,13 +6,65 @@ use arrow::array::{ArrayRef, LargeListArray, RecordBatch, UInt32Array, UInt64Arr
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, Schema};
 
-use super::TABLE;
-use super::columns::frame_error;
+use super::columns::{Arrays, frame_error};
+use super::{NAMES, TABLE, arrays, label_array, split};
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::tree::KMeansTree;
+use crate::base::params::Device;
+use crate::tree::{BisectingKMeans, HierarchicalKMeans, KMeansTree, Search, TreeEstimator};
+
+/// A fitted tree, and the leaves of the batches that it was fitted to.
+#[derive(Debug, Clone)]
+pub struct BatchTreeFit {
+    pub tree: KMeansTree,
+    /// One array per batch. Null if `null_policy="skip"` left the row out.
+    pub labels: Vec<UInt32Array>,
+}
+
+/// Declares the fits of record batches.
+macro_rules! fits_batches {
+    ($($type:ident = $variant:ident),*) => {$(
+        impl $type {
+            /// Fits a tree to the named columns of record batches: see [`KMeans::fit_batches`](crate::KMeans::fit_batches).
+            ///
+            /// # Errors
+            #[doc = concat!("As [`", stringify!($type), "::fit_features`], and those of columns that cannot be used.")]
+            pub fn fit_batches(
+                &self,
+                batches: &[RecordBatch],
+                columns: impl IntoIterator<Item = impl AsRef<str>>,
+                weight: Option<&str>,
+            ) -> Result<BatchTreeFit> {
+                let names = columns.into_iter().map(|name| memory::text(format_args!("{}", name.as_ref()), NAMES));
+                TreeEstimator::$variant(self.clone()).fit_batches(batches, &memory::try_collected(names, NAMES)?, weight)
+            }
+        }
+    )*};
+}
+fits_batches!(HierarchicalKMeans = Levels, BisectingKMeans = Bisecting);
+
+impl TreeEstimator {
+    fn fit_batches(&self, batches: &[RecordBatch], names: &[String], weight: Option<&str>) -> Result<BatchTreeFit> {
+        let weights = weight.map(|name| Arrays::of(batches, name)).transpose()?;
+        let (tree, labels) = self.fit_source(&arrays(batches, names)?, weights.as_ref(), false)?;
+        Ok(BatchTreeFit { tree, labels: split(labels, batches.iter().map(RecordBatch::num_rows))? })
+    }
+}
 
 impl KMeansTree {
+    /// The leaf of every row of a batch that has the tree's columns. Null if a value is null or not finite. An exact search runs on the
+    /// device.
+    ///
+    /// # Errors
+    /// As [`KMeansModel::predict_batch`](crate::KMeansModel::predict_batch).
+    pub fn predict_batch(&self, batch: &RecordBatch, search: Search, device: Device) -> Result<UInt32Array> {
+        let flat = self.flat()?;
+        match search {
+            Search::Exact => flat.on(device).predict_batch(batch),
+            Search::Tree => Ok(label_array(self.descended(&arrays(std::slice::from_ref(batch), flat.columns_to_find()?)?)?)),
+        }
+    }
+
     /// A table of all nodes, with the columns of `KMeansTree::nodes`.
     ///
     /// # Errors

@@ -80,11 +80,11 @@ impl<T: Float> Tree<T> {
             && inner.checked_mul(d) == Some(of_inner.len())
             && flat.inertias().len() == flat.n_clusters()
             && inertias.iter().all(|inertia| *inertia >= 0.0 && inertia.is_finite())
-            && of_inner.iter().all(|c| c.to_f64().is_finite());
+            && of_inner.iter().all(|c| c.to_f64().is_finite())
+            && check_centroid_magnitude::<T>("centroids", of_inner.iter().fold(0.0, |m, c| c.to_f64().abs().max(m))).is_ok();
         if !fits {
             return Err(shape());
         }
-        check_centroid_magnitude::<T>("centroids", of_inner.iter().fold(0.0, |most, c| c.to_f64().abs().max(most)))?;
         let node = |parent, cluster, level, seed| TreeNode {
             parent,
             cluster,
