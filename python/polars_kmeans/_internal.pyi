@@ -31,6 +31,7 @@ __all__ = [
     "fit_each",
     "fit_parts",
     "fit_tree",
+    "fit_tree_array",
     "groups_from_file",
     "groups_to_file",
     "load_model",
@@ -157,6 +158,9 @@ def fit_each(
 def fit_tree(
     columns: Columns, options: Mapping[str, Any], growth: Mapping[str, Any], computed: bool
 ) -> tuple[bytes, pl.Series] | None: ...
+def fit_tree_array(
+    array: IntoArray, weights: IntoArray | None, options: Mapping[str, Any], growth: Mapping[str, Any]
+) -> tuple[bytes, Answers] | None: ...
 def tree_nodes(tree: bytes) -> pl.DataFrame: ...
 def tree_facts(tree: bytes) -> tuple[int, int, Literal["tree", "exact"]]: ...
 def tree_flat(tree: bytes) -> bytes: ...

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast, overload
 
 import polars as pl
 
-from polars_kmeans import _arrays, _frames, _numeric, _plugin
+from polars_kmeans import _arrays, _frames, _internal, _numeric, _plugin
 from polars_kmeans._generated import TreeOptions
 from polars_kmeans._keywords import checked, takes
 from polars_kmeans._options import FitOptions
@@ -117,17 +117,29 @@ class _TreeEstimator:
             if not isinstance(data, pl.DataFrame):
                 raise InvalidParameterError('too_few: expected "raise" where an array is labelled, got "null"')
             return pl.repeat(None, data.height, dtype=pl.UInt32, eager=True).alias("cluster")
-        return _of_array(data, found[1].to_frame(), one=True) if _arrays.is_array(data) else found[1].alias("cluster")
+        return found[1]
 
-    def _fit(self, data: Any, columns: tuple[Any, ...], weight: Any) -> tuple[KMeansTree, pl.Series] | None:
+    def _fit(self, data: Any, columns: tuple[Any, ...], weight: Any) -> tuple[KMeansTree, Any] | None:
+        """Fit a frame or an array. Return the tree, and the leaf of each row as a Series or an array."""
         if _arrays.is_array(data):
             _arrays.alone(data, columns, self._weight)
+            if not (_arrays.on_gpu(data) or _arrays.on_gpu(weight)):
+                return self._fit_array(data, weight)
         else:
             _arrays.no_weight(weight)
             weight = self._weight
         frame, columns, by = _rows_of(data, columns, weight, columns)
         fit = _plugin.fit_tree(frame, _plugin.features(columns), self._options, by, self._growth)
-        return None if fit is None else (KMeansTree(fit[0]), fit[1])
+        if fit is None:
+            return None
+        labels = fit[1].alias("cluster")
+        return KMeansTree(fit[0]), _of_array(data, labels.to_frame(), one=True) if _arrays.is_array(data) else labels
+
+    def _fit_array(self, data: Any, weight: Any) -> tuple[KMeansTree, Any] | None:
+        _plugin.check_process(runs=True)
+        keywords = {**self._options.keywords, "weighted": weight is not None}
+        fit = _internal.fit_tree_array(data, weight, keywords, self._growth)
+        return None if fit is None else (KMeansTree(fit[0]), _arrays._returned(data, fit[1]))
 
 
 class HierarchicalKMeans(_TreeEstimator):

@@ -5,7 +5,7 @@ use super::{FeatureTable, Source, view_weights};
 use crate::backend::answers::Labels;
 use crate::base::error::Result;
 use crate::base::names::FeatureLayout;
-use crate::model::{AnyFeatures, KMeansModel};
+use crate::model::KMeansModel;
 use crate::tree::{KMeansTree, TreeEstimator};
 
 impl TreeEstimator {
@@ -18,17 +18,7 @@ impl TreeEstimator {
     ) -> Result<(KMeansTree, Labels)> {
         let FitTable { table, weights, .. } = self.of_nodes().cast(columns, weights, FeatureLayout::check_in_tree)?;
         let weights = weights.as_ref().map(view_weights).transpose()?;
-        macro_rules! fitted {
-            ($x:expr) => {{
-                let fit = self.fit_features(&$x, weights.as_ref())?;
-                let labels = fit.expand()?;
-                Ok((KMeansTree::new(table.layout.copy()?, fit.tree.into(), computed), labels))
-            }};
-        }
-        match table.view()? {
-            AnyFeatures::F32(x) => fitted!(x),
-            AnyFeatures::F64(x) => fitted!(x),
-        }
+        self.fit_any(&table.layout, &table.view()?, weights.as_ref(), computed)
     }
 }
 

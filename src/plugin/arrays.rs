@@ -24,8 +24,8 @@ use crate::frame::frame_of;
 use crate::model::{DeviceModel, KMeansModel};
 
 /// What errors call the rows and their weights.
-const ROWS: &str = "data";
-const WEIGHTS: &str = "weight";
+pub const ROWS: &str = "data";
+pub const WEIGHTS: &str = "weight";
 /// What errors call the answers.
 const ANSWERS: &str = "the answers for all rows";
 
@@ -130,7 +130,7 @@ impl Answers {
     }
 
     /// The labels of an array's rows, where these rows are.
-    fn labels_of(rows: &ExternalArray, labels: &Labels) -> Result<Self> {
+    pub(super) fn labels_of(rows: &ExternalArray, labels: &Labels) -> Result<Self> {
         #[cfg(feature = "cuda")]
         if let Some(ordinal) = rows.gpu()? {
             return Ok(Self::on_gpu(GpuArray::upload(ordinal, &integers(labels)?, ANSWERS)?, &[labels.len()]));

@@ -337,6 +337,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     );
     add!(
         trees::fit_tree,
+        trees::fit_tree_array,
         trees::tree_nodes,
         trees::tree_facts,
         trees::tree_flat,

@@ -9,13 +9,15 @@ use pyo3::types::PyBytes;
 use pyo3_polars::{PyDataFrame, PySeries};
 use serde::Deserialize;
 
+use super::arrays::{Answers, ROWS, WEIGHTS};
 use super::copy_to_python;
 use super::entry::expression;
 use super::expressions::{feature_type, with_literal};
+use super::external::ExternalArray;
 use super::fit::Columns;
 use super::options::FitOptions;
 use super::signals::{Raised, interruptible};
-use crate::base::error::Result;
+use crate::base::error::{KMeansError, Result};
 use crate::frame::{CLUSTER, TreeFit};
 use crate::model::KMeansModel;
 use crate::tree::{BisectingKMeans, HierarchicalKMeans, KMeansTree, TreeEstimator};
@@ -67,6 +69,31 @@ pub fn fit_tree<'py>(
     };
     let fit = interruptible(py, &Raised::default(), fit)?;
     Ok(fit.map(|(bytes, labels)| Ok::<_, PyErr>((copy_to_python(py, &bytes)?, PySeries(labels)))).transpose()?)
+}
+
+/// As [`fit_tree`], for an array on the host.
+#[pyfunction]
+pub fn fit_tree_array<'py>(
+    array: &Bound<'py, PyAny>,
+    weights: Option<&Bound<'py, PyAny>>,
+    options: &Bound<'py, PyAny>,
+    growth: &Bound<'py, PyAny>,
+) -> PyResult<Option<(Bound<'py, PyBytes>, Answers)>> {
+    let (py, options, growth) = (options.py(), options.extract::<FitOptions>()?, growth.extract::<Growth>()?);
+    let rows = ExternalArray::of(array, ROWS, false)?;
+    let weights = weights.map(|weights| ExternalArray::weights_of(weights, WEIGHTS)).transpose()?;
+    let fit = || {
+        let names = rows.layout.columns();
+        if names.is_empty() {
+            return Err(KMeansError::NoFeatures);
+        }
+        let weights = weights.as_ref().map(ExternalArray::weights).transpose()?;
+        let estimator = growth.estimator(options.estimator(names.iter().map(String::as_str), Some(names.len()))?)?;
+        let fit = options.unless_too_few(estimator.fit_any(&rows.layout, &rows.features()?, weights.as_ref(), false))?;
+        fit.map(|(tree, labels)| Ok((tree.into_wire()?, Answers::labels_of(&rows, &labels)?))).transpose()
+    };
+    let fit = interruptible(py, &Raised::default(), fit)?;
+    Ok(fit.map(|(bytes, labels)| Ok::<_, PyErr>((copy_to_python(py, &bytes)?, labels))).transpose()?)
 }
 
 /// The frame of the nodes of an encoded tree.

@@ -151,7 +151,8 @@ impl<T: Engine> Splits<'_, '_, T> {
         let found = if node == 0 {
             vec![self.split_root()?]
         } else {
-            let splits = memory::collected(nodes.iter().map(|node| ToSplit { node: *node, k: 2, fewer: false }), TREE)?;
+            let split = |node: &u32| ToSplit { node: *node, k: 2, fewer: false, last: false };
+            let splits = memory::collected(nodes.iter().map(split), TREE)?;
             self.tree.split(&splits)?
         };
         let bytes = (self.ahead.len() + nodes.len()) * size_of::<(u32, Option<Vec<Child<T>>>)>();

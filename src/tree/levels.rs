@@ -78,8 +78,9 @@ impl HierarchicalKMeans {
         let mut level = tree.attach(0, children)?;
         match &self.width {
             Width::Levels(levels) => {
-                for &k in &levels[1..] {
-                    let nodes = memory::collected(level.clone().map(|node| ToSplit { node, k, fewer: false }), TREE)?;
+                for (at, &k) in levels.iter().enumerate().skip(1) {
+                    let last = at + 1 == levels.len();
+                    let nodes = memory::collected(level.clone().map(|node| ToSplit { node, k, fewer: false, last }), TREE)?;
                     level = level.end..level.end;
                     for (ToSplit { node, .. }, children) in nodes.iter().zip(tree.split(&nodes)?) {
                         level.end = tree.attach(*node, children)?.end;
@@ -91,7 +92,7 @@ impl HierarchicalKMeans {
                 let quotas = level.zip(quotas(*leaves as u64, &sizes)?).filter(|(_, quota)| *quota > 1);
                 let nodes = quotas.map(|(node, quota)| {
                     let k = quota.min(tree.node(node).size) as usize;
-                    ToSplit { node, k, fewer: true }
+                    ToSplit { node, k, fewer: true, last: true }
                 });
                 let nodes = memory::collected(nodes.filter(|node| node.k > 1), TREE)?;
                 for (ToSplit { node, .. }, children) in nodes.iter().zip(tree.split(&nodes)?) {

@@ -208,8 +208,29 @@ impl TreeEstimator {
         }
     }
 
+    /// The tree of features of either type, and the leaf of each row.
+    pub fn fit_any(
+        &self,
+        layout: &FeatureLayout,
+        features: &AnyFeatures<'_>,
+        weights: Option<&Column<'_, f64>>,
+        computed: bool,
+    ) -> Result<(KMeansTree, Labels)> {
+        macro_rules! fitted {
+            ($x:expr) => {{
+                let fit = self.fit_features($x, weights)?;
+                let labels = fit.expand()?;
+                Ok((KMeansTree::new(layout.copy()?, fit.tree.into(), computed), labels))
+            }};
+        }
+        match features {
+            AnyFeatures::F32(x) => fitted!(x),
+            AnyFeatures::F64(x) => fitted!(x),
+        }
+    }
+
     /// As [`HierarchicalKMeans::fit_features`] and [`BisectingKMeans::fit_features`].
-    pub fn fit_features<T: Engine>(&self, x: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<FittedTree<T>> {
+    fn fit_features<T: Engine>(&self, x: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<FittedTree<T>> {
         match self {
             Self::Levels(estimator) => estimator.fit_features(x, weights),
             Self::Bisecting(estimator) => estimator.fit_features(x, weights),

@@ -52,12 +52,13 @@ pub(super) struct Child<T> {
 }
 
 /// A node to split in `k` clusters. With `fewer`, a node with fewer distinct rows is split in as many clusters as it has such rows.
-/// Without it, such a node stays a leaf.
+/// Without it, such a node stays a leaf. `last`: the children will not be split.
 #[derive(Clone, Copy)]
 pub(super) struct ToSplit {
     pub node: u32,
     pub k: usize,
     pub fewer: bool,
+    pub last: bool,
 }
 
 /// A tree that grows. Its nodes are in the order in which they were attached.
@@ -66,6 +67,7 @@ pub(super) struct Growing<'f, 'a, T> {
     weights: Option<&'f Column<'a, f64>>,
     estimator: &'f KMeans,
     fits: NodeFits,
+    /// Empty until the root is split. The rows are then read in the order of its children.
     rows: NodeRows<T>,
     nodes: Vec<TreeNode>,
     /// For each node, where its rows are.
@@ -93,8 +95,7 @@ impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
         fit.model.settings.sort_by = estimator.output.sort_by.word().map(Into::into);
         let (seed, size, inertia) = (estimator.seeding.seed, fit.model.sizes()[0], fit.model.inertia());
         let node = TreeNode { parent: None, cluster: 0, level: 0, seed, size, inertia, leaf: None, children: 0..0 };
-        let rows = NodeRows::new(features, weights, &fit)?;
-        let all_rows = 0..rows.numbers.len();
+        let all_rows = 0..fit.labels.len();
         Ok(Self {
             features,
             weights,
@@ -102,7 +103,7 @@ impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
             fits: NodeFits::new(estimator, &fit, features)?,
             nodes: vec![node],
             ranges: memory::collected(std::iter::once(all_rows), TREE)?,
-            rows,
+            rows: NodeRows { d: features.n_features(), values: Vec::new(), weights: Vec::new(), numbers: Vec::new() },
             centroids: memory::copied(fit.model.centroids(), TREE)?,
             totals: fit.totals,
             of_all: fit.model,
@@ -138,15 +139,32 @@ impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
     /// Whether all threads split this node together, rather than several nodes side by side.
     pub fn is_large(&self, node: u32) -> bool {
         let workers = workers_for(self.threads(), usize::MAX);
-        self.ranges[node as usize].len().saturating_mul(LARGE * workers) > self.rows.numbers.len()
+        self.ranges[node as usize].len().saturating_mul(LARGE * workers) > self.ranges[0].len()
+    }
+
+    /// Reads the rows, in the order of labels below `k`.
+    fn read(&mut self, labels: &[u32], k: usize) -> Result<()> {
+        self.rows = NodeRows::new(self.features, self.weights, &self.selection[0].0, (labels, k), self.threads())?;
+        Ok(())
+    }
+
+    /// Reads the rows in the order of the table, if they were not read.
+    fn read_in_order(&mut self) -> Result<()> {
+        let labels = memory::zeroed(self.ranges[0].len(), TREE)?;
+        if self.rows.numbers.is_empty() { self.read(&labels, 1) } else { Ok(()) }
     }
 
     /// Fits the root, on the device of the estimator. Its error is that of the fit.
     pub fn split_root(&mut self, k: usize) -> Result<Vec<Child<T>>> {
         let root = KMeans { k, observer: None, ..self.estimator.clone() };
         let fit = root.fit_with(self.features, self.weights, Wanted::Labels)?;
-        let all = self.ranges[0].clone();
-        self.fits.split(&fit, &mut self.rows.lend(std::iter::once(all))?[0])
+        if fit.model.sizes().contains(&0) {
+            self.read_in_order()?;
+            let all = self.ranges[0].clone();
+            return self.fits.split(&fit, &mut self.rows.lend(std::iter::once(all))?[0], false);
+        }
+        self.read(&fit.labels, fit.model.n_clusters())?;
+        self.fits.children(&fit, &fit.labels)
     }
 
     /// Fits nodes, which have no children yet, and returns the children of each: none if it stays a leaf. The rows of a node are put
@@ -157,8 +175,8 @@ impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
         order.sort_unstable_by_key(|i| self.start(nodes[*i].node));
         let lent = self.rows.lend(order.iter().map(|i| self.ranges[nodes[*i].node as usize].clone()))?;
         let task = |(i, rows): (&usize, _)| {
-            let ToSplit { node, k, fewer } = nodes[*i];
-            NodeTask { k, fewer, seed: self.nodes[node as usize].seed, rows, children: Vec::new() }
+            let ToSplit { node, k, fewer, last } = nodes[*i];
+            NodeTask { k, fewer, last, seed: self.nodes[node as usize].seed, rows, children: Vec::new() }
         };
         let mut tasks = memory::collected(order.iter().zip(lent).map(task), TREE)?;
         self.fits.fit_all(&mut tasks)?;
@@ -169,6 +187,7 @@ impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
 
     /// Cuts the rows of a node that cannot be fitted in two halves of rows of positive weight. Both have the centroid of the node.
     pub fn halves(&mut self, node: u32) -> Result<Vec<Child<T>>> {
+        self.read_in_order()?;
         let (d, range) = (self.rows.d, self.ranges[node as usize].clone());
         let half = self.nodes[node as usize].size.div_ceil(2);
         let is_positive = |row: &usize| self.rows.weights.get(*row).is_none_or(|weight| *weight > 0.0);
@@ -229,8 +248,9 @@ impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
         let mut of_leaves = memory::with_room(leaves.len() * d, TREE)?;
         leaves.iter().for_each(|leaf| of_leaves.extend_from_slice(&centroids[*leaf as usize * d..][..d]));
         let flat = flat_model(&self.of_all, || leaves.iter().map(|leaf| &nodes[*leaf as usize]), of_leaves, inertia.to_f64())?;
-        let mut labels = memory::zeroed(self.rows.numbers.len(), TREE)?;
-        for (leaf, old) in (0u32..).zip(old_leaves()) {
+        let mut labels = memory::zeroed(self.ranges[0].len(), TREE)?;
+        // A root that is a leaf has no rows that were read.
+        for (leaf, old) in (0u32..).zip(old_leaves()).filter(|_| count > 1) {
             self.rows.numbers[self.ranges[old].clone()].iter().for_each(|row| labels[*row] = leaf);
         }
         let Self { features, weights, estimator, selection, .. } = self;
@@ -287,6 +307,7 @@ fn check(estimator: &KMeans) -> Result<()> {
 struct NodeTask<'r, T> {
     k: usize,
     fewer: bool,
+    last: bool,
     seed: u64,
     rows: RowsOfNode<'r, T>,
     children: Vec<Child<T>>,
@@ -341,7 +362,7 @@ impl NodeFits {
             let weights = (!task.rows.weights.is_empty()).then(|| Column::from_slice(task.rows.weights));
             match estimator.fit_with(&features, weights.as_ref(), Wanted::Labels) {
                 Ok(fit) => {
-                    let children = self.split(&fit, &mut task.rows)?;
+                    let children = self.split(&fit, &mut task.rows, task.last)?;
                     if children.len() > 1 {
                         task.children = children;
                     }
@@ -356,8 +377,8 @@ impl NodeFits {
         }
     }
 
-    /// The clusters that have rows of positive weight. The rows are put in their order.
-    fn split<T: Engine>(&self, fit: &Fitted<T>, rows: &mut RowsOfNode<'_, T>) -> Result<Vec<Child<T>>> {
+    /// The clusters that have rows of positive weight. The rows are put in their order, or only the numbers of `last` ones.
+    fn split<T: Engine>(&self, fit: &Fitted<T>, rows: &mut RowsOfNode<'_, T>, last: bool) -> Result<Vec<Child<T>>> {
         let (model, d) = (&fit.model, self.names.len());
         let (sizes, mut labels) = (model.sizes(), memory::copied(&fit.labels, TREE)?);
         let centroid = |cluster: u32| &model.centroids()[cluster as usize * d..][..d];
@@ -371,11 +392,22 @@ impl NodeFits {
             let distances = others.map(|(cluster, _)| (reference::distance(&tile.x, centroid(cluster)), cluster));
             labels[row] = distances.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map_or(0, |(_, cluster)| cluster);
         }
-        let mut counts = memory::zeroed::<usize>(sizes.len(), TREE)?;
-        labels.iter().for_each(|label| counts[*label as usize] += 1);
         let mut order = memory::collected(0..labels.len(), TREE)?;
         order.sort_unstable_by_key(|row| (labels[*row], *row));
-        rows.arrange(&order)?;
+        if last {
+            rows.number(&order)?
+        } else {
+            rows.arrange(order)?
+        }
+        self.children(fit, &labels)
+    }
+
+    /// The clusters that have rows of positive weight. Each row has the label of one of them.
+    fn children<T: Engine>(&self, fit: &Fitted<T>, labels: &[u32]) -> Result<Vec<Child<T>>> {
+        let (model, sizes, d) = (&fit.model, fit.model.sizes(), self.names.len());
+        let centroid = |cluster: u32| &model.centroids()[cluster as usize * d..][..d];
+        let mut counts = memory::zeroed::<usize>(sizes.len(), TREE)?;
+        labels.iter().for_each(|label| counts[*label as usize] += 1);
         let existing = (0u32..).zip(sizes).filter(|(_, size)| **size > 0);
         let child = |(cluster, size): (u32, &u64)| {
             let (at, size) = (cluster as usize, *size);

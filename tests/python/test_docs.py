@@ -45,6 +45,7 @@ PAGES = {
     "docs/guide/row-order.md": 2,
     "docs/guide/scaling.md": 1,
     "docs/guide/sizes.md": 3,
+    "docs/guide/trees.md": 5,
     "docs/guide/starting-centroids.md": 3,
     "docs/guide/two-ways.md": 1,
     "docs/guide/without-python.md": 4,

@@ -112,8 +112,7 @@ class BisectingKMeans(KMeans):
         )
         # Only `too_few="null"` finds nothing.
         found = cast("tuple[KMeansTree, Any]", engine._fit(rows, (), checked_weights(sample_weight, rows)))
-        self.tree_, labels = found
-        self.labels_ = labels.to_numpy().astype(np.int32)
+        self.tree_, self.labels_ = found
         self.model_ = self.tree_.flat
         self._codebook = Codebook.of_fit(self.model_, self.n_clusters)
         self.cluster_centers_ = self._codebook.centers.copy()
