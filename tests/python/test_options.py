@@ -40,7 +40,7 @@ def test_what_is_written_from_the_table_is_current(file: Path) -> None:
 def test_a_new_option_in_the_table_is_written_everywhere() -> None:
     types, guide = (write_options.rewritten(file, file.read_text(), [*OPTIONS, Foo()]) for file in write_options.FILES)
     ast.parse(types)
-    first, *_ = types.split("\n\n\nclass ModelOptions(")
+    first, *_ = types.split("\n\n\nclass Options(")
     assert first.endswith('\n    foo: float\n    """What a foo is. More about it. Default: `1.0`."""')
     assert "\n| `foo` | `1.0` | What a foo is. |\n\n" in guide
 
