@@ -89,7 +89,7 @@ pub use input::value_type::ValueType;
 pub use model::{AnyModel, KMeansModel, Match};
 pub use model::{Decay, DeviceModel, Fitted, HistoryRow, Model, Scaling, Settings, Start, Sums, Update};
 pub use simd::{DotUnit, InstructionSet};
-#[cfg(feature = "serde")]
+#[cfg(any(feature = "arrow", feature = "polars"))]
 pub use tree::KMeansTree;
 
 /// The README's Rust examples run as tests.

@@ -18,7 +18,7 @@ mod bisecting;
 #[cfg(feature = "arrow")]
 mod file;
 mod levels;
-#[cfg(feature = "serde")]
+#[cfg(any(feature = "arrow", feature = "polars"))]
 mod named;
 mod nodes;
 mod rows;
@@ -33,7 +33,7 @@ pub use self::bisecting::{BisectingKMeans, Split};
 pub use self::levels::HierarchicalKMeans;
 #[cfg(any(feature = "arrow", feature = "polars"))]
 pub(crate) use self::named::TreeEstimator;
-#[cfg(feature = "serde")]
+#[cfg(any(feature = "arrow", feature = "polars"))]
 pub use self::named::{AnyTree, KMeansTree};
 pub use self::search::Search;
 use crate::backend::answers::Labels;
@@ -199,7 +199,7 @@ impl<T: Float> Tree<T> {
     }
 }
 
-#[cfg(feature = "serde")]
+#[cfg(any(feature = "arrow", feature = "polars"))]
 impl Tree<f32> {
     /// The same tree in float64. Float64 rows are compared with it.
     fn widened(&self) -> Result<Tree<f64>> {

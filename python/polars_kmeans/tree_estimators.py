@@ -63,8 +63,8 @@ class _TreeEstimator:
     ) -> KMeansTree:
         """Fit a tree to the columns of a frame, or to an array. The query of a LazyFrame runs once.
 
-        The rows are copied once, in the type of the fit. The root is fitted on the `device`, the nodes below it on the
-        CPU, side by side.
+        The rows are copied once, in the type of the fit. The root is fitted on the `device`. If that is a GPU, so are
+        large nodes, one after the other. Small nodes are fitted on the CPU, side by side.
 
         Parameters
         ----------

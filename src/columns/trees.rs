@@ -36,6 +36,7 @@ impl KMeansTree {
     }
 
     /// Minus the inertia of rows around these leaves.
+    #[cfg(feature = "polars")]
     pub(crate) fn descended_score<S: Source>(&self, columns: &[S], weights: Option<&S>) -> Result<f64> {
         let weights = weights.map(super::weights).transpose()?;
         let weights = weights.as_ref().map(view_weights).transpose()?;

@@ -135,6 +135,8 @@ impl Answers {
         if let Some(ordinal) = rows.gpu()? {
             return Ok(Self::on_gpu(GpuArray::upload(ordinal, &integers(labels)?, ANSWERS)?, &[labels.len()]));
         }
+        #[cfg(not(feature = "cuda"))]
+        let _ = rows;
         Self::labels(labels)
     }
 }

@@ -68,7 +68,7 @@ pub fn fit_tree<'py>(
         fit.map(|TreeFit { tree, labels }| Ok((tree.into_wire()?, labels.into_series()))).transpose()
     };
     let fit = interruptible(py, &Raised::default(), fit)?;
-    Ok(fit.map(|(bytes, labels)| Ok::<_, PyErr>((copy_to_python(py, &bytes)?, PySeries(labels)))).transpose()?)
+    fit.map(|(bytes, labels)| Ok((copy_to_python(py, &bytes)?, PySeries(labels)))).transpose()
 }
 
 /// As [`fit_tree`], for an array on the host.
@@ -93,7 +93,7 @@ pub fn fit_tree_array<'py>(
         fit.map(|(tree, labels)| Ok((tree.into_wire()?, Answers::labels_of(&rows, &labels)?))).transpose()
     };
     let fit = interruptible(py, &Raised::default(), fit)?;
-    Ok(fit.map(|(bytes, labels)| Ok::<_, PyErr>((copy_to_python(py, &bytes)?, labels))).transpose()?)
+    fit.map(|(bytes, labels)| Ok((copy_to_python(py, &bytes)?, labels))).transpose()
 }
 
 /// The frame of the nodes of an encoded tree.

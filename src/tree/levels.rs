@@ -11,7 +11,8 @@ use crate::input::features::{Column, Features};
 /// A tree to be fitted, level by level. Every option is that of the estimator; its `k` does not count.
 ///
 /// A node's fit is the fit of its rows alone, with the factors of the root and a seed of its own: the first number of Philox with the
-/// seed of its parent and its number there. The root is fitted on the device of the estimator.
+/// seed of its parent and its number there. The root and large nodes are fitted on the device of the estimator, small nodes on the CPU,
+/// side by side.
 ///
 /// ```
 /// use polars_kmeans::tree::HierarchicalKMeans;

@@ -6,7 +6,7 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::names::FeatureLayout;
 use crate::base::parallel::FloatEnvironment;
-use crate::base::params::{Device, KMeans};
+use crate::base::params::KMeans;
 use crate::fit::engine::Engine;
 use crate::input::features::{Column, Features};
 use crate::model::{AnyFeatures, Derived, KMeansModel};
@@ -95,7 +95,6 @@ impl KMeansTree {
     }
 
     /// The paths of all nodes, one behind the other, and where each begins.
-    #[cfg(any(feature = "arrow", feature = "polars"))]
     pub(crate) fn paths(&self) -> Result<(Vec<i64>, Vec<u32>)> {
         let nodes = self.tree_nodes();
         let (mut offsets, mut values) = (memory::with_room(nodes.len() + 1, TREE)?, Vec::new());
@@ -113,6 +112,7 @@ impl KMeansTree {
     }
 
     /// For each level below the root, the node above a leaf or its own. None below the leaf's own level.
+    #[cfg(feature = "python")]
     pub(crate) fn nodes_above(&self, leaf: u32, into: &mut [Option<u32>]) {
         let nodes = self.tree_nodes();
         let mut node = self.leaves()[leaf as usize];
@@ -140,7 +140,6 @@ impl KMeansTree {
     }
 
     /// All nodes as clusters, for tables of them.
-    #[cfg(any(feature = "arrow", feature = "polars"))]
     pub(crate) fn every_node(&self) -> Result<KMeansModel> {
         either!(self, tree => {
             let centroids = memory::copied(&tree.centroids, TREE)?;
@@ -160,9 +159,9 @@ impl KMeansTree {
     }
 
     /// Minus the inertia around the leaves that a descent finds.
-    #[cfg(any(feature = "arrow", feature = "polars"))]
+    #[cfg(feature = "polars")]
     pub(crate) fn score_any(&self, features: &AnyFeatures<'_>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
-        let device = Device::Cpu;
+        let device = crate::base::params::Device::Cpu;
         self.ask(
             features,
             |tree, x| tree.score(x, weights, Search::Tree, device),
@@ -190,14 +189,12 @@ impl KMeansTree {
 }
 
 /// An estimator of trees.
-#[cfg(any(feature = "arrow", feature = "polars"))]
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum TreeEstimator {
     Levels(HierarchicalKMeans),
     Bisecting(BisectingKMeans),
 }
 
-#[cfg(any(feature = "arrow", feature = "polars"))]
 impl TreeEstimator {
     /// The estimator of the nodes.
     pub fn of_nodes(&self) -> &KMeans {

@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use super::rows::{NodeRows, RowsOfNode};
 use super::{FittedTree, Search, TREE, Tree, TreeNode, equal_rows, flat_model, number_leaves};
+use crate::backend::select::Place;
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::names::Names;
 use crate::base::parallel::{for_each_task, workers_for};
-use crate::base::params::{Device, Execution, Init, KMeans, Output, Scale, SizeLimit, Sizes, SortBy, Stopping, TooFew, Wanted};
+use crate::base::params::{Device, Init, KMeans, Output, Scale, SizeLimit, Sizes, SortBy, Stopping, TooFew, Wanted};
 use crate::exact::distances::{DistanceSum, ExactSum};
 use crate::exact::reference;
 use crate::exact::rng::{DrawPurpose, draw_u64};
@@ -27,6 +28,9 @@ use crate::input::transform::RowTransform;
 use crate::model::{Fitted, Model};
 use crate::simd::InstructionSet;
 
+/// A node is fitted on the GPU of the root if it has so much work: rows times clusters times features. There, nodes are fitted one after
+/// the other. With 10,000 rows x 128 features x 100 clusters, one H200 and 16 cores took the same time.
+const GPU_WORK: u128 = 1 << 27;
 /// All threads fit a node together if it has more than 1 / LARGE of the rows that a thread has in the mean.
 const LARGE: usize = 2;
 
@@ -158,6 +162,9 @@ impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
     pub fn split_root(&mut self, k: usize) -> Result<Vec<Child<T>>> {
         let root = KMeans { k, observer: None, ..self.estimator.clone() };
         let fit = root.fit_with(self.features, self.weights, Wanted::Labels)?;
+        if fit.choice.place != Place::Cpu {
+            self.fits.gpu = Some(self.estimator.execution.device);
+        }
         if fit.model.sizes().contains(&0) {
             self.read_in_order()?;
             let all = self.ranges[0].clone();
@@ -315,7 +322,10 @@ struct NodeTask<'r, T> {
 
 /// How nodes below the root are fitted.
 struct NodeFits {
+    /// On the CPU.
     estimator: KMeans,
+    /// The device of the root, if that is a GPU.
+    gpu: Option<Device>,
     names: Names,
     row_transform: Option<Arc<RowTransform>>,
 }
@@ -330,7 +340,12 @@ impl NodeFits {
             let names = (0..features.n_features()).filter_map(|f| fit.model.names().get(f));
             estimator.space.scale = Scale::Factors(names.zip(scaling.factors().iter().copied()).collect());
         }
-        Ok(Self { estimator, names: fit.model.names().clone(), row_transform: fit.model.row_transform()? })
+        Ok(Self { estimator, gpu: None, names: fit.model.names().clone(), row_transform: fit.model.row_transform()? })
+    }
+
+    /// Whether a node is fitted on the GPU.
+    fn is_on_gpu<T>(&self, task: &NodeTask<'_, T>) -> bool {
+        self.gpu.is_some() && task.rows.values.len() as u128 * task.k as u128 >= GPU_WORK
     }
 
     /// Fits nodes: large ones one after the other, small ones side by side.
@@ -338,7 +353,8 @@ impl NodeFits {
         let threads = self.estimator.execution.threads;
         let count = workers_for(threads, tasks.len());
         let all: usize = tasks.iter().map(|task| task.rows.numbers.len()).sum();
-        let is_large = |task: &NodeTask<'_, T>| task.rows.numbers.len().saturating_mul(LARGE * count) > all;
+        let is_large =
+            |task: &NodeTask<'_, T>| self.is_on_gpu(task) || task.rows.numbers.len().saturating_mul(LARGE * count) > all;
         for task in tasks.iter_mut().filter(|task| is_large(task)) {
             self.fit(threads, task)?;
         }
@@ -354,8 +370,11 @@ impl NodeFits {
 
     /// Fits one node. A node with too few distinct rows has no children then.
     fn fit<T: Engine>(&self, threads: usize, task: &mut NodeTask<'_, T>) -> Result<()> {
-        let execution = Execution { threads, ..self.estimator.execution };
-        let mut estimator = KMeans { k: task.k, execution, ..self.estimator.clone() };
+        let mut estimator = KMeans { k: task.k, ..self.estimator.clone() };
+        estimator.execution.threads = threads;
+        if let Some(device) = self.gpu.filter(|_| self.is_on_gpu(task)) {
+            estimator.execution.device = device;
+        }
         estimator.seeding.seed = task.seed;
         loop {
             let features = Features::from_rows(task.rows.values, self.names.len())?.with_names(self.names.clone())?;
