@@ -46,6 +46,7 @@ class _TreeEstimator:
     def __repr__(self) -> str:
         shown = {name: value for name, value in self._own.items() if value not in (None, 0)}
         shown |= {name: value for name, value in self._options.chosen.items() if name != "k"}
+        shown |= {} if self._weight is None else {"weight": self._weight}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r:.80}' for name, value in shown.items())})"
 
     @overload
@@ -151,7 +152,7 @@ class HierarchicalKMeans(_TreeEstimator):
     ----------
     levels
         How many clusters each node of a level has: `[256, 256]` gives up to 65,536 leaves. A node with fewer distinct
-        rows stays a leaf.
+        rows stays a leaf. So does a node of one cluster below the root.
     leaves
         In place of `levels`: how many leaves there are, in two levels. The root has `ceil(sqrt(leaves))` children, and
         each of them leaves in proportion to its rows of positive weight. Children with few distinct rows get fewer

@@ -59,6 +59,18 @@ impl Selection {
         Self { bits: Some(Arc::new(bits)) }
     }
 
+    /// The selection of the rows of several parts, one behind the other. Each part has so many rows.
+    pub fn joined(parts: &[(Self, usize)]) -> Result<Self> {
+        if parts.iter().all(|(selection, _)| selection.is_all()) {
+            return Ok(Self::default());
+        }
+        let rows: usize = parts.iter().map(|(_, rows)| rows).sum();
+        let mut bits = memory::zeroed(rows.div_ceil(64), "the rows that take part")?;
+        let all = parts.iter().flat_map(|(selection, rows)| (0..*rows).map(|row| selection.contains(row)));
+        all.enumerate().filter(|(_, kept)| *kept).for_each(|(row, _)| bits[row / 64] |= 1 << (row % 64));
+        Ok(Self::from_bits(bits))
+    }
+
     /// Whether every row takes part.
     pub fn is_all(&self) -> bool {
         self.bits.is_none()
@@ -434,6 +446,13 @@ mod tests {
         let x: Vec<f64> = (0..n).map(|i| i as f64).collect();
         let mut part = RowBlock::new(Features::from_rows(&x, 1).unwrap(), None);
         part.selection = Selection::from_bits(words.to_vec());
+        for cut in [0, 1, 63, 64, 100, 199, 200] {
+            let all = (Selection::default(), 0);
+            let parts = [(part.selection.slice(0..cut).unwrap(), cut), all, (part.selection.slice(cut..n).unwrap(), n - cut)];
+            let joined = Selection::joined(&parts).unwrap();
+            assert!((0..n).all(|row| joined.contains(row) == part.selection.contains(row)), "cut at {cut}");
+        }
+        assert!(Selection::joined(&[(Selection::default(), 3), (Selection::default(), 4)]).unwrap().is_all());
         for start in [0, 1, 5, 63, 64, 65, 127, 128, 191, 199] {
             for end in [start, start + 1, 64, 65, 128, 130, 192, 199, n].into_iter().filter(|end| (start..=n).contains(end)) {
                 let expected: Vec<f64> = (start..end).filter(|&i| part.selection.contains(i)).map(|i| i as f64).collect();

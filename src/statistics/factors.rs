@@ -43,18 +43,20 @@ fn given_factors(given: &BTreeMap<String, f64>, names: &Names) -> Result<Vec<f64
 /// its numbers are named in an error.
 pub fn by_feature(given: &BTreeMap<String, f64>, names: &Names, missing: f64, of: (&'static str, &str)) -> Result<Vec<f64>> {
     let mut numbers = memory::filled(names.len(), missing, FACTORS)?;
+    let mut places = memory::collected((0..names.len()).filter_map(|f| names.get(f).map(|name| (name, f))), FACTORS)?;
+    places.sort_unstable();
     for (name, number) in given {
         if matches!(names, Names::Entries { column, .. } if **column == *name) {
             numbers.fill(*number);
             continue;
         }
-        let place = (0..names.len()).find(|f| names.get(*f).is_some_and(|known| known == *name));
-        let place = place.ok_or_else(|| KMeansError::InvalidOption {
+        let place = places.get(places.partition_point(|(known, _)| known < name)).filter(|(known, _)| known == name);
+        let (_, place) = place.ok_or_else(|| KMeansError::InvalidOption {
             option: of.0,
             expected: format!("{} of the columns {}", of.1, shown(names)),
             got: format!("one of {name:?}"),
         })?;
-        numbers[place] = *number;
+        numbers[*place] = *number;
     }
     Ok(numbers)
 }

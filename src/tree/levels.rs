@@ -4,7 +4,7 @@ use super::nodes::{Growing, ToSplit, refused};
 use super::{FittedTree, TREE};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
-use crate::base::params::KMeans;
+use crate::base::params::{KMeans, TooFew};
 use crate::fit::engine::Engine;
 use crate::input::features::{Column, Features};
 
@@ -44,7 +44,8 @@ enum Width {
 }
 
 impl HierarchicalKMeans {
-    /// So many clusters for each node of a level. A node with fewer distinct rows than that stays a leaf.
+    /// So many clusters for each node of a level. A node with fewer distinct rows than that stays a leaf, and below the
+    /// root a node of one cluster does.
     pub fn of_levels(estimator: KMeans, levels: Vec<usize>) -> Self {
         Self { estimator, width: Width::Levels(levels), refine: 0 }
     }
@@ -74,6 +75,9 @@ impl HierarchicalKMeans {
         let mut tree = Growing::new(&self.estimator, features, weights)?;
         let children = tree.split_root(first)?;
         if children.len() < 2 && first > 1 {
+            if self.estimator.output.too_few == TooFew::Fewer {
+                return tree.finish(self.refine);
+            }
             return Err(KMeansError::TooFewDistinct { k: first, rows: children.len() as u64 });
         }
         let mut level = tree.attach(0, children)?;

@@ -82,6 +82,8 @@ pub(super) struct Growing<'f, 'a, T> {
     /// The model of the root.
     of_all: Model<T>,
     selection: Vec<(Selection, usize)>,
+    /// Of all rows.
+    kept: Selection,
 }
 
 impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
@@ -111,6 +113,7 @@ impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
             centroids: memory::copied(fit.model.centroids(), TREE)?,
             totals: fit.totals,
             of_all: fit.model,
+            kept: Selection::joined(&fit.selection)?,
             selection: fit.selection,
         })
     }
@@ -148,7 +151,7 @@ impl<'f, 'a, T: Engine> Growing<'f, 'a, T> {
 
     /// Reads the rows, in the order of labels below `k`.
     fn read(&mut self, labels: &[u32], k: usize) -> Result<()> {
-        self.rows = NodeRows::new(self.features, self.weights, &self.selection[0].0, (labels, k), self.threads())?;
+        self.rows = NodeRows::new(self.features, self.weights, &self.kept, (labels, k), self.threads())?;
         Ok(())
     }
 

@@ -44,13 +44,13 @@ impl<T: Engine> NodeRows<T> {
         let mut of_rows = memory::zeroed(if weights.is_some() { n } else { 0 }, TREE)?;
         let mut numbers = memory::zeroed(n, TREE)?;
         let workers = workers_for(threads, all.div_ceil(READ));
-        let step = all.div_ceil(TASKS * workers).next_multiple_of(READ);
+        // Each task has room for every label.
+        let step = all.div_ceil(TASKS * workers).max(k).next_multiple_of(READ);
         let mut tasks = memory::with_room(all.div_ceil(step.max(1)), TREE)?;
         let mut first = 0;
         for start in (0..all).step_by(step.max(1)) {
             let rows = start..all.min(start + step);
-            let count =
-                if selection.is_all() { rows.len() } else { rows.clone().filter(|row| selection.contains(*row)).count() };
+            let count = selection.count(rows.clone());
             let own = &labels[first..first + count];
             let mut counts = memory::zeroed::<usize>(k, TREE)?;
             own.iter().for_each(|label| counts[*label as usize] += 1);

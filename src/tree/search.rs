@@ -89,8 +89,8 @@ impl<T: Engine> Tree<T> {
         let labels = self.descend(features)?;
         let rows = features.transformed_by(self.flat.row_transform()?);
         let table = self.flat.host_table()?.clone();
-        let own = memory::collected(labels.iter().flatten(), TREE)?;
-        cpu::predict::inertia(self.flat.centroids(), self.flat.metric(), table, &rows, weights, Some(&own)).map(|sum| -sum)
+        let (centroids, metric) = (self.flat.centroids(), self.flat.metric());
+        cpu::predict::inertia(centroids, metric, table, &rows, weights, Some(labels.values())).map(|sum| -sum)
     }
 }
 

@@ -100,12 +100,15 @@ impl<T: Float> Tree<T> {
         for (parent, &more) in children.iter().enumerate() {
             let first = nodes.len();
             let own = clusters.get(first - 1..).and_then(|own| own.get(..more as usize)).ok_or_else(shape)?;
-            if parent >= first || !own.is_sorted_by(|a, b| a < b) {
+            // Only the root may have one child. So paths of a few bytes are short.
+            if parent >= first || !own.is_sorted_by(|a, b| a < b) || more == 1 && parent > 0 {
                 return Err(shape());
             }
             let TreeNode { level, seed, .. } = nodes[parent];
             nodes.extend(own.iter().map(|&c| node(Some(parent as u32), c, level + 1, child_seed(seed, c))));
-            nodes[parent].children = first as u32..nodes.len() as u32;
+            if more > 0 {
+                nodes[parent].children = first as u32..nodes.len() as u32;
+            }
         }
         if nodes.len() != count {
             return Err(shape());

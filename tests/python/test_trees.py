@@ -128,6 +128,11 @@ def test_weights() -> None:
     assert tree.score(X, weight=weight) == tree.score(rows, weight="w")
     with pytest.warns(pk.WeightWarning):
         tree.score(rows)
+    # Rows with a weight that is null or not finite are left out by both searches.
+    flat = pk.HierarchicalKMeans(levels=[9]).fit(DF, NAMES)
+    for bad in (None, float("nan"), float("inf")):
+        some = DF.with_columns(w=pl.when(pl.int_range(pl.len()) % 5 > 0).then(pl.lit(1.0)).otherwise(pl.lit(bad)))
+        assert flat.score(some, weight="w") == flat.score(some, weight="w", search="exact") > flat.score(DF)
     with pytest.raises(InvalidParameterError, match="weight: expected"):
         pk.HierarchicalKMeans(leaves=30).fit(X, weight=weight[1:])
 
@@ -143,6 +148,9 @@ def test_too_few_rows() -> None:
     assert pk.BisectingKMeans(4, too_few="null").fit_predict(rows, "x").to_list() == [None] * 4
     with pytest.raises(InvalidParameterError, match="too_few"):
         pk.BisectingKMeans(4, too_few="null").fit_predict(rows.to_numpy())
+    same = pl.DataFrame({"x": [1.0] * 5, "w": [1.0, 0.0, 0.0, 0.0, 0.0]})
+    assert pk.HierarchicalKMeans(levels=[2, 2], too_few="fewer", refine=1).fit(same, "x").n_leaves == 1
+    assert pk.HierarchicalKMeans(levels=[2], too_few="fewer", weight="w").fit_predict(same, "x").to_list() == [0] * 5
     # A node with too few rows is a leaf.
     assert pk.HierarchicalKMeans(levels=[2, 2]).fit(rows, "x").n_leaves == 3
 

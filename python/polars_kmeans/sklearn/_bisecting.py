@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from polars_kmeans.sklearn._codebook import Codebook
-from polars_kmeans.sklearn._data import checked_rows, checked_weights
+from polars_kmeans.sklearn._data import checked_rows, checked_weights, on_gpu
 from polars_kmeans.sklearn._estimator import KMeans
 from polars_kmeans.tree import KMeansTree
 from polars_kmeans.tree_estimators import BisectingKMeans as Engine
@@ -127,11 +127,14 @@ class BisectingKMeans(KMeans):
     def predict(self, X: Any) -> Any:
         """Find the leaf of each row. Parameters and errors are those of :meth:`KMeans.predict`."""
         check_is_fitted(self)
-        return self.tree_.predict(checked_rows(self, X, reset=False))
+        return self.tree_.predict(checked_rows(self, X, reset=False), null_policy="raise")
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return minus the inertia of rows around their leaves. Parameters are as in :meth:`KMeans.score`."""
         check_is_fitted(self)
         rows = checked_rows(self, X, reset=False)
+        if on_gpu(rows):
+            # A tree leaves out rows that have no leaf. Here they are refused.
+            self.tree_.predict(rows, null_policy="raise")
         self.tree_.flat._told = True
         return self.tree_.score(rows, weight=checked_weights(sample_weight, rows))

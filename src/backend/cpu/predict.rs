@@ -55,7 +55,7 @@ pub fn distances<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>,
 }
 
 /// The inertia of the finite rows of positive weight. It is the inertia of a fit that has these centroids. `table` is made of
-/// them. `labels`: those of the finite rows, if they are not the nearest centroids.
+/// them. `labels`: those of all rows, if they are not the nearest centroids.
 pub fn inertia<T: Float>(
     centroids: &[T],
     metric: Metric,
@@ -67,10 +67,14 @@ pub fn inertia<T: Float>(
     let mut parts = [RowBlock::new(features.clone(), weights.cloned())];
     let statistics = Arc::new(survey_score(&mut HostPasses::new(&mut parts, 0), centroids, features.n_features(), metric)?);
     let [part] = parts;
+    let selection = part.selection.clone();
     let mut session = CpuSession::new(part, &statistics, table.k, 0, table.set)?;
     let total = match labels {
         None => session.label(table)?.iter().sum(),
-        Some(labels) => session.take_labels(table, labels, statistics.distances)?,
+        Some(labels) => {
+            let kept = (0..labels.len()).filter(|row| selection.contains(*row)).map(|row| labels[row]);
+            session.take_labels(table, &memory::collected(kept, ANSWERS)?, statistics.distances)?
+        }
     };
     let first = DistanceSum { total, scale: statistics.distances };
     Ok(first.precise(statistics.n_positive, |finer| session.total_inertia(finer))?.to_f64())
