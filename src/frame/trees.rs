@@ -34,7 +34,7 @@ impl HierarchicalKMeans {
     /// let df = df!("x" => [1.0, 1.2, 2.0, 8.0, 8.2, 9.9])?;
     /// let tree = HierarchicalKMeans::of_levels(KMeans::new(1), vec![2, 2]).fit(&df, ["x"])?;
     /// assert_eq!(tree.nodes()?.height(), 7);
-    /// assert_eq!(tree.predict(&df, Search::Tree)?, tree.predict(&df, Search::Exact)?);
+    /// assert_eq!(tree.predict(&df, Search::Tree)?.to_vec(), tree.predict(&df, Search::Exact)?.to_vec());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

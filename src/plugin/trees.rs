@@ -18,9 +18,10 @@ use super::fit::Columns;
 use super::options::FitOptions;
 use super::signals::{Raised, interruptible};
 use crate::base::error::{KMeansError, Result};
+use crate::base::params::{Device, KMeans};
 use crate::frame::{CLUSTER, TreeFit};
 use crate::model::KMeansModel;
-use crate::tree::{BisectingKMeans, HierarchicalKMeans, KMeansTree, TreeEstimator};
+use crate::tree::{BisectingKMeans, HierarchicalKMeans, KMeansTree, Search, TreeEstimator};
 
 /// How a tree grows.
 #[derive(FromPyObject)]
@@ -35,7 +36,7 @@ struct Growth {
 }
 
 impl Growth {
-    fn estimator(self, nodes: crate::KMeans) -> Result<TreeEstimator> {
+    fn estimator(self, nodes: KMeans) -> Result<TreeEstimator> {
         Ok(match (self.split, self.levels) {
             (Some(split), _) => {
                 let bisecting = BisectingKMeans::new(nodes).split(split.parse()?);
@@ -171,7 +172,7 @@ fn descend_field(fields: &[Field], _: &DescentOptions) -> PolarsResult<Field> {
 /// The leaves that a descent finds for rows, row by row.
 fn descend(inputs: &[Series], kwargs: &DescentOptions) -> PolarsResult<Series> {
     let (tree, columns) = with_tree(inputs)?;
-    let leaves = tree.predict_columns(&columns, crate::tree::Search::Tree, crate::Device::Cpu)?;
+    let leaves = tree.predict_columns(&columns, Search::Tree, Device::Cpu)?;
     if kwargs.complete && leaves.null_count() > 0 {
         return Err(tree.flat()?.refused_values(&columns)?.into());
     }
@@ -187,7 +188,7 @@ fn descent_score_field(fields: &[Field], kwargs: &DescentOptions) -> PolarsResul
 fn descent_score(inputs: &[Series], kwargs: &DescentOptions) -> PolarsResult<Series> {
     let (tree, mut columns) = with_tree(inputs)?;
     let weights = if kwargs.weighted { columns.pop() } else { None };
-    let score = tree.score_columns(&columns, weights.as_ref(), crate::tree::Search::Tree)?;
+    let score = tree.score_columns(&columns, weights.as_ref(), Search::Tree)?;
     Ok(Float64Chunked::from_slice("score".into(), &[score]).into_series())
 }
 

@@ -30,7 +30,7 @@ LAYERS = [
     ["_plugin", "_arrays", "_rows"],
     ["_centroids", "_export", "_html", "_living", "_nearest", "_plan", "_profile", "_sphere"],
     ["_facts", "_answers", "_summaries", "model"],
-    ["_moved", "expressions", "estimator", "groups"],
+    ["_moved", "expressions", "estimator", "groups", "tree", "tree_estimators"],
     ["_measures", "_pictured", "_choose_k", "_stability", "parts"],
     ["plot", "ray", "sklearn", "sql"],
     ["__init__"],

@@ -51,7 +51,7 @@ class BisectingKMeans(KMeans):
     >>> import numpy as np
     >>> from polars_kmeans.sklearn import BisectingKMeans
     >>> X = np.array([[1.0, 2.0], [1.0, 4.0], [10.0, 2.0], [10.0, 4.0]])
-    >>> kmeans = BisectingKMeans(n_clusters=2, random_state=0).fit(X)
+    >>> kmeans = BisectingKMeans(n_clusters=2, init="k-means++", random_state=0).fit(X)
     >>> bool(kmeans.labels_[0] == kmeans.labels_[1] == kmeans.predict([[0.0, 0.0]])[0])
     True
 
