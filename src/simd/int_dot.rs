@@ -8,10 +8,12 @@
 use std::fmt;
 use std::sync::OnceLock;
 
+#[cfg(target_arch = "x86_64")]
+use super::InstructionSet;
 use super::portable::lanes;
 use super::probe;
 use super::tiles::{self, SIDE};
-use super::{InstructionSet, Portable, Vector};
+use super::{Portable, Vector};
 
 /// A vector that multiplies quads.
 ///

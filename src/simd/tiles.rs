@@ -17,6 +17,7 @@ pub const TOGETHER: usize = 2 * SIDE;
 
 /// Tile registers that are ready for use in this thread.
 pub struct TileRegisters {
+    #[cfg_attr(not(all(target_arch = "x86_64", target_os = "linux")), expect(dead_code, reason = "only hardware asks"))]
     unit: DotUnit,
     /// The registers are those of one thread.
     _thread: PhantomData<*mut ()>,
