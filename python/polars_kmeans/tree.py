@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, SupportsIndex, cast, overload
 
 import polars as pl
 
@@ -92,9 +92,10 @@ class KMeansTree:
         return self._search
 
     @property
-    def inertia(self) -> float | None:
+    def inertia(self) -> float:
         """Weighted sum of squared distances of the rows to the centroids of their leaves."""
-        return self.flat.inertia
+        # Only updated models have none.
+        return cast("float", self.flat.inertia)
 
     @property
     def feature_names(self) -> list[str]:

@@ -106,12 +106,12 @@ impl KMeansTree {
         Ok((offsets, values))
     }
 
-    /// The numbers of levels below the root.
+    /// The number of levels below the root.
     pub fn depth(&self) -> u32 {
         self.tree_nodes().last().map_or(0, |node| node.level)
     }
 
-    /// For each level below the root, the node above a leaf or its own. None below the leaf's own level.
+    /// For each level below the root, the node on the way to a leaf. None on levels below the leaf.
     #[cfg(feature = "python")]
     pub(crate) fn nodes_above(&self, leaf: u32, into: &mut [Option<u32>]) {
         let nodes = self.tree_nodes();

@@ -28,7 +28,7 @@ use crate::input::transform::RowTransform;
 use crate::model::{Fitted, Model};
 use crate::simd::InstructionSet;
 
-/// A node is fitted on the GPU of the root if it has so much work: rows times clusters times features. There, nodes are fitted one after
+/// A node is fitted on the GPU of the root if it has so much work: rows times clusters times features. On a GPU, nodes are fitted one after
 /// the other. With 10,000 rows x 128 features x 100 clusters, one H200 and 16 cores took the same time.
 const GPU_WORK: u128 = 1 << 27;
 /// All threads fit a node together if it has more than 1 / LARGE of the rows that a thread has in the mean.

@@ -127,11 +127,11 @@ impl<T: Engine> ReadTask<'_, '_, T> {
 }
 
 impl<T: Engine> RowsOfNode<'_, T> {
-    /// Puts the rows in this order, which is used up.
+    /// Puts the rows in this order. The order is overwritten.
     pub fn arrange(&mut self, mut order: Vec<usize>) -> Result<()> {
         let d = self.values.len() / order.len().max(1);
         let mut kept: Vec<T> = memory::zeroed(d, TREE)?;
-        // Cycle by cycle. A row that is in its place stands for itself in the order.
+        // The order is a permutation, and each of its cycles moves rows by one place. An entry that is its own index is done.
         for start in 0..order.len() {
             if order[start] == start {
                 continue;
@@ -160,7 +160,7 @@ impl<T: Engine> RowsOfNode<'_, T> {
         Ok(())
     }
 
-    /// Puts the numbers of the rows in this order, and leaves the rows as they are: nobody reads the rows of leaves.
+    /// Puts the numbers of the rows in this order. The values stay as they are, because no later step reads the values of leaves.
     pub fn number(&mut self, order: &[usize]) -> Result<()> {
         let numbers = memory::collected(order.iter().map(|row| self.numbers[*row]), TREE)?;
         self.numbers.copy_from_slice(&numbers);

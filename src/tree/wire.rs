@@ -1,7 +1,7 @@
 //! A tree as bytes: for expressions, and in files.
 //!
-//! The bytes have the head of models (`model/wire.rs`) with a magic of their own, so one checksum covers all. Only what cannot be computed is
-//! written: the rest is rebuilt, and so cannot contradict it.
+//! The bytes have the head of models (`model/wire.rs`) with a magic of their own, so one checksum covers all. Only what cannot be
+//! computed is written. The rest is rebuilt, so the two cannot contradict each other.
 
 use std::sync::Arc;
 
@@ -100,7 +100,7 @@ impl<T: Float> Tree<T> {
         for (parent, &more) in children.iter().enumerate() {
             let first = nodes.len();
             let own = clusters.get(first - 1..).and_then(|own| own.get(..more as usize)).ok_or_else(shape)?;
-            // Only the root may have one child. So paths of a few bytes are short.
+            // Only the root may have one child. A chain of single children would have paths far longer than its bytes.
             if parent >= first || !own.is_sorted_by(|a, b| a < b) || more == 1 && parent > 0 {
                 return Err(shape());
             }

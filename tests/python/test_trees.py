@@ -2,7 +2,7 @@
 
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -42,7 +42,7 @@ def test_rows_of_the_fit_get_their_leaves(estimator: Any, tree: KMeansTree) -> N
     assert estimator.fit_predict(X).tolist() == labels.to_list()
     assert labels.value_counts().sort("cluster")["count"].to_list() == tree.centroids["size"].to_list()
     score = tree.score(DF)
-    assert score == pytest.approx(-tree.inertia, rel=1e-12)  # type: ignore[operator]
+    assert score == pytest.approx(-tree.inertia, rel=1e-12)
     assert tree.score(X) == score
     assert tree.score(DF, search="exact") >= score
 
@@ -112,8 +112,8 @@ def test_a_bound_on_sizes_cuts_equal_rows() -> None:
     estimator = pk.BisectingKMeans(2, max_size=1_000)
     labels, tree = estimator.fit_predict(rows, "x"), estimator.fit(rows, "x")
     sizes = labels.value_counts()["count"]
-    assert sizes.max() <= 1_000 and sizes.sum() == 100_001  # type: ignore[operator]
-    assert tree.centroids["size"].max() <= 1_000  # type: ignore[operator]
+    assert max(sizes) <= 1_000 and sum(sizes) == 100_001
+    assert max(tree.centroids["size"]) <= 1_000
     # A prediction gives equal rows the first of their leaves.
     assert tree.predict(rows).n_unique() == 2
 
@@ -124,7 +124,7 @@ def test_weights() -> None:
     tree = pk.HierarchicalKMeans(leaves=30, weight="w").fit(rows, NAMES)
     assert pk.HierarchicalKMeans(leaves=30).fit(X, weight=weight) == tree
     assert tree.nodes["size"][0] == (weight > 0).sum()
-    assert tree.score(rows, weight="w") == pytest.approx(-tree.inertia, rel=1e-12)  # type: ignore[operator]
+    assert tree.score(rows, weight="w") == pytest.approx(-tree.inertia, rel=1e-12)
     assert tree.score(X, weight=weight) == tree.score(rows, weight="w")
     with pytest.warns(pk.WeightWarning):
         tree.score(rows)
@@ -201,8 +201,9 @@ def test_searches(estimator: Any, tree: KMeansTree) -> None:
 def test_expressions_and_paths(estimator: Any, tree: KMeansTree, tmp_path: Path) -> None:
     labels, path = tree.predict(DF), tree.path(DF)
     query = DF.lazy().with_columns(tree.predict(), tree.path())
-    for engine in ("in-memory", "streaming"):
-        found = query.collect(engine=engine)  # type: ignore[call-overload]
+    engines: list[Literal["in-memory", "streaming"]] = ["in-memory", "streaming"]
+    for engine in engines:
+        found = query.collect(engine=engine)
         assert found["cluster"].equals(labels) and found["path"].equals(path)
     DF.write_parquet(tmp_path / "rows.parquet")
     pl.scan_parquet(tmp_path / "rows.parquet").with_columns(tree.predict()).sink_parquet(tmp_path / "labels.parquet")
