@@ -35,9 +35,13 @@ fn ways() -> Vec<Way> {
         ("without near centroids", set, UseGroups::Never, UseIntDot::Auto),
         ("without both", set, UseGroups::Never, UseIntDot::Never),
     ];
-    for (name, unit) in
-        [("AMX", DotUnit::Amx), ("AVX512-VNNI", DotUnit::Avx512), ("AVX-VNNI", DotUnit::Avx2), ("words", DotUnit::Avx512Words)]
-    {
+    for (name, unit) in [
+        ("AMX", DotUnit::Amx),
+        ("AVX512-VNNI", DotUnit::Avx512),
+        ("AVX-VNNI", DotUnit::Avx2),
+        ("words", DotUnit::Avx512Words),
+        ("words, AVX2", DotUnit::Avx2Pairs),
+    ] {
         if unit.or_emulated() == unit {
             ways.push((name, set, UseGroups::Auto, UseIntDot::Always(unit)));
         }

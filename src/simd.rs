@@ -81,13 +81,39 @@ impl InstructionSet {
     /// All of them. Tests try each: on a machine without a set, the portable one runs in its place.
     pub const ALL: [Self; 4] = [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512];
 
-    /// The widest set that this machine has. Detected once.
+    /// The environment variable that limits what fits use: `avx2` to AVX2 and FMA, `portable` to the target's baseline. So one
+    /// machine shows how fast others are. Results are the same bits.
+    pub const LIMIT: &str = "POLARS_KMEANS_INSTRUCTIONS";
+
+    /// The widest set that this machine has and that fits may use. Detected once.
     pub fn detect() -> Self {
         static DETECTED: OnceLock<InstructionSet> = OnceLock::new();
         *DETECTED.get_or_init(|| {
-            let sets = [Self::Avx512, Self::Avx2, Self::Neon];
-            sets.into_iter().find(|set| set.is_available()).unwrap_or(Self::Portable)
+            let sets: &[Self] = match Self::limit() {
+                None => &[Self::Avx512, Self::Avx2, Self::Neon],
+                Some(Self::Avx2) => &[Self::Avx2],
+                Some(_) => &[],
+            };
+            sets.iter().copied().find(|set| set.is_available()).unwrap_or(Self::Portable)
         })
+    }
+
+    /// The set that the environment limits fits to. A text that is not known limits nothing.
+    pub fn limit() -> Option<Self> {
+        Self::check_limit().ok().flatten()
+    }
+
+    /// The same, and what is wrong with a text that is not known.
+    ///
+    /// # Errors
+    /// A message that names the variable.
+    pub fn check_limit() -> Result<Option<Self>, String> {
+        match std::env::var(Self::LIMIT).unwrap_or_default().as_str() {
+            "" => Ok(None),
+            "avx2" => Ok(Some(Self::Avx2)),
+            "portable" => Ok(Some(Self::Portable)),
+            other => Err(format!("{}: expected \"avx2\" or \"portable\", got {other:?}", Self::LIMIT)),
+        }
     }
 
     /// Whether this machine has the set.

@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use polars::prelude::PolarsError;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use pyo3_polars::PyDataFrame;
@@ -306,6 +306,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     if let Some(threads) = std::env::var("POLARS_MAX_THREADS").ok().and_then(|threads| threads.parse().ok()) {
         parallel::limit_pool(threads);
     }
+    InstructionSet::check_limit().map_err(PyValueError::new_err)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("NUL", expressions::NUL)?;
     module.add_class::<FloatEnvironment>()?;

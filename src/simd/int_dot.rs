@@ -1,32 +1,36 @@
 //! Products of quads of bytes, added to 32-bit integers: four times the products of a float32 instruction, or with tiles 32
-//! times. And of pairs of words, numbers of 16 bits: twice the products.
+//! times. And of pairs of words, numbers of 16 bits: twice the products. AVX2 alone multiplies words in one instruction and adds
+//! in a second one.
 //!
 //! A lane of 32 bits holds four numbers or two, the lowest bits first. Bytes of rows are from 0 to 255, those of centroids from
 //! -127 to 127, because such are the instructions; in tiles both have signs. Words are from -32,767 to 32,767. Sums wrap around.
 //! So they are exact wherever the result fits.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-#[cfg(target_arch = "x86_64")]
 use super::InstructionSet;
 use super::portable::lanes;
 use super::probe;
 use super::tiles::{self, SIDE};
 use super::{Portable, Vector};
 
-/// A vector that multiplies quads.
+/// A way to multiply lanes: a unit for bytes or for words.
 ///
 /// # Safety
-/// As for [`Vector`]. [`DotUnit::run`] alone gives tasks a type by this trait, where the machine has the instructions that multiply
-/// bytes and words.
-pub unsafe trait Dot: Vector {
-    /// In each lane, the integer `self + x_0 c_0 + x_1 c_1 + x_2 c_2 + x_3 c_3`. The lanes of `x` and `c` are quads of a row and
-    /// of a centroid.
-    fn dot(self, x: Self, c: Self) -> Self;
-    /// The same for pairs of words: `self + x_0 c_0 + x_1 c_1`.
-    fn dot_words(self, x: Self, c: Self) -> Self;
+/// As for [`Vector`]. [`DotUnit::run`] alone gives tasks a type by this trait, where the machine has the instructions.
+pub unsafe trait Dot {
+    type V: Vector;
+    /// In each lane, the integer `sum` and the products of the numbers of `x` and `c`, which are lanes of a row and of a centroid:
+    /// `sum + x_0 c_0 + x_1 c_1 ..`
+    fn add(sum: Self::V, x: Self::V, c: Self::V) -> Self::V;
 }
+
+/// Quads of bytes in the lanes of a vector.
+struct Bytes<V>(PhantomData<V>);
+/// Pairs of words.
+struct Words<V>(PhantomData<V>);
 
 /// What multiplies quads of bytes or pairs of words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +44,8 @@ pub enum DotUnit {
     /// `vpdpwssd` of the same two, for words.
     Avx512Words,
     Avx2Words,
+    /// `vpmaddwd` and `vpaddd` of AVX2, for words.
+    Avx2Pairs,
     /// All kinds in plain Rust, for tests on machines without such instructions.
     EmulatedTiles,
     Emulated,
@@ -49,7 +55,7 @@ pub enum DotUnit {
 /// Code to compile for each unit. `run` and everything that its hot loops call are `#[inline(always)]`.
 pub trait DotTask {
     type Output;
-    fn run<V: Dot>(self) -> Self::Output;
+    fn run<D: Dot>(self) -> Self::Output;
 }
 
 impl fmt::Display for DotUnit {
@@ -58,6 +64,7 @@ impl fmt::Display for DotUnit {
             Self::Amx => "AMX",
             Self::Avx512 | Self::Avx512Words => "AVX512-VNNI",
             Self::Avx2 | Self::Avx2Words => "AVX-VNNI",
+            Self::Avx2Pairs => "AVX2",
             Self::EmulatedTiles | Self::Emulated | Self::EmulatedWords => "emulated",
         })
     }
@@ -65,23 +72,34 @@ impl fmt::Display for DotUnit {
 
 impl DotUnit {
     /// The units that are hardware: those for bytes, the fastest first, then those for words.
-    pub const HARDWARE: [Self; 5] = [Self::Amx, Self::Avx512, Self::Avx2, Self::Avx512Words, Self::Avx2Words];
+    pub const HARDWARE: [Self; 6] = [Self::Amx, Self::Avx512, Self::Avx2, Self::Avx512Words, Self::Avx2Words, Self::Avx2Pairs];
 
-    /// The fastest units of this machine for bytes and for words, if there are some. Tried once.
+    /// The fastest units for bytes and for words that this machine has and that fits may use, if there are some. Tried once.
     pub fn detect() -> [Option<Self>; 2] {
         static DETECTED: OnceLock<[Option<DotUnit>; 2]> = OnceLock::new();
         *DETECTED.get_or_init(|| {
             let fastest = |words| {
                 let mut units = Self::HARDWARE.into_iter().filter(|unit| unit.is_for_words() == words);
-                units.find(|unit| unit.is_available() && unit.adds_exactly())
+                units.find(|unit| unit.is_allowed() && unit.is_available() && unit.adds_exactly())
             };
             [fastest(false), fastest(true)]
         })
     }
 
+    /// The unit that copies are planned for: that for bytes, if there is one.
+    pub fn fastest() -> Option<Self> {
+        let [bytes, words] = Self::detect();
+        bytes.or(words)
+    }
+
+    /// Whether fits may use the unit: see [`InstructionSet::limit`].
+    fn is_allowed(self) -> bool {
+        InstructionSet::limit().is_none_or(|limit| limit == InstructionSet::Avx2 && self == Self::Avx2Pairs)
+    }
+
     /// Whether lanes are pairs of words.
     pub fn is_for_words(self) -> bool {
-        matches!(self, Self::Avx512Words | Self::Avx2Words | Self::EmulatedWords)
+        matches!(self, Self::Avx512Words | Self::Avx2Words | Self::Avx2Pairs | Self::EmulatedWords)
     }
 
     /// Whether rows and centroids are multiplied in tiles.
@@ -128,6 +146,8 @@ impl DotUnit {
             Self::Avx2 | Self::Avx2Words => {
                 InstructionSet::Avx2.is_available() && std::arch::is_x86_feature_detected!("avxvnni")
             }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2Pairs => InstructionSet::Avx2.is_available(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }
@@ -136,18 +156,21 @@ impl DotUnit {
     /// Runs a task compiled for this unit, or the emulation on a machine without it. Tiles are not for tasks: see `TileRegisters`.
     #[inline]
     pub fn run<T: DotTask>(self, task: T) -> T::Output {
-        #[cfg(target_arch = "x86_64")]
-        {
-            // SAFETY: `is_available` found the features that the two functions enable. std caches the answer.
-            unsafe {
-                match self {
-                    Self::Avx512 | Self::Avx512Words if self.is_available() => return x86::run_avx512(task),
-                    Self::Avx2 | Self::Avx2Words if self.is_available() => return x86::run_avx2(task),
-                    _ => {}
-                }
-            }
+        match self.or_emulated() {
+            // SAFETY: `or_emulated` found the features that the functions enable.
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => unsafe { x86::run_avx512::<Bytes<x86::Avx512>, T>(task) },
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Words => unsafe { x86::run_avx512::<Words<x86::Avx512>, T>(task) },
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => unsafe { x86::run_avx2::<Bytes<x86::Avx2>, T>(task) },
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2Words => unsafe { x86::run_avx2::<Words<x86::Avx2>, T>(task) },
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2Pairs => unsafe { x86::run_pairs(task) },
+            unit if unit.is_for_words() => task.run::<Words<Portable>>(),
+            _ => task.run::<Bytes<Portable>>(),
         }
-        task.run::<Portable>()
     }
 
     /// Tries some thousand sums.
@@ -191,10 +214,20 @@ pub fn added(sum: f32, x: f32, c: f32) -> f32 {
 }
 
 // SAFETY: plain Rust, which every machine has.
-unsafe impl Dot for Portable {
+unsafe impl Dot for Bytes<Portable> {
+    type V = Portable;
     operations! {
-        fn dot(self, x: Self, c: Self) -> Self = Self(lanes!(i in [0.0; 8], added(self.0[i], x.0[i], c.0[i])));
-        fn dot_words(self, x: Self, c: Self) -> Self = Self(lanes!(i in [0.0; 8], added_words(self.0[i], x.0[i], c.0[i])));
+        fn add(sum: Portable, x: Portable, c: Portable) -> Portable =
+            Portable(lanes!(i in [0.0; 8], added(sum.0[i], x.0[i], c.0[i])));
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Dot for Words<Portable> {
+    type V = Portable;
+    operations! {
+        fn add(sum: Portable, x: Portable, c: Portable) -> Portable =
+            Portable(lanes!(i in [0.0; 8], added_words(sum.0[i], x.0[i], c.0[i])));
     }
 }
 
@@ -202,39 +235,61 @@ unsafe impl Dot for Portable {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::super::x86::{Avx2, Avx512};
-    use super::{Dot, DotTask};
+    pub(super) use super::super::x86::{Avx2, Avx512};
+    use super::{Bytes, Dot, DotTask, Words};
 
     /// # Safety
     /// The machine must have the features named.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,avx2")]
-    pub(super) unsafe fn run_avx512<T: DotTask>(task: T) -> T::Output {
-        task.run::<Avx512>()
+    pub(super) unsafe fn run_avx512<D: Dot<V = Avx512>, T: DotTask>(task: T) -> T::Output {
+        task.run::<D>()
     }
 
     /// # Safety
     /// The machine must have the features named.
     #[target_feature(enable = "avxvnni,avx2,fma")]
-    pub(super) unsafe fn run_avx2<T: DotTask>(task: T) -> T::Output {
-        task.run::<Avx2>()
+    pub(super) unsafe fn run_avx2<D: Dot<V = Avx2>, T: DotTask>(task: T) -> T::Output {
+        task.run::<D>()
+    }
+
+    /// # Safety
+    /// The machine must have the features named.
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn run_pairs<T: DotTask>(task: T) -> T::Output {
+        task.run::<Pairs>()
+    }
+
+    /// Words by two instructions.
+    struct Pairs;
+
+    /// The products of pairs of words, added. Only with four numbers of -32,768 they would not fit, and no copy has one.
+    ///
+    /// # Safety
+    /// The machine must have AVX2.
+    #[inline(always)]
+    unsafe fn multiply_and_add(sum: __m256i, x: __m256i, c: __m256i) -> __m256i {
+        // SAFETY: the caller knows of the instructions.
+        unsafe { _mm256_add_epi32(sum, _mm256_madd_epi16(x, c)) }
     }
 
     // The lanes of a vector are cast to the integers that their bits are, and back.
     macro_rules! dot {
-        ($vector:ident, $integers:ident, $floats:ident, $bytes:ident, $words:ident) => {
+        ($way:ty, $vector:ident, $integers:ident, $floats:ident, $dot:ident) => {
             // SAFETY: see `Dot`.
-            unsafe impl Dot for $vector {
+            unsafe impl Dot for $way {
+                type V = $vector;
                 operations! {
-                    fn dot(self, x: Self, c: Self) -> Self =
-                        Self($floats($bytes($integers(self.0), $integers(x.0), $integers(c.0))));
-                    fn dot_words(self, x: Self, c: Self) -> Self =
-                        Self($floats($words($integers(self.0), $integers(x.0), $integers(c.0))));
+                    fn add(sum: $vector, x: $vector, c: $vector) -> $vector =
+                        $vector($floats($dot($integers(sum.0), $integers(x.0), $integers(c.0))));
                 }
             }
         };
     }
-    dot!(Avx512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32);
-    dot!(Avx2, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_dpbusd_avx_epi32, _mm256_dpwssd_avx_epi32);
+    dot!(Bytes<Avx512>, Avx512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_dpbusd_epi32);
+    dot!(Words<Avx512>, Avx512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_dpwssd_epi32);
+    dot!(Bytes<Avx2>, Avx2, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_dpbusd_avx_epi32);
+    dot!(Words<Avx2>, Avx2, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_dpwssd_avx_epi32);
+    dot!(Pairs, Avx2, _mm256_castps_si256, _mm256_castsi256_ps, multiply_and_add);
 }
 
 #[cfg(feature = "tests")]
@@ -247,7 +302,8 @@ mod tests {
         for unit in DotUnit::HARDWARE.into_iter().chain(emulated) {
             assert!(!unit.is_available() || unit.adds_exactly(), "{unit:?}");
         }
-        let fastest = |words| DotUnit::HARDWARE.into_iter().find(|unit| unit.is_for_words() == words && unit.is_available());
+        let allowed = || DotUnit::HARDWARE.into_iter().filter(|unit| unit.is_available() && unit.is_allowed());
+        let fastest = |words| allowed().find(|unit| unit.is_for_words() == words);
         assert_eq!(DotUnit::detect(), [fastest(false), fastest(true)]);
     }
 

@@ -1,6 +1,7 @@
 //! Whether the units that multiply bytes and words add exactly, as `src/bounds/int_dot.rs` assumes: some thousand sums of each,
 //! once in a process.
 
+use super::Vector;
 use super::int_dot::{Dot, DotTask, DotUnit, added, added_words, packed};
 use super::tiles::{self, SIDE, TOGETHER, TileRegisters};
 
@@ -35,17 +36,14 @@ impl RandomLanes {
 /// The bytes of lanes of words may be any, as those of bytes.
 pub fn lanes(unit: DotUnit) -> bool {
     let mut numbers = RandomLanes(1);
-    let words = unit.is_for_words();
+    let added = if unit.is_for_words() { added_words } else { added };
     (0..256).all(|case| {
         let x: [f32; PROBED] = std::array::from_fn(|_| numbers.row(case));
         let c: [f32; PROBED] = std::array::from_fn(|_| numbers.centroid(case));
         // Sums of any size: they wrap around.
         let start: [f32; PROBED] = std::array::from_fn(|_| f32::from_bits(numbers.next() << 1));
-        let found = unit.run(Probe { x: &x, c: &c, start: &start, words });
-        (0..PROBED).all(|lane| {
-            let added = if words { added_words } else { added };
-            found[lane].to_bits() == added(start[lane], x[lane], c[lane]).to_bits()
-        })
+        let found = unit.run(Probe { x: &x, c: &c, start: &start });
+        (0..PROBED).all(|lane| found[lane].to_bits() == added(start[lane], x[lane], c[lane]).to_bits())
     })
 }
 
@@ -78,22 +76,19 @@ struct Probe<'p> {
     x: &'p [f32; PROBED],
     c: &'p [f32; PROBED],
     start: &'p [f32; PROBED],
-    words: bool,
 }
 
 impl DotTask for Probe<'_> {
     type Output = [f32; PROBED];
 
     #[inline(always)]
-    fn run<V: Dot>(self) -> [f32; PROBED] {
+    fn run<D: Dot>(self) -> [f32; PROBED] {
         let mut found = [0.0; PROBED];
-        for at in (0..PROBED).step_by(V::LANES) {
+        for at in (0..PROBED).step_by(D::V::LANES) {
             // SAFETY: LANES divides PROBED.
             unsafe {
-                let sum = V::load(self.start.as_ptr().add(at));
-                let (x, c) = (V::load(self.x.as_ptr().add(at)), V::load(self.c.as_ptr().add(at)));
-                let sum = if self.words { sum.dot_words(x, c) } else { sum.dot(x, c) };
-                sum.store(found.as_mut_ptr().add(at));
+                let [sum, x, c] = [self.start, self.x, self.c].map(|lanes| D::V::load(lanes.as_ptr().add(at)));
+                D::add(sum, x, c).store(found.as_mut_ptr().add(at));
             }
         }
         found

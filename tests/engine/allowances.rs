@@ -149,6 +149,7 @@ fn roundings_of_a_closer_look() {
     for (set, lanes, units) in [
         (InstructionSet::Portable, 8usize, [DotUnit::Emulated, DotUnit::EmulatedWords]),
         (InstructionSet::Avx2, 8, [DotUnit::Avx2, DotUnit::Avx2Words]),
+        (InstructionSet::Avx2, 8, [DotUnit::Avx2Pairs; 2]),
         (InstructionSet::Avx512, 16, [DotUnit::Avx512, DotUnit::Amx]),
     ] {
         let d = 512;
@@ -315,6 +316,7 @@ fn residuals_of_words() {
     let units = [
         (InstructionSet::Portable, DotUnit::EmulatedWords),
         (InstructionSet::Avx2, DotUnit::Avx2Words),
+        (InstructionSet::Avx2, DotUnit::Avx2Pairs),
         (InstructionSet::Avx512, DotUnit::Avx512Words),
     ];
     residuals::<f32>([32_767.0, 3_880.0], [31, 31], [3_880.0, -62.0], &units);

@@ -131,6 +131,7 @@ fn every_look<T: Engine>(case: &Case<T>) -> f64 {
         (Portable, UseGroups::Never, UseIntDot::Always(DotUnit::EmulatedWords), false),
         (Avx512, UseGroups::Always, UseIntDot::Always(words), true),
         (Avx512, UseGroups::Never, UseIntDot::Always(words), false),
+        (Avx2, UseGroups::Always, UseIntDot::Always(DotUnit::Avx2Pairs), true),
         (Avx512, UseGroups::Always, UseIntDot::Twice(lanes), true),
         (Avx512, UseGroups::Always, UseIntDot::Twice(tiles), false),
     ] {

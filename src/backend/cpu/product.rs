@@ -41,6 +41,7 @@ use super::filter::{GROUP, NO_CENTROID, ProductTable, Weight};
 use super::groups::MOST_GROUPS;
 use super::nearest_clusters::ScoreLists;
 use super::priced::PricedScores;
+use super::tasks::pieces;
 use crate::base::aligned::Lines;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -63,6 +64,9 @@ const WIDE_TILE_VALUES: usize = 1 << 19;
 pub const MAX_TILE_ROWS: usize = 1_024;
 /// Number of centroids whose scores are held at a time. With 64 rows of float32 the scores fill half of a second-level cache.
 const CENTROID_PANEL: usize = 170 * GROUP;
+/// Number of centroids whose scores are summed up over all panels of features before those of the next ones. Their scores and a
+/// panel of their features fit in a second-level cache of 256 KiB.
+const TOGETHER: usize = 42 * GROUP;
 
 /// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns would
 /// then evict one another from the cache, because their addresses differ by a power of two. Such rows are read well with short
@@ -376,27 +380,34 @@ impl<T: Float, C: ByFeature<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO
         let per_panel = CENTROID_PANEL / GROUP;
         for first_group in (0..groups).step_by(per_panel) {
             let panel = first_group..(first_group + per_panel).min(groups);
-            for start in (0..d).step_by(PANEL) {
-                let features = start..(start + PANEL).min(d);
-                product.copy_rows(values, first, features.clone(), table, first_group == 0);
+            let runs = pieces(panel.clone(), TOGETHER / GROUP)
+                .flat_map(|together| (0..d).step_by(PANEL).map(move |start| (together.clone(), start..(start + PANEL).min(d))));
+            for (together, features) in runs {
+                // One panel of features is copied once.
+                if d > PANEL || together.start == 0 {
+                    product.copy_rows(values, first, features.clone(), table, together.start == 0);
+                }
                 let copy = &product.copy[..features.len() * ROWS];
-                for place in panel.clone() {
+                let group = |place: usize| listed.map_or(place, |listed| listed[place] as usize);
+                let centroids = |group: usize| &table.packed[(group * d + features.start) * GROUP..][..features.len() * GROUP];
+                for place in together.clone() {
                     let prefetch = match next {
                         PrefetchNext::Blocks(behind) if first_group == 0 => {
                             let behind = behind.get(features.end * ROWS..).unwrap_or_default();
                             Prefetch::of(&behind[..behind.len().min(PANEL * ROWS)]).part(place, panel.len())
                         }
-                        PrefetchNext::Rows(next) if start == 0 => next.piece(first / ROWS * groups + place, groups),
+                        PrefetchNext::Rows(next) if features.start == 0 => next.piece(first / ROWS * groups + place, groups),
                         _ => Prefetch::of::<T>(&[]),
                     };
-                    let group = listed.map_or(place, |listed| listed[place] as usize);
+                    let (next, group) = (group((place + 1).min(together.end - 1)), group(place));
                     let products = Products {
                         copy,
-                        centroids: &table.packed[(group * d + features.start) * GROUP..(group * d + features.end) * GROUP],
+                        centroids: centroids(group),
                         own: if features.end == d { Some(&weighted.own[group * 2 * GROUP..][..2 * GROUP]) } else { None },
                         first: features.start == 0,
                         rows,
                         prefetch,
+                        next: Prefetch::of(centroids(next)),
                     };
                     let scores = &mut product.scores[(place - first_group) * GROUP * ROWS..][..GROUP * ROWS];
                     let least = [&mut product.best, &mut product.second];

@@ -94,7 +94,7 @@ impl SessionLayout {
         let fits = |unit| self.sorted_bytes::<T>(unit, 1) <= MOST_BYTES;
         let suits = form == ScoreForm::Product && (tuning::FEWEST_DOT_FEATURES..=MOST_FEATURES).contains(&d);
         let enough = k as f64 >= fewest_dot_centroids(d) && set == InstructionSet::detect();
-        let copies = suits && enough && DotUnit::detect()[0].is_some_and(|unit| fits(Some(unit)));
+        let copies = suits && enough && DotUnit::fastest().is_some_and(|unit| fits(Some(unit)));
         let sorting = self.sorting(copies, fits(None));
         let groups = k >= tuning::FEWEST_CLUSTERS && self.n.div_ceil(self.workers) >= 2 * tuning::FEWEST_IN_GROUP;
         PossibleMethods {

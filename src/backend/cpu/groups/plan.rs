@@ -193,7 +193,7 @@ impl<T: Float> Planner<'_, '_, T> {
     fn possible_copies(&self) -> Result<Option<Copies>> {
         let SessionView { layout, statistics, tries, forced, .. } = self.view;
         let unit = match forced.copies {
-            UseIntDot::Auto if tries.copies => DotUnit::detect()[0],
+            UseIntDot::Auto if tries.copies => DotUnit::fastest(),
             UseIntDot::Auto | UseIntDot::Never => None,
             UseIntDot::Always(unit) | UseIntDot::Twice(unit) => Some(unit.or_emulated()),
         };

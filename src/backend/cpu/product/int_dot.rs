@@ -20,12 +20,12 @@ use std::ops::Range;
 use super::candidates::FindCandidates;
 use super::lists::ALL;
 use super::scores::{OF_TILES, TableNorms};
-use super::{CENTROID_PANEL, ProductScratch, ROWS, vectors};
+use super::{CENTROID_PANEL, ProductScratch, ROWS, TOGETHER, vectors};
 use crate::backend::cpu::filter::{GROUP, ProductTable};
 use crate::backend::cpu::tasks::pieces;
 use crate::base::aligned::Lines;
 use crate::bounds::Expanded;
-use crate::simd::{Dot, DotTask, DotUnit, SIDE, TileRegisters, Vector};
+use crate::simd::{Dot, DotTask, DotUnit, Prefetch, SIDE, TileRegisters, Vector};
 
 /// Lanes of a panel of features.
 const PANEL: usize = 64;
@@ -69,7 +69,7 @@ pub struct DotBlock<'r> {
 }
 
 /// The sums and scores of some panels of centroids.
-struct Score<'p, const WORDS: bool> {
+struct Score<'p> {
     rows: DotRows<'p>,
     /// Number of rows that count. What is found of others is written or not.
     count: usize,
@@ -86,32 +86,37 @@ struct Score<'p, const WORDS: bool> {
     sums: &'p mut [f32],
 }
 
-impl<const WORDS: bool> DotTask for Score<'_, WORDS> {
+impl DotTask for Score<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Dot>(mut self) {
-        match vectors::<V>(self.count) {
-            4 => self.score::<V, 4>(),
-            2 => self.score::<V, 2>(),
-            _ => self.score::<V, 1>(),
+    fn run<D: Dot>(mut self) {
+        match vectors::<D::V>(self.count) {
+            4 => self.score::<D::V, D, 4>(),
+            2 => self.score::<D::V, D, 2>(),
+            _ => self.score::<D::V, D, 1>(),
         }
     }
 }
 
-impl<const WORDS: bool> Score<'_, WORDS> {
+impl Score<'_> {
     #[inline(always)]
-    fn score<V: Dot, const R: usize>(&mut self) {
+    fn score<V: Vector, D: Dot<V = V>, const R: usize>(&mut self) {
         let Self { rows: DotRows { copies, facts: [steps, ..] }, count, centroids, own, ref panels, .. } = *self;
         let (held, least, best) = (&mut *self.sums, &mut *self.least, &mut *self.best);
         let (lanes, first_panel, panels) = (copies.len() / ROWS, panels.start, panels.len());
         assert!(copies.len() == lanes * ROWS && centroids.len() == panels * lanes * GROUP && count <= ROWS);
         assert!(least.len() >= panels && held.len() >= panels * GROUP * ROWS);
-        for first in (0..lanes).step_by(PANEL) {
+        let runs = pieces(0..panels, TOGETHER / GROUP)
+            .flat_map(|together| (0..lanes).step_by(PANEL).map(move |first| (together.clone(), first)));
+        for (together, first) in runs {
             let end = lanes.min(first + PANEL);
-            for panel in 0..panels {
+            let lanes_of = |panel: usize| &centroids[(panel * lanes + first) * GROUP..(panel * lanes + end) * GROUP];
+            for panel in together.clone() {
+                let next = Prefetch::of(lanes_of((panel + 1).min(together.end - 1)));
                 let own = own.panel::<GROUP>(first_panel + panel);
                 for start in (0..count).step_by(R * V::LANES) {
+                    next.part(start / (R * V::LANES), ROWS / (R * V::LANES)).ask_all();
                     // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertions bound the lanes, the panels
                     // and their sums.
                     unsafe {
@@ -131,11 +136,7 @@ impl<const WORDS: bool> Score<'_, WORDS> {
                             for c in 0..GROUP {
                                 let centroid = V::splat(*centroids.as_ptr().add((panel * lanes + lane) * GROUP + c));
                                 for v in 0..R {
-                                    sums[c][v] = if WORDS {
-                                        sums[c][v].dot_words(x[v], centroid)
-                                    } else {
-                                        sums[c][v].dot(x[v], centroid)
-                                    };
+                                    sums[c][v] = D::add(sums[c][v], x[v], centroid);
                                 }
                             }
                         }
@@ -215,10 +216,7 @@ impl ProductScratch {
         let of_panel = rows.copies.len() / ROWS * GROUP;
         let centroids = &table.packed[panels.start * of_panel..panels.end * of_panel];
         let (least, best, sums, own) = (self.least.as_chunks_mut().0, &mut self.best, &mut *self.scores, &table.own);
-        match unit.is_for_words() {
-            false => unit.run(Score::<false> { rows, count, centroids, own, panels, least, best, sums }),
-            true => unit.run(Score::<true> { rows, count, centroids, own, panels, least, best, sums }),
-        }
+        unit.run(Score { rows, count, centroids, own, panels, least, best, sums });
     }
 
     /// Whether it takes longer to look at the open ones of some rows than to compare all rows by float32 products with so many

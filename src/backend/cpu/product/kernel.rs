@@ -18,6 +18,8 @@ pub struct Products<'p> {
     pub rows: usize,
     /// What is prefetched meanwhile.
     pub prefetch: Prefetch,
+    /// The centroids that come next. They are prefetched, too.
+    pub next: Prefetch,
 }
 
 impl Products<'_> {
@@ -25,11 +27,12 @@ impl Products<'_> {
     /// half squares and lowers the rows' least sums. With `TWO`, also the second least.
     #[inline(always)]
     pub fn add<V: Vector, const R: usize, const TWO: bool>(&self, scores: &mut [f32], [best, second]: [&mut [f32; ROWS]; 2]) {
-        let Self { copy, centroids, own, first, rows, prefetch } = *self;
+        let Self { copy, centroids, own, first, rows, prefetch, next } = *self;
         let features = centroids.len() / GROUP;
         assert!(copy.len() == features * ROWS && scores.len() == GROUP * ROWS && own.is_none_or(|own| own.len() == 2 * GROUP));
         let asked = prefetch.lines.div_ceil(features.max(1));
         for start in (0..rows.min(ROWS)).step_by(R * V::LANES) {
+            next.part(start / (R * V::LANES), ROWS / (R * V::LANES)).ask_all();
             // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds f and c.
             unsafe {
                 let mut sums = [[V::splat(0.0); R]; GROUP];
