@@ -135,7 +135,8 @@ impl IntegerRows {
     #[inline(always)]
     pub fn block(&self, place: usize) -> DotRows<'_> {
         let (lanes, block) = (self.lanes, place / BLOCK);
-        DotRows { copies: &self.copies[block * BLOCK * lanes..][..BLOCK * lanes], facts: &self.facts[block] }
+        let (copies, behind) = self.copies[block * BLOCK * lanes..].split_at(BLOCK * lanes);
+        DotRows { copies, behind, facts: &self.facts[block] }
     }
 
     /// Copies the rows of the block at a place, in ascending order. `x`: `(d, BLOCK)`. `count`: how many of them are rows.

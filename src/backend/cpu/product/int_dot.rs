@@ -39,6 +39,8 @@ const HELD_OF_TILES: usize = CENTROID_PANEL.next_multiple_of(2 * SIDE);
 pub struct DotRows<'r> {
     /// `(lanes, ROWS)`.
     pub copies: &'r [f32],
+    /// The copies that lie behind, maybe of the next rows. They are only prefetched.
+    pub behind: &'r [f32],
     /// For each row: its step, and what its bound is made of: see `bounds::int_dot::DotBound::of_row`. A row without a bound has
     /// infinities.
     pub facts: &'r [[f32; ROWS]; 3],
@@ -102,7 +104,7 @@ impl DotTask for Score<'_> {
 impl Score<'_> {
     #[inline(always)]
     fn score<V: Vector, D: Dot<V = V>, const R: usize>(&mut self) {
-        let Self { rows: DotRows { copies, facts: [steps, ..] }, count, centroids, own, ref panels, .. } = *self;
+        let Self { rows: DotRows { copies, behind, facts: [steps, ..] }, count, centroids, own, ref panels, .. } = *self;
         let (held, least, best) = (&mut *self.sums, &mut *self.least, &mut *self.best);
         let (lanes, first_panel, panels) = (copies.len() / ROWS, panels.start, panels.len());
         assert!(copies.len() == lanes * ROWS && centroids.len() == panels * lanes * GROUP && count <= ROWS);
@@ -112,11 +114,20 @@ impl Score<'_> {
         for (together, first) in runs {
             let end = lanes.min(first + PANEL);
             let lanes_of = |panel: usize| &centroids[(panel * lanes + first) * GROUP..(panel * lanes + end) * GROUP];
+            // The first centroids bring the copies from memory, lanes after lanes.
+            let next_copies = match (end < lanes, together.start == 0, together.end == panels) {
+                (true, true, _) => &copies[end * ROWS..],
+                (false, _, true) => behind,
+                _ => &[],
+            };
+            let next_copies = Prefetch::of(&next_copies[..next_copies.len().min(PANEL * ROWS)]);
             for panel in together.clone() {
-                let next = Prefetch::of(lanes_of((panel + 1).min(together.end - 1)));
+                let next_centroids = Prefetch::of(lanes_of((panel + 1).min(together.end - 1)));
                 let own = own.panel::<GROUP>(first_panel + panel);
                 for start in (0..count).step_by(R * V::LANES) {
-                    next.part(start / (R * V::LANES), ROWS / (R * V::LANES)).ask_all();
+                    let (part, parts) = (start / (R * V::LANES), ROWS / (R * V::LANES));
+                    next_centroids.part(part, parts).ask_all();
+                    next_copies.part((panel - together.start) * parts + part, together.len() * parts).ask_all();
                     // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertions bound the lanes, the panels
                     // and their sums.
                     unsafe {
