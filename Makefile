@@ -133,18 +133,48 @@ test-rust: $(VENV)/ready ## The Rust tests, then the examples in the documentati
 test-neon: $(VENV)/ready ## The unit tests with the kernels of NEON, in plain Rust
 	cargo test --no-default-features --features tests,emulated-neon --test unit
 
-# The compiler, its library, the emulator and Python are unpacked into this folder. Nothing is installed. Building takes four minutes, and
-# emulating the two suites nine more. AARCH64_ENGINE chooses tests of the engine: all of them take hours.
+# The compiler, its library, the emulator and Python are unpacked into this folder. Nothing is installed. Building takes eight minutes, and
+# emulation fifteen more. AARCH64_ENGINE chooses tests of the engine: all of them take hours.
 AARCH64 ?= $(CARGO_TARGET_DIR)/aarch64
 AARCH64_ENGINE ?= same_bits golden
+AARCH64_PYTHON ?= test_expressions.py test_groups.py
+AARCH64_TARGET := aarch64-unknown-linux-gnu
 AARCH64_ENV := RUSTC=$(AARCH64)/rustc CC_aarch64_unknown_linux_gnu=$(AARCH64)/cc AR_aarch64_unknown_linux_gnu=$(AARCH64)/ar \
 	$(foreach tool,LINKER=$(AARCH64)/cc RUNNER=$(AARCH64)/run,CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_$(tool))
+AARCH64_PACKAGES := "polars>=2.1" "numpy>=2" "pytest>=8"
 .PHONY: test-aarch64
-test-aarch64: $(VENV)/ready ## The unit tests and the golden hashes on 64-bit ARM, emulated (needs apt and dpkg-deb)
-	$(BIN)/pip install --quiet ziglang
-	$(BIN)/python build/aarch64.py $(AARCH64)
-	$(foreach suite,unit engine,$(AARCH64_ENV) cargo test --target aarch64-unknown-linux-gnu --target-dir $(AARCH64)/target \
+test-aarch64: wheel-aarch64 ## Unit tests, golden hashes and the wheel on 64-bit ARM, emulated (needs apt and dpkg-deb)
+	$(foreach suite,unit engine,$(AARCH64_ENV) cargo test --target $(AARCH64_TARGET) --target-dir $(AARCH64)/target \
 		--no-default-features --features tests,parts,papers --test $(suite) -- $(if $(filter engine,$(suite)),$(AARCH64_ENGINE)) &&) true
+	rm -rf $(AARCH64)/packages
+	$(BIN)/pip install --quiet --target $(AARCH64)/packages --only-binary :all: --python-version "$$($(AARCH64)/python -c \
+		'import platform; print(platform.python_version())')" $(foreach tag,17 27 28,--platform manylinux_2_$(tag)_aarch64) \
+		--platform manylinux2014_aarch64 $(AARCH64_PACKAGES) $(WHEELS)/*aarch64.whl
+	grep "$$(PYTHONPATH=$(AARCH64)/packages $(AARCH64)/python benches/hashes.py --hash)" benches/record/hashes.csv
+	cd tests/python && PYTHONPATH=$(AARCH64)/packages $(AARCH64)/python -m pytest -q -c /dev/null --rootdir . $(AARCH64_PYTHON)
+
+# Wheels for Linux of glibc 2.17 and newer, as those of Polars: Zig links. auditwheel and abi3audit read what a wheel needs.
+WHEELS := $(CARGO_TARGET_DIR)/wheels
+WHEEL := build --release --locked --quiet --compatibility manylinux_2_17 --out $(WHEELS)
+define audit
+$(BIN)/auditwheel show $(1)
+$(BIN)/abi3audit --strict --assume-minimum-abi3 3.10 $(1)
+endef
+.PHONY: wheel wheel-aarch64
+$(VENV)/wheels: $(VENV)/ready
+	$(BIN)/pip install --quiet ziglang auditwheel abi3audit
+	touch $@
+
+wheel: $(VENV)/wheels sbom ## Build the wheel that is published, for Linux with glibc 2.17 or newer, and read what it needs
+	rm -f $(WHEELS)/*$(shell uname -m).whl
+	PATH=$(BIN):$$PATH $(BIN)/maturin $(WHEEL) --zig --target $(shell uname -m)-unknown-linux-gnu --target-dir $(CARGO_TARGET_DIR)/python
+	$(call audit,$(WHEELS)/*$(shell uname -m).whl)
+
+wheel-aarch64: $(VENV)/wheels sbom ## The same for 64-bit ARM, from another machine (needs apt and dpkg-deb)
+	$(BIN)/python build/aarch64.py $(AARCH64)
+	rm -f $(WHEELS)/*aarch64.whl
+	$(AARCH64_ENV) $(BIN)/maturin $(WHEEL) --target $(AARCH64_TARGET) --target-dir $(AARCH64)/target
+	$(call audit,$(WHEELS)/*aarch64.whl)
 
 # A hundred times as many cases as `make test` tries, a million or more for each bound of half-precision products: three minutes.
 .PHONY: test-attacks

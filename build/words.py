@@ -8,9 +8,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Limits of some pages, and of all of docs and CONTRIBUTING together. What commands wrote counts too. All had 40,000
 # before there were pages for companies and of stability, and code for extreme rows and for sums of floats. Bounds on
-# sizes have 900, and trees of clusters 900.
+# sizes have 900, trees of clusters 900, and the record and the wheels of older machines 600.
 LIMITS = {"README.md": 1_200, "docs/decisions.md": 4_700}
-ALL = 44_800
+ALL = 45_400
 
 
 def main() -> None:

@@ -16,9 +16,10 @@
 //! with the panel instead of d. The error of a centroid is in its own score (`bounds/own.rs`), so a centroid far out does not
 //! make the bounds of other centroids wider. (2) A limit can only fall from panel to panel of centroids. So a row's list may hold
 //! centroids that a later limit rules out. They are dropped at the end, or when the list is full. (3) A row is compared with all
-//! centroids if its list overflows or its scores are not finite. (4) If all centroids fit in one panel, most labels are found
-//! without lists ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the
-//! second best score. (6) `product/int_dot.rs` does the same on integer copies, which the caller keeps from assign to assign.
+//! centroids if its list overflows or its scores are not finite. (4) If there are few centroids, most labels are found without
+//! lists ([`ProductScratch::collect_all`]). If there are many, groups with no centroid in reach are not looked at again. (5) Where
+//! the two nearest centroids are wanted, the limit stands on the second best score. (6) `product/int_dot.rs` does the same on
+//! integer copies, which the caller keeps from assign to assign.
 
 mod candidates;
 mod closer;
@@ -31,6 +32,7 @@ mod scores;
 
 use std::ops::Range;
 
+use self::candidates::FindCandidates;
 pub use self::int_dot::{DotBlock, DotRows, DotTable};
 use self::kernel::Products;
 use self::lists::{ALL, Lists, MOST_CANDIDATES};
@@ -67,6 +69,9 @@ const CENTROID_PANEL: usize = 170 * GROUP;
 /// Number of centroids whose scores are summed up over all panels of features before those of the next ones. Their scores and a
 /// panel of their features fit in a second-level cache of 256 KiB.
 const TOGETHER: usize = 42 * GROUP;
+
+/// Scores for each lane of a vector, at most, that are all looked at. Where there are more, most groups have none in reach.
+const FEW_SCORES: usize = 16;
 
 /// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns would
 /// then evict one another from the cache, because their addresses differ by a power of two. Such rows are read well with short
@@ -107,7 +112,7 @@ pub struct ProductScratch {
     lists: Lists,
     /// `(panel, ROWS)`: the scores.
     scores: Lines,
-    /// `(panels of centroids, ROWS)`: the least scores by integer copies.
+    /// `(panels of centroids, ROWS)`: the least scores.
     least: Lines,
     /// The weight of the next rows, from those before.
     weight: Weight,
@@ -233,7 +238,7 @@ impl ProductScratch {
         }
     }
 
-    /// Processes the scores of all centroids, where they fit in one panel. Most rows have one centroid in reach: their labels are
+    /// Processes the scores of few centroids. Most rows have one centroid in reach: their labels are
     /// found in vector registers.
     #[inline(always)]
     fn collect_all<V: Vector>(&mut self, k: usize, rows: usize) {
@@ -293,31 +298,23 @@ impl ProductScratch {
         Expanded::threshold(if TWO { self.second[r] } else { self.best[r] }, self.widths[r])
     }
 
-    /// Processes the scores of a panel of centroids.
+    /// Lists the centroids in reach, as far as it is known, of those whose scores are held: G to a panel.
+    ///
+    /// No score of a row with a finite limit is NaN: squares of its copy add up to less than 1e30 (`Expanded::width`), centroids'
+    /// copies are of order one, and half squares are finite or plus infinity. Integer sums: see `MOST_STEPS`. So a panel whose
+    /// least score is above the limit has no centroid in reach.
     #[inline(always)]
-    fn collect<V: Vector, const TWO: bool>(&mut self, centroids: Range<usize>, rows: usize) {
-        let per_row = ROWS / V::LANES;
+    fn collect_held<V: Vector, const G: usize, const TWO: bool>(&mut self, count: usize, places: Range<usize>) {
         let mut limits = [0.0f32; ROWS];
-        for (r, limit) in limits.iter_mut().enumerate() {
-            *limit = self.limit::<TWO>(r);
+        for r in 0..ROWS {
+            // A limit that is not finite rules nothing out, and no list has room for these centroids and those of later panels.
+            let limit = self.limit::<TWO>(r);
+            limits[r] = if limit.is_finite() { limit } else { f32::NEG_INFINITY };
+            self.lists.counts[r] = if limit.is_finite() { self.lists.counts[r] } else { ALL };
         }
-        // SAFETY: as in `collect_all`.
-        unsafe {
-            for j in 0..centroids.len() {
-                let mut near = 0u64;
-                for v in 0..per_row {
-                    let limit = V::load(limits.as_ptr().add(v * V::LANES));
-                    let mask = V::load(self.scores.as_ptr().add(j * ROWS + v * V::LANES)).not_above(limit);
-                    near |= u64::from(V::bits(mask)) << (v * V::LANES);
-                }
-                near &= u64::MAX >> (ROWS - rows);
-                while near != 0 {
-                    let r = near.trailing_zeros() as usize;
-                    near &= near - 1;
-                    self.lists.push(r, (centroids.start + j) as u32, self.scores[j * ROWS + r], limits[r]);
-                }
-            }
-        }
+        let Self { least, scores, lists, .. } = self;
+        let (least, limits) = (least.as_chunks().0, &limits);
+        FindCandidates { least, scores, places, count, limits, lists }.collect::<V, G>();
     }
 
     #[inline(always)]
@@ -406,11 +403,11 @@ impl<T: Float, C: ByFeature<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO
                         own: if features.end == d { Some(&weighted.own[group * 2 * GROUP..][..2 * GROUP]) } else { None },
                         first: features.start == 0,
                         rows,
-                        prefetch,
-                        next: Prefetch::of(centroids(next)),
+                        prefetch: [prefetch, Prefetch::of(centroids(next))],
                     };
                     let scores = &mut product.scores[(place - first_group) * GROUP * ROWS..][..GROUP * ROWS];
-                    let least = [&mut product.best, &mut product.second];
+                    let of_group = &mut product.least.as_chunks_mut().0[place - first_group];
+                    let least = [of_group, &mut product.best, &mut product.second];
                     match vectors {
                         4 => products.add::<V, 4, TWO>(scores, least),
                         2 => products.add::<V, 2, TWO>(scores, least),
@@ -430,10 +427,10 @@ impl<T: Float, C: ByFeature<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO
                     ScoreTaker::Several(lists) => lists.see::<V>(scores, range, own, &product.widths),
                     ScoreTaker::Priced(priced) => priced.see::<V>(scores, range, own),
                 }
-            } else if groups <= per_panel && !TWO {
+            } else if k <= FEW_SCORES * V::LANES && !TWO {
                 product.collect_all::<V>(k, rows);
             } else {
-                product.collect::<V, TWO>(panel.start * GROUP..(panel.end * GROUP).min(k), rows);
+                product.collect_held::<V, GROUP, TWO>(rows, panel.start * GROUP..(panel.end * GROUP).min(k));
             }
         }
         if taker.is_none() && (groups > per_panel || TWO) {

@@ -17,14 +17,12 @@
 
 use std::ops::Range;
 
-use super::candidates::FindCandidates;
 use super::lists::ALL;
 use super::scores::{OF_TILES, TableNorms};
 use super::{CENTROID_PANEL, ProductScratch, ROWS, TOGETHER, vectors};
 use crate::backend::cpu::filter::{GROUP, ProductTable};
 use crate::backend::cpu::tasks::pieces;
 use crate::base::aligned::Lines;
-use crate::bounds::Expanded;
 use crate::simd::{Dot, DotTask, DotUnit, Prefetch, SIDE, TileRegisters, Vector};
 
 /// Lanes of a panel of features.
@@ -190,11 +188,11 @@ impl ProductScratch {
             match &mut tiles {
                 Some(tiles) => {
                     self.score_in_tiles::<V>(tiles, block, places.start / OF_TILES, places.len());
-                    self.collect_held::<V, OF_TILES>(block, places);
+                    self.collect_held::<V, OF_TILES, false>(count, places);
                 }
                 None => {
                     self.score(block, places.start / GROUP..places.end / GROUP);
-                    self.collect_held::<V, GROUP>(block, places);
+                    self.collect_held::<V, GROUP, false>(count, places);
                 }
             }
         }
@@ -203,21 +201,6 @@ impl ProductScratch {
             self.drop_candidates::<false>(count);
         }
         self.name(names, Some(listed));
-    }
-
-    /// Lists the centroids in reach, as far as it is known, of those whose sums are held: G to a panel.
-    #[inline(always)]
-    fn collect_held<V: Vector, const G: usize>(&mut self, block: &DotBlock<'_>, places: Range<usize>) {
-        let mut limits = [0.0f32; ROWS];
-        for r in 0..ROWS {
-            // A limit that is not finite rules nothing out, and no list has room for these centroids and those of later panels.
-            let limit = Expanded::threshold(self.best[r], self.widths[r]);
-            limits[r] = if limit.is_finite() { limit } else { f32::NEG_INFINITY };
-            self.lists.counts[r] = if limit.is_finite() { self.lists.counts[r] } else { ALL };
-        }
-        let Self { least, scores, lists, .. } = self;
-        let (least, limits, count) = (least.as_chunks().0, &limits, block.count);
-        FindCandidates { least, scores, places, count, limits, lists }.collect::<V, G>();
     }
 
     /// The scores of some panels of centroids.

@@ -16,30 +16,29 @@ pub struct Products<'p> {
     pub first: bool,
     /// Number of rows that count. The scores of others are written or not.
     pub rows: usize,
-    /// What is prefetched meanwhile.
-    pub prefetch: Prefetch,
-    /// The centroids that come next. They are prefetched, too.
-    pub next: Prefetch,
+    /// What is prefetched: rows, and the centroids that come next.
+    pub prefetch: [Prefetch; 2],
 }
 
 impl Products<'_> {
     /// `scores[c][r] += sum_f copy[f][r] * centroids[f][c]`, with R vectors of rows at a time. After the last panel, adds the
-    /// half squares and lowers the rows' least sums. With `TWO`, also the second least.
+    /// half squares, finds the least scores of the group, and lowers the rows' least sums. With `TWO`, also the second least.
     #[inline(always)]
-    pub fn add<V: Vector, const R: usize, const TWO: bool>(&self, scores: &mut [f32], [best, second]: [&mut [f32; ROWS]; 2]) {
-        let Self { copy, centroids, own, first, rows, prefetch, next } = *self;
+    pub fn add<V: Vector, const R: usize, const TWO: bool>(
+        &self,
+        scores: &mut [f32],
+        [of_group, best, second]: [&mut [f32; ROWS]; 3],
+    ) {
+        let Self { copy, centroids, own, first, rows, prefetch } = *self;
         let features = centroids.len() / GROUP;
         assert!(copy.len() == features * ROWS && scores.len() == GROUP * ROWS && own.is_none_or(|own| own.len() == 2 * GROUP));
-        let asked = prefetch.lines.div_ceil(features.max(1));
         for start in (0..rows.min(ROWS)).step_by(R * V::LANES) {
-            next.part(start / (R * V::LANES), ROWS / (R * V::LANES)).ask_all();
+            // Not in the loop over features, which should have no other work.
+            prefetch.iter().for_each(|values| values.part(start / (R * V::LANES), ROWS / (R * V::LANES)).ask_all());
             // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds f and c.
             unsafe {
                 let mut sums = [[V::splat(0.0); R]; GROUP];
                 for f in 0..features {
-                    if start == 0 {
-                        prefetch.ask(f * asked..(f + 1) * asked);
-                    }
                     let mut x = [V::splat(0.0); R];
                     for v in 0..R {
                         x[v] = V::load(copy.as_ptr().add(f * ROWS + start + v * V::LANES));
@@ -61,7 +60,7 @@ impl Products<'_> {
                 }
                 if let Some(own) = own {
                     let (best, second) = (best.as_mut_ptr().add(start), second.as_mut_ptr().add(start));
-                    let mut least = [V::splat(0.0); R];
+                    let (mut least, mut least_score) = ([V::splat(0.0); R], [V::splat(f32::INFINITY); R]);
                     for v in 0..R {
                         least[v] = V::load(best.add(v * V::LANES));
                     }
@@ -70,6 +69,7 @@ impl Products<'_> {
                         let slack = V::splat(*own.as_ptr().add(GROUP + c));
                         for v in 0..R {
                             sums[c][v] = sums[c][v].add(half);
+                            least_score[v] = sums[c][v].min_or(least_score[v]);
                             let sum = sums[c][v].add(slack);
                             if TWO {
                                 // A sum that is NaN lowers neither.
@@ -81,6 +81,7 @@ impl Products<'_> {
                     }
                     for v in 0..R {
                         least[v].store(best.add(v * V::LANES));
+                        least_score[v].store(of_group.as_mut_ptr().add(start + v * V::LANES));
                     }
                 }
                 for c in 0..GROUP {
