@@ -42,7 +42,7 @@ fn bare_loops(threads: usize) -> [f64; 2] {
         })
     };
     let products = || {
-        let ([d, k], unit) = ([256, 1_000], DotUnit::detect()[0].unwrap_or(DotUnit::Emulated));
+        let ([d, k], unit) = ([256, 1_000], DotUnit::fastest().unwrap_or(DotUnit::Emulated));
         start.wait();
         d as f64 / (1e9 * seconds_a_score(unit, [d, k, 4], 100).expect("memory"))
     };

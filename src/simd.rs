@@ -103,17 +103,19 @@ impl InstructionSet {
         Self::check_limit().ok().flatten()
     }
 
-    /// The same, and what is wrong with a text that is not known.
+    /// The same, and what is wrong with a text that is not known. The environment is read once.
     ///
     /// # Errors
     /// A message that names the variable.
     pub fn check_limit() -> Result<Option<Self>, String> {
-        match std::env::var(Self::LIMIT).unwrap_or_default().as_str() {
+        static LIMIT: OnceLock<Result<Option<InstructionSet>, String>> = OnceLock::new();
+        let limit = LIMIT.get_or_init(|| match std::env::var_os(Self::LIMIT).unwrap_or_default().to_string_lossy().as_ref() {
             "" => Ok(None),
             "avx2" => Ok(Some(Self::Avx2)),
             "portable" => Ok(Some(Self::Portable)),
             other => Err(format!("{}: expected \"avx2\" or \"portable\", got {other:?}", Self::LIMIT)),
-        }
+        });
+        limit.clone()
     }
 
     /// Whether this machine has the set.

@@ -14,6 +14,8 @@ use super::InstructionSet;
 use super::portable::lanes;
 use super::probe;
 use super::tiles::{self, SIDE};
+#[cfg(target_arch = "x86_64")]
+use super::x86::{Avx2, Avx512};
 use super::{Portable, Vector};
 
 /// A way to multiply lanes: a unit for bytes or for words.
@@ -28,9 +30,9 @@ pub unsafe trait Dot {
 }
 
 /// Quads of bytes in the lanes of a vector.
-struct Bytes<V>(PhantomData<V>);
+pub(super) struct Quads<V>(PhantomData<V>);
 /// Pairs of words.
-struct Words<V>(PhantomData<V>);
+pub(super) struct Words<V>(PhantomData<V>);
 
 /// What multiplies quads of bytes or pairs of words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,9 +94,13 @@ impl DotUnit {
         bytes.or(words)
     }
 
-    /// Whether fits may use the unit: see [`InstructionSet::limit`].
+    /// Whether fits may use the unit. Float32 products by AVX-512 are faster than pairs. For the limit see
+    /// [`InstructionSet::limit`].
     fn is_allowed(self) -> bool {
-        InstructionSet::limit().is_none_or(|limit| limit == InstructionSet::Avx2 && self == Self::Avx2Pairs)
+        match self {
+            Self::Avx2Pairs => InstructionSet::detect() == InstructionSet::Avx2,
+            _ => InstructionSet::limit().is_none(),
+        }
     }
 
     /// Whether lanes are pairs of words.
@@ -159,17 +165,17 @@ impl DotUnit {
         match self.or_emulated() {
             // SAFETY: `or_emulated` found the features that the functions enable.
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => unsafe { x86::run_avx512::<Bytes<x86::Avx512>, T>(task) },
+            Self::Avx512 => unsafe { x86::run_avx512::<Quads<Avx512>, T>(task) },
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512Words => unsafe { x86::run_avx512::<Words<x86::Avx512>, T>(task) },
+            Self::Avx512Words => unsafe { x86::run_avx512::<Words<Avx512>, T>(task) },
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => unsafe { x86::run_avx2::<Bytes<x86::Avx2>, T>(task) },
+            Self::Avx2 => unsafe { x86::run_avx2::<Quads<Avx2>, T>(task) },
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2Words => unsafe { x86::run_avx2::<Words<x86::Avx2>, T>(task) },
+            Self::Avx2Words => unsafe { x86::run_avx2::<Words<Avx2>, T>(task) },
             #[cfg(target_arch = "x86_64")]
             Self::Avx2Pairs => unsafe { x86::run_pairs(task) },
             unit if unit.is_for_words() => task.run::<Words<Portable>>(),
-            _ => task.run::<Bytes<Portable>>(),
+            _ => task.run::<Quads<Portable>>(),
         }
     }
 
@@ -214,7 +220,7 @@ pub fn added(sum: f32, x: f32, c: f32) -> f32 {
 }
 
 // SAFETY: plain Rust, which every machine has.
-unsafe impl Dot for Bytes<Portable> {
+unsafe impl Dot for Quads<Portable> {
     type V = Portable;
     operations! {
         fn add(sum: Portable, x: Portable, c: Portable) -> Portable =
@@ -235,8 +241,8 @@ unsafe impl Dot for Words<Portable> {
 mod x86 {
     use std::arch::x86_64::*;
 
-    pub(super) use super::super::x86::{Avx2, Avx512};
-    use super::{Bytes, Dot, DotTask, Words};
+    use super::super::x86::{Avx2, Avx512};
+    use super::{Dot, DotTask, Quads, Words};
 
     /// # Safety
     /// The machine must have the features named.
@@ -260,16 +266,18 @@ mod x86 {
     }
 
     /// Words by two instructions.
-    struct Pairs;
+    pub(super) struct Pairs;
 
-    /// The products of pairs of words, added. Only with four numbers of -32,768 they would not fit, and no copy has one.
-    ///
-    /// # Safety
-    /// The machine must have AVX2.
-    #[inline(always)]
-    unsafe fn multiply_and_add(sum: __m256i, x: __m256i, c: __m256i) -> __m256i {
-        // SAFETY: the caller knows of the instructions.
-        unsafe { _mm256_add_epi32(sum, _mm256_madd_epi16(x, c)) }
+    // SAFETY: see `Dot`.
+    unsafe impl Dot for Pairs {
+        type V = Avx2;
+        operations! {
+            /// The products of a pair, added, would not fit only with four numbers of -32,768, and no centroid has one.
+            fn add(sum: Avx2, x: Avx2, c: Avx2) -> Avx2 = {
+                let products = _mm256_madd_epi16(_mm256_castps_si256(x.0), _mm256_castps_si256(c.0));
+                Avx2(_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(sum.0), products)))
+            };
+        }
     }
 
     // The lanes of a vector are cast to the integers that their bits are, and back.
@@ -285,11 +293,10 @@ mod x86 {
             }
         };
     }
-    dot!(Bytes<Avx512>, Avx512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_dpbusd_epi32);
+    dot!(Quads<Avx512>, Avx512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_dpbusd_epi32);
     dot!(Words<Avx512>, Avx512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_dpwssd_epi32);
-    dot!(Bytes<Avx2>, Avx2, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_dpbusd_avx_epi32);
+    dot!(Quads<Avx2>, Avx2, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_dpbusd_avx_epi32);
     dot!(Words<Avx2>, Avx2, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_dpwssd_avx_epi32);
-    dot!(Pairs, Avx2, _mm256_castps_si256, _mm256_castsi256_ps, multiply_and_add);
 }
 
 #[cfg(feature = "tests")]

@@ -92,7 +92,7 @@ unsafe impl Vector for Avx512 {
     }
 }
 
-// SAFETY: as above, with `run_avx2`.
+// SAFETY: as above, with `run_avx2` and `run_pairs`.
 unsafe impl Vector for Avx2 {
     const LANES: usize = 8;
     const ROW_VECTORS: usize = 2;

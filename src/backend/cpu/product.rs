@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! for 64 rows of a tile:
-//!   for each panel of centroids:
+//!   for each panel of centroids, and TOGETHER of them at a time:
 //!     for each panel of features:
 //!       x^ = scaled, centred copy of the panel (feature-major)
 //!       for each group of centroids:
 //!         scores[j][r] += x^ . (-c^)        register-blocked: 4 vectors of rows by 6 centroids
 //!         after the last panel:  scores[j][r] += lowered half square of j;  best[r] = min(best[r], scores[j][r] + slack of j)
+//!                                least[group][r] = least score of its j
 //!     limit = best + the row's width
-//!     every (j, r) with score <= limit is in reach of row r
+//!     every (j, r) with score <= limit is in reach of row r         (groups with least > limit are not looked at)
 //!   rows with one centroid in reach have their label; rows with several are settled by reference distances
 //! ```
 //! Points to note: (1) Sums run over panels of features. This keeps operands in the first-level cache, and the error bound grows
@@ -307,7 +308,7 @@ impl ProductScratch {
     fn collect_held<V: Vector, const G: usize, const TWO: bool>(&mut self, count: usize, places: Range<usize>) {
         let mut limits = [0.0f32; ROWS];
         for r in 0..ROWS {
-            // A limit that is not finite rules nothing out, and no list has room for these centroids and those of later panels.
+            // A limit that is not finite rules nothing out: all centroids are in reach.
             let limit = self.limit::<TWO>(r);
             limits[r] = if limit.is_finite() { limit } else { f32::NEG_INFINITY };
             self.lists.counts[r] = if limit.is_finite() { self.lists.counts[r] } else { ALL };
@@ -389,9 +390,9 @@ impl<T: Float, C: ByFeature<T>, const TWO: bool> Task for FindNear<'_, T, C, TWO
                 let centroids = |group: usize| &table.packed[(group * d + features.start) * GROUP..][..features.len() * GROUP];
                 for place in together.clone() {
                     let prefetch = match next {
-                        PrefetchNext::Blocks(behind) if first_group == 0 => {
+                        PrefetchNext::Blocks(behind) if together.start == 0 => {
                             let behind = behind.get(features.end * ROWS..).unwrap_or_default();
-                            Prefetch::of(&behind[..behind.len().min(PANEL * ROWS)]).part(place, panel.len())
+                            Prefetch::of(&behind[..behind.len().min(PANEL * ROWS)]).part(place, together.len())
                         }
                         PrefetchNext::Rows(next) if features.start == 0 => next.piece(first / ROWS * groups + place, groups),
                         _ => Prefetch::of::<T>(&[]),

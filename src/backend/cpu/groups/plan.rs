@@ -219,6 +219,7 @@ impl<T: Float> Planner<'_, '_, T> {
     /// Copies have words in place of bytes where the sample says so.
     fn choose_unit(&self, copies: &mut Copies, groups: &Partition<T>, extent: Extent) -> Result<()> {
         if self.view.forced.copies == UseIntDot::Auto
+            && !copies.unit.is_for_words()
             && let [_, Some(words)] = DotUnit::detect()
             && self.copies_have_room(words, extent)?
             && self.suits_words(groups, extent.compared)?

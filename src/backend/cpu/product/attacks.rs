@@ -147,7 +147,12 @@ fn attacks<T: Float>() {
         println!("{kind}: {} of {} rows have one centroid in reach", certain[0], certain[1]);
         assert!(certain[0] > 0 && certain[0] < certain[1], "{kind}: {certain:?}");
     }
-    attack(&case::<T>("one far out", 3, 1_100, random), &[0], "many centroids");
+    // More centroids than are scored together, and than one panel has, of one panel of features and of several.
+    for (d, k) in [(3, 1_100), (64, 300), (65, 253), (150, 300), (130, 1_100)] {
+        for kind in KINDS {
+            attack(&case::<T>(kind, d, k, random), &[0], &format!("{kind}, many centroids: d {d}, k {k}"));
+        }
+    }
 }
 
 unit_test!(what_reference_distances_find_is_in_reach);

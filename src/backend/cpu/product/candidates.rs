@@ -1,4 +1,4 @@
-//! The centroids in reach of rows, from scores of integer copies.
+//! The centroids in reach of rows, from the least scores of panels of centroids.
 
 use std::ops::Range;
 
