@@ -222,7 +222,7 @@ pub unsafe trait Vector: Copy {
 }
 
 /// What the processor says of itself.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[allow(unused_unsafe)] // a safe function in later versions of Rust
 fn cpuid(leaf: u32, subleaf: u32) -> std::arch::x86_64::CpuidResult {
     // SAFETY: every processor of x86-64 has the instruction.
