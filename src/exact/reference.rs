@@ -7,6 +7,14 @@
 
 use crate::base::float::Float;
 
+/// Takes the place of MinGW's `fma`, which rounds twice. The compiler calls it where the processor's instruction is not enabled.
+// SAFETY: it is the function of C with this name, and computes what that is specified to compute.
+#[cfg(all(windows, target_env = "gnu"))]
+#[unsafe(no_mangle)]
+extern "C" fn fma(x: f64, y: f64, z: f64) -> f64 {
+    libm::fma(x, y, z)
+}
+
 /// The squared distance that decides labels: float64, feature order, fused multiply-add.
 ///
 /// ```
