@@ -166,7 +166,7 @@ def faiss(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> F
             x.shape[1], k, niter=iterations, min_points_per_centroid=1, max_points_per_centroid=1 << 30
         )
         model.train(x, init_centroids=start)
-        # It stops before where nothing improves.
+        # faiss stops early if nothing improves.
         return lambda: model.centroids, lambda: model.assign(x)[1], len(model.iteration_stats)
 
     return fit

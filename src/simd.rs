@@ -82,7 +82,7 @@ impl InstructionSet {
     pub const ALL: [Self; 4] = [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512];
 
     /// The environment variable that limits what fits use: `avx2` to AVX2 and FMA, `portable` to the target's baseline. So one
-    /// machine shows how fast others are. Results are the same bits.
+    /// machine shows how fast fits are on older machines. Results have the same bits.
     pub const LIMIT: &str = "POLARS_KMEANS_INSTRUCTIONS";
 
     /// The widest set that this machine has and that fits may use. Detected once.
@@ -103,10 +103,10 @@ impl InstructionSet {
         Self::check_limit().ok().flatten()
     }
 
-    /// The same, and what is wrong with a text that is not known. The environment is read once.
+    /// The set that the environment limits fits to. The environment is read once.
     ///
     /// # Errors
-    /// A message that names the variable.
+    /// A text that is not known: a message that names the variable.
     pub fn check_limit() -> Result<Option<Self>, String> {
         static LIMIT: OnceLock<Result<Option<InstructionSet>, String>> = OnceLock::new();
         let limit = LIMIT.get_or_init(|| match std::env::var_os(Self::LIMIT).unwrap_or_default().to_string_lossy().as_ref() {

@@ -71,7 +71,8 @@ const CENTROID_PANEL: usize = 170 * GROUP;
 /// panel of their features fit in a second-level cache of 256 KiB.
 const TOGETHER: usize = 42 * GROUP;
 
-/// Scores for each lane of a vector, at most, that are all looked at. Where there are more, most groups have none in reach.
+/// Most centroids for each lane of a vector whose scores are all compared with the limits. With more centroids, most groups have
+/// no centroid in reach.
 const FEW_SCORES: usize = 16;
 
 /// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns would

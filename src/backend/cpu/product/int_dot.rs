@@ -37,7 +37,7 @@ const HELD_OF_TILES: usize = CENTROID_PANEL.next_multiple_of(2 * SIDE);
 pub struct DotRows<'r> {
     /// `(lanes, ROWS)`.
     pub copies: &'r [f32],
-    /// The copies that lie behind, maybe of the next rows. They are only prefetched.
+    /// The copies that follow in memory: of the next rows, if there are some. They are only prefetched.
     pub behind: &'r [f32],
     /// For each row: its step, and what its bound is made of: see `bounds::int_dot::DotBound::of_row`. A row without a bound has
     /// infinities.
@@ -112,7 +112,7 @@ impl Score<'_> {
         for (together, first) in runs {
             let end = lanes.min(first + PANEL);
             let lanes_of = |panel: usize| &centroids[(panel * lanes + first) * GROUP..(panel * lanes + end) * GROUP];
-            // The first centroids bring the copies from memory, lanes after lanes.
+            // The first centroids are multiplied by copies from memory. Later centroids find the copies in a cache.
             let next_copies = match (end < lanes, together.start == 0, together.end == panels) {
                 (true, true, _) => &copies[end * ROWS..],
                 (false, _, true) => behind,

@@ -33,7 +33,7 @@ impl Products<'_> {
         let features = centroids.len() / GROUP;
         assert!(copy.len() == features * ROWS && scores.len() == GROUP * ROWS && own.is_none_or(|own| own.len() == 2 * GROUP));
         for start in (0..rows.min(ROWS)).step_by(R * V::LANES) {
-            // Not in the loop over features, which should have no other work.
+            // A prefetch in the loop over features makes that loop slower.
             prefetch.iter().for_each(|values| values.part(start / (R * V::LANES), ROWS / (R * V::LANES)).ask_all());
             // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds f and c.
             unsafe {
