@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -196,6 +197,14 @@ def superkmeans(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int
     return fit
 
 
+# Limits all systems to AVX2, as far as they have a switch. oneDAL takes AVX2 on processors of AMD.
+AVX2 = {
+    "POLARS_KMEANS_INSTRUCTIONS": "avx2",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "FAISS_SIMD_LEVEL": "AVX2",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+}
+
 SYSTEMS = {"ours": ours, "sklearn": sklearn, "sklearnex": sklearnex, "faiss": faiss, "superkmeans": superkmeans}
 
 
@@ -251,6 +260,7 @@ def main() -> None:
     parser.add_argument("--with", dest="more", nargs="*", default=[], choices=["sklearnex", "faiss", "superkmeans"])
     parser.add_argument("--kind", nargs="*", default=["blobs"], choices=KINDS, help="kinds of data")
     parser.add_argument("--default", action="store_true", help="fits that start and stop by default")
+    parser.add_argument("--avx2", action="store_true", help="limit all systems to AVX2")
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each fit")
     parser.add_argument("--one", nargs=2, metavar=("SHAPE", "SYSTEM"), help="measure in this process")
     args = parser.parse_args()
@@ -267,7 +277,8 @@ def main() -> None:
         for system in ["ours", "sklearn", *args.more]:
             command = [sys.executable, __file__, "--kind", kind, "--one", shape, system]
             command += ["--default"] if args.default else []
-            run = subprocess.run(command, capture_output=True, text=True)
+            limits = AVX2 if args.avx2 else {}
+            run = subprocess.run(command, capture_output=True, text=True, env=os.environ | limits)
             if run.returncode != 0:
                 print(f"{shape:<11}{system:<11}{(run.stderr.strip().splitlines() or ['?'])[-1]}", file=sys.stderr)
                 continue
