@@ -130,6 +130,11 @@ impl Stop {
     }
 }
 
+/// Rows of positive weight in each cluster.
+pub fn sizes_of(cluster_sums: &ClusterSums) -> Result<Vec<u64>> {
+    memory::collected(cluster_sums.rows.iter().map(|&rows| rows as u64), "the sizes of the clusters")
+}
+
 /// What an update did.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Updated {
@@ -184,7 +189,7 @@ pub trait Session<T: Float>: Seeder<T> {
     fn cluster_sums(&mut self) -> Result<&ClusterSums>;
     /// Rows of positive weight in each cluster.
     fn sizes(&mut self) -> Result<Vec<u64>> {
-        memory::collected(self.cluster_sums()?.rows.iter().map(|&rows| rows as u64), "the sizes of the clusters")
+        sizes_of(self.cluster_sums()?)
     }
     /// Replaces the centroids by the exact means of the sums, if the session can do so where its sums are. No cluster is empty.
     /// `None`: the caller must compute them.

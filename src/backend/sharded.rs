@@ -20,7 +20,7 @@ use std::time::Instant;
 pub use self::sessions::Sessions;
 use super::call::{Call, Calls, Reply, append, other_reply};
 use super::cpu::MethodExplanation;
-use super::{Advanced, Assigned, DRAWN, Far, Iteration, Move, Picked, PlusPlus, Scales, Session, Stop};
+use super::{Advanced, Assigned, DRAWN, Far, Iteration, Move, Picked, PlusPlus, Scales, Session, Stop, Updated, session};
 use crate::backend::answers::{DISTANCES, Distances, LABELS};
 use crate::backend::update;
 use crate::base::error::Result;
@@ -87,6 +87,8 @@ pub trait InStep<T: Float> {
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned>;
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced>;
     fn cluster_sums(&mut self) -> Result<&ClusterSums>;
+    fn sizes(&mut self) -> Result<Vec<u64>>;
+    fn means(&mut self, centroids: &mut [T]) -> Result<Option<Updated>>;
     fn relocate(&mut self, moves: &[Move]) -> Result<()>;
     /// Does steps of k-means++. Returns whether it could. The shards have not taken the centroids of these steps.
     fn plus_plus_steps(&mut self, asked: &PlusPlus, potential: &mut DistanceSum, centroids: &mut Vec<T>) -> Result<bool>;
@@ -210,7 +212,7 @@ impl<T: Float, S: Shards<T>> Session<T> for Sharded<T, S> {
         loop {
             let start = Instant::now();
             let Assigned { changed, work_counts, .. } = self.assign(centroids, false)?;
-            let super::Updated { shift, moved } = update::update(self, centroids, &statistics, threads, &mut scratch)?;
+            let Updated { shift, moved } = update::update(self, centroids, &statistics, threads, &mut scratch)?;
             let seconds = start.elapsed().as_secs_f64();
             memory::push(&mut done, Iteration { changed, shift, moved, seconds, work_counts }, "the history")?;
             watch.show(changed, shift, None, Some(centroids))?;
@@ -226,6 +228,17 @@ impl<T: Float, S: Shards<T>> Session<T> for Sharded<T, S> {
         }
         let Some(merged) = &self.merged else { unreachable!("rows were assigned") };
         Ok(merged)
+    }
+
+    fn sizes(&mut self) -> Result<Vec<u64>> {
+        if let Some(in_step) = self.shards.in_step() {
+            return in_step.sizes();
+        }
+        session::sizes_of(self.cluster_sums()?)
+    }
+
+    fn means(&mut self, centroids: &mut [T]) -> Result<Option<Updated>> {
+        self.shards.in_step().map_or(Ok(None), |in_step| in_step.means(centroids))
     }
 
     fn clear_dirty(&mut self) {

@@ -146,7 +146,22 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         if self.host.is_some() {
             return false;
         }
-        self.state.port.is_none()
+        true
+    }
+
+    /// Queues the update by the sums that the session has.
+    fn launch_means(&mut self) -> Result<()> {
+        self.forget();
+        self.update.start(&self.state)?;
+        self.update.launch(&self.state, Stop::NEVER, u32::MAX, 0)
+    }
+
+    /// Downloads what [`launch_means`](Self::launch_means) has made.
+    fn read_means(&self, centroids: &mut [T]) -> Result<Updated> {
+        let mut record = [Record::ZERO];
+        self.update.read_records(&mut record)?;
+        self.read_centroids(centroids)?;
+        Ok(Updated { shift: record[0].shift, moved: record[0].moved != 0 })
     }
 
     /// Queues one step over all rows. Its sums stay pending. If `inertia` is given, it also adds the inertia under the new
@@ -318,13 +333,8 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
         if !self.has_means() {
             return Ok(None);
         }
-        self.forget();
-        self.update.start(&self.state)?;
-        self.update.launch(&self.state, Stop::NEVER, u32::MAX, 0)?;
-        let mut record = [Record::ZERO];
-        self.update.read_records(&mut record)?;
-        self.read_centroids(centroids)?;
-        Ok(Some(Updated { shift: record[0].shift, moved: record[0].moved != 0 }))
+        self.launch_means()?;
+        self.read_means(centroids).map(Some)
     }
 
     fn clear_dirty(&mut self) {}

@@ -116,7 +116,7 @@ pub fn advance<T: Float + Plain>(
                 advanced.assigned = Some(Assigned { changed: control.changed, inertia: None, work_counts });
             }
             // The caller replaces them by means.
-            if control.stop != STOP_EMPTY || sessions.len() > 1 || !sessions[0].has_means() {
+            if control.stop != STOP_EMPTY || !sessions[0].has_means() {
                 sessions[0].read_centroids(centroids)?;
             }
             sessions[0].ahead = ahead;

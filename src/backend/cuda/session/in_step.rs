@@ -12,7 +12,7 @@ use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::chunks::RowChunks;
 use crate::backend::sharded::sessions::{ask_sessions, copy_labels};
 use crate::backend::sharded::{InStep, Shards, Take};
-use crate::backend::{Advanced, Assigned, Move, PlusPlus, Seeder, Session, Stop};
+use crate::backend::{Advanced, Assigned, Move, PlusPlus, Seeder, Session, Stop, Updated};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -130,6 +130,17 @@ impl<T: Float + Plain> InStep<T> for GpusInStep<'_, T> {
     fn cluster_sums(&mut self) -> Result<&ClusterSums> {
         // Every GPU has the sums of all.
         self.sessions[0].cluster_sums()
+    }
+
+    fn sizes(&mut self) -> Result<Vec<u64>> {
+        self.sessions[0].sizes()
+    }
+
+    fn means(&mut self, centroids: &mut [T]) -> Result<Option<Updated>> {
+        // Every GPU must have the new centroids.
+        let each = self.sessions.iter_mut().map(|session| session.launch_means());
+        each.collect::<Result<()>>()?;
+        self.sessions[0].read_means(centroids).map(Some)
     }
 
     fn relocate(&mut self, moves: &[Move]) -> Result<()> {
