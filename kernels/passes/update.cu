@@ -8,7 +8,8 @@
 //            combines them. If a cluster is empty, the other centroids have moved by then. So the centroids before are kept: the host
 //            needs them, because it does the update instead.
 // Memory:    (k, d) tables only.
-// With metric="cosine", the new centroids come from `directions.cu`.
+// With metric="cosine", the new centroids come from `directions.cu`. Where several GPUs have shared out the means, they come from
+// `exchange.cu`, and the sums are done.
 // Precision: 128-bit integers. A mean is rounded once. The copies, the half squares and the slacks are those of src/bounds.rs.
 #include "../common/filter.cuh"
 #include "cluster_sum.cuh"
@@ -45,7 +46,7 @@ template <typename T> struct Update {
     const T* lows; // (d): the least value of each column
     const T* highs;
     T* centroids; // (k, d)
-    T* previous; // (k, d): the centroids before. DIRECTIONS: at first the new centroids
+    T* previous; // (k, d): the centroids before. At first the new centroids, if they do not come from the sums
     T* centroid_columns; // (d, k)
     // copies for the next assign
     const T* minus_centre; // (d)
@@ -76,30 +77,6 @@ __device__ __forceinline__ u64 device_clock() {
     u64 t;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
     return t;
-}
-
-__device__ __forceinline__ double to_double(u128 v) {
-    return __dadd_rn(__dmul_rn((double)(u64)(v >> 64), 18446744073709551616.0), (double)(u64)v);
-}
-
-// As `round_quotient`, but for float32 one float64 division is enough if it decides the rounding. The quotient has at most seven
-// roundings, so it is within 8 units in its last place. Both round to the same float32, unless a boundary between two float32 values is
-// that close.
-__device__ __forceinline__ double rounded_mean(i128 numerator, u128 denominator, int exponent, float) {
-    u128 magnitude = numerator < 0 ? (u128)0 - (u128)numerator : (u128)numerator;
-    double q = __ddiv_rn(to_double(magnitude), to_double(denominator));
-    const i64 half = 1ll << 28;
-    i64 bits = __double_as_longlong(q), below = (bits & (2 * half - 1)) - half;
-    int binade = (int)(bits >> 52) - 1023 + exponent;
-    bool decided = (below > 16 || below < -16) && binade >= -126 && binade < 127 && exponent > -1022 && exponent < 1023;
-    if (decided) {
-        double value = (double)__double2float_rn(__dmul_rn(q, power_of_two(exponent)));
-        return numerator < 0 ? -value : value;
-    }
-    return round_quotient<float>(numerator, denominator, exponent);
-}
-__device__ __forceinline__ double rounded_mean(i128 numerator, u128 denominator, int exponent, double) {
-    return round_quotient<double>(numerator, denominator, exponent);
 }
 
 // Computes a chain of squares, in order. Zeros that fill it up to a multiple of STEPS change nothing.
@@ -169,11 +146,13 @@ __device__ __forceinline__ CentroidBound centroid_bound(const BoundTerms& a, dou
     return {start, __double2float_ru((slack + 4.0 * v * (half_square + lower)) * (1.0 + 8.0 * v))};
 }
 
-// A team updates cluster j: sums, mean, shift and copies. START: only makes the copies of `centroids`. DIRECTIONS: the new centroids
-// are in `previous`, which this thread overwrites. The first thread of the team has
+// Where new centroids come from. Those that are made already are in `previous`. MEANS: the sums and the rows are canonical already.
+enum Source { SUMS, DIRECTIONS, MEANS };
+
+// A team updates cluster j: sums, mean, shift and copies. START: only makes the copies of `centroids`. The first thread of the team has
 // the results for copies and rows. The first thread of its last warp has the shift. `stop` is checked after the first loads are issued;
 // if it is set, nothing is done.
-template <bool START, bool DIRECTIONS, typename T>
+template <bool START, Source FROM, typename T>
 __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& shared, const Team& team, int j, u32 stop, float lower, int& turn,
                                                BlockMoves& part) {
     const Sums& s = a.sums;
@@ -181,9 +160,10 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
     i64 rows = 0;
     i128 mass = 0;
     if (!START) {
-        rows = s.rows[j] + s.pending_rows[j];
+        rows = s.rows[j];
+        if (FROM != MEANS) rows += s.pending_rows[j];
         mass = rows;
-        if (s.mass_column >= 0) mass = ClusterSum(s, j, s.mass_column).total(s, s.mass_column);
+        if (FROM != MEANS && s.mass_column >= 0) mass = ClusterSum(s, j, s.mass_column).total(s, s.mass_column);
     }
     double square = 0.0, weighted = 0.0, distance = 0.0;
     bool moved = false;
@@ -200,20 +180,16 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
             if (!START) {
                 T low = 0, high = 0;
                 int exponent = 0;
-                if (DIRECTIONS) after = a.previous[at];
-                else low = a.lows[f], high = a.highs[f], exponent = a.mean_exponents[f];
-                sum = ClusterSum(s, j, f).total(s, f);
-                if (!DIRECTIONS && rows > 0) {
-                    after = (T)rounded_mean(sum, (u128)mass, exponent, (T)0);
-                    if (after < low) after = low;
-                    else if (after > high) after = high;
-                }
+                if (FROM == DIRECTIONS || (FROM == MEANS && rows > 0)) after = a.previous[at];
+                if (FROM == SUMS) low = a.lows[f], high = a.highs[f], exponent = a.mean_exponents[f];
+                if (FROM != MEANS) sum = ClusterSum(s, j, f).total(s, f);
+                if (FROM == SUMS && rows > 0) after = mean_within(sum, (u128)mass, exponent, low, high);
             }
         }
         if (stop) return;
         if (f < d) {
             if (!START) {
-                ClusterSum(s, j, f).store(s, sum);
+                if (FROM != MEANS) ClusterSum(s, j, f).store(s, sum);
                 // If nothing differs (except the sign of a zero), the distance is 0.
                 differs = after != before;
                 move = __dadd_rn((double)before, -(double)after);
@@ -243,9 +219,8 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
         }
         if (!START && piece == 0 && team.member == 0) {
             // All threads have read these.
-            s.rows[j] = rows;
-            s.pending_rows[j] = 0;
-            if (s.mass_column >= 0) ClusterSum(s, j, s.mass_column).store(s, mass);
+            if (FROM != MEANS) s.rows[j] = rows, s.pending_rows[j] = 0;
+            if (FROM != MEANS && s.mass_column >= 0) ClusterSum(s, j, s.mass_column).store(s, mass);
             if (rows == 0) part.empty = 1;
         }
         if (piece + team.width >= d && team.member == 0) {
@@ -366,7 +341,7 @@ struct EndChunk {
     Control* control;
 };
 
-template <bool START, bool DIRECTIONS, typename T> __device__ __forceinline__ void update(const Update<T>& a) {
+template <bool START, Source FROM, typename T> __device__ __forceinline__ void update(const Update<T>& a) {
     __shared__ Shared shared;
     wait_for_kernel_before();
     const Control before = *a.control;
@@ -378,7 +353,7 @@ template <bool START, bool DIRECTIONS, typename T> __device__ __forceinline__ vo
     int turn = 0;
 #pragma unroll 1
     for (int j = blockIdx.x * teams + team.number; j < a.sums.k; j += gridDim.x * teams)
-        update_cluster<START, DIRECTIONS>(a, shared, team, j, stop, lower, turn, part);
+        update_cluster<START, FROM>(a, shared, team, j, stop, lower, turn, part);
     if (stop) return;
     // In a team of one warp one thread has all results. In others two threads have a half each.
     BlockMoves& mine = shared.parts[team.number];
@@ -433,14 +408,17 @@ extern "C" __global__ void __launch_bounds__(32) end_chunk(const __grid_constant
     c->next_run = 0;
 }
 
-#define KERNELS(T, NAME)                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) update_##NAME(const __grid_constant__ Update<T> a) {           \
-        update<false, false>(a);                                                                                                 \
-    }                                                                                                                            \
+#define KERNELS(T, NAME)                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) update_##NAME(const __grid_constant__ Update<T> a) {            \
+        update<false, SUMS>(a);                                                                                                   \
+    }                                                                                                                             \
     extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) update_directions_##NAME(const __grid_constant__ Update<T> a) { \
-        update<false, true>(a);                                                                                                  \
-    }                                                                                                                            \
+        update<false, DIRECTIONS>(a);                                                                                             \
+    }                                                                                                                             \
+    extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) update_means_##NAME(const __grid_constant__ Update<T> a) {      \
+        update<false, MEANS>(a);                                                                                                  \
+    }                                                                                                                             \
     extern "C" __global__ void __launch_bounds__(256, 1) update_fold_##NAME(const __grid_constant__ Update<T> a) { fold_all(a); } \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) update_start_##NAME(const __grid_constant__ Update<T> a) { update<true, false>(a); }
+    extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) update_start_##NAME(const __grid_constant__ Update<T> a) { update<true, SUMS>(a); }
 KERNELS(float, f32)
 KERNELS(double, f64)

@@ -4,6 +4,8 @@
 //! Pending sums are words that wrap around, and integers. So a plain sum over the GPUs is exact, in any order. Then every GPU
 //! does the same update and gets the same bits. No centroid is sent, and the host does not wait.
 //!
+//! Where sums are large, each GPU makes the sums and means of some clusters for all GPUs (`exchange/own_clusters.rs`).
+//!
 //! A GPU must not change sums that another one still reads. So steps use two arrays of pending sums in turn. A GPU clears one of
 //! them when the other GPUs have reached the next exchange: by then they have read it.
 //!
@@ -11,9 +13,15 @@
 //! every GPU, then [`total`] for every GPU. A driver may make any call wait until a GPU has done its work, with locks that other
 //! calls need. So a kernel that waits for work that is not queued yet may wait for ever.
 
+mod own_clusters;
+
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(feature = "tests")]
+pub use self::own_clusters::ALWAYS_OWN_CLUSTERS;
+use self::own_clusters::{OwnAddresses, OwnClusters};
 use super::arguments::{self, ArriveArgument, Counts, MeetArgument, TotalArgument};
 use super::device::peers::{Alarm, Pool, reach_each_other};
 use super::device::{At, Buffer, Gpu, Launch, Plain, Queue, bytes_of, product, sum};
@@ -21,6 +29,7 @@ use super::shape::FitShape;
 use super::state::DeviceState;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
+use crate::base::params::Metric;
 
 /// The most GPUs of a fit: `MOST_GPUS` of the kernels.
 pub const MOST_GPUS: usize = 16;
@@ -29,9 +38,12 @@ const WHAT: &str = "the sums that the GPUs share";
 
 /// What one GPU of a fit has for the other GPUs: the pending sums of its steps.
 pub struct Port {
-    turns: [Turn; 2],
+    /// Two, or one if the GPUs have clusters of their own.
+    turns: Vec<Turn>,
     /// The place of the next step's sums in `turns`.
     turn: usize,
+    /// If each GPU makes the means of some clusters.
+    own: Option<OwnClusters>,
     /// The number of exchanges that this GPU has reached.
     arrived: Buffer<u64>,
     alarm: Arc<Alarm>,
@@ -64,6 +76,7 @@ struct TurnAddresses {
 struct Addresses {
     turns: [TurnAddresses; 2],
     arrived: At<u64>,
+    own: OwnAddresses,
 }
 
 /// Which sums are exchanged.
@@ -82,7 +95,7 @@ impl Port {
     }
 
     /// A port of this queue's GPU.
-    pub fn new(queue: &Queue, shape: &FitShape, group: &GpuGroup) -> Result<Self> {
+    pub fn new<T: Float + Plain>(queue: &Queue, shape: &FitShape, metric: Metric, group: &GpuGroup) -> Result<Self> {
         let pool = Pool::of(&queue.gpu, &group.gpus)?;
         let turn = || -> Result<Turn> {
             Ok(Turn {
@@ -96,16 +109,21 @@ impl Port {
         let meet = arguments::meet().exactly(gpu, "", 1)?;
         let total = arguments::total_sums();
         let total = total.resident(gpu, "", total.blocks_of(accumulators))?;
-        let (turns, arrived) = ([turn()?, turn()?], pool.zeros(queue, 1, WHAT)?);
+        let place = group.gpus.iter().position(|gpu| gpu.ordinal == queue.gpu.ordinal).unwrap_or_default();
+        let own = group.have_clusters(shape, metric);
+        let own = own.then(|| OwnClusters::new::<T>(queue, &pool, shape, place, group.gpus.len())).transpose()?;
+        let turns = (0..if own.is_some() { 1 } else { 2 }).map(|_| turn()).collect::<Result<_>>()?;
+        let arrived = pool.zeros(queue, 1, WHAT)?;
         // Other GPUs look at it from their first exchange on.
         queue.wait()?;
-        Ok(Self { turns, turn: 0, arrived, alarm: group.alarm.clone(), all: Vec::new(), arrive, meet, total })
+        Ok(Self { turns, turn: 0, own, arrived, alarm: group.alarm.clone(), all: Vec::new(), arrive, meet, total })
     }
 
     fn addresses(&self) -> Addresses {
         let turn =
             |turn: &Turn| TurnAddresses { pending: turn.pending.at(), rows: turn.pending_rows.at(), counts: turn.counts.at() };
-        Addresses { turns: self.turns.each_ref().map(turn), arrived: self.arrived.at() }
+        let [first, .., last] = [0, self.turns.len() - 1].map(|place| turn(&self.turns[place]));
+        Addresses { turns: [first, last], arrived: self.arrived.at(), own: OwnAddresses::of(self.own.as_ref()) }
     }
 
     /// Gives each port of a group the addresses of all of its ports.
@@ -131,7 +149,12 @@ impl Port {
 
     /// The last `steps` exchanges did nothing.
     pub fn go_back(&mut self, steps: u32) {
-        self.turn = (self.turn + steps as usize) % 2;
+        self.turn = (self.turn + steps as usize) % self.turns.len();
+    }
+
+    /// The clusters whose sums this GPU has, if each GPU has some.
+    pub fn own_clusters(&self) -> Option<Range<usize>> {
+        self.own.as_ref().map(OwnClusters::range)
     }
 
     /// Releases all GPUs of the group that wait, because one of them has failed.
@@ -140,10 +163,16 @@ impl Port {
     }
 }
 
-/// Queues the first half of this GPU's part of an exchange: its sums are there. Without a port there is nothing to exchange.
+/// Queues the first part of this GPU's exchange: its sums are there. Without a port there is nothing to exchange.
 /// `scores`: those of the step, or 0 if it counts them.
 pub fn arrive<T: Float + Plain>(state: &DeviceState<T>, of: ExchangedSums, scores: u64) -> Result<()> {
     let Some(port) = &state.port else { return Ok(()) };
+    own_clusters::find_touched(state, port, of)?;
+    say_arrived(state, port, of, scores)
+}
+
+/// Queues the message to all GPUs that this one has reached an exchange, or its second half.
+fn say_arrived<T: Float + Plain>(state: &DeviceState<T>, port: &Port, of: ExchangedSums, scores: u64) -> Result<()> {
     let arrive = ArriveArgument {
         control: state.control,
         counts: port.turns[port.turn].counts.at(),
@@ -156,6 +185,30 @@ pub fn arrive<T: Float + Plain>(state: &DeviceState<T>, of: ExchangedSums, score
     unsafe { state.queue.run_behind(&port.arrive, &arrive) }
 }
 
+/// Queues the wait for all GPUs.
+fn meet<T: Float + Plain>(state: &DeviceState<T>, port: &Port, of: ExchangedSums) -> Result<()> {
+    let meet = MeetArgument {
+        control: state.control,
+        arrived: port.arrived.at(),
+        others: each(&port.all, |other| other.arrived),
+        alarm: port.alarm.at(),
+        gpus: port.all.len() as i32,
+        moves: i32::from(of == ExchangedSums::Moves),
+    };
+    // SAFETY: the addresses are those of the control, of this port and of the other ports of the group. They live until all GPUs
+    // have done their work. The kernel begins with the wait.
+    unsafe { state.queue.run_behind(&port.meet, &meet) }
+}
+
+/// Queues the second part, if each GPU has clusters: the sums and means of those of this GPU. All GPUs of the fit must have been
+/// given the first part. `scores`: as for [`arrive`].
+pub fn share<T: Float + Plain>(state: &DeviceState<T>, of: ExchangedSums, scores: u64) -> Result<()> {
+    let Some((port, own)) = state.port.as_ref().and_then(|port| Some((port, port.own.as_ref()?))) else { return Ok(()) };
+    meet(state, port, of)?;
+    own_clusters::share_sums(state, port, own, of)?;
+    say_arrived(state, port, of, scores)
+}
+
 /// An address of each GPU.
 fn each<V>(all: &[Addresses], address: impl Fn(&Addresses) -> At<V>) -> [At<V>; MOST_GPUS] {
     let mut addresses = [At::NULL; MOST_GPUS];
@@ -163,24 +216,18 @@ fn each<V>(all: &[Addresses], address: impl Fn(&Addresses) -> At<V>) -> [At<V>; 
     addresses
 }
 
-/// Queues the second half: the sums of all GPUs become one. Afterwards this GPU's pending sums, and the counts in its control,
-/// are those of the whole fit. All GPUs of the fit must have been given the first half.
-pub fn total<T: Float + Plain>(state: &mut DeviceState<T>, of: ExchangedSums) -> Result<()> {
-    let Some(port) = &mut state.port else { return Ok(()) };
+/// Queues the last part. Afterwards the rows of all clusters, and the counts in this GPU's control, are those of the whole fit.
+/// The pending sums are, too, or if each GPU has clusters, `centroids` has the new means. All GPUs of the fit must have been given
+/// the parts before.
+pub fn total<T: Float + Plain>(state: &mut DeviceState<T>, centroids: &Buffer<T>, of: ExchangedSums) -> Result<()> {
+    let Some(port) = &state.port else { return Ok(()) };
+    meet(state, port, of)?;
+    if let Some(own) = &port.own {
+        return own_clusters::take_means(state, port, own, centroids, of);
+    }
     let all = &port.all;
     let (next, gpus) = (&port.turns[1 - port.turn], port.all.len() as i32);
     let moves = i32::from(of == ExchangedSums::Moves);
-    let meet = MeetArgument {
-        control: state.control,
-        arrived: port.arrived.at(),
-        others: each(all, |other| other.arrived),
-        alarm: port.alarm.at(),
-        gpus,
-        moves,
-    };
-    // SAFETY: the addresses are those of the control, of this port and of the other ports of the group. They live until all GPUs
-    // have done their work. The kernel begins with the wait.
-    unsafe { state.queue.run_behind(&port.meet, &meet)? };
     let total = TotalArgument {
         pending: each(all, |other| other.turns[port.turn].pending),
         rows: each(all, |other| other.turns[port.turn].rows),
@@ -198,7 +245,9 @@ pub fn total<T: Float + Plain>(state: &mut DeviceState<T>, of: ExchangedSums) ->
     };
     // SAFETY: as above. All sums have equal lengths. The kernel before has waited until the other GPUs have written theirs.
     unsafe { state.queue.run_behind(&port.total, &total)? };
-    port.turn ^= 1;
+    if let Some(port) = &mut state.port {
+        port.turn ^= 1;
+    }
     Ok(())
 }
 
@@ -206,6 +255,8 @@ pub fn total<T: Float + Plain>(state: &mut DeviceState<T>, of: ExchangedSums) ->
 pub struct GpuGroup {
     gpus: Vec<Arc<Gpu>>,
     alarm: Arc<Alarm>,
+    /// The bytes of sums to read from which on GPUs have clusters.
+    least_bytes: u64,
     _alone: Alone,
 }
 
@@ -232,7 +283,15 @@ impl GpuGroup {
         }
         let Some(alone) = Alone::enter() else { return Ok(None) };
         let alarm = Arc::new(Alarm::new(&gpus[0])?);
-        Ok(Some(Self { gpus, alarm, _alone: alone }))
+        Ok(Some(Self { gpus, alarm, least_bytes: own_clusters::least_bytes(), _alone: alone }))
+    }
+}
+
+impl GpuGroup {
+    /// Whether each GPU makes the means of some clusters. Where centroids are directions, no GPU does: a direction is made from
+    /// all sums of a cluster.
+    pub fn have_clusters(&self, shape: &FitShape, metric: Metric) -> bool {
+        metric == Metric::Euclidean && own_clusters::bytes_read(shape, self.gpus.len()) >= self.least_bytes
     }
 }
 

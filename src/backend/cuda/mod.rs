@@ -24,6 +24,9 @@ pub use device::probe::{ARCHITECTURES, devices};
 pub use device::{CallersContext, Gpu, Plain};
 #[doc(hidden)]
 pub use device::{refusal, traffic};
+#[cfg(feature = "tests")]
+#[doc(hidden)]
+pub use exchange::ALWAYS_OWN_CLUSTERS;
 pub use exchange::GpuGroup;
 #[cfg(all(feature = "bench", feature = "papers"))]
 pub use papers::STAGES;

@@ -27,11 +27,12 @@ pub use self::labels::download;
 pub use self::nearest::nearest_bytes;
 pub use self::priced::priced_bytes;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::arguments::Record;
-use super::device::Plain;
-use super::exchange::{self, ExchangedSums, GpuGroup};
+use super::device::{Plain, product};
+use super::exchange::{self, ExchangedSums, GpuGroup, Port};
 #[cfg(feature = "papers")]
 use super::papers::HostUpdate;
 use super::passes::distances::{InertiaPass, InertiaSums, MOST_PENDING};
@@ -98,7 +99,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let shape = FitShape { more_copies, ..shape_of(&rows, statistics, params.k) };
         let chosen = choose::<T>(strategy, &shape, queue.gpu.size())?;
         let needs = chosen.candidate.needs(&shape, queue.gpu.size());
-        let update = UpdateLaunches::new(&queue, &shape, statistics, LONGEST_BATCH as usize)?;
+        let update = UpdateLaunches::new(&queue, &shape, statistics, LONGEST_BATCH as usize, group)?;
         let state = DeviceState::new(
             &queue,
             &shape,
@@ -146,7 +147,12 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         if self.host.is_some() {
             return false;
         }
-        true
+        self.own_clusters().is_none()
+    }
+
+    /// The clusters whose sums this session has, if it does not have those of all.
+    fn own_clusters(&self) -> Option<Range<usize>> {
+        self.state.port.as_ref().and_then(Port::own_clusters)
     }
 
     /// Queues the update by the sums that the session has.
@@ -215,6 +221,22 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         }
     }
 
+    /// Downloads the canonical sums of some clusters.
+    fn read_sums(&self, clusters: Range<usize>, into: &mut ClusterSums) -> Result<()> {
+        let DeviceState { sums, shape: FitShape { d, weighted, .. }, .. } = &self.state;
+        let columns = self.state.shape.columns();
+        let mut read = memory::zeroed(product([clusters.len(), columns]), "the sums of the clusters")?;
+        sums.canonical.read(clusters.start * columns, &mut read)?;
+        sums.rows.read(clusters.start, &mut into.rows[clusters.clone()])?;
+        for (j, row) in clusters.zip(read.chunks_exact(columns)) {
+            into.sums[j * d..][..*d].copy_from_slice(&row[..*d]);
+            into.mass[j] = if *weighted { row[*d] } else { i128::from(into.rows[j]) };
+            // All clusters count as changed. Computing a mean again gives the same mean.
+            into.dirty[j] = true;
+        }
+        Ok(())
+    }
+
     /// Whether all rows are on the GPU.
     fn is_resident(&self) -> bool {
         matches!(*self.rows, RowChunks::Resident(_))
@@ -231,6 +253,16 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// Queues the first half of this GPU's part of the exchange with the other GPUs of the fit, if there are any.
     fn arrive(&self, of: ExchangedSums) -> Result<()> {
         exchange::arrive(&self.state, of, self.scores_of_step())
+    }
+
+    /// Queues the second part of the exchange.
+    fn share(&self, of: ExchangedSums) -> Result<()> {
+        exchange::share(&self.state, of, self.scores_of_step())
+    }
+
+    /// Queues the last part of the exchange.
+    fn total(&mut self, of: ExchangedSums) -> Result<()> {
+        exchange::total(&mut self.state, self.update.new_centroids(), of)
     }
 
     /// The scores of a step over all rows, or 0 if the step counts them.
@@ -306,17 +338,9 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
 
     fn cluster_sums(&mut self) -> Result<&ClusterSums> {
         if self.cluster_sums.is_none() {
-            let FitShape { d, k, weighted, .. } = self.state.shape;
-            let columns = self.state.shape.columns();
-            let sums = self.state.sums.canonical.to_vec()?;
+            let FitShape { d, k, .. } = self.state.shape;
             let mut cluster_sums = ClusterSums::new(k, d)?;
-            cluster_sums.rows = self.state.sums.rows.to_vec()?;
-            for (j, row) in sums.chunks_exact(columns).enumerate() {
-                cluster_sums.sums[j * d..][..d].copy_from_slice(&row[..d]);
-                cluster_sums.mass[j] = if weighted { row[d] } else { i128::from(cluster_sums.rows[j]) };
-            }
-            // All clusters count as changed. Computing a mean again gives the same mean.
-            cluster_sums.dirty.fill(true);
+            self.read_sums(0..k, &mut cluster_sums)?;
             self.cluster_sums = Some(cluster_sums);
         }
         let Some(cluster_sums) = &self.cluster_sums else { unreachable!("it was just made") };

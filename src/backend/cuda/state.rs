@@ -195,7 +195,7 @@ impl<T: Float + Plain> DeviceState<T> {
             shape: *shape,
             labels: DeviceLabels::allocate(queue, shape, needs.label_arrays)?,
             sums: DeviceSums::allocate(queue, shape)?,
-            port: group.map(|group| Port::new(queue, shape, group)).transpose()?,
+            port: group.map(|group| Port::new::<T>(queue, shape, statistics.metric, group)).transpose()?,
             columns: ColumnStatistics::allocate(queue, shape.d)?,
             centroids: Centroids::allocate(queue, shape.d, shape.k)?,
             filter: DeviceFilter::new(queue, needs.filter, shape.d, largest)?,

@@ -2,6 +2,7 @@
 
 use super::arguments::{self, Control, DirectionsArgument, EndChunkArgument, Record, UpdateArgument};
 use super::device::{Buffer, Launch, Plain, Queue, buffers, product};
+use super::exchange::GpuGroup;
 use super::shape::FitShape;
 use super::state::DeviceState;
 use super::step::filter::Preparation;
@@ -41,10 +42,18 @@ impl<T: Float + Plain> UpdateLaunches<T> {
     }
 
     /// `statistics`: has the scale of the shift, and the metric.
-    pub fn new(queue: &Queue, shape: &FitShape, statistics: &Statistics, batch: usize) -> Result<Self> {
+    /// `group`: the GPUs that exchange their sums, if the fit has several.
+    pub fn new(
+        queue: &Queue,
+        shape: &FitShape,
+        statistics: &Statistics,
+        batch: usize,
+        group: Option<&GpuGroup>,
+    ) -> Result<Self> {
         let gpu = &queue.gpu;
         let preparation = Preparation::new(queue, shape.d, shape.k, shape.rows)?;
         let (update, directions) = match statistics.metric {
+            metric if group.is_some_and(|group| group.have_clusters(shape, metric)) => (arguments::update_means::<T>(), None),
             Metric::Euclidean => (arguments::update::<T>(), None),
             Metric::Cosine => {
                 let directions = arguments::directions::<T>().resident(gpu, "", shape.k)?;
@@ -111,6 +120,11 @@ impl<T: Float + Plain> UpdateLaunches<T> {
         // SAFETY: the addresses are those of the state's and of this object's buffers, which have room for (k, columns, limbs)
         // sums, (k, d) centroids and one record for each iteration of the batch. The kernel begins with the wait.
         unsafe { state.queue.run_behind(&self.update, &argument) }
+    }
+
+    /// Where the update finds the new centroids, if the sums are not what they come from.
+    pub fn new_centroids(&self) -> &Buffer<T> {
+        &self.buffers.before
     }
 
     /// Undoes the last update of the centroids.

@@ -9,7 +9,7 @@ use cudarc::driver::CudaEvent;
 use super::{CudaSession, LONGEST_BATCH};
 use crate::backend::cuda::arguments::{Control, Record, STOP_EMPTY};
 use crate::backend::cuda::device::{Buffer, Plain, Queue};
-use crate::backend::cuda::exchange::{self, ExchangedSums, Port};
+use crate::backend::cuda::exchange::{ExchangedSums, Port};
 use crate::backend::cuda::passes::distances::InertiaSums;
 use crate::backend::{Advanced, Assigned, Iteration, Move, Scales, Session, Stop};
 use crate::base::error::{KMeansError, Result};
@@ -74,8 +74,9 @@ pub fn advance<T: Float + Plain>(
                 session.launch_step(None)?;
                 session.arrive(ExchangedSums::Step)
             })?;
+            sessions.iter().try_for_each(|session| session.share(ExchangedSums::Step))?;
             for session in &mut *sessions {
-                exchange::total(&mut session.state, ExchangedSums::Step)?;
+                session.total(ExchangedSums::Step)?;
                 session.update.launch(&session.state, stop, limit, first)?;
             }
             if let Some(ahead) = &mut ahead {
@@ -171,8 +172,9 @@ pub fn assign<T: Float + Plain>(
         Ok(inertia)
     })?;
     let mut counted = None;
+    sessions.iter().try_for_each(|session| session.share(ExchangedSums::Step))?;
     for session in &mut *sessions {
-        exchange::total(&mut session.state, ExchangedSums::Step)?;
+        session.total(ExchangedSums::Step)?;
         counted = session.finish_sums()?;
     }
     let control = control(sessions)?;
@@ -202,8 +204,9 @@ pub fn relocate<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>], move
         session.move_rows(&own)?;
         session.arrive(ExchangedSums::Moves)
     })?;
+    sessions.iter().try_for_each(|session| session.share(ExchangedSums::Moves))?;
     sessions.iter_mut().try_for_each(|session| {
-        exchange::total(&mut session.state, ExchangedSums::Moves)?;
+        session.total(ExchangedSums::Moves)?;
         session.update.fold(&session.state)
     })
 }

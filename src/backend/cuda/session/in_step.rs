@@ -10,6 +10,7 @@ use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::exchange::{GpuGroup, Port};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::chunks::RowChunks;
+use crate::backend::cuda::shape::FitShape;
 use crate::backend::sharded::sessions::{ask_sessions, copy_labels};
 use crate::backend::sharded::{InStep, Shards, Take};
 use crate::backend::{Advanced, Assigned, Move, PlusPlus, Seeder, Session, Stop, Updated};
@@ -128,7 +129,14 @@ impl<T: Float + Plain> InStep<T> for GpusInStep<'_, T> {
     }
 
     fn cluster_sums(&mut self) -> Result<&ClusterSums> {
-        // Every GPU has the sums of all.
+        // Every GPU has all sums, or those of its own clusters.
+        let own = self.sessions.iter().map(|session| session.own_clusters()).collect::<Option<Vec<_>>>();
+        if let Some(own) = own.filter(|_| self.sessions[0].cluster_sums.is_none()) {
+            let FitShape { k, d, .. } = self.sessions[0].state.shape;
+            let mut all = ClusterSums::new(k, d)?;
+            self.sessions.iter().zip(own).try_for_each(|(session, own)| session.read_sums(own, &mut all))?;
+            self.sessions[0].cluster_sums = Some(all);
+        }
         self.sessions[0].cluster_sums()
     }
 
@@ -137,6 +145,9 @@ impl<T: Float + Plain> InStep<T> for GpusInStep<'_, T> {
     }
 
     fn means(&mut self, centroids: &mut [T]) -> Result<Option<Updated>> {
+        if !self.sessions[0].has_means() {
+            return Ok(None);
+        }
         // Every GPU must have the new centroids.
         let each = self.sessions.iter_mut().map(|session| session.launch_means());
         each.collect::<Result<()>>()?;
