@@ -33,8 +33,8 @@ struct Counts {
 
 struct Arrive {
     Control* control;
-    Counts* counts;
-    u64* arrived; // exchanges that this GPU has reached
+    Counts* counts; // null in the second half of an exchange
+    u64* arrived; // exchanges, and halves of exchanges, that this GPU has reached
     u64 scores; // those of the step, if the step does not count them
     int moves; // whether these are the sums of rows that the host has moved, and not those of a step
     int unused;
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(32) arrive(const __grid_constant__ 
     const Control* c = a.control;
     if (!a.moves && c->stop) return;
     if (threadIdx.x != 0) return;
-    *a.counts = {c->changed, c->settled + c->in_doubt + c->pairs, a.scores ? a.scores : c->scores, c->rescored};
+    if (a.counts) *a.counts = {c->changed, c->settled + c->in_doubt + c->pairs, a.scores ? a.scores : c->scores, c->rescored};
     // Only this GPU writes the number. A GPU that sees the number sees all that this GPU has written before.
     asm volatile("fence.acq_rel.sys;\n\tst.release.sys.u64 [%0], %1;" ::"l"(a.arrived), "l"(*a.arrived + 1) : "memory");
 }
@@ -160,13 +160,14 @@ template <typename T> struct ShareSums {
     const u64* pending[MOST_GPUS]; // (k, columns, limbs, 2) of each GPU
     const i64* pending_rows[MOST_GPUS]; // (k) of each GPU
     const u8* touched[MOST_GPUS]; // (k) of each GPU
+    const Counts* counts[MOST_GPUS];
     Sums sums; // of this GPU
     const int* mean_exponents; // (d): a mean is sum / mass * 2^this
     const T* lows; // (d)
     const T* highs; // (d)
     T* means; // (k, d): written for the clusters of this GPU that have rows
     i64* rows; // (k): written for the clusters of this GPU
-    const Control* control;
+    Control* control;
     int first, end; // the clusters of this GPU
     int gpus;
     int moves;
@@ -210,19 +211,20 @@ template <typename T> __device__ __forceinline__ void share(const ShareSums<T>& 
         }
         if (threadIdx.x == 0) a.rows[j] = (i64)rows;
     }
+    // In the second half a GPU may be one step ahead, and have the counts of that step.
+    if (global_thread() == 0 && !a.moves) take_counts(a.counts, a.gpus, a.control);
 }
 
 // The means of all clusters.
 template <typename T> struct TakeMeans {
     const T* means[MOST_GPUS]; // (k, d) of each GPU
     const i64* rows[MOST_GPUS]; // (k) of each GPU
-    const Counts* counts[MOST_GPUS];
     u64* pending; // (k, words): this GPU's pending sums, which become zero
     i64* pending_rows; // (k)
     const u8* touched; // (k): this GPU's clusters with pending sums
     T* centroids; // (k, d): the new centroids of clusters with rows
     i64* all_rows; // (k)
-    Control* control;
+    const Control* control;
     int k, d;
     int words; // columns * limbs * 2
     int share; // clusters of a GPU; the last one may have fewer
@@ -245,7 +247,6 @@ template <typename T> __device__ __forceinline__ void take(const TakeMeans<T>& a
                 ((ulonglong2*)(a.pending + (u64)j * a.words))[i] = make_ulonglong2(0, 0);
         if (threadIdx.x == 0) a.all_rows[j] = (i64)fresh((const u64*)a.rows[owner] + j), a.pending_rows[j] = 0;
     }
-    if (global_thread() == 0 && !a.moves) take_counts(a.counts, a.gpus, a.control);
 }
 
 #define KERNELS(T, NAME)                                                                                                      \

@@ -48,10 +48,14 @@ const MORSEL_MARGIN: f64 = 8.0;
 // Several GPUs.
 /// Seconds for threads and sessions, and bytes per second of memory for sums that GPUs share.
 const SEVERAL_START: f64 = 10e-3;
-const SHARED_RATE: f64 = 1e9;
+const SHARED_RATE: f64 = 4e9;
 /// Seconds of an exchange of small sums, and bytes per second of one with large sums.
 const EXCHANGE: f64 = 20e-6;
 const PEER_RATE: f64 = 250e9;
+/// Seconds of a step of k-means++ beside its reads. One GPU does all steps, and gets a copy of all rows.
+const STEP: f64 = 35e-6;
+/// Bytes that a GPU reads from others, from which on each GPU has clusters of its own (`cuda/exchange/own_clusters.rs`).
+const LARGE_SUMS: f64 = 16e6;
 /// Several GPUs are chosen only if they are predicted to be faster than one by this factor.
 const SEVERAL_MARGIN: f64 = 1.2;
 
@@ -247,10 +251,19 @@ fn shared_if_it_pays(shape: Shape, request: DeviceRequest, devices: &Devices, on
     let cells = shape.clusters as f64 * shape.features as f64;
     // Two words for a cell, and for some columns a second limb.
     let sums = cells * 16.0;
-    let exchange = EXCHANGE + sums * (several - 1.0) / PEER_RATE;
+    let read = sums * (several - 1.0);
+    let exchange = match read < LARGE_SUMS {
+        true => EXCHANGE + read / PEER_RATE,
+        // Sums of own clusters, and the means of the other ones.
+        false => 2.0 * EXCHANGE + (sums + cells * 4.0) * (several - 1.0) / several / PEER_RATE,
+    };
+    let steps = shape.candidates.steps as f64 * (STEP + seconds_on_gpu(shape, one)[1]);
+    let gathered = if steps > 0.0 { shape.rows as f64 * row_bytes(shape) as f64 / PEER_RATE } else { 0.0 };
     let widest = shares.iter().max_by_key(|share| share.rows);
-    let alone = ITERATIONS * alone * 1e-6 + upload(one.chunking, shape.rows as f64);
-    let together = SEVERAL_START
+    let alone = steps + ITERATIONS * alone * 1e-6 + upload(one.chunking, shape.rows as f64);
+    let together = steps
+        + gathered
+        + SEVERAL_START
         + sums / SHARED_RATE
         + ITERATIONS * (together * 1e-6 + exchange)
         + widest.map_or(0.0, |share| upload(share.plan.chunking, share.rows as f64));

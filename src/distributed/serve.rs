@@ -69,7 +69,7 @@ fn place<T: Engine>(parts: &mut [RowBlock<'_, T>; 1], start: &Start) -> Result<C
         parts[0].features = parts[0].features.widened();
     }
     let (of_round, rounds) = start.candidates;
-    let shape = rows::shape(&parts[..], start.clusters, DrawnCandidates { of_round, rounds });
+    let shape = rows::shape(&parts[..], start.clusters, DrawnCandidates { of_round, rounds, steps: 0 });
     // A GPU has nothing to do without rows.
     let device = if shape.rows == 0 { Device::Cpu } else { start.device.parse()? };
     let request = DeviceRequest { device, strategy: Strategy::Default, limit: None, there: None };

@@ -148,8 +148,8 @@ fn check_least_memory<T: Engine>(init: &Init, way: u64, weighted: bool) {
     let weights = weighted.then(|| Column::from_slice(&weights));
     let features = Features::from_rows(&x, d).unwrap();
     let candidates = match init {
-        Init::KMeansParallel => DrawnCandidates { of_round: 2 * k as u64, rounds: 5 },
-        Init::AfkMc2 => DrawnCandidates { of_round: k as u64, rounds: 0 },
+        Init::KMeansParallel => DrawnCandidates { of_round: 2 * k as u64, rounds: 5, steps: 0 },
+        Init::AfkMc2 => DrawnCandidates { of_round: k as u64, rounds: 0, steps: 0 },
         _ => DrawnCandidates::NONE,
     };
     let least = memory::chunking(Shape { candidates, ..shape::<T>([n, d, k], weighted) }, &gpu_info(), 0).unwrap_err();

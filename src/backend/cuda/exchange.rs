@@ -168,16 +168,16 @@ impl Port {
 pub fn arrive<T: Float + Plain>(state: &DeviceState<T>, of: ExchangedSums, scores: u64) -> Result<()> {
     let Some(port) = &state.port else { return Ok(()) };
     own_clusters::find_touched(state, port, of)?;
-    say_arrived(state, port, of, scores)
+    say_arrived(state, port, of, Some(scores))
 }
 
-/// Queues the message to all GPUs that this one has reached an exchange, or its second half.
-fn say_arrived<T: Float + Plain>(state: &DeviceState<T>, port: &Port, of: ExchangedSums, scores: u64) -> Result<()> {
+/// Queues the message to all GPUs that this one has reached an exchange, with the counts of the step, or its second half.
+fn say_arrived<T: Float + Plain>(state: &DeviceState<T>, port: &Port, of: ExchangedSums, scores: Option<u64>) -> Result<()> {
     let arrive = ArriveArgument {
         control: state.control,
-        counts: port.turns[port.turn].counts.at(),
+        counts: scores.map_or(At::NULL, |_| port.turns[port.turn].counts.at()),
         arrived: port.arrived.at(),
-        scores,
+        scores: scores.unwrap_or_default(),
         moves: i32::from(of == ExchangedSums::Moves),
         unused: 0,
     };
@@ -201,12 +201,12 @@ fn meet<T: Float + Plain>(state: &DeviceState<T>, port: &Port, of: ExchangedSums
 }
 
 /// Queues the second part, if each GPU has clusters: the sums and means of those of this GPU. All GPUs of the fit must have been
-/// given the first part. `scores`: as for [`arrive`].
-pub fn share<T: Float + Plain>(state: &DeviceState<T>, of: ExchangedSums, scores: u64) -> Result<()> {
+/// given the first part.
+pub fn share<T: Float + Plain>(state: &DeviceState<T>, of: ExchangedSums) -> Result<()> {
     let Some((port, own)) = state.port.as_ref().and_then(|port| Some((port, port.own.as_ref()?))) else { return Ok(()) };
     meet(state, port, of)?;
     own_clusters::share_sums(state, port, own, of)?;
-    say_arrived(state, port, of, scores)
+    say_arrived(state, port, of, None)
 }
 
 /// An address of each GPU.

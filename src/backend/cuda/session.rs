@@ -257,7 +257,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
 
     /// Queues the second part of the exchange.
     fn share(&self, of: ExchangedSums) -> Result<()> {
-        exchange::share(&self.state, of, self.scores_of_step())
+        exchange::share(&self.state, of)
     }
 
     /// Queues the last part of the exchange.

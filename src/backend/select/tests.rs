@@ -288,17 +288,22 @@ fn several_gpus_share_rows() {
 unit_test!(auto_takes_several_gpus_where_that_pays);
 fn auto_takes_several_gpus_where_that_pays() {
     let two = Ok(vec![device(0, 140 * GB), device(1, 140 * GB)]);
-    let place = |rows, features, clusters| {
-        let choice = choose(Device::Auto.into(), Shape { rows, features, clusters, ..LARGE }, &two).unwrap();
-        choice.place
+    let seeded = |rows, features, clusters, steps| {
+        let candidates = DrawnCandidates { steps, ..DrawnCandidates::NONE };
+        choose(Device::Auto.into(), Shape { rows, features, clusters, candidates, ..LARGE }, &two).unwrap().place
     };
+    let place = |rows, features, clusters| seeded(rows, features, clusters, 0);
     let both = Place::Several(Gpus::new(&[0, 1]).unwrap());
     assert_eq!(place(134_217_728, 4, 64), both);
     assert_eq!(place(16_777_216, 128, 4_096), both);
-    // So short, or with so many sums, that one is faster.
+    assert_eq!(place(4_000_000, 480, 40_000), both);
+    // So short, or with so many sums, that one is as fast or faster.
     assert_eq!(place(10_000_000, 2, 1_000), Place::Cuda(0));
-    assert_eq!(place(300_000, 408, 5_000), Place::Cuda(0));
+    assert_eq!(place(50_000, 408, 500), Place::Cuda(0));
     assert_eq!(place(1_000_000, 16, 256), Place::Cuda(0));
+    // One GPU does the steps of k-means++, which take most of such a fit.
+    assert_eq!(place(300_000, 408, 5_000), both);
+    assert_eq!(seeded(300_000, 408, 5_000, 5_000), Place::Cuda(0));
 }
 
 unit_test!(data_that_do_not_fit_where_they_must_are_no_memory);

@@ -53,16 +53,18 @@ options! {
 }
 
 impl Seeding {
-    /// The rows that seeding for k clusters compares with all rows at once.
+    /// The rows that seeding for k clusters compares with all rows.
     pub(crate) fn candidates(&self, k: usize) -> DrawnCandidates {
         match self.init {
             // A product that is too large becomes the largest number. `KMeans::validate` refuses it.
             Init::KMeansParallel => {
-                DrawnCandidates { of_round: (self.oversampling * k as f64).ceil().max(1.0) as u64, rounds: self.rounds }
+                let of_round = (self.oversampling * k as f64).ceil().max(1.0) as u64;
+                DrawnCandidates { of_round, rounds: self.rounds, steps: 0 }
             }
             // If a chain finds no centroid, all centroids so far. They are not drawn in rounds.
-            Init::AfkMc2 => DrawnCandidates { of_round: k as u64, rounds: 0 },
-            Init::Given(_) | Init::Random | Init::KMeansPlusPlus | Init::Optimal => DrawnCandidates::NONE,
+            Init::AfkMc2 => DrawnCandidates { of_round: k as u64, rounds: 0, steps: 0 },
+            Init::KMeansPlusPlus => DrawnCandidates { steps: k as u64, ..DrawnCandidates::NONE },
+            Init::Given(_) | Init::Random | Init::Optimal => DrawnCandidates::NONE,
         }
     }
 }

@@ -20,16 +20,18 @@ pub enum Wanted {
     Distances,
 }
 
-/// The rows that seeding compares with all rows at once: those that k-means|| draws. Most seedings have none.
+/// The rows that seeding compares with all rows: many at once, as k-means|| draws them, or a few in each step of k-means++.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrawnCandidates {
     /// In a round, on average.
     pub of_round: u64,
     pub rounds: u32,
+    /// Steps of k-means++ over all rows.
+    pub steps: u64,
 }
 
 impl DrawnCandidates {
-    pub const NONE: Self = Self { of_round: 0, rounds: 0 };
+    pub const NONE: Self = Self { of_round: 0, rounds: 0, steps: 0 };
 }
 
 /// How to find starting centroids.

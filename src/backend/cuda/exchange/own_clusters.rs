@@ -129,6 +129,7 @@ pub fn share_sums<T: Float + Plain>(state: &DeviceState<T>, port: &Port, own: &O
         pending: each(&port.all, |other| other.turns[port.turn].pending),
         pending_rows: each(&port.all, |other| other.turns[port.turn].rows),
         touched: each(&port.all, |other| other.own.touched),
+        counts: each(&port.all, |other| other.turns[port.turn].counts),
         sums: state.sums.argument(&state.shape),
         mean_exponents: state.columns.mean_exponents.at(),
         lows: state.columns.lows.at(),
@@ -162,7 +163,6 @@ pub fn take_means<T: Float + Plain>(
     let argument = TakeMeansArgument {
         means: all_means,
         rows: each(&port.all, |other| other.own.rows),
-        counts: each(&port.all, |other| other.turns[port.turn].counts),
         pending,
         pending_rows,
         touched: own.touched.at(),

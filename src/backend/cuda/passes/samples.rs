@@ -37,7 +37,7 @@ fn room_for(expected: u64, n: usize) -> usize {
 /// The bytes that many candidates take on the device. `draws`: the bytes of the distances of the rows, which are gone when the
 /// candidates get their masses.
 pub fn candidate_bytes<T: Float + Plain>(shape: &FitShape, candidates: DrawnCandidates, draws: u64, gpu: GpuSize) -> u64 {
-    if candidates == DrawnCandidates::NONE {
+    if candidates.of_round == 0 {
         return 0;
     }
     let of_round = room_for(candidates.of_round, shape.rows);
