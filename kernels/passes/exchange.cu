@@ -3,7 +3,7 @@
 // Source:    ours. kmcuda 2016 has two GPUs, and Li et al. 2010 a cluster of them; both add up floats, so their results depend on the
 //            number of GPUs. Here pending sums are words that wrap around, so a plain sum over the GPUs is exact.
 // Used when: a fit has several GPUs that reach each other's memory.
-// Plan:      step         adds to the pending sums of the GPU, of which there are two: one for this iteration, one for the next
+// Plan:      step         adds to the pending sums of the GPU. In this plan there are two: one for this iteration, one for the next
 //            arrive       writes the counts of the step beside them, and says that all is there
 //            meet         waits until every GPU has said so
 //            total_sums   reads the sums of each GPU, and writes their total to this GPU. The sums of the iteration before become zero:
@@ -42,7 +42,7 @@ struct Arrive {
 
 struct Meet {
     const Control* control;
-    const u64* arrived; // exchanges that this GPU has reached
+    const u64* arrived; // exchanges, and halves of exchanges, that this GPU has reached
     const u64* others[MOST_GPUS]; // the same of each GPU
     const u32* alarm;
     int gpus;
@@ -228,8 +228,8 @@ template <typename T> struct TakeMeans {
     int k, d;
     int words; // columns * limbs * 2
     int share; // clusters of a GPU; the last one may have fewer
-    int gpus;
     int moves;
+    int unused;
 };
 
 // A block has a cluster.

@@ -146,7 +146,8 @@ __device__ __forceinline__ CentroidBound centroid_bound(const BoundTerms& a, dou
     return {start, __double2float_ru((slack + 4.0 * v * (half_square + lower)) * (1.0 + 8.0 * v))};
 }
 
-// Where new centroids come from. Those that are made already are in `previous`. MEANS: the sums and the rows are canonical already.
+// Where new centroids come from. Those that are made already are in `previous`. MEANS: the rows are canonical already, and the
+// sums are with the GPU that has the cluster.
 enum Source { SUMS, DIRECTIONS, MEANS };
 
 // A team updates cluster j: sums, mean, shift and copies. START: only makes the copies of `centroids`. The first thread of the team has

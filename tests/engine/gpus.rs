@@ -18,9 +18,9 @@ fn ways() -> Vec<Device> {
 
 /// Whether GPUs have clusters of their own even where sums are small.
 fn let_own_clusters(always: bool) {
-    #[cfg(feature = "cuda")]
+    #[cfg(all(feature = "cuda", feature = "tests"))]
     polars_kmeans::backend::cuda::ALWAYS_OWN_CLUSTERS.store(always, std::sync::atomic::Ordering::Relaxed);
-    #[cfg(not(feature = "cuda"))]
+    #[cfg(not(all(feature = "cuda", feature = "tests")))]
     let _ = always;
 }
 

@@ -2,16 +2,18 @@
 //! them (`kernels/passes/exchange.cu`).
 //!
 //! Pending sums are words that wrap around, and integers. So a plain sum over the GPUs is exact, in any order. Then every GPU
-//! does the same update and gets the same bits. No centroid is sent, and the host does not wait.
-//!
-//! Where sums are large, each GPU makes the sums and means of some clusters for all GPUs (`exchange/own_clusters.rs`).
+//! does the same update and gets the same bits. The host does not wait.
 //!
 //! A GPU must not change sums that another one still reads. So steps use two arrays of pending sums in turn. A GPU clears one of
 //! them when the other GPUs have reached the next exchange: by then they have read it.
 //!
+//! Where sums are large, each GPU makes the sums and means of some clusters for all GPUs (`exchange/own_clusters.rs`). Such an
+//! exchange has two halves, and GPUs meet in both. There is one array of pending sums. A GPU clears it in the second half: the
+//! other GPUs have read it in the first.
+//!
 //! A kernel waits for the other GPUs. It is queued when all of them have been given the work that it waits for: [`arrive`] for
-//! every GPU, then [`total`] for every GPU. A driver may make any call wait until a GPU has done its work, with locks that other
-//! calls need. So a kernel that waits for work that is not queued yet may wait for ever.
+//! every GPU, then [`share`] for every GPU, then [`total`] for every GPU. A driver may make any call wait until a GPU has done its
+//! work, with locks that other calls need. So a kernel that waits for work that is not queued yet may wait for ever.
 
 mod own_clusters;
 
@@ -44,7 +46,7 @@ pub struct Port {
     turn: usize,
     /// If each GPU makes the means of some clusters.
     own: Option<OwnClusters>,
-    /// The number of exchanges that this GPU has reached.
+    /// The number of exchanges that this GPU has reached, or of halves of exchanges.
     arrived: Buffer<u64>,
     alarm: Arc<Alarm>,
     /// The ports of all GPUs, once they are connected.
@@ -71,7 +73,8 @@ struct TurnAddresses {
     counts: At<Counts>,
 }
 
-/// What other GPUs read of a port: for each turn the sums, their rows and the counts, and the exchanges that the GPU has reached.
+/// What other GPUs read of a port: for each turn the sums, their rows and the counts; the exchanges that the GPU has reached; and
+/// what it has of its own clusters.
 #[derive(Clone, Copy)]
 struct Addresses {
     turns: [TurnAddresses; 2],
@@ -88,7 +91,7 @@ pub enum ExchangedSums {
 }
 
 impl Port {
-    /// The bytes that it takes on its GPU.
+    /// The bytes that it takes on its GPU at most: with two turns. With one turn, the means of the own clusters take less than a turn.
     pub fn bytes(shape: &FitShape) -> u64 {
         let turn = sum([bytes_of::<u64>(product([shape.accumulators(), 2])), bytes_of::<i64>(shape.k), bytes_of::<Counts>(1)]);
         turn.saturating_mul(2).saturating_add(bytes_of::<u64>(1))
@@ -171,7 +174,8 @@ pub fn arrive<T: Float + Plain>(state: &DeviceState<T>, of: ExchangedSums, score
     say_arrived(state, port, of, Some(scores))
 }
 
-/// Queues the message to all GPUs that this one has reached an exchange, with the counts of the step, or its second half.
+/// Queues the message to all GPUs that this one has reached an exchange or its second half. `scores`: as for [`arrive`]. None in the
+/// second half, which has no counts.
 fn say_arrived<T: Float + Plain>(state: &DeviceState<T>, port: &Port, of: ExchangedSums, scores: Option<u64>) -> Result<()> {
     let arrive = ArriveArgument {
         control: state.control,
@@ -243,7 +247,9 @@ pub fn total<T: Float + Plain>(state: &mut DeviceState<T>, centroids: &Buffer<T>
         moves,
         unused: 0,
     };
-    // SAFETY: as above. All sums have equal lengths. The kernel before has waited until the other GPUs have written theirs.
+    // SAFETY: the addresses are those of this state, of this port and of the other ports of the group. They live until all GPUs
+    // have done their work. All sums have equal lengths. The kernel before has waited until the other GPUs have written theirs. The
+    // kernel begins with the wait.
     unsafe { state.queue.run_behind(&port.total, &total)? };
     if let Some(port) = &mut state.port {
         port.turn ^= 1;

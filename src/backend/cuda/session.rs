@@ -250,7 +250,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         }
     }
 
-    /// Queues the first half of this GPU's part of the exchange with the other GPUs of the fit, if there are any.
+    /// Queues the first part of the exchange with the other GPUs of the fit, if there are any.
     fn arrive(&self, of: ExchangedSums) -> Result<()> {
         exchange::arrive(&self.state, of, self.scores_of_step())
     }

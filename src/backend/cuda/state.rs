@@ -90,7 +90,7 @@ buffers! {
         pending: u64 [product([shape.accumulators(), 2])],
         /// `(k)`.
         pending_rows: i64 [shape.k],
-        /// `(k, columns)`: canonical.
+        /// `(k, columns)`: canonical. If GPUs have clusters of their own, only the sums of these count.
         canonical: i128 [product([shape.k, shape.columns()])],
         /// `(k)`: rows of positive weight.
         rows: i64 [shape.k],

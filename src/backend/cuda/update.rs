@@ -122,7 +122,8 @@ impl<T: Float + Plain> UpdateLaunches<T> {
         unsafe { state.queue.run_behind(&self.update, &argument) }
     }
 
-    /// Where the update finds the new centroids, if the sums are not what they come from.
+    /// Where the update finds the new centroids, if they do not come from the sums. The centroids before the last update are lost
+    /// when an exchange writes new ones.
     pub fn new_centroids(&self) -> &Buffer<T> {
         &self.buffers.before
     }

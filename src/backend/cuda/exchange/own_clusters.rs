@@ -11,7 +11,7 @@ use std::ops::Range;
 #[cfg(feature = "tests")]
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Addresses, ExchangedSums, MOST_GPUS, Port, each};
+use super::{ExchangedSums, MOST_GPUS, Port, each};
 use crate::backend::cuda::arguments::{self, ShareSumsArgument, TakeMeansArgument, TouchedArgument};
 use crate::backend::cuda::device::peers::Pool;
 use crate::backend::cuda::device::{At, Buffer, Launch, Plain, Queue, bytes_of, product};
@@ -118,8 +118,8 @@ pub fn find_touched<T: Float + Plain>(state: &DeviceState<T>, port: &Port, of: E
         moves: i32::from(of == ExchangedSums::Moves),
         unused: 0,
     };
-    // SAFETY: the addresses are those of the control and of this port, whose sums have (k, words) and rows (k) values. The kernel
-    // begins with the wait.
+    // SAFETY: the addresses are those of the control and of this port, whose sums have (k, words) values, and rows and `touched`
+    // k. The kernel begins with the wait.
     unsafe { state.queue.run_behind(&own.find, &argument) }
 }
 
@@ -157,11 +157,10 @@ pub fn take_means<T: Float + Plain>(
     of: ExchangedSums,
 ) -> Result<()> {
     let (pending, pending_rows) = port.pending();
-    let means = |other: &Addresses| other.own.means;
-    let mut all_means = [0; MOST_GPUS];
-    all_means.iter_mut().zip(&port.all).for_each(|(place, other)| *place = means(other));
+    let mut means = [0; MOST_GPUS];
+    means.iter_mut().zip(&port.all).for_each(|(place, other)| *place = other.own.means);
     let argument = TakeMeansArgument {
-        means: all_means,
+        means,
         rows: each(&port.all, |other| other.own.rows),
         pending,
         pending_rows,
@@ -173,8 +172,8 @@ pub fn take_means<T: Float + Plain>(
         d: state.shape.d as i32,
         words: words(&state.shape),
         share: own.share as i32,
-        gpus: port.all.len() as i32,
         moves: i32::from(of == ExchangedSums::Moves),
+        unused: 0,
     };
     // SAFETY: as above. `centroids` has room for (k, d) values.
     unsafe { state.queue.run_behind(&own.take, &argument) }

@@ -208,7 +208,8 @@ pub fn relocate<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>], move
     sessions.iter_mut().try_for_each(|session| {
         session.total(ExchangedSums::Moves)?;
         session.update.fold(&session.state)
-    })
+    })?;
+    wait_for_all(sessions)
 }
 
 /// Does work for every session. One thread queues the work of all. To queue an iteration takes tens of microseconds, and the
