@@ -226,4 +226,4 @@ def test_texts_of_expressions_show_no_bytes_of_a_model() -> None:
         errors.append(str(raised.value))
     for text in (*map(str, exprs), *errors, rows.lazy().select(model.predict()).explain()):
         assert "polars-kmeans" not in text.replace(str(Path(pk.__file__).parent), ""), text
-        assert len(text.replace(str(Path(pk.__file__).parent), "")) < 500
+        assert len(text.replace(str(Path(pk.__file__).parent), "")) < 600
