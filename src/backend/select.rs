@@ -54,9 +54,9 @@ const EXCHANGE: f64 = 20e-6;
 const PEER_RATE: f64 = 250e9;
 /// Seconds of a step of k-means++ beside its reads. One GPU does all steps, and gets a copy of all rows.
 const STEP: f64 = 35e-6;
-/// Bytes that a GPU reads from others, from which on each GPU has clusters of its own (`cuda/exchange/own_clusters.rs`), unless
-/// the metric is cosine.
-const LARGE_SUMS: f64 = (16 << 20) as f64;
+/// Bytes of sums that a GPU would read from the others, from which on each GPU has clusters of its own
+/// (`cuda/exchange/own_clusters.rs`), unless the metric is cosine.
+pub(in crate::backend) const LARGE_SUMS: u64 = 16 << 20;
 /// Several GPUs are chosen only if they are predicted to be faster than one by this factor.
 const SEVERAL_MARGIN: f64 = 1.2;
 
@@ -253,12 +253,12 @@ fn shared_if_it_pays(shape: Shape, request: DeviceRequest, devices: &Devices, on
     // Two words for a cell. With weights there is a second limb, and without them some data need one.
     let sums = cells * if shape.weighted { 32.0 } else { 16.0 };
     let read = sums * (several - 1.0);
-    let exchange = match read < LARGE_SUMS {
-        true => EXCHANGE + read / PEER_RATE,
-        // Sums of own clusters, and the means of the other ones.
-        false => {
-            2.0 * EXCHANGE + (sums + cells * if shape.float64 { 8.0 } else { 4.0 }) * (several - 1.0) / several / PEER_RATE
-        }
+    let means = cells * if shape.float64 { 8.0 } else { 4.0 };
+    let exchange = if read < LARGE_SUMS as f64 {
+        EXCHANGE + read / PEER_RATE
+    } else {
+        // The sums of a GPU's own clusters, and the means of the clusters of others.
+        2.0 * EXCHANGE + (sums + means) * (several - 1.0) / several / PEER_RATE
     };
     let steps = shape.candidates.steps as f64 * (STEP + seconds_on_gpu(shape, one)[1]);
     let gathered = if steps > 0.0 { shape.rows as f64 * row_bytes(shape) as f64 / PEER_RATE } else { 0.0 };

@@ -82,7 +82,7 @@ pub trait Shards<T: Float>: Send {
     }
 }
 
-/// Shards that add up their sums by themselves. Each has the rows of all clusters. The calls are those of a [`Session`].
+/// Shards that add up their sums by themselves. Each knows the sizes of all clusters. The calls are those of a [`Session`].
 pub trait InStep<T: Float> {
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned>;
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced>;

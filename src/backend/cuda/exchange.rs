@@ -44,7 +44,7 @@ pub struct Port {
     turns: Vec<Turn>,
     /// The place of the next step's sums in `turns`.
     turn: usize,
-    /// If each GPU makes the means of some clusters.
+    /// The clusters of this GPU, if each GPU makes the means of some.
     own: Option<OwnClusters>,
     /// The number of exchanges that this GPU has reached, or of halves of exchanges.
     arrived: Buffer<u64>,
@@ -112,7 +112,9 @@ impl Port {
         let meet = arguments::meet().exactly(gpu, "", 1)?;
         let total = arguments::total_sums();
         let total = total.resident(gpu, "", total.blocks_of(accumulators))?;
-        let place = group.gpus.iter().position(|gpu| gpu.ordinal == queue.gpu.ordinal).unwrap_or_default();
+        let Some(place) = group.gpus.iter().position(|gpu| gpu.ordinal == queue.gpu.ordinal) else {
+            unreachable!("the group has the GPU of each of its queues")
+        };
         let own = group.have_clusters(shape, metric);
         let own = own.then(|| OwnClusters::new::<T>(queue, &pool, shape, place, group.gpus.len())).transpose()?;
         let turns = (0..if own.is_some() { 1 } else { 2 }).map(|_| turn()).collect::<Result<_>>()?;
@@ -125,8 +127,8 @@ impl Port {
     fn addresses(&self) -> Addresses {
         let turn =
             |turn: &Turn| TurnAddresses { pending: turn.pending.at(), rows: turn.pending_rows.at(), counts: turn.counts.at() };
-        let [first, .., last] = [0, self.turns.len() - 1].map(|place| turn(&self.turns[place]));
-        Addresses { turns: [first, last], arrived: self.arrived.at(), own: OwnAddresses::of(self.own.as_ref()) }
+        let turns = [0, self.turns.len() - 1].map(|place| turn(&self.turns[place]));
+        Addresses { turns, arrived: self.arrived.at(), own: OwnAddresses::of(self.own.as_ref()) }
     }
 
     /// Gives each port of a group the addresses of all of its ports.
@@ -221,8 +223,8 @@ fn each<V>(all: &[Addresses], address: impl Fn(&Addresses) -> At<V>) -> [At<V>; 
 }
 
 /// Queues the last part. Afterwards the rows of all clusters, and the counts in this GPU's control, are those of the whole fit.
-/// The pending sums are, too, or if each GPU has clusters, `centroids` has the new means. All GPUs of the fit must have been given
-/// the parts before.
+/// The same holds for the pending sums. If each GPU has clusters, `centroids` has the new means instead. All GPUs of the fit must
+/// have been given the parts before.
 pub fn total<T: Float + Plain>(state: &mut DeviceState<T>, centroids: &Buffer<T>, of: ExchangedSums) -> Result<()> {
     let Some(port) = &state.port else { return Ok(()) };
     meet(state, port, of)?;
@@ -291,9 +293,7 @@ impl GpuGroup {
         let alarm = Arc::new(Alarm::new(&gpus[0])?);
         Ok(Some(Self { gpus, alarm, least_bytes: own_clusters::least_bytes(), _alone: alone }))
     }
-}
 
-impl GpuGroup {
     /// Whether each GPU makes the means of some clusters. Where centroids are directions, no GPU does: a direction is made from
     /// all sums of a cluster.
     pub fn have_clusters(&self, shape: &FitShape, metric: Metric) -> bool {

@@ -5,7 +5,8 @@
 //! every GPU:   touched (which clusters have pending sums), arrive; meet, share_sums, arrive; meet, take_means
 //! ```
 //! So a GPU reads the sums of its own clusters, and the means of all: a fraction of all sums. Clusters that a GPU has not touched
-//! are not read from it. Each GPU has the canonical sums of its own clusters, and the rows of all.
+//! are not read from it. Each GPU has the canonical sums of its own clusters, and the
+//! numbers of rows of all clusters.
 
 use std::ops::Range;
 #[cfg(feature = "tests")]
@@ -17,11 +18,10 @@ use crate::backend::cuda::device::peers::Pool;
 use crate::backend::cuda::device::{At, Buffer, Launch, Plain, Queue, bytes_of, product};
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::cuda::state::DeviceState;
+use crate::backend::select::LARGE_SUMS;
 use crate::base::error::Result;
 use crate::base::float::Float;
 
-/// Bytes of sums that each GPU would read from the others, from which on each has clusters of its own.
-const LARGE: u64 = 16 << 20;
 /// The name of this memory in errors.
 const WHAT: &str = "the means that the GPUs share";
 
@@ -35,7 +35,7 @@ pub fn least_bytes() -> u64 {
     if ALWAYS_OWN_CLUSTERS.load(Ordering::Relaxed) {
         return 0;
     }
-    LARGE
+    LARGE_SUMS
 }
 
 /// The bytes of sums that each of these GPUs would read from the others.
@@ -148,7 +148,7 @@ pub fn share_sums<T: Float + Plain>(state: &DeviceState<T>, port: &Port, own: &O
     unsafe { state.queue.run_behind(&own.sum, &argument) }
 }
 
-/// Queues the copy of all means to `centroids`, and of all rows. The own pending sums become 0. The GPU has met the others again.
+/// Queues the copies of all means, to `centroids`, and of the numbers of rows of all clusters. The pending sums of this GPU become 0. The GPU has met the others again.
 pub fn take_means<T: Float + Plain>(
     state: &DeviceState<T>,
     port: &Port,
