@@ -56,7 +56,7 @@ const PEER_RATE: f64 = 250e9;
 const STEP: f64 = 35e-6;
 /// Bytes of sums that a GPU would read from the others, from which on each GPU has clusters of its own
 /// (`cuda/exchange/own_clusters.rs`), unless the metric is cosine.
-pub(in crate::backend) const LARGE_SUMS: u64 = 16 << 20;
+const LARGE_SUMS: u64 = 16 << 20;
 /// Several GPUs are chosen only if they are predicted to be faster than one by this factor.
 const SEVERAL_MARGIN: f64 = 1.2;
 

@@ -5,8 +5,8 @@
 //! every GPU:   touched (which clusters have pending sums), arrive; meet, share_sums, arrive; meet, take_means
 //! ```
 //! So a GPU reads the sums of its own clusters, and the means of all: a fraction of all sums. Clusters that a GPU has not touched
-//! are not read from it. Each GPU has the canonical sums of its own clusters, and the
-//! numbers of rows of all clusters.
+//! are not read from it. Each GPU has the canonical sums of its own clusters, and the numbers of rows of all
+//! clusters.
 
 use std::ops::Range;
 #[cfg(feature = "tests")]
@@ -18,10 +18,12 @@ use crate::backend::cuda::device::peers::Pool;
 use crate::backend::cuda::device::{At, Buffer, Launch, Plain, Queue, bytes_of, product};
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::cuda::state::DeviceState;
-use crate::backend::select::LARGE_SUMS;
 use crate::base::error::Result;
 use crate::base::float::Float;
 
+/// Bytes of sums that each GPU would read from the others, from which on each has clusters of its own: `LARGE_SUMS` of
+/// `backend/select.rs`, which imports this module.
+const LARGE: u64 = 16 << 20;
 /// The name of this memory in errors.
 const WHAT: &str = "the means that the GPUs share";
 
@@ -35,7 +37,7 @@ pub fn least_bytes() -> u64 {
     if ALWAYS_OWN_CLUSTERS.load(Ordering::Relaxed) {
         return 0;
     }
-    LARGE_SUMS
+    LARGE
 }
 
 /// The bytes of sums that each of these GPUs would read from the others.
